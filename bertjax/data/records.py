@@ -1,0 +1,229 @@
+"""The record format: TFRecord files of `tf.train.Example`, and the manifest beside them.
+
+The feature names are those of the original BERT pipeline (google-research/bert,
+create_pretraining_data.py), so files made there train here and files made here train there. Here
+belong names, dtypes, reading and writing of single shards, and the checks that a directory fits a
+run. Order, batching and shuffling belong to `streams`.
+
+TensorFlow is imported inside the functions that touch records, so that importing this module
+(for the manifest, say) needs none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from etils import epath
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+
+TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+MASK_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+PAIR_FEATURE = "next_sentence_labels"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One TFRecord file: its name in the directory, its number of examples, its size in bytes."""
+
+    file: str
+    examples: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a record directory holds and how it was made.
+
+    `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256, vocab_size and casing.
+    `max_predictions_per_seq` is 0 where no masks are stored and training draws them (dynamic).
+    `pair_objective` is "nsp" or "none". `statistics` is the health report, among it
+    `unigram_entropy` in nats and `most_frequent_token_share`. `arguments` are the exact options
+    of the program that wrote the records.
+    """
+
+    tokenizer: Mapping[str, Any]
+    max_seq_length: int
+    max_predictions_per_seq: int
+    masked_lm_prob: float
+    pair_objective: str
+    shards: tuple[Shard, ...]
+    seed: int
+    arguments: Mapping[str, Any]
+    statistics: Mapping[str, Any]
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def num_examples(self) -> int:
+        return sum(shard.examples for shard in self.shards)
+
+    @property
+    def has_static_masks(self) -> bool:
+        return self.max_predictions_per_seq > 0
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes manifest.json into `directory`, whole or not at all."""
+        path = epath.Path(directory) / MANIFEST_FILE
+        draft = path.with_suffix(".json.draft")
+        draft.write_text(json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n")
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, directory: epath.PathLike) -> Manifest:
+        """Reads manifest.json.
+
+        Raises:
+          FileNotFoundError: if there is none.
+          ValueError: if it is not a manifest, or one of another format version.
+        """
+        path = epath.Path(directory) / MANIFEST_FILE
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{path} does not exist; make records with `python -m data_pipelines.build`, or "
+                "give TFRecord files of the original BERT script a manifest with "
+                "`python -m data_pipelines.inspect DIR --adopt --vocabulary=vocab.txt`"
+            )
+        try:
+            fields = json.loads(path.read_text())
+            version = fields["format_version"]
+            if version == FORMAT_VERSION:
+                fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
+                return cls(**fields)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not a record manifest: {error!r}") from error
+        raise ValueError(
+            f"{path} has format_version {version}; this version of bertjax reads "
+            f"{FORMAT_VERSION}: rebuild the records with `python -m data_pipelines.build`"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordSet:
+    """A checked record directory, ready to be read."""
+
+    directory: epath.Path
+    manifest: Manifest
+
+    @property
+    def shard_paths(self) -> list[str]:
+        return [str(self.directory / shard.file) for shard in self.manifest.shards]
+
+
+def open(
+    directory: epath.PathLike,
+    *,
+    tokenizer_sha256: str | None = None,
+    max_seq_length: int | None = None,
+    pair_objective: str | None = None,
+) -> RecordSet:
+    """Returns the record set in `directory` after checking that it is whole and fits the run.
+
+    All faults found are reported at once. Content is checked when it is read (each record
+    carries a checksum); here the files' presence and sizes are.
+
+    Raises:
+      FileNotFoundError: if there is no manifest.
+      ValueError: if a shard is missing or has another size than the manifest says, or the
+        vocabulary, the sequence length or the pair labels are not what the run needs.
+    """
+    directory = epath.Path(directory)
+    manifest = Manifest.load(directory)
+    faults = list(_shard_faults(directory, manifest))
+    found_sha256 = manifest.tokenizer["sha256"]
+    if tokenizer_sha256 is not None and found_sha256 != tokenizer_sha256:
+        faults.append(
+            f"its vocabulary has sha256 {found_sha256[:12]}..., the run's has "
+            f"{tokenizer_sha256[:12]}...: build the records with the run's vocabulary"
+        )
+    if max_seq_length is not None and manifest.max_seq_length != max_seq_length:
+        faults.append(
+            f"its max_seq_length is {manifest.max_seq_length}, the run wants {max_seq_length}"
+        )
+    if pair_objective == "nsp" and manifest.pair_objective != "nsp":
+        faults.append(
+            f"its pair_objective is {manifest.pair_objective!r}, the run wants 'nsp': set "
+            "config.pretraining.pair_loss to 'none' or rebuild with --pair_objective=nsp"
+        )
+    if faults:
+        raise ValueError(f"records in {directory} cannot be used:\n  " + "\n  ".join(faults))
+    return RecordSet(directory, manifest)
+
+
+def _shard_faults(directory: epath.Path, manifest: Manifest) -> Iterable[str]:
+    if not manifest.num_examples:
+        yield "they hold no examples: build them from a larger corpus"
+    for shard in manifest.shards:
+        path = directory / shard.file
+        if not path.exists():
+            yield f"shard {shard.file} is missing: copy it again or rebuild the records"
+        elif path.stat().length != shard.bytes:
+            yield (
+                f"shard {shard.file} has {path.stat().length} bytes, the manifest says "
+                f"{shard.bytes}: it is truncated or of another build; copy it again or rebuild"
+            )
+
+
+def encode(example: Mapping[str, np.ndarray]) -> bytes:
+    """Serializes one example; float features stay float, all others become int64."""
+    import tensorflow as tf
+
+    def feature(values: np.ndarray) -> tf.train.Feature:
+        values = np.atleast_1d(values)
+        if values.dtype.kind == "f":
+            return tf.train.Feature(float_list=tf.train.FloatList(value=values.tolist()))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values.tolist()))
+
+    features = {name: feature(values) for name, values in sorted(example.items())}
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(
+        deterministic=True
+    )
+
+
+def write_shard(path: epath.PathLike, serialized: Iterable[bytes]) -> Shard:
+    """Writes one TFRecord file of encoded examples and returns its manifest entry."""
+    import tensorflow as tf
+
+    path = epath.Path(path)
+    count = 0
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in serialized:
+            writer.write(record)
+            count += 1
+    return Shard(file=path.name, examples=count, bytes=path.stat().length)
+
+
+def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tensor]:
+    """Decodes a batch of serialized examples into int32 (and float32) arrays [batch, ...].
+
+    `next_sentence_labels` comes back as [batch]. Records without masks give token features
+    (and pair labels) only.
+    """
+    import tensorflow as tf
+
+    lengths = dict.fromkeys(TOKEN_FEATURES, manifest.max_seq_length)
+    if manifest.has_static_masks:
+        lengths |= dict.fromkeys(MASK_FEATURES, manifest.max_predictions_per_seq)
+    if manifest.pair_objective != "none":
+        lengths[PAIR_FEATURE] = 1
+    spec = {
+        name: tf.io.FixedLenFeature(
+            [length], tf.float32 if name == "masked_lm_weights" else tf.int64
+        )
+        for name, length in lengths.items()
+    }
+    parsed = tf.io.parse_example(serialized, spec)
+    batch = {
+        name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32)
+        for name, value in parsed.items()
+    }
+    if PAIR_FEATURE in batch:
+        batch[PAIR_FEATURE] = tf.squeeze(batch[PAIR_FEATURE], axis=1)
+    return batch

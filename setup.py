@@ -1,0 +1,44 @@
+"""Package metadata and dependencies; tool settings live in pyproject.toml."""
+
+import pathlib
+
+import setuptools
+
+HERE = pathlib.Path(__file__).parent
+
+setuptools.setup(
+    name="bertjax",
+    version="0.1.0",
+    description="Pretrain BERT-family encoders on your own text with JAX and Flax.",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=setuptools.find_packages(include=["bertjax", "bertjax.*", "data_pipelines"]),
+    package_data={"bertjax": ["py.typed"]},
+    install_requires=[
+        "absl-py>=2.1",
+        "etils[epath]>=1.9",
+        "flax>=0.12.8",
+        "jax>=0.10",
+        "jaxtyping>=0.3",
+        "matplotlib>=3.8",
+        "ml_collections>=1.1",
+        "numpy>=2.0",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12.8",
+        "sentencepiece>=0.2",
+        "tensorboardX>=2.6",
+        # The full tensorflow would bring CUDA packages and claim the accelerator.
+        "tensorflow-cpu>=2.21",
+        "tensorflow-datasets>=4.9.10",
+        "tokenizers>=0.21",
+        "tqdm>=4.66",
+    ],
+    extras_require={
+        "test": ["beartype>=0.22", "pytest>=8", "pytest-xdist>=3.6"],
+        "dev": ["pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
+        "tpu": ["jax[tpu]>=0.10"],
+    },
+)
