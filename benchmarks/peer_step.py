@@ -1,0 +1,294 @@
+"""The training step of transformers' BERT (Flax or PyTorch), timed on demand over a pipe.
+
+`train_step.py` starts this file in the peer's own virtual environment (see setup_peer.sh) and
+times it in turn with ours, so both see the same machine in the same minutes:
+
+    DIR/bin/python benchmarks/peer_step.py --framework=flax --batch=32 --length=128
+    < READY {"framework": "flax", "parameters": 11171132, "loss": 10.99, "versions": {...}}
+    > STEP 10
+    < SECONDS 4.2031
+    > QUIT
+
+The step is what the library's users run: loss of its own training example over all positions with
+the label -100 ignored, next-sentence loss, gradients clipped at norm 1, AdamW, dropout. The module
+level needs NumPy alone, so that ours can import `Job`, `random_batch` and `serve` from here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any, TextIO
+
+import numpy as np
+
+IGNORED_LABEL = -100
+FIRST_WORD_ID = 999  # ids below are [PAD], [unused] and the specials of the released vocabularies
+WARM_UP_STEPS = 3
+LEARNING_RATE = 1e-4
+WEIGHT_DECAY = 0.01
+CLIP_NORM = 1.0
+
+Batch = Mapping[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is timed; the defaults are BERT-mini at 32 x 128."""
+
+    framework: str = "flax"
+    hidden_size: int = 256
+    num_layers: int = 4
+    num_heads: int = 4
+    intermediate_size: int = 1024
+    vocab_size: int = 30522
+    batch: int = 32
+    length: int = 128
+    predictions: int = 20
+    dtype: str = "float32"
+    dropout: float = 0.1
+    attention: str = "sdpa"
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """A compiled or ready step: `run(n)` makes n updates, waits for them, returns the last loss."""
+
+    run: Callable[[int], float]
+    parameters: int
+    versions: dict[str, str]
+
+
+def random_batch(job: Job) -> dict[str, np.ndarray]:
+    """Returns a batch of random words with the feature names of BERT records, a function of seed."""
+    rng = np.random.default_rng([job.seed, job.batch, job.length])
+    shape = (job.batch, job.length)
+    first_word = min(FIRST_WORD_ID, job.vocab_size // 2)
+    ids = rng.integers(first_word, job.vocab_size, shape)
+    order = rng.permuted(np.tile(np.arange(1, job.length), (job.batch, 1)), axis=1)
+    positions = np.sort(order[:, : job.predictions], axis=1)
+    segments = np.arange(job.length) >= job.length // 2
+    return {
+        "input_ids": ids.astype(np.int32),
+        "input_mask": np.ones(shape, np.int32),
+        "segment_ids": np.broadcast_to(segments, shape).astype(np.int32),
+        "masked_lm_positions": positions.astype(np.int32),
+        "masked_lm_ids": rng.integers(first_word, job.vocab_size, positions.shape).astype(np.int32),
+        "masked_lm_weights": np.ones(positions.shape, np.float32),
+        "next_sentence_labels": rng.integers(0, 2, (job.batch, 1)).astype(np.int32),
+    }
+
+
+def dense_labels(batch: Batch) -> np.ndarray:
+    """Returns a label per position [batch, length], -100 where nothing is to be predicted."""
+    labels = np.full(batch["input_ids"].shape, IGNORED_LABEL, np.int32)
+    np.put_along_axis(labels, batch["masked_lm_positions"], batch["masked_lm_ids"], axis=1)
+    return labels
+
+
+def bert_config(job: Job):
+    """Returns the transformers configuration of the job's encoder."""
+    import transformers
+
+    return transformers.BertConfig(
+        vocab_size=job.vocab_size,
+        hidden_size=job.hidden_size,
+        num_hidden_layers=job.num_layers,
+        num_attention_heads=job.num_heads,
+        intermediate_size=job.intermediate_size,
+        hidden_dropout_prob=job.dropout,
+        attention_probs_dropout_prob=job.dropout,
+        max_position_embeddings=max(512, job.length),
+        attn_implementation=job.attention,
+    )
+
+
+def flax_loss(outputs, labels, next_sentence_labels):
+    """Returns the loss of transformers' run_mlm_flax.py plus the next-sentence cross-entropy.
+
+    Source: transformers v4.57.6, examples/flax/language-modeling/run_mlm_flax.py, `train_step`:
+    one-hot cross-entropy at every position, averaged where there is a label.
+    """
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    logits = outputs.prediction_logits
+    one_hot = jax.nn.one_hot(labels, logits.shape[-1])
+    weights = jnp.where(labels > 0, 1.0, 0.0)
+    mlm = (optax.softmax_cross_entropy(logits, one_hot) * weights).sum() / weights.sum()
+    pair = optax.softmax_cross_entropy_with_integer_labels(
+        outputs.seq_relationship_logits, next_sentence_labels
+    )
+    return mlm + pair.mean()
+
+
+def build_flax(job: Job, batch: Batch) -> Trainer:
+    """Returns the step of FlaxBertForPreTraining: one jitted call, its state donated."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+    import transformers
+
+    model = transformers.FlaxBertForPreTraining(
+        bert_config(job), input_shape=(1, job.length), seed=job.seed, dtype=jnp.dtype(job.dtype)
+    )
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(CLIP_NORM),
+        optax.adamw(LEARNING_RATE, weight_decay=WEIGHT_DECAY),
+    )
+    inputs = {
+        "input_ids": jnp.asarray(batch["input_ids"]),
+        "attention_mask": jnp.asarray(batch["input_mask"]),
+        "token_type_ids": jnp.asarray(batch["segment_ids"]),
+    }
+    labels = jnp.asarray(dense_labels(batch))
+    next_sentence_labels = jnp.asarray(batch["next_sentence_labels"][:, 0])
+
+    def update(state, inputs, labels, next_sentence_labels):
+        key, dropout_key = jax.random.split(state["key"])
+
+        def loss_of(params):
+            outputs = model(**inputs, params=params, dropout_rng=dropout_key, train=True)
+            return flax_loss(outputs, labels, next_sentence_labels)
+
+        loss, gradients = jax.value_and_grad(loss_of)(state["params"])
+        updates, opt_state = optimizer.update(gradients, state["opt_state"], state["params"])
+        params = optax.apply_updates(state["params"], updates)
+        return {"params": params, "opt_state": opt_state, "key": key}, loss
+
+    state = {"params": model.params, "opt_state": optimizer.init(model.params)}
+    state["key"] = jax.random.key(job.seed)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
+    step = jax.jit(update, donate_argnums=0)
+
+    def run(steps: int) -> float:
+        nonlocal state
+        loss = jnp.nan
+        for _ in range(steps):
+            state, loss = step(state, inputs, labels, next_sentence_labels)
+        jax.block_until_ready(state)
+        return float(loss)
+
+    return Trainer(run, parameters, versions("transformers", "jax", "jaxlib", "flax", "optax"))
+
+
+def build_torch(job: Job, batch: Batch) -> Trainer:
+    """Returns the step of BertForPreTraining, which computes its losses itself from the labels."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.manual_seed(job.seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = transformers.BertForPreTraining(bert_config(job)).to(device).train()
+    # The fused AdamW is the fastest of the three implementations on CPU as on GPU.
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    inputs = {
+        "input_ids": batch["input_ids"],
+        "attention_mask": batch["input_mask"],
+        "token_type_ids": batch["segment_ids"],
+        "labels": dense_labels(batch),
+        "next_sentence_label": batch["next_sentence_labels"][:, 0],
+    }
+    inputs = {name: torch.tensor(value, device=device).long() for name, value in inputs.items()}
+    low_precision = torch.autocast(device, torch.bfloat16, enabled=job.dtype == "bfloat16")
+
+    def run(steps: int) -> float:
+        loss = torch.tensor(float("nan"))
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            with low_precision:
+                loss = model(**inputs).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+            optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return float(loss)
+
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Trainer(run, parameters, versions("transformers", "torch"))
+
+
+def build_bertjax(job: Job, batch: Batch) -> Trainer:
+    """Returns our step, built by train_step.py beside this file, in the environment of bertjax."""
+    import train_step
+
+    return train_step.build(job, batch)
+
+
+FRAMEWORKS: dict[str, Callable[[Job, Batch], Trainer]] = {
+    "flax": build_flax,
+    "torch": build_torch,
+    "bertjax": build_bertjax,
+}
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Returns the installed version of each package."""
+    return {package: metadata.version(package) for package in packages}
+
+
+def serve(job: Job, trainer: Trainer, requests: TextIO, replies: TextIO) -> None:
+    """Warms up, says READY, then runs and times steps as asked until QUIT or the end of input.
+
+    Raises:
+      ValueError: a request that is neither `STEP n` nor `QUIT`.
+    """
+
+    def reply(line: str) -> None:
+        replies.write(line + "\n")
+        replies.flush()
+
+    loss = trainer.run(WARM_UP_STEPS)
+    ready: dict[str, Any] = {**dataclasses.asdict(job), "parameters": trainer.parameters}
+    reply("READY " + json.dumps({**ready, "loss": loss, "versions": trainer.versions}))
+    for request in requests:
+        match request.split():
+            case ["STEP", steps]:
+                started = time.perf_counter()
+                trainer.run(int(steps))
+                reply(f"SECONDS {time.perf_counter() - started:.6f}")
+            case ["QUIT"]:
+                return
+            case _:
+                raise ValueError(f"request is {request!r}; it must be 'STEP n' or 'QUIT'")
+
+
+def parse_job(arguments: list[str]) -> Job:
+    """Returns the job of the command line: an option per field of `Job`."""
+    parser = argparse.ArgumentParser(description="See the head of this file.")
+    choices = {
+        "framework": tuple(FRAMEWORKS),
+        "dtype": ("float32", "bfloat16"),
+        "attention": ("sdpa", "eager"),
+    }
+    for field in dataclasses.fields(Job):
+        parser.add_argument(
+            f"--{field.name}",
+            type=type(field.default),
+            default=field.default,
+            choices=choices.get(field.name),
+        )
+    return Job(**vars(parser.parse_args(arguments)))
+
+
+def main() -> None:
+    """Builds the asked step and serves it on standard input and output."""
+    job = parse_job(sys.argv[1:])
+    trainer = FRAMEWORKS[job.framework](job, random_batch(job))
+    serve(job, trainer, sys.stdin, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What stands on the encoder: pooler, masked-token head, sentence-pair head."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bertjax.models import layers
+from bertjax.models.encoder import EncoderConfig
+
+
+class Pooler(nnx.Module):
+    """tanh of a dense layer on the first position, [CLS]."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.dense = _square(config, rngs)
+
+    def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch hidden"]:
+        return jnp.tanh(self.dense(hidden[:, 0]))
+
+
+class MlmHead(nnx.Module):
+    """Dense, activation, LayerNorm, then the tied word embeddings and a bias of its own.
+
+    The embedding table is an argument, not a member: the tie is visible where it is made.
+    Source: google-research/bert run_pretraining.py, get_masked_lm_output.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.dense = _square(config, rngs)
+        self.norm = layers.layer_norm(
+            config.hidden_size,
+            epsilon=config.layer_norm_eps,
+            dtype=jnp.dtype(config.dtype),
+            rngs=rngs,
+        )
+        self.bias = nnx.Param(jnp.zeros(config.vocab_size))
+        self.hidden_act = config.hidden_act
+
+    def __call__(
+        self,
+        hidden: Float[Array, "batch positions hidden"],
+        embedding: Float[Array, "vocab hidden"],
+    ) -> Float[Array, "batch positions vocab"]:
+        """Returns float32 logits."""
+        transformed = self.norm(layers.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
+        logits = jnp.einsum(
+            "BMD,VD->BMV",
+            transformed,
+            embedding.astype(transformed.dtype),
+            preferred_element_type=jnp.float32,
+        )
+        return logits + self.bias[...]
+
+
+class PairHead(nnx.Module):
+    """Two logits of a sentence pair from the pooled output: 0 is next, 1 is random (NSP)."""
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.dense = layers.dense(
+            config.hidden_size,
+            2,
+            stddev=config.initializer_range,
+            dtype=jnp.dtype("float32"),
+            rngs=rngs,
+        )
+
+    def __call__(self, pooled: Float[Array, "batch hidden"]) -> Float[Array, "batch 2"]:
+        return self.dense(pooled.astype(jnp.float32))
+
+
+def gather_positions(
+    hidden: Float[Array, "batch length hidden"], positions: Int[Array, "batch positions"]
+) -> Float[Array, "batch positions hidden"]:
+    """Returns the hidden states at `positions` of each row, so that a head sees only those."""
+    return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
+
+
+def _square(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.Linear:
+    return layers.dense(
+        config.hidden_size,
+        config.hidden_size,
+        stddev=config.initializer_range,
+        dtype=jnp.dtype(config.dtype),
+        rngs=rngs,
+    )

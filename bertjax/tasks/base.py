@@ -1,0 +1,70 @@
+"""What a task is, and the loss functions that tasks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from bertjax import metrics
+
+Batch = Mapping[str, Any]
+Means = dict[str, metrics.Mean]
+
+
+class Task(Protocol):
+    """What is learnt: a module, its losses, its metrics.
+
+    `objectives` maps the names of those means of `loss` that are minimized to their coefficients;
+    the other means are only reported. The weights of a loss must depend on the batch alone: the
+    step divides by their sum over all micro-batches and devices.
+    """
+
+    @property
+    def objectives(self) -> Mapping[str, float]: ...
+
+    def init(self, rngs: nnx.Rngs) -> nnx.Module:
+        """Returns a freshly initialized module."""
+        ...
+
+    def loss(self, model: Any, batch: Batch, *, key: PRNGKeyArray | None) -> Means:
+        """Returns losses and metrics of one (micro-)batch; `key` None means no dropout."""
+        ...
+
+    def evaluate(self, model: Any, batch: Batch) -> Means:
+        """Returns the metrics of one evaluation batch; rows of weight zero count for nothing."""
+        ...
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """Returns the model's matrix-multiplication FLOPs of one training step."""
+        ...
+
+
+def cross_entropy(
+    logits: Float[Array, "*batch classes"], labels: Int[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    """Returns -log softmax(logits)[label], computed in float32."""
+    logits = logits.astype(jnp.float32)
+    # A comparison with an iota rather than a gather: it fuses, and its gradient is no scatter.
+    is_label = labels[..., None] == jnp.arange(logits.shape[-1])
+    label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - label_logit
+
+
+def weighted(values: Float[Array, "*batch"], weights: Float[Array, "*batch"]) -> metrics.Mean:
+    """Returns the mean of `values` under `weights` as its sums."""
+    return metrics.Mean((values * weights).sum(), weights.sum())
+
+
+def accuracy(
+    logits: Float[Array, "*batch classes"],
+    labels: Int[Array, "*batch"],
+    weights: Float[Array, "*batch"],
+) -> metrics.Mean:
+    """Returns the weighted share of rows whose largest logit is the label's."""
+    hits = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+    return weighted(hits, weights)

@@ -1,0 +1,96 @@
+"""Masked language modelling with an optional sentence-pair loss: BERT's pretraining."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from bertjax.models import encoder, heads
+from bertjax.tasks import base
+
+PAIR_LOSSES = ("none", "nsp")
+
+
+class PretrainingModel(nnx.Module):
+    """The encoder with the masked-token head and, with a pair loss, pooler and pair head."""
+
+    def __init__(self, config: encoder.EncoderConfig, *, pair_loss: str, rngs: nnx.Rngs):
+        self.encoder = encoder.Encoder(config, rngs=rngs)
+        self.mlm_head = heads.MlmHead(config, rngs=rngs)
+        if pair_loss != "none":
+            self.pooler = heads.Pooler(config, rngs=rngs)
+            self.nsp_head = heads.PairHead(config, rngs=rngs)
+
+    def mlm_logits(
+        self,
+        hidden: Float[Array, "batch length hidden"],
+        positions: Int[Array, "batch positions"],
+    ) -> Float[Array, "batch positions vocab"]:
+        """Returns the vocabulary logits at `positions` only."""
+        gathered = heads.gather_positions(hidden, positions)
+        return self.mlm_head(gathered, self.encoder.embeddings.word.embedding[...])
+
+    def nsp_logits(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch 2"]:
+        """Returns the pair logits: 0 is next, 1 is random."""
+        return self.nsp_head(self.pooler(hidden))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """BERT's task (Devlin et al. 2019, section 3.1): the mean over masked tokens of the batch of the
+    token cross-entropy, plus the mean over sequences of the next-sentence cross-entropy.
+
+    The released code normalizes per TPU core and adds 1e-5 to the weight sum; here the mean is exact
+    over the global batch.
+    """
+
+    encoder: encoder.EncoderConfig
+    pair_loss: str = "nsp"
+
+    @property
+    def objectives(self) -> Mapping[str, float]:
+        losses = {"mlm_loss": 1.0}
+        return losses if self.pair_loss == "none" else losses | {"nsp_loss": 1.0}
+
+    def init(self, rngs: nnx.Rngs) -> PretrainingModel:
+        return PretrainingModel(self.encoder, pair_loss=self.pair_loss, rngs=rngs)
+
+    def loss(
+        self, model: PretrainingModel, batch: base.Batch, *, key: PRNGKeyArray | None
+    ) -> base.Means:
+        """Returns mlm_loss and mlm_accuracy over masked tokens, nsp_loss and nsp_accuracy over rows.
+
+        Keys of `batch` are those of the records, and `example_weights` [batch].
+        """
+        hidden = model.encoder(
+            batch["input_ids"], batch["input_mask"], batch["segment_ids"], key=key
+        )
+        logits = model.mlm_logits(hidden, batch["masked_lm_positions"])
+        labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
+        means = {
+            "mlm_loss": base.weighted(base.cross_entropy(logits, labels), weights),
+            "mlm_accuracy": base.accuracy(logits, labels, weights),
+        }
+        if self.pair_loss == "none":
+            return means
+        logits = model.nsp_logits(hidden)
+        labels, weights = batch["next_sentence_labels"], batch["example_weights"]
+        return means | {
+            "nsp_loss": base.weighted(base.cross_entropy(logits, labels), weights),
+            "nsp_accuracy": base.accuracy(logits, labels, weights),
+        }
+
+    def evaluate(self, model: PretrainingModel, batch: base.Batch) -> base.Means:
+        return self.loss(model, batch, key=None)
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """Three times the forward pass: encoder, masked-token head, and the pooler of a pair loss."""
+        hidden = self.encoder.hidden_size
+        forward = self.encoder.forward_flops(length)
+        forward += 2.0 * predictions * hidden * (hidden + self.encoder.vocab_size)
+        if self.pair_loss != "none":
+            forward += 2.0 * hidden * (hidden + 2)
+        return 3.0 * batch_size * forward
