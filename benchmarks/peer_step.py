@@ -67,7 +67,7 @@ class Trainer:
 
 
 def random_batch(job: Job) -> dict[str, np.ndarray]:
-    """Returns a batch of random words with the feature names of BERT records, a function of seed."""
+    """Returns a batch of random words with the feature names of BERT records, by its seed."""
     rng = np.random.default_rng([job.seed, job.batch, job.length])
     shape = (job.batch, job.length)
     first_word = min(FIRST_WORD_ID, job.vocab_size // 2)
@@ -214,7 +214,7 @@ def build_torch(job: Job, batch: Batch) -> Trainer:
             optimizer.step()
         if device == "cuda":
             torch.cuda.synchronize()
-        return float(loss)
+        return float(loss.detach())
 
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Trainer(run, parameters, versions("transformers", "torch"))

@@ -123,7 +123,7 @@ def _choose_tokens(
 def _chosen_first(
     chosen: Bool[np.ndarray, "batch length"], count: int
 ) -> tuple[Int[np.ndarray, "batch count"], Bool[np.ndarray, "batch count"]]:
-    """Returns the chosen positions of each row in ascending order, and which of `count` are used."""
+    """Returns each row's chosen positions, ascending, and which of the `count` places are used."""
     positions = np.zeros((len(chosen), count), np.int64)
     rows, places = np.nonzero(chosen)
     slots = np.cumsum(chosen, axis=1)[rows, places] - 1

@@ -5,13 +5,14 @@ create_pretraining_data.py), so files made there train here and files made here 
 belong names, dtypes, reading and writing of single shards, and the checks that a directory fits a
 run. Order, batching and shuffling belong to `streams`.
 
-TensorFlow is imported inside the functions that touch records, so that importing this module
-(for the manifest, say) needs none.
+TensorFlow is imported by the functions that touch records (`import_tensorflow`), so that importing
+this module (for the manifest, say) needs none.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -171,11 +172,21 @@ def _shard_faults(directory: epath.Path, manifest: Manifest) -> Iterable[str]:
             )
 
 
-def encode(example: Mapping[str, np.ndarray]) -> bytes:
-    """Serializes one example; float features stay float, all others become int64."""
+@functools.cache
+def import_tensorflow() -> Any:
+    """Returns the tensorflow module, kept away from accelerators: those are JAX's."""
     import tensorflow as tf
 
-    def feature(values: np.ndarray) -> tf.train.Feature:
+    tf.config.set_visible_devices([], "GPU")
+    tf.config.set_visible_devices([], "TPU")
+    return tf
+
+
+def encode(example: Mapping[str, np.ndarray]) -> bytes:
+    """Serializes one example; float features stay float, all others become int64."""
+    tf = import_tensorflow()
+
+    def feature(values: np.ndarray) -> Any:
         values = np.atleast_1d(values)
         if values.dtype.kind == "f":
             return tf.train.Feature(float_list=tf.train.FloatList(value=values.tolist()))
@@ -189,7 +200,7 @@ def encode(example: Mapping[str, np.ndarray]) -> bytes:
 
 def write_shard(path: epath.PathLike, serialized: Iterable[bytes]) -> Shard:
     """Writes one TFRecord file of encoded examples and returns its manifest entry."""
-    import tensorflow as tf
+    tf = import_tensorflow()
 
     path = epath.Path(path)
     count = 0
@@ -206,7 +217,7 @@ def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tenso
     `next_sentence_labels` comes back as [batch]. Records without masks give token features
     (and pair labels) only.
     """
-    import tensorflow as tf
+    tf = import_tensorflow()
 
     lengths = dict.fromkeys(TOKEN_FEATURES, manifest.max_seq_length)
     if manifest.has_static_masks:

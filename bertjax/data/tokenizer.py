@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import tokenizers
 from etils import epath
@@ -24,6 +24,7 @@ PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 MAX_INPUT_CHARS_PER_WORD = 200
 
 
+@runtime_checkable  # Shape-checked tests ask isinstance.
 class Tokenizer(Protocol):
     """What building, masking and inference need to know of a tokenizer.
 

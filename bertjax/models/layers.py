@@ -36,7 +36,9 @@ def dense(
     in_size: int, out_size: int, *, stddev: float, dtype: jnp.dtype, rngs: nnx.Rngs
 ) -> nnx.Linear:
     """Returns a linear layer with float32 parameters that computes in `dtype`."""
-    return nnx.Linear(in_size, out_size, kernel_init=truncated_normal(stddev), dtype=dtype, rngs=rngs)
+    return nnx.Linear(
+        in_size, out_size, kernel_init=truncated_normal(stddev), dtype=dtype, rngs=rngs
+    )
 
 
 def layer_norm(size: int, *, epsilon: float, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.LayerNorm:

@@ -1,0 +1,79 @@
+"""What the accelerators can do: peak matrix throughput and memory of each kind of JAX device.
+
+A JAX device is what `jax.devices()` lists. It is a whole chip, except for TPU v2, v3 and v7x, where
+it is one of the chip's two cores; those rows carry half of the chip's numbers. Prices and slice
+topologies belong to `plan`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Accelerator:
+    """One JAX device: dense bfloat16 FLOP/s at its peak, bytes of memory, devices on its chip.
+
+    `flops` is float16 where the device has no bfloat16 units (V100, T4).
+    """
+
+    flops: float
+    memory_bytes: int
+    devices_per_chip: int = 1
+
+
+# Sources of the TPU rows: docs.cloud.google.com/tpu, pages v2 to v6e and tpu7x (v3: 123 TFLOP/s a
+# chip; jax/_src/pallas/mosaic/tpu_info.py and the scaling book say 140). The two spellings of v5e,
+# v5p and v6e are those of tpu_info.py.
+_TPU_V5E = Accelerator(197e12, 16 * GIB)
+_TPU_V5P = Accelerator(459e12, 95 * GIB)
+_TPU_V6E = Accelerator(918e12, 32 * GIB)
+
+# Sources of the GPU rows: the data sheets of NVIDIA, without sparsity: V100 and T4 (2018), A100
+# (2021), L4 and L40S (2023), H100 (2023: SXM5 989.4, PCIe 756 TFLOP/s), H200 (2024, as H100 SXM).
+_V100_FLOPS = 125e12
+_A100_FLOPS = 312e12
+_H100_FLOPS = 989.4e12
+
+# By the `device_kind` of jax.Device.
+ACCELERATORS: dict[str, Accelerator] = {
+    "TPU v2": Accelerator(45e12 / 2, 8 * GIB, devices_per_chip=2),
+    "TPU v3": Accelerator(123e12 / 2, 16 * GIB, devices_per_chip=2),
+    "TPU v4": Accelerator(275e12, 32 * GIB),
+    "TPU v5 lite": _TPU_V5E,
+    "TPU v5e": _TPU_V5E,
+    "TPU v5": _TPU_V5P,
+    "TPU v5p": _TPU_V5P,
+    "TPU v6 lite": _TPU_V6E,
+    "TPU v6e": _TPU_V6E,
+    "TPU7x": Accelerator(2307e12 / 2, 96 * GIB, devices_per_chip=2),
+    "Tesla T4": Accelerator(65e12, 16 * GIB),
+    "Tesla V100-SXM2-16GB": Accelerator(_V100_FLOPS, 16 * GIB),
+    "Tesla V100-SXM2-32GB": Accelerator(_V100_FLOPS, 32 * GIB),
+    "NVIDIA L4": Accelerator(121e12, 24 * GIB),
+    "NVIDIA L40S": Accelerator(362e12, 48 * GIB),
+    "NVIDIA A100-SXM4-40GB": Accelerator(_A100_FLOPS, 40 * GIB),
+    "NVIDIA A100-PCIE-40GB": Accelerator(_A100_FLOPS, 40 * GIB),
+    "NVIDIA A100-SXM4-80GB": Accelerator(_A100_FLOPS, 80 * GIB),
+    "NVIDIA A100 80GB PCIe": Accelerator(_A100_FLOPS, 80 * GIB),
+    "NVIDIA H100 PCIe": Accelerator(756e12, 80 * GIB),
+    "NVIDIA H100 80GB HBM3": Accelerator(_H100_FLOPS, 80 * GIB),
+    "NVIDIA H200": Accelerator(_H100_FLOPS, 141 * 10**9),
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns the dense bfloat16 FLOP/s of one JAX device, None where its kind is not known.
+
+    A CPU is not known: its peak depends on clock, vector units and cores in use.
+    """
+    accelerator = ACCELERATORS.get(device_kind)
+    return accelerator.flops if accelerator else None
+
+
+def memory_bytes(device_kind: str) -> int | None:
+    """Returns the bytes of memory of one JAX device, None where its kind is not known."""
+    accelerator = ACCELERATORS.get(device_kind)
+    return accelerator.memory_bytes if accelerator else None

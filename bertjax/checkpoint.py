@@ -1,0 +1,270 @@
+"""Checkpoints with orbax: save, restore, resume, and what to do when one cannot be read.
+
+A checkpoint holds three items: `params` (the nested dict of arrays), `opt_state` (a flat dict from
+path to array) and `meta` (JSON: config, data identity, counters, fingerprints). The position in the
+data is the step; nothing else of it needs saving.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+
+from bertjax import rules, state
+
+DIRECTORY = "checkpoints"
+UNREADABLE_DIRECTORY = "checkpoints_unreadable"
+
+# What orbax and tensorstore raise on torn, foreign or altered files and on failed writes.
+_STORAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError)
+
+_policies = ocp.checkpoint_managers
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or none of those there could be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RetentionOptions:
+    """Which checkpoints stay: the newest, those at multiples of a number of steps, the best."""
+
+    keep_last: int = 3
+    keep_every_steps: int = 0
+    keep_best: int = 1
+    best_metric: str = "mlm_loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """A training state as it was saved, with its meta item."""
+
+    state: state.TrainState
+    meta: Mapping[str, Any]
+
+
+def _preservation_policy(options: RetentionOptions) -> Any:
+    policies: list[Any] = [_policies.LatestN(options.keep_last)]
+    if options.keep_every_steps:
+        policies.append(_policies.EveryNSteps(options.keep_every_steps))
+    if options.keep_best:
+        best = _policies.BestN(
+            get_metric_fn=lambda metrics: metrics[options.best_metric],
+            reverse=True,
+            n=options.keep_best,
+            keep_checkpoints_without_metrics=False,
+        )
+        policies.append(best)
+    return _policies.AnyPreservationPolicy(policies)
+
+
+class Checkpointer:
+    """The checkpoints of one run. Saving is asynchronous; use it as a context manager."""
+
+    def __init__(self, workdir: epath.PathLike, retention: RetentionOptions):
+        self._root = epath.Path(workdir)
+        self._directory = self._root / DIRECTORY
+        self._best_metric = retention.best_metric
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=_preservation_policy(retention),
+            # The loop decides when to save; orbax's own preemption check would need a call a step.
+            save_decision_policy=_policies.FixedIntervalPolicy(1),
+            cleanup_tmp_directories=True,
+            create=True,
+        )
+        self._manager = ocp.CheckpointManager(self._directory, options=options)
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._manager.close()
+
+    def latest_step(self) -> int | None:
+        """Returns the newest complete checkpoint's step, None without one."""
+        return self._manager.latest_step()
+
+    def save(
+        self,
+        train_state: state.TrainState,
+        meta: Mapping[str, Any],
+        evaluation: Mapping[str, float] | None = None,
+    ) -> None:
+        """Starts saving; the state may be donated once this returns.
+
+        `evaluation`, when the state was just evaluated, makes it a candidate for keep_best.
+
+        Raises:
+          CheckpointError: if this save, or the one before it, failed.
+        """
+        step = int(train_state.step)
+        if step == self.latest_step():
+            return
+        meta = dict(meta) | {"fingerprints": _fingerprints(train_state)}
+        can_rank = evaluation is not None and self._best_metric in evaluation
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(train_state.params),  # pyright: ignore[reportCallIssue]
+            opt_state=ocp.args.StandardSave(_by_path(train_state.opt_state)),  # pyright: ignore[reportCallIssue]
+            meta=ocp.args.JsonSave(meta),  # pyright: ignore[reportCallIssue]
+        )
+        try:
+            self._manager.save(step, args=items, metrics=dict(evaluation) if can_rank else None)
+        except _STORAGE_ERRORS as error:
+            raise self._save_error(error) from error
+
+    def wait(self) -> None:
+        """Returns when the last save is complete on disk.
+
+        Raises:
+          CheckpointError: if it failed.
+        """
+        try:
+            self._manager.wait_until_finished()
+        except _STORAGE_ERRORS as error:
+            raise self._save_error(error) from error
+
+    def restore(self, abstract_state: state.TrainState) -> Restored | None:
+        """Returns the newest checkpoint that can be read, None if there is none at all.
+
+        `abstract_state` holds shapes with shardings; the checkpoint may come from another mesh. One
+        that cannot be read is reported, moved to `checkpoints_unreadable` and passed over.
+
+        Raises:
+          CheckpointError: if there are checkpoints and none can be read.
+        """
+        failures = []
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                return self._restore_step(step, abstract_state)
+            except _STORAGE_ERRORS as error:
+                failures.append(f"step {step}: {_first_line(error)}")
+                logging.error("Checkpoint %s cannot be read: %s", failures[-1], error)
+                self._set_aside(step)
+        if failures:
+            raise CheckpointError(
+                f"none of the checkpoints in {self._directory} can be read:\n  "
+                + "\n  ".join(failures)
+                + f"\nThey were moved to {self._root / UNREADABLE_DIRECTORY}. If they were made with "
+                "other model sizes, use another workdir; to start afresh, run again"
+            )
+        return None
+
+    def read_meta(self) -> Mapping[str, Any] | None:
+        """Returns the newest readable meta item, to compare configs before anything is restored."""
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            try:
+                return _read_meta(self._manager, step)
+            except _STORAGE_ERRORS as error:
+                logging.error("The meta item of step %d cannot be read: %s", step, error)
+        return None
+
+    def _restore_step(self, step: int, abstract_state: state.TrainState) -> Restored:
+        opt_state = _by_path(abstract_state.opt_state)
+        items = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardRestore(abstract_state.params),  # pyright: ignore[reportCallIssue]
+                opt_state=ocp.args.StandardRestore(opt_state),  # pyright: ignore[reportCallIssue]
+                meta=ocp.args.JsonRestore(),
+            ),
+        )
+        paths, treedef = jax.tree_util.tree_flatten_with_path(abstract_state.opt_state)
+        leaves = [items["opt_state"][rules.path_name(path)] for path, _ in paths]
+        step_array = jax.device_put(jnp.asarray(step, jnp.int32), abstract_state.step.sharding)
+        restored = state.TrainState(step_array, items["params"], treedef.unflatten(leaves))
+        _check_fingerprints(restored, items["meta"]["fingerprints"])
+        return Restored(restored, items["meta"])
+
+    def _set_aside(self, step: int) -> None:
+        if jax.process_index() == 0:
+            target = self._root / UNREADABLE_DIRECTORY
+            target.mkdir(parents=True, exist_ok=True)
+            count = len(list(target.iterdir()))
+            (self._directory / str(step)).rename(target / f"{step}_{count}")
+        self._manager.reload()
+
+    def _save_error(self, error: BaseException) -> CheckpointError:
+        last_good = self._manager.latest_step()
+        kept = f"the last good one is step {last_good}" if last_good else "there is no earlier one"
+        return CheckpointError(
+            f"a checkpoint could not be written to {self._directory} ({_first_line(error)}); {kept}. "
+            "Make room or fix the permissions, then run the same command again to continue"
+        )
+
+
+def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any], int]:
+    """Returns the newest checkpoint's parameters (NumPy), meta item and step, to use a trained model.
+
+    Raises:
+      FileNotFoundError: if `workdir` holds no checkpoint.
+      CheckpointError: if the newest one cannot be read.
+    """
+    directory = epath.Path(workdir) / DIRECTORY
+    if not directory.exists():
+        raise FileNotFoundError(
+            f"{directory} does not exist; --checkpoint takes the workdir of `python -m bertjax.train`"
+        )
+    with ocp.CheckpointManager(
+        directory, options=ocp.CheckpointManagerOptions(read_only=True)
+    ) as m:
+        step = m.latest_step()
+        if step is None:
+            raise FileNotFoundError(f"{directory} holds no complete checkpoint")
+        try:
+            meta = _read_meta(m, step)
+            path = directory / str(step) / "params"
+            with ocp.PyTreeCheckpointer() as checkpointer:
+                saved = checkpointer.metadata(path).item_metadata.tree
+                as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
+                params = checkpointer.restore(path, restore_args=as_numpy)
+        except _STORAGE_ERRORS as error:
+            raise CheckpointError(
+                f"the checkpoint of step {step} in {directory} cannot be read "
+                f"({_first_line(error)}); resuming the run would fall back to the one before it"
+            ) from error
+    return params, meta, step
+
+
+def _read_meta(manager: ocp.CheckpointManager, step: int) -> Mapping[str, Any]:
+    items = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
+    return items["meta"]
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {rules.path_name(path): leaf for path, leaf in leaves}
+
+
+@jax.jit
+def _fingerprint(leaves: Sequence[jax.Array]) -> jax.Array:
+    # Integer sums of the bit patterns: exact, so the same on every mesh. orbax has no checksum of
+    # its own for array data, and a flipped bit would otherwise be trained on.
+    sums = [
+        jnp.sum(jax.lax.bitcast_convert_type(leaf, jnp.uint32), dtype=jnp.uint32) for leaf in leaves
+    ]
+    return jnp.stack(sums)
+
+
+def _fingerprints(train_state: state.TrainState) -> dict[str, list[int]]:
+    return {
+        name: [int(value) for value in jax.device_get(_fingerprint(jax.tree.leaves(tree)))]
+        for name, tree in (("params", train_state.params), ("opt_state", train_state.opt_state))
+    }
+
+
+def _check_fingerprints(train_state: state.TrainState, expected: Mapping[str, list[int]]) -> None:
+    for name, found in _fingerprints(train_state).items():
+        if found != list(expected[name]):
+            raise ValueError(f"the values of item {name!r} are not those that were saved")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,382 @@
+"""Batches as a function of (seed, step): deterministic tf.data streams over a record set.
+
+V virtual streams share the shards: stream v owns shards v, v+V, .... In each of its epochs a stream
+visits its shards in a new order and shuffles inside each shard, window by window. A global batch
+is B/V records of every stream, stream after stream; a host reads the streams whose rows it needs.
+V depends on the data and the batch size alone, so hosts may come and go.
+
+The order is numpy's, keyed by (seed, epoch, stream, shard); tf.data only reads. That is why a step
+is found by arithmetic on the manifest's counts, and why tf.random.set_seed changes nothing.
+
+Here belong order, batching and the errors of damaged files; the format belongs to `records`, what
+is drawn on top of it to `masking`.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from bertjax.data import records
+
+Batch = dict[str, np.ndarray]
+DrawMasks = Callable[[Batch, np.random.Generator], Batch]
+
+# First words of the random keys, so that no two uses of a seed share their numbers.
+_SHARD_ORDER, _RECORD_ORDER, _TRAINING_MASKS, _EVALUATION_MASKS = range(4)
+
+_PREFETCHED_BATCHES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Visit:
+    """One reading of one shard by its stream, from the `skip`-th record of its order on."""
+
+    epoch: int
+    shard: int
+    skip: int
+
+
+def num_streams(global_batch_size: int, num_shards: int, max_streams: int = 32) -> int:
+    """Returns V: the largest number up to `max_streams` that divides both batch and shards."""
+    common = math.gcd(global_batch_size, num_shards)
+    return max(divisor for divisor in range(1, max_streams + 1) if common % divisor == 0)
+
+
+def stream_visits(
+    counts: Int[np.ndarray, " shards"], *, stream: int, streams: int, seed: int, start: int
+) -> Iterator[Visit]:
+    """Yields, without end, the shards that a stream reads once `start` of its records are used."""
+    owned = np.arange(stream, len(counts), streams)
+    epoch, offset = divmod(start, int(counts[owned].sum()))
+    while True:
+        order = np.random.default_rng([seed, _SHARD_ORDER, epoch, stream]).permutation(owned)
+        for shard in order.tolist():
+            if offset < counts[shard]:
+                yield Visit(epoch, shard, offset)
+            offset = max(0, offset - int(counts[shard]))
+        epoch += 1
+
+
+def record_order(
+    count: int, *, window: int, seed: int, epoch: int, shard: int
+) -> Int[np.ndarray, " count"]:
+    """Returns the order in which a visit delivers its shard: a permutation inside each window."""
+    rng = np.random.default_rng([seed, _RECORD_ORDER, epoch, shard])
+    return np.concatenate(
+        [start + rng.permutation(min(window, count - start)) for start in range(0, count, window)]
+    )
+
+
+def train_batches(
+    record_set: records.RecordSet,
+    *,
+    global_batch_size: int,
+    seed: int,
+    start_step: int = 0,
+    rows: range | None = None,
+    max_streams: int = 32,
+    shuffle_buffer_size: int = 4096,
+    draw_masks: DrawMasks | None = None,
+) -> Iterator[Batch]:
+    """Returns an endless iterator of the batches of `start_step`, `start_step` + 1, ....
+
+    Besides the features of the records a batch has `example_weights` (float32, ones) and
+    `record_positions` (int64 [batch, 2]: shard, index inside the shard). `rows` are the rows of
+    the global batch that this host needs; None means all. `draw_masks` is called with each
+    stream's rows and a generator keyed by (seed, step, stream); what it returns replaces features
+    of the same name. `shuffle_buffer_size` (records) bounds the memory of each stream.
+
+    Raises:
+      ValueError: here if rows do not fall on streams, masks would be drawn twice or a stream has
+        no examples; from the iterator if a shard is damaged, naming it.
+    """
+    if start_step < 0 or shuffle_buffer_size < 1:
+        raise ValueError(
+            f"start_step is {start_step} and shuffle_buffer_size is {shuffle_buffer_size}; they "
+            "must be at least 0 and 1"
+        )
+    rows = range(global_batch_size) if rows is None else rows
+    _check_masks(record_set, draw_masks)
+    counts = _counts(record_set)
+    streams = num_streams(global_batch_size, len(counts), max_streams)
+    block = global_batch_size // streams
+    _check_rows(rows, global_batch_size, block, streams)
+    _check_streams(counts, streams)
+    own_streams = range(rows.start // block, rows.stop // block)
+    # The last few visits of every stream: where a read error must have come from.
+    visited: collections.deque[int] = collections.deque(maxlen=4 * len(own_streams))
+    visits = functools.partial(
+        _shard_visits,
+        record_set,
+        visited,
+        streams=streams,
+        seed=seed,
+        start=start_step * block,
+        window=shuffle_buffer_size,
+    )
+    dataset = _stream_dataset(record_set, visits, own_streams, block, shuffle_buffer_size)
+    batches = _numpy_batches(record_set, dataset, visited)
+    if draw_masks is None:
+        return batches
+    steps = itertools.count(start_step)
+    return _one_ahead(
+        _masked_by_stream(batch, step, seed, own_streams, draw_masks)
+        for step, batch in zip(steps, batches, strict=False)
+    )
+
+
+def evaluation_batches(
+    record_set: records.RecordSet,
+    *,
+    batch_size: int,
+    rows: range | None = None,
+    draw_masks: DrawMasks | None = None,
+    seed: int = 0,
+) -> Iterator[Batch]:
+    """Returns an iterator over all examples, each once, in file order.
+
+    Every host gets the same number of batches, `rows` of each. The last batch is filled with
+    copies of the first example whose `example_weights` and `masked_lm_weights` are 0 and whose
+    `record_positions` are -1. Masks are drawn with a generator keyed by (seed, batch).
+
+    Raises:
+      ValueError: here if masks would be drawn twice or rows lie outside of the batch; from the
+        iterator if a shard is damaged, naming it.
+    """
+    rows = range(batch_size) if rows is None else rows
+    _check_masks(record_set, draw_masks)
+    _check_rows(rows, batch_size, 1, batch_size)
+    # Masks are drawn for the whole batch, or they would depend on the number of hosts.
+    read = rows if draw_masks is None else range(batch_size)
+    dataset = _evaluation_dataset(record_set, batch_size, read)
+    every_shard = range(len(record_set.manifest.shards))
+    batches = _numpy_batches(record_set, dataset, every_shard)
+    if draw_masks is None:
+        return batches
+    return _one_ahead(
+        _masked_for_evaluation(batch, index, seed, rows, draw_masks)
+        for index, batch in enumerate(batches)
+    )
+
+
+def _counts(record_set: records.RecordSet) -> Int[np.ndarray, " shards"]:
+    return np.array([shard.examples for shard in record_set.manifest.shards], np.int64)
+
+
+def _check_masks(record_set: records.RecordSet, draw_masks: DrawMasks | None) -> None:
+    if draw_masks is not None and record_set.manifest.has_static_masks:
+        raise ValueError(
+            f"records in {record_set.directory} already hold masked tokens "
+            f"(max_predictions_per_seq {record_set.manifest.max_predictions_per_seq}), so masks "
+            "cannot be drawn for them: train with the stored masks or rebuild without masks"
+        )
+
+
+def _check_rows(rows: range, batch_size: int, block: int, streams: int) -> None:
+    whole = rows.step == 1 and rows.start % block == rows.stop % block == 0
+    if not whole or not 0 <= rows.start < rows.stop <= batch_size:
+        raise ValueError(
+            f"this host's rows are {rows} of a batch of {batch_size}; they must be a non-empty "
+            f"range within it that starts and stops at a multiple of {block} (the batch divided by "
+            f"{streams} streams): use a number of hosts that divides {streams}, or choose "
+            "batch size and number of shards with a larger common divisor"
+        )
+
+
+def _check_streams(counts: Int[np.ndarray, " shards"], streams: int) -> None:
+    for stream in range(streams):
+        if not counts[stream::streams].any():
+            raise ValueError(
+                f"stream {stream} of {streams} has no examples: its shards {stream}, "
+                f"{stream + streams}, ... are empty; rebuild the records with fewer shards"
+            )
+
+
+def _shard_visits(
+    record_set: records.RecordSet,
+    visited: collections.deque[int],
+    stream: np.integer,
+    *,
+    streams: int,
+    seed: int,
+    start: int,
+    window: int,
+) -> Iterator[tuple[str, int, np.ndarray, int]]:
+    """Yields path, shard, record order and records to skip of each visit, and notes the shard."""
+    counts = _counts(record_set)
+    paths = record_set.shard_paths
+    for visit in stream_visits(counts, stream=int(stream), streams=streams, seed=seed, start=start):
+        visited.append(visit.shard)
+        count = int(counts[visit.shard])
+        order = record_order(count, window=window, seed=seed, epoch=visit.epoch, shard=visit.shard)
+        yield paths[visit.shard], visit.shard, order, visit.skip
+
+
+def _stream_dataset(
+    record_set: records.RecordSet,
+    visits: Callable[[int], Iterator[tuple[str, int, np.ndarray, int]]],
+    own_streams: range,
+    block: int,
+    window: int,
+) -> Any:
+    """Returns the tf.data.Dataset of this host's rows, `block` records of each stream in turn."""
+    tf = records.import_tensorflow()
+    counts = tf.constant(_counts(record_set), tf.int64)
+    signature = (
+        tf.TensorSpec([], tf.string),
+        tf.TensorSpec([], tf.int64),
+        tf.TensorSpec([None], tf.int64),
+        tf.TensorSpec([], tf.int64),
+    )
+
+    def read_shard(path, shard, order, skip):
+        serialized = tf.data.TFRecordDataset(path)
+        serialized = serialized.apply(tf.data.experimental.assert_cardinality(counts[shard]))
+        return _in_order(serialized, shard, order, skip, window)
+
+    def read_stream(stream):
+        dataset = tf.data.Dataset.from_generator(visits, args=(stream,), output_signature=signature)
+        return dataset.flat_map(read_shard).rebatch(block, drop_remainder=True)
+
+    def parse(serialized, positions):
+        batch = records.parse_batch(tf.reshape(serialized, [-1]), record_set.manifest)
+        batch["record_positions"] = tf.reshape(positions, [-1, 2])
+        batch["example_weights"] = tf.ones(tf.size(serialized), tf.float32)
+        return batch
+
+    count = len(own_streams)
+    dataset = tf.data.Dataset.range(own_streams.start, own_streams.stop).interleave(
+        read_stream, cycle_length=count, num_parallel_calls=count, deterministic=True
+    )
+    dataset = dataset.batch(count, drop_remainder=True)
+    return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(_PREFETCHED_BATCHES)
+
+
+def _in_order(serialized: Any, shard: Any, order: Any, skip: Any, window: int) -> Any:
+    """Returns windows of (records, positions) of one shard in `order`, the first `skip` left out.
+
+    Whole windows are skipped unread by the parser; the rest is cut from the first window read.
+    """
+    tf = records.import_tensorflow()
+    first = skip // window * window
+    orders = tf.data.Dataset.from_tensor_slices(order)
+
+    def shuffle(number, serialized, order):
+        order = order[tf.where(number == 0, skip - first, 0) :]
+        chosen = tf.gather(serialized, order - first - number * window)
+        return chosen, tf.stack([tf.fill(tf.shape(order), shard), order], axis=1)
+
+    windows = tf.data.Dataset.zip(
+        tf.data.Dataset.counter(),
+        serialized.skip(first).batch(window),
+        orders.skip(first).batch(window),
+    )
+    return windows.map(shuffle)
+
+
+def _evaluation_dataset(record_set: records.RecordSet, batch_size: int, rows: range) -> Any:
+    """Returns the tf.data.Dataset of `rows` of every batch, the last one filled up."""
+    tf = records.import_tensorflow()
+    manifest = record_set.manifest
+    counts = tf.constant(_counts(record_set), tf.int64)
+
+    def read_shard(shard, path):
+        serialized = tf.data.TFRecordDataset(path)
+        serialized = serialized.apply(tf.data.experimental.assert_cardinality(counts[shard]))
+        return serialized.enumerate().map(lambda place, record: (record, tf.stack([shard, place])))
+
+    def parse(serialized, positions):
+        serialized = serialized[rows.start : rows.stop]
+        batch = records.parse_batch(serialized, manifest)
+        batch["record_positions"] = positions[rows.start : rows.stop]
+        weights = tf.cast(batch["record_positions"][:, 0] >= 0, tf.float32)
+        batch["example_weights"] = weights
+        if "masked_lm_weights" in batch:
+            batch["masked_lm_weights"] *= weights[:, None]
+        return batch
+
+    examples = tf.data.Dataset.from_tensor_slices(record_set.shard_paths).enumerate()
+    examples = examples.flat_map(read_shard)
+    nowhere = tf.constant([-1, -1], tf.int64)
+    padding = examples.take(1).map(lambda record, _: (record, nowhere))
+    padding = padding.repeat(-manifest.num_examples % batch_size)
+    dataset = examples.concatenate(padding).batch(batch_size, drop_remainder=True)
+    return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(_PREFETCHED_BATCHES)
+
+
+def _numpy_batches(
+    record_set: records.RecordSet, dataset: Any, visited: Sequence[int]
+) -> Iterator[Batch]:
+    """Yields the dataset's batches; a read error becomes one that names the damaged shard."""
+    tf = records.import_tensorflow()
+    try:
+        yield from dataset.as_numpy_iterator()
+    except tf.errors.OpError as error:
+        fault = _first_fault(record_set, visited)
+        if fault is None:
+            raise
+        raise ValueError(f"{fault}; copy it again or rebuild the records") from error
+
+
+def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str | None:
+    """Returns what is wrong with the first damaged shard among `visited`, by reading them again."""
+    tf = records.import_tensorflow()
+    for shard in dict.fromkeys(visited):
+        path, count = record_set.shard_paths[shard], 0
+        expected = record_set.manifest.shards[shard].examples
+        try:
+            for serialized in tf.data.TFRecordDataset(path).batch(1):
+                records.parse_batch(serialized, record_set.manifest)
+                count += 1
+        except tf.errors.OpError as error:
+            reason = error.message.splitlines()[0]
+            return f"shard {path} cannot be read beyond its first {count} examples ({reason})"
+        if count != expected:
+            return f"shard {path} holds {count} examples, the manifest says {expected}"
+    return None
+
+
+def _masked_by_stream(
+    batch: Batch, step: int, seed: int, own_streams: range, draw_masks: DrawMasks
+) -> Batch:
+    """Returns the batch with masks drawn stream by stream."""
+    blocks = {name: np.split(value, len(own_streams)) for name, value in batch.items()}
+    drawn = [
+        draw_masks(
+            {name: values[place] for name, values in blocks.items()},
+            np.random.default_rng([seed, _TRAINING_MASKS, step, stream]),
+        )
+        for place, stream in enumerate(own_streams)
+    ]
+    return batch | {name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]}
+
+
+def _masked_for_evaluation(
+    batch: Batch, index: int, seed: int, rows: range, draw_masks: DrawMasks
+) -> Batch:
+    """Returns `rows` of the batch with masks drawn, padding rows left out of the loss."""
+    rng = np.random.default_rng([seed, _EVALUATION_MASKS, index])
+    batch = batch | draw_masks(batch, rng)
+    if "masked_lm_weights" in batch:
+        weights = batch["masked_lm_weights"] * batch["example_weights"][:, None]
+        batch["masked_lm_weights"] = weights
+    return {name: value[rows.start : rows.stop] for name, value in batch.items()}
+
+
+def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yields `batches`, the next one always being made in a thread while the last is used."""
+    with concurrent.futures.ThreadPoolExecutor(1, "bertjax-batches") as thread:
+        coming = thread.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(next, batches, None)
+            yield batch

@@ -1,0 +1,317 @@
+"""What a config asks for: its task, its phases and its data, joined.
+
+Here the ConfigDict meets the rooms that know nothing of it. Another kind of job (finetuning, say)
+is another entry in JOBS; the training loop sees only the Job protocol.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import ml_collections
+import numpy as np
+from etils import epath
+
+from bertjax.data import masking, records, synthetic, tokenizer
+from bertjax.models import encoder
+from bertjax.tasks import base, pretraining
+
+VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
+
+Batches = Iterator[dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A stretch of steps with one batch shape; `first_step` counts from the start of the run."""
+
+    name: str
+    first_step: int
+    num_steps: int
+    global_batch_size: int
+    max_seq_length: int
+
+    @property
+    def end_step(self) -> int:
+        return self.first_step + self.num_steps
+
+
+class Job(Protocol):
+    """What the training loop needs to know of a config's task and data."""
+
+    @property
+    def config(self) -> ml_collections.ConfigDict:
+        """The config with what only the data tells (the vocabulary size) filled in."""
+        ...
+
+    @property
+    def phases(self) -> tuple[Phase, ...]: ...
+
+    @property
+    def task(self) -> base.Task: ...
+
+    @property
+    def has_evaluation(self) -> bool: ...
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what must be the same for a resumed run to see the same data (JSON)."""
+        ...
+
+    def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
+        """Yields the phase's batches from global step `start_step` on, this host's rows."""
+        ...
+
+    def evaluation_batches(self, *, batch_size: int, rows: range | None) -> Batches:
+        """Yields every held-out example once."""
+        ...
+
+    def train_flops(self, phase: Phase) -> float:
+        """Returns the model FLOPs of one step of the phase."""
+        ...
+
+    def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
+        """Returns the name of the loss that has a known value before anything is learnt, and it."""
+        ...
+
+    def save_vocabulary(self, directory: epath.Path) -> None:
+        """Writes what turns text into tokens, so that the workdir is enough to use the model."""
+        ...
+
+
+def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
+    """Returns the phases in order of name, with their places in the run."""
+    found, first_step = [], 0
+    for name in sorted(config.phases):
+        options = config.phases[name]
+        batch_size = options.global_batch_size or config.global_batch_size
+        phase = Phase(name, first_step, options.num_steps, batch_size, options.max_seq_length)
+        found.append(phase)
+        first_step = phase.end_step
+    return tuple(found)
+
+
+def pretraining_task(config: Mapping[str, Any]) -> pretraining.Pretraining:
+    """Returns the pretraining task of a resolved config (vocabulary size and dtype known)."""
+    return pretraining.Pretraining(
+        encoder.EncoderConfig(**config["model"]), pair_loss=config["pretraining"]["pair_loss"]
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingJob:
+    """BERT's pretraining from record directories, or from random tokens."""
+
+    config: ml_collections.ConfigDict
+    phases: tuple[Phase, ...]
+    train_sets: Mapping[str, records.RecordSet]
+    evaluation_set: records.RecordSet | None
+
+    @property
+    def task(self) -> pretraining.Pretraining:
+        return pretraining_task(self.config)
+
+    @property
+    def has_evaluation(self) -> bool:
+        return self.evaluation_set is not None
+
+    def identity(self) -> dict[str, Any]:
+        manifests = {name: found.manifest for name, found in self.train_sets.items()}
+        return {
+            "shards": {name: _digest(manifest.shards) for name, manifest in manifests.items()},
+            "tokenizer_sha256": next(
+                (manifest.tokenizer["sha256"] for manifest in manifests.values()), None
+            ),
+        }
+
+    def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
+        data = self.config.data
+        shared = {
+            "global_batch_size": phase.global_batch_size,
+            "seed": _phase_seed(self.config.seed, self.phases.index(phase)),
+            "start_step": start_step - phase.first_step,
+            "rows": rows,
+        }
+        if data.source == "synthetic":
+            return synthetic.train_batches(
+                max_seq_length=phase.max_seq_length,
+                max_predictions_per_seq=self._predictions(phase),
+                vocab_size=self.config.model.vocab_size,
+                **shared,
+            )
+        from bertjax.data import streams  # TensorFlow, only when records are read
+
+        record_set = self.train_sets[phase.name]
+        return streams.train_batches(
+            record_set,
+            max_streams=data.max_streams,
+            shuffle_buffer_size=data.shuffle_buffer_size,
+            draw_masks=self._draw_masks(record_set),
+            **shared,
+        )
+
+    def evaluation_batches(self, *, batch_size: int, rows: range | None) -> Batches:
+        if self.evaluation_set is None:
+            raise ValueError("config.data.eval_dir is empty; there is nothing to evaluate on")
+        return record_batches(
+            self.evaluation_set, self.config.pretraining, batch_size=batch_size, rows=rows
+        )
+
+    def train_flops(self, phase: Phase) -> float:
+        return self.task.train_flops(
+            phase.global_batch_size, phase.max_seq_length, self._predictions(phase)
+        )
+
+    def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
+        """The unigram entropy of the masked tokens: the best loss without looking at the context."""
+        if phase.name not in self.train_sets:
+            return None
+        statistics = self.train_sets[phase.name].manifest.statistics
+        entropy = statistics.get("unigram_entropy")
+        return None if entropy is None else ("mlm_loss", entropy)
+
+    def save_vocabulary(self, directory: epath.Path) -> None:
+        for record_set in self.train_sets.values():
+            tokenizer.load(record_set.directory).save(directory)
+
+    def _predictions(self, phase: Phase) -> int:
+        record_set = self.train_sets.get(phase.name)
+        if record_set is not None and record_set.manifest.has_static_masks:
+            return record_set.manifest.max_predictions_per_seq
+        return _masking_options(
+            self.config.pretraining, phase.max_seq_length
+        ).max_predictions_per_seq
+
+    def _draw_masks(self, record_set: records.RecordSet) -> Callable[..., Any] | None:
+        return draw_masks(record_set, self.config.pretraining)
+
+
+def record_batches(
+    record_set: records.RecordSet,
+    options: ml_collections.ConfigDict,
+    *,
+    batch_size: int,
+    rows: range | None = None,
+) -> Batches:
+    """Yields every example of a record set once; masks that are not stored are drawn the same way
+    each time. `options` is config.pretraining."""
+    from bertjax.data import streams  # TensorFlow, only when records are read
+
+    return streams.evaluation_batches(
+        record_set, batch_size=batch_size, rows=rows, draw_masks=draw_masks(record_set, options)
+    )
+
+
+def draw_masks(
+    record_set: records.RecordSet, options: ml_collections.ConfigDict
+) -> Callable[..., Any] | None:
+    """Returns the function that masks a batch of `record_set`; None where its masks are stored."""
+    if record_set.manifest.has_static_masks:
+        return None
+    vocabulary = tokenizer.load(record_set.directory)
+    masks = functools.partial(
+        masking.mask_tokens,
+        options=_masking_options(options, record_set.manifest.max_seq_length),
+        vocab_size=vocabulary.vocab_size,
+        mask_id=vocabulary.mask_id,
+        special_ids=vocabulary.special_ids,
+    )
+
+    def draw(batch: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return batch | masks(batch["input_ids"], batch["input_mask"], rng=rng)
+
+    return draw
+
+
+def open_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
+    """Returns the job after checking its records against each other and against the config.
+
+    Raises:
+      FileNotFoundError: if a record directory or its manifest is missing.
+      ValueError: if one does not fit the run; all faults of a directory at once.
+    """
+    config = config.copy_and_resolve_references()
+    all_phases = phases(config)
+    if config.data.source == "synthetic":
+        return PretrainingJob(config, all_phases, {}, None)
+    train_sets: dict[str, records.RecordSet] = {}
+    sha256 = None
+    for phase in all_phases:
+        record_set = _open(config, config.data.train_dir, phase.max_seq_length, sha256)
+        sha256 = record_set.manifest.tokenizer["sha256"]
+        train_sets[phase.name] = record_set
+    evaluation_set = None
+    if config.data.eval_dir:
+        evaluation_set = _open(config, config.data.eval_dir, all_phases[-1].max_seq_length, sha256)
+    _resolve_vocab_size(config, train_sets[all_phases[0].name])
+    return PretrainingJob(config, all_phases, train_sets, evaluation_set)
+
+
+def _open(
+    config: ml_collections.ConfigDict, directory: str, length: int, sha256: str | None
+) -> records.RecordSet:
+    options = config.pretraining
+    record_set = records.open(
+        directory.format(max_seq_length=length),
+        tokenizer_sha256=sha256,
+        max_seq_length=length,
+        pair_objective=options.pair_loss,
+    )
+    stored = "static" if record_set.manifest.has_static_masks else "dynamic"
+    if stored != options.masking:
+        raise ValueError(
+            f"config.pretraining.masking is {options.masking!r}, but the records in "
+            f"{record_set.directory} were built with --masking={stored}: set "
+            f"--config.pretraining.masking={stored} or rebuild them"
+        )
+    return record_set
+
+
+def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:
+    found = record_set.manifest.tokenizer["vocab_size"]
+    if config.model.vocab_size and config.model.vocab_size < found:
+        # Too small a table would be read out of bounds, silently: on TPU and GPU a NaN later on.
+        raise ValueError(
+            f"config.model.vocab_size is {config.model.vocab_size}, but the vocabulary of "
+            f"{record_set.directory} has {found} entries: set it to 0 (as many as there are) or more"
+        )
+    config.model.vocab_size = config.model.vocab_size or found
+
+
+def _masking_options(
+    options: ml_collections.ConfigDict, max_seq_length: int
+) -> masking.MaskingOptions:
+    predictions = options.max_predictions_per_seq or masking.default_max_predictions(
+        max_seq_length, options.masked_lm_prob
+    )
+    return masking.MaskingOptions(
+        masked_lm_prob=options.masked_lm_prob, max_predictions_per_seq=predictions
+    )
+
+
+def _digest(shards: tuple[records.Shard, ...]) -> str:
+    return hashlib.sha256(repr(shards).encode()).hexdigest()
+
+
+def _phase_seed(seed: int, index: int) -> int:
+    # Phases over the same records must not see them in the same order.
+    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class JobKind:
+    """How a job is opened for training, and how its task is rebuilt from a checkpoint's config."""
+
+    open: Callable[[ml_collections.ConfigDict], Job]
+    task: Callable[[Mapping[str, Any]], base.Task]
+
+
+JOBS: dict[str, JobKind] = {"pretraining": JobKind(open_pretraining, pretraining_task)}
+
+
+def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    """Returns the resolved config of a checkpoint's meta item."""
+    return ml_collections.ConfigDict(meta["config"])

@@ -1,0 +1,369 @@
+"""Training: flags, main, and `train(config, workdir)`, the one loop for every task.
+
+python -m bertjax.train --config=configs/bert_large.py --workdir=DIR
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+from absl import app, flags, logging
+from etils import epath
+from jax.sharding import Mesh
+from ml_collections import config_flags
+
+import bertjax
+from bertjax import (
+    accelerators,
+    checkpoint,
+    evaluate,
+    jobs,
+    monitor,
+    optim,
+    preemption,
+    sharding,
+    state,
+    writers,
+)
+from bertjax import config as config_lib
+
+CONFIG_FILE = "config.json"
+
+# Errors whose message is the whole story: the user's command or data, or the disk.
+USER_ERRORS = (
+    ValueError,
+    FileNotFoundError,
+    checkpoint.CheckpointError,
+    monitor.DivergedError,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Everything that stays the same from the first step to the last."""
+
+    config: ml_collections.ConfigDict
+    workdir: epath.Path
+    job: jobs.Job
+    mesh: Mesh
+    learner: state.Learner
+    abstract_state: state.TrainState
+    train_step: Callable[..., tuple[state.TrainState, state.StepReport]]
+    eval_step: evaluate.EvalStep
+
+    @property
+    def last_step(self) -> int:
+        return self.job.phases[-1].end_step
+
+
+def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.TrainState:
+    """Trains to the end of the last phase, from the workdir's checkpoint if it holds one.
+
+    Raises:
+      ValueError: if config, data and devices do not fit, or differ from the run to be resumed.
+      checkpoint.CheckpointError: if saving fails, or no checkpoint of several can be read.
+      monitor.DivergedError: after config.max_skipped_steps non-finite steps in a row.
+      preemption.Preempted: after SIGTERM, when the state is saved.
+    """
+    run = prepare(config, workdir)
+    with (
+        jax.set_mesh(run.mesh),
+        checkpoint.Checkpointer(run.workdir, _retention(run.config)) as checkpointer,
+        preemption.Notice() as notice,
+    ):
+        train_state, skipped = start(run, checkpointer)
+        step = int(train_state.step)
+        with _open_writer(run, step) as writer:
+            watch = monitor.Monitor(
+                _monitor_options(run), writer, skipped, checkpointer.latest_step
+            )
+            for phase, facts, batch in remaining_batches(run, step):
+                on_devices = evaluate.to_devices(batch, run.mesh, phase.global_batch_size)
+                train_state, report = run.train_step(train_state, on_devices)
+                step += 1
+                watch.submit(step, report, batch["record_positions"], facts)
+                is_preempted = notice.reached(step)
+                must_save, must_evaluate = due(run, phase, step)
+                if not (is_preempted or must_save or must_evaluate):
+                    continue
+                watch.flush()
+                with watch.paused():
+                    scores = score(run, train_state, writer, step) if must_evaluate else None
+                    if must_save or is_preempted:
+                        checkpointer.save(train_state, _meta(run, watch.skipped), scores)
+                if is_preempted and step < run.last_step:
+                    checkpointer.wait()
+                    raise preemption.Preempted(step)
+            writer.curves()
+        checkpointer.wait()
+    return train_state
+
+
+def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
+    """Checks config, data and devices, and compiles nothing yet.
+
+    Raises:
+      ValueError: as `train`.
+    """
+    config_lib.validate(config)
+    if config.compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
+    mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)
+    job = jobs.JOBS[config.task].open(_resolve(config, mesh.devices.flat[0].platform))
+    config = job.config
+    _check_batch_sizes(config, job, mesh)
+    learner = state.make_learner(
+        job.task,
+        optimizer=optim.OptimizerOptions(**config.optimizer),
+        schedule=optim.ScheduleOptions(**config.schedule, total_steps=job.phases[-1].end_step),
+        seed=config.seed,
+        prng_impl=config.prng_impl,
+        accumulation_steps=config.gradient_accumulation_steps,
+    )
+    shapes = jax.eval_shape(learner.init)
+    placed = sharding.shardings(mesh, shapes.params, shapes, rule_table=config.sharding)
+    replicated = jax.sharding.NamedSharding(mesh, sharding.P())
+    rows = sharding.batch_sharding(mesh)
+    return Run(
+        config=config,
+        workdir=epath.Path(workdir),
+        job=job,
+        mesh=mesh,
+        learner=learner,
+        abstract_state=jax.tree.map(
+            lambda shape, where: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where),
+            shapes,
+            placed,
+        ),
+        train_step=jax.jit(
+            learner.train_step,
+            in_shardings=(placed, rows),
+            out_shardings=(placed, replicated),
+            donate_argnums=0,
+        ),
+        eval_step=jax.jit(
+            learner.eval_step, in_shardings=(placed.params, rows), out_shardings=replicated
+        ),
+    )
+
+
+def start(
+    run: Run, checkpointer: checkpoint.Checkpointer
+) -> tuple[state.TrainState, monitor.Skipped]:
+    """Returns the restored state, or a fresh one, after checking that the run may be continued.
+
+    Raises:
+      ValueError: if the workdir's run had another config or other data, listing the differences.
+    """
+    saved_meta = checkpointer.read_meta()
+    if saved_meta is not None:
+        _check_resumable(run, saved_meta)
+    _log_start(run)
+    restored = checkpointer.restore(run.abstract_state)
+    if restored is not None:
+        logging.info("Resuming at step %d from %s", int(restored.state.step), run.workdir)
+        return restored.state, monitor.Skipped(**restored.meta["skipped"])
+    _write_workdir(run)
+    placed = jax.tree.map(lambda leaf: leaf.sharding, run.abstract_state)
+    return jax.jit(run.learner.init, out_shardings=placed)(), monitor.Skipped()
+
+
+def remaining_batches(
+    run: Run, step: int
+) -> Iterator[tuple[jobs.Phase, monitor.PhaseFacts, dict[str, np.ndarray]]]:
+    """Yields the batch of global step `step`, and all after it to the end, with their phases."""
+    for phase in run.job.phases:
+        if step >= phase.end_step:
+            continue
+        facts = monitor.PhaseFacts(
+            tokens_per_step=phase.global_batch_size * phase.max_seq_length,
+            flops_per_step=run.job.train_flops(phase),
+            chance_loss=run.job.chance_loss(phase),
+        )
+        rows = sharding.local_rows(run.mesh, phase.global_batch_size)
+        batches = run.job.train_batches(phase, start_step=step, rows=rows)
+        for batch in itertools.islice(batches, phase.end_step - step):
+            yield phase, facts, batch
+        step = phase.end_step
+
+
+def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
+    """Returns whether to save and whether to evaluate after the step that made the count `step`."""
+    must_save = step == phase.end_step or step % run.config.checkpoint.save_every_steps == 0
+    must_evaluate = step == run.last_step or step % run.config.evaluation.every_steps == 0
+    return must_save, must_evaluate and run.job.has_evaluation
+
+
+def score(
+    run: Run, train_state: state.TrainState, writer: writers.RunWriter, step: int
+) -> dict[str, float]:
+    """Evaluates on the held-out records, writes the scores and redraws the curves."""
+    options = run.config.evaluation
+    batch_size = options.global_batch_size
+    rows = sharding.local_rows(run.mesh, batch_size)
+    scores = evaluate.evaluate(
+        run.eval_step,
+        train_state.params,
+        run.job.evaluation_batches(batch_size=batch_size, rows=rows),
+        mesh=run.mesh,
+        global_batch_size=batch_size,
+        max_batches=options.max_batches,
+    )
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    logging.info("Evaluation at step %d: %s", step, shown)
+    writer.scalars(step, {f"eval/heldout/{name}": value for name, value in scores.items()})
+    writer.curves()
+    return scores
+
+
+def _resolve(config: ml_collections.ConfigDict, platform: str) -> ml_collections.ConfigDict:
+    """Returns a copy in which every "auto" stands for what the platform wants."""
+    config = config.copy_and_resolve_references()
+    is_cpu = platform == "cpu"
+    if config.model.dtype == "auto":
+        config.model.dtype = "float32" if is_cpu else "bfloat16"
+    if config.prng_impl == "auto":
+        config.prng_impl = "threefry2x32" if is_cpu else "rbg"
+    return config
+
+
+def _check_batch_sizes(config: ml_collections.ConfigDict, job: jobs.Job, mesh: Mesh) -> None:
+    sizes = {
+        f"the global_batch_size of config.phases.{phase.name}": (
+            phase.global_batch_size,
+            mesh.shape[sharding.DATA] * config.gradient_accumulation_steps,
+        )
+        for phase in job.phases
+    }
+    if job.has_evaluation:
+        evaluation_size = config.evaluation.global_batch_size
+        name = "config.evaluation.global_batch_size"
+        sizes[name] = (evaluation_size, mesh.shape[sharding.DATA])
+    faults = [
+        f"{name} is {size}; it must be a multiple of {unit} (data-parallel devices x micro-batches): "
+        f"{size // unit * unit or unit} or {size // unit * unit + unit}"
+        for name, (size, unit) in sizes.items()
+        if size % unit
+    ]
+    if faults:
+        raise ValueError("the batch does not fit the mesh:\n  " + "\n  ".join(faults))
+
+
+def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
+    allowed, refused = config_lib.differences(saved_meta["config"], run.config)
+    for change in allowed:
+        logging.info("Resuming with a change: %s", change)
+    if saved_meta["identity"] != run.job.identity():
+        refused.append("the records or the vocabulary are not those that the run began with")
+    if refused:
+        raise ValueError(
+            f"{run.workdir} holds a run that cannot be continued with this config:\n  "
+            + "\n  ".join(refused)
+            + "\nUndo these changes to continue it, or give another --workdir to start afresh"
+        )
+
+
+def _meta(run: Run, skipped: monitor.Skipped) -> dict[str, Any]:
+    return {
+        "config": run.config.to_dict(),
+        "identity": run.job.identity(),
+        "skipped": dataclasses.asdict(skipped),
+        "versions": {"bertjax": bertjax.__version__, "jax": jax.__version__},
+    }
+
+
+def _write_workdir(run: Run) -> None:
+    if jax.process_index() == 0:
+        run.workdir.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(run.config.to_dict(), indent=2, sort_keys=True)
+        (run.workdir / CONFIG_FILE).write_text(text + "\n")
+        run.job.save_vocabulary(run.workdir / jobs.VOCABULARY_DIRECTORY)
+
+
+def _log_start(run: Run) -> None:
+    logging.info("Config:\n%s", run.config)
+    shapes, placed = run.abstract_state, jax.tree.map(lambda x: x.sharding, run.abstract_state)
+    kind = run.mesh.devices.flat[0].device_kind
+    logging.info("Mesh: %s of %s, sharding %s", dict(run.mesh.shape), kind, run.config.sharding)
+    for name, tree in shapes.params.items():
+        count = sum(leaf.size for leaf in jax.tree.leaves(tree))
+        logging.info("Parameters of %s: %s", name, f"{count:,}")
+    params_bytes = sharding.bytes_per_device(shapes.params, placed.params)
+    optimizer_bytes = sharding.bytes_per_device(shapes.opt_state, placed.opt_state)
+    logging.info(
+        "Bytes per device: parameters %s, optimizer %s", f"{params_bytes:,}", f"{optimizer_bytes:,}"
+    )
+    for phase in run.job.phases:
+        tokens = phase.global_batch_size * phase.max_seq_length
+        logging.info(
+            "%s: steps %d to %d, %d sequences x %d tokens = %s tokens per step, %.3g model FLOPs",
+            phase.name, phase.first_step, phase.end_step, phase.global_batch_size,
+            phase.max_seq_length, f"{tokens:,}", run.job.train_flops(phase),
+        )  # fmt: skip
+
+
+def _retention(config: ml_collections.ConfigDict) -> checkpoint.RetentionOptions:
+    fields = [field.name for field in dataclasses.fields(checkpoint.RetentionOptions)]
+    return checkpoint.RetentionOptions(**{name: config.checkpoint[name] for name in fields})
+
+
+def _monitor_options(run: Run) -> monitor.MonitorOptions:
+    peak = accelerators.peak_flops(run.mesh.devices.flat[0].device_kind)
+    return monitor.MonitorOptions(
+        objectives=tuple(run.job.task.objectives),
+        log_every_steps=run.config.log_every_steps,
+        max_skipped_steps=run.config.max_skipped_steps,
+        plateau_check_step=run.config.plateau.check_step,
+        plateau_margin=run.config.plateau.margin,
+        peak_flops=peak * run.mesh.size if peak else None,
+    )
+
+
+def _open_writer(run: Run, step: int) -> writers.RunWriter:
+    is_writer = jax.process_index() == 0
+    return writers.RunWriter(
+        run.workdir, total_steps=run.last_step, start_step=step, enabled=is_writer
+    )
+
+
+def _define_flags() -> None:
+    config_flags.DEFINE_config_file("config", None, "A recipe, configs/NAME.py.", lock_config=True)
+    flags.DEFINE_string("workdir", None, "Where checkpoints and curves go; resumed if it has any.")
+    flags.DEFINE_bool("distributed", False, "Join the other hosts (Cloud TPU, Slurm, GKE: found).")
+    flags.DEFINE_string("coordinator_address", None, "host:port of process 0, where not found.")
+    flags.DEFINE_integer("num_processes", None, "Hosts in all, where not found.")
+    flags.DEFINE_integer("process_id", None, "This host's number, where not found.")
+    flags.mark_flags_as_required(["config", "workdir"])
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    options = flags.FLAGS
+    if options.distributed or options.coordinator_address:
+        jax.distributed.initialize(
+            options.coordinator_address, options.num_processes, options.process_id
+        )
+    if jax.process_index() != 0:
+        logging.set_verbosity(logging.WARNING)
+    try:
+        train(options.config, options.workdir)
+    except preemption.Preempted as notice:
+        logging.warning("%s", notice)
+        sys.exit(preemption.EXIT_CODE)
+    except USER_ERRORS as error:
+        logging.debug("Where it happened:", exc_info=True)
+        sys.exit(f"bertjax: {error}")
+
+
+if __name__ == "__main__":
+    logging.set_verbosity(logging.INFO)
+    _define_flags()
+    app.run(main)

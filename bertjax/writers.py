@@ -1,0 +1,312 @@
+"""What people watch during a run: JSON lines, TensorBoard events, a progress line, curves.png.
+
+Scalars are named `train/loss`, `train/mlm_accuracy`, `perf/tokens_per_second`,
+`eval/<name>/<metric>`. What is measured, and when, belongs to the loop.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, SupportsFloat
+
+import tensorboardX
+import tqdm
+from absl import logging
+from etils import epath
+from matplotlib import figure
+
+METRICS_FILE = "metrics.jsonl"
+CURVES_FILE = "curves.png"
+TENSORBOARD_DIRECTORY = "tensorboard"
+
+# The scalars of the progress line, in its order: name, then how the value is shown.
+PROGRESS: dict[str, Callable[[float], str]] = {
+    "train/loss": lambda value: f"loss {value:.3f}",
+    "train/mlm_accuracy": lambda value: f"mlm acc {value:.3f}",
+    "train/nsp_accuracy": lambda value: f"nsp acc {value:.3f}",
+    "perf/tokens_per_second": lambda value: f"{_thousands(value)} tokens/s",
+    "perf/model_flop_utilization": lambda value: f"MFU {value:.1%}",
+}
+
+# The panels of curves.png: title, then the names of the scalars in it.
+PANELS = {
+    "loss (nats)": re.compile(r"(train|eval/.+)/(mlm_)?loss"),
+    "accuracy": re.compile(r"(train|eval/.+)/(\w+_)?accuracy"),
+    "learning rate": re.compile(r"train/learning_rate"),
+    "tokens per second": re.compile(r"perf/tokens_per_second"),
+}
+
+
+class RunWriter:
+    """Writes what one run reports, into its working directory and onto the terminal.
+
+    A run that resumes forgets what was reported after the step it resumes from, so that the files
+    read as if it had never stopped. Use it as a context manager, or call `close`.
+
+    Args:
+      workdir: the directory of the run; made if missing. Where it is remote (gs://...), the files
+        are kept on this machine and copied at every `curves` and at `close`.
+      total_steps: the last step of the run.
+      start_step: the step whose checkpoint the run resumes from, 0 for a new run.
+      enabled: False on every process but the first: nothing is then written or shown.
+      log_every_seconds: least time between two progress lines where there is no terminal.
+    """
+
+    def __init__(
+        self,
+        workdir: str | os.PathLike[str],
+        *,
+        total_steps: int,
+        start_step: int = 0,
+        enabled: bool = True,
+        log_every_seconds: float = 10.0,
+    ):
+        self._enabled = enabled
+        if not enabled:
+            return
+        self._mirror = _Mirror(workdir) if is_remote(workdir) else None
+        self._directory = self._mirror.local if self._mirror else Path(workdir)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._metrics = self._directory / METRICS_FILE
+        forget_after(self._metrics, start_step)
+        # TensorBoard drops the events of an earlier run from purge_step on, that step included. The
+        # suffix keeps apart two runs that start within a second, which the usual name would mix.
+        self._events = tensorboardX.SummaryWriter(
+            str(self._directory / TENSORBOARD_DIRECTORY),
+            purge_step=start_step + 1,
+            flush_secs=10,
+            filename_suffix=f".{os.getpid()}.{time.time_ns()}",
+        )
+        progress = _ProgressBar if sys.stderr.isatty() else _ProgressLog
+        self._progress = progress(total_steps, start_step, log_every_seconds)
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def scalars(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
+        """Appends one line to metrics.jsonl, at once, and the same scalars as TensorBoard events.
+
+        JSON has no NaN or infinity: such a value is null there, and itself in TensorBoard.
+
+        Raises:
+          OSError: naming the file, where the line could not be written.
+        """
+        if not self._enabled:
+            return
+        _append_line(self._metrics, json_line(step, values))
+        for name, value in values.items():
+            self._events.add_scalar(name, float(value), step)
+
+    def progress(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
+        """Shows how far the run is: a bar on a terminal, else a log line every few seconds."""
+        if self._enabled:
+            self._progress.show(step, progress_text(values))
+
+    def curves(self) -> None:
+        """Redraws curves.png from metrics.jsonl; a reader sees the old picture or the new one."""
+        if not self._enabled:
+            return
+        picture = draw_curves(read_metrics(self._metrics))
+        unfinished = self._directory / f".{CURVES_FILE}"
+        picture.savefig(unfinished, format="png", dpi=120)
+        os.replace(unfinished, self._directory / CURVES_FILE)
+        self._copy()
+
+    def close(self) -> None:
+        """Finishes the progress line and the files; nothing is written afterwards."""
+        if not self._enabled:
+            return
+        self._enabled = False
+        self._progress.close()
+        self._events.close()
+        self._copy()
+        if self._mirror:
+            self._mirror.close()
+
+    def _copy(self) -> None:
+        if self._mirror:
+            self._events.flush()
+            self._mirror.upload()
+
+
+def is_remote(path: str | os.PathLike[str]) -> bool:
+    """Returns whether the path is an address of a store (gs://, s3://) and not of a disk."""
+    return "://" in os.fspath(path)
+
+
+def json_line(step: int, values: Mapping[str, SupportsFloat]) -> str:
+    """Returns one line of metrics.jsonl: the step, then the scalars, null where not finite."""
+    numbers = {name: float(value) for name, value in values.items()}
+    finite = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+    return json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n"
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a metrics.jsonl; a line torn by a kill is left out and reported."""
+    return [entry for entry, _ in _complete_lines(path)]
+
+
+def forget_after(path: Path, step: int) -> None:
+    """Drops, atomically, the lines of a metrics.jsonl that are later than the step, or torn."""
+    if not path.exists():
+        return
+    kept = "".join(line for entry, line in _complete_lines(path) if entry["step"] <= step)
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(kept, encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def _complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yields each entry with its line."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        entry = _parse(line)
+        if entry is None:
+            logging.warning("%s, line %d is not complete; it is left out.", path, number)
+        else:
+            yield entry, line
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    # A line without its end is torn even where it happens to parse: the next append would join it.
+    if not line.endswith("\n"):
+        return None
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None
+
+
+def _append_line(path: Path, line: str) -> None:
+    # Unbuffered: the line is one write, so a killed process leaves whole lines but for the last.
+    try:
+        with open(path, "ab", buffering=0) as file:
+            file.write(line.encode("utf-8"))
+    except OSError as error:
+        reason = f"{error.strerror}; the scalars of this step are not recorded, free some space"
+        raise OSError(error.errno, reason, str(path)) from error
+
+
+def progress_text(values: Mapping[str, SupportsFloat]) -> str:
+    """Returns the scalars that people follow, those of `PROGRESS` that are there, on one line."""
+    shown = [show(float(values[name])) for name, show in PROGRESS.items() if name in values]
+    return ", ".join(shown)
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
+
+
+class _ProgressBar:
+    """A bar on a terminal."""
+
+    def __init__(self, total_steps: int, start_step: int, log_every_seconds: float):
+        del log_every_seconds  # tqdm limits its own rate
+        self._bar = tqdm.tqdm(
+            total=total_steps,
+            initial=start_step,
+            dynamic_ncols=True,
+            bar_format="{percentage:3.0f}%|{bar}| step {n_fmt}/{total_fmt}"
+            " [{elapsed}, {remaining} left{postfix}]",
+        )
+
+    def show(self, step: int, text: str) -> None:
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class _ProgressLog:
+    """Log lines, for output that is a file or a pipe."""
+
+    def __init__(self, total_steps: int, start_step: int, log_every_seconds: float):
+        self._total_steps = total_steps
+        self._log_every_seconds = log_every_seconds
+        self._logged_step = start_step
+        self._logged_time: float | None = None
+
+    def show(self, step: int, text: str) -> None:
+        now = time.monotonic()
+        if self._logged_time is None:
+            left = ""  # The first steps hold the compilation and tell nothing of the rest.
+        else:
+            seconds = now - self._logged_time
+            if seconds < self._log_every_seconds and step < self._total_steps:
+                return
+            left = self._time_left(step, seconds)
+        logging.info("step %d/%d%s: %s", step, self._total_steps, left, text)
+        self._logged_step, self._logged_time = step, now
+
+    def _time_left(self, step: int, seconds: float) -> str:
+        steps = max(step - self._logged_step, 1)
+        left = (self._total_steps - step) * seconds / steps
+        return f" [{tqdm.tqdm.format_interval(left)} left]"
+
+    def close(self) -> None:
+        pass
+
+
+class _Mirror:
+    """A local directory whose files are copied to a remote one, which cannot append."""
+
+    def __init__(self, remote: str | os.PathLike[str]):
+        self._remote = epath.Path(remote)
+        self.local = Path(tempfile.mkdtemp(prefix="bertjax_run_"))
+        metrics = self._remote / METRICS_FILE
+        if metrics.exists():
+            (self.local / METRICS_FILE).write_bytes(metrics.read_bytes())
+
+    def upload(self) -> None:
+        for path in sorted(self.local.rglob("*")):
+            if path.is_file():
+                target = self._remote / path.relative_to(self.local).as_posix()
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+
+    def close(self) -> None:
+        shutil.rmtree(self.local)
+
+
+def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
+    """Returns the picture of a run: loss, accuracy, learning rate and speed against the step."""
+    # The object interface: pyplot would keep every figure of the process and may ask for a display.
+    picture = figure.Figure(figsize=(12, 8), layout="constrained")
+    for axes, (title, pattern) in zip(picture.subplots(2, 2).flat, PANELS.items(), strict=True):
+        axes.set(title=title, xlabel="step")
+        axes.grid(alpha=0.3)
+        for name, (steps, values) in _series(entries, pattern).items():
+            marker = "o" if name.startswith("eval/") or len(steps) == 1 else ""
+            axes.plot(steps, values, marker=marker, markersize=3, linewidth=1, label=name)
+        if axes.lines:
+            axes.legend(fontsize="small")
+    return picture
+
+
+def _series(
+    entries: Sequence[Mapping[str, Any]], pattern: re.Pattern[str]
+) -> dict[str, tuple[list[int], list[float]]]:
+    """Returns steps and values by name, of the scalars whose whole name the pattern matches."""
+    series: dict[str, tuple[list[int], list[float]]] = {}
+    for entry in entries:
+        for name, value in entry.items():
+            if not pattern.fullmatch(name):
+                continue
+            steps, values = series.setdefault(name, ([], []))
+            steps.append(entry["step"])
+            values.append(math.nan if value is None else value)
+    return series

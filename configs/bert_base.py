@@ -1,0 +1,29 @@
+"""BERT-base (Devlin et al. 2019): 12 layers of 768, 110 M parameters, the paper's recipe.
+
+One run of 1,000,000 steps of 256 sequences: 128 tokens for 90% of the steps, then 512, the
+optimizer's state carried over and one learning-rate schedule over the whole (appendix A.2).
+
+Command:   python -m bertjax.train --config=configs/bert_base.py --workdir=DIR \\
+               --config.data.train_dir='RECORDS_{max_seq_length}'
+Hardware:  a mesh of 4 devices (the paper: 4 Cloud TPUs); --config.mesh.data=-1 takes all.
+Time:      not yet measured.
+Result:    not yet measured. The paper, after finetuning: MNLI 84.6/83.4, SQuAD 1.1 F1 88.5.
+"""
+
+import ml_collections
+
+from bertjax.config import default_config, phase_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the recipe."""
+    config = default_config()
+    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config.phases.phase1.num_steps = 900_000
+    config.phases.phase1.max_seq_length = 128
+    with config.phases.unlocked():
+        config.phases.phase2 = phase_config()
+    config.phases.phase2.num_steps = 100_000
+    config.phases.phase2.max_seq_length = 512
+    config.mesh.data = 4
+    return config

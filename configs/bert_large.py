@@ -1,0 +1,33 @@
+"""BERT-large (Devlin et al. 2019): 24 layers of 1024, 340 M parameters, the paper's recipe.
+
+One run of 1,000,000 steps of 256 sequences: 128 tokens for 90% of the steps, then 512, the
+optimizer's state carried over and one learning-rate schedule over the whole (appendix A.2).
+
+Command:   python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \\
+               --config.data.train_dir='RECORDS_{max_seq_length}'
+Hardware:  a mesh of 16 devices (the paper: 16 Cloud TPUs); --config.mesh.data=-1 takes all.
+Time:      not yet measured.
+Result:    not yet measured. The paper, after finetuning: MNLI 86.7/85.9, SQuAD 1.1 F1 90.9.
+"""
+
+import ml_collections
+
+from bertjax.config import default_config, phase_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the recipe."""
+    config = default_config()
+    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config.model.num_hidden_layers = 24
+    config.model.hidden_size = 1024
+    config.model.num_attention_heads = 16
+    config.model.intermediate_size = 4096
+    config.phases.phase1.num_steps = 900_000
+    config.phases.phase1.max_seq_length = 128
+    with config.phases.unlocked():
+        config.phases.phase2 = phase_config()
+    config.phases.phase2.num_steps = 100_000
+    config.phases.phase2.max_seq_length = 512
+    config.mesh.data = 16
+    return config

@@ -1,0 +1,35 @@
+"""A small BERT on the documentation of the installed Python packages: the README's first command.
+
+Command:   bash launch/quickstart.sh, which builds the records and then runs
+           python -m bertjax.train --config=configs/quickstart.py --workdir=quickstart/run
+Hardware:  2 CPU cores, under 4 GB of memory.
+Time:      not yet measured.
+Result:    not yet measured.
+"""
+
+import ml_collections
+
+from bertjax.config import default_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the recipe."""
+    config = default_config()
+    config.data.train_dir = "quickstart/train"
+    config.data.eval_dir = "quickstart/heldout"
+    config.global_batch_size = 64
+    config.phases.phase1.num_steps = 1500
+    config.phases.phase1.max_seq_length = 64
+    config.model.hidden_size = 128
+    config.model.num_hidden_layers = 2
+    config.model.num_attention_heads = 2
+    config.model.intermediate_size = 512
+    config.model.max_position_embeddings = 64
+    config.schedule.peak_learning_rate = 2e-3
+    config.schedule.warmup_steps = 150
+    config.checkpoint.save_every_steps = 500
+    config.evaluation.every_steps = 500
+    config.evaluation.max_batches = 8
+    config.log_every_steps = 25
+    config.plateau.check_step = 1000
+    return config

@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+
+from bertjax.data import masking
+
+PAD, UNK, CLS, SEP, MASK = SPECIAL_IDS = (0, 1, 2, 3, 4)
+VOCAB_SIZE = 1000
+
+
+def sequences(count=400, length=64, seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, length + 1, count)
+    input_ids = rng.integers(5, VOCAB_SIZE, (count, length)).astype(np.int32)
+    input_mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
+    input_ids[:, 0] = CLS
+    input_ids[np.arange(count), lengths - 1] = SEP
+    return input_ids * input_mask, input_mask, lengths
+
+
+def mask(input_ids, input_mask, *, seed=1, **options):
+    return masking.mask_tokens(
+        input_ids,
+        input_mask,
+        options=masking.MaskingOptions(**options),
+        vocab_size=VOCAB_SIZE,
+        mask_id=MASK,
+        special_ids=SPECIAL_IDS,
+        rng=np.random.default_rng(seed),
+    )
+
+
+def test_each_row_gets_the_released_number_of_predictions():
+    input_ids, input_mask, lengths = sequences()
+    masked = mask(input_ids, input_mask, max_predictions_per_seq=7)
+    wanted = [min(7, max(1, round(length * 0.15))) for length in lengths.tolist()]
+    np.testing.assert_array_equal(masked["masked_lm_weights"].sum(axis=1), wanted)
+
+
+def test_a_row_with_few_maskable_tokens_gets_as_many_as_it_has():
+    input_ids = np.array([[CLS, SEP, PAD, PAD], [CLS, 7, SEP, PAD], [CLS, UNK, 9, SEP]])
+    masked = mask(input_ids, (input_ids != PAD).astype(np.int32), masked_lm_prob=0.9)
+    np.testing.assert_array_equal(masked["masked_lm_weights"].sum(axis=1), [0, 1, 1])
+    np.testing.assert_array_equal(masked["masked_lm_ids"][:, 0], [0, 7, 9])
+    np.testing.assert_array_equal(masked["masked_lm_positions"][:, 0], [0, 1, 2])
+
+
+def test_special_and_padding_tokens_are_never_predicted():
+    input_ids, input_mask, _ = sequences()
+    masked = mask(input_ids, input_mask, masked_lm_prob=0.9, max_predictions_per_seq=64)
+    untouchable = np.isin(input_ids, SPECIAL_IDS)
+    np.testing.assert_array_equal(masked["input_ids"][untouchable], input_ids[untouchable])
+    predicted = masked["masked_lm_ids"][masked["masked_lm_weights"] == 1]
+    assert not np.isin(predicted, SPECIAL_IDS).any()
+
+
+def test_positions_ascend_and_hold_the_original_ids():
+    input_ids, input_mask, _ = sequences()
+    masked = mask(input_ids, input_mask)
+    used = masked["masked_lm_weights"] == 1
+    rising = np.diff(masked["masked_lm_positions"], axis=1) > 0
+    assert rising[used[:, 1:]].all()
+    originals = np.take_along_axis(input_ids, masked["masked_lm_positions"], axis=1)
+    np.testing.assert_array_equal(masked["masked_lm_ids"], np.where(used, originals, 0))
+    assert not masked["masked_lm_positions"][~used].any()
+
+
+def test_tokens_outside_of_the_positions_are_unchanged():
+    input_ids, input_mask, _ = sequences()
+    masked = mask(input_ids, input_mask)
+    restored = masked["input_ids"].copy()
+    rows, slots = np.nonzero(masked["masked_lm_weights"])
+    restored[rows, masked["masked_lm_positions"][rows, slots]] = masked["masked_lm_ids"][
+        rows, slots
+    ]
+    np.testing.assert_array_equal(restored, input_ids)
+
+
+def test_four_fifths_become_mask_a_tenth_stays_a_tenth_is_random():
+    input_ids, input_mask, _ = sequences(count=4000)
+    masked = mask(input_ids, input_mask)
+    used = masked["masked_lm_weights"] == 1
+    found = np.take_along_axis(masked["input_ids"], masked["masked_lm_positions"], axis=1)[used]
+    originals = masked["masked_lm_ids"][used]
+    assert len(found) > 15_000
+    assert np.mean(found == MASK) == pytest.approx(0.8, abs=0.015)
+    assert np.mean(found == originals) == pytest.approx(0.1, abs=0.01)
+    substitutes = found[(found != MASK) & (found != originals)]
+    assert substitutes.mean() == pytest.approx(VOCAB_SIZE / 2, rel=0.05)
+    assert substitutes.min() < 5 and substitutes.max() > VOCAB_SIZE - 5
+
+
+def test_every_maskable_position_is_equally_likely():
+    input_ids = np.tile([CLS, *range(10, 20), SEP], (20_000, 1))
+    masked = mask(input_ids, np.ones_like(input_ids))
+    used = masked["masked_lm_weights"] == 1
+    share = np.bincount(masked["masked_lm_positions"][used], minlength=12) / used.sum()
+    np.testing.assert_allclose(share, [0, *[0.1] * 10, 0], atol=0.007)
+
+
+def test_masks_follow_the_generator_alone():
+    input_ids, input_mask, _ = sequences()
+    once, again, other = (mask(input_ids, input_mask, seed=seed) for seed in (1, 1, 2))
+    for name in once:
+        np.testing.assert_array_equal(once[name], again[name])
+    assert (once["masked_lm_positions"] != other["masked_lm_positions"]).any()
+
+
+def test_default_predictions_are_those_of_the_released_readme():
+    assert masking.default_max_predictions(128, 0.15) == 20
+    assert masking.default_max_predictions(512, 0.15) == 77
+
+
+def test_unigram_baseline_of_known_distributions():
+    entropy, share = masking.unigram_baseline(np.array([5, 5, 0, 5, 5]))
+    assert (entropy, share) == pytest.approx((np.log(4), 0.25))
+    entropy, share = masking.unigram_baseline(np.array([6, 1, 1]))
+    assert share == 0.75
+    assert entropy == pytest.approx(-0.75 * np.log(0.75) - 0.25 * np.log(0.125))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"masked_lm_prob": 1.5}, {"max_predictions_per_seq": 0}, {"strategy": "tokens"}],
+    ids=str,
+)
+def test_an_impossible_option_is_named(fault):
+    with pytest.raises(ValueError, match=next(iter(fault))):
+        masking.MaskingOptions(**fault)

@@ -1,0 +1,350 @@
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bertjax.data import masking, records, streams
+
+LENGTH = 8
+BATCH_SIZE = 8
+STREAMS = 4
+BLOCK = BATCH_SIZE // STREAMS
+# Of unequal size, all divisible by nothing; stream v owns shards v and v + 4.
+COUNTS = (7, 5, 9, 6, 8, 5, 4, 11)
+STREAM_SIZES = tuple(COUNTS[v] + COUNTS[v + STREAMS] for v in range(STREAMS))
+# Smaller than the shards, so that shuffling inside of them goes by windows.
+WINDOW = 3
+MASK_ID = 4
+
+
+def example(shard, place, *, predictions=0, length=LENGTH):
+    """An example that says by its tokens where it stands."""
+    tokens = [2, 100 + shard, 200 + place, *range(300, 300 + length - 4), 3]
+    features = {
+        "input_ids": np.array(tokens),
+        "input_mask": np.ones(length, np.int64),
+        "segment_ids": np.zeros(length, np.int64),
+    }
+    if predictions:
+        features["masked_lm_positions"] = np.arange(1, predictions + 1)
+        features["masked_lm_ids"] = np.arange(predictions)
+        features["masked_lm_weights"] = np.ones(predictions, np.float32)
+    return features
+
+
+def write(directory, *, counts=COUNTS, predictions=0):
+    directory.mkdir(exist_ok=True)
+    shards = tuple(
+        records.write_shard(
+            directory / f"shard-{shard}.tfrecord",
+            [
+                records.encode(example(shard, place, predictions=predictions))
+                for place in range(count)
+            ],
+        )
+        for shard, count in enumerate(counts)
+    )
+    records.Manifest(
+        tokenizer={"sha256": ""},
+        max_seq_length=LENGTH,
+        max_predictions_per_seq=predictions,
+        masked_lm_prob=0.15,
+        pair_objective="none",
+        shards=shards,
+        seed=0,
+        arguments={},
+        statistics={},
+    ).save(directory)
+    return records.open(directory)
+
+
+@pytest.fixture(scope="module")
+def record_set(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("records"))
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """Records of one test, to be damaged."""
+    return write(tmp_path / "records")
+
+
+def read(record_set, steps, **options):
+    defaults = {
+        "global_batch_size": BATCH_SIZE,
+        "seed": 1,
+        "max_streams": STREAMS,
+        "shuffle_buffer_size": WINDOW,
+    }
+    batches = streams.train_batches(record_set, **defaults | options)
+    return list(itertools.islice(batches, steps))
+
+
+def positions(batches):
+    return np.stack([batch["record_positions"] for batch in batches])
+
+
+def assert_same_batches(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+            assert one[name].dtype == other[name].dtype
+
+
+def join_hosts(parts):
+    """The global batches from the batches of each host."""
+    return [
+        {name: np.concatenate([part[name] for part in batch]) for name in batch[0]}
+        for batch in zip(*parts, strict=True)
+    ]
+
+
+def host_rows(hosts):
+    size = BATCH_SIZE // hosts
+    return [range(host * size, (host + 1) * size) for host in range(hosts)]
+
+
+def draw_masks(batch, rng):
+    return masking.mask_tokens(
+        batch["input_ids"],
+        batch["input_mask"],
+        options=masking.MaskingOptions(masked_lm_prob=0.4, max_predictions_per_seq=3),
+        vocab_size=400,
+        mask_id=MASK_ID,
+        special_ids=(0, 1, 2, 3, MASK_ID),
+        rng=rng,
+    )
+
+
+def damage(record_set, shard, change):
+    path = pathlib.Path(record_set.shard_paths[shard])
+    path.write_bytes(change(path.read_bytes()))
+    return path.name
+
+
+def test_streams_are_the_largest_common_divisor_within_the_limit():
+    assert streams.num_streams(256, 64) == 32
+    assert streams.num_streams(256, 64, max_streams=64) == 64
+    assert streams.num_streams(12, 18) == 6
+    assert streams.num_streams(12, 18, max_streams=5) == 3
+    assert streams.num_streams(7, 4) == 1
+
+
+def test_a_batch_is_a_function_of_seed_and_step(record_set):
+    assert_same_batches(read(record_set, 12), read(record_set, 12))
+    other = positions(read(record_set, 12, seed=2))
+    assert (positions(read(record_set, 12)) != other).any(axis=(1, 2)).all()
+
+
+def test_tensorflows_own_seed_changes_nothing(record_set):
+    tf.random.set_seed(7)
+    once = read(record_set, 6)
+    tf.random.set_seed(8)
+    assert_same_batches(read(record_set, 6), once)
+
+
+def test_tokens_are_those_of_the_record_positions(record_set):
+    for batch in read(record_set, 6):
+        np.testing.assert_array_equal(
+            batch["input_ids"][:, 1:3], batch["record_positions"] + [100, 200]
+        )
+        np.testing.assert_array_equal(batch["example_weights"], np.ones(BATCH_SIZE, np.float32))
+
+
+def test_every_start_step_continues_bit_for_bit(record_set):
+    # Streams of 10 to 17 records, 2 a step: an epoch takes 5 to 9 steps, a shard 2 to 6.
+    whole = read(record_set, 24)
+    for start_step in range(1, 22):
+        assert_same_batches(
+            read(record_set, 3, start_step=start_step), whole[start_step : start_step + 3]
+        )
+
+
+def test_a_far_step_follows_the_arithmetic_of_epochs(record_set):
+    step = 10 * 13 * 15 * 17  # A multiple of each stream's steps in an epoch, and past many.
+    found = positions(read(record_set, 1, start_step=step))[0].reshape(STREAMS, BLOCK, 2)
+    for stream, size in enumerate(STREAM_SIZES):
+        epoch, offset = divmod(step * BLOCK, size)
+        assert offset == 0
+        visit = next(
+            streams.stream_visits(
+                np.array(COUNTS), stream=stream, streams=STREAMS, seed=1, start=epoch * size
+            )
+        )
+        assert visit.epoch == epoch and visit.skip == 0
+        assert (found[stream, :, 0] == visit.shard).all()
+
+
+def test_any_number_of_hosts_reads_the_same_batches(record_set):
+    whole = read(record_set, 10, start_step=3)
+    for hosts in (2, 4):
+        parts = [read(record_set, 10, start_step=3, rows=rows) for rows in host_rows(hosts)]
+        assert_same_batches(join_hosts(parts), whole)
+
+
+def test_each_epoch_of_a_stream_sees_each_of_its_examples_once(record_set):
+    steps = 3 * max(STREAM_SIZES) // BLOCK + 1
+    found = positions(read(record_set, steps)).reshape(steps, STREAMS, BLOCK, 2)
+    for stream, size in enumerate(STREAM_SIZES):
+        seen = [tuple(place) for place in found[:, stream].reshape(-1, 2).tolist()]
+        owned = {(s, i) for s in (stream, stream + STREAMS) for i in range(COUNTS[s])}
+        epochs = [seen[epoch * size : (epoch + 1) * size] for epoch in range(3)]
+        assert all(len(epoch) == size and set(epoch) == owned for epoch in epochs)
+        assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_a_buffer_as_large_as_the_shard_shuffles_all_of_it():
+    options = {"seed": 0, "epoch": 0, "shard": 0}
+    windowed = streams.record_order(100, window=10, **options)
+    assert (windowed // 10 == np.arange(100) // 10).all()
+    whole = streams.record_order(100, window=100, **options)
+    assert sorted(whole) == sorted(windowed) == list(range(100))
+    assert np.abs(whole - np.arange(100)).max() > 50
+
+
+def test_resume_reads_one_shard_per_stream_before_it_delivers(fresh):
+    start_step = 13
+    [expected] = read(fresh, 1, start_step=start_step)
+    needed = set(expected["record_positions"][:, 0].tolist())
+    assert len(needed) == STREAMS
+    for shard in set(range(len(COUNTS))) - needed:
+        pathlib.Path(fresh.shard_paths[shard]).unlink()
+    assert_same_batches(read(fresh, 1, start_step=start_step), [expected])
+
+
+def test_dynamic_masks_do_not_depend_on_hosts_or_on_the_start(record_set):
+    whole = read(record_set, 6, draw_masks=draw_masks)
+    parts = [read(record_set, 6, rows=rows, draw_masks=draw_masks) for rows in host_rows(4)]
+    assert_same_batches(join_hosts(parts), whole)
+    assert_same_batches(read(record_set, 2, start_step=4, draw_masks=draw_masks), whole[4:])
+
+
+def test_dynamic_masks_differ_between_epochs_streams_and_seeds(record_set):
+    def drawn(**options):
+        batches = read(record_set, 40, draw_masks=draw_masks, **options)
+        return np.stack([batch["masked_lm_positions"] for batch in batches])
+
+    masks = drawn()
+    assert masks.shape == (40, BATCH_SIZE, 3)
+    assert (masks[0] != masks[1]).any()
+    assert (masks[:, :BLOCK] != masks[:, BLOCK : 2 * BLOCK]).any()
+    assert (masks != drawn(seed=2)).any()
+
+
+def test_masks_are_not_drawn_over_stored_ones(tmp_path):
+    masked = write(tmp_path / "masked", predictions=2)
+    with pytest.raises(ValueError, match="already hold masked tokens"):
+        read(masked, 1, draw_masks=draw_masks)
+    with pytest.raises(ValueError, match="already hold masked tokens"):
+        streams.evaluation_batches(masked, batch_size=4, draw_masks=draw_masks)
+
+
+def test_evaluation_sees_each_example_once_in_file_order(record_set):
+    batches = list(streams.evaluation_batches(record_set, batch_size=BATCH_SIZE))
+    assert len(batches) == -(-sum(COUNTS) // BATCH_SIZE)
+    weights = np.concatenate([batch["example_weights"] for batch in batches])
+    seen = np.concatenate([batch["record_positions"] for batch in batches])
+    expected = [(shard, place) for shard, count in enumerate(COUNTS) for place in range(count)]
+    assert [tuple(place) for place in seen[weights == 1].tolist()] == expected
+    assert (seen[weights == 0] == -1).all()
+    assert len(seen) % BATCH_SIZE == 0
+
+
+@pytest.mark.parametrize("draw", [None, draw_masks], ids=["plain", "dynamic"])
+def test_evaluation_on_any_number_of_hosts_is_the_same(tmp_path, draw):
+    # 9 examples: with 4 hosts only the first has a real row in the second batch.
+    small = write(tmp_path / "small", counts=(4, 5))
+    whole = list(streams.evaluation_batches(small, batch_size=8, draw_masks=draw))
+    for hosts in (2, 4):
+        parts = [
+            list(streams.evaluation_batches(small, batch_size=8, rows=rows, draw_masks=draw))
+            for rows in host_rows(hosts)
+        ]
+        assert [len(part) for part in parts] == [2] * hosts
+        assert_same_batches(join_hosts(parts), whole)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "draw"), [(2, None), (0, draw_masks)], ids=["static", "dynamic"]
+)
+def test_padding_rows_of_evaluation_weigh_nothing(tmp_path, predictions, draw):
+    small = write(tmp_path / "small", counts=(3,), predictions=predictions)
+    [batch] = streams.evaluation_batches(small, batch_size=8, draw_masks=draw)
+    np.testing.assert_array_equal(batch["example_weights"], [1, 1, 1, 0, 0, 0, 0, 0])
+    assert (batch["masked_lm_weights"][:3].sum(axis=1) > 0).all()
+    assert not batch["masked_lm_weights"][3:].any()
+
+
+def test_a_full_last_batch_of_evaluation_is_not_padded(tmp_path):
+    full = write(tmp_path / "full", counts=(3, 5))
+    [batch] = streams.evaluation_batches(full, batch_size=8)
+    assert batch["example_weights"].all()
+
+
+def flip_middle_byte(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "change", [flip_middle_byte, lambda content: content[:-5]], ids=["flipped", "truncated"]
+)
+@pytest.mark.parametrize(
+    "read_all",
+    [lambda found: read(found, 20), lambda found: list(evaluate(found))],
+    ids=["training", "evaluation"],
+)
+def test_a_damaged_shard_is_named(fresh, change, read_all):
+    name = damage(fresh, 5, change)
+    with pytest.raises(ValueError, match=rf"{name} cannot be read .*copy it again"):
+        read_all(fresh)
+
+
+def evaluate(record_set):
+    return streams.evaluation_batches(record_set, batch_size=BATCH_SIZE)
+
+
+def test_a_shard_that_vanishes_is_named(fresh):
+    pathlib.Path(fresh.shard_paths[6]).unlink()
+    with pytest.raises(ValueError, match=r"shard-6\.tfrecord cannot be read"):
+        read(fresh, 20)
+
+
+def test_a_shard_with_fewer_examples_than_declared_is_named(fresh):
+    def drop_last_record(content):
+        return content[: len(content) // COUNTS[3] * (COUNTS[3] - 1)]
+
+    damage(fresh, 3, drop_last_record)
+    with pytest.raises(
+        ValueError, match=r"shard-3\.tfrecord holds 5 examples, the manifest says 6"
+    ):
+        read(fresh, 20)
+
+
+def test_records_of_another_length_are_named(fresh):
+    longer = [records.encode(example(2, place, length=LENGTH + 1)) for place in range(COUNTS[2])]
+    records.write_shard(fresh.directory / "shard-2.tfrecord", longer)
+    with pytest.raises(ValueError, match=r"shard-2\.tfrecord cannot be read .*input_ids"):
+        read(fresh, 20)
+
+
+@pytest.mark.parametrize("rows", [range(3), range(1, 4), range(0, 8, 2), range(4, 12), range(0)])
+def test_rows_that_cut_a_stream_are_refused(record_set, rows):
+    with pytest.raises(ValueError, match="multiple of 2"):
+        read(record_set, 1, rows=rows)
+
+
+def test_a_stream_without_examples_is_refused(tmp_path):
+    uneven = write(tmp_path / "uneven", counts=(3, 0))
+    with pytest.raises(ValueError, match="stream 1 of 2 has no examples"):
+        read(uneven, 1)
+
+
+def test_tensorflow_sees_no_accelerator():
+    imported = records.import_tensorflow()
+    assert imported.config.get_visible_devices("GPU") == []
+    assert imported.config.get_visible_devices("TPU") == []
