@@ -98,6 +98,7 @@ def records_per_second(batches: Iterator[dict[str, np.ndarray]], seconds: float)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Measures both kinds in turn and prints their medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one reading")
     parser.add_argument("--repetitions", type=int, default=5, help="readings of each kind")

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import ml_collections
 import numpy as np
@@ -40,6 +40,7 @@ class Phase:
         return self.first_step + self.num_steps
 
 
+@runtime_checkable
 class Job(Protocol):
     """What the training loop needs to know of a config's task and data."""
 
@@ -94,7 +95,7 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def pretraining_task(config: Mapping[str, Any]) -> pretraining.Pretraining:
+def pretraining_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
     """Returns the pretraining task of a resolved config (vocabulary size and dtype known)."""
     return pretraining.Pretraining(
         encoder.EncoderConfig(**config["model"]), pair_loss=config["pretraining"]["pair_loss"]
@@ -306,7 +307,7 @@ class JobKind:
     """How a job is opened for training, and how its task is rebuilt from a checkpoint's config."""
 
     open: Callable[[ml_collections.ConfigDict], Job]
-    task: Callable[[Mapping[str, Any]], base.Task]
+    task: Callable[[ml_collections.ConfigDict], base.Task]
 
 
 JOBS: dict[str, JobKind] = {"pretraining": JobKind(open_pretraining, pretraining_task)}

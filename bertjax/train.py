@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import logging as std_logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -344,8 +345,24 @@ def _define_flags() -> None:
     flags.mark_flags_as_required(["config", "workdir"])
 
 
+def _is_ours(record: std_logging.LogRecord) -> bool:
+    # orbax tells some forty lines a checkpoint, JAX which back-ends it lacks; warnings stay.
+    others = ("/orbax/", "/jax/")
+    return record.levelno >= std_logging.WARNING or not any(o in record.pathname for o in others)
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Returns what is left of the command line; a misspelt option ends with one line, not a trace."""
+    try:
+        return app.parse_flags_with_usage(argv)
+    except (AttributeError, TypeError, ValueError, FileNotFoundError) as error:
+        sys.exit(f"bertjax: the command line cannot be used: {error}")
+
+
 def main(argv: list[str]) -> None:
+    """Trains as the flags say; exits with 75 after a preemption, 1 after an error."""
     del argv
+    logging.get_absl_handler().addFilter(_is_ours)
     options = flags.FLAGS
     if options.distributed or options.coordinator_address:
         jax.distributed.initialize(
@@ -366,4 +383,4 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     logging.set_verbosity(logging.INFO)
     _define_flags()
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

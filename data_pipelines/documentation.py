@@ -27,8 +27,11 @@ PACKAGES = (
     *("tensorflow", "tensorflow_datasets", "tokenizers", "tqdm", "treescope"),
 )
 LEFT_OUT_FOLDERS = {"test", "tests", "testing", "site-packages", "_vendor", "idlelib", "lib2to3"}
+# An old copy of keras, whose texts would stand in the corpus twice with small changes.
+LEFT_OUT_MODULE = "tensorflow.python.keras"
 
 MINIMUM_WORDS = 20
+MAXIMUM_REPEATED_SHARE = 0.5
 MINIMUM_PARAGRAPH_WORDS = 5
 # A paragraph of prose still names parameters, numbers and formulas; code and tables name more.
 MINIMUM_PLAIN_SHARE = 0.6
@@ -58,21 +61,29 @@ _INLINE = (
     (re.compile(r"\s*\[[\w#*]+\]_"), ""),
     (re.compile(r"<?\b(?:https?|ftp)://\S*[\w/]>?"), ""),
     (re.compile(r"\*\*(\S[^*]*)\*\*|(?<![\w*])\*(\w[^*]*)\*(?![\w*])"), r"\1\2"),
+    (re.compile(r"~\.?(?=[A-Za-z])"), ""),
     (re.compile(r"\s+"), " "),
 )
 
 
 def documents() -> Iterator[tuple[str, str]]:
-    """Yields (qualified name, paragraphs one per line), each text once, in a fixed order.
+    """Yields (qualified name, paragraphs one per line) in a fixed order, each name once.
 
-    The order and the texts depend only on the installed versions.
+    Objects documented mostly by paragraphs that came before (wrappers, older copies) are left
+    out. The order and the texts depend only on the installed versions.
     """
-    seen = set()
+    seen_names: set[str] = set()
+    seen_paragraphs: set[str] = set()
     for name, text in _raw_documents():
-        paragraphs = "\n".join(prose(text))
-        if len(paragraphs.split()) >= MINIMUM_WORDS and paragraphs not in seen:
-            seen.add(paragraphs)
-            yield name, paragraphs
+        paragraphs = prose(text)
+        words = sum(len(paragraph.split()) for paragraph in paragraphs)
+        repeated = sum(len(paragraph) for paragraph in paragraphs if paragraph in seen_paragraphs)
+        is_copy = repeated > MAXIMUM_REPEATED_SHARE * sum(map(len, paragraphs))
+        if words < MINIMUM_WORDS or is_copy or name in seen_names:
+            continue
+        seen_names.add(name)
+        seen_paragraphs.update(paragraphs)
+        yield name, "\n".join(paragraphs)
 
 
 def prose(docstring: str) -> list[str]:
@@ -116,10 +127,10 @@ def _folder_docstrings(folder: pathlib.Path, package: str) -> Iterator[tuple[str
         is_test = any(part.startswith("test_") or part.endswith("_test") for part in parts)
         if is_test or LEFT_OUT_FOLDERS.intersection(parts):
             continue
-        source = path.read_bytes()
-        if b'"""' not in source:
-            continue
         module = ".".join((package, *(part for part in parts if part != "__init__")))
+        source = path.read_bytes()
+        if b'"""' not in source or module.startswith(LEFT_OUT_MODULE):
+            continue
         try:
             yield from docstrings(source, module)
         except (SyntaxError, ValueError):

@@ -101,7 +101,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_its_file_afresh(tmp_pat
     assert [line["step"] for line in strict_lines(tmp_path / "metrics.jsonl")] == [1]
 
 
-@pytest.mark.parametrize("torn", [b'{"step": 3, "train/lo', b'{"step": 3}', b"\x00\x00", b"7\n"])
+@pytest.mark.parametrize("torn", [b'{"step": 3, "train/lo', b'{"step": 3}', b"\x00\x00\n", b"7\n"])
 def test_a_torn_last_line_is_dropped_and_later_lines_are_whole(tmp_path, torn):
     write(tmp_path, [1, 2])
     with open(tmp_path / "metrics.jsonl", "ab") as file:
@@ -150,7 +150,7 @@ def test_curves_are_a_picture_that_is_replaced_and_leave_nothing_else(tmp_path):
 
 def test_each_panel_draws_its_scalars_and_no_others():
     entries = [
-        {"step": 1, "train/loss": 9.0, "train/nsp_loss": 0.7, "train/nsp_accuracy": 0.5},
+        {"step": 1, "train/loss": 9.0, "train/loss_scale": 0.7, "train/nsp_accuracy": 0.5},
         {"step": 2, "train/loss": None, "eval/held_out/mlm_loss": 8.0},
     ]
     axes = writers.draw_curves(entries).axes

@@ -64,10 +64,12 @@ class Manifest:
 
     @property
     def num_examples(self) -> int:
+        """The number of examples in all shards."""
         return sum(shard.examples for shard in self.shards)
 
     @property
     def has_static_masks(self) -> bool:
+        """Whether masks are stored, not drawn at load time."""
         return self.max_predictions_per_seq > 0
 
     def save(self, directory: epath.PathLike) -> None:
@@ -115,6 +117,7 @@ class RecordSet:
 
     @property
     def shard_paths(self) -> list[str]:
+        """The shards' paths in the order of the manifest."""
         return [str(self.directory / shard.file) for shard in self.manifest.shards]
 
 
@@ -219,7 +222,7 @@ def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tenso
     """
     tf = import_tensorflow()
 
-    lengths = dict.fromkeys(TOKEN_FEATURES, manifest.max_seq_length)
+    lengths: dict[str, int] = dict.fromkeys(TOKEN_FEATURES, manifest.max_seq_length)
     if manifest.has_static_masks:
         lengths |= dict.fromkeys(MASK_FEATURES, manifest.max_predictions_per_seq)
     if manifest.pair_objective != "none":

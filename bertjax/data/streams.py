@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -224,7 +225,7 @@ def _shard_visits(
 
 def _stream_dataset(
     record_set: records.RecordSet,
-    visits: Callable[[int], Iterator[tuple[str, int, np.ndarray, int]]],
+    visits: Callable[[np.integer], Iterator[tuple[str, int, np.ndarray, int]]],
     own_streams: range,
     block: int,
     window: int,
@@ -335,12 +336,13 @@ def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str |
         path, count = record_set.shard_paths[shard], 0
         expected = record_set.manifest.shards[shard].examples
         try:
-            for serialized in tf.data.TFRecordDataset(path).batch(1):
+            for serialized in tf.data.TFRecordDataset(path).batch(256):
                 records.parse_batch(serialized, record_set.manifest)
-                count += 1
+                count += len(serialized)
         except tf.errors.OpError as error:
-            reason = error.message.splitlines()[0]
-            return f"shard {path} cannot be read beyond its first {count} examples ({reason})"
+            # TensorFlow writes the place in its graph around the reason.
+            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*?\]", "", error.message.splitlines()[0])
+            return f"shard {path} cannot be read ({reason})"
         if count != expected:
             return f"shard {path} holds {count} examples, the manifest says {expected}"
     return None

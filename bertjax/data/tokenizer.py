@@ -2,7 +2,9 @@
 
 The tokenization is that of the released BERT (google-research/bert, tokenization.py): clean text,
 space CJK characters, split on punctuation, greedy longest match; a word of more than 200
-characters is [UNK] (transformers says 100). The work is done by the Rust `tokenizers` library.
+characters is [UNK] (transformers says 100). The work is done by the Rust `tokenizers` library,
+which drops private-use characters (the released code keeps them, as part of an unknown word) and
+knows other Unicode tables than Python's: a few hundred rare characters are judged differently.
 """
 
 from __future__ import annotations
@@ -105,26 +107,32 @@ class WordPieceTokenizer:
         self._pieces.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
 
     def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text`."""
         return self._pieces.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns `encode` of every text, computed by all cores."""
         # The fast variant skips the character offsets, which nobody here asks for.
         encodings = self._pieces.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_with_masks(self, text: str) -> list[int]:
+        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`."""
         first, *others = self.encode_batch(text.split(MASK))
         for part in others:
             first += [self.mask_id, *part]
         return first
 
     def token(self, token_id: int) -> str:
+        """Returns the vocabulary entry of an id."""
         return self.vocabulary[token_id]
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Returns the entries joined by spaces, "##" pieces to the one before."""
         return " ".join(self.vocabulary[token_id] for token_id in ids).replace(" ##", "")
 
     def describe(self) -> dict[str, Any]:
+        """Returns what manifests keep; the hash covers entries, order and casing."""
         content = json.dumps([self.vocabulary, self.lowercase, self.strip_accents])
         return {
             "kind": self.kind,
@@ -177,7 +185,7 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
             "with `python -m data_pipelines.train_vocabulary`"
         )
     if lowercase is None:
-        lowercase = config.get("do_lower_case", True)
+        lowercase = bool(config.get("do_lower_case", True))
     try:
         # Only "\n" ends an entry: str.splitlines would also break on U+2028 and its kind.
         text = path.read_bytes().decode("utf-8").replace("\r\n", "\n")

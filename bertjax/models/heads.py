@@ -51,7 +51,7 @@ class MlmHead(nnx.Module):
             embedding.astype(transformed.dtype),
             preferred_element_type=jnp.float32,
         )
-        return logits + self.bias[...]
+        return logits + self.bias[None, None]
 
 
 class PairHead(nnx.Module):

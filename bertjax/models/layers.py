@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray
 
 # BERT's released code calls the tanh form "gelu" since February 2019; before that, and in
@@ -26,7 +27,7 @@ def truncated_normal(stddev: float) -> nnx.Initializer:
     to have `stddev` after truncation; the released code does not, so neither does this.)
     """
 
-    def init(key: PRNGKeyArray, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+    def init(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
     return init

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ Batch = Mapping[str, Any]
 Means = dict[str, metrics.Mean]
 
 
+@runtime_checkable
 class Task(Protocol):
     """What is learnt: a module, its losses, its metrics.
 
@@ -50,7 +51,7 @@ def cross_entropy(
     """Returns -log softmax(logits)[label], computed in float32."""
     logits = logits.astype(jnp.float32)
     # A comparison with an iota rather than a gather: it fuses, and its gradient is no scatter.
-    is_label = labels[..., None] == jnp.arange(logits.shape[-1])
+    is_label = labels[..., None] == jax.lax.broadcasted_iota(jnp.int32, logits.shape, labels.ndim)
     label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - label_logit
 

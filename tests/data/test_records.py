@@ -148,6 +148,16 @@ def test_a_file_that_is_no_manifest_is_named(tmp_path, content):
         records.open(tmp_path)
 
 
+def test_tensorflow_is_kept_away_from_accelerators(monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        tf.config, "set_visible_devices", lambda *arguments: calls.append(arguments)
+    )
+    records.import_tensorflow.cache_clear()
+    assert records.import_tensorflow() is tf
+    assert calls == [([], "GPU"), ([], "TPU")]
+
+
 def test_another_format_version_is_refused(tmp_path):
     fields = dataclasses.asdict(write(tmp_path)) | {"format_version": 2}
     (tmp_path / "manifest.json").write_text(json.dumps(fields))

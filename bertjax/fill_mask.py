@@ -1,0 +1,93 @@
+"""A checkpoint fills [MASK] in the sentences it is given.
+
+    python -m bertjax.fill_mask --checkpoint=WORKDIR "The [MASK] statement is used to ..."
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from bertjax import checkpoint, inference
+
+
+def fill_mask(
+    model: inference.TrainedModel, text: str, *, num_candidates: int = 5
+) -> list[list[dict[str, Any]]]:
+    """Returns, for each [MASK] of `text` in order, its best tokens with probabilities, best first.
+
+    Every mask is filled on its own, the others left as [MASK].
+
+    Raises:
+      ValueError: if there is no [MASK], or the text is longer than the model can read.
+    """
+    tokens = model.vocabulary.encode_with_masks(text)
+    batch = inference.single_segment_batch([tokens], model)
+    positions = np.flatnonzero(batch["input_ids"][0] == model.vocabulary.mask_id)
+    if not len(positions):
+        raise ValueError(f"there is no [MASK] in {text!r}; write [MASK] where a token is to be found")
+    probabilities, ids = _best(model, num_candidates)(model.params, batch, positions[None])
+    return [
+        [
+            {"token": model.vocabulary.token(int(token_id)), "probability": float(probability)}
+            for probability, token_id in zip(*candidates, strict=True)
+        ]
+        for candidates in zip(np.asarray(probabilities), np.asarray(ids), strict=True)
+    ]
+
+
+def _best(model: inference.TrainedModel, num_candidates: int) -> Any:
+    @jax.jit
+    def best(params: Any, batch: Any, positions: Any) -> Any:
+        module = inference.merge(model, params)
+        hidden = module.encoder(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
+        probabilities = jax.nn.softmax(module.mlm_logits(hidden, positions)[0], axis=-1)
+        return jax.lax.top_k(probabilities, num_candidates)
+
+    return best
+
+
+def filled(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
+    """Returns the text with every [MASK] replaced by its best token."""
+    for candidates in masks:
+        text = text.replace("[MASK]", candidates[0]["token"], 1)
+    return text
+
+
+def _define_flags() -> None:
+    flags.DEFINE_string("checkpoint", None, "Workdir of a training run.", required=True)
+    flags.DEFINE_integer("num_candidates", 5, "Tokens per mask.", lower_bound=1)
+    flags.DEFINE_bool("json", False, "Print one JSON object per sentence.")
+
+
+def main(argv: list[str]) -> None:
+    """Fills the masks of every sentence on the command line."""
+    options = flags.FLAGS
+    if len(argv) < 2:
+        sys.exit('bertjax: give at least one sentence: fill_mask --checkpoint=DIR "A [MASK] ..."')
+    try:
+        model = inference.load(options.checkpoint)
+        for text in argv[1:]:
+            masks = fill_mask(model, text, num_candidates=options.num_candidates)
+            print(json.dumps({"text": text, "masks": masks}) if options.json else _table(text, masks))
+    except (ValueError, FileNotFoundError, checkpoint.CheckpointError) as error:
+        sys.exit(f"bertjax: {error}")
+
+
+def _table(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
+    lines = [filled(text, masks)]
+    for number, candidates in enumerate(masks, start=1):
+        shown = "  ".join(f"{c['token']} {c['probability']:.3f}" for c in candidates)
+        lines.append(f"  mask {number}:  {shown}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    _define_flags()
+    app.run(main)

@@ -1,0 +1,86 @@
+"""Options of the programs here: one dataclass each, every field a flag of the same name."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags
+
+
+def option(help_text: str, **field_arguments: Any) -> Any:
+    """Returns a dataclass field with the help text of its flag."""
+    return dataclasses.field(metadata={"help": help_text}, **field_arguments)
+
+
+def run(options_class: type, main: Callable[[Any], None], *, positional: str = "") -> None:
+    """Parses the command line into `options_class` and calls `main` with it.
+
+    The errors by which programs report bad input end the process with their message alone.
+    Flags are defined here rather than at import, so that importing a program defines none.
+    """
+    define_flags(options_class, flags.FLAGS, positional)
+
+    def checked_main(arguments: Sequence[str]) -> None:
+        try:
+            main(parsed(options_class, flags.FLAGS, positional, arguments[1:]))
+        except (ValueError, FileNotFoundError, FileExistsError) as error:
+            sys.exit(f"error: {error}")
+
+    app.run(checked_main)
+
+
+def define_flags(options_class: type, flag_values: flags.FlagValues, positional: str = "") -> None:
+    """Defines a flag for every field but the positional one; without default it is required."""
+    hints = typing.get_type_hints(options_class)
+    for field in dataclasses.fields(options_class):
+        if field.name == positional:
+            continue
+        required = field.default is dataclasses.MISSING
+        default = None if required else field.default
+        help_text = field.metadata["help"]
+        kind = _without_none(hints[field.name])
+        # Listed by --help as the program's own, as if it had defined them itself.
+        arguments: dict[str, Any] = {"module_name": sys.argv[0]}
+        arguments |= {"flag_values": flag_values, "required": required}
+        if typing.get_origin(kind) is typing.Literal:
+            choices = list(typing.get_args(kind))
+            flags.DEFINE_enum(field.name, default, choices, help_text, **arguments)
+        else:
+            _DEFINERS[kind](field.name, default, help_text, **arguments)
+
+
+def parsed(
+    options_class: type,
+    flag_values: flags.FlagValues,
+    positional: str = "",
+    arguments: Sequence[str] = (),
+) -> Any:
+    """Returns the options that parsed flags and the remaining `arguments` stand for."""
+    if len(arguments) != bool(positional):
+        wanted = f"one argument, the {positional}" if positional else "none besides its options"
+        raise ValueError(f"got the arguments {list(arguments)}; this program takes {wanted}")
+    values = {
+        field.name: flag_values[field.name].value
+        for field in dataclasses.fields(options_class)
+        if field.name != positional
+    }
+    return options_class(**values, **({positional: arguments[0]} if positional else {}))
+
+
+_DEFINERS: dict[type, Callable[..., Any]] = {
+    str: flags.DEFINE_string,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    bool: flags.DEFINE_boolean,
+}
+
+
+def _without_none(hint: Any) -> Any:
+    if isinstance(hint, types.UnionType):
+        return next(kind for kind in typing.get_args(hint) if kind is not type(None))
+    return hint

@@ -1,0 +1,50 @@
+"""The strictest JAX there is: fake devices, no implicit rank promotion; and what tests share."""
+
+import jax
+
+# Sixteen, so that the mesh of BERT-large exists; most tests take the first eight or one.
+jax.config.update("jax_num_cpu_devices", 16)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+import jax.numpy as jnp  # noqa: E402  the configuration must come before JAX starts
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+from bertjax.data import synthetic  # noqa: E402
+from bertjax.models import EncoderConfig  # noqa: E402
+
+TINY = EncoderConfig(
+    vocab_size=96,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=24,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+@pytest.fixture
+def tiny() -> EncoderConfig:
+    """A BERT small enough for everything, without dropout."""
+    return TINY
+
+
+@pytest.fixture
+def batch() -> dict[str, jax.Array]:
+    """Sixteen rows of 16 tokens with 4 masked positions, unequal lengths and mask counts."""
+    rng = np.random.default_rng(0)
+    made = next(
+        synthetic.train_batches(
+            global_batch_size=16,
+            max_seq_length=16,
+            max_predictions_per_seq=4,
+            vocab_size=TINY.vocab_size,
+            seed=1,
+        )
+    )
+    made["input_mask"] = (np.arange(16) < rng.integers(9, 17, (16, 1))).astype(np.int32)
+    made["masked_lm_weights"] = (np.arange(4) < rng.integers(1, 5, (16, 1))).astype(np.float32)
+    del made["record_positions"]
+    return {name: jnp.asarray(values) for name, values in made.items()}

@@ -1,0 +1,180 @@
+"""The encoder and its heads against a plain float64 numpy model written from the paper."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+from flax import nnx
+
+from bertjax import models, state
+from bertjax.tasks import pretraining
+
+
+def numpy_layer_norm(x, p, epsilon=1e-12):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * p["scale"] + p["bias"]
+
+
+def numpy_dense(x, p):
+    return x @ p["kernel"] + p["bias"]
+
+
+def numpy_gelu(x):
+    return x * 0.5 * (1 + scipy.special.erf(x / np.sqrt(2)))
+
+
+def numpy_attention(x, mask, p, num_heads):
+    batch, length, hidden = x.shape
+    size = hidden // num_heads
+    context = np.zeros_like(x)
+    for row in range(batch):
+        for head in range(num_heads):
+            columns = slice(head * size, (head + 1) * size)
+            q, k, v = (numpy_dense(x[row], p[n])[:, columns] for n in ("query", "key", "value"))
+            scores = q @ k.T / np.sqrt(size)
+            scores[:, mask[row] == 0] = -np.inf
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            context[row, :, columns] = weights / weights.sum(-1, keepdims=True) @ v
+    return numpy_dense(context, p["output"])
+
+
+def numpy_hidden_states(batch, p, config):
+    ids, mask, segments = (np.asarray(batch[n]) for n in ("input_ids", "input_mask", "segment_ids"))
+    tables = p["embeddings"]
+    x = tables["word"]["embedding"][ids] + tables["segment"]["embedding"][segments]
+    x = x + tables["position"]["embedding"][: ids.shape[1]]
+    states = [numpy_layer_norm(x, tables["norm"])]
+    for index in range(config.num_hidden_layers):
+        layer = p["layers"][str(index)]
+        x = states[-1]
+        attended = numpy_attention(x, mask, layer["attention"], config.num_attention_heads)
+        x = numpy_layer_norm(x + attended, layer["attention_norm"])
+        fed = numpy_dense(numpy_gelu(numpy_dense(x, layer["intermediate"])), layer["output"])
+        states.append(numpy_layer_norm(x + fed, layer["output_norm"]))
+    return states
+
+
+@pytest.fixture
+def model_and_params(tiny):
+    task = pretraining.Pretraining(tiny)
+    graphdef, params = state.split(task.init(nnx.Rngs(0)))
+    # Biases and scales away from their initial 0 and 1, so that a forgotten one is seen.
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda p: p + jnp.asarray(rng.normal(0, 0.1, p.shape), p.dtype), params)
+    return state.merge(graphdef, params), jax.tree.map(np.float64, params)
+
+
+def encode(model, batch, key=None):
+    return model.encoder.hidden_states(
+        batch["input_ids"], batch["input_mask"], batch["segment_ids"], key=key
+    )
+
+
+def test_every_layer_equals_the_numpy_model(model_and_params, batch, tiny):
+    model, params = model_and_params
+    expected = numpy_hidden_states(batch, params["encoder"], tiny)
+    for ours, reference in zip(encode(model, batch), expected, strict=True):
+        np.testing.assert_allclose(ours, reference, atol=1e-5)
+
+
+def test_heads_equal_the_numpy_model(model_and_params, batch, tiny):
+    model, p = model_and_params
+    hidden = numpy_hidden_states(batch, p["encoder"], tiny)[-1]
+    rows = np.arange(len(hidden))[:, None]
+    head = p["mlm_head"]
+    masked = numpy_gelu(
+        numpy_dense(hidden[rows, np.asarray(batch["masked_lm_positions"])], head["dense"])
+    )
+    table = p["encoder"]["embeddings"]["word"]["embedding"]
+    mlm = numpy_layer_norm(masked, head["norm"]) @ table.T + head["bias"]
+    nsp = numpy_dense(
+        np.tanh(numpy_dense(hidden[:, 0], p["pooler"]["dense"])), p["nsp_head"]["dense"]
+    )
+    ours = encode(model, batch)[-1]
+    np.testing.assert_allclose(model.mlm_logits(ours, batch["masked_lm_positions"]), mlm, atol=1e-5)
+    np.testing.assert_allclose(model.nsp_logits(ours), nsp, atol=1e-5)
+
+
+def test_padding_does_not_change_real_tokens(model_and_params, batch):
+    model, _ = model_and_params
+    is_real = np.asarray(batch["input_mask"]) != 0
+    changed = batch | {"input_ids": jnp.where(is_real, batch["input_ids"], 7)}
+    longer = {name: jnp.pad(batch[name], ((0, 0), (0, 5))) for name in
+              ("input_ids", "input_mask", "segment_ids")}  # fmt: skip
+    before = np.asarray(encode(model, batch)[-1])
+    np.testing.assert_array_equal(before[is_real], np.asarray(encode(model, changed)[-1])[is_real])
+    after = np.asarray(encode(model, longer)[-1])[:, :16]
+    np.testing.assert_allclose(before[is_real], after[is_real], atol=1e-6)
+
+
+def test_gradient_of_real_tokens_is_zero_at_padding(tiny, batch):
+    """The attention gives padding a weight of exactly zero, not of e to the minus something."""
+    layer = models.SelfAttention(
+        tiny.hidden_size, 4, dropout_rate=0.0, stddev=0.02, dtype=jnp.dtype("float32"),
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    hidden = jax.random.normal(jax.random.key(0), (16, 16, tiny.hidden_size))
+    is_real = batch["input_mask"] != 0
+
+    def sum_of_real(hidden):
+        return jnp.where(is_real[:, :, None], layer(hidden, is_real), 0.0).sum()
+
+    gradient = np.asarray(jax.grad(sum_of_real)(hidden))
+    assert np.all(gradient[~is_real] == 0)
+    assert np.all(np.abs(gradient[is_real]).max(axis=-1) > 0)
+
+
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
+    key = jax.random.key(3)
+
+    def loss_and_gradient(config):
+        task = pretraining.Pretraining(dataclasses.replace(config, hidden_dropout_prob=0.1))
+        graphdef, params = state.split(task.init(nnx.Rngs(0)))
+
+        def loss(params):
+            means = task.loss(state.merge(graphdef, params), batch, key=key)
+            return means["mlm_loss"].total + means["nsp_loss"].total
+
+        return jax.value_and_grad(loss)(params)
+
+    plain = loss_and_gradient(tiny)
+    rematerialized = loss_and_gradient(dataclasses.replace(tiny, remat=remat))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), plain, rematerialized
+    )
+
+
+def test_bfloat16_stays_near_float32(tiny, batch):
+    outputs = []
+    for dtype in ("float32", "bfloat16"):
+        model = models.Encoder(dataclasses.replace(tiny, dtype=dtype), rngs=nnx.Rngs(0))
+        hidden = model(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
+        assert hidden.dtype == dtype
+        outputs.append(np.asarray(hidden, np.float32))
+    np.testing.assert_allclose(*outputs, atol=0.1)
+    assert np.abs(outputs[0] - outputs[1]).max() > 0
+
+
+def test_too_long_an_input_is_an_error(tiny):
+    model = models.Encoder(tiny, rngs=nnx.Rngs(0))
+    ids = jnp.ones((1, 25), jnp.int32)
+    with pytest.raises(ValueError, match="25 positions.*max_position_embeddings = 24"):
+        model(ids, ids, jnp.zeros_like(ids))
+
+
+def test_all_faults_of_a_config_are_reported_at_once():
+    with pytest.raises(ValueError, match=r"hidden_size is 30.*hidden_act is 'gleu'"):
+        models.EncoderConfig(hidden_size=30, num_attention_heads=4, hidden_act="gleu")
+
+
+def test_initial_kernels_are_truncated_at_two_sigmas(tiny):
+    _, params = state.split(models.Encoder(tiny, rngs=nnx.Rngs(0)))
+    kernel = np.asarray(params["layers"]["0"]["intermediate"]["kernel"])
+    assert np.abs(kernel).max() <= 0.04
+    # The standard deviation of a normal truncated at two sigmas is 0.88 of the normal's.
+    assert np.isclose(kernel.std(), 0.88 * 0.02, rtol=0.05)
