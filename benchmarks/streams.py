@@ -99,7 +99,7 @@ def records_per_second(batches: Iterator[dict[str, np.ndarray]], seconds: float)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures both kinds in turn and prints their medians."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Records per second on one core.")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one reading")
     parser.add_argument("--repetitions", type=int, default=5, help="readings of each kind")
     options = parser.parse_args(argv)
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     record_set, global_batch_size=BATCH_SIZE, seed=seed, draw_masks=draw
                 )
                 speeds[kind].append(records_per_second(batches, options.seconds))
-                batches.close()
+                del batches  # Or its threads would read ahead while the next is measured.
     for kind, values in speeds.items():
         middle = statistics.median(values)
         print(

@@ -68,7 +68,9 @@ def _bert(options: ScheduleOptions) -> Schedule:
 
 
 def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
-    return jnp.asarray(step / max(options.warmup_steps, 1), jnp.float32)
+    if not options.warmup_steps:
+        return jnp.ones(())
+    return jnp.asarray(step / options.warmup_steps, jnp.float32)
 
 
 # `linear` rises from 0 to the peak over the warm-up and falls to 0 at the last step. `bert` is the

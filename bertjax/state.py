@@ -92,7 +92,7 @@ class Learner:
         """
         key = jax.random.key(self.seed, impl=self.prng_impl)
         grads, means = self._gradients(state.params, batch, jax.random.fold_in(key, state.step))
-        grad_norm = optax.global_norm(grads)
+        grad_norm = optax.tree.norm(grads)
         learning_rate = self.schedule(state.step)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)

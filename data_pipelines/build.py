@@ -1,6 +1,6 @@
-"""Text to records: sentences, tokens, examples, masks, a global shuffle, shards and a manifest.
+r"""Text to records: sentences, tokens, examples, masks, a global shuffle, shards and a manifest.
 
-    python -m data_pipelines.build --input='corpus/*.txt' --vocabulary=DIR_OR_VOCAB_TXT \\
+    python -m data_pipelines.build --input='corpus/*.txt' --vocabulary=DIR_OR_VOCAB_TXT \
         --output=DIR --max_seq_length=128
 
 One process, the corpus in memory as token ids. The output is a function of input, vocabulary and
@@ -287,7 +287,7 @@ def _batches(
             pad_id=vocabulary.pad_id,
         )
         if options.pair_objective != "none":
-            batch[records.PAIR_FEATURE] = part[:, 4].astype(np.int32)
+            batch[records.PAIR_FEATURE] = part[:, 4:].astype(np.int32)
         if options.masking == "static":
             batch |= masking.mask_tokens(
                 batch["input_ids"],

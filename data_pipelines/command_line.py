@@ -41,7 +41,7 @@ def define_flags(options_class: type, flag_values: flags.FlagValues, positional:
         if field.name == positional:
             continue
         required = field.default is dataclasses.MISSING
-        default = None if required else field.default
+        default: Any = None if required else field.default
         help_text = field.metadata["help"]
         kind = _without_none(hints[field.name])
         # Listed by --help as the program's own, as if it had defined them itself.

@@ -178,4 +178,4 @@ def _decode_errors() -> tuple[type[Exception], ...]:
 
 
 if __name__ == "__main__":
-    command_line.run(Options, main)
+    command_line.run(Options, main, positional="directory")

@@ -18,7 +18,7 @@ class Tally:
         self._vocabulary = vocabulary
         self._examples = self._places = self._real_tokens = self._unknown_tokens = 0
         self._random_pairs = self._pairs = 0
-        self._mask_tokens = self._kept_tokens = 0
+        self._masked_tokens = self._mask_tokens = self._kept_tokens = 0
         self._target_counts = np.zeros(vocabulary.vocab_size, np.int64)
 
     def add(self, batch: Mapping[str, np.ndarray]) -> None:
@@ -35,6 +35,7 @@ class Tally:
             used = batch["masked_lm_weights"] > 0
             targets = batch["masked_lm_ids"][used]
             shown = np.take_along_axis(ids, batch["masked_lm_positions"], axis=1)[used]
+            self._masked_tokens += len(targets)
             self._mask_tokens += int((shown == self._vocabulary.mask_id).sum())
             self._kept_tokens += int((shown == targets).sum())
         else:
@@ -59,7 +60,7 @@ class Tally:
         }
         if self._pairs:
             found["random_pair_share"] = self._random_pairs / self._pairs
-        if self._mask_tokens:
+        if self._masked_tokens:
             found["masked_tokens"] = targets
             found["masked_share"] = targets / self._real_tokens
             found["masked_as_mask_share"] = self._mask_tokens / targets

@@ -31,8 +31,7 @@ def tiny() -> EncoderConfig:
     return TINY
 
 
-@pytest.fixture
-def batch() -> dict[str, jax.Array]:
+def make_batch() -> dict[str, jax.Array]:
     """Sixteen rows of 16 tokens with 4 masked positions, unequal lengths and mask counts."""
     rng = np.random.default_rng(0)
     made = next(
@@ -48,3 +47,9 @@ def batch() -> dict[str, jax.Array]:
     made["masked_lm_weights"] = (np.arange(4) < rng.integers(1, 5, (16, 1))).astype(np.float32)
     del made["record_positions"]
     return {name: jnp.asarray(values) for name, values in made.items()}
+
+
+@pytest.fixture
+def batch() -> dict[str, jax.Array]:
+    """The batch of `make_batch`."""
+    return make_batch()

@@ -37,7 +37,7 @@ LIBRARY = (
     "bertjax.tasks",
     "bertjax.writers",
 )
-SHARED_BY_MAINS = (*LIBRARY, "bertjax.jobs")
+SHARED_BY_MAINS = (*LIBRARY, "bertjax.inference", "bertjax.jobs")
 
 # Room -> what it may import of ours besides itself; the longest name that fits a module counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "bertjax.plan": SHARED_BY_MAINS,
     "bertjax.fill_mask": SHARED_BY_MAINS,
     "bertjax.encode": SHARED_BY_MAINS,
+    "bertjax.inference": (*LIBRARY, "bertjax.jobs"),
     "bertjax.jobs": LIBRARY,
     "bertjax.monitor": (
         "bertjax.metrics",

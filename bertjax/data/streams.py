@@ -319,10 +319,11 @@ def _numpy_batches(
     record_set: records.RecordSet, dataset: Any, visited: Sequence[int]
 ) -> Iterator[Batch]:
     """Yields the dataset's batches; a read error becomes one that names the damaged shard."""
-    tf = records.import_tensorflow()
+    # Looked up now: an iterator that is closed at exit finds TensorFlow's modules gone.
+    read_error = records.import_tensorflow().errors.OpError
     try:
         yield from dataset.as_numpy_iterator()
-    except tf.errors.OpError as error:
+    except read_error as error:
         fault = _first_fault(record_set, visited)
         if fault is None:
             raise

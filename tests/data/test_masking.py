@@ -29,10 +29,11 @@ def mask(input_ids, input_mask, *, seed=1, **options):
     )
 
 
-def test_each_row_gets_the_released_number_of_predictions():
+@pytest.mark.parametrize("share", [0.05, 0.15])
+def test_each_row_gets_the_released_number_of_predictions(share):
     input_ids, input_mask, lengths = sequences()
-    masked = mask(input_ids, input_mask, max_predictions_per_seq=7)
-    wanted = [min(7, max(1, round(length * 0.15))) for length in lengths.tolist()]
+    masked = mask(input_ids, input_mask, masked_lm_prob=share, max_predictions_per_seq=7)
+    wanted = [min(7, max(1, round(length * share))) for length in lengths.tolist()]
     np.testing.assert_array_equal(masked["masked_lm_weights"].sum(axis=1), wanted)
 
 

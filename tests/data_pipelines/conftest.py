@@ -1,0 +1,48 @@
+"""A small corpus of made-up English and a vocabulary for it."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from bertjax.data import tokenizer
+from data_pipelines import train_vocabulary
+
+SYLLABLES = ["ka", "lo", "mi", "ren", "tus", "vor", "pe", "sha", "dim", "gol"]
+
+
+def made_up_text(num_documents: int, seed: int = 0) -> str:
+    """Documents of paragraphs of sentences, blank lines between them."""
+    rng = np.random.default_rng(seed)
+    words = ["".join(rng.choice(SYLLABLES, size=rng.integers(1, 4))) for _ in range(150)]
+
+    def sentence() -> str:
+        chosen = rng.choice(words, size=rng.integers(3, 14))
+        return " ".join(chosen).capitalize() + "."
+
+    def paragraph() -> str:
+        return " ".join(sentence() for _ in range(rng.integers(1, 6)))
+
+    return "\n\n".join(
+        "\n".join(paragraph() for _ in range(rng.integers(1, 5))) for _ in range(num_documents)
+    )
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text(made_up_text(120), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def vocabulary_directory(tmp_path_factory, text_file) -> str:
+    directory = tmp_path_factory.mktemp("vocabulary")
+    texts = [pathlib.Path(text_file).read_text(encoding="utf-8")]
+    train_vocabulary.train(texts, size=150).save(directory)
+    return str(directory)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(vocabulary_directory) -> tokenizer.Tokenizer:
+    return tokenizer.load(vocabulary_directory)

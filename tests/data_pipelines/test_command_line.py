@@ -1,0 +1,58 @@
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from data_pipelines import build, command_line, inspect, train_vocabulary
+
+REQUIRED = ["--input=a", "--output=b"]
+
+
+def parse(options_class, arguments, positional=""):
+    values = flags.FlagValues()
+    command_line.define_flags(options_class, values, positional)
+    rest = values(["program", *arguments])
+    return command_line.parsed(options_class, values, positional, rest[1:])
+
+
+def test_flags_have_the_defaults_and_types_of_the_options():
+    assert parse(build.Options, [*REQUIRED, "--vocabulary=v"]) == build.Options(
+        input="a", vocabulary="v", output="b"
+    )
+    found = parse(
+        build.Options,
+        [*REQUIRED, "--vocabulary=v", "--max_seq_length=64", "--masked_lm_prob=0.2"]
+        + ["--nodo_lower_case", "--masking=dynamic", "--overwrite"],
+    )
+    expected = {"max_seq_length": 64, "masked_lm_prob": 0.2, "do_lower_case": False}
+    expected |= {"masking": "dynamic", "overwrite": True}
+    fields = dataclasses.asdict(found)
+    assert {name: fields[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--output=b"], [*REQUIRED, "--size=big"], [*REQUIRED, "--sizes=3"]]
+)
+def test_missing_misspelt_and_mistyped_options_are_refused(arguments):
+    with pytest.raises(flags.Error):
+        parse(train_vocabulary.Options, arguments)
+
+
+def test_positional_argument_is_taken_and_required():
+    assert parse(inspect.Options, ["DIR", "--adopt"], "directory").directory == "DIR"
+    with pytest.raises(ValueError, match="one argument, the directory"):
+        parse(inspect.Options, [], "directory")
+
+
+def test_a_program_ends_with_one_line_for_bad_input(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "data_pipelines.build"]
+        + [f"--input={tmp_path}/none.txt", f"--vocabulary={tmp_path}", f"--output={tmp_path}/out"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr

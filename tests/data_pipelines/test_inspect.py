@@ -1,0 +1,139 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from bertjax.data import records, tokenizer
+from data_pipelines import build, inspect
+
+
+def original_record(rng, tf, vocabulary, length=16, predictions=3):
+    """One example written as create_pretraining_data.py writes it, in its order of features."""
+    tokens = rng.integers(5, vocabulary.vocab_size, size=length - 2).tolist()
+    ids = [vocabulary.cls_id, *tokens[:8], vocabulary.sep_id, *tokens[9:-1], vocabulary.sep_id]
+    ids += [0] * (length - len(ids))
+    real = int(np.count_nonzero(ids))
+    positions, hidden = [1, 4, 0], [ids[1], ids[4], 0]
+    ids[1] = ids[4] = vocabulary.mask_id
+    features = {
+        "input_ids": ids,
+        "input_mask": [1] * real + [0] * (length - real),
+        "segment_ids": [0] * 10 + [1] * (real - 10) + [0] * (length - real),
+        "masked_lm_positions": positions[:predictions],
+        "masked_lm_ids": hidden[:predictions],
+    }
+    example = tf.train.Example()
+    for name, values in features.items():
+        example.features.feature[name].int64_list.value.extend(values)
+    example.features.feature["masked_lm_weights"].float_list.value.extend([1.0, 1.0, 0.0])
+    example.features.feature["next_sentence_labels"].int64_list.value.append(int(rng.integers(2)))
+    return example.SerializeToString()
+
+
+@pytest.fixture
+def foreign(tmp_path, vocabulary):
+    tf = records.import_tensorflow()
+    rng = np.random.default_rng(0)
+    for name, count in (("tf_examples.tfrecord", 5), ("tf_examples.tfrecord1", 3)):
+        with tf.io.TFRecordWriter(str(tmp_path / name)) as writer:
+            for _ in range(count):
+                writer.write(original_record(rng, tf, vocabulary))
+    return tmp_path
+
+
+def adopting(directory, vocabulary_directory, **changes):
+    fields = {"directory": str(directory), "adopt": True}
+    fields["vocabulary"] = f"{vocabulary_directory}/vocab.txt"
+    return inspect.Options(**(fields | changes))
+
+
+def test_records_of_the_original_script_can_be_trained_on_once_adopted(
+    foreign, vocabulary_directory, vocabulary
+):
+    manifest = inspect.adopt(adopting(foreign, vocabulary_directory))
+    assert [shard.examples for shard in manifest.shards] == [5, 3]
+    assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (16, 3)
+    assert manifest.pair_objective == "nsp"
+    assert manifest.statistics["masked_tokens"] == 16
+    assert manifest.statistics["masked_as_mask_share"] == 1.0
+    assert 0 < manifest.statistics["unigram_entropy"] <= np.log(16)
+    opened = records.open(foreign, tokenizer_sha256=vocabulary.describe()["sha256"])
+    assert opened.manifest == manifest
+    assert tokenizer.load(foreign).describe() == vocabulary.describe()
+
+
+def test_a_directory_with_manifest_is_not_adopted_again(foreign, vocabulary_directory):
+    inspect.adopt(adopting(foreign, vocabulary_directory))
+    with pytest.raises(FileExistsError, match="nothing is to adopt"):
+        inspect.adopt(adopting(foreign, vocabulary_directory))
+
+
+def write_foreign(foreign, records_written):
+    tf = records.import_tensorflow()
+    with tf.io.TFRecordWriter(str(foreign / "tf_examples.tfrecord1")) as writer:
+        for record in records_written:
+            writer.write(record)
+
+
+def test_a_file_of_another_length_is_named(foreign, vocabulary, vocabulary_directory):
+    tf = records.import_tensorflow()
+    rng = np.random.default_rng(1)
+    write_foreign(foreign, [original_record(rng, tf, vocabulary, length=20)])
+    with pytest.raises(ValueError, match="tfrecord1 does not hold records of max_seq_length 16"):
+        inspect.adopt(adopting(foreign, vocabulary_directory))
+    assert not (foreign / records.MANIFEST_FILE).exists()
+
+
+def test_a_damaged_file_is_named(foreign, vocabulary_directory):
+    path = foreign / "tf_examples.tfrecord1"
+    content = bytearray(path.read_bytes())
+    content[60] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="tfrecord1 .* is damaged"):
+        inspect.adopt(adopting(foreign, vocabulary_directory))
+
+
+@pytest.mark.parametrize("content", [b"", b"not records at all, but text"])
+def test_files_that_are_no_records_are_named(foreign, vocabulary_directory, content):
+    (foreign / "tf_examples.tfrecord").write_bytes(content)
+    with pytest.raises(ValueError, match=r"tf_examples\.tfrecord "):
+        inspect.adopt(adopting(foreign, vocabulary_directory))
+
+
+def test_another_vocabulary_is_noticed(foreign, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("small")
+    small = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    tokenizer.WordPieceTokenizer(small).save(directory)
+    with pytest.raises(ValueError, match="the vocabulary has 6 entries"):
+        inspect.adopt(adopting(foreign, directory))
+
+
+def test_adopt_says_what_it_lacks(foreign, vocabulary_directory, tmp_path_factory):
+    with pytest.raises(ValueError, match="--vocabulary"):
+        inspect.adopt(adopting(foreign, vocabulary_directory, vocabulary=""))
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(FileNotFoundError, match="--pattern"):
+        inspect.adopt(adopting(empty, vocabulary_directory))
+
+
+def test_inspect_prints_report_and_decoded_examples(
+    text_file, vocabulary_directory, tmp_path, capsys
+):
+    output = str(tmp_path / "records")
+    build.build(
+        build.Options(
+            input=text_file,
+            vocabulary=vocabulary_directory,
+            output=output,
+            max_seq_length=32,
+            dupe_factor=1,
+        )
+    )
+    inspect.main(inspect.Options(directory=output, examples=2))
+    printed = capsys.readouterr().out
+    assert "documents                   120\n" in printed
+    assert "unigram_entropy" in printed and "nats" in printed
+    assert printed.count("[CLS] ") == 2 and printed.count("hidden: ") == 2
+    shutil.rmtree(output)
+    with pytest.raises(FileNotFoundError, match="manifest.json"):
+        inspect.main(inspect.Options(directory=output))
