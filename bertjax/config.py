@@ -53,8 +53,25 @@ def default_config() -> ml_collections.ConfigDict:
     config.global_batch_size = 256  # sequences per update, over all devices and micro-batches
     config.gradient_accumulation_steps = 1  # micro-batches per update
     config.phases = ml_collections.ConfigDict({"phase1": phase_config()})  # run in order of name
+    config.model = _model()
+    config.pretraining = _pretraining()
+    config.data = _data()
+    config.optimizer = _optimizer()
+    config.schedule = _schedule()
+    config.mesh = _mesh()
+    config.sharding = "data_parallel"  # data_parallel | fsdp | tensor | fsdp_tensor
+    config.prng_impl = "auto"  # of dropout; auto: threefry2x32 on CPU, rbg elsewhere
+    config.checkpoint = _checkpoint()
+    config.evaluation = _evaluation()
+    config.log_every_steps = 100  # between two lines of metrics.jsonl
+    config.max_skipped_steps = 20  # non-finite steps in a row that stop the run
+    config.plateau = _plateau()
+    config.compilation_cache_dir = ""  # of XLA programs; "": JAX's own setting
+    return config.lock()
 
-    config.model = model = ml_collections.ConfigDict()
+
+def _model() -> ml_collections.ConfigDict:
+    model = ml_collections.ConfigDict()
     model.vocab_size = 0  # entries; 0: the vocabulary of the records
     model.hidden_size = 768
     model.num_hidden_layers = 12
@@ -69,21 +86,30 @@ def default_config() -> ml_collections.ConfigDict:
     model.layer_norm_eps = 1e-12
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere
     model.remat = "none"  # recompute activations in the backward pass: none | dots | full
+    return model
 
-    config.pretraining = pretraining = ml_collections.ConfigDict()
+
+def _pretraining() -> ml_collections.ConfigDict:
+    pretraining = ml_collections.ConfigDict()
     pretraining.pair_loss = "nsp"  # nsp | none
     pretraining.masking = "static"  # static: from the records | dynamic: drawn at load time
     pretraining.masked_lm_prob = 0.15  # share of tokens to predict (dynamic masks)
     pretraining.max_predictions_per_seq = 0  # dynamic masks; 0: masked_lm_prob x length, rounded up
+    return pretraining
 
-    config.data = data = ml_collections.ConfigDict()
+
+def _data() -> ml_collections.ConfigDict:
+    data = ml_collections.ConfigDict()
     data.source = "records"  # records | synthetic (random tokens, to measure speed)
     data.train_dir = ""  # record directory; {max_seq_length} in it becomes the phase's length
     data.eval_dir = ""  # record directory of held-out documents; "": no evaluation
     data.max_streams = 32  # streams of records per global batch, at most
     data.shuffle_buffer_size = 4096  # records per stream; a shard up to this size shuffles whole
+    return data
 
-    config.optimizer = optimizer = ml_collections.ConfigDict()
+
+def _optimizer() -> ml_collections.ConfigDict:
+    optimizer = ml_collections.ConfigDict()
     optimizer.name = "adamw"  # adamw | lamb
     optimizer.beta1 = 0.9
     optimizer.beta2 = 0.999
@@ -91,37 +117,47 @@ def default_config() -> ml_collections.ConfigDict:
     optimizer.weight_decay = 0.01  # off LayerNorm and biases
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
+    return optimizer
 
-    config.schedule = schedule = ml_collections.ConfigDict()
+
+def _schedule() -> ml_collections.ConfigDict:
+    schedule = ml_collections.ConfigDict()
     schedule.name = "linear"  # linear | bert (decay counted from step 0, as released)
     schedule.peak_learning_rate = 1e-4
     schedule.warmup_steps = 10_000
+    return schedule
 
-    config.mesh = mesh = ml_collections.ConfigDict()
+
+def _mesh() -> ml_collections.ConfigDict:
+    mesh = ml_collections.ConfigDict()
     mesh.data = -1  # devices that split the batch; -1: all that there are
     mesh.tensor = 1  # devices that split heads and intermediate units
-    config.sharding = "data_parallel"  # data_parallel | fsdp | tensor | fsdp_tensor
-    config.prng_impl = "auto"  # of dropout; auto: threefry2x32 on CPU, rbg elsewhere
+    return mesh
 
-    config.checkpoint = checkpoint = ml_collections.ConfigDict()
+
+def _checkpoint() -> ml_collections.ConfigDict:
+    checkpoint = ml_collections.ConfigDict()
     checkpoint.save_every_steps = 1_000
     checkpoint.keep_last = 3  # newest checkpoints
     checkpoint.keep_every_steps = 0  # and for good, those at multiples of this; 0: none
     checkpoint.keep_best = 1  # and the best by best_metric; 0: none
     checkpoint.best_metric = "mlm_loss"  # of the evaluation; lower is better
+    return checkpoint
 
-    config.evaluation = evaluation = ml_collections.ConfigDict()
+
+def _evaluation() -> ml_collections.ConfigDict:
+    evaluation = ml_collections.ConfigDict()
     evaluation.every_steps = 10_000  # and after the last step
     evaluation.global_batch_size = 256  # sequences
     evaluation.max_batches = 0  # at most, during training; 0: the whole held-out set
+    return evaluation
 
-    config.log_every_steps = 100  # between two lines of metrics.jsonl
-    config.max_skipped_steps = 20  # non-finite steps in a row that stop the run
-    config.plateau = plateau = ml_collections.ConfigDict()
+
+def _plateau() -> ml_collections.ConfigDict:
+    plateau = ml_collections.ConfigDict()
     plateau.check_step = 20_000  # from here on a loss at the unigram entropy is reported; 0: never
     plateau.margin = 0.3  # nats below the unigram entropy that count as having learnt
-    config.compilation_cache_dir = ""  # of XLA programs; "": JAX's own setting
-    return config.lock()
+    return plateau
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

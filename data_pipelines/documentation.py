@@ -43,7 +43,7 @@ PROSE_DIRECTIVES = {
 LEFT_OUT_SECTIONS = {"see also", "references", "methods", "attributes"}
 
 _DIRECTIVE = re.compile(r"\.\.(?:\s+([\w-]+)::)?(?:\s|$)")
-_RULE = re.compile(r"([-=~^*#\"'`+.:_])\1{2,}$")
+_RULE = re.compile(r"([-=~^*#\"'+:_])\1{2,}$")
 _TABLE_RULE = re.compile(r"=+(\s+=+)+$")
 _NUMPY_PARAMETER = re.compile(r"[*\w.]+(, [*\w.]+)* : ")
 _FIELD = re.compile(r":(\w+)[^:]*:\s*")
@@ -174,7 +174,7 @@ def _running_lines(lines: list[str]) -> Iterator[str]:
     for index, line in enumerate(lines):
         text = line.strip()
         indent = len(line) - len(line.lstrip())
-        if text.startswith(("```", "~~~")) and not _RULE.match(text[1:]):
+        if text.startswith("```"):
             in_fence = not in_fence
             yield ""
         elif in_fence:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +179,9 @@ def _shard_faults(directory: epath.Path, manifest: Manifest) -> Iterable[str]:
 @functools.cache
 def import_tensorflow() -> Any:
     """Returns the tensorflow module, kept away from accelerators: those are JAX's."""
+    # Before the import: it greets with several lines about its build.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")

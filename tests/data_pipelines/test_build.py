@@ -64,6 +64,15 @@ def test_two_builds_are_identical_in_every_byte(built, tmp_path):
     assert files(chosen.output)[name] != files(tmp_path / "other")[name]
 
 
+def test_how_text_is_batched_for_the_tokenizer_changes_nothing(built, tmp_path, monkeypatch):
+    chosen, manifest, _ = built
+    monkeypatch.setattr(build, "SENTENCES_PER_BATCH", 7)
+    changed = dataclasses.replace(chosen, output=str(tmp_path / "out"), dupe_factor=1)
+    small_batches = build.build(changed).statistics
+    for name in ("documents", "sentences", "tokens"):
+        assert small_batches[name] == manifest.statistics[name]
+
+
 def test_shards_are_equal_to_one_example_and_counted(built):
     chosen, manifest, batch = built
     counts = [shard.examples for shard in manifest.shards]
@@ -144,6 +153,7 @@ def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, voca
         masking="dynamic",
         pair_objective="none",
         dupe_factor=1,
+        max_predictions_per_seq=7,
     )
     manifest = build.build(chosen)
     batch = read(tmp_path / "out")

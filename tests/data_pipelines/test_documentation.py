@@ -20,6 +20,7 @@ NUMPY_DOCSTRING = """
     See Also
     --------
     defrobnicate : The inverse of this function for all the values.
+    Many other functions of this kind are listed in the index.
 
     Notes
     -----
@@ -64,14 +65,18 @@ def test_argument_names_and_fences_of_google_docstrings_are_dropped():
       values: The values that are wanted by the caller
         of this function.
       other (int): Another argument of the same function.
-    ```python
+    This line stands right before a fence.
+    ```
     this code block is left out of the text
+
+    with all that the code block holds
     ```
     """
     assert documentation.prose(text) == [
         "Compute one thing out of another.",
         "The values that are wanted by the caller of this function.",
         "Another argument of the same function.",
+        "This line stands right before a fence.",
     ]
 
 

@@ -21,10 +21,10 @@ def corpus():
     return examples.corpus(documents)
 
 
-def pairs(corpus, short_seq_prob=0.1, pass_index=0, seed=3):
+def pairs(corpus, short_seq_prob=0.1, pass_index=0, seed=3, budget=BUDGET):
     return examples.nsp_pairs(
         corpus,
-        max_seq_length=BUDGET + 3,
+        max_seq_length=budget + 3,
         short_seq_prob=short_seq_prob,
         seed=seed,
         pass_index=pass_index,
@@ -70,9 +70,7 @@ def test_next_segments_follow_at_a_sentence_boundary(corpus):
 
 def test_every_sentence_is_used_in_a_pass_even_after_random_segments(corpus):
     # With a budget larger than any chunk nothing is cut, so that coverage is exact.
-    spans = examples.nsp_pairs(
-        corpus, max_seq_length=5000, short_seq_prob=0.0, seed=0, pass_index=0
-    )
+    spans = pairs(corpus, short_seq_prob=0.0, budget=5000)
     covered = np.zeros(len(corpus.tokens), bool)
     for begin_a, end_a, begin_b, end_b, label in spans:
         covered[begin_a:end_a] = True
@@ -133,9 +131,12 @@ def test_full_sentences_cover_the_corpus_once_without_crossing_documents(corpus)
 
 
 def test_passes_and_seeds_differ_and_repeat(corpus):
-    np.testing.assert_array_equal(pairs(corpus), pairs(corpus))
-    for other in (pairs(corpus, pass_index=1), pairs(corpus, seed=4)):
-        assert not np.array_equal(pairs(corpus), other)
+    # At both budgets: with the large one nothing is cut, and the draws of pairs stand alone.
+    for budget in (BUDGET, 5000):
+        first = pairs(corpus, budget=budget)
+        np.testing.assert_array_equal(first, pairs(corpus, budget=budget))
+        assert not np.array_equal(first, pairs(corpus, budget=budget, pass_index=1))
+        assert not np.array_equal(first, pairs(corpus, budget=budget, seed=4))
 
 
 def test_rows_are_cls_a_sep_b_sep_and_padding():

@@ -1,0 +1,256 @@
+r"""Our training step beside transformers' BERT in Flax and in torch: the ratio of the medians.
+
+    benchmarks/setup_peer.sh DIR
+    python benchmarks/train_step.py --peer_python=DIR/bin/python \
+        [--peers=flax,torch] [--cases=32x128,8x512] [--rounds=7] [--steps_per_round=10] \
+        [option of peer_step.py for all, such as --dtype=bfloat16 --num_layers=12]
+
+All get the same batch, sizes (BERT-mini), precision, dropout and device. Each is a child process
+that waits at a pipe while another computes (see peer_step.py for the protocol), and they take turns
+round by round, so that a busy minute of the machine is a busy minute for all.
+
+Counted is the update with a batch that is on the device already: forward, backward, clipping and
+optimizer. Compilation is not, nor is reading data (see streams.py and host_overhead.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import peer_step
+
+CHILD = pathlib.Path(__file__).with_name("peer_step.py")
+OURS = "bertjax"
+NUM_STEPS = 1_000_000  # long enough that the learning rate stays as good as constant
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One batch shape, written `batch`x`length`."""
+
+    batch: int
+    length: int
+
+    @property
+    def predictions(self) -> int:
+        """The masked tokens of a sequence: 20 at 128, 77 at 512."""
+        from bertjax.data import masking
+
+        return masking.default_max_predictions(self.length, 0.15)
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.length}"
+
+
+def build(job: peer_step.Job, batch: peer_step.Batch) -> peer_step.Trainer:
+    """Returns our step as `python -m bertjax.train` compiles it, for a child process."""
+    import jax
+
+    from bertjax import evaluate, train
+
+    run_parts = train.prepare(step_config(job), workdir="not-written")
+    rows = {name: batch[name] for name in batch if name != "next_sentence_labels"}
+    rows["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
+    rows["example_weights"] = batch["masked_lm_weights"][:, 0] * 0 + 1
+    with jax.set_mesh(run_parts.mesh):
+        placed = jax.tree.map(lambda leaf: leaf.sharding, run_parts.abstract_state)
+        state = jax.jit(run_parts.learner.init, out_shardings=placed)()
+        inputs = evaluate.to_devices(rows, run_parts.mesh, job.batch)
+    objectives = run_parts.job.task.objectives
+
+    def run(steps: int) -> float:
+        nonlocal state
+        report = None
+        with jax.set_mesh(run_parts.mesh):
+            for _ in range(steps):
+                state, report = run_parts.train_step(state, inputs)
+        jax.block_until_ready(state)
+        return sum(report.means[name].value() for name in objectives) if report else float("nan")
+
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    return peer_step.Trainer(
+        run, parameters, peer_step.versions("bertjax", "jax", "jaxlib", "flax", "optax")
+    )
+
+
+def step_config(job: peer_step.Job) -> Any:
+    """Returns the config of the job's step; what the job does not name stays at its default."""
+    from bertjax import config as config_lib
+
+    config = config_lib.default_config()
+    config.data.source = "synthetic"
+    config.seed = job.seed
+    config.global_batch_size = job.batch
+    config.phases.phase1.num_steps = NUM_STEPS
+    config.phases.phase1.max_seq_length = job.length
+    config.pretraining.max_predictions_per_seq = job.predictions
+    config.schedule.peak_learning_rate = peer_step.LEARNING_RATE
+    config.schedule.warmup_steps = 0
+    model = config.model
+    model.vocab_size = job.vocab_size
+    model.hidden_size = job.hidden_size
+    model.num_hidden_layers = job.num_layers
+    model.num_attention_heads = job.num_heads
+    model.intermediate_size = job.intermediate_size
+    model.max_position_embeddings = max(512, job.length)
+    model.hidden_dropout_prob = model.attention_probs_dropout_prob = job.dropout
+    model.dtype = job.dtype
+    return config
+
+
+class Child:
+    """A process of peer_step.py that times steps on demand; `ready` is what it said of itself.
+
+    Raises:
+      RuntimeError: with the end of its error output, if it stops before it answers.
+    """
+
+    def __init__(self, python: str, arguments: Sequence[str]):
+        self._errors = tempfile.TemporaryFile("w+")
+        self._command = [python, str(CHILD), *arguments]
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        )
+        self.ready: dict[str, Any] = json.loads(self._answer("READY"))
+
+    def milliseconds(self, steps: int) -> float:
+        """Returns the time of one step, measured over `steps`."""
+        self._say(f"STEP {steps}")
+        return 1e3 * float(self._answer("SECONDS")) / steps
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process.poll() is None:
+            self._say("QUIT")
+        self._process.wait()
+        self._errors.close()
+
+    def _say(self, line: str) -> None:
+        if self._process.stdin is None:
+            raise RuntimeError(f"{self._command} has no standard input")
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self, keyword: str) -> str:
+        # A library may greet on standard output; only lines of the protocol count.
+        for line in self._process.stdout or ():
+            if line.startswith(keyword + " "):
+                return line.removeprefix(keyword + " ")
+        self._process.wait()
+        self._errors.seek(0)
+        raise RuntimeError(
+            f"{' '.join(self._command)} stopped with code {self._process.returncode} before it "
+            f"said {keyword}:\n{self._errors.read()[-2000:]}"
+        )
+
+
+def measure(
+    children: Mapping[str, Child], *, rounds: int, steps_per_round: int
+) -> dict[str, list[float]]:
+    """Returns the milliseconds per step of every round; in each round each child runs once."""
+    times: dict[str, list[float]] = {name: [] for name in children}
+    for _ in range(rounds):
+        for name, child in children.items():
+            times[name].append(child.milliseconds(steps_per_round))
+    return times
+
+
+def report(times: Mapping[str, Sequence[float]]) -> list[str]:
+    """Returns the medians, and our time over each peer's: of the medians, and round by round."""
+    lines = [
+        f"  {name:8}{statistics.median(values):9.1f} ms a step, median of {len(values)} rounds "
+        f"({min(values):.1f} to {max(values):.1f})"
+        for name, values in times.items()
+    ]
+    ours = times[OURS]
+    for name, theirs in times.items():
+        if name != OURS:
+            ratio = statistics.median(ours) / statistics.median(theirs)
+            rounds = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+            lines.append(
+                f"  {OURS} / {name}: {ratio:.3f} (round by round {min(rounds):.3f} to "
+                f"{max(rounds):.3f})"
+            )
+    return lines
+
+
+def run_case(case: Case, options: argparse.Namespace, extra: Sequence[str]) -> None:
+    """Starts the children of a case one after the other, measures them and prints."""
+    sizes = [f"--batch={case.batch}", f"--length={case.length}", f"--predictions={case.predictions}"]
+    children: dict[str, Child] = {}
+    try:
+        for name in (OURS, *options.peers):
+            python = sys.executable if name == OURS else options.peer_python
+            children[name] = Child(python, [*extra, f"--framework={name}", *sizes])
+        print(f"{case}, {case.predictions} predictions a sequence")
+        for name, child in children.items():
+            ready = child.ready
+            versions = ", ".join(f"{package} {v}" for package, v in ready["versions"].items())
+            print(
+                f"  {name:8}{ready['parameters']:,} parameters, {ready['dtype']}, loss "
+                f"{ready['loss']:.3f} after {peer_step.WARM_UP_STEPS} steps; {versions}"
+            )
+        times = measure(children, rounds=options.rounds, steps_per_round=options.steps_per_round)
+        print("\n".join(report(times)), flush=True)
+    finally:
+        for child in children.values():
+            child.close()
+
+
+def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Returns our options, and the others, which every child gets."""
+    parser = argparse.ArgumentParser(description="Our training step beside transformers' BERT.")
+    parser.add_argument("--peer_python", help="python of setup_peer.sh's environment")
+    parser.add_argument("--peers", default="flax,torch", help="of flax and torch; may be empty")
+    parser.add_argument("--cases", default="32x128,8x512", help="BATCHxLENGTH, comma-separated")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each")
+    parser.add_argument("--steps_per_round", type=int, default=10, help="steps of one turn")
+    options, extra = parser.parse_known_args(argv)
+    options.peers = [name for name in options.peers.split(",") if name]
+    if options.peers and not options.peer_python:
+        parser.error("--peer_python is missing: make the environment with benchmarks/setup_peer.sh")
+    if options.rounds < 1 or options.steps_per_round < 1:
+        parser.error("--rounds and --steps_per_round must be at least 1")
+    try:
+        options.cases = [parse_case(text) for text in options.cases.split(",")]
+    except ValueError as error:
+        parser.error(str(error))
+    return options, extra
+
+
+def parse_case(text: str) -> Case:
+    """Returns the case that `text` writes as BATCHxLENGTH."""
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
+    if not match:
+        raise ValueError(f"case {text!r} is not BATCHxLENGTH, such as 32x128")
+    return Case(int(match[1]), int(match[2]))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures every case and prints."""
+    options, extra = parse(argv)
+    print(f"{platform.machine()}, {os.cpu_count()} CPU cores, python {platform.python_version()}")
+    for case in options.cases:
+        run_case(case, options, extra)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# From nothing to a trained encoder in ten minutes on two CPU cores: a corpus from the documentation
+# of the installed Python packages, a vocabulary, records, pretraining, a score, some filled masks.
+#
+#   bash launch/quickstart.sh [extra options of bertjax.train, such as --config.phases.phase1.num_steps=100]
+#
+# QUICKSTART_DIR (default: quickstart) takes everything that is written. A second call continues.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dir=${QUICKSTART_DIR:-quickstart}
+export TF_CPP_MIN_LOG_LEVEL=2
+
+# Prints a command, then runs it.
+step() {
+  printf '\n$'
+  printf ' %q' "$@"
+  printf '\n'
+  "$@"
+}
+
+mkdir -p "$dir"
+if [ ! -d "$dir/vocabulary" ]; then
+  step python -m data_pipelines.train_vocabulary --input=documentation \
+    --output="$dir/vocabulary" --size=8192
+fi
+for split in train heldout; do
+  if [ ! -d "$dir/$split" ]; then
+    step python -m data_pipelines.build --input=documentation --split=$split \
+      --vocabulary="$dir/vocabulary" --output="$dir/$split" --max_seq_length=64 --dupe_factor=3
+  fi
+done
+
+step python -m bertjax.train --config=configs/quickstart.py --workdir="$dir/run" \
+  --config.data.train_dir="$dir/train" --config.data.eval_dir="$dir/heldout" "$@"
+
+step python -m bertjax.evaluate --checkpoint="$dir/run" --data="$dir/heldout"
+
+step python -m bertjax.fill_mask --checkpoint="$dir/run" \
+  "The [MASK] statement is used to import modules." \
+  "Returns a new array of the same [MASK] and type as the input." \
+  "If the file does not [MASK], an error is raised."

@@ -1,0 +1,29 @@
+"""`python -m bertjax.train` that also appends, for every batch, which records it held.
+
+RECORDED_TO names the file; a line is [global step, record positions of this process's rows].
+"""
+
+import json
+import os
+
+from absl import app
+
+from bertjax import jobs, train
+
+original = jobs.PretrainingJob.train_batches
+
+
+def recorded(self, phase, *, start_step, rows):
+    """Yields the batches of the job, each after its line is on disk."""
+    with open(os.environ["RECORDED_TO"], "a", encoding="utf-8") as file:
+        batches = original(self, phase, start_step=start_step, rows=rows)
+        for step, batch in enumerate(batches, start=start_step):
+            file.write(json.dumps([step, batch["record_positions"].tolist()]) + "\n")
+            file.flush()
+            yield batch
+
+
+if __name__ == "__main__":
+    jobs.PretrainingJob.train_batches = recorded
+    train._define_flags()
+    app.run(train.main, flags_parser=train.parse_flags)

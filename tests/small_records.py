@@ -1,0 +1,69 @@
+"""Small record directories of random tokens with a real vocabulary, for tests of whole runs."""
+
+import pathlib
+
+import numpy as np
+
+from bertjax.data import masking, records, tokenizer
+
+WORDS = [f"w{number}" for number in range(90)]
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def vocabulary(words=WORDS) -> tokenizer.Tokenizer:
+    return tokenizer.WordPieceTokenizer([*SPECIALS, *words])
+
+
+def write(
+    directory: pathlib.Path,
+    *,
+    max_seq_length: int = 16,
+    counts: tuple[int, ...] = (40, 41, 43, 44),
+    seed: int = 0,
+    words: list[str] = WORDS,
+) -> pathlib.Path:
+    """Writes shards of sentence pairs with static masks, the vocabulary and the manifest."""
+    rng = np.random.default_rng(seed)
+    directory.mkdir(parents=True)
+    made = vocabulary(words)
+    shards = []
+    for shard, count in enumerate(counts):
+        size = (count, max_seq_length)
+        input_ids = rng.integers(5, made.vocab_size, size)
+        input_ids[:, 0], input_ids[:, max_seq_length // 2], input_ids[:, -1] = 2, 3, 3
+        segment_ids = np.broadcast_to(np.arange(max_seq_length) > max_seq_length // 2, size)
+        input_mask = np.ones(size, np.int64)
+        options = masking.MaskingOptions(max_predictions_per_seq=3)
+        masked = masking.mask_tokens(
+            input_ids,
+            input_mask,
+            options=options,
+            vocab_size=made.vocab_size,
+            mask_id=made.mask_id,
+            special_ids=made.special_ids,
+            rng=rng,
+        )
+        columns = masked | {
+            "input_mask": input_mask,
+            "segment_ids": segment_ids.astype(np.int64),
+            "next_sentence_labels": rng.integers(0, 2, count),
+        }
+        rows = (
+            {name: np.atleast_1d(column[row]) for name, column in columns.items()}
+            for row in range(count)
+        )
+        path = directory / f"records-{shard}.tfrecord"
+        shards.append(records.write_shard(path, map(records.encode, rows)))
+    made.save(directory)
+    records.Manifest(
+        tokenizer=made.describe(),
+        max_seq_length=max_seq_length,
+        max_predictions_per_seq=3,
+        masked_lm_prob=0.15,
+        pair_objective="nsp",
+        shards=tuple(shards),
+        seed=seed,
+        arguments={},
+        statistics={"unigram_entropy": float(np.log(len(words)))},
+    ).save(directory)
+    return directory

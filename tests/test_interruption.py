@@ -1,0 +1,184 @@
+"""Whole runs in processes of their own, killed, preempted, resumed, spread over hosts: always one run.
+
+The reference is an uninterrupted run of one process. Every run records which examples it sees.
+"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import checkpoint, preemption
+from tests import small_records
+
+ROOT = pathlib.Path(__file__).parent.parent
+STEPS, SAVE_EVERY = 60, 10
+pytestmark = pytest.mark.slow
+
+
+class Workplace:
+    """Records, a compilation cache, and the commands of runs over them."""
+
+    def __init__(self, root):
+        self.root = root
+        self.records = small_records.write(root / "records")
+
+    def start(self, name, *extra, host=0):
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": str(ROOT),
+            "RECORDED_TO": str(self.root / f"{name}.{host}.seen"),
+        }
+        command = [
+            sys.executable, "-m", "tests.recorded_run", f"--config={ROOT}/configs/smoke.py",
+            f"--workdir={self.root / name}", "--config.data.source=records",
+            f"--config.data.train_dir={self.records}", "--config.model.vocab_size=0",
+            "--config.model.hidden_size=32", "--config.model.num_hidden_layers=1",
+            "--config.global_batch_size=8", "--config.phases.phase1.max_seq_length=16",
+            f"--config.phases.phase1.num_steps={STEPS}", "--config.log_every_steps=1",
+            f"--config.checkpoint.save_every_steps={SAVE_EVERY}",
+            f"--config.compilation_cache_dir={self.root / 'cache'}", *extra,
+        ]  # fmt: skip
+        with open(self.root / f"{name}.{host}.log", "a", encoding="utf-8") as log:
+            return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
+
+    def run(self, name, *extra):
+        assert self.start(name, *extra).wait(300) == 0, self.log(name)
+
+    def start_hosts(self, name, count):
+        with socket.socket() as listener:
+            listener.bind(("localhost", 0))
+            address = f"localhost:{listener.getsockname()[1]}"
+        return [
+            self.start(
+                name, f"--coordinator_address={address}", f"--num_processes={count}",
+                f"--process_id={host}", host=host,
+            )
+            for host in range(count)
+        ]  # fmt: skip
+
+    def log(self, name, host=0):
+        return (self.root / f"{name}.{host}.log").read_text(encoding="utf-8")[-3000:]
+
+    def seen(self, name, host=0):
+        """Returns step -> positions; a step read again after a resume must show the same."""
+        steps = {}
+        path = self.root / f"{name}.{host}.seen"
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                step, positions = json.loads(line)
+            except ValueError:
+                continue  # the line that a kill tore
+            assert steps.setdefault(step, positions) == positions
+        return steps
+
+    def last_seen(self, name):
+        path = self.root / f"{name}.0.seen"
+        return path.read_text(encoding="utf-8").count("\n") if path.exists() else 0
+
+    def losses(self, name):
+        lines = (self.root / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        entries = [json.loads(line) for line in lines]
+        return {entry["step"]: entry["train/loss"] for entry in entries if "train/loss" in entry}
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    place = Workplace(tmp_path_factory.mktemp("runs"))
+    place.run("reference")
+    return place
+
+
+def wait_until(process, condition, seconds=200):
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(0.001)
+    assert process.poll() is not None, "the condition never came true"
+
+
+def assert_same_run(workplace, name):
+    expected, _, step = checkpoint.load_params(workplace.root / "reference")
+    params, _, found_step = checkpoint.load_params(workplace.root / name)
+    assert step == found_step == STEPS
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    fingerprints = [
+        checkpoint.load_params(workplace.root / run)[1]["fingerprints"]
+        for run in ("reference", name)
+    ]
+    assert fingerprints[0] == fingerprints[1]
+    assert workplace.seen(name) == workplace.seen("reference")
+    assert sorted(workplace.seen(name)) == list(range(STEPS))
+    assert workplace.losses(name) == workplace.losses("reference")
+
+
+def test_killed_at_five_moments_the_run_ends_bit_identical(workplace):
+    generator = random.Random(0)
+    directory = workplace.root / "killed" / checkpoint.DIRECTORY
+
+    def is_inside_a_save():
+        return any(directory.glob("*orbax-checkpoint-tmp*")) if directory.exists() else False
+
+    kills = 0
+    for number in range(5):
+        process = workplace.start("killed")
+        before = workplace.last_seen("killed")
+        moment = before + generator.randint(3, 25)
+        if number % 2:
+            wait_until(process, is_inside_a_save)
+        else:
+            wait_until(process, lambda moment=moment: workplace.last_seen("killed") >= moment)
+        kills += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert kills == 5
+    workplace.run("killed")
+    assert_same_run(workplace, "killed")
+
+
+def test_sigterm_saves_at_once_and_exits_with_its_own_code(workplace):
+    process = workplace.start("terminated")
+    wait_until(process, lambda: workplace.last_seen("terminated") >= 23)
+    seen = workplace.last_seen("terminated")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == preemption.EXIT_CODE, workplace.log("terminated")
+    _, _, saved = checkpoint.load_params(workplace.root / "terminated")
+    # The step that was running, and those that the notice took to arrive.
+    assert seen - 1 <= saved <= seen + 15 and saved < STEPS
+    workplace.run("terminated")
+    assert_same_run(workplace, "terminated")
+
+
+def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(workplace):
+    hosts = workplace.start_hosts("hosts", 2)
+    wait_until(hosts[0], lambda: workplace.last_seen("hosts") >= 25)
+    for process in hosts:
+        process.send_signal(signal.SIGTERM)
+    codes = [process.wait(120) for process in hosts]
+    assert codes == [preemption.EXIT_CODE] * 2, workplace.log("hosts") + workplace.log("hosts", 1)
+    _, _, saved = checkpoint.load_params(workplace.root / "hosts")
+    assert 0 < saved < STEPS
+    hosts_rows = workplace.seen("hosts")
+    (workplace.root / "hosts.0.seen").unlink()
+    workplace.run("hosts")
+
+    expected = workplace.seen("reference")
+    together, alone = workplace.seen("hosts", 1), workplace.seen("hosts")
+    for step in range(saved):
+        assert hosts_rows[step] + together[step] == expected[step]
+    for step in range(saved, STEPS):
+        assert alone[step] == expected[step]
+    losses, expected_losses = workplace.losses("hosts"), workplace.losses("reference")
+    assert losses.keys() == expected_losses.keys()
+    for step, loss in losses.items():
+        np.testing.assert_allclose(loss, expected_losses[step], rtol=1e-4)
