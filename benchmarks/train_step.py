@@ -118,7 +118,7 @@ class Child:
     """
 
     def __init__(self, python: str, arguments: Sequence[str]):
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  until `close`
         self._command = [python, str(CHILD), *arguments]
         self._process = subprocess.Popen(
             self._command,
@@ -164,11 +164,16 @@ class Child:
 def measure(
     children: Mapping[str, Child], *, rounds: int, steps_per_round: int
 ) -> dict[str, list[float]]:
-    """Returns the milliseconds per step of every round; in each round each child runs once."""
+    """Returns the milliseconds per step of every round; in each round each child runs once.
+
+    Every other round goes backwards, so that none always follows the same other.
+    """
     times: dict[str, list[float]] = {name: [] for name in children}
+    order = list(children)
     for _ in range(rounds):
-        for name, child in children.items():
-            times[name].append(child.milliseconds(steps_per_round))
+        for name in order:
+            times[name].append(children[name].milliseconds(steps_per_round))
+        order.reverse()
     return times
 
 
@@ -193,7 +198,11 @@ def report(times: Mapping[str, Sequence[float]]) -> list[str]:
 
 def run_case(case: Case, options: argparse.Namespace, extra: Sequence[str]) -> None:
     """Starts the children of a case one after the other, measures them and prints."""
-    sizes = [f"--batch={case.batch}", f"--length={case.length}", f"--predictions={case.predictions}"]
+    sizes = [
+        f"--batch={case.batch}",
+        f"--length={case.length}",
+        f"--predictions={case.predictions}",
+    ]
     children: dict[str, Child] = {}
     try:
         for name in (OURS, *options.peers):

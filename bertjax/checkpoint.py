@@ -7,8 +7,10 @@ data is the step; nothing else of it needs saving.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,20 +19,24 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
+from orbax.checkpoint import checkpoint_managers as policies
 
 from bertjax import rules, state
 
 DIRECTORY = "checkpoints"
 UNREADABLE_DIRECTORY = "checkpoints_unreadable"
 
-# What orbax and tensorstore raise on torn, foreign or altered files and on failed writes.
+# What orbax and tensorstore raise on torn, foreign or altered files and on failed writes; reading
+# has one more, see `_reading`.
 _STORAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError)
-
-_policies = ocp.checkpoint_managers
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written, or none of those there could be read."""
+
+
+class _UnreadableError(RuntimeError):
+    """A checkpoint that is there cannot be read; the message says why in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,19 +57,36 @@ class Restored:
     meta: Mapping[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Best(policies.PreservationPolicy):
+    """Keeps the checkpoints with the lowest values of a metric; those without it do not count."""
+
+    metric: str
+    count: int
+
+    def should_preserve(
+        self,
+        checkpoints: Sequence[policies.PolicyCheckpointInfo],
+        *,
+        context: policies.PreservationContext,
+    ) -> list[bool]:
+        del context
+        scores = {
+            info.step: info.metrics[self.metric]
+            for info in checkpoints
+            if info.metrics and self.metric in info.metrics
+        }
+        best = sorted(scores, key=lambda step: scores[step])[: self.count]
+        return [info.step in best for info in checkpoints]
+
+
 def _preservation_policy(options: RetentionOptions) -> Any:
-    policies: list[Any] = [_policies.LatestN(options.keep_last)]
+    kept: list[Any] = [policies.LatestN(options.keep_last)]
     if options.keep_every_steps:
-        policies.append(_policies.EveryNSteps(options.keep_every_steps))
+        kept.append(policies.EveryNSteps(options.keep_every_steps))
     if options.keep_best:
-        best = _policies.BestN(
-            get_metric_fn=lambda metrics: metrics[options.best_metric],
-            reverse=True,
-            n=options.keep_best,
-            keep_checkpoints_without_metrics=False,
-        )
-        policies.append(best)
-    return _policies.AnyPreservationPolicy(policies)
+        kept.append(_Best(options.best_metric, options.keep_best))
+    return policies.AnyPreservationPolicy(kept)
 
 
 class Checkpointer:
@@ -75,8 +98,10 @@ class Checkpointer:
         self._best_metric = retention.best_metric
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_preservation_policy(retention),
+            # Only with a best_fn does orbax write the metrics, and so know them after a restart.
+            best_fn=lambda metrics: metrics[retention.best_metric],
             # The loop decides when to save; orbax's own preemption check would need a call a step.
-            save_decision_policy=_policies.FixedIntervalPolicy(1),
+            save_decision_policy=policies.FixedIntervalPolicy(1),
             cleanup_tmp_directories=True,
             create=True,
         )
@@ -85,8 +110,15 @@ class Checkpointer:
     def __enter__(self) -> Checkpointer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._manager.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self._manager.close()
+        except _STORAGE_ERRORS as close_error:
+            # orbax reports a failed save at every occasion until the end; once is enough.
+            if error is None:
+                raise self._save_error(close_error) from close_error
+            if not isinstance(error, CheckpointError):
+                logging.error("%s", self._save_error(close_error))
 
     def latest_step(self) -> int | None:
         """Returns the newest complete checkpoint's step, None without one."""
@@ -108,15 +140,20 @@ class Checkpointer:
         step = int(train_state.step)
         if step == self.latest_step():
             return
-        meta = dict(meta) | {"fingerprints": _fingerprints(train_state)}
-        can_rank = evaluation is not None and self._best_metric in evaluation
+        fingerprints = {
+            "params": _fingerprint_of(train_state.params),
+            "opt_state": _fingerprint_of(train_state.opt_state),
+        }
+        meta = dict(meta) | {"fingerprints": fingerprints}
+        score = (evaluation or {}).get(self._best_metric, math.nan)
+        metrics = {self._best_metric: score} if math.isfinite(score) else {}
         items = ocp.args.Composite(
             params=ocp.args.StandardSave(train_state.params),  # pyright: ignore[reportCallIssue]
             opt_state=ocp.args.StandardSave(_by_path(train_state.opt_state)),  # pyright: ignore[reportCallIssue]
             meta=ocp.args.JsonSave(meta),  # pyright: ignore[reportCallIssue]
         )
         try:
-            self._manager.save(step, args=items, metrics=dict(evaluation) if can_rank else None)
+            self._manager.save(step, args=items, metrics=metrics)
         except _STORAGE_ERRORS as error:
             raise self._save_error(error) from error
 
@@ -143,17 +180,18 @@ class Checkpointer:
         failures = []
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
-                return self._restore_step(step, abstract_state)
-            except _STORAGE_ERRORS as error:
-                failures.append(f"step {step}: {_first_line(error)}")
-                logging.error("Checkpoint %s cannot be read: %s", failures[-1], error)
+                with _reading():
+                    return self._restore_step(step, abstract_state)
+            except _UnreadableError as error:
+                failures.append(f"step {step}: {error}")
+                logging.error("A checkpoint cannot be read and is set aside, %s", failures[-1])
                 self._set_aside(step)
         if failures:
             raise CheckpointError(
                 f"none of the checkpoints in {self._directory} can be read:\n  "
                 + "\n  ".join(failures)
-                + f"\nThey were moved to {self._root / UNREADABLE_DIRECTORY}. If they were made with "
-                "other model sizes, use another workdir; to start afresh, run again"
+                + f"\nThey were moved to {self._root / UNREADABLE_DIRECTORY}. If they were made "
+                "with other model sizes, use another workdir; to start afresh, run again"
             )
         return None
 
@@ -161,8 +199,9 @@ class Checkpointer:
         """Returns the newest readable meta item, to compare configs before anything is restored."""
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
-                return _read_meta(self._manager, step)
-            except _STORAGE_ERRORS as error:
+                with _reading():
+                    return _read_meta(self._manager, step)
+            except _UnreadableError as error:
                 logging.error("The meta item of step %d cannot be read: %s", step, error)
         return None
 
@@ -180,7 +219,8 @@ class Checkpointer:
         leaves = [items["opt_state"][rules.path_name(path)] for path, _ in paths]
         step_array = jax.device_put(jnp.asarray(step, jnp.int32), abstract_state.step.sharding)
         restored = state.TrainState(step_array, items["params"], treedef.unflatten(leaves))
-        _check_fingerprints(restored, items["meta"]["fingerprints"])
+        for name in ("params", "opt_state"):
+            _check_fingerprint(name, getattr(restored, name), items["meta"]["fingerprints"])
         return Restored(restored, items["meta"])
 
     def _set_aside(self, step: int) -> None:
@@ -193,15 +233,17 @@ class Checkpointer:
 
     def _save_error(self, error: BaseException) -> CheckpointError:
         last_good = self._manager.latest_step()
-        kept = f"the last good one is step {last_good}" if last_good else "there is no earlier one"
+        kept = "there is no earlier one"
+        if last_good is not None:
+            kept = f"the last good one is step {last_good}"
         return CheckpointError(
-            f"a checkpoint could not be written to {self._directory} ({_first_line(error)}); {kept}. "
-            "Make room or fix the permissions, then run the same command again to continue"
+            f"a checkpoint could not be written to {self._directory} ({_first_line(error)}); "
+            f"{kept}. Make room or fix the permissions, then run the same command again to continue"
         )
 
 
 def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any], int]:
-    """Returns the newest checkpoint's parameters (NumPy), meta item and step, to use a trained model.
+    """Returns the newest checkpoint's parameters (NumPy), meta item and step, to use the model.
 
     Raises:
       FileNotFoundError: if `workdir` holds no checkpoint.
@@ -210,7 +252,8 @@ def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any
     directory = epath.Path(workdir) / DIRECTORY
     if not directory.exists():
         raise FileNotFoundError(
-            f"{directory} does not exist; --checkpoint takes the workdir of `python -m bertjax.train`"
+            f"{directory} does not exist; --checkpoint takes the workdir of a run of "
+            "`python -m bertjax.train`"
         )
     with ocp.CheckpointManager(
         directory, options=ocp.CheckpointManagerOptions(read_only=True)
@@ -219,16 +262,14 @@ def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any
         if step is None:
             raise FileNotFoundError(f"{directory} holds no complete checkpoint")
         try:
-            meta = _read_meta(m, step)
-            path = directory / str(step) / "params"
-            with ocp.PyTreeCheckpointer() as checkpointer:
-                saved = checkpointer.metadata(path).item_metadata.tree
-                as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
-                params = checkpointer.restore(path, restore_args=as_numpy)
-        except _STORAGE_ERRORS as error:
+            with _reading():
+                meta = _read_meta(m, step)
+                params = _read_params(directory / str(step) / "params")
+                _check_fingerprint("params", params, meta["fingerprints"])
+        except _UnreadableError as error:
             raise CheckpointError(
-                f"the checkpoint of step {step} in {directory} cannot be read "
-                f"({_first_line(error)}); resuming the run would fall back to the one before it"
+                f"the checkpoint of step {step} in {directory} cannot be read ({error}); "
+                "resuming the run would fall back to the one before it"
             ) from error
     return params, meta, step
 
@@ -236,6 +277,31 @@ def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any
 def _read_meta(manager: ocp.CheckpointManager, step: int) -> Mapping[str, Any]:
     items = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
     return items["meta"]
+
+
+def _read_params(path: epath.Path) -> state.Params:
+    if not path.exists():
+        raise FileNotFoundError(f"item {path.name!r} is missing")
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        saved = checkpointer.metadata(path).item_metadata.tree
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
+        return checkpointer.restore(path, restore_args=as_numpy)
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Raises _UnreadableError for what is wrong with a checkpoint, and nothing else."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError:
+        raise  # the device has no room; the checkpoint is not to blame
+    except _STORAGE_ERRORS as error:
+        raise _UnreadableError(_first_line(error)) from error
+    except Exception as error:
+        # orbax wraps whatever tensorstore raises for an array in a bare Exception.
+        if type(error) is not Exception:
+            raise
+        raise _UnreadableError(_first_line(error.__cause__ or error)) from error
 
 
 def _by_path(tree: Any) -> dict[str, Any]:
@@ -253,17 +319,13 @@ def _fingerprint(leaves: Sequence[jax.Array]) -> jax.Array:
     return jnp.stack(sums)
 
 
-def _fingerprints(train_state: state.TrainState) -> dict[str, list[int]]:
-    return {
-        name: [int(value) for value in jax.device_get(_fingerprint(jax.tree.leaves(tree)))]
-        for name, tree in (("params", train_state.params), ("opt_state", train_state.opt_state))
-    }
+def _fingerprint_of(tree: Any) -> list[int]:
+    return [int(value) for value in jax.device_get(_fingerprint(jax.tree.leaves(tree)))]
 
 
-def _check_fingerprints(train_state: state.TrainState, expected: Mapping[str, list[int]]) -> None:
-    for name, found in _fingerprints(train_state).items():
-        if found != list(expected[name]):
-            raise ValueError(f"the values of item {name!r} are not those that were saved")
+def _check_fingerprint(name: str, tree: Any, saved: Mapping[str, Sequence[int]]) -> None:
+    if _fingerprint_of(tree) != list(saved[name]):
+        raise ValueError(f"the values of item {name!r} are not those that were saved")
 
 
 def _first_line(error: BaseException) -> str:

@@ -170,7 +170,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns the changes between two configs in words: those a resumed run may make, and others."""
+    """Returns the changes between two configs: those that a resumed run may make, and others."""
     before, after = dict(flatten(old)), dict(flatten(new))
     allowed, refused = [], []
     for name in sorted(before.keys() | after.keys()):
@@ -220,6 +220,11 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         "data.shuffle_buffer_size": 1,
         "optimizer.clip_norm": 0,
         "schedule.peak_learning_rate": 0,
+        "model.vocab_size": 0,
+        "model.hidden_size": 1,
+        "model.num_hidden_layers": 1,
+        "model.num_attention_heads": 1,
+        "model.intermediate_size": 1,
     }
     for name, least in at_least.items():
         if options[name] < least:
@@ -227,14 +232,26 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
     if not 0 < options["pretraining.masked_lm_prob"] < 1:
         value = options["pretraining.masked_lm_prob"]
         yield f"config.pretraining.masked_lm_prob is {value}; it must be between 0 and 1"
+    for name in ("model.hidden_dropout_prob", "model.attention_probs_dropout_prob"):
+        if not 0 <= options[name] < 1:
+            yield f"config.{name} is {options[name]}; it must be in [0, 1)"
+    hidden_size, num_heads = options["model.hidden_size"], options["model.num_attention_heads"]
+    if hidden_size % max(num_heads, 1):
+        yield (
+            f"config.model.hidden_size is {hidden_size}; it must be a multiple of "
+            f"config.model.num_attention_heads, {num_heads}"
+        )
 
 
 def _batch_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    if not config.phases:
+        yield "config.phases is empty; it must hold at least one config.phase_config()"
     for name in sorted(config.phases):
         phase = config.phases[name]
         batch_size = phase.global_batch_size or config.global_batch_size
-        if phase.num_steps < 1:
-            yield f"config.phases.{name}.num_steps is {phase.num_steps}; it must be at least 1"
+        for option in ("num_steps", "max_seq_length"):
+            if phase[option] < 1:
+                yield f"config.phases.{name}.{option} is {phase[option]}; it must be at least 1"
         if batch_size % max(config.gradient_accumulation_steps, 1):
             yield (
                 f"the global_batch_size of config.phases.{name} is {batch_size}; it must be a "

@@ -1,6 +1,6 @@
 """Features of a checkpoint's encoder for other programs, one text per line of standard input.
 
-    python -m bertjax.encode --checkpoint=WORKDIR --layers=last4 --pooling=mean < lines.txt > features.npz
+python -m bertjax.encode --checkpoint=WORKDIR --layers=last4 --pooling=mean < lines.txt > features.npz
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def _encoder(model: inference.TrainedModel, layers: str, pooling: str) -> Any:
 def _define_flags() -> None:
     flags.DEFINE_string("checkpoint", None, "Workdir of a training run.", required=True)
     flags.DEFINE_enum("layers", "last", list(LAYERS), "Which layers' hidden states.")
-    flags.DEFINE_enum("pooling", "mean", POOLINGS, "How tokens become one vector; none: all tokens.")
+    flags.DEFINE_enum(
+        "pooling", "mean", POOLINGS, "How tokens become one vector; none: all tokens."
+    )
     flags.DEFINE_integer("batch_size", 32, "Texts at a time.", lower_bound=1)
 
 
@@ -114,7 +116,8 @@ def main(argv: list[str]) -> None:
     """Reads texts from standard input and writes an .npz archive to standard output."""
     del argv
     options = flags.FLAGS
-    texts = sys.stdin.read().splitlines()  # an empty line keeps its row: [CLS] [SEP]
+    # An empty line keeps its row: [CLS] [SEP]. str.splitlines would also break a line at U+2028.
+    texts = [line.removesuffix("\n") for line in sys.stdin]
     try:
         if not texts:
             raise ValueError("standard input holds no text; give one text per line")

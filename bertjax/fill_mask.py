@@ -1,6 +1,6 @@
 """A checkpoint fills [MASK] in the sentences it is given.
 
-    python -m bertjax.fill_mask --checkpoint=WORKDIR "The [MASK] statement is used to ..."
+python -m bertjax.fill_mask --checkpoint=WORKDIR "The [MASK] statement is used to ..."
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def fill_mask(
     batch = inference.single_segment_batch([tokens], model)
     positions = np.flatnonzero(batch["input_ids"][0] == model.vocabulary.mask_id)
     if not len(positions):
-        raise ValueError(f"there is no [MASK] in {text!r}; write [MASK] where a token is to be found")
+        raise ValueError(
+            f"there is no [MASK] in {text!r}; write [MASK] where a token is to be found"
+        )
     probabilities, ids = _best(model, num_candidates)(model.params, batch, positions[None])
     return [
         [
@@ -55,9 +57,9 @@ def _best(model: inference.TrainedModel, num_candidates: int) -> Any:
 
 def filled(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
     """Returns the text with every [MASK] replaced by its best token."""
-    for candidates in masks:
-        text = text.replace("[MASK]", candidates[0]["token"], 1)
-    return text
+    first, *others = text.split("[MASK]")
+    best = (candidates[0]["token"] for candidates in masks)
+    return first + "".join(token + part for token, part in zip(best, others, strict=True))
 
 
 def _define_flags() -> None:
@@ -75,7 +77,9 @@ def main(argv: list[str]) -> None:
         model = inference.load(options.checkpoint)
         for text in argv[1:]:
             masks = fill_mask(model, text, num_candidates=options.num_candidates)
-            print(json.dumps({"text": text, "masks": masks}) if options.json else _table(text, masks))
+            print(
+                json.dumps({"text": text, "masks": masks}) if options.json else _table(text, masks)
+            )
     except (ValueError, FileNotFoundError, checkpoint.CheckpointError) as error:
         sys.exit(f"bertjax: {error}")
 

@@ -122,7 +122,7 @@ class PretrainingJob:
     def identity(self) -> dict[str, Any]:
         manifests = {name: found.manifest for name, found in self.train_sets.items()}
         return {
-            "shards": {name: _digest(manifest.shards) for name, manifest in manifests.items()},
+            "manifests": {name: _digest(manifest) for name, manifest in manifests.items()},
             "tokenizer_sha256": next(
                 (manifest.tokenizer["sha256"] for manifest in manifests.values()), None
             ),
@@ -293,8 +293,8 @@ def _masking_options(
     )
 
 
-def _digest(shards: tuple[records.Shard, ...]) -> str:
-    return hashlib.sha256(repr(shards).encode()).hexdigest()
+def _digest(manifest: records.Manifest) -> str:
+    return hashlib.sha256(repr(manifest).encode()).hexdigest()
 
 
 def _phase_seed(seed: int, index: int) -> int:

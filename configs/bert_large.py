@@ -1,9 +1,9 @@
-"""BERT-large (Devlin et al. 2019): 24 layers of 1024, 340 M parameters, the paper's recipe.
+r"""BERT-large (Devlin et al. 2019): 24 layers of 1024, 340 M parameters, the paper's recipe.
 
 One run of 1,000,000 steps of 256 sequences: 128 tokens for 90% of the steps, then 512, the
 optimizer's state carried over and one learning-rate schedule over the whole (appendix A.2).
 
-Command:   python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \\
+Command:   python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \
                --config.data.train_dir='RECORDS_{max_seq_length}'
 Hardware:  a mesh of 16 devices (the paper: 16 Cloud TPUs); --config.mesh.data=-1 takes all.
 Time:      not yet measured.

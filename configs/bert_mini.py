@@ -1,9 +1,9 @@
-"""BERT-mini: 4 layers of 256, 11.2 M parameters, one of Google's 24 smaller BERTs.
+r"""BERT-mini: 4 layers of 256, 11.2 M parameters, one of Google's 24 smaller BERTs.
 
 Sizes: Turc et al. 2019 (arXiv:1908.08962). Recipe: the paper's for BERT-base, 128 tokens for 90% of
 the steps and then 512 in one run; Google's smaller models used it unchanged.
 
-Command:   python -m bertjax.train --config=configs/bert_mini.py --workdir=DIR \\
+Command:   python -m bertjax.train --config=configs/bert_mini.py --workdir=DIR \
                --config.data.train_dir='RECORDS_{max_seq_length}'
 Hardware:  any number of devices that divides 256.
 Time:      not yet measured.

@@ -2,9 +2,10 @@
 # From nothing to a trained encoder in ten minutes on two CPU cores: a corpus from the documentation
 # of the installed Python packages, a vocabulary, records, pretraining, a score, some filled masks.
 #
-#   bash launch/quickstart.sh [extra options of bertjax.train, such as --config.phases.phase1.num_steps=100]
+#   bash launch/quickstart.sh
 #
 # QUICKSTART_DIR (default: quickstart) takes everything that is written. A second call continues.
+# QUICKSTART_OPTIONS are more options of bertjax.train: "--config.phases.phase1.num_steps=100".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=${QUICKSTART_DIR:-quickstart}
@@ -31,7 +32,7 @@ for split in train heldout; do
 done
 
 step python -m bertjax.train --config=configs/quickstart.py --workdir="$dir/run" \
-  --config.data.train_dir="$dir/train" --config.data.eval_dir="$dir/heldout" "$@"
+  --config.data.train_dir="$dir/train" --config.data.eval_dir="$dir/heldout" ${QUICKSTART_OPTIONS:-}
 
 step python -m bertjax.evaluate --checkpoint="$dir/run" --data="$dir/heldout"
 

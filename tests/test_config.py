@@ -1,0 +1,243 @@
+"""Claims about options, recipes and what makes a config wrong."""
+
+import importlib
+import pathlib
+import re
+import sys
+
+import ml_collections
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from bertjax import config as config_lib
+from bertjax import jobs, optim, sharding
+from bertjax.models import encoder, layers
+from bertjax.tasks import pretraining
+
+RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"))
+
+
+def usable_config():
+    config = config_lib.default_config()
+    config.data.train_dir = "records"
+    return config
+
+
+def fault_lines(config):
+    with pytest.raises(ValueError, match="the config cannot be used") as caught:
+        config_lib.validate(config)
+    return str(caught.value).splitlines()[1:]
+
+
+def command_line(monkeypatch, recipe, *arguments):
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", None, lock_config=True, flag_values=values)
+    arguments = ["program", f"--config={recipe}", *arguments]
+    monkeypatch.setattr(sys, "argv", arguments)  # where ml_collections looks too
+    values(sys.argv)
+    return values.config
+
+
+def test_the_defaults_with_records_are_valid():
+    config_lib.validate(usable_config())
+
+
+FAULTS = {
+    "task": "pretrainig",
+    "pretraining.pair_loss": "sop",
+    "pretraining.masking": "whole_word",
+    "pretraining.masked_lm_prob": 0.0,
+    "data.source": "record",
+    "data.max_streams": 0,
+    "data.shuffle_buffer_size": 0,
+    "optimizer.name": "adam",
+    "optimizer.clip_norm": -1.0,
+    "schedule.name": "cosine",
+    "schedule.peak_learning_rate": -1e-4,
+    "schedule.warmup_steps": -1,
+    "sharding": "fdsp",
+    "prng_impl": "philox",
+    "model.dtype": "float16",
+    "model.remat": "all",
+    "model.hidden_act": "swish",
+    "model.hidden_size": 100,  # not a multiple of the 12 heads
+    "model.num_hidden_layers": 0,
+    "model.hidden_dropout_prob": 1.0,
+    "checkpoint.save_every_steps": 0,
+    "checkpoint.keep_last": 0,
+    "evaluation.every_steps": 0,
+    "evaluation.global_batch_size": 0,
+    "log_every_steps": 0,
+    "max_skipped_steps": 0,
+    "phases.phase1.num_steps": 0,
+    "phases.phase1.max_seq_length": 513,  # more than model.max_position_embeddings
+}
+
+
+def test_every_fault_is_reported_at_once_by_the_full_name_of_its_option():
+    config = usable_config()
+    config.update_from_flattened_dict(FAULTS)
+    lines = fault_lines(config)
+    assert len(lines) == len(FAULTS)
+    for name, value in FAULTS.items():
+        (line,) = (line for line in lines if line.strip().startswith(f"config.{name} is "))
+        assert str(value) in line
+
+
+@pytest.mark.parametrize(("name", "value"), FAULTS.items(), ids=str)
+def test_one_fault_is_reported_alone(name, value):
+    config = usable_config()
+    config.update_from_flattened_dict({name: value})
+    (line,) = fault_lines(config)
+    assert f"config.{name}" in line
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    config = usable_config()
+    config.sharding = "fdsp"
+    (line,) = fault_lines(config)
+    assert "known are data_parallel, fsdp, tensor, fsdp_tensor" in line
+
+
+def test_a_batch_that_micro_batches_cannot_divide_is_a_fault_of_that_phase():
+    config = usable_config()
+    config.gradient_accumulation_steps = 4
+    with config.phases.unlocked():
+        config.phases.phase2 = config_lib.phase_config()
+    config.phases.phase2.global_batch_size = 30
+    (line,) = fault_lines(config)
+    assert "config.phases.phase2 is 30" in line and "gradient_accumulation_steps, 4" in line
+
+
+@pytest.mark.parametrize(
+    ("source", "named"), [("records", "config.data.train_dir"), ("synthetic", "vocab_size")]
+)
+def test_a_source_without_what_it_needs_is_a_fault(source, named):
+    config = config_lib.default_config()
+    config.data.source = source
+    (line,) = fault_lines(config)
+    assert named in line
+
+
+def test_a_config_without_phases_is_a_fault():
+    config = usable_config()
+    with config.unlocked():
+        config.phases = ml_collections.ConfigDict()
+    assert "config.phases is empty" in fault_lines(config)[0]
+
+
+def test_an_unknown_option_is_an_error_with_a_suggestion():
+    config = config_lib.default_config()
+    with pytest.raises(AttributeError, match='Did you mean "global_batch_size"'):
+        config.global_batchsize = 512
+    with pytest.raises(AttributeError, match='Did you mean "warmup_steps"'):
+        config.schedule.warmup_step = 1
+
+
+# ml_collections loads the recipe with what Python 3.15 will drop.
+@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+def test_an_unknown_option_on_the_command_line_is_an_error_with_a_suggestion(monkeypatch):
+    recipe = next(path for path in RECIPES if path.stem == "smoke")
+    config = command_line(monkeypatch, recipe, "--config.model.hidden_size=32", "--config.seed=5")
+    assert (config.model.hidden_size, config.seed) == (32, 5)
+    with pytest.raises(AttributeError, match='Did you mean "hidden_size"'):
+        command_line(monkeypatch, recipe, "--config.model.hiden_size=32")
+
+
+def test_differences_sorts_what_a_resume_may_change_from_what_it_may_not():
+    old, new = config_lib.default_config(), config_lib.default_config()
+    new.mesh.data = 8
+    new.checkpoint.keep_last = 5
+    new.model.remat = "full"
+    new.data.eval_dir = "heldout"
+    new.seed = 1
+    new.model.hidden_size = 64
+    new.data.source = "synthetic"
+    new.schedule.peak_learning_rate = 1e-3
+    allowed, refused = config_lib.differences(old.to_dict(), new)
+    assert allowed == [
+        "config.checkpoint.keep_last: was 3, is 5",
+        "config.data.eval_dir: was '', is 'heldout'",
+        "config.mesh.data: was -1, is 8",
+        "config.model.remat: was 'none', is 'full'",
+    ]
+    assert refused == [
+        "config.data.source: was 'records', is 'synthetic'",
+        "config.model.hidden_size: was 768, is 64",
+        "config.schedule.peak_learning_rate: was 0.0001, is 0.001",
+        "config.seed: was 0, is 1",
+    ]
+
+
+def test_a_config_does_not_differ_from_its_copy_in_a_checkpoint():
+    config = config_lib.default_config()
+    assert config_lib.differences(config.to_dict(), config) == ([], [])
+
+
+def test_an_added_phase_is_a_refused_difference():
+    old, new = config_lib.default_config(), config_lib.default_config()
+    with new.phases.unlocked():
+        new.phases.phase2 = config_lib.phase_config()
+    allowed, refused = config_lib.differences(old, new)
+    assert not allowed
+    assert "config.phases.phase2.num_steps: was 'not set', is 1000000" in refused
+
+
+def test_all_recipes_are_found():
+    sizes = {f"bert_{size}" for size in ("tiny", "mini", "small", "medium", "base", "large")}
+    assert {path.stem for path in RECIPES} >= sizes | {"quickstart", "smoke"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_is_valid_and_says_command_hardware_time_and_result(path):
+    recipe = importlib.import_module(f"configs.{path.stem}")
+    config = recipe.get_config()
+    assert config.is_locked
+    config.data.train_dir = config.data.train_dir or "records"
+    config_lib.validate(config)
+    for word in ("Command", "Hardware", "Time", "Result"):
+        assert re.search(rf"^{word}: +\S", recipe.__doc__, re.MULTILINE), word
+    assert f"--config=configs/{path.name}" in recipe.__doc__
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_base_and_large_carry_the_papers_recipe(size):
+    config = importlib.import_module(f"configs.bert_{size}").get_config()
+    config.data.train_dir = "records"
+    first, second = jobs.phases(config)
+    assert (first.num_steps, first.max_seq_length) == (900_000, 128)
+    assert (second.num_steps, second.max_seq_length) == (100_000, 512)
+    assert first.global_batch_size == second.global_batch_size == 256
+    assert second.first_step == 900_000 and second.end_step == 1_000_000
+    assert config.optimizer.to_dict() == {
+        "name": "adamw", "beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01,
+        "clip_norm": 1.0, "bias_correction": True,
+    }  # fmt: skip
+    assert config.schedule.to_dict() == {
+        "name": "linear", "peak_learning_rate": 1e-4, "warmup_steps": 10_000,
+    }  # fmt: skip
+    assert config.model.hidden_dropout_prob == config.model.attention_probs_dropout_prob == 0.1
+    assert config.mesh.data == {"base": 4, "large": 16}[size]
+
+
+@pytest.mark.parametrize(
+    ("option", "table"),
+    [
+        ("task", jobs.JOBS),
+        ("pretraining.pair_loss", pretraining.PAIR_LOSSES),
+        ("optimizer.name", optim.OPTIMIZERS),
+        ("schedule.name", optim.SCHEDULES),
+        ("sharding", sharding.RULES),
+        ("model.hidden_act", layers.ACTIVATIONS),
+        ("model.remat", {"none": None} | encoder.REMAT_POLICIES),
+    ],
+)
+def test_the_choices_of_an_option_are_the_keys_of_its_table(option, table):
+    assert set(config_lib.CHOICES[option]) == set(table)
+
+
+def test_every_option_with_choices_is_an_option():
+    options = dict(config_lib.flatten(config_lib.default_config()))
+    for name, known in config_lib.CHOICES.items():
+        assert options[name] in known

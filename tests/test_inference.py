@@ -1,0 +1,305 @@
+"""Claims about what is done with a trained checkpoint: scoring it, filling masks, taking features."""
+
+import collections
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import checkpoint, encode, evaluate, fill_mask, inference, jobs, state, train
+from bertjax.data import records, tokenizer
+from configs import smoke
+from tests import small_records
+
+ROOT = pathlib.Path(__file__).parents[1]
+MAX_LENGTH = 40
+HELD_OUT = (13, 10)
+WEIRD_LINES = ["w1 w2 w3", "", "w4\x0cw5\u2028w6", "w7 w8 w9 w10 w11"]
+
+
+def use_devices(monkeypatch, count):
+    devices = jax.local_devices()[:count]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """Four layers of 32 after a few steps, with a high learning rate so that it prefers tokens."""
+    root = tmp_path_factory.mktemp("inference")
+    small_records.write(root / "train")
+    small_records.write(root / "heldout", counts=HELD_OUT, seed=1)
+    config = smoke.get_config()
+    config.data.source = "records"
+    config.data.train_dir = str(root / "train")
+    config.model.update(vocab_size=0, hidden_size=32, num_hidden_layers=4, intermediate_size=64)
+    config.model.max_position_embeddings = MAX_LENGTH
+    config.global_batch_size = 8
+    config.phases.phase1.update(num_steps=6, max_seq_length=16)
+    config.schedule.update(peak_learning_rate=1e-2, warmup_steps=2)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_devices(monkeypatch, 1)
+        train.train(config, root / "run")
+    return root / "run"
+
+
+@pytest.fixture(scope="module")
+def held_out(workdir):
+    return workdir.parent / "heldout"
+
+
+@pytest.fixture(scope="module")
+def model(workdir):
+    return inference.load(workdir)
+
+
+def all_at_once(directory):
+    """Every example of a record directory in one batch, read without `streams`."""
+    tf = records.import_tensorflow()
+    record_set = records.open(directory)
+    serialized = list(tf.data.TFRecordDataset(record_set.shard_paths).as_numpy_iterator())
+    parsed = records.parse_batch(serialized, record_set.manifest)
+    batch = {name: np.asarray(values) for name, values in parsed.items()}
+    return batch | {"example_weights": np.ones(len(serialized), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def expected_scores(workdir, held_out):
+    params, meta, _ = checkpoint.load_params(workdir)
+    task = jobs.pretraining_task(jobs.config_of(meta))
+    graphdef, _ = state.abstract_model(task)
+    batch = all_at_once(held_out)
+    means = jax.jit(lambda p, b: task.loss(state.merge(graphdef, p), b, key=None))(params, batch)
+    assert float(means["nsp_loss"].weight) == sum(HELD_OUT)
+    scores = {name: mean.value() for name, mean in means.items()}
+    return scores | {"mlm_perplexity": np.exp(scores["mlm_loss"])}
+
+
+@pytest.mark.parametrize(
+    ("devices", "batch_size"), [(1, 1), (1, 5), (1, 23), (1, 64), (8, 3), (8, 16)]
+)
+def test_every_example_counts_once_in_any_batch_size_on_any_number_of_devices(
+    workdir, held_out, expected_scores, monkeypatch, devices, batch_size
+):
+    use_devices(monkeypatch, devices)
+    scores = evaluate.evaluate_checkpoint(str(workdir), str(held_out), batch_size=batch_size)
+    assert scores.pop("step") == 6
+    assert scores.pop("examples") == sum(HELD_OUT)
+    assert scores == pytest.approx(expected_scores, rel=1e-5)
+
+
+def test_chance_levels_equal_a_direct_count(workdir, held_out, monkeypatch):
+    use_devices(monkeypatch, 1)
+    scores = evaluate.evaluate_checkpoint(str(workdir), str(held_out), batch_size=8, chance=True)
+    batch = all_at_once(held_out)
+    counts = collections.Counter(batch["masked_lm_ids"][batch["masked_lm_weights"] > 0].tolist())
+    shares = np.array(list(counts.values())) / sum(counts.values())
+    assert scores["unigram_entropy"] == pytest.approx(-(shares * np.log(shares)).sum())
+    assert scores["most_frequent_token_accuracy"] == pytest.approx(shares.max())
+
+
+def test_max_batches_limits_what_is_read(held_out):
+    record_set = records.open(held_out)
+    config = smoke.get_config()
+    mesh = train.sharding.make_mesh(jax.devices()[:1], data=1)
+
+    def count_rows(_, batch):
+        return {"rows": evaluate.metrics.Mean(batch["example_weights"].sum(), np.float32(1))}
+
+    for max_batches, rows in ((0, 23), (2, 16), (9, 23)):
+        batches = jobs.record_batches(record_set, config.pretraining, batch_size=8)
+        found = {"rows": 0.0}
+        for batch in evaluate.itertools.islice(batches, max_batches or None):
+            found["rows"] += float(count_rows(None, batch)["rows"].total)
+        scores = evaluate.evaluate(
+            count_rows,
+            {},
+            jobs.record_batches(record_set, config.pretraining, batch_size=8),
+            mesh=mesh,
+            global_batch_size=8,
+            max_batches=max_batches,
+        )
+        assert found["rows"] == rows
+        assert scores["rows"] == rows / max(1, -(-rows // 8))
+
+
+def test_records_of_another_vocabulary_are_not_evaluated(workdir, tmp_path):
+    other = small_records.write(tmp_path / "other", words=[f"v{n}" for n in range(90)])
+    with pytest.raises(ValueError, match="its vocabulary has sha256"):
+        evaluate.evaluate_checkpoint(str(workdir), str(other), batch_size=8)
+
+
+def test_records_too_long_for_the_model_are_not_evaluated(workdir, tmp_path):
+    longer = small_records.write(tmp_path / "longer", max_seq_length=48, counts=(16,))
+    with pytest.raises(ValueError, match="48"):
+        evaluate.evaluate_checkpoint(str(workdir), str(longer), batch_size=16)
+
+
+def test_candidates_are_the_likeliest_tokens_in_order(model):
+    (candidates,) = fill_mask.fill_mask(model, "w1 w2 [MASK] w3")
+    (everything,) = fill_mask.fill_mask(model, "w1 w2 [MASK] w3", num_candidates=95)
+    probabilities = [candidate["probability"] for candidate in everything]
+    assert len(candidates) == 5 and candidates == everything[:5]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+    assert {candidate["token"] for candidate in everything} == set(model.vocabulary.vocabulary)
+
+
+def test_candidates_are_those_of_the_masked_position(model):
+    text = "w1 [MASK] w2 w3 [MASK]"
+    masks = fill_mask.fill_mask(model, text, num_candidates=95)
+    vocabulary = model.vocabulary
+    ids = np.array([[2, vocabulary.encode("w1")[0], 4, *vocabulary.encode("w2 w3"), 4, 3]])
+    module = inference.merge(model, model.params)
+    ids = ids.astype(np.int32)
+    hidden = module.encoder(ids, np.ones_like(ids), np.zeros_like(ids))
+    logits = module.mlm_logits(hidden, np.array([[2, 5]]))
+    expected = np.asarray(jax.nn.softmax(logits[0], axis=-1))
+    assert len(masks) == 2
+    for row, candidates in zip(expected, masks, strict=True):
+        for candidate in candidates:
+            token_id = vocabulary.vocabulary.index(candidate["token"])
+            assert candidate["probability"] == pytest.approx(float(row[token_id]), rel=1e-4)
+
+
+def test_the_filled_text_holds_the_best_token_of_each_mask():
+    masks = [[{"token": "[MASK]"}, {"token": "b"}], [{"token": "c"}]]
+    assert fill_mask.filled("x [MASK] y [MASK].", masks) == "x [MASK] y c."
+
+
+def test_case_counts_only_in_a_cased_vocabulary(model):
+    def best(vocabulary, text):
+        chosen = dataclasses.replace(model, vocabulary=vocabulary)
+        return fill_mask.fill_mask(chosen, text)
+
+    uncased = model.vocabulary
+    assert best(uncased, "W1 [MASK] w2") == best(uncased, "w1 [MASK] w2")
+    cased = tokenizer.WordPieceTokenizer(
+        [*small_records.SPECIALS, "W1", *small_records.WORDS[1:]], lowercase=False
+    )
+    assert best(cased, "W1 [MASK] w2") != best(cased, "w1 [MASK] w2")
+
+
+def test_a_text_without_a_mask_is_an_error(model):
+    with pytest.raises(ValueError, match=r"there is no \[MASK\] in 'w1 w2'"):
+        fill_mask.fill_mask(model, "w1 w2")
+
+
+def test_a_text_longer_than_the_model_reads_is_an_error_at_the_first_token_too_many(model):
+    words = " ".join(["w1"] * (MAX_LENGTH - 3))
+    assert len(fill_mask.fill_mask(model, f"[MASK] {words}")) == 1
+    with pytest.raises(ValueError, match="a text has 41 tokens .* at most 40"):
+        fill_mask.fill_mask(model, f"[MASK] w1 {words}")
+
+
+def test_a_synthetic_run_has_no_vocabulary_to_read_text_with(workdir, tmp_path):
+    (tmp_path / checkpoint.DIRECTORY).symlink_to(workdir / checkpoint.DIRECTORY)
+    with pytest.raises(FileNotFoundError, match="has no vocabulary to read text with"):
+        inference.load(tmp_path)
+
+
+TEXTS = ["w1 w2 w3", " ".join(f"w{n}" for n in range(30)), "", "w5", "w7 w8", "w3 w2 w1"]
+
+
+@pytest.mark.parametrize("pooling", encode.POOLINGS)
+def test_features_do_not_depend_on_the_batch_nor_on_padding(model, pooling):
+    together = encode.encode(model, TEXTS, pooling=pooling, batch_size=4)
+    alone = [encode.encode(model, [text], pooling=pooling) for text in TEXTS]
+    expected = np.concatenate([one["features"] for one in alone])
+    np.testing.assert_allclose(together["features"], expected, atol=1e-5)
+    lengths = [1 + len(text.split()) + 1 for text in TEXTS]
+    assert together["lengths"].tolist() == lengths
+    differences = np.abs(expected[:, None] - expected[None]).max(axis=-1)
+    assert (differences + np.eye(len(expected)) > 1e-2).all()  # so that the order is seen
+
+
+def test_none_pooling_gives_each_token_a_row_and_the_others_pool_these_rows(model):
+    tokens = encode.encode(model, TEXTS, pooling="none")
+    cls, mean = (encode.encode(model, TEXTS, pooling=name)["features"] for name in ("cls", "mean"))
+    assert tokens["features"].shape == (tokens["lengths"].sum(), 32)
+    assert tokens["features"].dtype == cls.dtype == mean.dtype == np.float32
+    assert cls.shape == mean.shape == (len(TEXTS), 32)
+    for row, text in enumerate(TEXTS):
+        start = tokens["offsets"][row]
+        rows = slice(start, start + tokens["lengths"][row])
+        assert tokens["input_ids"][rows].tolist() == [2, *model.vocabulary.encode(text), 3]
+        np.testing.assert_allclose(cls[row], tokens["features"][start], atol=1e-5)
+        np.testing.assert_allclose(mean[row], tokens["features"][rows].mean(axis=0), atol=1e-5)
+
+
+def test_layers_are_those_that_their_names_say(model):
+    ids = np.array([[2, 6, 7, 3]], np.int32)
+    encoder = inference.merge(model, model.params).encoder
+    states = encoder.hidden_states(ids, np.ones_like(ids), np.zeros_like(ids))
+    states = [np.asarray(hidden[0]) for hidden in states]
+    text = model.vocabulary.decode(ids[0, 1:3].tolist())
+    expected = {
+        "last": states[4],
+        "second_to_last": states[3],
+        "last4": np.concatenate(states[1:], axis=-1),
+        "sum4": states[1] + states[2] + states[3] + states[4],
+        "embeddings": states[0],
+    }
+    assert set(expected) == set(encode.LAYERS) == set(encode.LAYERS_NEEDED)
+    for layers, wanted in expected.items():
+        found = encode.encode(model, [text], layers=layers, pooling="none")["features"]
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_a_model_with_too_few_layers_has_no_last_four(model):
+    module = inference.merge(model, model.params)
+    module.encoder.layers = type(module.encoder.layers)(list(module.encoder.layers)[:3])
+    graphdef, params = state.split(module)
+    shallow = dataclasses.replace(model, graphdef=graphdef, params=params)
+    for layers in ("last4", "sum4"):
+        with pytest.raises(ValueError, match=f"--layers={layers} needs 4 layers; the model has 3"):
+            encode.encode(shallow, ["w1"], layers=layers)
+    assert encode.encode(shallow, ["w1"], layers="second_to_last")["features"].shape == (1, 32)
+
+
+@pytest.mark.parametrize("wrong", [{"layers": "first"}, {"pooling": "max"}])
+def test_an_unknown_option_lists_the_known_ones(model, wrong):
+    with pytest.raises(ValueError, match="known are last, second_to_last, .* cls, mean, none"):
+        encode.encode(model, ["w1"], **wrong)
+
+
+def test_the_command_lines_write_json_and_npz(model, workdir, held_out):
+    """All three at once: most of their time is the import."""
+
+    def start(name, *arguments, stdin=subprocess.DEVNULL):
+        command = [sys.executable, "-m", f"bertjax.{name}", f"--checkpoint={workdir}", *arguments]
+        return subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1"},
+            stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    texts = ["w1 [MASK] w2", '"[MASK]" [MASK]']
+    runs = [
+        start("encode", "--pooling=cls", "--layers=last4", stdin=subprocess.PIPE),
+        start("fill_mask", "--json", "--num_candidates=2", *texts),
+        start("evaluate", "--json", f"--data={held_out}"),
+    ]
+    lines = "\n".join(WEIRD_LINES).encode() + b"\n"
+    outputs = [runs[0].communicate(lines), *(run.communicate() for run in runs[1:])]
+    assert [run.returncode for run in runs] == [0, 0, 0], outputs
+
+    with np.load(io.BytesIO(outputs[0][0])) as archive:
+        wanted = encode.encode(model, WEIRD_LINES, pooling="cls", layers="last4")
+        assert archive["features"].shape == (4, 4 * 32)
+        np.testing.assert_allclose(archive["features"], wanted["features"], atol=1e-5)
+        np.testing.assert_array_equal(archive["lengths"], wanted["lengths"])
+    answers = [json.loads(line) for line in outputs[1][0].splitlines()]
+    assert [answer["text"] for answer in answers] == texts
+    assert [[len(mask) for mask in answer["masks"]] for answer in answers] == [[2], [2, 2]]
+    expected = fill_mask.fill_mask(model, texts[0], num_candidates=2)
+    found = answers[0]["masks"]
+    assert [c["token"] for c in found[0]] == [c["token"] for c in expected[0]]
+    scores = json.loads(outputs[2][0])
+    assert scores["examples"] == sum(HELD_OUT) and scores["mlm_loss"] > 0
+    assert 0 < scores["unigram_entropy"] < np.log(90)

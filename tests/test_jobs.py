@@ -1,0 +1,244 @@
+"""Claims about what a config and its records are joined into, and which pairs are refused."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bertjax import config as config_lib
+from bertjax import jobs
+from bertjax.data import records
+from tests import small_records
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    """Records of two lengths with one vocabulary, and of one length with another."""
+    root = tmp_path_factory.mktemp("jobs")
+    for length in (16, 32):
+        small_records.write(root / f"records_{length}", max_seq_length=length, seed=length)
+    small_records.write(root / "other_words", words=[f"v{n}" for n in range(90)])
+    return root
+
+
+def change_manifest(source, target, **changes):
+    """Copies a record directory with some fields of its manifest changed."""
+    target.mkdir()
+    for path in source.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    fields = json.loads((target / records.MANIFEST_FILE).read_text()) | changes
+    (target / records.MANIFEST_FILE).write_text(json.dumps(fields))
+    return target
+
+
+def make_config(directories, train="records_{max_seq_length}", **changes):
+    config = config_lib.default_config()
+    config.data.train_dir = str(directories / train)
+    config.model.dtype = "float32"
+    config.global_batch_size = 8
+    config.phases.phase1.num_steps = 6
+    config.phases.phase1.max_seq_length = 16
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+def with_second_phase(config, *, num_steps=4, max_seq_length=32, global_batch_size=4):
+    with config.phases.unlocked():
+        config.phases.phase2 = config_lib.phase_config()
+    config.phases.phase2.num_steps = num_steps
+    config.phases.phase2.max_seq_length = max_seq_length
+    config.phases.phase2.global_batch_size = global_batch_size
+    return config
+
+
+def test_phases_follow_each_other_and_fill_in_the_batch_size():
+    config = with_second_phase(config_lib.default_config(), num_steps=5)
+    config.phases.phase1.num_steps = 7
+    assert jobs.phases(config) == (
+        jobs.Phase("phase1", 0, 7, 256, 128),
+        jobs.Phase("phase2", 7, 5, 4, 32),
+    )
+    assert [phase.end_step for phase in jobs.phases(config)] == [7, 12]
+
+
+def test_each_phase_reads_the_records_of_its_length(directories):
+    job = jobs.open_pretraining(with_second_phase(make_config(directories)))
+    for phase, length, batch_size in zip(job.phases, (16, 32), (8, 4), strict=True):
+        batch = next(job.train_batches(phase, start_step=phase.first_step, rows=None))
+        assert batch["input_ids"].shape == (batch_size, length)
+        assert job.train_sets[phase.name].directory.name == f"records_{length}"
+        assert job.chance_loss(phase) == ("mlm_loss", pytest.approx(np.log(90)))
+    assert job.train_flops(job.phases[0]) != job.train_flops(job.phases[1])
+    assert isinstance(job, jobs.Job)
+
+
+def test_a_phase_counts_its_batches_from_its_own_first_step(directories):
+    job = jobs.open_pretraining(with_second_phase(make_config(directories)))
+    second = job.phases[1]
+    from_start = job.train_batches(second, start_step=second.first_step, rows=None)
+    next(from_start)
+    resumed = next(job.train_batches(second, start_step=second.first_step + 1, rows=None))
+    np.testing.assert_array_equal(next(from_start)["record_positions"], resumed["record_positions"])
+
+
+def test_two_phases_over_the_same_records_see_them_in_other_orders(directories):
+    config = with_second_phase(
+        make_config(directories, "records_16"), max_seq_length=16, global_batch_size=8
+    )
+    job = jobs.open_pretraining(config)
+    first, second = (
+        next(job.train_batches(phase, start_step=phase.first_step, rows=None))["record_positions"]
+        for phase in job.phases
+    )
+    assert first.tolist() != second.tolist()
+
+
+def test_the_vocabulary_size_comes_from_the_records_and_leaves_the_config_given_alone(directories):
+    config = make_config(directories)
+    job = jobs.open_pretraining(config)
+    assert job.config.model.vocab_size == 95
+    assert config.model.vocab_size == 0
+    larger = jobs.open_pretraining(make_config(directories, **{"model.vocab_size": 128}))
+    assert larger.config.model.vocab_size == 128
+
+
+def test_a_model_with_fewer_entries_than_the_vocabulary_is_refused(directories):
+    config = make_config(directories, **{"model.vocab_size": 94})
+    with pytest.raises(ValueError, match=r"config.model.vocab_size is 94.* has 95 entries"):
+        jobs.open_pretraining(config)
+
+
+def test_phases_with_different_vocabularies_are_refused(directories, tmp_path):
+    (tmp_path / "16").symlink_to(directories / "other_words")
+    (tmp_path / "32").symlink_to(directories / "records_32")
+    config = with_second_phase(make_config(directories))
+    config.data.train_dir = str(tmp_path / "{max_seq_length}")
+    with pytest.raises(ValueError, match="its vocabulary has sha256"):
+        jobs.open_pretraining(config)
+
+
+def test_held_out_records_of_another_vocabulary_are_refused(directories):
+    config = make_config(directories, **{"data.eval_dir": str(directories / "other_words")})
+    with pytest.raises(ValueError, match=r"other_words cannot be used(.|\n)*vocabulary has sha256"):
+        jobs.open_pretraining(config)
+
+
+def test_records_of_another_length_are_refused(directories):
+    config = make_config(directories, "records_16", **{"phases.phase1.max_seq_length": 32})
+    with pytest.raises(ValueError, match="max_seq_length is 16, the run wants 32"):
+        jobs.open_pretraining(config)
+
+
+def test_records_without_pair_labels_are_refused_for_next_sentence_prediction(
+    directories, tmp_path
+):
+    source = directories / "records_16"
+    plain = change_manifest(source, tmp_path / "plain", pair_objective="none")
+    with pytest.raises(ValueError, match="the run wants 'nsp'"):
+        jobs.open_pretraining(make_config(directories, str(plain)))
+    config = make_config(directories, str(plain), **{"pretraining.pair_loss": "none"})
+    assert set(jobs.open_pretraining(config).task.objectives) == {"mlm_loss"}
+
+
+def test_static_records_for_a_dynamic_run_and_the_reverse_are_refused(directories, tmp_path):
+    config = make_config(directories, **{"pretraining.masking": "dynamic"})
+    with pytest.raises(ValueError, match="built with --masking=static: set --config.pretraining"):
+        jobs.open_pretraining(config)
+    source = directories / "records_16"
+    dynamic = change_manifest(source, tmp_path / "dynamic", max_predictions_per_seq=0)
+    with pytest.raises(ValueError, match="built with --masking=dynamic"):
+        jobs.open_pretraining(make_config(directories, str(dynamic)))
+
+
+def test_dynamic_masks_are_drawn_anew_at_every_step_and_the_same_way_again(directories, tmp_path):
+    source = directories / "records_16"
+    dynamic = change_manifest(source, tmp_path / "dynamic", max_predictions_per_seq=0)
+    config = make_config(directories, str(dynamic), **{"pretraining.masking": "dynamic"})
+    job = jobs.open_pretraining(config)
+
+    def batch(step):
+        return next(job.train_batches(job.phases[0], start_step=step, rows=None))
+
+    first, again, other = batch(0), batch(0), batch(1)
+    assert first["masked_lm_positions"].shape == (8, 3)  # 15% of 16, rounded up
+    assert first["masked_lm_positions"].tolist() == again["masked_lm_positions"].tolist()
+    assert first["masked_lm_positions"].tolist() != other["masked_lm_positions"].tolist()
+    assert (first["input_ids"] == 4).any()  # [MASK]
+
+
+def test_a_run_without_held_out_records_has_no_evaluation(directories):
+    job = jobs.open_pretraining(make_config(directories))
+    assert not job.has_evaluation
+    with pytest.raises(ValueError, match="config.data.eval_dir is empty"):
+        job.evaluation_batches(batch_size=8, rows=None)
+
+
+def test_held_out_records_have_the_length_of_the_last_phase(directories):
+    held_out = {"data.eval_dir": str(directories / "records_{max_seq_length}")}
+    job = jobs.open_pretraining(with_second_phase(make_config(directories, **held_out)))
+    assert job.has_evaluation
+    batch = next(job.evaluation_batches(batch_size=8, rows=None))
+    assert batch["input_ids"].shape == (8, 32)
+
+
+def test_a_missing_directory_is_named_with_the_program_that_makes_it(directories):
+    with pytest.raises(FileNotFoundError, match=r"nowhere/manifest.json.*data_pipelines.build"):
+        jobs.open_pretraining(make_config(directories, "nowhere"))
+
+
+def test_identity_tells_other_records_apart_and_knows_the_same_again(directories):
+    def identity(train):
+        return jobs.open_pretraining(make_config(directories, train)).identity()
+
+    same, other = identity("records_16"), identity("other_words")
+    assert same == identity("records_16")
+    assert json.loads(json.dumps(same)) == same
+    assert same["tokenizer_sha256"] != other["tokenizer_sha256"]
+    assert same != other
+
+
+def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation(tmp_path):
+    config = config_lib.default_config()
+    config.update_from_flattened_dict({"data.source": "synthetic", "model.vocab_size": 50})
+    job = jobs.open_pretraining(config)
+    phase = job.phases[0]
+    batch = next(job.train_batches(phase, start_step=0, rows=range(4)))
+    assert batch["input_ids"].shape == (4, 128) and batch["input_ids"].max() < 50
+    assert batch["masked_lm_positions"].shape == (4, 20)
+    assert job.chance_loss(phase) is None and not job.has_evaluation
+    assert job.identity()["tokenizer_sha256"] is None
+    job.save_vocabulary(tmp_path / "vocabulary")
+    assert not (tmp_path / "vocabulary").exists()
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "tensorflow":
+            raise ImportError("tensorflow is not here")
+
+sys.meta_path.insert(0, Blocked())
+import bertjax.models
+from bertjax import train
+from configs import smoke
+
+run = train.prepare(smoke.get_config(), sys.argv[1])
+phase, facts, batch = next(train.remaining_batches(run, 0))
+print(batch["input_ids"].shape, "tensorflow" in sys.modules)
+"""
+
+
+def test_models_and_synthetic_training_need_no_tensorflow(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW, str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split("\n")[0] == "(32, 64) False"

@@ -1,0 +1,253 @@
+"""Whole runs in this process: phases, resuming, what is written, and what bad input ends in."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import checkpoint, jobs, monitor, preemption, train
+from bertjax.data import records, streams
+from configs import smoke
+from tests import small_records
+
+
+def make_config(train_dir, **changes):
+    """One layer of 32 on small records: 8 steps of 8 sequences on one device."""
+    config = smoke.get_config()
+    config.data.source = "records"
+    config.data.train_dir = str(train_dir)
+    config.model.update(vocab_size=0, hidden_size=32, num_hidden_layers=1, intermediate_size=64)
+    config.model.hidden_dropout_prob = 0.1
+    config.global_batch_size = 8
+    config.phases.phase1.update(num_steps=8, max_seq_length=16)
+    config.schedule.warmup_steps = 3
+    config.evaluation.update(global_batch_size=8, every_steps=4)
+    config.log_every_steps = 1
+    with config.unlocked():
+        config.update_from_flattened_dict(changes)
+    return config
+
+
+@pytest.fixture(scope="module")
+def record_root(tmp_path_factory):
+    """Records of 16 and of 24 tokens, and held-out ones of 24."""
+    root = tmp_path_factory.mktemp("records")
+    small_records.write(root / "train_16", max_seq_length=16)
+    small_records.write(root / "train_24", max_seq_length=24, seed=1)
+    small_records.write(root / "heldout", max_seq_length=24, counts=(13,), seed=2)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    """These tests are about the loop; meshes are tested elsewhere."""
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(train.jax, "devices", lambda: devices)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Collects (global step, batch) of every batch that training reads."""
+    collected = []
+    original = jobs.PretrainingJob.train_batches
+
+    def recorded(self, phase, *, start_step, rows):
+        batches = original(self, phase, start_step=start_step, rows=rows)
+        for step, batch in enumerate(batches, start=start_step):
+            collected.append((step, batch))
+            yield batch
+
+    monkeypatch.setattr(jobs.PretrainingJob, "train_batches", recorded)
+    return collected
+
+
+def metrics_of(workdir):
+    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def two_phases(record_root):
+    config = make_config(record_root / "train_{max_seq_length}")
+    config.data.eval_dir = str(record_root / "heldout")
+    with config.phases.unlocked():
+        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
+    config.phases.phase2.update(num_steps=4, max_seq_length=24, global_batch_size=16)
+    return config
+
+
+def expected_of_two_phases(record_root, seed=0):
+    """What the parts say: the batches of each phase by itself."""
+    parts = []
+    for index, (length, batch_size, steps) in enumerate([(16, 8, 8), (24, 16, 4)]):
+        phase_seed = int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
+        batches = streams.train_batches(
+            records.open(record_root / f"train_{length}"),
+            global_batch_size=batch_size,
+            seed=phase_seed,
+        )
+        parts += [next(batches) for _ in range(steps)]
+    return parts
+
+
+def assert_is_the_run_of_two_phases(record_root, workdir, seen):
+    expected = expected_of_two_phases(record_root)
+    assert [step for step, _ in seen] == list(range(12))
+    for (_, batch), reference in zip(seen, expected, strict=True):
+        for name in reference:
+            np.testing.assert_array_equal(batch[name], reference[name], err_msg=name)
+    rates = [line["train/learning_rate"] for line in metrics_of(workdir) if "train/loss" in line]
+    steps = np.arange(12)
+    linear = 1e-4 * np.minimum(steps / 3, (12 - steps) / 9)
+    np.testing.assert_allclose(rates, linear, rtol=1e-5, atol=1e-12)
+
+
+def test_two_phases_equal_their_parts_also_when_resumed_at_the_boundary(
+    record_root, tmp_path, seen, monkeypatch
+):
+    config = two_phases(record_root)
+    whole = train.train(config, tmp_path / "whole")
+    assert_is_the_run_of_two_phases(record_root, tmp_path / "whole", seen)
+
+    seen.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(preemption.Notice, "reached", lambda self, step: step == 8)
+        with pytest.raises(preemption.Preempted, match="saved at step 8"):
+            train.train(config, tmp_path / "parts")
+    # What the first part had read ahead of its last step is read again.
+    del seen[8:]
+    parts = train.train(config, tmp_path / "parts")
+    assert_is_the_run_of_two_phases(record_root, tmp_path / "parts", seen)
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+
+
+def test_a_run_leaves_what_people_watch(record_root, tmp_path):
+    config = two_phases(record_root)
+    train.train(config, tmp_path)
+    names = {name for line in metrics_of(tmp_path) for name in line}
+    assert {
+        "train/loss", "train/mlm_loss", "train/mlm_accuracy", "train/nsp_accuracy",
+        "train/learning_rate", "train/grad_norm", "perf/tokens_per_second", "perf/step_seconds",
+        "eval/heldout/mlm_loss", "eval/heldout/mlm_perplexity", "eval/heldout/nsp_accuracy",
+    } <= names  # fmt: skip
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((tmp_path / "tensorboard").iterdir())
+    assert (tmp_path / "vocabulary" / "vocab.txt").exists()
+    saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert saved["model"]["vocab_size"] == small_records.vocabulary().vocab_size
+    steps = sorted(int(path.name) for path in (tmp_path / checkpoint.DIRECTORY).iterdir())
+    assert steps == [8, 12]  # the end of each phase
+
+
+def test_a_finished_run_trains_no_further(record_root, tmp_path, seen):
+    config = make_config(record_root / "train_16")
+    first = train.train(config, tmp_path)
+    seen.clear()
+    again = train.train(config, tmp_path)
+    assert not seen
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+
+
+def test_a_resume_with_another_config_lists_what_differs_and_refuses(record_root, tmp_path):
+    train.train(make_config(record_root / "train_16"), tmp_path)
+    changed = make_config(
+        record_root / "train_16", **{"seed": 5, "optimizer.beta2": 0.98, "log_every_steps": 2}
+    )
+    with pytest.raises(ValueError) as caught:
+        train.train(changed, tmp_path)
+    message = str(caught.value)
+    assert "config.seed: was 0, is 5" in message
+    assert "config.optimizer.beta2: was 0.999, is 0.98" in message
+    assert "log_every_steps" not in message
+    assert "another --workdir" in message
+
+
+def test_a_resume_on_other_records_is_refused(record_root, tmp_path):
+    small_records.write(tmp_path / "other", seed=7)
+    train.train(make_config(record_root / "train_16"), tmp_path / "run")
+    with pytest.raises(ValueError, match="records or the vocabulary are not those"):
+        train.train(make_config(tmp_path / "other"), tmp_path / "run")
+
+
+def test_divergence_stops_the_run_and_names_step_records_and_checkpoint(record_root, tmp_path):
+    config = make_config(
+        record_root / "train_16",
+        **{
+            "schedule.peak_learning_rate": 1e30,
+            "max_skipped_steps": 3,
+            "checkpoint.save_every_steps": 2,
+            "phases.phase1.num_steps": 50,
+        },
+    )
+    with pytest.raises(monitor.DivergedError, match=r"3 steps in a row up to step \d+") as caught:
+        train.train(config, tmp_path)
+    assert "shard:index" in str(caught.value)
+    assert "checkpoint: step" in str(caught.value)
+    params, _, _ = checkpoint.load_params(tmp_path)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params))
+
+
+def damage_flip(directory):
+    path = directory / "records-1.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def damage_truncate(directory):
+    path = directory / "records-1.tfrecord"
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def damage_remove(directory):
+    (directory / "records-1.tfrecord").unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_flip, damage_truncate, damage_remove])
+def test_a_damaged_shard_is_named_and_the_checkpoint_stays(tmp_path, damage, monkeypatch):
+    directory = small_records.write(tmp_path / "records")
+    config = make_config(directory, **{"phases.phase1.num_steps": 40})
+    with monkeypatch.context() as patch:
+        patch.setattr(preemption.Notice, "reached", lambda self, step: step == 2)
+        with pytest.raises(preemption.Preempted):
+            train.train(config, tmp_path / "run")
+    damage(directory)
+    with pytest.raises(ValueError, match=r"records-1\.tfrecord"):
+        train.train(config, tmp_path / "run")
+    assert checkpoint.load_params(tmp_path / "run")[2] == 2
+
+
+def test_another_vocabulary_of_the_held_out_records_is_refused(record_root, tmp_path):
+    words = [f"x{number}" for number in range(90)]
+    small_records.write(tmp_path / "heldout", words=words)
+    config = make_config(record_root / "train_16")
+    config.data.eval_dir = str(tmp_path / "heldout")
+    with pytest.raises(ValueError, match=r"heldout.*\n.*vocabulary has sha256"):
+        train.prepare(config, tmp_path)
+
+
+def test_a_batch_that_the_mesh_cannot_divide_is_named(record_root, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    config = make_config(record_root / "train_16", **{"global_batch_size": 24, "mesh.data": 16})
+    with pytest.raises(
+        ValueError, match=r"phases\.phase1 is 24; it must be a multiple of 16.*16 or 32"
+    ):
+        train.prepare(config, tmp_path)
+
+
+def test_the_command_line_ends_a_misspelt_option_with_one_line(tmp_path):
+    command = [sys.executable, "-m", "bertjax.train", "--config=configs/smoke.py"]
+    command += [f"--workdir={tmp_path}", "--config.optimizer.bta1=0.8"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "bta1" in ended.stderr and "beta1" in ended.stderr
+
+
+def test_sigterm_is_back_with_its_old_handler_after_a_run(record_root, tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    train.train(make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1}), tmp_path)
+    assert signal.getsignal(signal.SIGTERM) is before
