@@ -4,7 +4,7 @@
 times it in turn with ours, so both see the same machine in the same minutes:
 
     DIR/bin/python benchmarks/peer_step.py --framework=flax --batch=32 --length=128
-    < READY {"framework": "flax", "parameters": 11171132, "loss": 10.99, "versions": {...}}
+    < READY {"framework": "flax", "parameters": 11267900, "loss": 10.99, "versions": {...}}
     > STEP 10
     < SECONDS 4.2031
     > QUIT

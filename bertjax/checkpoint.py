@@ -114,11 +114,9 @@ class Checkpointer:
         try:
             self._manager.close()
         except _STORAGE_ERRORS as close_error:
-            # orbax reports a failed save at every occasion until the end; once is enough.
             if error is None:
                 raise self._save_error(close_error) from close_error
-            if not isinstance(error, CheckpointError):
-                logging.error("%s", self._save_error(close_error))
+            logging.error("%s", self._save_error(close_error))  # and the first error goes on
 
     def latest_step(self) -> int | None:
         """Returns the newest complete checkpoint's step, None without one."""

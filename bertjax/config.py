@@ -27,8 +27,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 # Options that a resumed run may change: they decide where and how fast the run goes and what is
-# watched, not what it computes (beyond rounding). Every other difference is refused. A moved
-# train_dir is checked by its manifest.
+# watched, not what is learnt (rounding and dropout masks may differ). Every other difference is
+# refused. A moved train_dir is checked by its manifest.
 CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
     r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir",

@@ -1,10 +1,11 @@
 """Features of a checkpoint's encoder for other programs, one text per line of standard input.
 
-python -m bertjax.encode --checkpoint=WORKDIR --layers=last4 --pooling=mean < lines.txt > features.npz
+python -m bertjax.encode --checkpoint=DIR --layers=last4 --pooling=mean < lines.txt > features.npz
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
-from jaxtyping import Array, Float
+from absl import flags
+from jaxtyping import Array
 
-from bertjax import checkpoint, inference
+from bertjax import command_line, inference, state
 
 # `last4` concatenates the last four layers: the best feature-based choice of Devlin et al. 2019,
 # table 7, beside `second_to_last` and `sum4`.
@@ -53,7 +54,9 @@ def encode(
             f"layers is {layers!r}, known are {', '.join(LAYERS)}; "
             f"pooling is {pooling!r}, known are {', '.join(POOLINGS)}"
         )
-    run = _encoder(model, layers, pooling)
+    run = functools.partial(
+        _features, model.params, graphdef=model.graphdef, layers=layers, pooling=pooling
+    )
     parts = list(_in_batches(model, texts, run, batch_size))
     lengths = np.concatenate([np.zeros(0, np.int32), *(mask.sum(axis=1) for _, mask, _ in parts)])
     if pooling != "none":
@@ -76,31 +79,27 @@ def _in_batches(
         # A short last batch is filled up, so that it needs no program of its own.
         filler = [[]] * (min(batch_size, len(texts)) - len(tokens))
         batch = inference.single_segment_batch([*tokens, *filler], model)
-        features = np.asarray(run(model.params, batch), np.float32)
+        features = np.asarray(run(batch), np.float32)
         count = len(tokens)
         yield features[:count], batch["input_mask"][:count], batch["input_ids"][:count]
 
 
-def _encoder(model: inference.TrainedModel, layers: str, pooling: str) -> Any:
-    @jax.jit
-    def run(params: Any, batch: Any) -> Float[Array, "..."]:
-        encoder = inference.merge(model, params).encoder
-        inputs = batch["input_ids"], batch["input_mask"], batch["segment_ids"]
-        states = encoder.hidden_states(*inputs)
-        if len(states) - 1 < LAYERS_NEEDED[layers]:
-            raise ValueError(
-                f"--layers={layers} needs {LAYERS_NEEDED[layers]} layers; the model has "
-                f"{len(states) - 1}: choose another of {', '.join(LAYERS)}"
-            )
-        features = LAYERS[layers](states).astype(jnp.float32)
-        if pooling == "cls":
-            return features[:, 0]
-        if pooling == "mean":
-            mask = batch["input_mask"][:, :, None].astype(jnp.float32)
-            return (features * mask).sum(axis=1) / mask.sum(axis=1)
-        return features
-
-    return run
+@functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooling"))
+def _features(params: Any, batch: Any, *, graphdef: Any, layers: str, pooling: str) -> Array:
+    encoder = state.merge(graphdef, params).encoder
+    states = encoder.hidden_states(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
+    if len(states) - 1 < LAYERS_NEEDED[layers]:
+        raise ValueError(
+            f"--layers={layers} needs {LAYERS_NEEDED[layers]} layers; the model has "
+            f"{len(states) - 1}: choose another of {', '.join(LAYERS)}"
+        )
+    features = LAYERS[layers](states).astype(jnp.float32)
+    if pooling == "cls":
+        return features[:, 0]
+    if pooling == "mean":
+        mask = batch["input_mask"][:, :, None].astype(jnp.float32)
+        return (features * mask).sum(axis=1) / mask.sum(axis=1)
+    return features
 
 
 def _define_flags() -> None:
@@ -118,23 +117,20 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     # An empty line keeps its row: [CLS] [SEP]. str.splitlines would also break a line at U+2028.
     texts = [line.removesuffix("\n") for line in sys.stdin]
-    try:
-        if not texts:
-            raise ValueError("standard input holds no text; give one text per line")
-        features = encode(
-            inference.load(options.checkpoint),
-            texts,
-            layers=options.layers,
-            pooling=options.pooling,
-            batch_size=options.batch_size,
-        )
-    except (ValueError, FileNotFoundError, checkpoint.CheckpointError) as error:
-        sys.exit(f"bertjax: {error}")
+    if not texts:
+        raise ValueError("standard input holds no text; give one text per line")
+    features = encode(
+        inference.load(options.checkpoint),
+        texts,
+        layers=options.layers,
+        pooling=options.pooling,
+        batch_size=options.batch_size,
+    )
     archive = io.BytesIO()
-    np.savez(archive, **features)
+    np.savez(archive, allow_pickle=False, **features)
     sys.stdout.buffer.write(archive.getvalue())
 
 
 if __name__ == "__main__":
     _define_flags()
-    app.run(main)
+    command_line.run(main)

@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags
+from absl import flags
 from jax.sharding import Mesh
 
-from bertjax import checkpoint, jobs, metrics, sharding, state
+from bertjax import checkpoint, command_line, jobs, metrics, sharding, state
 from bertjax.data import masking, records
 from bertjax.tasks import base
 
@@ -117,6 +117,7 @@ def _define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
+    """Prints a checkpoint's scores, and on one host what chance would score."""
     del argv
     scores = evaluate_checkpoint(
         flags.FLAGS.checkpoint,
@@ -133,4 +134,4 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     _define_flags()
-    app.run(main)
+    command_line.run(main)

@@ -5,16 +5,16 @@ python -m bertjax.fill_mask --checkpoint=WORKDIR "The [MASK] statement is used t
 
 from __future__ import annotations
 
+import functools
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags
+from absl import flags
 
-from bertjax import checkpoint, inference
+from bertjax import command_line, inference, state
 
 
 def fill_mask(
@@ -34,7 +34,9 @@ def fill_mask(
         raise ValueError(
             f"there is no [MASK] in {text!r}; write [MASK] where a token is to be found"
         )
-    probabilities, ids = _best(model, num_candidates)(model.params, batch, positions[None])
+    probabilities, ids = _best(
+        model.params, batch, positions[None], graphdef=model.graphdef, num_candidates=num_candidates
+    )
     return [
         [
             {"token": model.vocabulary.token(int(token_id)), "probability": float(probability)}
@@ -44,15 +46,12 @@ def fill_mask(
     ]
 
 
-def _best(model: inference.TrainedModel, num_candidates: int) -> Any:
-    @jax.jit
-    def best(params: Any, batch: Any, positions: Any) -> Any:
-        module = inference.merge(model, params)
-        hidden = module.encoder(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
-        probabilities = jax.nn.softmax(module.mlm_logits(hidden, positions)[0], axis=-1)
-        return jax.lax.top_k(probabilities, num_candidates)
-
-    return best
+@functools.partial(jax.jit, static_argnames=("graphdef", "num_candidates"))
+def _best(params: Any, batch: Any, positions: Any, *, graphdef: Any, num_candidates: int) -> Any:
+    module = state.merge(graphdef, params)
+    hidden = module.encoder(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
+    probabilities = jax.nn.softmax(module.mlm_logits(hidden, positions)[0], axis=-1)
+    return jax.lax.top_k(probabilities, num_candidates)
 
 
 def filled(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
@@ -72,16 +71,11 @@ def main(argv: list[str]) -> None:
     """Fills the masks of every sentence on the command line."""
     options = flags.FLAGS
     if len(argv) < 2:
-        sys.exit('bertjax: give at least one sentence: fill_mask --checkpoint=DIR "A [MASK] ..."')
-    try:
-        model = inference.load(options.checkpoint)
-        for text in argv[1:]:
-            masks = fill_mask(model, text, num_candidates=options.num_candidates)
-            print(
-                json.dumps({"text": text, "masks": masks}) if options.json else _table(text, masks)
-            )
-    except (ValueError, FileNotFoundError, checkpoint.CheckpointError) as error:
-        sys.exit(f"bertjax: {error}")
+        raise ValueError('give at least one sentence: fill_mask --checkpoint=DIR "A [MASK] ..."')
+    model = inference.load(options.checkpoint)
+    for text in argv[1:]:
+        masks = fill_mask(model, text, num_candidates=options.num_candidates)
+        print(json.dumps({"text": text, "masks": masks}) if options.json else _table(text, masks))
 
 
 def _table(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
@@ -94,4 +88,4 @@ def _table(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
 
 if __name__ == "__main__":
     _define_flags()
-    app.run(main)
+    command_line.run(main)

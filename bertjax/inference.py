@@ -36,7 +36,7 @@ def load(workdir: epath.PathLike) -> TrainedModel:
     directory = epath.Path(workdir) / jobs.VOCABULARY_DIRECTORY
     if not directory.exists():
         raise FileNotFoundError(
-            f"{directory} does not exist: a run on synthetic data has no vocabulary to read text with"
+            f"{directory} does not exist: a run on synthetic data has no vocabulary"
         )
     graphdef, _ = state.abstract_model(jobs.JOBS[config.task].task(config))
     return TrainedModel(
@@ -50,7 +50,7 @@ def load(workdir: epath.PathLike) -> TrainedModel:
 def single_segment_batch(
     sequences: Sequence[Sequence[int]], model: TrainedModel
 ) -> dict[str, np.ndarray]:
-    """Returns [CLS] tokens [SEP] rows, padded to a common length that few programs need compiling for.
+    """Returns [CLS] tokens [SEP] rows, padded to a multiple of 32: few programs are compiled.
 
     Raises:
       ValueError: if a sequence is longer than the model can read.

@@ -167,7 +167,7 @@ class PretrainingJob:
         )
 
     def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
-        """The unigram entropy of the masked tokens: the best loss without looking at the context."""
+        """Returns the masked tokens' unigram entropy: the best loss without any context."""
         if phase.name not in self.train_sets:
             return None
         statistics = self.train_sets[phase.name].manifest.statistics
@@ -197,8 +197,10 @@ def record_batches(
     batch_size: int,
     rows: range | None = None,
 ) -> Batches:
-    """Yields every example of a record set once; masks that are not stored are drawn the same way
-    each time. `options` is config.pretraining."""
+    """Yields every example of a record set once; `options` is config.pretraining.
+
+    Masks that are not stored are drawn the same way each time.
+    """
     from bertjax.data import streams  # TensorFlow, only when records are read
 
     return streams.evaluation_batches(
@@ -277,7 +279,7 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
         # Too small a table would be read out of bounds, silently: on TPU and GPU a NaN later on.
         raise ValueError(
             f"config.model.vocab_size is {config.model.vocab_size}, but the vocabulary of "
-            f"{record_set.directory} has {found} entries: set it to 0 (as many as there are) or more"
+            f"{record_set.directory} has {found} entries: set it to 0 (all of them) or more"
         )
     config.model.vocab_size = config.model.vocab_size or found
 

@@ -78,9 +78,8 @@ class Monitor:
         self._last_checkpoint = last_checkpoint
         self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts] | None = None
         self._means: base.Means = {}
-        self._started: float | None = None
-        self._paused_seconds = 0.0
-        self._steps_timed = 0
+        self._phase: PhaseFacts | None = None
+        self._restart_clock(0.0)
         self._has_checked_plateau = False
 
     def submit(
@@ -107,9 +106,10 @@ class Monitor:
         step, report, record_positions, phase = self._pending
         self._pending = None
         report = jax.device_get(report)
-        self._steps_timed += self._started is not None
-        if self._started is None:
-            self._started = time.perf_counter()  # the first step holds the compilation
+        self._steps_timed += 1
+        if phase is not self._phase:  # the first step of a batch shape holds its compilation
+            self._phase = phase
+            self._restart_clock(time.perf_counter())
         if report.is_finite:
             self.skipped.in_a_row = 0
             self._means = metrics.merge(self._means, report.means)
@@ -138,8 +138,8 @@ class Monitor:
             f"{self.skipped.in_a_row} steps in a row up to step {step} had a non-finite loss or "
             f"gradient (config.max_skipped_steps). The batch of step {step} held the records "
             f"(shard:index) {shown}{', ...' if len(record_positions) > 8 else ''}. The last good "
-            f"checkpoint: {saved}. Lower config.schedule.peak_learning_rate or lengthen the warm-up "
-            "in a new workdir; if the records are at fault, look at them with "
+            f"checkpoint: {saved}. Lower config.schedule.peak_learning_rate or lengthen the "
+            "warm-up in a new workdir; if the records are at fault, look at them with "
             "`python -m data_pipelines.inspect`"
         )
 
@@ -159,11 +159,14 @@ class Monitor:
         self._check_plateau(step, averages, phase)
         self._means = {}
 
+    def _restart_clock(self, now: float) -> None:
+        self._started, self._paused_seconds, self._steps_timed = now, 0.0, 0
+
     def _throughput(self, phase: PhaseFacts) -> dict[str, float]:
         now = time.perf_counter()
-        seconds = now - (self._started or now) - self._paused_seconds
+        seconds = now - self._started - self._paused_seconds
         steps = self._steps_timed
-        self._started, self._paused_seconds, self._steps_timed = now, 0.0, 0
+        self._restart_clock(now)
         if not steps or seconds <= 0:
             return {}
         scalars = {

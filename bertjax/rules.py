@@ -21,7 +21,7 @@ def path_name(path: Sequence[Any]) -> str:
 
 
 def assign(rules: Sequence[tuple[str, Value]], tree: Any, *, table: str) -> Any:
-    """Returns a tree shaped like `tree` that holds, for every leaf, its first matching rule's value.
+    """Returns a tree shaped like `tree` that holds every leaf's first matching rule's value.
 
     Raises:
       ValueError: naming every leaf that no rule matches and every rule that no leaf uses; `table`

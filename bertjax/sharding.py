@@ -69,7 +69,7 @@ def make_mesh(devices: Sequence[jax.Device], *, data: int, tensor: int = 1) -> M
             f"slice of {data * tensor}"
         )
     grid = np.asarray(devices).reshape(data, tensor)
-    # Auto axes: the compiler propagates shardings. jax.make_mesh has defaulted to Explicit since 0.9.
+    # Auto axes: the compiler propagates shardings. jax.make_mesh defaults to Explicit since 0.9.
     return Mesh(grid, (DATA, TENSOR), axis_types=(AxisType.Auto,) * 2)
 
 

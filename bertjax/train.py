@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import logging as std_logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import jax
 import ml_collections
 import numpy as np
-from absl import app, flags, logging
+from absl import flags, logging
 from etils import epath
 from jax.sharding import Mesh
 from ml_collections import config_flags
@@ -25,6 +24,7 @@ import bertjax
 from bertjax import (
     accelerators,
     checkpoint,
+    command_line,
     evaluate,
     jobs,
     monitor,
@@ -37,14 +37,6 @@ from bertjax import (
 from bertjax import config as config_lib
 
 CONFIG_FILE = "config.json"
-
-# Errors whose message is the whole story: the user's command or data, or the disk.
-USER_ERRORS = (
-    ValueError,
-    FileNotFoundError,
-    checkpoint.CheckpointError,
-    monitor.DivergedError,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,7 +241,8 @@ def _check_batch_sizes(config: ml_collections.ConfigDict, job: jobs.Job, mesh: M
         name = "config.evaluation.global_batch_size"
         sizes[name] = (evaluation_size, mesh.shape[sharding.DATA])
     faults = [
-        f"{name} is {size}; it must be a multiple of {unit} (data-parallel devices x micro-batches): "
+        f"{name} is {size}; it must be a multiple of {unit} (data-parallel devices x "
+        "micro-batches): "
         f"{size // unit * unit or unit} or {size // unit * unit + unit}"
         for name, (size, unit) in sizes.items()
         if size % unit
@@ -335,7 +328,8 @@ def _open_writer(run: Run, step: int) -> writers.RunWriter:
     )
 
 
-def _define_flags() -> None:
+def define_flags() -> None:
+    """Defines the flags of `main`; importing this module defines none."""
     config_flags.DEFINE_config_file("config", None, "A recipe, configs/NAME.py.", lock_config=True)
     flags.DEFINE_string("workdir", None, "Where checkpoints and curves go; resumed if it has any.")
     flags.DEFINE_bool("distributed", False, "Join the other hosts (Cloud TPU, Slurm, GKE: found).")
@@ -345,24 +339,9 @@ def _define_flags() -> None:
     flags.mark_flags_as_required(["config", "workdir"])
 
 
-def _is_ours(record: std_logging.LogRecord) -> bool:
-    # orbax tells some forty lines a checkpoint, JAX which back-ends it lacks; warnings stay.
-    others = ("/orbax/", "/jax/")
-    return record.levelno >= std_logging.WARNING or not any(o in record.pathname for o in others)
-
-
-def parse_flags(argv: list[str]) -> list[str]:
-    """Returns what is left of the command line; a misspelt option ends with one line, not a trace."""
-    try:
-        return app.parse_flags_with_usage(argv)
-    except (AttributeError, TypeError, ValueError, FileNotFoundError) as error:
-        sys.exit(f"bertjax: the command line cannot be used: {error}")
-
-
 def main(argv: list[str]) -> None:
-    """Trains as the flags say; exits with 75 after a preemption, 1 after an error."""
+    """Trains as the flags say; exits with 75 after a preemption."""
     del argv
-    logging.get_absl_handler().addFilter(_is_ours)
     options = flags.FLAGS
     if options.distributed or options.coordinator_address:
         jax.distributed.initialize(
@@ -375,12 +354,9 @@ def main(argv: list[str]) -> None:
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
         sys.exit(preemption.EXIT_CODE)
-    except USER_ERRORS as error:
-        logging.debug("Where it happened:", exc_info=True)
-        sys.exit(f"bertjax: {error}")
 
 
 if __name__ == "__main__":
     logging.set_verbosity(logging.INFO)
-    _define_flags()
-    app.run(main, flags_parser=parse_flags)
+    define_flags()
+    command_line.run(main)

@@ -27,7 +27,7 @@ fi
 for split in train heldout; do
   if [ ! -d "$dir/$split" ]; then
     step python -m data_pipelines.build --input=documentation --split=$split \
-      --vocabulary="$dir/vocabulary" --output="$dir/$split" --max_seq_length=64 --dupe_factor=3
+      --vocabulary="$dir/vocabulary" --output="$dir/$split" --max_seq_length=32 --dupe_factor=3
   fi
 done
 

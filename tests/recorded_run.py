@@ -6,9 +6,7 @@ RECORDED_TO names the file; a line is [global step, record positions of this pro
 import json
 import os
 
-from absl import app
-
-from bertjax import jobs, train
+from bertjax import command_line, jobs, train
 
 original = jobs.PretrainingJob.train_batches
 
@@ -25,5 +23,5 @@ def recorded(self, phase, *, start_step, rows):
 
 if __name__ == "__main__":
     jobs.PretrainingJob.train_batches = recorded
-    train._define_flags()
-    app.run(train.main, flags_parser=train.parse_flags)
+    train.define_flags()
+    command_line.run(train.main)

@@ -37,7 +37,7 @@ LIBRARY = (
     "bertjax.tasks",
     "bertjax.writers",
 )
-SHARED_BY_MAINS = (*LIBRARY, "bertjax.inference", "bertjax.jobs")
+SHARED_BY_MAINS = (*LIBRARY, "bertjax.command_line", "bertjax.inference", "bertjax.jobs")
 
 # Room -> what it may import of ours besides itself; the longest name that fits a module counts.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "bertjax.tasks.base",
         "bertjax.writers",
     ),
+    "bertjax.command_line": ("bertjax.checkpoint", "bertjax.monitor"),
     "bertjax.preemption": (),
     "bertjax.checkpoint": ("bertjax.rules", "bertjax.sharding", "bertjax.state"),
     "bertjax.state": (

@@ -1,4 +1,4 @@
-"""Whole runs in processes of their own, killed, preempted, resumed, spread over hosts: always one run.
+"""Whole runs in processes of their own: killed, preempted, spread over hosts, always one run.
 
 The reference is an uninterrupted run of one process. Every run records which examples it sees.
 """

@@ -1,5 +1,6 @@
 """Claims about what a run notices: skipped steps, divergence, exact averages, the plateau."""
 
+import dataclasses
 import types
 
 import jax
@@ -12,6 +13,7 @@ ENTROPY = 6.0
 PHASE = monitor.PhaseFacts(
     tokens_per_step=2048, flops_per_step=1e9, chance_loss=("mlm_loss", ENTROPY)
 )
+NEXT_PHASE = dataclasses.replace(PHASE)
 POSITIONS = np.stack([np.full(10, 3), np.arange(40, 50)], axis=1)
 
 
@@ -161,6 +163,18 @@ def test_time_in_a_pause_is_no_step_time(monkeypatch):
     run(watch, [GOOD, GOOD], first_step=3)  # writes at 110
     assert lines.scalar_lines[2]["perf/step_seconds"] == 1.0
     assert lines.scalar_lines[4]["perf/step_seconds"] == (108 - 4) / 2
+
+
+def test_the_first_step_of_a_phase_is_no_step_time(monkeypatch):
+    """It holds the compilation of the phase's batch shape."""
+    clock = types.SimpleNamespace(perf_counter=iter([1.0, 2.0, 50.0, 53.0]).__next__)
+    monkeypatch.setattr(monitor, "time", clock)
+    watch, lines = make_monitor(log_every_steps=2)
+    run(watch, [GOOD, GOOD])  # starts at 1, writes at 2
+    for step in (3, 4):  # the first ends at 50, the second at 53
+        watch.submit(step, GOOD, POSITIONS, NEXT_PHASE)
+    watch.flush()
+    assert lines.scalar_lines[4]["perf/step_seconds"] == 3.0
 
 
 def test_a_report_is_fetched_one_step_late(monkeypatch):

@@ -1,1 +1,1 @@
-"""What training reads: records, streams, tokenizers and masks. NumPy and tf.data, never jax.numpy."""
+"""What training reads: records, streams, tokenizers, masks. NumPy and tf.data, not jax.numpy."""

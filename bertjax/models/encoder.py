@@ -73,7 +73,7 @@ class EncoderConfig:
                 yield f"{name} is {getattr(self, name)}; it must be in [0, 1)"
 
     def forward_flops(self, length: int) -> float:
-        """Returns the matrix-multiplication FLOPs of one sequence's forward pass, embeddings to top.
+        """Returns the matrix-multiplication FLOPs of one sequence's forward pass.
 
         Two per multiply-add: the four projections, the two attention products over all `length`
         positions, and the two dense layers. Lookups, normalization and softmax are not counted.
@@ -181,7 +181,7 @@ class Encoder(nnx.Module):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Returns the last layer's hidden states; `input_mask` is 1 at real tokens, 0 at padding."""
+        """Returns the last layer's hidden states; `input_mask` is 1 at tokens, 0 at padding."""
         return self.hidden_states(input_ids, input_mask, segment_ids, key=key)[-1]
 
     def hidden_states(

@@ -1,4 +1,4 @@
-"""The parts every module is made of: BERT's initializer, dense layer, LayerNorm, activation, dropout."""
+"""What every module is made of: BERT's initializer, dense layer, LayerNorm, activation, dropout."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ class PretrainingModel(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """BERT's task (Devlin et al. 2019, section 3.1): the mean over masked tokens of the batch of the
-    token cross-entropy, plus the mean over sequences of the next-sentence cross-entropy.
+    """BERT's task: predict masked tokens and, with a pair loss, whether B follows A.
 
-    The released code normalizes per TPU core and adds 1e-5 to the weight sum; here the mean is exact
-    over the global batch.
+    The loss is the mean cross-entropy over the batch's masked tokens plus that over its sequences.
+    The released code normalizes per TPU core and adds 1e-5 to the weight sum; here the mean is
+    exact over the global batch. Source: Devlin et al. 2019, section 3.1 and appendix A.2.
     """
 
     encoder: encoder.EncoderConfig
@@ -61,7 +61,7 @@ class Pretraining:
     def loss(
         self, model: PretrainingModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
-        """Returns mlm_loss and mlm_accuracy over masked tokens, nsp_loss and nsp_accuracy over rows.
+        """Returns mlm_loss, mlm_accuracy over masked tokens, nsp_loss, nsp_accuracy over rows.
 
         Keys of `batch` are those of the records, and `example_weights` [batch].
         """
@@ -87,7 +87,7 @@ class Pretraining:
         return self.loss(model, batch, key=None)
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        """Three times the forward pass: encoder, masked-token head, and the pooler of a pair loss."""
+        """Three times the forward pass: encoder, masked-token head, a pair loss's pooler."""
         hidden = self.encoder.hidden_size
         forward = self.encoder.forward_flops(length)
         forward += 2.0 * predictions * hidden * (hidden + self.encoder.vocab_size)
