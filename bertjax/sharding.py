@@ -14,18 +14,18 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bertjax import rules
 
-P = PartitionSpec
 DATA, TENSOR = "data", "tensor"
 
 # The number of vocabulary entries is seldom divisible, so embeddings are split along the hidden
 # dimension under fsdp and replicated over the tensor axis.
 _COLUMN = r".*\.(query|key|value|intermediate)"
 _ROW = r".*\.layers\.\d+\.(attention\.)?output"
-RULES: dict[str, list[tuple[str, PartitionSpec]]] = {
+RULES: dict[str, list[tuple[str, P]]] = {
     "data_parallel": [(r".*", P())],
     "fsdp": [
         (r".*\.embedding", P(None, DATA)),
@@ -49,8 +49,8 @@ RULES: dict[str, list[tuple[str, PartitionSpec]]] = {
 }
 
 
-def make_mesh(devices: Sequence[jax.Device], *, data: int, tensor: int = 1) -> Mesh:
-    """Returns a data x tensor mesh of `devices`; `data` = -1 takes all that there are.
+def make_mesh(devices: Sequence[Any], *, data: int, tensor: int = 1) -> Mesh:
+    """Returns a data x tensor mesh of JAX `devices`; `data` = -1 takes all that there are.
 
     Raises:
       ValueError: if the devices do not fill the mesh, naming the options.
@@ -125,7 +125,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 def local_rows(mesh: Mesh, global_batch_size: int) -> range:
     """Returns the rows of the global batch that this process's devices hold."""
     indices = batch_sharding(mesh).addressable_devices_indices_map((global_batch_size,))
-    bounds = [row_slice.indices(global_batch_size) for (row_slice,) in indices.values()]
+    bounds = [slices[0].indices(global_batch_size) for slices in indices.values() if slices]
     return range(min(start for start, *_ in bounds), max(stop for _, stop, _ in bounds))
 
 
