@@ -51,7 +51,10 @@ class MlmHead(nnx.Module):
             embedding.astype(transformed.dtype),
             preferred_element_type=jnp.float32,
         )
-        return logits + self.bias[None, None]
+        # An outer product with ones, so that the bias gradient is a product too: as a column sum
+        # over the logits it took 4% of a CPU step.
+        ones = jnp.ones(logits.shape[:2])
+        return logits + jnp.einsum("BM,V->BMV", ones, self.bias[...])
 
 
 class PairHead(nnx.Module):

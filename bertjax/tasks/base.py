@@ -50,10 +50,7 @@ def cross_entropy(
 ) -> Float[Array, "*batch"]:
     """Returns -log softmax(logits)[label], computed in float32."""
     logits = logits.astype(jnp.float32)
-    # A comparison with an iota rather than a gather: it fuses, and its gradient is no scatter.
-    is_label = labels[..., None] == jax.lax.broadcasted_iota(jnp.int32, logits.shape, labels.ndim)
-    label_logit = jnp.where(is_label, logits, 0.0).sum(axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - label_logit
+    return jax.nn.logsumexp(logits, axis=-1) - _label_logit(logits, labels)
 
 
 def weighted(values: Float[Array, "*batch"], weights: Float[Array, "*batch"]) -> metrics.Mean:
@@ -66,6 +63,16 @@ def accuracy(
     labels: Int[Array, "*batch"],
     weights: Float[Array, "*batch"],
 ) -> metrics.Mean:
-    """Returns the weighted share of rows whose largest logit is the label's."""
-    hits = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
-    return weighted(hits, weights)
+    """Returns the weighted share of rows in which no logit is larger than the label's."""
+    # Not argmax: the label's logit and the maximum are there already, from the cross-entropy.
+    logits = jax.lax.stop_gradient(logits.astype(jnp.float32))
+    hits = _label_logit(logits, labels) >= logits.max(axis=-1)
+    return weighted(hits.astype(jnp.float32), weights)
+
+
+def _label_logit(
+    logits: Float[Array, "*batch classes"], labels: Int[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    # A comparison with an iota rather than a gather: it fuses, and its gradient is no scatter.
+    is_label = labels[..., None] == jax.lax.broadcasted_iota(jnp.int32, logits.shape, labels.ndim)
+    return jnp.where(is_label, logits, 0.0).sum(axis=-1)
