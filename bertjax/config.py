@@ -52,7 +52,9 @@ def default_config() -> ml_collections.ConfigDict:
     config.seed = 0  # of initialization, data order, masks and dropout
     config.global_batch_size = 256  # sequences per update, over all devices and micro-batches
     config.gradient_accumulation_steps = 1  # micro-batches per update
-    config.phases = ml_collections.ConfigDict({"phase1": phase_config()})  # run in order of name
+    config.phases = ml_collections.ConfigDict(
+        {"phase1": phase_config()}
+    )  # run in order: phase1, phase2
     config.model = _model()
     config.pretraining = _pretraining()
     config.data = _data()
@@ -160,6 +162,11 @@ def _plateau() -> ml_collections.ConfigDict:
     return plateau
 
 
+def phase_names(config: ml_collections.ConfigDict) -> list[str]:
+    """Returns the phases' names in the order in which they run: phase2 before phase10."""
+    return sorted(config.phases, key=lambda name: (len(name), name))
+
+
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields (dotted name, value) of every option, in order of name."""
     for name in sorted(config):
@@ -246,7 +253,7 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
 def _batch_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
     if not config.phases:
         yield "config.phases is empty; it must hold at least one config.phase_config()"
-    for name in sorted(config.phases):
+    for name in phase_names(config):
         phase = config.phases[name]
         batch_size = phase.global_batch_size or config.global_batch_size
         for option in ("num_steps", "max_seq_length"):

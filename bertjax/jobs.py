@@ -16,6 +16,7 @@ import ml_collections
 import numpy as np
 from etils import epath
 
+from bertjax import config as config_lib
 from bertjax.data import masking, records, synthetic, tokenizer
 from bertjax.models import encoder
 from bertjax.tasks import base, pretraining
@@ -84,9 +85,9 @@ class Job(Protocol):
 
 
 def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
-    """Returns the phases in order of name, with their places in the run."""
+    """Returns the phases in the order in which they run, with their places in the run."""
     found, first_step = [], 0
-    for name in sorted(config.phases):
+    for name in config_lib.phase_names(config):
         options = config.phases[name]
         batch_size = options.global_batch_size or config.global_batch_size
         phase = Phase(name, first_step, options.num_steps, batch_size, options.max_seq_length)

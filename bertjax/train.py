@@ -303,6 +303,13 @@ def _log_start(run: Run) -> None:
             phase.max_seq_length, f"{tokens:,}", run.job.train_flops(phase),
         )  # fmt: skip
 
+    warmup_steps = run.config.schedule.warmup_steps
+    if warmup_steps > run.last_step:
+        logging.warning(
+            "config.schedule.warmup_steps is %d, but the run has %d steps: the learning rate will "
+            "not reach its peak", warmup_steps, run.last_step,
+        )  # fmt: skip
+
 
 def _retention(config: ml_collections.ConfigDict) -> checkpoint.RetentionOptions:
     fields = [field.name for field in dataclasses.fields(checkpoint.RetentionOptions)]

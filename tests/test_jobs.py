@@ -90,6 +90,14 @@ def test_a_phase_counts_its_batches_from_its_own_first_step(directories):
     assert positions(6, 1)[0] == positions(6, 0)[1]
 
 
+def test_phases_run_in_order_of_their_numbers():
+    config = config_lib.default_config()
+    with config.phases.unlocked():
+        for number in (2, 10):
+            config.phases[f"phase{number}"] = config_lib.phase_config()
+    assert [phase.name for phase in jobs.phases(config)] == ["phase1", "phase2", "phase10"]
+
+
 def test_two_phases_over_the_same_records_see_them_in_other_orders(directories):
     config = with_second_phase(
         make_config(directories, "records_16"), max_seq_length=16, global_batch_size=8

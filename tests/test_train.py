@@ -247,6 +247,12 @@ def test_the_command_line_ends_a_misspelt_option_with_one_line(tmp_path):
     assert "bta1" in ended.stderr and "beta1" in ended.stderr
 
 
+def test_a_warmup_longer_than_the_run_is_told(record_root, tmp_path, caplog):
+    config = make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1})
+    train.train(config, tmp_path)
+    assert "warmup_steps is 3, but the run has 1 steps" in caplog.text
+
+
 def test_sigterm_is_back_with_its_old_handler_after_a_run(record_root, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     train.train(make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1}), tmp_path)
