@@ -93,7 +93,7 @@ class Checkpointer:
     """The checkpoints of one run. Saving is asynchronous; use it as a context manager."""
 
     def __init__(self, workdir: epath.PathLike, retention: RetentionOptions):
-        self._root = epath.Path(workdir)
+        self._root = epath.Path(workdir).resolve()  # orbax refuses relative paths
         self._directory = self._root / DIRECTORY
         self._best_metric = retention.best_metric
         options = ocp.CheckpointManagerOptions(
@@ -247,7 +247,7 @@ def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any
       FileNotFoundError: if `workdir` holds no checkpoint.
       CheckpointError: if the newest one cannot be read.
     """
-    directory = epath.Path(workdir) / DIRECTORY
+    directory = epath.Path(workdir).resolve() / DIRECTORY
     if not directory.exists():
         raise FileNotFoundError(
             f"{directory} does not exist; --checkpoint takes the workdir of a run of "

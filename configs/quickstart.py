@@ -28,7 +28,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.max_position_embeddings = 32
     config.model.hidden_dropout_prob = 0.0
     config.model.attention_probs_dropout_prob = 0.0
-    # Wider than BERT's 0.02, which is made for 768: with it the attention takes too long to wake.
+    # Wider than BERT's 0.02, which was chosen for a width of 768.
     config.model.initializer_range = 0.06
     config.pretraining.pair_loss = "none"  # the records hold pairs: "nsp" trains both losses
     config.optimizer.beta2 = 0.98

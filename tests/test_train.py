@@ -142,6 +142,12 @@ def test_a_run_leaves_what_people_watch(record_root, tmp_path):
     assert steps == [8, 12]  # the end of each phase
 
 
+def test_a_workdir_may_be_relative(record_root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train.train(make_config(record_root / "train_16"), "run")
+    assert checkpoint.load_params("run")[2] == 8
+
+
 def test_a_finished_run_trains_no_further(record_root, tmp_path, seen):
     config = make_config(record_root / "train_16")
     first = train.train(config, tmp_path)
