@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ class Checkpointer:
     """The checkpoints of one run. Saving is asynchronous; use it as a context manager."""
 
     def __init__(self, workdir: epath.PathLike, retention: RetentionOptions):
-        self._root = epath.Path(workdir).resolve()  # orbax refuses relative paths
+        self._root = _absolute(workdir)
         self._directory = self._root / DIRECTORY
         self._best_metric = retention.best_metric
         options = ocp.CheckpointManagerOptions(
@@ -247,7 +248,7 @@ def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any
       FileNotFoundError: if `workdir` holds no checkpoint.
       CheckpointError: if the newest one cannot be read.
     """
-    directory = epath.Path(workdir).resolve() / DIRECTORY
+    directory = _absolute(workdir) / DIRECTORY
     if not directory.exists():
         raise FileNotFoundError(
             f"{directory} does not exist; --checkpoint takes the workdir of a run of "
@@ -270,6 +271,12 @@ def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any
                 "resuming the run would fall back to the one before it"
             ) from error
     return params, meta, step
+
+
+def _absolute(path: epath.PathLike) -> epath.Path:
+    # orbax refuses relative paths; an address such as gs://bucket/run is none.
+    path = epath.Path(path)
+    return path if "://" in os.fspath(path) else path.absolute()
 
 
 def _read_meta(manager: ocp.CheckpointManager, step: int) -> Mapping[str, Any]:
