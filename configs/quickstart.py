@@ -19,7 +19,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.eval_dir = "quickstart/heldout"
     # Short sequences and no dropout: a model this small, in so few steps, learns from every token.
     config.global_batch_size = 128
-    config.phases.phase1.num_steps = 1800
+    config.phases.phase1.num_steps = 2000
     config.phases.phase1.max_seq_length = 32
     config.model.hidden_size = 128
     config.model.num_hidden_layers = 2
@@ -34,9 +34,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.beta2 = 0.98
     config.schedule.peak_learning_rate = 5e-3
     config.schedule.warmup_steps = 150
-    config.checkpoint.save_every_steps = 600
-    config.evaluation.every_steps = 600
+    config.checkpoint.save_every_steps = 500
+    config.evaluation.every_steps = 500
     config.evaluation.max_batches = 8
     config.log_every_steps = 25
-    config.plateau.check_step = 900
+    config.plateau.check_step = 1000
     return config
