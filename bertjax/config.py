@@ -162,6 +162,21 @@ def _plateau() -> ml_collections.ConfigDict:
     return plateau
 
 
+def paper_config() -> ml_collections.ConfigDict:
+    """Returns the paper's recipe for BERT-base: 128 tokens for 90% of the steps, then 512.
+
+    One run, so that the optimizer's state and the learning-rate schedule go on.
+    Source: Devlin et al. 2019, appendix A.2.
+    """
+    config = default_config()
+    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config.phases.phase1.update(num_steps=900_000, max_seq_length=128)
+    with config.phases.unlocked():
+        config.phases.phase2 = phase_config()
+    config.phases.phase2.update(num_steps=100_000, max_seq_length=512)
+    return config
+
+
 def phase_names(config: ml_collections.ConfigDict) -> list[str]:
     """Returns the phases' names in the order in which they run: phase2 before phase10."""
     return sorted(config.phases, key=lambda name: (len(name), name))

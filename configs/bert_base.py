@@ -12,18 +12,11 @@ Result:    not yet measured. The paper, after finetuning: MNLI 84.6/83.4, SQuAD 
 
 import ml_collections
 
-from bertjax.config import default_config, phase_config
+from bertjax.config import paper_config
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the recipe."""
-    config = default_config()
-    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
-    config.phases.phase1.num_steps = 900_000
-    config.phases.phase1.max_seq_length = 128
-    with config.phases.unlocked():
-        config.phases.phase2 = phase_config()
-    config.phases.phase2.num_steps = 100_000
-    config.phases.phase2.max_seq_length = 512
+    config = paper_config()
     config.mesh.data = 4
     return config

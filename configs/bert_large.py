@@ -12,22 +12,15 @@ Result:    not yet measured. The paper, after finetuning: MNLI 86.7/85.9, SQuAD 
 
 import ml_collections
 
-from bertjax.config import default_config, phase_config
+from bertjax.config import paper_config
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the recipe."""
-    config = default_config()
-    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config = paper_config()
     config.model.num_hidden_layers = 24
     config.model.hidden_size = 1024
     config.model.num_attention_heads = 16
     config.model.intermediate_size = 4096
-    config.phases.phase1.num_steps = 900_000
-    config.phases.phase1.max_seq_length = 128
-    with config.phases.unlocked():
-        config.phases.phase2 = phase_config()
-    config.phases.phase2.num_steps = 100_000
-    config.phases.phase2.max_seq_length = 512
     config.mesh.data = 16
     return config

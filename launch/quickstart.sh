@@ -37,6 +37,6 @@ step python -m bertjax.train --config=configs/quickstart.py --workdir="$dir/run"
 step python -m bertjax.evaluate --checkpoint="$dir/run" --data="$dir/heldout"
 
 step python -m bertjax.fill_mask --checkpoint="$dir/run" \
-  "The [MASK] statement is used to import modules." \
   "Returns a new array of the same [MASK] and type as the input." \
-  "If the file does not [MASK], an error is raised."
+  "See the documentation for more [MASK]." \
+  "The default [MASK] is None."
