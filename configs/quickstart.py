@@ -3,8 +3,9 @@
 Command:   bash launch/quickstart.sh, which builds the records and then runs
            python -m bertjax.train --config=configs/quickstart.py --workdir=quickstart/run
 Hardware:  2 CPU cores, under 4 GB of memory.
-Time:      not yet measured.
-Result:    not yet measured.
+Time:      4 and a half minutes of training, 6:51 for the whole script (2026-11-20, 2 shared cores).
+Result:    held-out mlm_loss 4.14 nats, 2.00 below the unigram entropy of 6.14; mlm_accuracy 0.334,
+           5.6 times that of always answering the most frequent token. Peak memory 1.6 GB.
 """
 
 import ml_collections
