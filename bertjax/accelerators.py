@@ -31,7 +31,8 @@ _TPU_V5E = Accelerator(197e12, 16 * GIB)
 _TPU_V5P = Accelerator(459e12, 95 * GIB)
 _TPU_V6E = Accelerator(918e12, 32 * GIB)
 
-# Sources of the GPU rows: the data sheets of NVIDIA, without sparsity: V100 and T4 (2018), A100
+# GPU rows, without sparsity: NVIDIA's data sheets, H100, H200 and A100 as in their sources, the
+# others from memory and not looked up: V100 and T4 (2018), A100
 # (2021), L4 and L40S (2023), H100 (2023: SXM5 989.4, PCIe 756 TFLOP/s), H200 (2024, as H100 SXM).
 _V100_FLOPS = 125e12
 _A100_FLOPS = 312e12
