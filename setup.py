@@ -6,6 +6,10 @@ import setuptools
 
 HERE = pathlib.Path(__file__).parent
 
+BEAM = ["apache-beam>=2.77"]
+SENTENCES = ["sentencex>=1.0.32"]
+WIKIPEDIA = ["mwparserfromhell>=0.7.2"]
+
 setuptools.setup(
     name="bertjax",
     version="0.1.0",
@@ -15,19 +19,26 @@ setuptools.setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=setuptools.find_packages(include=["bertjax", "bertjax.*", "data_pipelines"]),
+    packages=setuptools.find_packages(include=["bertjax*", "data_pipelines*"]),
     package_data={"bertjax": ["py.typed"]},
     install_requires=[
         "absl-py>=2.1",
         "etils[epath]>=1.9",
         "flax>=0.12.8",
+        "google-crc32c>=1.7",
+        # Of tensorflow-datasets 4.9.10, which imports it and does not say so.
+        "importlib_resources>=6",
         "jax>=0.10",
         "jaxtyping>=0.3",
         "matplotlib>=3.8",
         "ml_collections>=1.1",
+        "ml_dtypes>=0.5",
         "numpy>=2.0",
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
+        "psutil>=6",
+        "pyarrow>=18",
+        "safetensors>=0.5",
         "sentencepiece>=0.2",
         "tensorboardX>=2.6",
         # The full tensorflow would bring CUDA packages and claim the accelerator.
@@ -37,7 +48,16 @@ setuptools.setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "test": ["beartype>=0.22", "pytest>=8", "pytest-xdist>=3.6"],
+        "beam": BEAM,
+        # To compare with; conversion itself needs neither.
+        "interop": ["torch>=2.6", "transformers>=5"],
+        "sentences": SENTENCES,
+        "wikipedia": WIKIPEDIA,
+        # With what the other extras bring, so that nothing goes untested.
+        "test": [
+            *("beartype>=0.22", "pytest>=8", "pytest-xdist>=3.6"),
+            *(*BEAM, *SENTENCES, *WIKIPEDIA),
+        ],
         "dev": ["pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
         "tpu": ["jax[tpu]>=0.10"],
     },

@@ -14,8 +14,9 @@ import ml_collections
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("pretraining",),
-    "pretraining.pair_loss": ("nsp", "none"),
+    "pretraining.pair_loss": ("nsp", "sop", "none"),
     "pretraining.masking": ("static", "dynamic"),
+    "pretraining.mask_strategy": ("token", "whole_word", "ngram", "span"),
     "data.source": ("records", "synthetic"),
     "optimizer.name": ("adamw", "lamb"),
     "schedule.name": ("linear", "bert"),
@@ -50,6 +51,8 @@ def default_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.task = "pretraining"  # a key of bertjax.jobs.JOBS
     config.seed = 0  # of initialization, data order, masks and dropout
+    config.init_from = ""  # a workdir, Hugging Face or TF1 checkpoint to start from; "": none
+    config.resize_vocabulary = False  # fresh rows for entries that init_from's vocabulary lacks
     config.global_batch_size = 256  # sequences per update, over all devices and micro-batches
     config.gradient_accumulation_steps = 1  # micro-batches per update
     config.phases = ml_collections.ConfigDict(
@@ -93,8 +96,9 @@ def _model() -> ml_collections.ConfigDict:
 
 def _pretraining() -> ml_collections.ConfigDict:
     pretraining = ml_collections.ConfigDict()
-    pretraining.pair_loss = "nsp"  # nsp | none
+    pretraining.pair_loss = "nsp"  # nsp | sop (sentence order, ALBERT) | none
     pretraining.masking = "static"  # static: from the records | dynamic: drawn at load time
+    pretraining.mask_strategy = "token"  # dynamic masks: token | whole_word | ngram | span
     pretraining.masked_lm_prob = 0.15  # share of tokens to predict (dynamic masks)
     pretraining.max_predictions_per_seq = 0  # dynamic masks; 0: masked_lm_prob x length, rounded up
     return pretraining
@@ -191,6 +195,21 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, config[name]
 
 
+def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a saved config with the defaults of the options that have been added since."""
+
+    def over(defaults: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+        return {**defaults, **found} | {
+            name: over(value, found.get(name, {}))
+            for name, value in defaults.items()
+            if isinstance(value, Mapping)
+        }
+
+    whole = over({**default_config().to_dict(), "phases": {}}, saved)
+    phases = {name: over(phase_config().to_dict(), it) for name, it in saved["phases"].items()}
+    return whole | {"phases": phases}
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Returns the changes between two configs: those that a resumed run may make, and others."""
     before, after = dict(flatten(old)), dict(flatten(new))
@@ -213,10 +232,16 @@ def validate(config: ml_collections.ConfigDict) -> None:
     ]
     faults += _range_faults(options)
     faults += _batch_faults(config)
+    faults += _mask_faults(options)
     if config.data.source == "records" and not config.data.train_dir:
         faults.append(
             "config.data.train_dir is empty; give the record directory that "
             "`python -m data_pipelines.build` wrote: --config.data.train_dir=DIR"
+        )
+    if config.resize_vocabulary and not config.init_from:
+        faults.append(
+            "config.resize_vocabulary is True, but config.init_from is empty: there is no "
+            "vocabulary to resize; give --config.init_from=PATH or leave it at False"
         )
     if config.data.source == "synthetic" and not config.model.vocab_size:
         faults.append("config.model.vocab_size is 0; with config.data.source=synthetic set it")
@@ -262,6 +287,17 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"config.model.hidden_size is {hidden_size}; it must be a multiple of "
             f"config.model.num_attention_heads, {num_heads}"
+        )
+
+
+def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
+    strategy, masking = options["pretraining.mask_strategy"], options["pretraining.masking"]
+    if masking == "static" and strategy in CHOICES["pretraining.mask_strategy"][1:]:
+        yield (
+            f"config.pretraining.mask_strategy is {strategy!r}, but with "
+            "config.pretraining.masking 'static' masks are those of the records: set it to "
+            "'dynamic' (records built so), or leave mask_strategy at 'token' and choose when "
+            "the records are built"
         )
 
 

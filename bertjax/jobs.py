@@ -79,6 +79,10 @@ class Job(Protocol):
         """Returns the name of the loss that has a known value before anything is learnt, and it."""
         ...
 
+    def vocabulary(self) -> tokenizer.Tokenizer | None:
+        """Returns what turned text into the data's tokens, None where no text was read."""
+        ...
+
     def save_vocabulary(self, directory: epath.Path) -> None:
         """Writes what turns text into tokens, so that the workdir is enough to use the model."""
         ...
@@ -175,9 +179,15 @@ class PretrainingJob:
         entropy = statistics.get("unigram_entropy")
         return None if entropy is None else ("mlm_loss", entropy)
 
-    def save_vocabulary(self, directory: epath.Path) -> None:
+    def vocabulary(self) -> tokenizer.Tokenizer | None:
+        # All phases have the same one: `open_pretraining` compares their hashes.
         for record_set in self.train_sets.values():
-            tokenizer.load(record_set.directory).save(directory)
+            return tokenizer.load(record_set.directory)
+        return None
+
+    def save_vocabulary(self, directory: epath.Path) -> None:
+        if vocabulary := self.vocabulary():
+            vocabulary.save(directory)
 
     def _predictions(self, phase: Phase) -> int:
         record_set = self.train_sets.get(phase.name)
@@ -222,6 +232,7 @@ def draw_masks(
         vocab_size=vocabulary.vocab_size,
         mask_id=vocabulary.mask_id,
         special_ids=vocabulary.special_ids,
+        continues_word=vocabulary.continues_word,
     )
 
     def draw(batch: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -292,7 +303,9 @@ def _masking_options(
         max_seq_length, options.masked_lm_prob
     )
     return masking.MaskingOptions(
-        masked_lm_prob=options.masked_lm_prob, max_predictions_per_seq=predictions
+        masked_lm_prob=options.masked_lm_prob,
+        max_predictions_per_seq=predictions,
+        strategy=options.mask_strategy,
     )
 
 
@@ -318,4 +331,4 @@ JOBS: dict[str, JobKind] = {"pretraining": JobKind(open_pretraining, pretraining
 
 def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
     """Returns the resolved config of a checkpoint's meta item."""
-    return ml_collections.ConfigDict(meta["config"])
+    return ml_collections.ConfigDict(config_lib.completed(meta["config"]))

@@ -32,6 +32,7 @@ from bertjax import (
     preemption,
     sharding,
     state,
+    warm_start,
     writers,
 )
 from bertjax import config as config_lib
@@ -153,20 +154,27 @@ def start(
 ) -> tuple[state.TrainState, monitor.Skipped]:
     """Returns the restored state, or a fresh one, after checking that the run may be continued.
 
+    Only a fresh state takes over what config.init_from has.
+
     Raises:
-      ValueError: if the workdir's run had another config or other data, listing the differences.
+      FileNotFoundError: if there is nothing at config.init_from.
+      ValueError: if the workdir's run had another config or other data, listing the differences;
+        or if what config.init_from has does not fit the run.
     """
     saved_meta = checkpointer.read_meta()
     if saved_meta is not None:
+        _keep_origin(run, saved_meta)
         _check_resumable(run, saved_meta)
     _log_start(run)
     restored = checkpointer.restore(run.abstract_state)
     if restored is not None:
         logging.info("Resuming at step %d from %s", int(restored.state.step), run.workdir)
         return restored.state, monitor.Skipped(**restored.meta["skipped"])
+    source = warm_start.of_job(run.job, run.abstract_state.params)
     _write_workdir(run)
     placed = jax.tree.map(lambda leaf: leaf.sharding, run.abstract_state)
-    return jax.jit(run.learner.init, out_shardings=placed)(), monitor.Skipped()
+    fresh = jax.jit(run.learner.init, out_shardings=placed)()
+    return warm_start.apply(source, fresh) if source else fresh, monitor.Skipped()
 
 
 def remaining_batches(
@@ -252,7 +260,9 @@ def _check_batch_sizes(config: ml_collections.ConfigDict, job: jobs.Job, mesh: M
 
 
 def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
-    allowed, refused = config_lib.differences(saved_meta["config"], run.config)
+    allowed, refused = config_lib.differences(
+        config_lib.completed(saved_meta["config"]), run.config
+    )
     for change in allowed:
         logging.info("Resuming with a change: %s", change)
     if saved_meta["identity"] != run.job.identity():
@@ -263,6 +273,17 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
             + "\n  ".join(refused)
             + "\nUndo these changes to continue it, or give another --workdir to start afresh"
         )
+
+
+def _keep_origin(run: Run, saved_meta: Mapping[str, Any]) -> None:
+    """Makes the config tell where the run began, whatever this start's command says."""
+    saved = config_lib.completed(saved_meta["config"])
+    if run.config.init_from:
+        logging.warning(
+            "config.init_from, %s, is not read: %s holds a run already, which began from %s",
+            run.config.init_from, run.workdir, saved["init_from"] or "its seed alone",
+        )  # fmt: skip
+    run.config.update(init_from=saved["init_from"], resize_vocabulary=saved["resize_vocabulary"])
 
 
 def _meta(run: Run, skipped: monitor.Skipped) -> dict[str, Any]:

@@ -33,6 +33,7 @@ PROGRESS: dict[str, Callable[[float], str]] = {
     "train/loss": lambda value: f"loss {value:.3f}",
     "train/mlm_accuracy": lambda value: f"mlm acc {value:.3f}",
     "train/nsp_accuracy": lambda value: f"nsp acc {value:.3f}",
+    "train/sop_accuracy": lambda value: f"sop acc {value:.3f}",
     "perf/tokens_per_second": lambda value: f"{_thousands(value)} tokens/s",
     "perf/model_flop_utilization": lambda value: f"MFU {value:.1%}",
 }

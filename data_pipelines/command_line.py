@@ -11,6 +11,8 @@ from typing import Any
 
 from absl import app, flags
 
+from data_pipelines import workers
+
 
 def option(help_text: str, **field_arguments: Any) -> Any:
     """Returns a dataclass field with the help text of its flag."""
@@ -28,7 +30,7 @@ def run(options_class: type, main: Callable[[Any], None], *, positional: str = "
     def checked_main(arguments: Sequence[str]) -> None:
         try:
             main(parsed(options_class, flags.FLAGS, positional, arguments[1:]))
-        except (ValueError, FileNotFoundError, FileExistsError) as error:
+        except (ValueError, OSError, workers.WorkerDied) as error:
             sys.exit(f"error: {error}")
 
     app.run(checked_main)

@@ -1,23 +1,26 @@
 """Shows a record directory: its health report and a few examples as text; adopts foreign records.
 
     python -m data_pipelines.inspect DIR
+    python -m data_pipelines.inspect DIR --recount --strict
     python -m data_pipelines.inspect DIR --adopt --vocabulary=vocab.txt
 
-Adopting reads TFRecord files of the original BERT script once and writes the manifest and the
-vocabulary beside them, so that they can be trained on.
+The figures are those of the manifest; `--recount` reads every record instead. Adopting reads
+TFRecord files of the original BERT script once and writes the manifest and the vocabulary beside
+them, so that they can be trained on.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from etils import epath
 
 from bertjax.data import records, tokenizer
-from data_pipelines import command_line, report
+from data_pipelines import command_line
+from data_pipelines.reports import health, report, report_html, statistics
 
 BATCH_SIZE = 1024
 
@@ -27,7 +30,12 @@ class Options:
     """Which records to show, or to adopt."""
 
     directory: str = command_line.option("the record directory")
-    examples: int = command_line.option("how many examples to print", default=3)
+    examples: int = command_line.option("how many examples to show", default=10)
+    recount: bool = command_line.option(
+        "read every record and count anew, instead of trusting the manifest", default=False
+    )
+    strict: bool = command_line.option("fail if there is anything to warn of", default=False)
+    html: str = command_line.option("write the report with plots to this file", default="")
     adopt: bool = command_line.option("write a manifest for records that have none", default=False)
     vocabulary: str = command_line.option(
         "for adopt: the vocab.txt or directory that the records were made with", default=""
@@ -45,7 +53,8 @@ def adopt(options: Options) -> records.Manifest:
     Raises:
       FileNotFoundError: if there are no records or no vocabulary.
       FileExistsError: if there is a manifest already.
-      ValueError: if a record is corrupt, or of other features, lengths or vocabulary.
+      ValueError: if a record is corrupt, or of other features, lengths or vocabulary; with
+        `strict`, if there is anything to warn of.
     """
     directory = epath.Path(options.directory)
     if (directory / records.MANIFEST_FILE).exists():
@@ -59,58 +68,105 @@ def adopt(options: Options) -> records.Manifest:
             f"{directory} has no files named {options.pattern!r}; give their --pattern"
         )
     manifest = _manifest_like_first(paths[0], options, vocabulary)
-    tally = report.Tally(vocabulary)
-    shards = tuple(_adopted_shard(path, manifest, vocabulary, tally) for path in paths)
-    manifest = dataclasses.replace(manifest, shards=shards, statistics=tally.statistics())
+    tally = _new_tally(manifest, vocabulary)
+    shards = tuple(_counted_shard(path, manifest, vocabulary, tally) for path in paths)
+    manifest = dataclasses.replace(manifest, shards=shards, statistics=tally.statistics(vocabulary))
+    if options.strict:
+        _fail_if_any(health.of_manifest(manifest))
     vocabulary.save(directory)
     manifest.save(directory)
     return manifest
 
 
-def decoded(manifest: records.Manifest, vocabulary: tokenizer.Tokenizer, batch: Any) -> Iterator:
-    """Yields each example of a batch as text, with what is hidden and the pair label."""
-    for row in range(len(batch["input_ids"])):
-        length = int(batch["input_mask"][row].sum())
-        text = vocabulary.decode(batch["input_ids"][row, :length].tolist())
-        if manifest.has_static_masks:
-            used = batch["masked_lm_weights"][row] > 0
-            hidden = [vocabulary.token(int(i)) for i in batch["masked_lm_ids"][row][used]]
-            text += f"\n    hidden: {' '.join(hidden)}"
-        if records.PAIR_FEATURE in batch:
-            label = "random" if batch[records.PAIR_FEATURE][row] else "next"
-            text += f"\n    second segment: {label}"
-        yield text
+def recounted(
+    record_set: records.RecordSet, vocabulary: tokenizer.Tokenizer
+) -> tuple[records.Manifest, list[health.Warning]]:
+    """Returns the manifest with the figures of its records as they are, and how they differ.
+
+    What records do not tell, the figures of the text for example, is kept. All checksums are
+    verified on the way.
+
+    Raises:
+      ValueError: if a record is damaged, or a shard not the one that the manifest describes.
+    """
+    manifest = record_set.manifest
+    tally = _new_tally(manifest, vocabulary)
+    for path, expected in zip(record_set.shard_paths, manifest.shards, strict=True):
+        found = _counted_shard(epath.Path(path), manifest, vocabulary, tally)
+        if found != expected:
+            raise ValueError(
+                f"{path} has {found.examples} examples, the manifest says {expected.examples}; "
+                "copy the directory or build it again"
+            )
+    counted = tally.statistics(vocabulary)
+    changed = [
+        name
+        for name, value in counted.items()
+        if name in manifest.statistics and not _is_same(value, manifest.statistics[name])
+    ]
+    differing = "; ".join(
+        f"{name}: {manifest.statistics[name]}, now {counted[name]}" for name in changed
+    )
+    warning = health.Warning(
+        "manifest_differs",
+        f"the records are not those that the manifest counted ({differing}); what it says of the "
+        "text need not hold either: build the directory again",
+    )
+    united = dataclasses.replace(manifest, statistics={**manifest.statistics, **counted})
+    return united, [warning] if changed else []
 
 
 def main(options: Options) -> None:
-    """Prints the report and the first examples, after adopting if that is asked for."""
+    """Prints the report and the first examples, after adopting if that is asked for.
+
+    Raises:
+      ValueError: if the records are damaged; with `strict`, if there is anything to warn of.
+    """
     if options.adopt:
         adopt(options)
     record_set = records.open(options.directory)
-    manifest = record_set.manifest
-    print("\n".join(report.lines(manifest)))
-    if options.examples < 1:
-        return
+    manifest, warnings = record_set.manifest, []
     vocabulary = tokenizer.load(options.directory)
-    batch = next(_parsed_batches(record_set.shard_paths[0], manifest, options.examples))
-    for text in decoded(manifest, vocabulary, batch):
-        print(f"\n{text}")
+    if options.recount:
+        sha256 = vocabulary.describe()["sha256"]
+        record_set = records.open(options.directory, tokenizer_sha256=sha256)
+        manifest, warnings = recounted(record_set, vocabulary)
+    warnings += health.of_manifest(manifest)
+    shown = list(report.decoded(options.directory, manifest, vocabulary, options.examples))
+    print("\n".join(report.lines(manifest, warnings)))
+    if shown:
+        print("\n".join(["", f"Examples: {report.LEGEND}", *map(str, shown)]))
+    if options.html:
+        epath.Path(options.html).write_text(report_html.page(manifest, shown, warnings))
+    if options.strict:
+        _fail_if_any(warnings)
 
 
-def _parsed_batches(
-    path: epath.PathLike, manifest: records.Manifest, batch_size: int
-) -> Iterator[dict[str, np.ndarray]]:
-    tf = records.import_tensorflow()
-    try:
-        for serialized in tf.data.TFRecordDataset(str(path)).batch(batch_size):
-            parsed = records.parse_batch(serialized, manifest)
-            yield {name: values.numpy() for name, values in parsed.items()}
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        raise ValueError(
-            f"{path} does not hold records of max_seq_length {manifest.max_seq_length} and "
-            f"max_predictions_per_seq {manifest.max_predictions_per_seq}, or is damaged "
-            f"({error.message}); copy or make it again"
-        ) from error
+def _fail_if_any(warnings: list[health.Warning]) -> None:
+    if warnings:
+        texts = "\n  ".join(warning.text for warning in warnings)
+        raise ValueError(f"with --strict no warnings may be left, but:\n  {texts}")
+
+
+def _new_tally(
+    manifest: records.Manifest, vocabulary: tokenizer.Tokenizer
+) -> statistics.ExampleTally:
+    return statistics.ExampleTally(
+        vocabulary,
+        max_seq_length=manifest.max_seq_length,
+        pair_objective=manifest.pair_objective,
+    )
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Returns whether two figures are equal but for what JSON and summing do to them."""
+    if isinstance(value, float) and isinstance(other, float):
+        return math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(_is_same(value[k], other[k]) for k in value)
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(map(_is_same, value, other))
+    return value == other
 
 
 def _manifest_like_first(
@@ -146,15 +202,17 @@ def _manifest_like_first(
     )
 
 
-def _adopted_shard(
+def _counted_shard(
     path: epath.Path,
     manifest: records.Manifest,
     vocabulary: tokenizer.Tokenizer,
-    tally: report.Tally,
+    tally: statistics.ExampleTally,
 ) -> records.Shard:
     count = 0
-    for batch in _parsed_batches(path, manifest, BATCH_SIZE):
+    for batch in report.read_batches(path, manifest, BATCH_SIZE):
         for name in ("input_ids", "masked_lm_ids"):
+            if name not in batch:
+                continue
             largest = int(batch[name].max())
             if largest >= vocabulary.vocab_size:
                 raise ValueError(

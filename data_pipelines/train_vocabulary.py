@@ -1,34 +1,62 @@
-"""Trains a WordPiece vocabulary, and says how well it covers text that it has not seen.
+"""Trains a vocabulary, and says how well it covers text that it has not seen.
 
     python -m data_pipelines.train_vocabulary --input='corpus/*.txt' --output=DIR --size=30522
 
-The same input and options give the same bytes, on any number of cores.
+The text is read once and counted; the trainers see words and how often they stand there. The same
+input and options give the same bytes, on any number of cores.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+import io
+import itertools
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal
 
+import numpy as np
+import sentencepiece
 import tokenizers
 from etils import epath
 
-from bertjax.data import tokenizer
+from bertjax.data import sentence_piece, tokenizer, wordpiece
 from data_pipelines import command_line, sources
 
-SPECIALS = (tokenizer.PAD, tokenizer.UNK, tokenizer.CLS, tokenizer.SEP, tokenizer.MASK)
-# Rarer characters than the thousand most frequent become [UNK] rather than entries.
-ALPHABET_LIMIT = 1000
+SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
+# Characters beyond the thousand most frequent, and beyond those that this share of the text
+# consists of, become [UNK] rather than entries. (The share is sentencepiece's default.)
+ALPHABET_SIZE = 1000
+CHARACTER_COVERAGE = 0.9995
 MINIMUM_PAIR_FREQUENCY = 2
+
+# Bounds of memory. English has 3 million characters of distinct words in 60 MB of novels.
+FOLD_CHARACTERS = 2**24
+MAX_DISTINCT_CHARACTERS = 2**25
+# Text without white space is cut into units of so many characters, for sentencepiece.
+MAX_UNIT_CHARACTERS = 1000
+
+# The sums that sentencepiece makes depend on how many threads share them, so this is not the
+# number of cores.
+SENTENCEPIECE_THREADS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What to train on and what kind of vocabulary to make."""
 
-    input: str = command_line.option("'documentation', or paths and globs of text files")
-    output: str = command_line.option("the directory for vocab.txt and tokenizer_config.json")
+    input: str = command_line.option(
+        "files and globs (text, .jsonl, .parquet, Wikipedia .xml; .gz .bz2 .xz .zst), "
+        "tfds:NAME, or documentation; several with commas between them"
+    )
+    output: str = command_line.option("the directory for vocabulary and tokenizer_config.json")
+    kind: Literal["wordpiece", "sentencepiece"] = command_line.option(
+        "wordpiece as BERT has it, or a sentencepiece model", default="wordpiece"
+    )
+    model_type: Literal["unigram", "bpe"] = command_line.option(
+        "the kind of sentencepiece model", default="unigram"
+    )
     size: int = command_line.option("entries at most, specials included", default=30522)
     lowercase: bool = command_line.option("lower-case the text", default=True)
     strip_accents: bool | None = command_line.option(
@@ -40,6 +68,9 @@ class Options:
     )
     one_document_per_file: bool = command_line.option(
         "files are documents; otherwise blank lines separate them", default=False
+    )
+    text_field: str = command_line.option(
+        "the field with the text, in JSON lines, Parquet and TFDS", default="text"
     )
     overwrite: bool = command_line.option("replace the vocabulary in output", default=False)
 
@@ -53,29 +84,85 @@ class Coverage:
     unknown_rate: float
 
 
-def train(
-    texts: Sequence[str], *, size: int, lowercase: bool = True, strip_accents: bool | None = None
-) -> tokenizer.WordPieceTokenizer:
-    """Returns a tokenizer with the WordPiece vocabulary of the texts.
+class Counts:
+    """How often each unit stands in a text, in bounded memory.
 
-    Entries: the specials, the characters and their continuation forms in code point order, then
-    merged pieces by frequency.
+    `split` turns what stands between white space into units, for example words and punctuation.
+    Beyond `MAX_DISTINCT_CHARACTERS` a growing share of the rarest units is forgotten, chosen by a
+    hash of the unit.
+    """
+
+    def __init__(self, split: Callable[[str], Iterable[str]]):
+        self._split = split
+        self._chunks: collections.Counter[str] = collections.Counter()
+        self._units: collections.Counter[str] = collections.Counter()
+        self._characters = 0
+        self._forgetting = 0
+
+    def add(self, text: str) -> None:
+        """Counts a text."""
+        self._chunks.update(wordpiece.chunks(text))
+        self._characters += len(text)
+        if self._characters >= FOLD_CHARACTERS:
+            self.units()
+
+    def units(self) -> Mapping[str, int]:
+        """Returns the counts, in an order that the text alone decides."""
+        for chunk, count in self._chunks.items():
+            for unit in self._split(chunk):
+                self._units[unit] += count
+        self._chunks.clear()
+        self._characters = 0
+        if _size(self._units) > MAX_DISTINCT_CHARACTERS:
+            self._forget()
+        return self._units
+
+    def _forget(self) -> None:
+        # What came since the last time goes at the share of then; more goes if that is too little.
+        self._units = collections.Counter(
+            {unit: n for unit, n in self._units.items() if not self._is_forgotten(unit, n)}
+        )
+        if _size(self._units) > MAX_DISTINCT_CHARACTERS // 2:
+            self._forgetting += 1
+            self._forget()
+
+    def _is_forgotten(self, unit: str, count: int) -> bool:
+        share = 2**self._forgetting
+        return count < share and zlib.crc32(unit.encode()) % share != 0
+
+
+def _size(counts: Mapping[str, int]) -> int:
+    return sum(map(len, counts))
+
+
+def train(
+    texts: Iterable[str], *, size: int, lowercase: bool = True, strip_accents: bool | None = None
+) -> wordpiece.WordPieceTokenizer:
+    """Returns a tokenizer with the WordPiece vocabulary of the texts.
 
     Raises:
       ValueError: if the texts are empty or `size` does not hold the characters.
     """
-    trained = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=tokenizer.UNK))
-    trained.normalizer = tokenizers.normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=True,
-        strip_accents=lowercase if strip_accents is None else strip_accents,
-        lowercase=lowercase,
-    )
-    trained.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    alphabet = _alphabet(texts, trained.normalizer)
+    counts = Counts(_word_splitter(lowercase, strip_accents))
+    for text in texts:
+        counts.add(text)
+    entries = wordpiece_entries(counts.units(), size)
+    return wordpiece.WordPieceTokenizer(entries, lowercase=lowercase, strip_accents=strip_accents)
+
+
+def wordpiece_entries(word_counts: Mapping[str, int], size: int) -> list[str]:
+    """Returns at most `size` entries for words that occur so many times.
+
+    The specials, the characters and their continuation forms in code point order, then merged
+    pieces by frequency.
+
+    Raises:
+      ValueError: if there is no word or `size` does not hold the characters.
+    """
+    alphabet = _alphabet(_character_counts(word_counts))
     # The trainer of tokenizers 0.23 numbers continuation characters in hash order, which decides
     # ties between merges. Seeded as special tokens in sorted order they have fixed numbers.
-    seeds = [*SPECIALS, *alphabet, *(f"##{character}" for character in alphabet)]
+    seeds = [*SPECIALS, *alphabet, *_continuations(alphabet)]
     if len(seeds) > size:
         raise ValueError(
             f"size is {size}, but the text has {len(alphabet)} characters, which with their "
@@ -90,26 +177,61 @@ def train(
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    trained.train_from_iterator(texts, trainer)
+    trained = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=wordpiece.UNK))
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trained.train_from_iterator(_repeated(word_counts), trainer)
     ids = trained.get_vocab(with_added_tokens=False)
-    # Built anew: in the trained tokenizer the seeded characters would stay special tokens.
-    return tokenizer.WordPieceTokenizer(
-        sorted(ids, key=lambda entry: ids[entry]),
-        lowercase=lowercase,
-        strip_accents=strip_accents,
-    )
+    return sorted(ids, key=lambda entry: ids[entry])
 
 
-def coverage(vocabulary: tokenizer.Tokenizer, texts: Sequence[str]) -> Coverage:
-    """Returns how the vocabulary does on the texts."""
-    words = sum(len(text.split()) for text in texts)
-    encoded = vocabulary.encode_batch(texts)
-    tokens = sum(len(ids) for ids in encoded)
-    unknown = sum(ids.count(vocabulary.unk_id) for ids in encoded)
+def sentencepiece_model(
+    unit_counts: Mapping[str, int], size: int, model_type: str = "unigram"
+) -> bytes:
+    """Returns a model of at most `size` pieces for units that occur so many times.
+
+    The special tokens have the ids and names of a WordPiece vocabulary made here.
+
+    Raises:
+      ValueError: if sentencepiece cannot make a model of them.
+    """
+    characters = _character_counts(unit_counts)
+    covered = sum(characters[character] for character in _alphabet(characters))
+    written = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(f"{unit}\t{count}" for unit, count in unit_counts.items()),
+            input_format="tsv",
+            model_writer=written,
+            model_type=model_type,
+            vocab_size=size,
+            hard_vocab_limit=False,
+            character_coverage=covered / characters.total(),
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            pad_piece=wordpiece.PAD,
+            unk_piece=wordpiece.UNK,
+            control_symbols=list(SPECIALS[2:]),
+            max_sentence_length=8 * MAX_UNIT_CHARACTERS,
+            num_threads=SENTENCEPIECE_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"size is {size}; sentencepiece says: {error}") from error
+    return written.getvalue()
+
+
+def coverage(vocabulary: tokenizer.Tokenizer, chunk_counts: Mapping[str, int]) -> Coverage:
+    """Returns how the vocabulary does on white-space-separated words that occur so many times."""
+    counts = np.fromiter(chunk_counts.values(), np.int64, len(chunk_counts))
+    ids, lengths = vocabulary.encode_flat(list(chunk_counts))
+    words, tokens = int(counts.sum()), int(lengths @ counts)
+    unknown = int((ids == vocabulary.unk_id) @ np.repeat(counts, lengths))
     return Coverage(words, tokens / max(words, 1), unknown / max(tokens, 1))
 
 
-def train_vocabulary(options: Options) -> tuple[tokenizer.WordPieceTokenizer, Coverage]:
+def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
     """Trains, saves into `options.output` and returns the tokenizer and its held-out coverage.
 
     Where the hash holds out no document, coverage is that of the last one, which is then trained
@@ -120,28 +242,25 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.WordPieceTokenizer, Co
       FileExistsError: if there is a vocabulary already and it is not to be overwritten.
       ValueError: if options or text do not allow a vocabulary.
     """
-    path = epath.Path(options.output) / tokenizer.VOCABULARY_FILE
-    if path.exists() and not options.overwrite:
+    output = epath.Path(options.output)
+    existing = [output / name for name in (wordpiece.VOCABULARY_FILE, sentence_piece.MODEL_FILE)]
+    existing = [path for path in existing if path.exists()]
+    if existing and not options.overwrite:
         raise FileExistsError(
-            f"{path} exists; choose another output or replace it with --overwrite"
+            f"{existing[0]} exists; choose another output or replace it with --overwrite"
         )
-    documents = list(
-        sources.documents(
-            options.input,
-            heldout_fraction=options.heldout_fraction,
-            one_document_per_file=options.one_document_per_file,
-        )
-    )
-    is_heldout = [sources.is_heldout(item.id, options.heldout_fraction) for item in documents]
-    seen = [item.text for item, held in zip(documents, is_heldout, strict=True) if not held]
-    unseen = [item.text for item, held in zip(documents, is_heldout, strict=True) if held]
-    if not any(text.strip() for text in seen):
-        raise ValueError(f"input {options.input!r} holds no text to train on; give other files")
-    made = train(
-        seen, size=options.size, lowercase=options.lowercase, strip_accents=options.strip_accents
-    )
-    made.save(options.output)
-    return made, coverage(made, unseen or seen[-1:])
+    seen, unseen = _counted(options)
+    casing = {"lowercase": options.lowercase, "strip_accents": options.strip_accents}
+    made: tokenizer.Tokenizer
+    if options.kind == "wordpiece":
+        made = wordpiece.WordPieceTokenizer(wordpiece_entries(seen, options.size), **casing)
+    else:
+        model = sentencepiece_model(seen, options.size, options.model_type)
+        made = sentence_piece.SentencePieceTokenizer(model, **casing)
+    for path in existing:
+        path.unlink()
+    made.save(output)
+    return made, coverage(made, unseen)
 
 
 def main(options: Options) -> None:
@@ -152,18 +271,92 @@ def main(options: Options) -> None:
         f"on {measured.words:,} held-out words: {measured.fertility:.3f} tokens per word, "
         f"{measured.unknown_rate:.4%} of the tokens unknown"
     )
+    if made.vocab_size < options.size:
+        print(f"fewer than the {options.size:,} asked for: the text has no more pieces")
 
 
-def _alphabet(texts: Sequence[str], normalizer: tokenizers.normalizers.Normalizer) -> list[str]:
-    """Returns the most frequent characters of the normalized texts, in code point order."""
+def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Returns the units to train on, and the white-space-separated words to measure on."""
+    if options.kind == "wordpiece":
+        seen = Counts(_word_splitter(options.lowercase, options.strip_accents))
+    else:
+        seen = Counts(_unit_splitter(options.lowercase, options.strip_accents))
+    unseen = Counts(lambda chunk: [chunk])
+    reading = sources.Reading(
+        one_document_per_file=options.one_document_per_file,
+        text_field=options.text_field,
+        heldout_fraction=options.heldout_fraction,
+    )
+    last = ""
+    for document in sources.documents(options.input, reading):
+        text = sources.prose(document)
+        if sources.is_heldout(document.id, options.heldout_fraction):
+            unseen.add(text)
+        else:
+            seen.add(text)
+            last = text if text.strip() else last
+    if not last:
+        raise ValueError(f"input {options.input!r} holds no text to train on; give other files")
+    if not unseen.units():
+        unseen.add(last)
+    return seen.units(), unseen.units()
+
+
+def _word_splitter(lowercase: bool, strip_accents: bool | None) -> Callable[[str], Iterable[str]]:
+    accents_go = lowercase if strip_accents is None else strip_accents
+
+    def split(chunk: str) -> Iterator[str]:
+        for word in wordpiece.split_words(chunk, lowercase=lowercase, strip_accents=accents_go):
+            if len(word) <= wordpiece.MAX_INPUT_CHARS_PER_WORD:  # Longer ones are [UNK] anyhow.
+                yield word
+
+    return split
+
+
+def _unit_splitter(lowercase: bool, strip_accents: bool | None) -> Callable[[str], Iterable[str]]:
+    accents_go = lowercase if strip_accents is None else strip_accents
+
+    def split(chunk: str) -> Iterator[str]:
+        folded = sentence_piece.fold(chunk, lowercase, accents_go)
+        for first in range(0, len(folded), MAX_UNIT_CHARACTERS):
+            yield folded[first : first + MAX_UNIT_CHARACTERS]
+
+    return split
+
+
+def _character_counts(unit_counts: Mapping[str, int]) -> collections.Counter[str]:
     counts: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        counts.update(normalizer.normalize_str(text))
-    visible = [character for character in counts if not character.isspace()]
-    if not visible:
+    for unit, count in unit_counts.items():
+        for character in unit:
+            counts[character] += count
+    return counts
+
+
+def _alphabet(characters: collections.Counter[str]) -> list[str]:
+    """Returns the most frequent of the counted characters, in code point order."""
+    if not any(character.isprintable() for character in characters):
         raise ValueError("the text holds no visible characters; a vocabulary needs some")
-    by_frequency = sorted(visible, key=lambda character: (-counts[character], character))
-    return sorted(by_frequency[:ALPHABET_LIMIT])
+    by_frequency = sorted(characters, key=lambda character: (-characters[character], character))
+    shares = itertools.accumulate(characters[character] for character in by_frequency)
+    enough = sum(share < CHARACTER_COVERAGE * characters.total() for share in shares) + 1
+    return sorted(by_frequency[: max(enough, ALPHABET_SIZE)])
+
+
+def _continuations(alphabet: list[str]) -> list[str]:
+    """Returns "##c" for each character c that can continue a word: no punctuation, no CJK."""
+    apart = {"lowercase": False, "strip_accents": False}
+    return [
+        f"{wordpiece.CONTINUATION}{character}"
+        for character in alphabet
+        if len(wordpiece.split_words(f"a{character}", **apart)) == 1
+    ]
+
+
+def _repeated(word_counts: Mapping[str, int]) -> Iterator[str]:
+    """Yields every word as often as it occurs, at most so many at once."""
+    for word, count in word_counts.items():
+        for start in range(0, count, 2**16):
+            yield f"{word} " * min(2**16, count - start)
 
 
 if __name__ == "__main__":

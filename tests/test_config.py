@@ -13,6 +13,7 @@ from ml_collections import config_flags
 
 from bertjax import config as config_lib
 from bertjax import jobs, optim, sharding
+from bertjax.data import masking
 from bertjax.models import encoder, layers
 from bertjax.tasks import pretraining
 
@@ -46,7 +47,9 @@ def test_the_defaults_with_records_are_valid():
 
 FAULTS = {
     "task": "pretrainig",
-    "pretraining.pair_loss": "sop",
+    "resize_vocabulary": True,  # without init_from
+    "pretraining.pair_loss": "next",
+    "pretraining.mask_strategy": "words",
     "pretraining.masking": "whole_word",
     "pretraining.masked_lm_prob": 0.0,
     "data.source": "record",
@@ -92,6 +95,24 @@ def test_one_fault_is_reported_alone(name, value):
     config.update_from_flattened_dict({name: value})
     (line,) = fault_lines(config)
     assert f"config.{name}" in line
+
+
+def test_a_mask_strategy_that_recorded_masks_would_ignore_is_a_fault():
+    config = usable_config()
+    config.pretraining.mask_strategy = "whole_word"
+    (line,) = fault_lines(config)
+    assert "config.pretraining.mask_strategy is 'whole_word'" in line and "'dynamic'" in line
+    config.pretraining.masking = "dynamic"
+    config_lib.validate(config)
+
+
+def test_a_vocabulary_is_resized_only_where_there_are_weights_to_start_from():
+    config = usable_config()
+    config.update(init_from="weights", resize_vocabulary=True)
+    config_lib.validate(config)
+    config.init_from = ""
+    (line,) = fault_lines(config)
+    assert "config.resize_vocabulary is True" in line and "--config.init_from=PATH" in line
 
 
 def test_an_unknown_name_lists_the_known_ones():
@@ -228,6 +249,7 @@ def test_base_and_large_carry_the_papers_recipe(size):
     [
         ("task", jobs.JOBS),
         ("pretraining.pair_loss", pretraining.PAIR_LOSSES),
+        ("pretraining.mask_strategy", masking.MASKERS),
         ("optimizer.name", optim.OPTIMIZERS),
         ("schedule.name", optim.SCHEDULES),
         ("sharding", sharding.RULES),
@@ -243,3 +265,13 @@ def test_every_option_with_choices_is_an_option():
     options = dict(config_lib.flatten(config_lib.default_config()))
     for name, known in config_lib.CHOICES.items():
         assert options[name] in known
+
+
+def test_a_config_saved_before_an_option_existed_has_its_default():
+    saved = usable_config().to_dict()
+    saved["seed"] = 7
+    saved["phases"] = {"phase2": saved["phases"]["phase1"] | {"num_steps": 5}}
+    older = json.loads(json.dumps(saved))
+    del older["pretraining"]["mask_strategy"], older["phases"]["phase2"]["global_batch_size"]
+    assert config_lib.completed(older) == saved
+    assert config_lib.differences(config_lib.completed(older), saved) == ([], [])

@@ -157,6 +157,27 @@ def test_records_without_pair_labels_are_refused_for_next_sentence_prediction(
     assert set(jobs.open_pretraining(config).task.objectives) == {"mlm_loss"}
 
 
+def test_a_run_learns_only_the_pairs_that_its_records_hold(directories, tmp_path):
+    source = directories / "records_16"
+    ordered = change_manifest(source, tmp_path / "ordered", pair_objective="sop")
+
+    def open_with(records_directory, pair_loss):
+        changes = {"pretraining.pair_loss": pair_loss}
+        return jobs.open_pretraining(make_config(directories, str(records_directory), **changes))
+
+    assert set(open_with(ordered, "sop").task.objectives) == {"mlm_loss", "sop_loss"}
+    for directory in (source, ordered):
+        assert set(open_with(directory, "none").task.objectives) == {"mlm_loss"}
+    with pytest.raises(
+        ValueError, match=r"pair_objective is 'sop', .* wants 'nsp'.*'none' or 'sop'"
+    ):
+        open_with(ordered, "nsp")
+    with pytest.raises(
+        ValueError, match=r"pair_objective is 'nsp', .* wants 'sop'.*'none' or 'nsp'"
+    ):
+        open_with(source, "sop")
+
+
 def test_static_records_for_a_dynamic_run_and_the_reverse_are_refused(directories, tmp_path):
     config = make_config(directories, **{"pretraining.masking": "dynamic"})
     with pytest.raises(ValueError, match="built with --masking=static: set --config.pretraining"):
@@ -181,6 +202,37 @@ def test_dynamic_masks_are_drawn_anew_at_every_step_and_the_same_way_again(direc
     assert first["masked_lm_positions"].tolist() == again["masked_lm_positions"].tolist()
     assert first["masked_lm_positions"].tolist() != other["masked_lm_positions"].tolist()
     assert (first["input_ids"] == 4).any()  # [MASK]
+
+
+def test_dynamic_masks_follow_the_strategy_over_the_words_of_the_vocabulary(tmp_path):
+    words = [f"{mark}w{number}" for number in range(30) for mark in ("", "##")]
+    dynamic = change_manifest(
+        small_records.write(tmp_path / "static", words=words),
+        tmp_path / "dynamic",
+        max_predictions_per_seq=0,
+    )
+    config = make_config(
+        tmp_path,
+        str(dynamic),
+        **{
+            "pretraining.masking": "dynamic",
+            "pretraining.mask_strategy": "whole_word",
+            "pretraining.masked_lm_prob": 0.5,
+        },
+    )
+    job = jobs.open_pretraining(config)
+    batch = next(job.train_batches(job.phases[0], start_step=0, rows=None))
+    chosen = np.zeros(batch["input_ids"].shape, bool)
+    rows, slots = np.nonzero(batch["masked_lm_weights"])
+    positions = batch["masked_lm_positions"][rows, slots]
+    chosen[rows, positions] = True
+    originals = batch["input_ids"].copy()
+    originals[rows, positions] = batch["masked_lm_ids"][rows, slots]
+    # Entries are 5 specials, then words and pieces in turn; 3 is [SEP], 2 is [CLS].
+    is_piece = (originals >= 5) & (originals % 2 == 0)
+    joined = is_piece[:, 1:] & (originals[:, :-1] >= 5)
+    assert joined.sum() > 20 and chosen.any(axis=1).all()
+    assert (chosen[:, 1:] == chosen[:, :-1])[joined].all()
 
 
 def test_a_run_without_held_out_records_has_no_evaluation(directories):

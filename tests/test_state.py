@@ -91,6 +91,17 @@ def test_dropout_is_a_function_of_seed_and_step(tiny, batch):
     assert loss_at(3) != loss_at(3, jax.jit(dataclasses.replace(learner, seed=1).train_step))
 
 
+def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, batch):
+    nsp, sop = (make_learner(tiny, pair_loss=pair_loss) for pair_loss in ("nsp", "sop"))
+    params = nsp.init().params
+    assert jax.tree.structure(params) == jax.tree.structure(sop.init().params)
+    assert dict(sop.task.objectives) == {"mlm_loss": 1.0, "sop_loss": 1.0}
+    old, new = nsp.eval_step(params, batch), sop.eval_step(params, batch)
+    assert {name.replace("nsp", "sop") for name in old} == set(new)
+    for name in ("loss", "accuracy"):
+        assert old[f"nsp_{name}"].value() == new[f"sop_{name}"].value()
+
+
 def test_without_pair_loss_there_is_no_pair_head(tiny, batch):
     learner = make_learner(tiny, pair_loss="none")
     assert set(learner.init().params) == {"encoder", "mlm_head"}

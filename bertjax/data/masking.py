@@ -11,16 +11,23 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
+
+from bertjax.data import word_masking
 
 # Source: BERT (Devlin et al. 2019), section 3.1: 80% [MASK], 10% random, 10% unchanged.
 MASK_SHARE = 0.8
 KEEP_SHARE = 0.1
 
-# A Masker takes the maskable positions [B, L], how many to choose per row [B] and a generator,
-# and returns the chosen positions [B, L].
+# A Masker takes the maskable positions [B, L], those that continue the word of the position before
+# [B, L], how many to choose per row [B] and a generator, and returns the chosen positions [B, L].
 Masker = Callable[
-    [Bool[np.ndarray, "batch length"], Int[np.ndarray, " batch"], np.random.Generator],
+    [
+        Bool[np.ndarray, "batch length"],
+        Bool[np.ndarray, "batch length"],
+        Int[np.ndarray, " batch"],
+        np.random.Generator,
+    ],
     Bool[np.ndarray, "batch length"],
 ]
 
@@ -73,63 +80,105 @@ def mask_tokens(
     mask_id: int,
     special_ids: Sequence[int],
     rng: np.random.Generator,
+    continues_word: Bool[np.ndarray, " vocabulary"] | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns masked `input_ids` and what stood there, under the names of the BERT records.
 
     `masked_lm_positions` are ascending; unused places hold position 0, id 0, weight 0. The number
     of predictions counts all real tokens, [CLS] and [SEP] among them, as the released code does;
     the random tokens come from the whole vocabulary, specials included, also as released.
+    `continues_word` is True for the entries that continue the word before ("##ing"); every
+    strategy but "token" needs it.
 
     Source: google-research/bert, create_pretraining_data.py, create_masked_lm_predictions.
+
+    Raises:
+      ValueError: if `continues_word` is missing or has another size than the vocabulary.
     """
     real = input_mask != 0
     maskable = real & ~np.isin(input_ids, special_ids)
     wanted = np.rint(real.sum(axis=1) * options.masked_lm_prob).astype(np.int64)
     wanted = np.minimum(np.maximum(wanted, 1), options.max_predictions_per_seq)
-    chosen = MASKERS[options.strategy](maskable, wanted, rng)
-    positions, weights = _chosen_first(chosen, options.max_predictions_per_seq)
+    continues = np.zeros_like(maskable)
+    if options.strategy != "token":
+        entries = _checked(continues_word, options.strategy, vocab_size)
+        continues[:, 1:] = entries[input_ids[:, 1:]] & maskable[:, 1:] & maskable[:, :-1]
+    chosen = MASKERS[options.strategy](maskable, continues, wanted, rng)
 
-    originals = np.take_along_axis(input_ids, positions, axis=1)
-    dice = rng.random(positions.shape)
-    substitutes = rng.integers(0, vocab_size, size=positions.shape)
+    # From here on one number per chosen token, row by row: places in the flattened batch.
+    places = np.flatnonzero(chosen)
+    originals = input_ids.ravel()[places]
+    dice = _dice_per_run(chosen, rng) if options.strategy == "span" else rng.random(len(places))
+    substitutes = rng.integers(0, vocab_size, size=len(places))
     substitutes = np.where(dice < MASK_SHARE + KEEP_SHARE, originals, substitutes)
-    substitutes = np.where(dice < MASK_SHARE, mask_id, substitutes)
-    masked = np.array(input_ids, dtype=np.int32)
-    rows, slots = np.nonzero(weights)
-    masked[rows, positions[rows, slots]] = substitutes[rows, slots]
+    masked = input_ids.astype(np.int32, order="C")
+    masked.ravel()[places] = np.where(dice < MASK_SHARE, mask_id, substitutes)
+    used = np.arange(options.max_predictions_per_seq) < chosen.sum(axis=1)[:, None]
     return {
         "input_ids": masked,
-        "masked_lm_positions": np.where(weights, positions, 0).astype(np.int32),
-        "masked_lm_ids": np.where(weights, originals, 0).astype(np.int32),
-        "masked_lm_weights": weights.astype(np.float32),
+        "masked_lm_positions": _padded(places % input_ids.shape[1], used),
+        "masked_lm_ids": _padded(originals, used),
+        "masked_lm_weights": used.astype(np.float32),
     }
+
+
+def _checked(
+    continues_word: Bool[np.ndarray, " vocabulary"] | None, strategy: str, vocab_size: int
+) -> Bool[np.ndarray, " vocabulary"]:
+    if continues_word is None:
+        raise ValueError(
+            f"continues_word is None; the strategy {strategy!r} masks whole words and must know "
+            "which entries continue one: give the tokenizer's `continues_word`"
+        )
+    if len(continues_word) != vocab_size:
+        raise ValueError(
+            f"continues_word has {len(continues_word)} entries; it must have one for each of the "
+            f"{vocab_size} of the vocabulary: give that of the same tokenizer"
+        )
+    return continues_word
 
 
 def _choose_tokens(
     maskable: Bool[np.ndarray, "batch length"],
+    continues: Bool[np.ndarray, "batch length"],
     wanted: Int[np.ndarray, " batch"],
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "batch length"]:
     """Returns `wanted` distinct maskable positions per row, all sets equally likely."""
-    # The smallest of random keys are a random subset. Each key ends in its own position, so that
-    # no two are equal and the count is exact; a sort of plain integers is the fast kind.
-    length = maskable.shape[1]
-    keys = rng.integers(0, 2**40, size=maskable.shape) * length + np.arange(length)
-    keys = np.where(maskable, keys, np.iinfo(np.int64).max)
-    last = np.minimum(wanted, length)[:, None] - 1
-    return maskable & (keys <= np.take_along_axis(np.sort(keys, axis=1), last, axis=1))
+    del continues  # Every token is chosen by itself.
+    batch, length = maskable.shape
+    order = word_masking.random_order(maskable, rng)[:, : wanted.max(initial=0)]
+    order = np.where(np.arange(order.shape[1]) < wanted[:, None], order, length)
+    chosen = np.zeros((batch, length + 1), bool)  # the last place takes what is too much
+    np.put_along_axis(chosen, order, True, axis=1)
+    return chosen[:, :length]
 
 
-def _chosen_first(
-    chosen: Bool[np.ndarray, "batch length"], count: int
-) -> tuple[Int[np.ndarray, "batch count"], Bool[np.ndarray, "batch count"]]:
-    """Returns each row's chosen positions, ascending, and which of the `count` places are used."""
-    positions = np.zeros((len(chosen), count), np.int64)
-    rows, places = np.nonzero(chosen)
-    slots = np.cumsum(chosen, axis=1)[rows, places] - 1
-    positions[rows, slots] = places
-    used = np.arange(count) < chosen.sum(axis=1)[:, None]
-    return positions, used
+def _dice_per_run(
+    chosen: Bool[np.ndarray, "batch length"], rng: np.random.Generator
+) -> Float[np.ndarray, " tokens"]:
+    """Returns a random number for each chosen token, the same for all that stand in a row.
+
+    Source: SpanBERT (Joshi et al. 2020), section 3.1: replacement is decided for the whole span;
+    its released code joins spans that touch.
+    """
+    opens = chosen.copy()
+    opens[:, 1:] &= ~chosen[:, :-1]
+    run = np.cumsum(opens[chosen]) - 1
+    return rng.random(int(opens.sum()))[run]
 
 
-MASKERS: dict[str, Masker] = {"token": _choose_tokens}
+def _padded(
+    values: Int[np.ndarray, " tokens"], used: Bool[np.ndarray, "batch places"]
+) -> Int[np.ndarray, "batch places"]:
+    padded = np.zeros(used.shape, np.int32)
+    padded[used] = values
+    return padded
+
+
+MASKERS: dict[str, Masker] = {
+    "token": _choose_tokens,
+    "whole_word": word_masking.choose_whole_words,
+    "ngram": word_masking.choose_ngrams,
+    "span": word_masking.choose_spans,
+}

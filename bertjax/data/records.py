@@ -5,8 +5,8 @@ create_pretraining_data.py), so files made there train here and files made here 
 belong names, dtypes, reading and writing of single shards, and the checks that a directory fits a
 run. Order, batching and shuffling belong to `streams`.
 
-TensorFlow is imported by the functions that touch records (`import_tensorflow`), so that importing
-this module (for the manifest, say) needs none.
+TensorFlow is imported by the functions that read records (`import_tensorflow`), so that writing
+them, and importing this module (for the manifest, say), needs none.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from etils import epath
+
+from bertjax.data import encoding
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -30,6 +32,13 @@ MANIFEST_FILE = "manifest.json"
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 MASK_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 PAIR_FEATURE = "next_sentence_labels"
+
+# The first part of the shards' names, and so the name that tensorflow-datasets knows them by.
+DATASET_NAME = "bert"
+
+WRITE_BLOCK_BYTES = 4 << 20
+
+encode_batch = encoding.encode_batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Manifest:
 
     `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256, vocab_size and casing.
     `max_predictions_per_seq` is 0 where no masks are stored and training draws them (dynamic).
-    `pair_objective` is "nsp" or "none". `statistics` is the health report, among it
+    `pair_objective` is "nsp", "sop" or "none". `statistics` is the health report, among it
     `unigram_entropy` in nats and `most_frequent_token_share`. `arguments` are the exact options
     of the program that wrote the records.
     """
@@ -131,7 +140,8 @@ def open(
 ) -> RecordSet:
     """Returns the record set in `directory` after checking that it is whole and fits the run.
 
-    All faults found are reported at once. Content is checked when it is read (each record
+    `pair_objective` is what the run learns of pairs; "none" (or None) reads any records. All faults
+    found are reported at once. Content is checked when it is read (each record
     carries a checksum); here the files' presence and sizes are.
 
     Raises:
@@ -152,10 +162,12 @@ def open(
         faults.append(
             f"its max_seq_length is {manifest.max_seq_length}, the run wants {max_seq_length}"
         )
-    if pair_objective == "nsp" and manifest.pair_objective != "nsp":
+    if pair_objective not in (None, "none", manifest.pair_objective):
+        usable = " or ".join(sorted({repr(manifest.pair_objective), "'none'"}))
         faults.append(
-            f"its pair_objective is {manifest.pair_objective!r}, the run wants 'nsp': set "
-            "config.pretraining.pair_loss to 'none' or rebuild with --pair_objective=nsp"
+            f"its pair_objective is {manifest.pair_objective!r}, the run wants {pair_objective!r}: "
+            f"set config.pretraining.pair_loss to {usable} or rebuild with "
+            f"--pair_objective={pair_objective}"
         )
     if faults:
         raise ValueError(f"records in {directory} cannot be used:\n  " + "\n  ".join(faults))
@@ -191,31 +203,54 @@ def import_tensorflow() -> Any:
 
 def encode(example: Mapping[str, np.ndarray]) -> bytes:
     """Serializes one example; float features stay float, all others become int64."""
-    tf = import_tensorflow()
+    return encode_batch({name: np.asarray(values)[None] for name, values in example.items()})[0]
 
-    def feature(values: np.ndarray) -> Any:
-        values = np.atleast_1d(values)
-        if values.dtype.kind == "f":
-            return tf.train.Feature(float_list=tf.train.FloatList(value=values.tolist()))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values.tolist()))
 
-    features = {name: feature(values) for name, values in sorted(example.items())}
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(
-        deterministic=True
-    )
+def shard_name(index: int, count: int) -> str:
+    """Returns the file name of a shard; tensorflow-datasets finds its files by such names."""
+    return f"{DATASET_NAME}-train.tfrecord-{index:05d}-of-{count:05d}"
 
 
 def write_shard(path: epath.PathLike, serialized: Iterable[bytes]) -> Shard:
-    """Writes one TFRecord file of encoded examples and returns its manifest entry."""
-    tf = import_tensorflow()
+    """Writes one TFRecord file of encoded examples, whole or not at all, and returns its entry.
 
+    It grows under a draft name beside `path`, so that a killed writer leaves nothing that could
+    be taken for a shard.
+
+    Raises:
+      OSError: if it cannot be written, because the disk is full, say; names the path.
+    """
     path = epath.Path(path)
-    count = 0
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in serialized:
-            writer.write(record)
-            count += 1
-    return Shard(file=path.name, examples=count, bytes=path.stat().length)
+    draft = path.parent / f"{path.name}.draft"
+    count = size = 0
+    try:
+        with draft.open("wb") as file:
+            for block, examples in _blocks(serialized):
+                file.write(block)
+                count, size = count + examples, size + len(block)
+        draft.replace(path)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # What a full disk raises does not say which file.
+        message = f"{error.strerror}: the shard was not written and its draft is removed"
+        raise OSError(error.errno, message, str(path)) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return Shard(file=path.name, examples=count, bytes=size)
+
+
+def _blocks(serialized: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yields framed records joined to a few MB, and how many records those are."""
+    frames: list[bytes] = []
+    size = 0
+    for record in serialized:
+        frames.append(encoding.frame(record))
+        size += len(frames[-1])
+        if size >= WRITE_BLOCK_BYTES:
+            yield b"".join(frames), len(frames)
+            frames, size = [], 0
+    yield b"".join(frames), len(frames)
 
 
 def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tensor]:

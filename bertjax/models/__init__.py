@@ -10,6 +10,12 @@ Glossary of the letters in einsums and of the dimensions in types:
 """
 
 from bertjax.models.attention import SelfAttention
+from bertjax.models.classification import (
+    MultipleChoice,
+    SequenceClassifier,
+    SpanClassifier,
+    TokenClassifier,
+)
 from bertjax.models.encoder import Embeddings, Encoder, EncoderConfig, EncoderLayer
 from bertjax.models.heads import MlmHead, PairHead, Pooler
 
@@ -19,7 +25,11 @@ __all__ = [
     "EncoderConfig",
     "EncoderLayer",
     "MlmHead",
+    "MultipleChoice",
     "PairHead",
     "Pooler",
     "SelfAttention",
+    "SequenceClassifier",
+    "SpanClassifier",
+    "TokenClassifier",
 ]

@@ -1,4 +1,9 @@
-"""Masked language modelling with an optional sentence-pair loss: BERT's pretraining."""
+"""Masked language modelling with an optional sentence-pair loss: BERT's pretraining, ALBERT's too.
+
+The pair losses share labels, head and formula; what a label 1 means is the records' affair: a
+random second segment (nsp) or, mostly, swapped segments (sop). The names of parameters and labels
+are those of next-sentence prediction for both.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from bertjax.models import encoder, heads
 from bertjax.tasks import base
 
-PAIR_LOSSES = ("none", "nsp")
+PAIR_LOSSES = ("none", "nsp", "sop")
 
 
 class PretrainingModel(nnx.Module):
@@ -33,8 +38,8 @@ class PretrainingModel(nnx.Module):
         gathered = heads.gather_positions(hidden, positions)
         return self.mlm_head(gathered, self.encoder.embeddings.word.embedding[...])
 
-    def nsp_logits(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch 2"]:
-        """Returns the pair logits: 0 is next, 1 is random."""
+    def pair_logits(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch 2"]:
+        """Returns the pair logits: 0 is "B follows A", 1 is random (nsp) or swapped (sop)."""
         return self.nsp_head(self.pooler(hidden))
 
 
@@ -44,7 +49,8 @@ class Pretraining:
 
     The loss is the mean cross-entropy over the batch's masked tokens plus that over its sequences.
     The released code normalizes per TPU core and adds 1e-5 to the weight sum; here the mean is
-    exact over the global batch. Source: Devlin et al. 2019, section 3.1 and appendix A.2.
+    exact over the global batch. Source: Devlin et al. 2019, section 3.1 and appendix A.2;
+    sentence order (sop): ALBERT, Lan et al. 2020, section 3.1.
     """
 
     encoder: encoder.EncoderConfig
@@ -53,7 +59,7 @@ class Pretraining:
     @property
     def objectives(self) -> Mapping[str, float]:
         losses = {"mlm_loss": 1.0}
-        return losses if self.pair_loss == "none" else losses | {"nsp_loss": 1.0}
+        return losses if self.pair_loss == "none" else losses | {f"{self.pair_loss}_loss": 1.0}
 
     def init(self, rngs: nnx.Rngs) -> PretrainingModel:
         return PretrainingModel(self.encoder, pair_loss=self.pair_loss, rngs=rngs)
@@ -61,9 +67,10 @@ class Pretraining:
     def loss(
         self, model: PretrainingModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
-        """Returns mlm_loss, mlm_accuracy over masked tokens, nsp_loss, nsp_accuracy over rows.
+        """Returns mlm_loss and mlm_accuracy over masked tokens, the pair loss's two over rows.
 
-        Keys of `batch` are those of the records, and `example_weights` [batch].
+        Those are nsp_loss and nsp_accuracy, or sop_loss and sop_accuracy. Keys of `batch` are
+        those of the records, and `example_weights` [batch].
         """
         hidden = model.encoder(
             batch["input_ids"], batch["input_mask"], batch["segment_ids"], key=key
@@ -76,11 +83,11 @@ class Pretraining:
         }
         if self.pair_loss == "none":
             return means
-        logits = model.nsp_logits(hidden)
+        logits = model.pair_logits(hidden)
         labels, weights = batch["next_sentence_labels"], batch["example_weights"]
         return means | {
-            "nsp_loss": base.weighted(base.cross_entropy(logits, labels), weights),
-            "nsp_accuracy": base.accuracy(logits, labels, weights),
+            f"{self.pair_loss}_loss": base.weighted(base.cross_entropy(logits, labels), weights),
+            f"{self.pair_loss}_accuracy": base.accuracy(logits, labels, weights),
         }
 
     def evaluate(self, model: PretrainingModel, batch: base.Batch) -> base.Means:

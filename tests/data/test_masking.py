@@ -5,6 +5,8 @@ from bertjax.data import masking
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_IDS = (0, 1, 2, 3, 4)
 VOCAB_SIZE = 1000
+CONTINUES_WORD = np.arange(VOCAB_SIZE) >= 700  # in tests, entries from 700 on are "##" pieces
+STRATEGIES = sorted(masking.MASKERS)
 
 
 def sequences(count=400, length=64, seed=0):
@@ -25,6 +27,7 @@ def mask(input_ids, input_mask, *, seed=1, **options):
         vocab_size=VOCAB_SIZE,
         mask_id=MASK,
         special_ids=SPECIAL_IDS,
+        continues_word=CONTINUES_WORD,
         rng=np.random.default_rng(seed),
     )
 
@@ -45,18 +48,22 @@ def test_a_row_with_few_maskable_tokens_gets_as_many_as_it_has():
     np.testing.assert_array_equal(masked["masked_lm_positions"][:, 0], [0, 1, 2])
 
 
-def test_special_and_padding_tokens_are_never_predicted():
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_special_and_padding_tokens_are_never_predicted(strategy):
     input_ids, input_mask, _ = sequences()
-    masked = mask(input_ids, input_mask, masked_lm_prob=0.9, max_predictions_per_seq=64)
+    masked = mask(
+        input_ids, input_mask, masked_lm_prob=0.9, max_predictions_per_seq=64, strategy=strategy
+    )
     untouchable = np.isin(input_ids, SPECIAL_IDS)
     np.testing.assert_array_equal(masked["input_ids"][untouchable], input_ids[untouchable])
     predicted = masked["masked_lm_ids"][masked["masked_lm_weights"] == 1]
     assert not np.isin(predicted, SPECIAL_IDS).any()
 
 
-def test_positions_ascend_and_hold_the_original_ids():
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_positions_ascend_and_hold_the_original_ids(strategy):
     input_ids, input_mask, _ = sequences()
-    masked = mask(input_ids, input_mask)
+    masked = mask(input_ids, input_mask, strategy=strategy)
     used = masked["masked_lm_weights"] == 1
     rising = np.diff(masked["masked_lm_positions"], axis=1) > 0
     assert rising[used[:, 1:]].all()
@@ -65,9 +72,10 @@ def test_positions_ascend_and_hold_the_original_ids():
     assert not masked["masked_lm_positions"][~used].any()
 
 
-def test_tokens_outside_of_the_positions_are_unchanged():
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_tokens_outside_of_the_positions_are_unchanged(strategy):
     input_ids, input_mask, _ = sequences()
-    masked = mask(input_ids, input_mask)
+    masked = mask(input_ids, input_mask, strategy=strategy)
     restored = masked["input_ids"].copy()
     rows, slots = np.nonzero(masked["masked_lm_weights"])
     restored[rows, masked["masked_lm_positions"][rows, slots]] = masked["masked_lm_ids"][
@@ -76,9 +84,10 @@ def test_tokens_outside_of_the_positions_are_unchanged():
     np.testing.assert_array_equal(restored, input_ids)
 
 
-def test_four_fifths_become_mask_a_tenth_stays_a_tenth_is_random():
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_four_fifths_become_mask_a_tenth_stays_a_tenth_is_random(strategy):
     input_ids, input_mask, _ = sequences(count=4000)
-    masked = mask(input_ids, input_mask)
+    masked = mask(input_ids, input_mask, strategy=strategy)
     used = masked["masked_lm_weights"] == 1
     found = np.take_along_axis(masked["input_ids"], masked["masked_lm_positions"], axis=1)[used]
     originals = masked["masked_lm_ids"][used]
@@ -98,12 +107,32 @@ def test_every_maskable_position_is_equally_likely():
     np.testing.assert_allclose(share, [0, *[0.1] * 10, 0], atol=0.007)
 
 
-def test_masks_follow_the_generator_alone():
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_masks_follow_the_generator_alone(strategy):
     input_ids, input_mask, _ = sequences()
-    once, again, other = (mask(input_ids, input_mask, seed=seed) for seed in (1, 1, 2))
+    once, again, other = (
+        mask(input_ids, input_mask, seed=seed, strategy=strategy) for seed in (1, 1, 2)
+    )
     for name in once:
         np.testing.assert_array_equal(once[name], again[name])
     assert (once["masked_lm_positions"] != other["masked_lm_positions"]).any()
+
+
+def test_every_set_of_tokens_is_equally_likely():
+    input_ids = np.tile([CLS, *range(10, 16), SEP], (20_000, 1))
+    masked = mask(input_ids, np.ones_like(input_ids), masked_lm_prob=0.25)
+    assert (masked["masked_lm_weights"].sum(axis=1) == 2).all()
+    pairs, counts = np.unique(masked["masked_lm_positions"][:, :2], axis=0, return_counts=True)
+    assert len(pairs) == 15
+    np.testing.assert_allclose(counts / counts.sum(), 1 / 15, atol=0.007)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_batch_without_rows_or_with_nothing_to_mask_is_no_error(strategy):
+    for input_ids in (np.zeros((0, 8), np.int32), np.array([[CLS, SEP, PAD]])):
+        masked = mask(input_ids, (input_ids != PAD).astype(np.int32), strategy=strategy)
+        assert not masked["masked_lm_weights"].any()
+        np.testing.assert_array_equal(masked["input_ids"], input_ids)
 
 
 def test_default_predictions_are_those_of_the_released_readme():

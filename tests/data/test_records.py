@@ -1,5 +1,8 @@
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -84,6 +87,69 @@ def test_a_record_of_the_original_script_is_read(tmp_path):
     np.testing.assert_array_equal(batch["input_ids"][0], example()["input_ids"])
     np.testing.assert_array_equal(batch["masked_lm_weights"][0], [1.0, 0.0])
     assert batch["next_sentence_labels"].shape == (1,)
+
+
+def test_a_shard_holds_what_tensorflow_would_write(tmp_path):
+    serialized = [records.encode(example(place)) for place in range(5)]
+    with tf.io.TFRecordWriter(str(tmp_path / "by_tensorflow")) as writer:
+        for record in serialized:
+            writer.write(record)
+    shard = records.write_shard(tmp_path / "ours", iter(serialized))
+    content = (tmp_path / "ours").read_bytes()
+    assert content == (tmp_path / "by_tensorflow").read_bytes()
+    assert shard == records.Shard(file="ours", examples=5, bytes=len(content))
+
+
+def test_a_shard_of_several_blocks_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "WRITE_BLOCK_BYTES", 1000)
+    serialized = [bytes([place]) * 100 * place for place in range(20)]
+    shard = records.write_shard(tmp_path / "shard", serialized)
+    assert shard.examples == 20
+    assert shard.bytes == (tmp_path / "shard").stat().st_size
+    assert list(tf.data.TFRecordDataset(str(tmp_path / "shard")).as_numpy_iterator()) == serialized
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path):
+    def serialized():
+        yield b"first"
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        records.write_shard(tmp_path / "shard", serialized())
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_writer_at_work_has_nothing_under_the_final_name(tmp_path):
+    def serialized():
+        assert "shard" not in os.listdir(tmp_path)
+        yield b"first"
+        assert "shard" not in os.listdir(tmp_path)
+
+    records.write_shard(tmp_path / "shard", serialized())
+    assert os.listdir(tmp_path) == ["shard"]
+
+
+@pytest.mark.parametrize("size", [10_000, 10_000_000], ids=["when closed", "when written"])
+def test_a_full_disk_is_one_clear_error(tmp_path, size):
+    path = tmp_path / "shard"
+    # A limit of the process stands for the disk's; without a handler its signal would kill.
+    code = (
+        "import resource, signal\n"
+        "from bertjax.data import records\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        f"records.write_shard({str(path)!r}, [bytes({size})])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    message = done.stderr.splitlines()[-1]
+    assert "File too large: the shard was not written" in message and str(path) in message
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        records.write_shard(tmp_path / "nowhere" / "shard", [b"first"])
 
 
 def test_a_manifest_loads_as_it_was_saved(tmp_path):

@@ -1,12 +1,10 @@
-"""A small corpus of made-up English and a vocabulary for it."""
-
-import pathlib
+"""A small corpus of made-up English and a vocabulary for it; a corpus of numbered tokens."""
 
 import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from data_pipelines import train_vocabulary
+from data_pipelines import examples
 
 SYLLABLES = ["ka", "lo", "mi", "ren", "tus", "vor", "pe", "sha", "dim", "gol"]
 
@@ -36,13 +34,30 @@ def text_file(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
-def vocabulary_directory(tmp_path_factory, text_file) -> str:
+def vocabulary_directory(tmp_path_factory) -> str:
     directory = tmp_path_factory.mktemp("vocabulary")
-    texts = [pathlib.Path(text_file).read_text(encoding="utf-8")]
-    train_vocabulary.train(texts, size=150).save(directory)
+    pieces = [*SYLLABLES, *"abcdefghijklmnopqrstuvwxyz"]
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    entries = [*specials, ".", *pieces, *(f"##{piece}" for piece in pieces)]
+    (directory / "vocab.txt").write_text("\n".join(entries) + "\n")
+    tokenizer.load(directory).save(directory)
     return str(directory)
 
 
 @pytest.fixture(scope="session")
 def vocabulary(vocabulary_directory) -> tokenizer.Tokenizer:
     return tokenizer.load(vocabulary_directory)
+
+
+@pytest.fixture(scope="session")
+def numbered_corpus() -> examples.Corpus:
+    """Sixty documents of 1 to 14 sentences; every token is its own position in the corpus."""
+    rng = np.random.default_rng(0)
+    documents, token = [], 0
+    for _ in range(60):
+        document = []
+        for length in rng.integers(1, 40, size=rng.integers(1, 15)):
+            document.append(range(token, token + length))
+            token += length
+        documents.append(document)
+    return examples.corpus(documents)

@@ -1,12 +1,19 @@
 import dataclasses
+import os
 import pathlib
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 
-from bertjax.data import records, tokenizer
-from data_pipelines import build
+from bertjax.data import masking, records, tokenizer
+from data_pipelines import blocks, build, exact, shards
+from data_pipelines.options import Options
+from tests.data_pipelines import conftest
 
 LENGTH = 32
 
@@ -19,8 +26,9 @@ def options(text_file, vocabulary_directory, output, **changes):
         "max_seq_length": LENGTH,
         "dupe_factor": 3,
         "num_shards": 4,
+        "num_workers": 1,
     }
-    return build.Options(**(fields | changes))
+    return Options(**(fields | changes))
 
 
 def read(directory):
@@ -60,17 +68,8 @@ def test_two_builds_are_identical_in_every_byte(built, tmp_path):
     build.build(dataclasses.replace(chosen, output=str(tmp_path / "again")))
     assert files(chosen.output) == files(tmp_path / "again")
     build.build(dataclasses.replace(chosen, output=str(tmp_path / "other"), random_seed=1))
-    name = "records-00000-of-00004.tfrecord"
+    name = records.shard_name(0, 4)
     assert files(chosen.output)[name] != files(tmp_path / "other")[name]
-
-
-def test_how_text_is_batched_for_the_tokenizer_changes_nothing(built, tmp_path, monkeypatch):
-    chosen, manifest, _ = built
-    monkeypatch.setattr(build, "SENTENCES_PER_BATCH", 7)
-    changed = dataclasses.replace(chosen, output=str(tmp_path / "out"), dupe_factor=1)
-    small_batches = build.build(changed).statistics
-    for name in ("documents", "sentences", "tokens"):
-        assert small_batches[name] == manifest.statistics[name]
 
 
 def test_shards_are_equal_to_one_example_and_counted(built):
@@ -150,7 +149,7 @@ def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, voca
         text_file,
         vocabulary_directory,
         tmp_path / "out",
-        masking="dynamic",
+        mask="none",
         pair_objective="none",
         dupe_factor=1,
         max_predictions_per_seq=7,
@@ -165,10 +164,6 @@ def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, voca
     # One pass stores every token once.
     stored = int(batch["input_mask"].sum()) - 2 * len(batch["input_ids"])
     assert stored == manifest.statistics["tokens"]
-
-
-def test_small_corpora_get_fewer_shards_and_none_is_empty():
-    assert [build.default_num_shards(n) for n in (1, 2, 5, 31, 32, 10**6)] == [1, 2, 4, 16, 32, 32]
 
 
 def test_the_vocabulary_travels_with_the_records(built, vocabulary):
@@ -198,16 +193,127 @@ def test_overwriting_never_deletes_what_is_not_records(built, tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_a_build_that_fails_leaves_nothing_behind(built, tmp_path, monkeypatch):
+def test_a_build_that_fails_publishes_nothing_and_the_next_one_continues(
+    built, tmp_path, monkeypatch
+):
     chosen, _, _ = built
+    changed = dataclasses.replace(chosen, output=str(tmp_path / "out"))
 
     def fail(self, directory):
         raise OSError("disk full")
 
-    monkeypatch.setattr(records.Manifest, "save", fail)
-    with pytest.raises(OSError, match="disk full"):
-        build.build(dataclasses.replace(chosen, output=str(tmp_path / "out")))
-    assert not list(tmp_path.iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr(records.Manifest, "save", fail)
+        with pytest.raises(OSError, match="disk full"):
+            build.build(changed)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+
+    def never(*_):
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(blocks, "tokenize", never)
+    monkeypatch.setattr(shards, "write_batches", never)
+    build.build(changed)
+    assert files(tmp_path / "out") == files(chosen.output)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.slow
+def test_a_build_killed_at_any_moment_continues_to_the_same_bytes(tmp_path, vocabulary_directory):
+    text = tmp_path / "text.txt"
+    text.write_text(conftest.made_up_text(4000), encoding="utf-8")
+    common = [
+        *(sys.executable, "-m", "data_pipelines.build", f"--input={text}", "--max_seq_length=64"),
+        *(f"--vocabulary={vocabulary_directory}", "--num_workers=2", "--dupe_factor=20"),
+    ]
+    subprocess.run([*common, f"--output={tmp_path / 'whole'}"], check=True, capture_output=True)
+    partial = tmp_path / "killed.partial"
+    # The first file of each step, and some way into the last one.
+    for sign in ("tokens.json", "blocks.jsonl", "pairs-000000.npy", "*-00000-of-*", "*-00009-of-*"):
+        process = subprocess.Popen(
+            [*common, f"--output={tmp_path / 'killed'}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        while process.poll() is None and not list(partial.rglob(sign)):
+            time.sleep(0.005)
+        assert process.poll() is None, f"finished before {sign} was seen"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "killed").exists()
+    subprocess.run([*common, f"--output={tmp_path / 'killed'}"], check=True, capture_output=True)
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    assert not partial.exists()
+
+
+def test_the_exact_algorithm_deals_its_examples_to_the_shards_in_turn(
+    built, vocabulary, tmp_path, text_file
+):
+    chosen, _, _ = built
+    changed = dataclasses.replace(
+        chosen,
+        output=str(tmp_path / "out"),
+        algorithm="exact",
+        do_whole_word_mask=True,
+    )
+    manifest = build.build(changed)
+    batch = read(tmp_path / "out")
+    expected = exact.batches(
+        [text_file],
+        vocabulary,
+        max_seq_length=LENGTH,
+        dupe_factor=3,
+        short_seq_prob=0.1,
+        masked_lm_prob=0.15,
+        max_predictions_per_seq=masking.default_max_predictions(LENGTH, 0.15),
+        do_whole_word_mask=True,
+        random_seed=12345,
+        batch_size=10_000,
+    )
+    (whole,) = expected
+    order = np.concatenate([np.arange(shard, len(whole["input_ids"]), 4) for shard in range(4)])
+    for name, values in batch.items():
+        np.testing.assert_array_equal(values, whole[name][order].reshape(values.shape))
+    assert manifest.statistics["documents"] == 120
+
+
+def test_an_exact_build_refuses_what_the_released_script_does_not_know(built, tmp_path):
+    chosen, _, _ = built
+    changed = dataclasses.replace(
+        chosen, output=str(tmp_path / "out"), algorithm="exact", pair_objective="sop", mask="span"
+    )
+    with pytest.raises(ValueError, match="pair_objective is 'sop'.*\\n.*mask is 'span'"):
+        build.build(changed)
+
+
+def test_warnings_are_said_once_and_fail_a_strict_build_before_a_shard_is_written(
+    tmp_path, vocabulary_directory, caplog, monkeypatch
+):
+    text = tmp_path / "text.txt"
+    text.write_text(conftest.made_up_text(60).replace("\n\n", "\n").replace("\n", "\n\n"))
+    chosen = options(str(text), vocabulary_directory, tmp_path / "out", sentence_splitter="lines")
+    build.build(chosen)
+    said = [record.message for record in caplog.records if "single sentence" in record.message]
+    assert said and len(said) == len(set(said))
+    monkeypatch.setattr(shards, "write_batches", None)
+    strict = dataclasses.replace(chosen, output=str(tmp_path / "strict"), strict=True)
+    with pytest.raises(ValueError, match="--strict.*\n.*single sentence"):
+        build.build(strict)
+    assert not (tmp_path / "strict").exists()
+
+
+@pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")  # inside tfds
+def test_the_output_is_a_dataset_of_tfds_and_has_a_report(built):
+    import tensorflow_datasets as tfds
+
+    chosen, manifest, batch = built
+    assert "<html" in (pathlib.Path(chosen.output) / build.REPORT_FILE).read_text()
+    builder = tfds.builder_from_directory(chosen.output)
+    assert builder.info.splits["train"].num_examples == manifest.num_examples
+    in_order = tfds.ReadConfig(interleave_cycle_length=1)
+    found = builder.as_dataset(split="train", batch_size=-1, read_config=in_order)
+    np.testing.assert_array_equal(found["input_ids"].numpy(), batch["input_ids"])
 
 
 @pytest.mark.parametrize(
@@ -217,7 +323,7 @@ def test_a_build_that_fails_leaves_nothing_behind(built, tmp_path, monkeypatch):
         ("\u200b\n\n\u200b", {}, "hold no sentence"),
         ("One document. Only one.", {}, "needs at least 2"),
         ("One. Two.\n\nThree.", {"num_shards": 1000}, "num_shards is 1000"),
-        ("One.\n\nTwo.", {"pair_objective": "sop"}, "pair_objective is sop"),
+        ("One.\n\nTwo.", {"pair_objective": "mlm"}, "pair_objective is 'mlm'"),
         ("One.\n\nTwo.", {"max_seq_length": 4, "dupe_factor": 0}, "max_seq_length is 4.*\n.*dupe"),
     ],
 )

@@ -5,7 +5,7 @@ import sys
 import pytest
 from absl import flags
 
-from data_pipelines import build, command_line, inspect, train_vocabulary
+from data_pipelines import command_line, inspect, options, train_vocabulary
 
 REQUIRED = ["--input=a", "--output=b"]
 
@@ -18,16 +18,16 @@ def parse(options_class, arguments, positional=""):
 
 
 def test_flags_have_the_defaults_and_types_of_the_options():
-    assert parse(build.Options, [*REQUIRED, "--vocabulary=v"]) == build.Options(
+    assert parse(options.Options, [*REQUIRED, "--vocabulary=v"]) == options.Options(
         input="a", vocabulary="v", output="b"
     )
     found = parse(
-        build.Options,
+        options.Options,
         [*REQUIRED, "--vocabulary=v", "--max_seq_length=64", "--masked_lm_prob=0.2"]
-        + ["--nodo_lower_case", "--masking=dynamic", "--overwrite"],
+        + ["--nodo_lower_case", "--mask=none", "--overwrite"],
     )
     expected = {"max_seq_length": 64, "masked_lm_prob": 0.2, "do_lower_case": False}
-    expected |= {"masking": "dynamic", "overwrite": True}
+    expected |= {"mask": "none", "overwrite": True}
     fields = dataclasses.asdict(found)
     assert {name: fields[name] for name in expected} == expected
 

@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 
 from bertjax.data import records, tokenizer
 from data_pipelines import build, inspect
+from tests import small_records
 
 
 def original_record(rng, tf, vocabulary, length=16, predictions=3):
@@ -129,11 +131,73 @@ def test_inspect_prints_report_and_decoded_examples(
             dupe_factor=1,
         )
     )
-    inspect.main(inspect.Options(directory=output, examples=2))
+    page = tmp_path / "page.html"
+    inspect.main(inspect.Options(directory=output, examples=2, recount=True, html=str(page)))
     printed = capsys.readouterr().out
-    assert "documents                   120\n" in printed
-    assert "unigram_entropy" in printed and "nats" in printed
-    assert printed.count("[CLS] ") == 2 and printed.count("hidden: ") == 2
+    assert "  documents               120\n" in printed
+    assert "nats" in printed and "few examples" in printed
+    assert "manifest differs" not in printed
+    assert printed.count("second segment") == 2 and "«" in printed
+    assert page.read_text().count("<article>") == 2
     shutil.rmtree(output)
     with pytest.raises(FileNotFoundError, match="manifest.json"):
         inspect.main(inspect.Options(directory=output))
+
+
+def test_strict_fails_where_there_is_something_to_warn_of(tmp_path, capsys):
+    directory = small_records.write(tmp_path / "made")
+    inspect.main(inspect.Options(directory=str(directory), strict=True))
+    assert "Warnings: none" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="(?s)--strict.*168 examples"):
+        inspect.main(inspect.Options(directory=str(directory), recount=True, strict=True))
+
+
+def test_strict_adopts_nothing_that_is_to_be_warned_of(foreign, vocabulary_directory):
+    with pytest.raises(ValueError, match="(?s)--strict.*8 examples"):
+        inspect.adopt(adopting(foreign, vocabulary_directory, strict=True))
+    assert not (foreign / records.MANIFEST_FILE).exists()
+
+
+def changed_manifest(directory, **changes):
+    manifest = records.Manifest.load(directory)
+    dataclasses.replace(manifest, **changes).save(directory)
+    return records.open(directory)
+
+
+def test_a_recount_finds_figures_that_are_not_those_of_the_records(tmp_path):
+    directory, vocabulary = small_records.write(tmp_path / "made"), small_records.vocabulary()
+    counted, warnings = inspect.recounted(changed_manifest(directory, statistics={}), vocabulary)
+    assert warnings == []
+    _, warnings = inspect.recounted(
+        changed_manifest(directory, statistics=counted.statistics), vocabulary
+    )
+    assert warnings == []
+    wrong = {**counted.statistics, "masked_share": 0.5, "documents": 7}
+    recounted, (warning,) = inspect.recounted(
+        changed_manifest(directory, statistics=wrong), vocabulary
+    )
+    assert "(masked_share: 0.5, now 0.1" in warning.text
+    assert recounted.statistics == {**counted.statistics, "documents": 7}
+
+
+def test_a_recount_reads_all_records_and_checksums(tmp_path):
+    directory, vocabulary = small_records.write(tmp_path / "made"), small_records.vocabulary()
+    shards = records.Manifest.load(directory).shards
+    wrong = (dataclasses.replace(shards[0], examples=3), *shards[1:])
+    with pytest.raises(ValueError, match=f"{shards[0].file} has 40 examples, the manifest says 3"):
+        inspect.recounted(changed_manifest(directory, shards=wrong), vocabulary)
+    record_set = changed_manifest(directory, shards=shards)
+    path = directory / shards[-1].file
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=f"{shards[-1].file} .* is damaged"):
+        inspect.recounted(record_set, vocabulary)
+
+
+def test_adopted_records_have_all_figures_that_records_tell(foreign, vocabulary_directory):
+    statistics = inspect.adopt(adopting(foreign, vocabulary_directory)).statistics
+    for name in ("fill", "random_pair_share", "example_length", "first_segment_length"):
+        assert name in statistics
+    assert statistics["masks_per_example"] == 2
+    assert "documents" not in statistics and "forced_random_share" not in statistics

@@ -1,3 +1,7 @@
+import builtins
+import random
+import time
+
 import pytest
 
 from data_pipelines import sentences
@@ -37,3 +41,61 @@ def test_lines_splitter_keeps_a_line_whole():
     text = "Two here. Really two.\n\n  Second line. "
     expected = ["Two here. Really two.", "Second line."]
     assert sentences.split_document(text, sentences.SPLITTERS["lines"]) == expected
+
+
+NASTY = list('ab Z.!?…。！"”’»)]}“‘«([{ \t\x0b\x851中é') + [
+    "\u2028",
+    "\xa0",
+    "\u3000",
+    "😀",
+    "\u0301",
+]
+NASTY += ["Dr.", "e.g. ", "U.S. ", " The ", "J. ", "1. "]
+
+
+@pytest.mark.parametrize("name", ["rules", "lines", "sentencex", "sentencex:de", "sentencex:ja"])
+def test_no_splitter_loses_or_adds_anything_but_white_space(name):
+    splitter = sentences.splitter(name)
+    rng = random.Random(0)
+    for _ in range(3000):
+        text = "".join(rng.choice(NASTY) for _ in range(rng.randrange(30)))
+        found = splitter(text)
+        assert "".join("".join(found).split()) == "".join(text.split())
+        assert all(sentence == sentence.strip() != "" for sentence in found)
+
+
+def test_sentencex_knows_the_abbreviations_of_the_language():
+    text = "Er mag Obst, z. B. Birnen. Ich auch."
+    assert sentences.splitter("sentencex:de")(text) == ["Er mag Obst, z. B. Birnen.", "Ich auch."]
+    assert sentences.splitter("sentencex")("It is so. Is it?") == ["It is so.", "Is it?"]
+
+
+@pytest.mark.parametrize("name", ["nonesuch", "rules:de", ""])
+def test_an_unknown_splitter_is_an_error_that_names_the_known_ones(name):
+    with pytest.raises(ValueError, match="rules, lines, sentencex, or sentencex:LANGUAGE"):
+        sentences.splitter(name)
+
+
+def test_without_sentencex_the_error_tells_how_to_install_it(monkeypatch):
+    imported = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name == "sentencex":
+            raise ImportError(name)
+        return imported(name, *arguments, **options)
+
+    sentences._sentencex_segment.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match="pip install sentencex"):
+        sentences.splitter("sentencex")
+
+
+@pytest.mark.parametrize(
+    "unit", [".", "a. ", "A. ", ")", '."', "... ", "no. ", "e.g. x ", "x", "(", "7 ", "7. a"]
+)
+def test_a_line_without_sentences_takes_no_longer_than_its_length(unit):
+    text = unit * (200_000 // len(unit)) + "x"
+    start = time.process_time()
+    sentences.split_paragraph(text)
+    # Time squared would be minutes.
+    assert time.process_time() - start < 2

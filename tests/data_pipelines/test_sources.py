@@ -1,4 +1,10 @@
+import gzip
+import json
+import pickle
+
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from data_pipelines import sources
 
@@ -9,22 +15,54 @@ def write(folder, **texts):
     return str(folder / "*.txt")
 
 
-def test_blank_lines_separate_documents_however_many_there_are(tmp_path):
-    source = write(tmp_path, a="\n\none\ntwo\n\n \n\nthree\n", b="four")
-    texts = [document.text for document in sources.documents(source)]
-    assert texts == ["one\ntwo", "three", "four"]
+@pytest.fixture
+def mixed(tmp_path):
+    """A source of every format of files, and the texts in it."""
+    (tmp_path / "b.txt").write_text("one\n\ntwo")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"three"))
+    (tmp_path / "c.jsonl").write_text(json.dumps({"text": "four"}))
+    parquet.write_table(pyarrow.table({"text": ["five", "six"]}), tmp_path / "d.parquet")
+    return f"{tmp_path}/*.txt*,{tmp_path}/?.*", ["three", "one", "two", "four", "five", "six"]
+
+
+def test_formats_mix_in_the_order_of_the_source_and_no_file_comes_twice(mixed):
+    source, texts = mixed
+    log = sources.Log()
+    assert [document.text for document in sources.documents(source, log=log)] == texts
+    assert log.bytes_read == sum(unit.bytes for unit in sources.units(source))
+
+
+def test_one_file_by_two_names_comes_once(tmp_path, monkeypatch):
+    write(tmp_path, a="one", b="two")
+    monkeypatch.chdir(tmp_path)
+    units = sources.units(f"b.txt,./b.txt,{tmp_path}/*.txt")
+    assert [unit.location for unit in units] == ["b.txt", f"{tmp_path}/a.txt"]
+
+
+def test_units_read_one_by_one_are_the_documents_of_the_whole(mixed):
+    source, _ = mixed
+    reading = sources.Reading(split="train", heldout_fraction=0.4)
+    apart = [
+        document
+        for unit in sources.units(source)
+        for document in sources.read(pickle.loads(pickle.dumps(unit)), reading, sources.Log())
+    ]
+    assert apart == list(sources.documents(source, reading))
 
 
 def test_a_file_can_be_one_document(tmp_path):
     source = write(tmp_path, a="one\n\ntwo\n", b="three")
-    found = sources.documents(source, one_document_per_file=True)
+    found = sources.documents(source, sources.Reading(one_document_per_file=True))
     assert [document.text for document in found] == ["one\ntwo", "three"]
 
 
 def test_train_and_heldout_documents_are_disjoint_and_together_all(tmp_path):
     source = write(tmp_path, a="\n\n".join(f"text {i}" for i in range(600)))
     ids = {
-        split: {d.id for d in sources.documents(source, split=split, heldout_fraction=0.1)}
+        split: {
+            d.id
+            for d in sources.documents(source, sources.Reading(split=split, heldout_fraction=0.1))
+        }
         for split in sources.SPLITS
     }
     assert not ids["train"] & ids["heldout"]
@@ -39,23 +77,67 @@ def test_the_split_of_a_document_depends_on_its_id_alone():
     assert not sources.is_heldout("anything", 0.0)
 
 
+def test_the_id_of_a_document_of_a_text_file_is_its_path_and_line(tmp_path):
+    source = write(tmp_path, a="\none\n\ntwo")
+    assert [d.id for d in sources.documents(source)] == [f"{tmp_path}/a.txt:{n}" for n in (2, 4)]
+
+
 @pytest.mark.parametrize(
-    ("source", "options", "error", "message"),
+    ("options", "message"),
     [
-        ("{}/none*.txt", {}, FileNotFoundError, "none*.txt"),
-        ("{}/a.txt,", {}, FileNotFoundError, "''"),
-        ("{}/a.txt", {"split": "test"}, ValueError, "all, train, heldout"),
-        ("{}/a.txt", {"heldout_fraction": 1.0}, ValueError, "heldout_fraction is 1.0"),
+        ({"split": "test"}, "all, train, heldout"),
+        ({"heldout_fraction": 1.0}, "heldout_fraction is 1.0"),
+        ({"text_field": "a..b"}, "text_field is 'a..b'"),
     ],
 )
-def test_bad_input_is_named_before_anything_is_read(tmp_path, source, options, error, message):
+def test_a_reading_that_cannot_be_is_an_error(options, message):
+    with pytest.raises(ValueError, match=message):
+        sources.Reading(**options)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("{}/none*.txt", FileNotFoundError, "none*.txt"),
+        ("{}/a.txt,", FileNotFoundError, "''"),
+        ("{}/a.txt,{}", ValueError, "is a directory"),
+        ("{}/a.txt,{}/latin", ValueError, "latin is not UTF-8"),
+        ("{}/a.txt,{}/c.gz", ValueError, "c.gz is damaged or not what"),
+        ("{}/a.txt,{}/d.json", ValueError, "one of its fields: txt"),
+        ("{}/a.txt,{}/e.parquet", ValueError, "e.parquet cannot be read as Parquet"),
+        ("{}/a.txt,{}/f.xml", ValueError, "f.xml is XML"),
+        ("{}/a.txt,{}/g.parquet.gz", ValueError, "unpack it"),
+        ("{}/a.txt,tfds:no_such_dataset", ValueError, "tfds:no_such_dataset"),
+    ],
+)
+def test_bad_input_is_named_before_anything_is_read(tmp_path, source, error, message):
     write(tmp_path, a="text")
+    (tmp_path / "latin").write_bytes("café".encode("latin-1"))
+    for name in ("c.gz", "e.parquet", "f.xml", "g.parquet.gz"):
+        (tmp_path / name).write_text("not what it seems")
+    (tmp_path / "d.json").write_text('{"txt": "x"}')
     with pytest.raises(error) as caught:
-        sources.documents(source.format(tmp_path), **options)
+        sources.documents(source.format(tmp_path, tmp_path))
     assert message in str(caught.value)
 
 
-def test_text_that_is_not_utf8_names_its_file(tmp_path):
-    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
-    with pytest.raises(ValueError, match="latin.txt is not UTF-8"):
-        list(sources.documents(str(tmp_path / "latin.txt")))
+def test_a_file_that_turns_out_to_be_damaged_names_itself(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    whole = gzip.compress("".join(f"line {number}\n" for number in range(200_000)).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    found = sources.documents(str(path))
+    with pytest.raises(ValueError, match="a.txt.gz is damaged"):
+        list(found)
+
+
+def test_the_documentation_mixes_with_files(tmp_path, monkeypatch):
+    made = [("name", "built in")]
+    monkeypatch.setattr(sources.documentation, "documents", lambda: iter(made))
+    found = sources.documents(f"documentation,{write(tmp_path, a='text')}")
+    assert [document.text for document in found] == ["built in", "text"]
+
+
+def test_plain_text_is_its_own_prose_and_unknown_markup_an_error():
+    assert sources.prose(sources.Document("name", "'''one'''")) == "'''one'''"
+    with pytest.raises(ValueError, match="markup of document 'name' is 'html'"):
+        sources.prose(sources.Document("name", "", "html"))

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from bertjax.data import tokenizer
 from data_pipelines import train_vocabulary
 
 
@@ -23,18 +24,84 @@ def test_vocabulary_begins_with_specials_has_no_duplicates_and_fits(text_file, t
     assert coverage.unknown_rate == 0.0
 
 
-def test_equal_runs_in_other_processes_write_equal_bytes(text_file, tmp_path):
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_sentencepiece_model_has_the_ids_of_a_vocabulary_and_fits(text_file, tmp_path, model_type):
+    chosen = options(text_file, tmp_path, kind="sentencepiece", model_type=model_type)
+    made, coverage = train_vocabulary.train_vocabulary(chosen)
+    assert made.special_ids == (0, 1, 2, 3, 4)
+    assert [made.token(token_id) for token_id in range(5)] == list(train_vocabulary.SPECIALS)
+    assert 100 < made.vocab_size <= 150
+    assert tokenizer.load(tmp_path).describe() == made.describe()
+    assert coverage.words > 50
+    assert 1.0 <= coverage.fertility < 5.0
+    assert coverage.unknown_rate == 0.0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--kind=wordpiece"],
+        ["--kind=sentencepiece", "--model_type=unigram"],
+        ["--kind=sentencepiece", "--model_type=bpe"],
+    ],
+    ids=" ".join,
+)
+def test_equal_runs_in_other_processes_write_equal_bytes(text_file, tmp_path, flags):
     # Hash orders differ between processes and threads, so one process alone would prove little.
     for name, threads, hash_seed in (("a", "1", "1"), ("b", "2", "2")):
         subprocess.run(
-            [sys.executable, "-m", "data_pipelines.train_vocabulary"]
+            [sys.executable, "-m", "data_pipelines.train_vocabulary", *flags]
             + [f"--input={text_file}", f"--output={tmp_path / name}", "--size=150"],
             env=os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": hash_seed},
             check=True,
             capture_output=True,
         )
-    for file in ("vocab.txt", "tokenizer_config.json"):
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert len(files) == 2
+    for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+def test_when_text_is_folded_into_counts_changes_no_vocabulary(text_file, monkeypatch):
+    texts = pathlib.Path(text_file).read_text(encoding="utf-8").split("\n\n")
+    at_once = train_vocabulary.train(iter(texts), size=150)
+    monkeypatch.setattr(train_vocabulary, "FOLD_CHARACTERS", 500)
+    assert train_vocabulary.train(iter(texts), size=150).vocabulary == at_once.vocabulary
+
+
+def test_counts_forget_rare_units_rather_than_grow(monkeypatch):
+    monkeypatch.setattr(train_vocabulary, "FOLD_CHARACTERS", 500)
+    monkeypatch.setattr(train_vocabulary, "MAX_DISTINCT_CHARACTERS", 2000)
+    counts = train_vocabulary.Counts(lambda chunk: [chunk])
+    for number in range(3000):
+        counts.add(f"frequent rare{number:06d} common")
+    kept = counts.units()
+    assert sum(map(len, kept)) <= 2000
+    assert kept["frequent"] == kept["common"] == 3000
+    assert len(kept) > 90
+    # Early and late ones alike survive, since a hash chooses.
+    numbers = [int(unit[4:]) for unit in kept if unit.startswith("rare")]
+    assert min(numbers) < 1000 < 2000 < max(numbers)
+
+
+def test_words_are_split_as_the_tokenizer_will(tmp_path):
+    texts = ["wo\x0brd, 博推 wo\u00adrd \ue000\ue000 \u03a3\u03a3"] * 10
+    made = train_vocabulary.train(texts, size=60)
+    assert {"word", "博", "推", "\ue000\ue000", "\u03c3\u03c2", ","} <= set(made.vocabulary)
+    # Punctuation and CJK characters never continue a word.
+    assert not {"##,", "##博", "##推"} & set(made.vocabulary)
+    assert train_vocabulary.coverage(made, {"word,": 3, "x": 1}) == train_vocabulary.Coverage(
+        words=4, fertility=7 / 4, unknown_rate=1 / 7
+    )
+
+
+def test_alphabet_grows_with_the_characters_that_the_text_needs():
+    # 1,500 characters of equal frequency: none may be left out because of their number.
+    many = "".join(chr(0x4E00 + number) for number in range(1500))
+    assert train_vocabulary.train([many], size=1600).vocab_size == 1505
+    # A character beyond the first thousand that makes no difference is.
+    entries = train_vocabulary.train([many[:1000] * 100 + "\u9000"], size=1600).vocabulary
+    assert len(entries) == 1005 and "\u9000" not in entries
 
 
 def test_casing_and_accents_are_separate(tmp_path):
@@ -58,21 +125,32 @@ def test_heldout_documents_are_not_trained_on(tmp_path):
     assert coverage.unknown_rate == 1.0
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
 @pytest.mark.parametrize(
     ("text", "size", "message"),
     [
-        ("some words", 12, "give a larger size"),
+        ("some words", 12, "size is 12.*larger|size is 12.*required_chars"),
         ("\n\n", 100, "holds no text to train on"),
         ("\u200b\u200b", 100, "no visible characters"),
     ],
 )
-def test_text_that_gives_no_vocabulary_is_one_clear_error(tmp_path, text, size, message):
+def test_text_that_gives_no_vocabulary_is_one_clear_error(tmp_path, text, size, message, kind):
     path = tmp_path / "text.txt"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         train_vocabulary.train_vocabulary(
-            options(str(path), tmp_path / "out", size=size, heldout_fraction=0.0)
+            options(str(path), tmp_path / "out", size=size, heldout_fraction=0.0, kind=kind)
         )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_field_of_json_lines_is_trained_on(tmp_path):
+    lines = [f'{{"body": "lorem {number}", "text": "other"}}\n' for number in range(50)]
+    (tmp_path / "some.jsonl").write_text("".join(lines))
+    made, _ = train_vocabulary.train_vocabulary(
+        options(str(tmp_path / "some.jsonl"), tmp_path / "out", text_field="body")
+    )
+    assert "lorem" in made.vocabulary and "other" not in made.vocabulary
 
 
 def test_an_existing_vocabulary_is_not_overwritten_unasked(text_file, tmp_path):
@@ -83,3 +161,6 @@ def test_an_existing_vocabulary_is_not_overwritten_unasked(text_file, tmp_path):
     assert (tmp_path / "vocab.txt").read_bytes() == before
     train_vocabulary.train_vocabulary(options(text_file, tmp_path, size=120, overwrite=True))
     assert (tmp_path / "vocab.txt").read_bytes() != before
+    replaced = options(text_file, tmp_path, overwrite=True, kind="sentencepiece")
+    train_vocabulary.train_vocabulary(replaced)
+    assert tokenizer.load(tmp_path).kind == "sentencepiece"

@@ -96,7 +96,7 @@ def test_heads_equal_the_numpy_model(model_and_params, batch, tiny):
     )
     ours = encode(model, batch)[-1]
     np.testing.assert_allclose(model.mlm_logits(ours, batch["masked_lm_positions"]), mlm, atol=1e-5)
-    np.testing.assert_allclose(model.nsp_logits(ours), nsp, atol=1e-5)
+    np.testing.assert_allclose(model.pair_logits(ours), nsp, atol=1e-5)
 
 
 def test_padding_does_not_change_real_tokens(model_and_params, batch):

@@ -1,6 +1,6 @@
 import itertools
 
-from data_pipelines import documentation
+from data_pipelines.formats import documentation
 
 NUMPY_DOCSTRING = """
     Return the frobnication of an array, computed along `axis` with care.

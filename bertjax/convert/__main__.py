@@ -1,0 +1,83 @@
+"""Weights from one format into another; the format of --from is recognized from its files.
+
+python -m bertjax.convert --from=WORKDIR --to=DIR --license=apache-2.0
+python -m bertjax.convert --from=DOWNLOADED_BERT --to=WORKDIR --format=bertjax
+"""
+
+from __future__ import annotations
+
+from absl import flags, logging
+from etils import epath
+
+from bertjax import command_line
+from bertjax.convert import formats, model_card, workdir
+
+# A training checkpoint of TensorFlow has some 800 optimizer slots.
+UNUSED_SHOWN = 10
+
+
+def convert(
+    source: epath.PathLike,
+    target: epath.PathLike,
+    *,
+    format: str = "huggingface",
+    license: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Reads the weights at `source` and writes the directory `target`.
+
+    Raises:
+      FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
+        would go nowhere, or the source would be replaced.
+    """
+    source, target = epath.Path(source), epath.Path(target)
+    if license is not None and format != "huggingface":
+        raise ValueError(f"--license goes into a model card, and --format={format} has none")
+    if target.resolve() in (source.resolve(), *source.resolve().parents):
+        raise ValueError(f"--to={target} is, or holds, the source {source}; give another directory")
+    formats.check_target(target, overwrite=overwrite)  # before minutes of reading
+    kind = formats.recognize(source)
+    logging.info("Reading %s (%s)", source, kind)
+    if kind == "bertjax":
+        weights, meta, step = workdir.read_with_meta(source)
+        run = model_card.read_run(source, meta, step) if format == "huggingface" else None
+    else:
+        weights, run = formats.read(source, format=kind), None
+    if weights.unused:
+        shown = ", ".join(weights.unused[:UNUSED_SHOWN])
+        logging.warning(
+            "Not part of the model, and left behind: %d (%s%s)",
+            len(weights.unused),
+            shown,
+            ", ..." if len(weights.unused) > UNUSED_SHOWN else "",
+        )
+    card = model_card.text(weights, run=run, license=license)
+    formats.write(weights, target, format=format, card=card, overwrite=overwrite)
+
+
+def _define_flags() -> None:
+    flags.DEFINE_string("from", None, "Weights: a directory, or a file in it.", required=True)
+    flags.DEFINE_string("to", None, "Directory to write.", required=True)
+    flags.DEFINE_enum("format", "huggingface", [*formats.READERS], "Format to write.")
+    flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
+    flags.DEFINE_bool("overwrite", False, "Replace a directory of weights at --to.")
+
+
+def main(argv: list[str]) -> None:
+    """Converts as the flags say."""
+    if len(argv) > 1:
+        raise ValueError(f"{argv[1]!r} is no flag; give --from=PATH --to=DIR")
+    options = flags.FLAGS.flag_values_dict()  # "from" is no attribute that Python would take
+    convert(
+        options["from"],
+        options["to"],
+        format=options["format"],
+        license=options["license"],
+        overwrite=options["overwrite"],
+    )
+
+
+if __name__ == "__main__":
+    logging.set_verbosity(logging.INFO)
+    _define_flags()
+    command_line.run(main)

@@ -1,0 +1,140 @@
+"""The formats of weights: which one lies at a path, and writing any of them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from absl import logging
+from etils import epath
+
+from bertjax import checkpoint
+from bertjax.convert import (
+    huggingface_config,
+    huggingface_read,
+    huggingface_write,
+    model_card,
+    pretrained,
+    tensorflow1,
+    workdir,
+)
+
+READERS: dict[str, Callable[[epath.PathLike], pretrained.Pretrained]] = {
+    "bertjax": workdir.read,
+    "huggingface": huggingface_read.read,
+    "tf1": tensorflow1.read,
+}
+
+WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
+
+
+def recognize(path: epath.PathLike) -> str:
+    """Returns the key of READERS for what lies at `path`, a directory or a file of weights.
+
+    Raises:
+      FileNotFoundError: if nothing is there.
+      ValueError: if it is none of them, or more than one, listing what was looked for.
+    """
+    path = epath.Path(path)
+    if not path.is_dir():
+        return _recognize_file(path)
+    found = [name for name, is_there in _signs(path).items() if is_there]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(
+            f"{path} holds weights of several formats, {' and '.join(found)}; give the file that "
+            f"is meant, or a directory with one of them"
+        )
+    raise ValueError(
+        f"{path} holds no weights that are known here: a workdir of bertjax has "
+        f"{checkpoint.DIRECTORY}/, a Hugging Face directory {huggingface_config.CONFIG_FILE} and "
+        f"{', '.join(huggingface_read.WEIGHTS_FILES)}, a TF1 checkpoint NAME.index"
+    )
+
+
+def read(path: epath.PathLike, *, format: str | None = None) -> pretrained.Pretrained:
+    """Returns the weights at `path`, of the format that is given or recognized.
+
+    Raises:
+      FileNotFoundError, ValueError: as `recognize` and the format's reader.
+    """
+    return READERS[format or recognize(path)](path)
+
+
+def write(
+    weights: pretrained.Pretrained,
+    directory: epath.PathLike,
+    *,
+    format: str,
+    card: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes `directory`, whole or not at all: a draft beside it is renamed when it is complete.
+
+    `card` is the README.md of the format "huggingface"; None: one that tells what the weights tell.
+
+    Raises:
+      ValueError: if the directory exists and `overwrite` is false or it holds something else than
+        weights, the format is unknown, or as the format's writer.
+    """
+    if format not in READERS:
+        raise ValueError(f"the format is {format!r}; known are {', '.join(READERS)}")
+    target = epath.Path(directory)
+    check_target(target, overwrite=overwrite)
+    draft = target.parent / f"{target.name}.draft"
+    if draft.exists():  # of a conversion that was stopped
+        draft.rmtree()
+    if format == "huggingface":
+        text = card if card is not None else model_card.text(weights)
+        huggingface_write.write(weights, draft, card=text)
+    elif format == "bertjax":
+        workdir.write(weights, draft)
+    else:
+        tensorflow1.write(weights, draft)
+    if target.exists():
+        target.rmtree()
+    draft.rename(target)
+    logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
+
+
+def check_target(target: epath.Path, *, overwrite: bool) -> None:
+    """Raises a ValueError if `target` must not be written.
+
+    Only a directory of weights is ever replaced: --overwrite with a wrong path destroys no other.
+    """
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not overwrite:
+        raise ValueError(
+            f"{target} exists already; give another --to, or --overwrite to replace it"
+        )
+    if not target.is_dir() or not any(_signs(target).values()):
+        raise ValueError(
+            f"{target} exists and holds no weights; --overwrite replaces only directories of "
+            "weights: remove it by hand, or give another --to"
+        )
+
+
+def _signs(directory: epath.Path) -> dict[str, bool]:
+    """Returns for every format whether the directory holds its files."""
+    entries = {path.name for path in directory.iterdir()}
+    return {
+        "bertjax": checkpoint.DIRECTORY in entries,
+        "huggingface": any(name in entries for name in huggingface_read.WEIGHTS_FILES),
+        "tf1": any(name.endswith(".index") for name in entries),
+    }
+
+
+def _recognize_file(path: epath.Path) -> str:
+    if path.name.endswith(WEIGHTS_SUFFIXES):
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist")
+        return "huggingface"
+    if path.name.endswith(".index") or (path.parent / f"{path.name}.index").exists():
+        return "tf1"  # a checkpoint's prefix, as TensorFlow names them
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    raise ValueError(
+        f"{path} is no file of weights that is known here: *{', *'.join(WEIGHTS_SUFFIXES)}, or the "
+        "prefix or index of a TF1 checkpoint"
+    )

@@ -1,0 +1,303 @@
+"""Reads a Hugging Face BERT: a directory with config.json and weights, or the file of weights.
+
+Weights are model.safetensors, shards with an index, or pytorch_model.bin, in this order. What a
+directory holds besides (optimizers, other frameworks' weights, model cards) is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes  # noqa: F401  NumPy knows bfloat16, which safetensors asks it for, from here
+import numpy as np
+import safetensors
+from absl import logging
+from etils import epath
+
+from bertjax.convert import (
+    huggingface_config,
+    huggingface_tokenizer,
+    names,
+    pickled_weights,
+    pretrained,
+)
+from bertjax.data import sentence_piece, tokenizer, wordpiece
+
+SAFETENSORS_FILE = "model.safetensors"
+SAFETENSORS_INDEX = "model.safetensors.index.json"
+PICKLE_FILE = "pytorch_model.bin"
+PICKLE_INDEX = "pytorch_model.bin.index.json"
+WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILE, PICKLE_INDEX)
+TOKENIZER_FILE = "tokenizer.json"
+VOCABULARY_FILES = (wordpiece.VOCABULARY_FILE, sentence_piece.MODEL_FILE)
+
+# No parameters: the numbers 0, 1, 2, ... and zeros that some versions saved.
+IGNORED = (r"bert\.embeddings\.position_ids", r"bert\.embeddings\.token_type_ids")
+
+# Copy -> the parameter that it is tied to.
+TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+Weights = dict[str, np.ndarray]
+
+
+def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrained:
+    """Returns the model at `path`: a directory, a file of weights or the index of its shards.
+
+    The head is that of the config's `architectures`, or else follows from the weights (see
+    `pretrained.head_of`); `head` overrules both. Parameters of other heads are `unused`.
+
+    Raises:
+      FileNotFoundError: if config.json, the weights or a shard is not there.
+      ValueError: listing every parameter that does not fit, or because a file is damaged or holds
+        code, or the config asks for what is not supported.
+    """
+    if head is not None and head not in pretrained.PARTS:
+        raise ValueError(f"head is {head!r}; known are {', '.join(pretrained.PARTS)}")
+    path = epath.Path(path)
+    directory = path if path.is_dir() else path.parent
+    description = huggingface_config.read(directory)
+    weights_file = _weights_file(path)
+    weights = read_weights(weights_file)
+    try:
+        weights = untie(weights)
+        head = head or _head(description, weights)
+        params = to_params(weights, description, head)
+        unused = tuple(
+            name
+            for name in weights
+            if not all(
+                pretrained.belongs(ours, head)
+                for ours in names.our_paths([name], names.HUGGINGFACE, spelling=spelling)
+            )
+        )
+        params = {path: p for path, p in params.items() if pretrained.belongs(path, head)}
+    except ValueError as error:
+        raise ValueError(f"{weights_file}: {error}") from error
+    return pretrained.Pretrained(
+        config=description.encoder,
+        params=params,
+        vocabulary=read_vocabulary(directory),
+        head=head,
+        labels=_labels(description, weights, head),
+        source=str(path),
+        unused=unused,
+    )
+
+
+def spelling(name: str) -> str:
+    """Returns a name as transformers spells it today, with the prefix of a model with a head."""
+    name = re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", _renamed, name)
+    is_headless = re.match(r"(embeddings|encoder|pooler)\.", name)
+    return f"bert.{name}" if is_headless else name
+
+
+def untie(weights: Mapping[str, np.ndarray]) -> Weights:
+    """Returns the weights without the copies of tied ones; a copy alone stands for its original.
+
+    Raises:
+      ValueError: if a copy is not equal: the model was trained untied.
+    """
+    weights = dict(weights)
+    by_spelling = {spelling(name): name for name in weights}
+    faults = []
+    for copy, original in TIED.items():
+        if copy not in by_spelling:
+            continue
+        values = weights.pop(by_spelling[copy])
+        if original not in by_spelling:
+            weights[original] = values
+        elif not np.array_equal(values, weights[by_spelling[original]]):
+            faults.append(
+                f"{by_spelling[copy]} is not equal to {by_spelling[original]}; only the output "
+                "layer that shares them is supported"
+            )
+    if faults:
+        raise ValueError("; ".join(faults))
+    return weights
+
+
+def to_params(weights: Weights, description: huggingface_config.Description, head: str) -> Weights:
+    """Returns the weights by our paths, those of other heads too.
+
+    Raises:
+      ValueError: listing every name that is unknown, double, missing or of a wrong shape.
+    """
+    count = 1 if head == "multiple_choice" else len(_labels(description, weights, head)) or None
+    shapes = names.shapes(description.encoder, labels=count)
+    return names.to_ours(
+        weights,
+        names.HUGGINGFACE,
+        ignored=IGNORED,
+        shapes=shapes,
+        required=[path for path in shapes if pretrained.is_required(path, head)],
+        spelling=spelling,
+    )
+
+
+def read_weights(path: epath.PathLike) -> Weights:
+    """Returns the arrays of a file, or of the shards of an index, under the names they have there.
+
+    Floating-point ones are float32, whatever they are in the file.
+
+    Raises:
+      FileNotFoundError: listing the shards that are not there.
+      ValueError: if a file is damaged, is a Git LFS pointer or holds code, or an index does not
+        tell what its shards hold.
+    """
+    path = epath.Path(path)
+    if path.name.endswith(".index.json"):
+        return _read_shards(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    with path.open("rb") as file:
+        if file.read(40).startswith(b"version https://git-lfs"):
+            raise ValueError(
+                f"{path} is a Git LFS pointer, not the weights; fetch them with `git lfs pull`"
+            )
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    loaded = pickled_weights.read(path)
+    # Popped one by one, so that no more than the file and its float32 are in memory.
+    return {name: _float32(loaded.pop(name)) for name in list(loaded)}
+
+
+def read_vocabulary(directory: epath.PathLike) -> tokenizer.Tokenizer | None:
+    """Returns the tokenizer of vocab.txt (or spiece.model), else of tokenizer.json, else None.
+
+    Raises:
+      ValueError: if it is damaged or does not do what the released BERT's does.
+    """
+    directory = epath.Path(directory)
+    if any((directory / name).exists() for name in VOCABULARY_FILES):
+        return tokenizer.load(directory)
+    path = directory / TOKENIZER_FILE
+    if not path.exists():
+        return None
+    try:
+        return _wordpiece(json.loads(path.read_text()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a tokenizer of `tokenizers`: {error!r}") from error
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is no tokenizer of BERT: {error}; to read the weights alone, move it elsewhere"
+        ) from error
+
+
+def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
+    model, normalizer = fields["model"], fields.get("normalizer") or {}
+    # Ours spells the rules out; else it is transformers' own.
+    if casing := huggingface_tokenizer.casing(normalizer):
+        normalizer = {"type": "BertNormalizer", **casing}
+    wanted = [
+        ("model.type", model.get("type", "WordPiece"), "WordPiece"),
+        (
+            "model.continuing_subword_prefix",
+            model.get("continuing_subword_prefix", wordpiece.CONTINUATION),
+            wordpiece.CONTINUATION,
+        ),
+        ("normalizer.type", normalizer.get("type"), "BertNormalizer"),
+        ("normalizer.clean_text", normalizer.get("clean_text", True), True),
+        ("normalizer.handle_chinese_chars", normalizer.get("handle_chinese_chars", True), True),
+    ]
+    if faults := [f"{n} is {got!r}, not {value!r}" for n, got, value in wanted if got != value]:
+        raise ValueError("; ".join(faults))
+    ids = {entry: int(number) for entry, number in model["vocab"].items()}
+    ids |= {token["content"]: int(token["id"]) for token in fields.get("added_tokens") or ()}
+    entries = sorted(ids, key=ids.__getitem__)
+    if [ids[entry] for entry in entries] != list(range(len(entries))):
+        raise ValueError("the ids of its entries are not 0, 1, 2, ..., each once")
+    return tokenizer.WordPieceTokenizer(
+        entries,
+        lowercase=bool(normalizer.get("lowercase", True)),
+        strip_accents=normalizer.get("strip_accents"),
+    )
+
+
+def _weights_file(path: epath.Path) -> epath.Path:
+    if not path.is_dir():
+        return path
+    for name in WEIGHTS_FILES:
+        if (path / name).exists():
+            return path / name
+    raise FileNotFoundError(f"{path} holds no weights: none of {', '.join(WEIGHTS_FILES)}")
+
+
+def _head(description: huggingface_config.Description, weights: Weights) -> str:
+    found = pretrained.head_of(names.our_paths(weights, names.HUGGINGFACE, spelling=spelling))
+    stated = description.head
+    # The released weights say BertForMaskedLM and hold both heads; a bare BertModel with a head in
+    # its weights is a model whose config was written for its encoder.
+    richer = ("pretraining", "masked_lm")
+    if stated is None or (stated in ("none", "masked_lm") and found in richer):
+        logging.info("The head of the weights is taken to be %s", found)
+        return found
+    return stated
+
+
+def _labels(
+    description: huggingface_config.Description, weights: Weights, head: str
+) -> Mapping[int, str]:
+    """Returns the names of a classifier's labels, LABEL_0 and so on if the config has none."""
+    if head not in ("sequence_classification", "token_classification"):
+        return {}
+    bias = weights.get("classifier.bias")
+    if description.labels or bias is None:
+        return description.labels
+    return {number: f"LABEL_{number}" for number in range(bias.size)}
+
+
+def _renamed(match: re.Match[str]) -> str:
+    return {"gamma": "weight", "beta": "bias"}[match[1]]
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    is_half = array.dtype.name in ("float16", "bfloat16")
+    return array.astype(np.float32) if is_half else array
+
+
+def _read_safetensors(path: epath.Path) -> Weights:
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            # It is no mapping: it can be asked for its keys, but not looped over.
+            return {name: _float32(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}): it was cut short or altered; fetch "
+            "it again"
+        ) from error
+
+
+def _read_shards(index: epath.Path) -> Weights:
+    try:
+        places = json.loads(index.read_text())["weight_map"]
+        shards = sorted(set(places.values()))
+        is_plain = all("/" not in shard and "\\" not in shard for shard in shards)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{index} is no index of shards ({error!r}): it must map names of parameters to files "
+            "under weight_map"
+        ) from error
+    if not is_plain:
+        raise ValueError(f"{index} names files outside its directory: {', '.join(shards)}")
+    if missing := [shard for shard in shards if not (index.parent / shard).exists()]:
+        raise FileNotFoundError(
+            f"{index} names {', '.join(missing)}, which {index.parent} does not hold; fetch all of "
+            f"its {len(shards)} shards"
+        )
+    weights: Weights = {}
+    faults = []
+    for shard in shards:
+        held = read_weights(index.parent / shard)
+        stated = {name for name, place in places.items() if place == shard}
+        faults += [f"{name} is not in {shard}" for name in sorted(stated - set(held))]
+        faults += [f"{name} of {shard} is not in the index" for name in sorted(set(held) - stated)]
+        weights |= held
+    if faults:
+        raise ValueError(f"{index} does not fit its shards:\n  " + "\n  ".join(faults))
+    return weights

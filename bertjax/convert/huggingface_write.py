@@ -1,0 +1,66 @@
+"""Writes a directory that transformers loads: weights, config, tokenizer and model card.
+
+Weights are float32 in torch's layout, under the names that transformers saves them by, the tied
+ones once. The head decides the architecture.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+from etils import epath
+
+from bertjax.convert import huggingface_config, huggingface_tokenizer, names, pretrained
+
+WEIGHTS_FILE = "model.safetensors"
+CARD_FILE = "README.md"
+
+# Without a head transformers saves the names without it, too.
+PREFIX = "bert."
+
+
+def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: str) -> None:
+    """Writes the directory's files; `card` is the text of its README.md.
+
+    Raises:
+      ValueError: if a parameter has no name there, or the vocabulary no counterpart.
+    """
+    directory = epath.Path(directory)
+    tensors = names.to_theirs(weights.params, names.HUGGINGFACE)
+    if weights.head == "none":
+        tensors = {name.removeprefix(PREFIX): array for name, array in tensors.items()}
+    directory.mkdir(parents=True, exist_ok=True)
+    config = huggingface_config.to_json(weights.config, head=weights.head, labels=weights.labels)
+    config["dtype"] = "float32"
+    if weights.vocabulary is not None:
+        config["pad_token_id"] = weights.vocabulary.pad_id
+        huggingface_tokenizer.write(
+            weights.vocabulary, directory, max_length=weights.config.max_position_embeddings
+        )
+    text = json.dumps(config, indent=2, sort_keys=True)
+    (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")
+    (directory / CARD_FILE).write_text(card)
+    write_safetensors(tensors, directory / WEIGHTS_FILE)
+
+
+def write_safetensors(tensors: Mapping[str, np.ndarray], path: epath.Path) -> None:
+    """Writes float32 arrays, one after the other, so that none is held twice.
+
+    The library's own writer would hold all bytes once more. Source: the safetensors format: the
+    header's length in 8 bytes, the header in JSON padded to 8 bytes, the data in little endian.
+    """
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(tensors):
+        start, end = end, end + tensors[name].size * 4
+        shape = list(tensors[name].shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with path.open("wb") as file:
+        file.write(len(encoded).to_bytes(8, "little"))
+        file.write(encoded)
+        for name in sorted(tensors):
+            file.write(np.ascontiguousarray(tensors[name], "<f4").data)

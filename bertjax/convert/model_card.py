@@ -1,0 +1,199 @@
+"""The README.md of an exported model, written from what its run left: nothing is invented.
+
+What the run does not tell (what the model is good for, whom it may hurt) is left to its owner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from etils import epath
+
+from bertjax import __version__, jobs, writers
+from bertjax.convert import pretrained
+from bertjax.data import records
+
+# Head -> the task by which the hub lists the model; the inference that transformers has for it.
+PIPELINES = {
+    "pretraining": "fill-mask",
+    "masked_lm": "fill-mask",
+    "none": "feature-extraction",
+    "sequence_classification": "text-classification",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
+    "multiple_choice": "multiple-choice",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a workdir tells of its training.
+
+    `manifests` are those of the records by phase, empty where they are not at hand any more;
+    `scores` maps the names of metrics.jsonl (eval/...) to the last value, at step `scores_step`.
+    """
+
+    config: ml_collections.ConfigDict
+    step: int
+    manifests: Mapping[str, records.Manifest]
+    scores: Mapping[str, float]
+    scores_step: int | None
+
+
+def read_run(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Run | None:
+    """Returns what the workdir tells; None if it was not trained but converted.
+
+    `meta` and `step` are those of its checkpoint.
+    """
+    if "converted" in meta:
+        return None
+    workdir = epath.Path(workdir)
+    scores_step, scores = _last_scores(workdir / writers.METRICS_FILE, step)
+    return Run(jobs.config_of(meta), step, _manifests(meta), scores, scores_step)
+
+
+def text(
+    weights: pretrained.Pretrained, *, run: Run | None = None, license: str | None = None
+) -> str:
+    """Returns the model card: front matter that the hub reads, then Markdown."""
+    parts = [*_front_matter(weights, license), "", "# Model card", ""]
+    # No path of the source: cards are published, and paths tell of whoever wrote them.
+    parts += [
+        f"A BERT with {weights.num_parameters:,} parameters, written by bertjax {__version__}."
+    ]
+    parts += ["", *_sizes(weights)]
+    if run is not None:
+        parts += ["", "## Training", "", *_training(run), "", "## Data", "", *_data(run)]
+        parts += ["", "## Scores", "", *_scores(run)]
+    else:
+        parts += ["", "The weights were converted; how they were trained is told by their source."]
+    parts += ["", "## License", "", license or "No license was given with these weights."]
+    return "\n".join(parts) + "\n"
+
+
+def _front_matter(weights: pretrained.Pretrained, license: str | None) -> Iterator[str]:
+    yield "---"
+    yield "library_name: transformers"
+    yield f"pipeline_tag: {PIPELINES[weights.head]}"
+    yield "tags:\n- bert\n- bertjax"
+    if license is not None and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license.lower()):
+        yield f"license: {license.lower()}"
+    elif license is not None:
+        yield f"license: other\nlicense_name: {json.dumps(license)}"
+    yield "---"
+
+
+def _sizes(weights: pretrained.Pretrained) -> list[str]:
+    config, vocabulary = weights.config, weights.vocabulary
+    rows = [
+        ("layers", config.num_hidden_layers),
+        ("hidden size", config.hidden_size),
+        ("attention heads", config.num_attention_heads),
+        ("intermediate size", config.intermediate_size),
+        ("activation", config.hidden_act),
+        ("longest input", f"{config.max_position_embeddings} tokens"),
+    ]
+    if vocabulary is not None:
+        described = vocabulary.describe()
+        casing = "lowercase" if described["lowercase"] else "cased"
+        rows.append(("vocabulary", f"{described['kind']}, {vocabulary.vocab_size}, {casing}"))
+        rows.append(("vocabulary SHA-256", f"`{described['sha256']}`"))
+    return _table(("", ""), rows)
+
+
+def _training(run: Run) -> Iterator[str]:
+    config, optimizer, schedule = run.config, run.config.optimizer, run.config.schedule
+    yield f"Step {run.step:,} of {jobs.phases(config)[-1].end_step:,}, seed {config.seed}."
+    yield ""
+    names = ("phase", "steps", "sequences per step", "tokens per sequence")
+    rows = [
+        (it.name, f"{it.num_steps:,}", it.global_batch_size, it.max_seq_length)
+        for it in jobs.phases(config)
+    ]
+    yield from _table(names, rows)
+    yield ""
+    options = config.pretraining
+    yield f"- objective: masked tokens, pair loss {options.pair_loss}, masks {options.masking}"
+    yield (
+        f"- optimizer: {optimizer.name}, beta1 {optimizer.beta1:g}, beta2 {optimizer.beta2:g}, "
+        f"epsilon {optimizer.eps:g}, weight decay {optimizer.weight_decay:g}, "
+        f"gradient norm clipped at {optimizer.clip_norm:g}"
+    )
+    yield (
+        f"- learning rate: peak {schedule.peak_learning_rate:g} after {schedule.warmup_steps:,} "
+        f"steps, {schedule.name} decay"
+    )
+    yield f"- matrix products in {config.model.dtype}, parameters in float32"
+
+
+def _data(run: Run) -> Iterator[str]:
+    if run.config.data.source == "synthetic":
+        yield "Random tokens: this model was trained to measure speed and knows no language."
+        return
+    if not run.manifests:
+        yield "The records were not at hand when this card was written; they are not described."
+        return
+    for phase, manifest in run.manifests.items():
+        yield (
+            f"Phase {phase}: {manifest.num_examples:,} examples of {manifest.max_seq_length} "
+            f"tokens in {len(manifest.shards)} shards, seed {manifest.seed}."
+        )
+        figures = {
+            name: value
+            for name, value in manifest.statistics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        if figures:
+            yield ""
+            yield from _table(("of the records", ""), [(n, _number(v)) for n, v in figures.items()])
+        yield ""
+
+
+def _scores(run: Run) -> Iterator[str]:
+    if not run.scores:
+        yield "The run was not evaluated on held-out data."
+        return
+    at = "" if run.scores_step == run.step else " (not the step of these weights)"
+    yield f"On held-out records, at step {run.scores_step:,}{at}:"
+    yield ""
+    yield from _table(("metric", "value"), [(n, _number(v)) for n, v in run.scores.items()])
+
+
+def _manifests(meta: Mapping[str, Any]) -> dict[str, records.Manifest]:
+    """Returns the manifests that the run was trained with, if they still lie where they lay."""
+    config = jobs.config_of(meta)
+    config.data.eval_dir = ""  # not needed, and not part of the identity
+    try:
+        job = jobs.JOBS[config.task].open(config)
+    except (FileNotFoundError, ValueError):
+        return {}
+    is_same = json.loads(json.dumps(job.identity())) == meta["identity"]
+    train_sets = job.train_sets if isinstance(job, jobs.PretrainingJob) and is_same else {}
+    return {name: found.manifest for name, found in train_sets.items()}
+
+
+def _last_scores(path: epath.Path, last_step: int) -> tuple[int | None, dict[str, float]]:
+    step, scores = None, {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue  # a line that a kill has cut short
+        values = {n.removeprefix("eval/"): v for n, v in found.items() if n.startswith("eval/")}
+        if values and found["step"] <= last_step:
+            step, scores = found["step"], values
+    return step, scores
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(str(cell) for cell in line)} |" for line in lines]
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"

@@ -1,0 +1,245 @@
+"""pytorch_model.bin without torch and without running what is in it.
+
+The file is a zip archive: `data.pkl` says which tensor lies where in the storages `data/0`,
+`data/1`, ... A pickle is a program; the unpickler here knows a handful of harmless words (tensor,
+parameter, ordered dict, the types of storages), written out below, and refuses at the first other.
+Source: torch/serialization.py (the zip format, since torch 1.6) and torch/_utils.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from etils import epath
+
+STORAGE_TYPES: dict[str, Any] = {
+    "FloatStorage": np.float32,
+    "HalfStorage": np.float16,
+    "BFloat16Storage": ml_dtypes.bfloat16,
+    "DoubleStorage": np.float64,
+    "LongStorage": np.int64,
+    "IntStorage": np.int32,
+    "ShortStorage": np.int16,
+    "CharStorage": np.int8,
+    "ByteStorage": np.uint8,
+    "BoolStorage": np.bool_,
+}
+
+# A pickle of 400 names has some 60 kB.
+MAX_PICKLE_BYTES = 64 << 20
+
+
+class _RefusedError(pickle.UnpicklingError):
+    """The pickle asks for something that weights do not need."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+    """The numbers of one member of the archive."""
+
+    values: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class _StorageType:
+    """Stands for torch.FloatStorage and its kind."""
+
+    name: str
+
+    def __setstate__(self, state: Any) -> None:
+        raise _RefusedError(f"it changes {self.name}")
+
+
+class _Word:
+    """Stands for a function of torch that a pickle may call.
+
+    An instance, not a function: a pickle may set attributes of what it has found (BUILD), and here
+    there are none to set.
+    """
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        raise _RefusedError(f"it changes {type(self).__name__}")
+
+
+class _RebuildTensor(_Word):
+    __slots__ = ()
+
+    def __call__(self, storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> np.ndarray:
+        """Returns the tensor; `rest` is requires_grad, backward hooks and metadata."""
+        del rest
+        if not isinstance(storage, _Storage):
+            raise _RefusedError("a tensor is made of something else than a storage")
+        numbers = (offset, *size, *stride)
+        if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in numbers):
+            raise _RefusedError(f"a tensor has the sizes {size!r} and strides {stride!r}")
+        values = storage.values
+        last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if math.prod(size) > values.size or (math.prod(size) and last >= values.size):
+            raise _RefusedError(
+                f"a tensor of shape {list(size)} reaches beyond its {values.size} stored numbers"
+            )
+        if not math.prod(size):
+            return np.zeros(size, values.dtype)
+        strides = [step * values.itemsize for step in stride]
+        return np.lib.stride_tricks.as_strided(values[offset:], size, strides, writeable=False)
+
+
+class _RebuildParameter(_Word):
+    __slots__ = ()
+
+    def __call__(self, data: Any, *rest: Any) -> Any:
+        """Returns the tensor; `rest` is requires_grad and backward hooks."""
+        del rest
+        return data
+
+
+class _Dict(dict):
+    """An OrderedDict; torch hangs the versions of its modules on it, which are not needed."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        del state
+
+
+class _OrderedDict(_Word):
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> _Dict:
+        return _Dict(*arguments)
+
+
+_WORDS: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): _OrderedDict(),
+    ("torch._utils", "_rebuild_tensor"): _RebuildTensor(),
+    ("torch._utils", "_rebuild_tensor_v2"): _RebuildTensor(),
+    ("torch._utils", "_rebuild_parameter"): _RebuildParameter(),
+    **{("torch", name): _StorageType(name) for name in STORAGE_TYPES},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads the tensors of an archive and nothing else."""
+
+    def __init__(self, pickled: bytes, archive: zipfile.ZipFile, folder: str):
+        super().__init__(io.BytesIO(pickled))
+        self._archive, self._folder = archive, folder
+        self._storages: dict[str, _Storage] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _WORDS:
+            raise _RefusedError(f"it asks for {module}.{name}, which no weights need")
+        return _WORDS[module, name]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        match pid:
+            case ("storage", _StorageType(name), str(key), _, int(count)):
+                if key not in self._storages:
+                    self._storages[key] = self._read(key, np.dtype(STORAGE_TYPES[name]), count)
+                return self._storages[key]
+        raise _RefusedError(f"it refers to {str(pid)[:80]}, which is no storage")
+
+    def _read(self, key: str, dtype: np.dtype, count: int) -> _Storage:
+        member = f"{self._folder}data/{key}"
+        if member not in self._archive.NameToInfo:
+            raise _RefusedError(f"{member} is missing in it")
+        size = self._archive.getinfo(member).file_size
+        if size != count * dtype.itemsize:
+            raise _RefusedError(
+                f"{member} has {size} bytes; {count} numbers of {dtype} have "
+                f"{count * dtype.itemsize}"
+            )
+        return _Storage(np.frombuffer(self._archive.read(member), dtype))
+
+
+def read(path: epath.PathLike) -> dict[str, np.ndarray]:
+    """Returns the tensors of a file of `torch.save(model.state_dict())`, in the types stored.
+
+    Nothing in the file is run. The arrays may share memory and are read-only.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if the file is of torch before 1.6, is damaged, or holds anything but tensors.
+    """
+    path = epath.Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            raise ValueError(
+                f"{path} is not a zip archive, as torch has written since version 1.6: it is cut "
+                "short, or older; an older one, if you trust it, is rewritten by torch itself "
+                "(`torch.save(torch.load(path), path)`)"
+            )
+        file.seek(0)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                loaded = _load(archive)
+        except _RefusedError as error:
+            raise ValueError(
+                f"{path} is refused, and nothing in it was run: {error}. Ask whoever made it for "
+                "model.safetensors"
+            ) from error
+        except _DAMAGE as error:
+            raise ValueError(
+                f"{path} is damaged ({type(error).__name__}: {error}); fetch it again"
+            ) from error
+    return _tensors(loaded, path)
+
+
+# What zipfile, zlib, pickle and NumPy raise on files that are cut short or altered.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+def _load(archive: zipfile.ZipFile) -> Any:
+    pickles = [name for name in archive.NameToInfo if name.split("/")[1:] == ["data.pkl"]]
+    if len(pickles) != 1:
+        raise _RefusedError("it has no data.pkl, so torch.save did not write it")
+    folder = pickles[0].removesuffix("data.pkl")
+    if archive.getinfo(pickles[0]).file_size > MAX_PICKLE_BYTES:
+        raise _RefusedError(f"its data.pkl has more than {MAX_PICKLE_BYTES} bytes")
+    order = f"{folder}byteorder"
+    if order in archive.NameToInfo and archive.read(order) != b"little":
+        raise _RefusedError("its numbers are not in little-endian order")
+    return _Unpickler(archive.read(pickles[0]), archive, folder).load()
+
+
+def _tensors(loaded: Any, path: epath.Path) -> dict[str, np.ndarray]:
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"{path} holds a {type(loaded).__name__}; weights are a dict of tensors")
+    faults = [
+        f"{str(name)[:80]!r} is a {type(value).__name__}"
+        for name, value in loaded.items()
+        if not (isinstance(name, str) and isinstance(value, np.ndarray))
+    ]
+    if faults:
+        raise ValueError(f"{path} holds more than tensors by name:\n  " + "\n  ".join(faults))
+    return dict(loaded)

@@ -1,0 +1,99 @@
+"""A model of any format, as the readers return it and the writers take it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax import models
+from bertjax.data import tokenizer
+
+# Head -> the first names of the paths of its model; all of them must be there.
+PARTS: dict[str, tuple[str, ...]] = {
+    "pretraining": ("encoder", "mlm_head", "pooler", "nsp_head"),
+    "masked_lm": ("encoder", "mlm_head"),
+    "none": ("encoder",),
+    "sequence_classification": ("encoder", "pooler", "classifier"),
+    "token_classification": ("encoder", "classifier"),
+    "question_answering": ("encoder", "span_head"),
+    "multiple_choice": ("encoder", "pooler", "classifier"),
+}
+# A model without a head may have the pooler or not.
+OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {"none": ("pooler",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """Weights with what is needed to use them.
+
+    `params` are float32 NumPy arrays in our layout, by dotted path; `head` is a key of PARTS;
+    `labels` names the classes of a finetuned head, by number, and is empty for the others;
+    `source` says where it was read; `unused` lists the names found there that are no part of the
+    model, as they are written there.
+    """
+
+    config: models.EncoderConfig
+    params: Mapping[str, np.ndarray]
+    vocabulary: tokenizer.Tokenizer | None
+    head: str
+    labels: Mapping[int, str]
+    source: str
+    unused: tuple[str, ...] = ()
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(array.size for array in self.params.values())
+
+
+def belongs(path: str, head: str) -> bool:
+    """Returns whether the parameter at `path` is part of the model with this head."""
+    return path.split(".")[0] in (*PARTS[head], *OPTIONAL_PARTS.get(head, ()))
+
+
+def is_required(path: str, head: str) -> bool:
+    """Returns whether the model with this head lacks something without the parameter at `path`."""
+    return path.split(".")[0] in PARTS[head]
+
+
+def head_of(paths: Collection[str]) -> str:
+    """Returns the richest head whose parts are among our `paths`.
+
+    A classifier alone does not tell what it classifies: with a pooler it is taken for sequences,
+    without one for tokens.
+    """
+    parts = {path.split(".")[0] for path in paths}
+    if {"mlm_head", "pooler", "nsp_head"} <= parts:
+        return "pretraining"
+    if "mlm_head" in parts:
+        return "masked_lm"
+    if "span_head" in parts:
+        return "question_answering"
+    if "classifier" in parts:
+        return "sequence_classification" if "pooler" in parts else "token_classification"
+    return "none"
+
+
+def nested(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the nested dict of dotted paths, as `state.merge` takes it."""
+    tree: dict[str, Any] = {}
+    for path, value in params.items():
+        *outer, last = path.split(".")
+        node = tree
+        for part in outer:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return tree
+
+
+def flat(tree: Mapping[str, Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the leaves of a nested dict by dotted path; the inverse of `nested`."""
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            leaves |= flat(value, (*prefix, name))
+        else:
+            leaves[".".join((*prefix, name))] = value
+    return leaves

@@ -1,0 +1,299 @@
+"""Checkpoints of the released BERT code: bert_config.json, bert_model.ckpt.*, vocab.txt.
+
+Which variable is which parameter stands in `names.TF1`, what the config means in
+`tensorflow1_config`; here belong the files. TensorFlow, from `records.import_tensorflow`, reads and
+writes them as a plain table of arrays: no graph is read and none is written, for what the released
+code restores with, `tf.train.Saver` and `tf.train.init_from_checkpoint`, needs none.
+
+Source: google-research/bert, optimization.py (slots); tokenization.py,
+validate_case_matches_checkpoint (casing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from absl import logging
+from etils import epath
+
+from bertjax.convert import names, pretrained, tensorflow1_config
+from bertjax.data import records, sentence_piece, tokenizer, wordpiece
+
+CONFIG_FILE = tensorflow1_config.CONFIG_FILE
+CHECKPOINT = "bert_model.ckpt"
+
+# What optimizers keep beside the weights: those of BERT, ALBERT and NVIDIA's BERT (Adam, LAMB),
+# TensorFlow's own, and loss scaling.
+OPTIMIZER_SLOT = re.compile(
+    r".+/(adam_[mv]|lamb_[mv]|Adam(_1)?|Momentum)|global_step|beta[12]_power"
+    r"|(current_)?loss_scale|(good|bad)_steps"
+)
+# The variable in which TensorFlow 2 keeps the names of a checkpoint of objects.
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+# Vocabularies made of lowercase text hold no capitals but in brackets ([CLS]); a few entries that
+# somebody has put in by hand do not make them cased.
+CASED_SHARE = 0.01
+
+
+def read(path: epath.PathLike) -> pretrained.Pretrained:
+    """Returns the weights in a directory, or at a checkpoint prefix, of the released code.
+
+    Without vocab.txt the vocabulary is None. `unused` are the optimizer's slots, and the pooler
+    where the head has no use for it.
+
+    Raises:
+      FileNotFoundError: if there is no checkpoint.
+      ValueError: listing all that is wrong with the files.
+    """
+    prefix = find_checkpoint(path)
+    faults: list[str] = []
+    description = vocabulary = converted = None
+    with _noting(faults):
+        description = tensorflow1_config.read(prefix.parent / CONFIG_FILE)
+    with _noting(faults):
+        vocabulary = read_vocabulary(prefix.parent)
+    with _noting(faults):
+        variables, slots = read_variables(prefix)
+        converted = _convert(variables, description)
+    vocab_size = description.config.vocab_size if description else None
+    if vocabulary and vocab_size and vocabulary.vocab_size > vocab_size:
+        faults.append(
+            f"the vocabulary has {vocabulary.vocab_size} entries, {CONFIG_FILE} says vocab_size "
+            f"{vocab_size}: they belong to different models"
+        )
+    if description is None or converted is None or faults:
+        raise ValueError(f"{prefix} cannot be used:\n  " + "\n  ".join(faults))
+    head, params, outside = converted
+    return pretrained.Pretrained(
+        config=description.config,
+        params=params,
+        vocabulary=vocabulary,
+        head=head,
+        labels=description.labels,
+        source=f"{prefix} (TensorFlow 1 checkpoint)",
+        unused=(*outside, *slots),
+    )
+
+
+def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
+    """Writes bert_config.json, bert_model.ckpt.* and the vocabulary into `directory`.
+
+    Raises:
+      ValueError: if a parameter has no name in the released code.
+      OSError: if the files cannot be written.
+    """
+    directory = epath.Path(directory)
+    variables = names.to_theirs(weights.params, names.TF1)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_variables(variables, directory / CHECKPOINT)
+    tensorflow1_config.write(weights, directory / CONFIG_FILE)
+    if weights.vocabulary is not None:
+        weights.vocabulary.save(directory)
+        if weights.vocabulary.kind != "wordpiece":
+            logging.warning(
+                "The vocabulary is a %s model: the released code reads the weights in %s, but "
+                "tokenizes with a vocab.txt alone",
+                weights.vocabulary.kind,
+                directory,
+            )
+
+
+def find_checkpoint(path: epath.PathLike) -> epath.Path:
+    """Returns the prefix of the checkpoint files that `path` means, absolute.
+
+    `path` is a directory, a prefix (bert_model.ckpt) or one of the prefix's files.
+
+    Raises:
+      FileNotFoundError: if there is none.
+      ValueError: if a directory holds several and none is called bert_model.ckpt.
+    """
+    path = epath.Path(path)
+    if not path.is_dir():
+        prefix = path.parent / re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path.name)
+        if not (prefix.parent / f"{prefix.name}.index").exists():
+            raise FileNotFoundError(
+                f"{prefix}.index does not exist; give the directory or the prefix of a TensorFlow "
+                f"checkpoint, such as uncased_L-12_H-768_A-12/{CHECKPOINT}"
+            )
+        return prefix.resolve()
+    found = sorted(
+        file.name.removesuffix(".index") for file in path.iterdir() if file.suffix == ".index"
+    )
+    if CHECKPOINT in found or len(found) == 1:
+        return path.resolve() / (CHECKPOINT if CHECKPOINT in found else found[0])
+    if found:
+        raise ValueError(
+            f"{path} holds several checkpoints ({', '.join(found)}); give one, as in "
+            f"{path / found[-1]}"
+        )
+    raise FileNotFoundError(
+        f"{path} holds no {CHECKPOINT}.index; a TensorFlow 1 BERT has {CONFIG_FILE}, "
+        f"{CHECKPOINT}.index, {CHECKPOINT}.data-00000-of-00001 and vocab.txt"
+    )
+
+
+def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Returns the weights at `prefix` by the checkpoint's names, and the names of the slots.
+
+    Raises:
+      ValueError: if files are missing or damaged, or they hold the objects of TensorFlow 2.
+    """
+    if missing := _missing_data_files(prefix):
+        raise ValueError(
+            f"{prefix.name}.index is there, but not its data, {', '.join(missing)}: copy all files "
+            f"of {prefix.name} into {prefix.parent}"
+        )
+    tf = records.import_tensorflow()
+    # A file that ends too early is a LookupError (an IndexError), all else an OpError.
+    damage = (tf.errors.OpError, LookupError)
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        found = reader.get_variable_to_shape_map()
+    except damage as error:
+        raise ValueError(f"{prefix.name}.index cannot be read ({error}): copy it again") from error
+    if OBJECT_GRAPH in found:
+        raise ValueError(
+            "it is a checkpoint of TensorFlow 2 objects; only the variables of the released code "
+            "(TensorFlow 1) are read: export it to Hugging Face's format with the code that made it"
+        )
+    slots = tuple(sorted(filter(OPTIMIZER_SLOT.fullmatch, found)))
+    weights = sorted(found.keys() - {*slots})
+    variables: dict[str, np.ndarray] = {}
+    damaged: dict[str, BaseException] = {}
+    for name in weights:
+        try:
+            variables[name] = np.asarray(reader.get_tensor(name))
+        except damage as error:
+            damaged[name] = error
+    if damaged:
+        raise ValueError(
+            f"the data of {len(damaged)} of {len(weights)} variables cannot be read "
+            f"({next(iter(damaged.values()))}): {', '.join(damaged)}: copy "
+            f"{prefix.name}.data-* again"
+        )
+    return variables, slots
+
+
+def write_variables(variables: Mapping[str, np.ndarray], prefix: epath.Path) -> None:
+    """Writes arrays as a checkpoint in the format of tf.train.Saver.
+
+    Raises:
+      OSError: if it cannot be written, because the disk is full, say.
+    """
+    tf = records.import_tensorflow()
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=str(prefix),
+            tensor_names=list(variables),
+            shape_and_slices=[""] * len(variables),
+            tensors=[
+                tf.experimental.dlpack.from_dlpack(_shareable(array).__dlpack__())
+                for array in variables.values()
+            ],
+        )
+    except tf.errors.OpError as error:
+        raise OSError(f"{prefix} cannot be written: {error.message}") from error
+
+
+def read_vocabulary(directory: epath.Path) -> tokenizer.Tokenizer | None:
+    """Returns the vocabulary in `directory` with its casing, None without one.
+
+    The casing is what a tokenizer_config.json says, else what `is_lowercase` finds.
+
+    Raises:
+      ValueError: if the vocabulary cannot be used.
+    """
+    path = directory / wordpiece.VOCABULARY_FILE
+    if not path.exists():
+        has_model = (directory / sentence_piece.MODEL_FILE).exists()
+        return tokenizer.load(directory) if has_model else None
+    config = directory / wordpiece.CONFIG_FILE
+    try:
+        fields = json.loads(config.read_text()) if config.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{config.name} is not JSON: {error}") from error
+    if fields.get("do_lower_case") is not None:
+        return tokenizer.load(directory)
+    entries = path.read_bytes().decode("utf-8", errors="replace").splitlines()
+    lowercase, reason = is_lowercase(directory.name, entries)
+    logging.info("Text is taken as %s: %s", "lowercase" if lowercase else "cased", reason)
+    return tokenizer.load(directory, lowercase=lowercase)
+
+
+def is_lowercase(directory_name: str, vocabulary: Sequence[str]) -> tuple[bool, str]:
+    """Returns whether a released model lowercases its text, and what says so.
+
+    bert_config.json does not tell. Released directories are called uncased_L-12_H-768_A-12,
+    cased_..., multi_cased_...; those called multilingual_L-... and chinese_L-... are lowercase.
+    """
+    by_name = re.search(r"uncased|cased|(?:multilingual|chinese)_L-\d", directory_name)
+    entries = [entry for entry in vocabulary if not entry.startswith("[")]
+    capitals = sum(entry != entry.lower() for entry in entries)
+    has_capitals = capitals > CASED_SHARE * len(entries)
+    if not by_name:
+        return not has_capitals, f"{capitals} of {len(entries)} entries have capitals"
+    lowercase = by_name[0] != "cased"
+    if lowercase == has_capitals:
+        logging.warning(
+            "The directory's name, %s, says %s, but %d of %d entries of its vocabulary have "
+            "capitals; the name is followed. If it is wrong, put a tokenizer_config.json with "
+            "do_lower_case beside vocab.txt",
+            directory_name,
+            "lowercase" if lowercase else "cased",
+            capitals,
+            len(entries),
+        )
+    return lowercase, f"the directory is called {directory_name}"
+
+
+def _shareable(array: np.ndarray) -> np.ndarray:
+    """Returns the array as TensorFlow can take it without a copy (tf.constant makes two)."""
+    array = np.ascontiguousarray(array)
+    return array if array.flags.writeable else array.copy()
+
+
+def _missing_data_files(prefix: epath.Path) -> list[str]:
+    """Returns the names of the data files that are not there; how many there are, each tells."""
+    pattern = re.compile(re.escape(prefix.name) + r"\.data-(\d+)-of-(\d+)")
+    found = {file.name: pattern.fullmatch(file.name) for file in prefix.parent.iterdir()}
+    matches = [match for match in found.values() if match]
+    count = max((int(match[2]) for match in matches), default=1)
+    wanted = [f"{prefix.name}.data-{shard:05d}-of-{count:05d}" for shard in range(count)]
+    return [name for name in wanted if name not in found]
+
+
+def _convert(
+    variables: Mapping[str, np.ndarray], description: tensorflow1_config.Description | None
+) -> tuple[str, dict[str, np.ndarray], list[str]]:
+    """Returns the head, its model's parameters, and their names of what is not part of it.
+
+    Without a description the names are checked, the shapes are not.
+    """
+    paths = {name: names.our_paths([name], names.TF1) for name in variables}
+    declared = description.head if description else ""
+    head = declared or pretrained.head_of(set().union(*paths.values()))
+    outside = [
+        name for name in variables if any(not pretrained.belongs(p, head) for p in paths[name])
+    ]
+    shapes = names.shapes(description.config) if description else None
+    params = names.to_ours(
+        {name: array for name, array in variables.items() if name not in outside},
+        names.TF1,
+        shapes=shapes,
+        required=[path for path in shapes or () if pretrained.is_required(path, head)],
+    )
+    return head, params, outside
+
+
+@contextlib.contextmanager
+def _noting(faults: list[str]) -> Iterator[None]:
+    """Adds a ValueError to the faults, so that what else is wrong is found too."""
+    try:
+        yield
+    except ValueError as error:
+        faults.append(str(error))

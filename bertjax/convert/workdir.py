@@ -1,0 +1,104 @@
+"""The weights of a workdir of ours, and a workdir made of weights from elsewhere.
+
+A workdir made here holds a checkpoint at step 0, so that `fill_mask`, `encode`, `evaluate` and
+config.init_from find what they find in that of a run. It cannot be resumed: there is no optimizer
+state, and the training loop refuses it, since it knows of no data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+import bertjax
+from bertjax import checkpoint, jobs, state
+from bertjax import config as config_lib
+from bertjax.convert import pretrained
+from bertjax.data import tokenizer
+from bertjax.models import encoder
+
+CONFIG_FILE = "config.json"  # as bertjax.train writes it
+
+# The heads that the pretraining task knows, with its pair loss. Weights with another head are kept
+# all the same: to export them again, or to start from.
+PAIR_LOSSES = {"pretraining": "nsp", "masked_lm": "none"}
+
+
+def read(path: epath.PathLike) -> pretrained.Pretrained:
+    """Returns the newest checkpoint of a workdir, whatever its mesh and the type of its products.
+
+    Raises:
+      FileNotFoundError: if there is no checkpoint.
+      checkpoint.CheckpointError: if the newest one cannot be read.
+    """
+    return read_with_meta(path)[0]
+
+
+def read_with_meta(
+    path: epath.PathLike,
+) -> tuple[pretrained.Pretrained, Mapping[str, Any], int]:
+    """Returns what `read` returns, the checkpoint's meta item and its step, in one reading.
+
+    Raises:
+      FileNotFoundError, checkpoint.CheckpointError: as `read`.
+    """
+    directory = epath.Path(path)
+    params, meta, step = checkpoint.load_params(directory)
+    config = jobs.config_of(meta)
+    vocabulary = directory / jobs.VOCABULARY_DIRECTORY
+    converted = meta.get("converted", {})
+    flat = {path: np.asarray(leaf) for path, leaf in pretrained.flat(params).items()}
+    weights = pretrained.Pretrained(
+        config=encoder.EncoderConfig(**config.model),
+        params=flat,
+        vocabulary=tokenizer.load(vocabulary) if vocabulary.exists() else None,
+        head=converted.get("head") or pretrained.head_of(flat),
+        labels={int(label): name for label, name in converted.get("labels", {}).items()},
+        source=f"{directory} (bertjax workdir, step {step})",
+        unused=(),
+    )
+    return weights, meta, step
+
+
+def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
+    """Writes a checkpoint at step 0, its config and the vocabulary into `directory`."""
+    directory = epath.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    meta = _meta(weights)
+    text = json.dumps(meta["config"], indent=2, sort_keys=True)
+    (directory / CONFIG_FILE).write_text(text + "\n")
+    if weights.vocabulary is not None:
+        weights.vocabulary.save(directory / jobs.VOCABULARY_DIRECTORY)
+    step, params = np.zeros((), np.int32), pretrained.nested(weights.params)
+    # orbax saves no empty tree, so the optimizer state is the count of the updates done: none.
+    train_state = state.TrainState(step, params, {"count": step})  # pyright: ignore[reportArgumentType]
+    with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:
+        checkpointer.save(train_state, meta)
+
+
+def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
+    config = config_lib.default_config()
+    config.model.update(
+        {name: getattr(weights.config, name) for name in config.model if name != "dtype"}
+    )
+    config.model.dtype = "float32"
+    config.pretraining.pair_loss = PAIR_LOSSES.get(weights.head, "none")
+    vocabulary = weights.vocabulary
+    return {
+        "config": config.to_dict(),
+        "identity": {
+            "manifests": {},
+            "tokenizer_sha256": vocabulary.describe()["sha256"] if vocabulary else None,
+        },
+        "skipped": {},
+        "versions": {"bertjax": bertjax.__version__},
+        "converted": {
+            "head": weights.head,
+            "labels": {str(label): name for label, name in weights.labels.items()},
+            "source": weights.source,
+        },
+    }

@@ -1,0 +1,201 @@
+"""SentencePiece models (unigram and BPE) with the five special tokens of BERT.
+
+The model holds its own normalization and pieces. Outside of it only case and accents are folded,
+as the released ALBERT does. Whoever trains a model anew uses `fold` on the text.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from etils import epath
+from jaxtyping import Bool, Int
+
+from bertjax.data import wordpiece
+
+MODEL_FILE = "spiece.model"
+WORD_START = "\u2581"
+
+# Under which names models have the special tokens: as BERT and ALBERT do, and as RoBERTa does.
+SPECIAL_NAMES = {
+    "pad": (wordpiece.PAD, "<pad>"),
+    "unk": (wordpiece.UNK, "<unk>"),
+    "cls": (wordpiece.CLS, "<s>"),
+    "sep": (wordpiece.SEP, "</s>"),
+    "mask": (wordpiece.MASK, "<mask>"),
+}
+
+
+class SentencePieceTokenizer:
+    """The tokenizer of a sentencepiece model, given as its bytes.
+
+    `strip_accents=None` follows `lowercase`.
+
+    Raises:
+      ValueError: if the bytes are no model, or special tokens are missing or could come from text.
+    """
+
+    kind = "sentencepiece"
+
+    def __init__(self, model: bytes, *, lowercase: bool = False, strip_accents: bool | None = None):
+        self.lowercase = lowercase
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self._bytes = model
+        self._model = _processor(model)
+        self.vocabulary = tuple(map(self._model.id_to_piece, range(len(self._model))))
+        self.vocab_size = len(self.vocabulary)
+        self.special_ids = _special_ids(self._model)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        self.continues_word: Bool[np.ndarray, " vocabulary"] = np.array(
+            [_continues_word(self._model, token_id) for token_id in range(self.vocab_size)]
+        )
+
+    def __reduce__(self):
+        make = functools.partial(
+            type(self), lowercase=self.lowercase, strip_accents=self.strip_accents
+        )
+        return make, (self._bytes,)
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text`."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns `encode` of every text."""
+        folded = [fold(text, self.lowercase, self.strip_accents) for text in texts]
+        # One thread: who wants all cores has a process for each.
+        return self._model.encode(folded, out_type=int, num_threads=1)
+
+    def encode_flat(
+        self, texts: Sequence[str]
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
+        """Returns the ids of all texts, one after the other, and how many each text has."""
+        encoded = self.encode_batch(texts)
+        lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
+        flat = itertools.chain.from_iterable(encoded)
+        return np.fromiter(flat, np.int32, int(lengths.sum())), lengths
+
+    def encode_with_masks(self, text: str) -> list[int]:
+        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`."""
+        first, *others = self.encode_batch(text.split(wordpiece.MASK))
+        for part in others:
+            first += [self.mask_id, *part]
+        return first
+
+    def token(self, token_id: int) -> str:
+        """Returns the piece of an id."""
+        return self.vocabulary[token_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of the pieces, special tokens by name and between spaces."""
+        parts: list[str] = []
+        for is_special, group in itertools.groupby(ids, key=self.special_ids.__contains__):
+            run = [int(token_id) for token_id in group]
+            parts += map(self.token, run) if is_special else [self._model.decode(run)]
+        return " ".join(parts)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what manifests keep; the hash covers the model and the casing."""
+        casing = json.dumps([self.lowercase, self.strip_accents]).encode()
+        return {
+            "kind": self.kind,
+            "sha256": hashlib.sha256(self._bytes + casing).hexdigest(),
+            "vocab_size": self.vocab_size,
+            "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
+        }
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes spiece.model and a tokenizer_config.json with the field names of transformers."""
+        directory = epath.Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / MODEL_FILE).write_bytes(self._bytes)
+        follows_case = self.strip_accents == self.lowercase
+        config = {
+            "tokenizer_class": "AlbertTokenizer",
+            "do_lower_case": self.lowercase,
+            "strip_accents": None if follows_case else self.strip_accents,
+            "keep_accents": not self.strip_accents,  # The name that transformers has for ALBERT.
+        }
+        config |= {
+            f"{role}_token": self.vocabulary[token_id]
+            for role, token_id in zip(SPECIAL_NAMES, self.special_ids, strict=True)
+        }
+        (directory / wordpiece.CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+
+
+def fold(text: str, lowercase: bool, strip_accents: bool) -> str:
+    """Returns `text` in lower case, without accents, both or neither.
+
+    Source: google-research/albert, tokenization.py, preprocess_text, which also turns the quotes
+    `` and '' of old corpora into ", and text of any other kind than ALBERT's does not need that.
+    """
+    if strip_accents and not text.isascii():
+        decomposed = unicodedata.normalize("NFKD", text)
+        text = "".join(itertools.filterfalse(unicodedata.combining, decomposed))
+    return text.lower() if lowercase else text
+
+
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    made = sentencepiece.SentencePieceProcessor()
+    try:
+        made.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise ValueError(f"its {len(model)} bytes are no sentencepiece model") from error
+    return made
+
+
+def _special_ids(model: sentencepiece.SentencePieceProcessor) -> tuple[int, ...]:
+    found: dict[str, int | None] = {role: _piece_id(model, role) for role in SPECIAL_NAMES}
+    missing = [
+        " or ".join(SPECIAL_NAMES[role]) for role, token_id in found.items() if token_id is None
+    ]
+    if missing:
+        raise ValueError(
+            f"it lacks {', '.join(missing)}; train it with them as control symbols, as "
+            "`python -m data_pipelines.train_vocabulary --kind=sentencepiece` does"
+        )
+    ids = tuple(token_id for token_id in found.values() if token_id is not None)
+    for role, token_id in zip(SPECIAL_NAMES, ids, strict=True):
+        # Text could hold a piece of any other type, and would become a special token.
+        if not (model.is_control(token_id) or model.is_unknown(token_id)):
+            raise ValueError(
+                f"{model.id_to_piece(token_id)!r}, its {role} token, is not a control symbol, so "
+                "that text could produce it; train the model with --control_symbols"
+            )
+    return ids
+
+
+def _piece_id(model: sentencepiece.SentencePieceProcessor, role: str) -> int | None:
+    if role == "unk":  # Every model has one, whatever its name.
+        return model.unk_id()
+    for name in SPECIAL_NAMES[role]:
+        token_id = model.piece_to_id(name)
+        if model.id_to_piece(token_id) == name:
+            return token_id
+    return None
+
+
+def _continues_word(model: sentencepiece.SentencePieceProcessor, token_id: int) -> bool:
+    """Returns whether a piece belongs to the word of the piece before it.
+
+    It does if it lacks the mark of a word's start, unless BERT's own rules set its first character
+    apart: punctuation and CJK.
+    Source: google-research/albert, create_pretraining_data.py, _is_start_piece_sp, which counts
+    every piece with a letter beyond a-z as a word of its own.
+    """
+    if model.is_control(token_id) or model.is_unknown(token_id):
+        return False
+    if model.is_byte(token_id):
+        return True
+    piece = model.id_to_piece(token_id)
+    after_a_letter = wordpiece.split_words(f"a{piece[0]}", lowercase=False, strip_accents=False)
+    return piece[0] != WORD_START and len(after_a_letter) == 1

@@ -1,0 +1,326 @@
+"""The tokenizer of the released BERT, to the id, for every text there is.
+
+Source: google-research/bert, tokenization.py. Control characters dropped, white space unified, CJK
+characters set apart, case and accents folded, punctuation set apart; then, word by word, the
+longest entry first. A word of more than 200 characters is [UNK] (transformers says 100).
+
+The rules are written out here, over Python's Unicode tables, so nothing is judged differently (the
+Rust library `tokenizers` does so for a few hundred rare characters). They are fast all the same:
+they look at no more than one white-space-separated chunk at a time, text repeats its chunks, and
+the ids of a chunk are computed once.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import functools
+import hashlib
+import itertools
+import json
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+from jaxtyping import Bool, Int
+
+VOCABULARY_FILE = "vocab.txt"
+CONFIG_FILE = "tokenizer_config.json"
+
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+CONTINUATION = "##"
+
+# Source: google-research/bert, tokenization.py, WordpieceTokenizer.
+MAX_INPUT_CHARS_PER_WORD = 200
+
+# Source: google-research/bert, tokenization.py, _is_chinese_char.
+CJK_RANGES = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+
+# Where str.split splits, but the released code drops the character as a control character before.
+CONTROLS_THAT_SPLIT = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
+_DROP_CONTROLS = dict.fromkeys(map(ord, CONTROLS_THAT_SPLIT))
+
+# Bounds of memory: chunks and ids that are remembered (about 150 MB when full), and characters
+# that are tokenized at once.
+MAX_REMEMBERED = 2**21
+WINDOW_CHARACTERS = 2**18
+
+
+class WordPieceTokenizer:
+    """WordPiece with the entries of a vocabulary.
+
+    `strip_accents=None` follows `lowercase`, as released: accents go where case goes.
+
+    Raises:
+      ValueError: if the vocabulary is empty, repeats entries or lacks special tokens.
+    """
+
+    kind = "wordpiece"
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+    ):
+        self._ids = _vocabulary_ids(vocabulary)
+        self.lowercase = lowercase
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self.vocabulary = tuple(vocabulary)
+        self.vocab_size = len(self.vocabulary)
+        self.special_ids = tuple(self._ids[name] for name in (PAD, UNK, CLS, SEP, MASK))
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        self.continues_word: Bool[np.ndarray, " vocabulary"] = np.array(
+            [entry.startswith(CONTINUATION) for entry in self.vocabulary]
+        )
+        self._longest_entry = max(map(len, self.vocabulary))
+        self._chunks, self._words = _Chunks(), _Computed(self.pieces)
+        self._lock = threading.Lock()  # Input pipelines call from several threads.
+
+    def __reduce__(self):
+        """Pickles the arguments alone: what is remembered is made anew in each process."""
+        make = functools.partial(
+            type(self), lowercase=self.lowercase, strip_accents=self.strip_accents
+        )
+        return make, (self.vocabulary,)
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text`."""
+        return self.encode_flat([text])[0].tolist()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns `encode` of every text."""
+        ids, lengths = self.encode_flat(texts)
+        ends = np.cumsum(lengths)
+        return [part.tolist() for part in np.split(ids, ends[:-1])] if len(texts) else []
+
+    def encode_flat(
+        self, texts: Sequence[str]
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
+        """Returns the ids of all texts, one after the other, and how many each text has."""
+        with self._lock:
+            parts = [self._encode_window(window) for window in _windows(texts)]
+        if not parts:
+            return np.zeros(0, np.int32), np.zeros(0, np.int32)
+        ids, lengths = zip(*parts, strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def encode_with_masks(self, text: str) -> list[int]:
+        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`."""
+        first, *others = self.encode_batch(text.split(MASK))
+        for part in others:
+            first += [self.mask_id, *part]
+        return first
+
+    def token(self, token_id: int) -> str:
+        """Returns the vocabulary entry of an id."""
+        return self.vocabulary[token_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the entries joined by spaces, "##" pieces to the one before."""
+        return " ".join(self.vocabulary[token_id] for token_id in ids).replace(" ##", "")
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what manifests keep; the hash covers entries, order and casing."""
+        content = json.dumps([self.vocabulary, self.lowercase, self.strip_accents])
+        return {
+            "kind": self.kind,
+            "sha256": hashlib.sha256(content.encode()).hexdigest(),
+            "vocab_size": self.vocab_size,
+            "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
+        }
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes vocab.txt and a tokenizer_config.json with the field names of transformers."""
+        directory = epath.Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        entries = "".join(f"{entry}\n" for entry in self.vocabulary)
+        (directory / VOCABULARY_FILE).write_bytes(entries.encode())
+        follows_case = self.strip_accents == self.lowercase
+        config = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.lowercase,
+            "strip_accents": None if follows_case else self.strip_accents,
+            "tokenize_chinese_chars": True,
+            "pad_token": PAD,
+            "unk_token": UNK,
+            "cls_token": CLS,
+            "sep_token": SEP,
+            "mask_token": MASK,
+        }
+        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+
+    def pieces(self, word: str) -> list[int]:
+        """Returns the ids of one word of `split_words`: greedily the longest entry, or [UNK]."""
+        if len(word) > MAX_INPUT_CHARS_PER_WORD:
+            return [self.unk_id]
+        ids: list[int] = []
+        start, prefix = 0, ""
+        while start < len(word):
+            furthest = min(len(word), start + self._longest_entry)
+            for end in range(furthest, start, -1):
+                found = self._ids.get(prefix + word[start:end])
+                if found is not None:
+                    break
+            else:
+                return [self.unk_id]
+            ids.append(found)
+            start, prefix = end, CONTINUATION
+        return ids
+
+    def _encode_window(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        if self._chunks.is_full():
+            self._chunks, self._words = _Chunks(), _Computed(self.pieces)
+        places, num_chunks = self._chunks.places(texts)
+        for chunk in self._chunks.unencoded():
+            words = split_words(chunk, lowercase=self.lowercase, strip_accents=self.strip_accents)
+            pieces = map(self._words.__getitem__, words)
+            self._chunks.append(list(itertools.chain.from_iterable(pieces)))
+        return self._chunks.gather(places, num_chunks)
+
+
+class _Chunks:
+    """White-space-separated chunks in the order in which they were met, and the ids of each."""
+
+    def __init__(self):
+        count = itertools.count()
+        self._numbers: collections.defaultdict[str, int] = collections.defaultdict(count.__next__)
+        self._ids = array.array("i")
+        self._starts = array.array("q")
+        self._lengths = array.array("i")
+
+    def is_full(self) -> bool:
+        return len(self._ids) + len(self._numbers) > MAX_REMEMBERED
+
+    def places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the number of every chunk of the texts, and how many chunks each text has."""
+        joined = "".join(texts)
+        if any(control in joined for control in CONTROLS_THAT_SPLIT):
+            texts = [text.translate(_DROP_CONTROLS) for text in texts]
+        chunks = [text.split() for text in texts]
+        counts = np.fromiter(map(len, chunks), np.int64, len(chunks))
+        numbers = map(self._numbers.__getitem__, itertools.chain.from_iterable(chunks))
+        return np.fromiter(numbers, np.int64, counts.sum()), counts
+
+    def unencoded(self) -> list[str]:
+        """Returns the chunks that `append` has not had yet."""
+        missing = len(self._numbers) - len(self._lengths)
+        return list(itertools.islice(reversed(self._numbers), missing))[::-1]
+
+    def append(self, ids: list[int]) -> None:
+        """Takes the ids of the first of `unencoded`."""
+        self._starts.append(len(self._ids))
+        self._ids.extend(ids)
+        self._lengths.append(len(ids))
+
+    def gather(self, places: np.ndarray, num_chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of the chunks at `places`, and how many each text has."""
+        lengths = np.asarray(self._lengths)[places]
+        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        shifts = np.asarray(self._starts)[places] - ends[:-1]
+        ids = np.asarray(self._ids)[np.arange(ends[-1]) + np.repeat(shifts, lengths)]
+        text_ends = ends[np.concatenate([[0], np.cumsum(num_chunks)])]
+        return ids, np.diff(text_ends).astype(np.int32)
+
+
+class _Computed(dict):
+    """A dict that computes what it lacks, for str.translate and for words."""
+
+    def __init__(self, compute: Callable[[Any], Any]):
+        self._compute = compute
+
+    def __missing__(self, key: Any) -> Any:
+        made = self[key] = self._compute(key)
+        return made
+
+
+def chunks(text: str) -> list[str]:
+    """Returns the parts of `text` between white space, which are tokenized independently."""
+    if any(control in text for control in CONTROLS_THAT_SPLIT):
+        text = text.translate(_DROP_CONTROLS)
+    return text.split()
+
+
+def split_words(text: str, *, lowercase: bool, strip_accents: bool) -> list[str]:
+    """Returns the words and punctuation marks of `text`, cleaned and folded as released."""
+    words: list[str] = []
+    for word in text.translate(_CLEANED).split():
+        folded = word.lower() if lowercase else word
+        if strip_accents:
+            folded = unicodedata.normalize("NFD", folded).translate(_WITHOUT_ACCENTS)
+        words += folded.translate(_PUNCTUATION_APART).split()
+    return words
+
+
+def _cleaned(code_point: int) -> str:
+    """Returns what takes the character's place before text is split at white space."""
+    character = chr(code_point)
+    category = unicodedata.category(character)
+    if character in "\t\n\r" or category == "Zs":
+        return " "
+    if character == "\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    is_cjk = any(first <= code_point <= last for first, last in CJK_RANGES)
+    return f" {character} " if is_cjk else character
+
+
+def _without_accent(code_point: int) -> str:
+    return "" if unicodedata.category(chr(code_point)) == "Mn" else chr(code_point)
+
+
+def _punctuation_apart(code_point: int) -> str:
+    character = chr(code_point)
+    # "$", "+" and their like are symbols to Unicode, but punctuation to BERT.
+    is_ascii_mark = "!" <= character <= "~" and not character.isalnum()
+    is_mark = is_ascii_mark or unicodedata.category(character).startswith("P")
+    return f" {character} " if is_mark else character
+
+
+# Filled as characters are met: all 1,114,112 would take a second.
+_CLEANED = _Computed(_cleaned)
+_WITHOUT_ACCENTS = _Computed(_without_accent)
+_PUNCTUATION_APART = _Computed(_punctuation_apart)
+
+
+def _windows(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yields the texts in consecutive groups of about `WINDOW_CHARACTERS`."""
+    first, characters = 0, 0
+    for place, text in enumerate(texts, start=1):
+        characters += len(text)
+        if characters >= WINDOW_CHARACTERS or place == len(texts):
+            yield texts[first:place]
+            first, characters = place, 0
+
+
+def _vocabulary_ids(vocabulary: Sequence[str]) -> dict[str, int]:
+    if not vocabulary:
+        raise ValueError("it is empty; it must hold one entry per line")
+    ids: dict[str, int] = {}
+    for token_id, entry in enumerate(vocabulary):
+        if entry in ids:
+            raise ValueError(
+                f"entry {entry!r} stands at id {ids[entry]} and again at {token_id}; entries must "
+                "be unique: use the vocabulary file as it was released"
+            )
+        ids[entry] = token_id
+    missing = [name for name in (PAD, UNK, CLS, SEP, MASK) if name not in ids]
+    if missing:
+        raise ValueError(
+            f"it lacks {', '.join(missing)}; BERT needs {PAD} {UNK} {CLS} {SEP} {MASK}: rename "
+            "unused entries or train another vocabulary"
+        )
+    return ids

@@ -1,0 +1,140 @@
+"""The models of finetuning: the encoder with a head over sequences, tokens, spans or choices.
+
+As in the released BERT each is a dropout and one dense layer. The parameters of the encoder and the
+pooler have the names they have in pretraining, so weights go from one to the other by name.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from bertjax.models import heads, layers
+from bertjax.models.encoder import Encoder, EncoderConfig
+
+
+class SequenceClassifier(nnx.Module):
+    """One row of logits a sequence, or of sequences a pair: from the pooled [CLS].
+
+    With `num_labels` 1 the number is a regression's. Source: google-research/bert,
+    run_classifier.py, create_model.
+    """
+
+    def __init__(self, config: EncoderConfig, *, num_labels: int, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, rngs=rngs)
+        self.pooler = heads.Pooler(config, rngs=rngs)
+        self.classifier = _dense(config, num_labels, rngs)
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self,
+        input_ids: Int[Array, "batch length"],
+        input_mask: Int[Array, "batch length"],
+        segment_ids: Int[Array, "batch length"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch classes"]:
+        """Returns float32 logits."""
+        encoder_key, head_key = _split(key)
+        hidden = self.encoder(input_ids, input_mask, segment_ids, key=encoder_key)
+        pooled = layers.dropout(self.pooler(hidden), self.dropout_rate, head_key)
+        return self.classifier(pooled.astype(jnp.float32))
+
+
+class TokenClassifier(nnx.Module):
+    """A row of logits for every token: part of speech, named entities.
+
+    Source: Devlin et al. 2019, section 5.3.
+    """
+
+    def __init__(self, config: EncoderConfig, *, num_labels: int, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, rngs=rngs)
+        self.classifier = _dense(config, num_labels, rngs)
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self,
+        input_ids: Int[Array, "batch length"],
+        input_mask: Int[Array, "batch length"],
+        segment_ids: Int[Array, "batch length"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch length classes"]:
+        """Returns float32 logits, at padding too."""
+        encoder_key, head_key = _split(key)
+        hidden = self.encoder(input_ids, input_mask, segment_ids, key=encoder_key)
+        hidden = layers.dropout(hidden, self.dropout_rate, head_key)
+        return self.classifier(hidden.astype(jnp.float32))
+
+
+class SpanClassifier(nnx.Module):
+    """Two logits for every token: the answer starts here, the answer ends here.
+
+    There is no dropout before the head. Source: Devlin et al. 2019, section 4.2;
+    google-research/bert, run_squad.py, create_model.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, rngs=rngs)
+        self.span_head = _dense(config, 2, rngs)
+
+    def __call__(
+        self,
+        input_ids: Int[Array, "batch length"],
+        input_mask: Int[Array, "batch length"],
+        segment_ids: Int[Array, "batch length"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[Float[Array, "batch length"], Float[Array, "batch length"]]:
+        """Returns the float32 logits of the start and of the end, at padding too."""
+        hidden = self.encoder(input_ids, input_mask, segment_ids, key=key)
+        logits = self.span_head(hidden.astype(jnp.float32))
+        return logits[:, :, 0], logits[:, :, 1]
+
+
+class MultipleChoice(nnx.Module):
+    """A logit for each of some sequences, of which one is right: from its pooled [CLS].
+
+    Source: Devlin et al. 2019, section 4.4 (SWAG).
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.encoder = Encoder(config, rngs=rngs)
+        self.pooler = heads.Pooler(config, rngs=rngs)
+        self.classifier = _dense(config, 1, rngs)
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self,
+        input_ids: Int[Array, "batch choices length"],
+        input_mask: Int[Array, "batch choices length"],
+        segment_ids: Int[Array, "batch choices length"],
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch choices"]:
+        """Returns float32 logits."""
+        batch, choices, length = input_ids.shape
+        inputs = (x.reshape(batch * choices, length) for x in (input_ids, input_mask, segment_ids))
+        encoder_key, head_key = _split(key)
+        hidden = self.encoder(*inputs, key=encoder_key)
+        pooled = layers.dropout(self.pooler(hidden), self.dropout_rate, head_key)
+        return self.classifier(pooled.astype(jnp.float32)).reshape(batch, choices)
+
+
+def _dense(config: EncoderConfig, num_labels: int, rngs: nnx.Rngs) -> nnx.Linear:
+    return layers.dense(
+        config.hidden_size,
+        num_labels,
+        stddev=config.initializer_range,
+        dtype=jnp.dtype("float32"),
+        rngs=rngs,
+    )
+
+
+def _split(key: PRNGKeyArray | None) -> tuple[PRNGKeyArray | None, PRNGKeyArray | None]:
+    """Returns the keys of the encoder and of the head."""
+    if key is None:
+        return None, None
+    return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)

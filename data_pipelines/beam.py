@@ -1,0 +1,283 @@
+r"""Text to records like `build`, as an Apache Beam pipeline, for corpora larger than one machine.
+
+    python -m data_pipelines.beam --runner=DirectRunner --input='corpus/*.txt' \
+        --vocabulary=DIR_OR_VOCAB_TXT --output=DIR --max_seq_length=128
+
+The options are those of `data_pipelines.build`, and so are the records, byte for byte; what is
+neither is passed on to Beam. Input, output and `--scratch` must be places that all workers reach.
+What each step does is in `beam_steps` and `beam_workers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import logging as standard_logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from absl import app, flags, logging
+
+try:
+    import apache_beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+except ModuleNotFoundError as error:
+    MISSING = (
+        "data_pipelines.beam needs Apache Beam, which is optional: pip install 'bertjax[beam]'"
+    )
+    if __name__ == "__main__":
+        sys.exit(f"error: {MISSING}")
+    raise ModuleNotFoundError(MISSING) from error
+
+from bertjax.data import records
+from data_pipelines import (
+    beam_steps,
+    beam_workers,
+    blocks,
+    command_line,
+    fast,
+    pairing,
+    shards,
+    sources,
+)
+from data_pipelines import build as local
+from data_pipelines.options import Options
+from data_pipelines.partial_output import PartialOutput
+from data_pipelines.reports import report, statistics
+
+# Runs a pipeline to its end; gets the function that adds the steps, and its name.
+Runner = Callable[[str, Callable[[apache_beam.Pipeline], None]], None]
+
+RUNNERS = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner")
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamOptions(Options):
+    """What to build, and what runs the pipeline."""
+
+    runner: str = command_line.option(
+        f"what runs the pipeline: {', '.join(RUNNERS)}", default="DirectRunner"
+    )
+
+    def content(self) -> dict[str, Any]:
+        """Returns the options that decide what the records hold: the same as without Beam."""
+        arguments = super().content()
+        del arguments["runner"]
+        return arguments
+
+
+def build(options: BeamOptions, beam_arguments: Sequence[str] = ()) -> records.Manifest:
+    """Writes the record directory that `options` describe and returns its manifest.
+
+    `beam_arguments` are options of Beam and its runners.
+
+    Raises:
+      RuntimeError: if a worker fails; names its step.
+      ValueError: if an option does not fit. Other errors are those of `build.build`.
+    """
+    _check(options)
+    if "://" in options.output and not options.scratch:
+        # A local build would ask for a local directory, which workers do not reach.
+        scratch = f"{options.output.rstrip('/')}.partial/scratch"
+        options = dataclasses.replace(options, scratch=scratch)
+    runner = functools.partial(_run, options.runner, (*beam_arguments, *_worker_options(options)))
+    return local.build(options, functools.partial(make, run=runner))
+
+
+def make(
+    options: Options,
+    vocabulary: blocks.Vocabulary,
+    units: Sequence[sources.Unit],
+    output: PartialOutput,
+    judge: fast.Judge,
+    *,
+    run: Runner,
+) -> fast.Content:
+    """Writes the shards of `options` into `output.records`, in four runs of Beam.
+
+    Raises:
+      ValueError: if the text does not allow a correct record, or there are fewer examples than
+        shards.
+      OSError: if the disk would be full.
+    """
+    job = _job(options, vocabulary, output)
+    run("tokens", lambda pipeline: beam_steps.tokenize(pipeline, blocks.groups(units), job))
+    layout, known = _tokenized(options, job)
+    judge(known)
+    pairing.check_documents(int(layout.documents[-1]), options.pairs)
+    layout.save(job)
+    run("pairs", lambda pipeline: beam_steps.pair(pipeline, job))
+    layout, pairs = _paired(job, layout)
+    if options.pair_objective != "none":
+        known |= pairs.statistics()
+    layout.save(job)
+    sample = _sample(job, pairs.examples)
+    run("sample", lambda pipeline: beam_steps.write(pipeline, job, sample))
+    ((example_bytes,),), figures = _written(job)
+    judge(known | figures | {"examples": pairs.examples})
+    num_shards = options.num_shards or fast.default_num_shards(pairs.examples, example_bytes)
+    fast.check_size(num_shards, pairs.examples, example_bytes, output)
+    dealing = beam_workers.Dealing(num_shards)
+    run("records", lambda pipeline: beam_steps.write(pipeline, job, dealing))
+    written, figures = _written(job)
+    return fast.Content(tuple(records.Shard(*fields) for fields in written), known | figures)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Builds and prints the health report; `arguments` are the program and what is for Beam."""
+    # It tells of every annotation that it cannot read, which harms nothing.
+    standard_logging.getLogger("apache_beam.typehints").setLevel(standard_logging.WARNING)
+    try:
+        options = command_line.parsed(BeamOptions, flags.FLAGS)
+        _check_unknown(arguments[1:])
+        print("\n".join(report.lines(build(options, arguments[1:]))))
+    except (ValueError, FileNotFoundError, FileExistsError) as error:
+        sys.exit(f"error: {error}")
+
+
+def _job(
+    options: Options, vocabulary: blocks.Vocabulary, output: PartialOutput
+) -> beam_workers.Job:
+    """Returns what the workers need, with a copy of the vocabulary where they find it."""
+    scratch = output.scratch / "beam"
+    directory = scratch / "vocabulary"
+    directory.mkdir(parents=True, exist_ok=True)
+    vocabulary.load().save(directory)
+    shared = blocks.Vocabulary.of(str(directory), None)
+    return beam_workers.Job(
+        vocabulary=shared,
+        pairs=options.pairs,
+        masking=options.masking,
+        reading=options.reading,
+        tokenization=options.tokenization(shared),
+        scratch=str(scratch),
+        directory=str(output.records),
+    )
+
+
+def _tokenized(
+    options: Options, job: beam_workers.Job
+) -> tuple[beam_workers.Layout, dict[str, Any]]:
+    """Returns where the blocks lie, and the figures of the text."""
+    facts = beam_workers.found(job, beam_workers.TOKENS_FILE)
+    (fields,) = beam_workers.found(job, beam_workers.TOKENS_TALLY_FILE)
+    tally, log = statistics.CorpusTally.from_json(fields), sources.Log()
+    for _, read in beam_workers.found(job, beam_workers.READING_FILE):
+        log.merge(sources.Log(**read))
+    for fact in facts:
+        log.merge(sources.Log(**fact[-1]))
+    fast.check_text(tally, options)
+    _, _, names, documents, tokens, _ = zip(*facts, strict=True)
+    layout = beam_workers.Layout(
+        np.array(names), _starts(documents), _starts(tokens), np.zeros(0, np.int64)
+    )
+    return layout, tally.statistics() | log.statistics()
+
+
+def _paired(
+    job: beam_workers.Job, layout: beam_workers.Layout
+) -> tuple[beam_workers.Layout, shards.PairCounts]:
+    """Returns the layout with the numbers of examples, and what all blocks gave together."""
+    facts = beam_workers.found(job, beam_workers.PAIRS_FILE)
+    found = [shards.PairCounts(*counts) for _, *counts in facts]
+    total = fast.sum_of_pairs(found)
+    starts = _starts([counts.examples for counts in found])
+    return dataclasses.replace(layout, examples=starts), total
+
+
+def _sample(job: beam_workers.Job, num_examples: int) -> beam_workers.Dealing:
+    """Returns the first batches of the first shard, as in the local build."""
+    num_shards = fast.sample_shards(num_examples)
+    size = beam_workers.shard_size(num_examples, 0, num_shards)
+    rows = fast.SAMPLE_BATCHES * shards.ROWS_PER_BATCH
+    return beam_workers.Dealing(num_shards, shards.order(job.pairs, 0, size)[:rows])
+
+
+def _written(job: beam_workers.Job) -> tuple[list[Any], dict[str, Any]]:
+    """Returns what the last step found of every shard, and the figures of the examples."""
+    (fields,) = beam_workers.found(job, beam_workers.RECORDS_TALLY_FILE)
+    tally = job.new_tally()
+    tally.add_json(fields)
+    facts = beam_workers.found(job, beam_workers.RECORDS_FILE)
+    return facts, tally.statistics(job.vocabulary.load())
+
+
+def _starts(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def _run(
+    runner: str,
+    arguments: Sequence[str],
+    name: str,
+    add_steps: Callable[[apache_beam.Pipeline], None],
+) -> None:
+    logging.info("beam: the step %s begins on %s", name, runner)
+    if runner == "DirectRunner":
+        # By that name Beam would first download another runner, Prism.
+        runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+    with apache_beam.Pipeline(runner, PipelineOptions(list(arguments))) as pipeline:
+        add_steps(pipeline)
+
+
+def _worker_options(options: BeamOptions) -> list[str]:
+    """Returns the number of workers as the runner understands it; nothing if it may choose."""
+    if options.runner != "DirectRunner":
+        return [f"--num_workers={options.num_workers}"] if options.num_workers else []
+    if options.num_workers < 2:
+        return []
+    processes = f"--direct_num_workers={options.num_workers}"
+    return [processes, "--direct_running_mode=multi_processing"]
+
+
+def _check(options: BeamOptions) -> None:
+    faults = []
+    if options.runner not in RUNNERS:
+        faults.append(f"runner is {options.runner!r}; known are {', '.join(RUNNERS)}")
+    if options.algorithm != "fast":
+        faults.append(
+            f"algorithm is {options.algorithm!r}, which is one process by nature; use "
+            "data_pipelines.build for it"
+        )
+    if options.runner == "DataflowRunner":
+        faults += _places_on_this_machine(options)
+    if faults:
+        raise ValueError("the options do not fit:\n  " + "\n  ".join(faults))
+
+
+def _places_on_this_machine(options: BeamOptions) -> list[str]:
+    """Returns what workers on other machines could not reach."""
+    files = [
+        part
+        for part in options.input.split(",")
+        if part != sources.DOCUMENTATION and not part.startswith(sources.TFDS_PREFIX)
+    ]
+    places = [("output", options.output), *(("input", part) for part in files)]
+    if options.scratch:
+        places.append(("scratch", options.scratch))
+    return [
+        f"{name} is {place!r}, on this machine, which workers of Dataflow do not see; give a "
+        "gs:// path"
+        for name, place in places
+        if "://" not in place
+    ]
+
+
+def _check_unknown(arguments: Sequence[str]) -> None:
+    """Raises ValueError for options that look like misspelled ones of ours; Beam ignores others."""
+    ours = [field.name for field in dataclasses.fields(BeamOptions)]
+    of_beam = PipelineOptions([]).get_all_options()
+    for argument in arguments:
+        name = argument.partition("=")[0].lstrip("-")
+        meant = difflib.get_close_matches(name, ours, n=1, cutoff=0.75)
+        if argument.startswith("--") and name not in of_beam and meant:
+            raise ValueError(f"there is no option --{name}; did you mean --{meant[0]}?")
+
+
+if __name__ == "__main__":
+    command_line.define_flags(BeamOptions, flags.FLAGS)
+    # What is no flag of ours may be one of Beam.
+    app.run(main, flags_parser=functools.partial(flags.FLAGS, known_only=True))

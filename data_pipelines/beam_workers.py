@@ -1,0 +1,332 @@
+"""What the workers of the Beam pipeline do, and the files that pass between its steps.
+
+Inside a step only numbers and bytes pass between workers: blocks ask other blocks for the places of
+random segments, and shards get the tokens of their segments. A worker holds a block or a shard,
+never more. How the work is spread is said in `beam_steps`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from apache_beam import pvalue
+from etils import epath
+
+from bertjax.data import records
+from data_pipelines import blocks, examples, fast, pairing, shards, sources
+from data_pipelines.reports import statistics
+
+# What the steps have found: lists as JSON, in the scratch directory.
+READING_FILE, TOKENS_FILE, TOKENS_TALLY_FILE = "reading.json", "tokens.json", "tokens_tally.json"
+PAIRS_FILE, RECORDS_FILE, RECORDS_TALLY_FILE = "pairs.json", "records.json", "records_tally.json"
+LAYOUT_FILE = "layout.npz"
+
+LOGS, REQUESTS = "logs", "requests"
+
+# From the block that asks to the one that is asked for random segments, and back. `document` counts
+# from the beginning of the block that is asked; `begin` is a token of the corpus.
+REQUEST = np.dtype([("example", "<u4"), ("document", "<u4"), ("place", "<f8"), ("wanted", "<i8")])
+ANSWER = np.dtype([("example", "<u4"), ("begin", "<i8"), ("length", "<i8")])
+# A segment on its way to its shard; `begin` counts from the beginning of the block that holds it,
+# `place` is that of its example before the shard is shuffled.
+SEGMENT = np.dtype(
+    [
+        ("shard", "<u4"),
+        ("place", "<i8"),
+        ("is_second", "?"),
+        ("label", "u1"),
+        ("begin", "<i8"),
+        ("length", "<u4"),
+    ]
+)
+
+# Segments of other blocks come one by one; together until there are so many tokens.
+PIECE_TOKENS = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Job(shards.Recipe):
+    """What every worker needs to know; `scratch` and `directory` must be reached by all of them."""
+
+    reading: sources.Reading
+    tokenization: blocks.Tokenization
+    scratch: str
+    directory: str
+
+    def path(self, name: str) -> epath.Path:
+        """Returns the path of an intermediate file."""
+        return epath.Path(self.scratch) / name
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Where the blocks begin, in their order in the corpus, and where the last one ends.
+
+    `names` are their token files. `examples` is empty until the examples are drawn.
+    """
+
+    names: np.ndarray
+    documents: np.ndarray
+    tokens: np.ndarray
+    examples: np.ndarray
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.names)
+
+    def save(self, job: Job) -> None:
+        """Writes the layout for the workers."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        _save(job.path(LAYOUT_FILE), fields)
+
+    @classmethod
+    def load(cls, job: Job) -> Layout:
+        """Reads what `save` has written."""
+        return cls(**_load(job.path(LAYOUT_FILE)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Dealing:
+    """Into how many shards the examples go; for a sample, which `places` of shard 0 are wanted."""
+
+    num_shards: int
+    places: np.ndarray | None = None
+
+
+def found(job: Job, name: str) -> list[Any]:
+    """Returns what a step has left in a file, in order: elements begin with what orders them."""
+    return sorted(json.loads(job.path(name).read_text()))
+
+
+def read_group(
+    numbered: tuple[int, tuple[sources.Unit, ...]], job: Job
+) -> Iterator[tuple[tuple[int, int], list[sources.Document]] | pvalue.TaggedOutput]:
+    """Yields the blocks of one group, and at last the log of reading it."""
+    group, units = numbered
+    log = sources.Log()
+    for number, block in enumerate(blocks.group_blocks(units, job.reading, log)):
+        yield (group, number), block
+    yield pvalue.TaggedOutput(LOGS, (group, dataclasses.asdict(log)))
+
+
+def tokenize_block(
+    keyed: tuple[tuple[int, int], list[sources.Document]], job: Job
+) -> tuple[tuple[Any, ...], statistics.CorpusTally]:
+    """Writes the tokens of a block and returns its facts and its counts."""
+    (group, number), text = keyed
+    made = blocks.tokenize(text, job.tokenization)
+    name = f"tokens-{group:06d}-{number:06d}.npz"
+    _save(job.path(name), dataclasses.asdict(made.corpus))
+    facts = (group, number, name, made.corpus.num_documents, len(made.corpus.tokens))
+    return (*facts, dataclasses.asdict(made.log)), made.tally
+
+
+def draft_block(
+    index: int, layout: Layout, job: Job
+) -> Iterator[tuple[int, pairing.Drafts] | pvalue.TaggedOutput]:
+    """Yields the drafts of a block and, tagged, its requests for each other block."""
+    drafts = pairing.draft(
+        _corpus(index, layout, job),
+        job.pairs,
+        index=index,
+        first_document=int(layout.documents[index]),
+        num_documents=int(layout.documents[-1]),
+    )
+    yield index, drafts
+    wanted = drafts.requests
+    asked = np.searchsorted(layout.documents, wanted.document, side="right") - 1
+    requests = np.zeros(len(asked), REQUEST)
+    requests["example"], requests["place"] = wanted.example, wanted.place
+    requests["document"] = wanted.document - layout.documents[asked]
+    requests["wanted"] = wanted.wanted
+    for block, part in _by(asked, requests):
+        yield pvalue.TaggedOutput(REQUESTS, (block, (index, part.tobytes())))
+
+
+def answer_requests(
+    asked: tuple[int, Iterable[tuple[int, bytes]]], layout: Layout, job: Job
+) -> Iterator[tuple[int, bytes]]:
+    """Yields the segments of one block that others ask for, to each of them."""
+    index, messages = asked
+    corpus = _corpus(index, layout, job)
+    for asking, message in messages:
+        request = np.frombuffer(message, REQUEST)
+        begin, length = pairing.random_segments(
+            corpus,
+            pairing.Requests(
+                example=request["example"],
+                document=request["document"].astype(np.int64),
+                place=request["place"],
+                wanted=request["wanted"],
+            ),
+        )
+        answer = np.zeros(len(request), ANSWER)
+        answer["example"], answer["length"] = request["example"], length
+        answer["begin"] = begin + layout.tokens[index]
+        yield asking, answer.tobytes()
+
+
+def finish_block(
+    keyed: tuple[int, Mapping[str, Iterable[Any]]], layout: Layout, job: Job
+) -> tuple[int, ...]:
+    """Writes the finished examples of a block and returns its index and `shards.PairCounts`."""
+    index, joined = keyed
+    (drafts,) = joined["drafts"]
+    answers = np.frombuffer(b"".join(joined["answers"]), ANSWER)
+    # The answers come from many blocks, in any order; drafts ask in the order of examples.
+    answers = answers[np.argsort(answers["example"])]
+    spans = shards.finished(
+        drafts,
+        answers["begin"],
+        answers["length"],
+        job.pairs,
+        index=index,
+        first_token=int(layout.tokens[index]),
+    )
+    _save(_pairs_path(index, job), {"spans": spans})
+    return index, *dataclasses.astuple(shards.PairCounts.of(drafts))
+
+
+def deal_block(
+    index: int, layout: Layout, job: Job, dealing: Dealing
+) -> Iterator[tuple[int, bytes]]:
+    """Yields the segments of a block's examples, to each block that holds some of them."""
+    spans = _load(_pairs_path(index, job))["spans"]
+    shard, place = places(layout, index, dealing.num_shards)
+    if dealing.places is not None:
+        wanted = (shard == 0) & np.isin(place, dealing.places)
+        spans, shard, place = spans[wanted], shard[wanted], place[wanted]
+    segments = np.zeros((2, len(spans)), SEGMENT)
+    segments["shard"], segments["place"], segments["label"] = shard, place, spans["label"]
+    for row, letter in enumerate("ab"):
+        segments["is_second"][row] = letter == "b"
+        segments["begin"][row] = spans[f"begin_{letter}"]
+        segments["length"][row] = spans[f"length_{letter}"]
+    segments = segments[segments["length"] > 0]
+    holder = np.searchsorted(layout.tokens, segments["begin"], side="right") - 1
+    segments["begin"] -= layout.tokens[holder]
+    for block, part in _by(holder, segments):
+        yield block, part.tobytes()
+
+
+def places(layout: Layout, index: int, num_shards: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns shard and place in it (before it is shuffled) of every example of a block.
+
+    The same as `shards.shares` for one block and all shards.
+    """
+    before, after = layout.examples[index : index + 2].tolist()
+    every = np.arange(num_shards)
+    begin, end = shards.share(before, after - before, every, num_shards)
+    in_turn = np.argsort(begin, kind="stable")
+    shard = np.repeat(every[in_turn], (end - begin)[in_turn])
+    return shard, np.arange(after - before) - begin[shard] + shard_size(before, shard, num_shards)
+
+
+def shard_size(num_examples: int, shard: Any, num_shards: int) -> Any:
+    """Returns how many of `num_examples`, dealt in turn, a shard gets."""
+    return num_examples // num_shards + (shard < num_examples % num_shards)
+
+
+def segment_pieces(
+    keyed: tuple[int, Iterable[bytes]], layout: Layout, job: Job
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    """Yields segments of a block with their tokens, to each shard."""
+    index, messages = keyed
+    tokens = _corpus(index, layout, job).tokens
+    waiting: list[np.ndarray] = []
+    size = 0
+    for message in messages:
+        waiting.append(np.frombuffer(message, SEGMENT))
+        size += int(waiting[-1]["length"].sum(dtype=np.int64))
+        if size >= PIECE_TOKENS:
+            yield from _with_tokens(np.concatenate(waiting), tokens)
+            waiting, size = [], 0
+    if waiting:
+        yield from _with_tokens(np.concatenate(waiting), tokens)
+
+
+def _with_tokens(
+    segments: np.ndarray, tokens: np.ndarray
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    for shard, part in _by(segments["shard"], segments):
+        lengths = part["length"].astype(np.int64)
+        ends = np.cumsum(lengths)
+        positions = np.arange(ends[-1]) + np.repeat(part["begin"] - (ends - lengths), lengths)
+        yield shard, (part.tobytes(), tokens[positions].tobytes())
+
+
+def write_shard(
+    keyed: tuple[int, Iterable[tuple[bytes, bytes]]], layout: Layout, job: Job, dealing: Dealing
+) -> tuple[tuple[Any, ...], statistics.ExampleTally]:
+    """Writes one shard and returns its manifest entry, or the size of sampled records; counts."""
+    shard, pieces = keyed
+    tally = job.new_tally()
+    tokens, places, spans = _gathered(pieces, job.vocabulary.token_dtype)
+    size = shard_size(int(layout.examples[-1]), shard, dealing.num_shards)
+    order = shards.order(job.pairs, shard, size)[: len(places)]
+    batches = shards.row_batches(job, shard, tokens, spans[np.searchsorted(places, order)])
+    if dealing.places is not None:
+        return (fast.sample(batches, tally),), tally
+    path = epath.Path(job.directory) / records.shard_name(shard, dealing.num_shards)
+    return dataclasses.astuple(shards.write_batches(path, batches, tally)), tally
+
+
+def _gathered(
+    pieces: Iterable[tuple[bytes, bytes]], token_dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray, examples.Spans]:
+    """Returns all tokens of a shard, the places of its examples, ascending, and their spans."""
+    headers, contents = zip(*pieces, strict=True)
+    segments = np.frombuffer(b"".join(headers), SEGMENT)
+    tokens = np.frombuffer(b"".join(contents), token_dtype)
+    begin = np.cumsum(segments["length"], dtype=np.int64) - segments["length"]
+    places, row = np.unique(segments["place"], return_inverse=True)
+    spans = np.zeros(len(places), examples.SPAN)
+    for letter, chosen in (("a", ~segments["is_second"]), ("b", segments["is_second"])):
+        spans[f"begin_{letter}"][row[chosen]] = begin[chosen]
+        spans[f"length_{letter}"][row[chosen]] = segments["length"][chosen]
+    spans["label"][row] = segments["label"]
+    return tokens, places, spans
+
+
+def _by(keys: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields every key with its values."""
+    order = np.argsort(keys, kind="stable")
+    distinct, starts = np.unique(keys[order], return_index=True)
+    yield from zip(distinct.tolist(), np.split(values[order], starts[1:]), strict=False)
+
+
+def write_json(content: Any, job: Job, name: str) -> None:
+    """Writes what `found` reads."""
+    _write_whole(job.path(name), json.dumps(content).encode())
+
+
+def _corpus(index: int, layout: Layout, job: Job) -> examples.Corpus:
+    return examples.Corpus(**_load(job.path(str(layout.names[index]))))
+
+
+def _pairs_path(index: int, job: Job) -> epath.Path:
+    return job.path(f"pairs-{index:06d}.npz")
+
+
+def _save(path: epath.Path, arrays: Mapping[str, np.ndarray]) -> None:
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **arrays)
+    _write_whole(path, content.getvalue())
+
+
+def _load(path: epath.Path) -> dict[str, np.ndarray]:
+    with np.load(io.BytesIO(path.read_bytes())) as arrays:
+        return dict(arrays)
+
+
+def _write_whole(path: epath.Path, content: bytes) -> None:
+    # Beam may do the same work twice at the same time.
+    draft = path.parent / f"{path.name}.{os.getpid()}.draft"
+    draft.write_bytes(content)
+    draft.replace(path)

@@ -1,0 +1,179 @@
+"""Documents to blocks, blocks to arrays of tokens: the expensive step, done once for all passes.
+
+A block is some megabytes of consecutive documents. Where it begins and ends depends on the files
+and documents alone, so that everything keyed by block is the same on any number of processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from bertjax.data import tokenizer
+from data_pipelines import examples, sentences, sources
+from data_pipelines.reports import statistics
+
+BLOCK_CHARACTERS = 2_000_000
+# What a document takes besides its text: a million empty ones are no small block.
+DOCUMENT_CHARACTERS = 50
+GROUP_BYTES = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Where a tokenizer is, and which one it was when the work began.
+
+    What other processes get in its place; see `of`.
+    """
+
+    path: str
+    do_lower_case: bool | None
+    sha256: str
+    vocab_size: int
+
+    @classmethod
+    def of(cls, path: str, do_lower_case: bool | None) -> Vocabulary:
+        """Returns the vocabulary at `path` as it is now; errors are those of `tokenizer.load`."""
+        made = tokenizer.load(path, lowercase=do_lower_case)
+        return cls(path, do_lower_case, made.describe()["sha256"], made.vocab_size)
+
+    def load(self) -> tokenizer.Tokenizer:
+        """Returns the tokenizer, in each process the same object: it remembers words.
+
+        Raises:
+          ValueError: if there is another one at the path by now.
+        """
+        return _load(self)
+
+    @property
+    def token_dtype(self) -> np.dtype:
+        """Half the space where the vocabulary allows it, which the public ones do."""
+        return np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenization:
+    """How text becomes tokens.
+
+    `separate_documents` puts a [SEP] after every document, for segments that cross documents.
+    """
+
+    vocabulary: Vocabulary
+    sentence_splitter: str = "rules"
+    separate_documents: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizedBlock:
+    """The tokens of a block (positions count from its beginning), and what was seen on the way."""
+
+    corpus: examples.Corpus
+    tally: statistics.CorpusTally
+    log: sources.Log
+
+
+def groups(units: Sequence[sources.Unit]) -> list[tuple[sources.Unit, ...]]:
+    """Returns the units in runs of at least `GROUP_BYTES`, but for the last.
+
+    No block crosses from one group to the next, so that machines can read groups independently;
+    files that are smaller than a block share one.
+    """
+    found: list[tuple[sources.Unit, ...]] = []
+    begin = size = 0
+    for end, unit in enumerate(units, start=1):
+        size += unit.bytes
+        if size >= GROUP_BYTES or end == len(units):
+            found.append(tuple(units[begin:end]))
+            begin, size = end, 0
+    return found
+
+
+def group_blocks(
+    group: Sequence[sources.Unit], reading: sources.Reading, log: sources.Log
+) -> Iterator[list[sources.Document]]:
+    """Yields the blocks of one group's documents."""
+    return text_blocks(document for unit in group for document in sources.read(unit, reading, log))
+
+
+def text_blocks(documents: Iterable[sources.Document]) -> Iterator[list[sources.Document]]:
+    """Yields the documents in lists of at least `BLOCK_CHARACTERS`, but for the last."""
+    block: list[sources.Document] = []
+    characters = 0
+    for document in documents:
+        block.append(document)
+        characters += len(document.text) + DOCUMENT_CHARACTERS
+        if characters >= BLOCK_CHARACTERS:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
+
+
+def digest(block: Sequence[sources.Document]) -> str:
+    """Returns a hash of ids and texts: equal for blocks that become the same tokens."""
+    content = hashlib.blake2b(digest_size=16)
+    for document in block:
+        for part in (document.id, document.markup, document.text):
+            content.update(part.encode("utf-8", "surrogatepass"))
+            content.update(b"\0")
+    return content.hexdigest()
+
+
+def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedBlock:
+    """Returns the tokens of a block; sentences and documents without any are dropped."""
+    vocabulary = how.vocabulary.load()
+    splitter = sentences.splitter(how.sentence_splitter)
+    log = sources.Log()
+    texts = [sources.prose(document, log) for document in block]
+    split = [sentences.split_document(text, splitter) for text in texts]
+    tokens, lengths = vocabulary.encode_flat([one for document in split for one in document])
+
+    document_of = np.repeat(np.arange(len(split)), [len(document) for document in split])
+    is_real = lengths > 0
+    lengths, document_of = lengths[is_real], document_of[is_real]
+    counts = np.bincount(document_of, minlength=len(split))
+    tally = statistics.CorpusTally.of(
+        documents=texts,
+        sentences_per_document=counts,
+        sentence_lengths=lengths,
+        tokens=tokens,
+        unk_id=vocabulary.unk_id,
+    )
+    counts = counts[counts > 0]
+    if how.separate_documents:
+        tokens, lengths = _with_separators(tokens, lengths, counts, vocabulary.sep_id)
+    corpus = examples.Corpus(
+        tokens=tokens.astype(how.vocabulary.token_dtype),
+        sentence_starts=_starts(lengths),
+        document_starts=_starts(counts),
+    )
+    return TokenizedBlock(corpus, tally, log)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(vocabulary: Vocabulary) -> tokenizer.Tokenizer:
+    made = tokenizer.load(vocabulary.path, lowercase=vocabulary.do_lower_case)
+    if made.describe()["sha256"] != vocabulary.sha256:
+        raise ValueError(
+            f"the vocabulary {vocabulary.path} changed while it was used; run the command again"
+        )
+    return made
+
+
+def _with_separators(
+    tokens: np.ndarray, lengths: np.ndarray, counts: np.ndarray, sep_id: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns tokens and sentence lengths with a separator ending each document's last sentence."""
+    last_sentences = np.cumsum(counts) - 1
+    ends = np.cumsum(lengths)[last_sentences]
+    longer = lengths.copy()
+    longer[last_sentences] += 1
+    return np.insert(tokens, ends, sep_id), longer
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

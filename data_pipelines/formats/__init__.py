@@ -1,0 +1,1 @@
+"""What the bytes of a source mean: one module for each kind of file or dataset."""

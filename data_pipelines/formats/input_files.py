@@ -1,0 +1,221 @@
+"""Finds and opens the files of a source, and keeps the record of what was wrong in them.
+
+Compressed files are recognized by their suffix. What the bytes mean belongs to `text_files`,
+`tables` and `wikipedia`.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import dataclasses
+import glob
+import gzip
+import io
+import lzma
+import os
+import pathlib
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import pyarrow
+from etils import epath
+
+PLACES_KEPT = 5
+BUFFER_BYTES = 1 << 20
+
+# First bytes by which a file is recognized whatever its name.
+_MAGIC = {
+    b"\x1f\x8b": ".gz",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ\x00": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"PK\x03\x04": ".zip",
+    b"PAR1": ".parquet",
+}
+
+
+@dataclasses.dataclass
+class Log:
+    """What happened while reading: bytes of the (maybe compressed) files, and problems by kind.
+
+    `counts` and `first_places` are keyed by the kind of problem, "invalid_utf8_lines" for example;
+    a place is "path:line" or the id of a document.
+    """
+
+    bytes_read: int = 0
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    first_places: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+
+    def problem(self, kind: str, place: str) -> None:
+        """Counts one problem and remembers where, if it is among the first of its kind."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        places = self.first_places.setdefault(kind, [])
+        if len(places) < PLACES_KEPT:
+            places.append(place)
+
+    def merge(self, later: Log) -> None:
+        """Adds what another log has recorded of the documents that come after those of this one."""
+        self.bytes_read += later.bytes_read
+        for kind, count in later.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + count
+            places = self.first_places.get(kind, []) + later.first_places[kind]
+            self.first_places[kind] = places[:PLACES_KEPT]
+
+    def statistics(self) -> dict[str, Any]:
+        """Returns {"reading_problems": {kind: {"count": number, "first": places}}} for JSON."""
+        return {
+            "reading_problems": {
+                kind: {"count": self.counts[kind], "first": list(self.first_places[kind])}
+                for kind in sorted(self.counts)
+            }
+        }
+
+
+def find(pattern: str) -> list[str]:
+    """Returns the files that a path or glob (`**` recursive) stands for, sorted.
+
+    Raises:
+      FileNotFoundError: if there is none.
+      ValueError: if it is a directory.
+    """
+    if is_remote(pattern):
+        return _find_remote(pattern)
+    # Folders that a glob meets are no mistake: `**` matches them always.
+    found = [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
+    if found:
+        return sorted(found)
+    if pattern and os.path.isdir(pattern):
+        raise ValueError(
+            f"input {pattern!r} is a directory; say which of its files to read, for example "
+            f"{os.path.join(pattern, '**', '*.txt')!r}"
+        )
+    raise _matches_nothing(pattern)
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path is not on this machine: gs://, s3:// and their like."""
+    return "://" in path
+
+
+def suffixes(path: str) -> tuple[str, str]:
+    """Returns the suffixes of format and compression, each maybe empty: ".jsonl", ".gz"."""
+    name = pathlib.PurePath(path.lower())
+    if name.suffix in _DECOMPRESSORS:
+        return pathlib.PurePath(name.stem).suffix, name.suffix
+    return name.suffix, ""
+
+
+def size(path: str) -> int:
+    """Returns the bytes of the file; 0 for a link to nowhere, of which opening it will tell."""
+    found = epath.Path(path)
+    return found.stat().length if found.exists() else 0
+
+
+@contextlib.contextmanager
+def opened(path: str, log: Log | None = None) -> Iterator[BinaryIO]:
+    """Opens the decompressed bytes of a file, counting the compressed ones in `log.bytes_read`.
+
+    Raises:
+      ValueError: if it cannot be read or decompressed, here or inside of the `with` block.
+    """
+    compression = suffixes(path)[1]
+    try:
+        with contextlib.ExitStack() as stack:
+            raw = stack.enter_context(unbuffered(path))
+            file: Any = io.BufferedReader(_CountedFile(raw, log or Log()), BUFFER_BYTES)
+            if compression:
+                file = stack.enter_context(_DECOMPRESSORS[compression](file))
+            yield file
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        # Only the system's own errors have numbers; those of gzip, bz2 and arrow have none.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise ValueError(
+                f"{path} cannot be read ({error.strerror}); mend it or leave it out of the input"
+            ) from error
+        raise ValueError(
+            f"{path} is damaged or not what its suffix {compression or '(none)'} says ({error}); "
+            "fetch or compress it again, or leave it out of the input"
+        ) from error
+
+
+def unbuffered(path: str) -> Any:
+    """Opens the bytes of a file as they are stored."""
+    return epath.Path(path).open("rb") if is_remote(path) else open(path, "rb", buffering=0)
+
+
+def head(path: str, size: int) -> bytes:
+    """Returns the first `size` decompressed bytes, or all if there are fewer.
+
+    Raises:
+      ValueError: if the file cannot be read or decompressed, or is compressed without saying so.
+    """
+    with opened(path) as file:
+        first = file.read(size)
+    for magic, suffix in _MAGIC.items():
+        if first.startswith(magic) and suffix != suffixes(path)[0]:
+            raise ValueError(
+                f"{path} holds {suffix} data, which its name does not say; "
+                + ("unpack it" if suffix == ".zip" else f"rename it to end in {suffix}")
+            )
+    return first
+
+
+def _find_remote(pattern: str) -> list[str]:
+    parts = pattern.split("/")
+    if "**" in pattern:
+        raise ValueError(
+            f"input {pattern!r} holds **, which would list a whole bucket; name the folders with *"
+        )
+    fixed = next((i for i, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
+    root, wanted = epath.Path("/".join(parts[:fixed])), "/".join(parts[fixed:])
+    found = sorted(str(path) for path in root.glob(wanted)) if wanted else []
+    if not wanted and root.exists():
+        found = [pattern]
+    if not found:
+        raise _matches_nothing(pattern)
+    return found
+
+
+def _matches_nothing(pattern: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"input {pattern!r} matches no file; give 'documentation', 'tfds:NAME', or paths and globs "
+        "of files, separated by commas"
+    )
+
+
+class _CountedFile(io.RawIOBase):
+    """A file that adds what is read from it to the log."""
+
+    def __init__(self, raw: Any, log: Log):
+        self._raw = raw
+        self._log = log
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if hasattr(self._raw, "readinto"):
+            count = self._raw.readinto(buffer)
+        else:
+            # The files of remote places know no more than `read`.
+            content = self._raw.read(len(buffer))
+            count = len(content)
+            buffer[:count] = content
+        self._log.bytes_read += count
+        return count
+
+
+def _zstandard(file: BinaryIO) -> Any:
+    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
+    # For lines, which arrow's streams do not have.
+    return io.BufferedReader(stream, BUFFER_BYTES)  # pyright: ignore[reportArgumentType]
+
+
+_DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _zstandard,
+}

@@ -1,0 +1,197 @@
+"""Plain text files to documents; and what counts as clean text, for the other formats too.
+
+Paragraphs are lines. They come out stripped, without control characters, never blank, and no
+longer than `LONGEST_LINE_BYTES`, documents no longer than `LONGEST_DOCUMENT`, so that memory is
+bounded whatever the input. Whatever is changed or left out is counted in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from data_pipelines.formats import input_files
+
+LONGEST_LINE_BYTES = 1 << 20
+LONGEST_DOCUMENT = 16_000_000  # characters
+HEAD_BYTES = 1 << 16
+
+# A share of NUL bytes that text in any Latin script has as UTF-16, and no text as UTF-8.
+MAXIMUM_NUL_SHARE = 0.2
+# From so many lines on, a head in another encoding is not mistaken for one with damaged lines.
+ENOUGH_LINES = 8
+
+_WHITE_CONTROLS = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
+# Surrogates are no characters, but JSON can spell them, and no encoder takes them.
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_C0_CONTROLS = bytes(code for code in [*range(32), 127] if code not in b"\t\n\r")
+# Begins the two bytes of every C1 control in UTF-8.
+_C1_LEAD = b"\xc2"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def documents(
+    path: str, log: input_files.Log, *, one_document_per_file: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yields (id, paragraphs separated by newlines) of a text file.
+
+    A blank line ends a document unless `one_document_per_file`. Ids are "path:first line", or the
+    path alone for the one document of a file.
+
+    Raises:
+      ValueError: if the file cannot be read or decompressed.
+    """
+    paragraphs: list[str] = []
+    name, size, found = "", 0, 0
+    for number, text in lines(path, log):
+        is_full = size + len(text) > LONGEST_DOCUMENT
+        if paragraphs and (is_full or not (text or one_document_per_file)):
+            if is_full:
+                log.problem("long_documents", name)
+            yield name, "\n".join(paragraphs)
+            paragraphs, size = [], 0
+        if text:
+            if not paragraphs:
+                name = path if one_document_per_file and not found else f"{path}:{number}"
+                found += 1
+            paragraphs.append(text)
+            size += len(text) + 1
+    if paragraphs:
+        yield name, "\n".join(paragraphs)
+    if not found:
+        log.problem("empty_files", path)
+
+
+def lines(path: str, log: input_files.Log) -> Iterator[tuple[int, str]]:
+    r"""Yields (number from 1, clean stripped text) of the lines, pieces of long ones separately.
+
+    Only b"\n" ends a line. Lines that are not UTF-8 are counted and left out.
+    """
+    with input_files.opened(path, log) as file:
+        for number, piece in _pieces(file, path, log):
+            try:
+                text = piece.decode()
+            except UnicodeDecodeError:
+                log.problem("invalid_utf8_lines", f"{path}:{number}")
+                continue
+            # The bytes tell faster than the text that nothing is to be done, as nearly always.
+            if len(piece.translate(None, _C0_CONTROLS)) != len(piece) or _C1_LEAD in piece:
+                text = clean(text, f"{path}:{number}", log)
+            yield number, text.strip()
+
+
+def clean(text: str, place: str, log: input_files.Log) -> str:
+    """Returns text without control characters; those that are white space become spaces."""
+    if not _CONTROLS.search(text):
+        return text
+    log.problem("control_characters", place)
+    return _CONTROLS.sub(lambda match: " " if match.group() in _WHITE_CONTROLS else "", text)
+
+
+def tidied(name: str, text: str, log: input_files.Log) -> Iterator[tuple[str, str]]:
+    """Yields one text as documents, by the rules for text files; nothing if it is blank.
+
+    There is more than one only if the text is too long; then later ids end in "#2", "#3", ....
+    """
+    text = clean(text, name, log)
+    kept = [line for paragraph in text.split("\n") if (line := paragraph.strip())]
+    if not kept:
+        log.problem("empty_documents", name)
+    elif len(text) <= LONGEST_LINE_BYTES // 4:
+        # Too short to be cut, as nearly always; a character has four bytes at most.
+        yield name, "\n".join(kept)
+    else:
+        yield from _parts(name, [part for line in kept for part in _cut(line, name, log)], log)
+
+
+def check(path: str) -> None:
+    """Reads the beginning of a file.
+
+    Raises:
+      ValueError: if the file cannot be read, or its beginning is not UTF-8 text.
+    """
+    first = input_files.head(path, HEAD_BYTES)
+    if first.startswith((b"\xff\xfe", b"\xfe\xff")) or (
+        first.count(0) > MAXIMUM_NUL_SHARE * len(first)
+    ):
+        raise ValueError(
+            f"{path} is not UTF-8 text, it looks like UTF-16 or binary data; if it is text, "
+            f"convert it with `iconv -f utf-16 -t utf-8`"
+        )
+    whole = first if len(first) < HEAD_BYTES else first[: first.rfind(b"\n") + 1]
+    written = [line for line in whole.split(b"\n") if line.strip()]
+    beyond_ascii = [line for line in written if not line.isascii()]
+    invalid = sum(not _is_utf8(line) for line in beyond_ascii)
+    if 2 * invalid > len(written) or (invalid >= ENOUGH_LINES and 2 * invalid > len(beyond_ascii)):
+        raise ValueError(
+            f"{path} is not UTF-8 text: {invalid} of the {len(beyond_ascii)} lines with characters "
+            "beyond ASCII at its beginning are not; convert it, for example with "
+            "`iconv -f latin1 -t utf-8`"
+        )
+
+
+def _pieces(file: BinaryIO, path: str, log: input_files.Log) -> Iterator[tuple[int, bytes]]:
+    """Yields (number, line), long lines in several pieces of the same number."""
+    number, kept, was_cut = 1, b"", False
+    while piece := kept + file.readline(LONGEST_LINE_BYTES - len(kept)):
+        if number == 1 and not was_cut:
+            piece = piece.removeprefix(_BYTE_ORDER_MARK)
+        if len(piece) == LONGEST_LINE_BYTES and not piece.endswith(b"\n"):
+            if not was_cut:
+                log.problem("long_lines", f"{path}:{number}")
+            end = _place_to_cut(piece)
+            yield number, piece[:end]
+            kept, was_cut = piece[end:], True
+            continue
+        # What is left of a long line must not look like a blank line.
+        if not (was_cut and piece.isspace()):
+            yield number, piece
+        number, kept, was_cut = number + 1, b"", False
+
+
+def _place_to_cut(piece: bytes) -> int:
+    after_space = max(piece.rfind(b" "), piece.rfind(b"\t")) + 1
+    if after_space > 0:
+        return after_space
+    end = len(piece) - 1
+    # At most three bytes continue a character; more of them are not UTF-8.
+    while end > len(piece) - 4 and piece[end] & 0xC0 == 0x80:
+        end -= 1
+    return end
+
+
+def _cut(line: str, place: str, log: input_files.Log) -> Iterator[str]:
+    """Yields a paragraph in pieces that are not too long."""
+    encoded = line.encode()
+    if len(encoded) <= LONGEST_LINE_BYTES:
+        yield line
+        return
+    log.problem("long_lines", place)
+    start = 0
+    while start < len(encoded):
+        piece = encoded[start : start + LONGEST_LINE_BYTES]
+        end = len(piece) if start + len(piece) == len(encoded) else _place_to_cut(piece)
+        if text := piece[:end].decode().strip():
+            yield text
+        start += end
+
+
+def _parts(name: str, paragraphs: list[str], log: input_files.Log) -> Iterator[tuple[str, str]]:
+    """Yields the paragraphs as one document, or as several if they are too long for one."""
+    start, size, number = 0, 0, 1
+    for index, paragraph in enumerate(paragraphs):
+        if size + len(paragraph) > LONGEST_DOCUMENT:
+            log.problem("long_documents", name)
+            yield name if number == 1 else f"{name}#{number}", "\n".join(paragraphs[start:index])
+            start, size, number = index, 0, number + 1
+        size += len(paragraph) + 1
+    yield name if number == 1 else f"{name}#{number}", "\n".join(paragraphs[start:])
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

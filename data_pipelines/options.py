@@ -1,0 +1,225 @@
+"""The options of a build: what they are, which values fit, and what they mean for each step."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from bertjax.data import masking
+from data_pipelines import blocks, command_line, pairing, sentences, sources, workers
+
+CHOICES = {
+    "algorithm": ("fast", "exact"),
+    "pair_objective": pairing.PAIR_OBJECTIVES,
+    "packing": pairing.PACKINGS,
+    "mask": (*masking.MASKERS, "none"),
+    "split": sources.SPLITS,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to build; names as in the released create_pretraining_data.py where it has them."""
+
+    input: str = command_line.option(
+        "files and globs (text, .jsonl, .parquet, Wikipedia .xml; .gz .bz2 .xz .zst), "
+        "tfds:NAME, or documentation; several with commas between them"
+    )
+    vocabulary: str = command_line.option("a vocabulary directory, a vocab.txt or a .model")
+    output: str = command_line.option("the record directory to make")
+    max_seq_length: int = command_line.option("tokens per example", default=128)
+    max_predictions_per_seq: int = command_line.option(
+        "masked tokens per example at most; 0: max_seq_length * masked_lm_prob", default=0
+    )
+    masked_lm_prob: float = command_line.option("share of tokens to mask", default=0.15)
+    short_seq_prob: float = command_line.option(
+        "share of documents cut to shorter examples", default=0.1
+    )
+    dupe_factor: int = command_line.option(
+        "passes over the corpus, each with other pairs and masks", default=10
+    )
+    random_seed: int = command_line.option("seed of pairs, masks and shuffle", default=12345)
+    algorithm: Literal["fast", "exact"] = command_line.option(
+        "exact: the examples of the released script, to the bit; one process, in memory",
+        default="fast",
+    )
+    pair_objective: Literal["nsp", "sop", "none"] = command_line.option(
+        "nsp: two segments, the second random in half the examples; sop: in half of them swapped; "
+        "none: full sentences",
+        default="nsp",
+    )
+    balanced_nsp: bool = command_line.option(
+        "exactly half of the pairs random; as released it is half or more", default=False
+    )
+    packing: Literal["doc_sentences", "full_sentences"] = command_line.option(
+        "for pair_objective none: segments of one document, or across documents",
+        default="doc_sentences",
+    )
+    mask: Literal["token", "whole_word", "ngram", "span", "none"] = command_line.option(
+        "what is masked together; none: no masks are stored, training draws them", default="token"
+    )
+    do_whole_word_mask: bool = command_line.option(
+        "the released name of --mask=whole_word", default=False
+    )
+    num_shards: int = command_line.option(
+        "files to write; 0: a multiple of 32 of at most about 200 MB each, or fewer for a tiny "
+        "corpus",
+        default=0,
+    )
+    split: Literal["all", "train", "heldout"] = command_line.option(
+        "which documents to take", default="all"
+    )
+    heldout_fraction: float = command_line.option(
+        "share of documents held out, chosen by a hash of their id", default=0.02
+    )
+    sentence_splitter: str = command_line.option(
+        "how paragraphs become sentences: rules; lines, where every line is one already; "
+        "sentencex or sentencex:LANGUAGE; unset: rules, for algorithm exact lines",
+        default="",
+    )
+    one_document_per_file: bool = command_line.option(
+        "text files are documents; otherwise blank lines separate them", default=False
+    )
+    text_field: str = command_line.option(
+        "the field that holds the text of JSON, Parquet and TFDS records", default="text"
+    )
+    do_lower_case: bool | None = command_line.option(
+        "lower-case the text; unset: as the vocabulary directory says, true for a vocab.txt",
+        default=None,
+    )
+    num_workers: int = command_line.option("processes; 0: one for each core", default=0)
+    scratch: str = command_line.option(
+        "a local directory for intermediate files; unset: OUTPUT.partial", default=""
+    )
+    strict: bool = command_line.option(
+        "warnings of the health report are errors, before anything is written", default=False
+    )
+    overwrite: bool = command_line.option("replace the records in output", default=False)
+
+    @property
+    def reading(self) -> sources.Reading:
+        """How the input is read."""
+        return sources.Reading(
+            one_document_per_file=self.one_document_per_file,
+            text_field=self.text_field,
+            split=self.split,
+            heldout_fraction=self.heldout_fraction,
+        )
+
+    @property
+    def pairs(self) -> pairing.PairOptions:
+        """How documents become examples."""
+        return pairing.PairOptions(
+            max_seq_length=self.max_seq_length,
+            pair_objective=self.pair_objective,
+            packing=self.packing,
+            balanced_nsp=self.balanced_nsp,
+            short_seq_prob=self.short_seq_prob,
+            dupe_factor=self.dupe_factor,
+            random_seed=self.random_seed,
+        )
+
+    @property
+    def masking(self) -> masking.MaskingOptions | None:
+        """How tokens are masked; None where training draws the masks."""
+        if self.mask == "none":
+            return None
+        return masking.MaskingOptions(self.masked_lm_prob, self.max_predictions_per_seq, self.mask)
+
+    @property
+    def separates_documents(self) -> bool:
+        """Whether segments cross documents, with a [SEP] between them."""
+        return self.pair_objective == "none" and self.packing == "full_sentences"
+
+    def tokenization(self, vocabulary: blocks.Vocabulary) -> blocks.Tokenization:
+        """How text becomes tokens."""
+        return blocks.Tokenization(vocabulary, self.sentence_splitter, self.separates_documents)
+
+    def content(self) -> dict[str, Any]:
+        """Returns the options that decide what the records hold, as manifests keep them."""
+        arguments = dataclasses.asdict(self)
+        for name in ("output", "overwrite", "num_workers", "scratch", "strict"):
+            del arguments[name]
+        return arguments
+
+
+def checked(options: Options) -> Options:
+    """Returns the options with their defaults filled in.
+
+    Raises:
+      ValueError: naming all options that do not fit.
+    """
+    faults = []
+    if options.do_whole_word_mask:
+        if options.mask not in ("token", "whole_word"):
+            faults.append(f"do_whole_word_mask contradicts mask {options.mask!r}; drop one of them")
+        options = dataclasses.replace(options, mask="whole_word", do_whole_word_mask=False)
+    if not options.sentence_splitter:
+        splitter = "lines" if options.algorithm == "exact" else "rules"
+        options = dataclasses.replace(options, sentence_splitter=splitter)
+    faults += [*_faults(options), *_contradictions(options)]
+    if faults:
+        raise ValueError("the options do not fit:\n  " + "\n  ".join(faults))
+    default = masking.default_max_predictions(options.max_seq_length, options.masked_lm_prob)
+    predictions = options.max_predictions_per_seq or default
+    return dataclasses.replace(
+        options,
+        max_predictions_per_seq=0 if options.mask == "none" else predictions,
+        num_workers=options.num_workers or workers.available_cores(),
+    )
+
+
+def _faults(options: Options) -> list[str]:
+    return [
+        f"{name} is {getattr(options, name)!r}; it must be {wanted}"
+        for name, holds, wanted in (
+            ("max_seq_length", options.max_seq_length >= 8, "at least 8"),
+            ("max_predictions_per_seq", options.max_predictions_per_seq >= 0, "at least 0"),
+            ("masked_lm_prob", 0 < options.masked_lm_prob < 1, "between 0 and 1"),
+            ("short_seq_prob", 0 <= options.short_seq_prob <= 1, "between 0 and 1"),
+            ("dupe_factor", options.dupe_factor >= 1, "at least 1"),
+            ("random_seed", options.random_seed >= 0, "at least 0"),
+            ("num_shards", options.num_shards >= 0, "at least 0"),
+            ("num_workers", options.num_workers >= 0, "at least 0"),
+            ("heldout_fraction", 0 <= options.heldout_fraction < 1, "at least 0 and below 1"),
+            *(
+                (name, getattr(options, name) in known, f"one of {', '.join(known)}")
+                for name, known in CHOICES.items()
+            ),
+        )
+        if not holds
+    ]
+
+
+def _contradictions(options: Options) -> list[str]:
+    """Returns what is wrong with options that would be fine without each other, or elsewhere."""
+    found = []
+    try:
+        sentences.splitter(options.sentence_splitter)
+    except ValueError as error:
+        found.append(str(error))
+    if options.balanced_nsp and options.pair_objective != "nsp":
+        found.append(
+            f"balanced_nsp is for pair_objective nsp, which is {options.pair_objective!r}; drop it"
+        )
+    if options.packing != "doc_sentences" and options.pair_objective != "none":
+        found.append(
+            f"packing {options.packing} is for pair_objective none, which is "
+            f"{options.pair_objective!r}; give --pair_objective=none"
+        )
+    if options.algorithm == "exact":
+        released = {
+            "pair_objective": ("nsp",),
+            "mask": ("token", "whole_word"),
+            "balanced_nsp": (False,),
+            "sentence_splitter": ("lines",),
+            "split": ("all",),
+            "one_document_per_file": (False,),
+        }
+        found += [
+            f"{name} is {getattr(options, name)!r}, but algorithm exact is the released script, "
+            f"which only knows {' and '.join(map(str, known))}: set it, or use --algorithm=fast"
+            for name, known in released.items()
+            if getattr(options, name) not in known
+        ]
+    return found

@@ -1,0 +1,1 @@
+"""What is counted in text and records, judged in words, and shown."""

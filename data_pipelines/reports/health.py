@@ -1,0 +1,363 @@
+"""What is off in the figures of a corpus and its records, in words: what, why it hurts, what to do.
+
+`warnings` judges what it is given and passes over what it is not, so that a build can ask before
+it pays for the next step. Every bound is a named constant with its reason. How the figures come
+about belongs to `statistics`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bertjax.data import masking, records
+
+# English under its own vocabulary has below 0.1%: a few emoji and foreign letters.
+UNKNOWN_RATE, HIGH_UNKNOWN_RATE = 0.01, 0.05
+# With the released rules and ordinary documents 85-95% of the places hold tokens.
+MIN_FILL = 0.7
+# Half is wanted; the released rules give 53-66% where documents are short or sentences long.
+# Judged where chance is below 4%.
+RANDOM_PAIR_SHARES, MIN_PAIRS = (0.4, 0.6), 200
+# Beyond that, what the label teaches is mostly which chunks were a single sentence.
+FORCED_RANDOM_SHARE = 0.3
+# Of the pairs left out to balance the labels: as much of the corpus is never read.
+DROPPED_PAIR_SHARE = 0.3
+# Of documents that are a single sentence: a corpus of articles or books has below 10%. And where
+# nearly all are a single line: a paragraph has about five sentences, an article many more.
+ONE_SENTENCE_SHARE = 0.5
+ONE_LINE_SHARE, SENTENCES_PER_LINE = 0.9, 8
+# Exact copies. Carefully made corpora have below 1% (documents) and 5% (lines).
+DUPLICATE_DOCUMENT_SHARE, DUPLICATE_LINE_SHARE = 0.05, 0.1
+MIN_DOCUMENTS = 10
+LONGEST_DOCUMENT_SHARE = 0.5
+EMPTY_DOCUMENT_SHARE = 0.01
+# English under its own vocabulary has 1.2-1.5 tokens per word, a rich morphology up to 2.
+TOKENS_PER_WORD = 2.5
+# Where "words" are longer, white space does not separate words: Chinese, Thai, proteins.
+CHARACTERS_PER_WORD = 15
+# Prose has 15-40 tokens per sentence, statutes up to 60.
+MEAN_SENTENCE_LENGTHS = (4, 100)
+# 40 batches of 256, the batch of the paper: a network for language does not learn from that.
+MIN_EXAMPLES = 10_000
+# Of the entries; judged where every entry could have been seen so many times on average.
+UNUSED_VOCABULARY_SHARE, TOKENS_PER_ENTRY = 0.5, 50
+# "," or "the" is 5% of English; above this it is markup, a filler, or an alphabet of few letters.
+FREQUENT_TOKEN_SHARE = 0.15
+# Of the mask shares, absolute, and of the share of masked tokens, relative to what was asked for;
+# judged where chance is well below that.
+MASK_SHARE_ERROR, MASKED_SHARE_ERROR, MIN_MASKED_TOKENS = 0.05, 0.2, 2000
+# Of the documents or sentences: a bad line here and there is in every large corpus.
+READING_PROBLEM_SHARE = 0.001
+
+# What reading has done about each kind of problem, and what the user can do.
+READING_PROBLEMS = {
+    "invalid_utf8_lines": "lines that are not UTF-8 were skipped; convert the files with `iconv`",
+    "control_characters": "lines held NUL or control characters, which were removed; look whether "
+    "the files are text",
+    "long_lines": "lines of a megabyte and more were cut into pieces or, as JSON, left out; look "
+    "whether the files are text, with a paragraph or a record per line",
+    "long_documents": "very long documents were cut in several; separate documents by blank lines",
+    "empty_files": "files are empty; look whether they were copied to their end",
+    "empty_documents": "documents hold no text and were left out",
+    "invalid_json_lines": "lines are not JSON and were left out; give a record per line",
+    "records_without_text": "records have no text in --text_field and were left out",
+    "unparsable_pages": "pages could not be parsed and were skipped",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Warning:
+    """One thing that is off: `name` stays the same, `text` is for the user."""
+
+    name: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Facts:
+    """All that is known; `of` is the figure or, where nobody has counted it, None."""
+
+    statistics: Mapping[str, Any]
+    max_seq_length: int
+    pair_objective: str
+    vocab_size: int
+    masked_lm_prob: float | None
+
+    def of(self, name: str) -> Any:
+        return self.statistics.get(name)
+
+    def is_below(self, name: str, bound: float) -> bool:
+        return self.of(name) is not None and self.of(name) < bound
+
+    def exceeds(self, name: str, bound: float) -> bool:
+        return self.of(name) is not None and self.of(name) > bound
+
+
+# What a check yields: name and text of each warning.
+_Found = Iterator[tuple[str, str]]
+
+
+def warnings(
+    statistics: Mapping[str, Any],
+    *,
+    max_seq_length: int,
+    pair_objective: str,
+    vocab_size: int,
+    masked_lm_prob: float | None = None,
+    split: str = "all",
+) -> list[Warning]:
+    """Returns what is off in the statistics of a manifest, or in as many of them as there are.
+
+    Of a held-out split nobody expects much text.
+    """
+    facts = _Facts(statistics, max_seq_length, pair_objective, vocab_size, masked_lm_prob)
+    found = [Warning(name, text) for check in _CHECKS for name, text in check(facts)]
+    passed_over = ("few_documents", "few_examples") if split == "heldout" else ()
+    return [warning for warning in found if warning.name not in passed_over]
+
+
+def of_manifest(manifest: records.Manifest) -> list[Warning]:
+    """Returns what is off in the records that a manifest describes."""
+    return warnings(
+        manifest.statistics,
+        max_seq_length=manifest.max_seq_length,
+        pair_objective=manifest.pair_objective,
+        vocab_size=manifest.tokenizer["vocab_size"],
+        masked_lm_prob=manifest.masked_lm_prob,
+        split=manifest.arguments.get("split", "all"),
+    )
+
+
+def _reading(facts: _Facts) -> _Found:
+    for kind, problem in (facts.of("reading_problems") or {}).items():
+        counted = "documents" if kind.endswith(("documents", "pages", "records")) else "sentences"
+        total = facts.of(counted)
+        is_rare = total is None or problem["count"] <= READING_PROBLEM_SHARE * total
+        if is_rare and kind != "empty_files":
+            continue
+        what = READING_PROBLEMS.get(kind, f"{kind.replace('_', ' ')} were met")
+        yield kind, f"{problem['count']:,} {what} (first: {', '.join(problem['first'])})"
+
+
+def _documents(facts: _Facts) -> _Found:
+    documents, empty = facts.of("documents"), facts.of("empty_documents")
+    if facts.is_below("documents", MIN_DOCUMENTS):
+        yield (
+            "few_documents",
+            f"the corpus has only {documents} documents; a random segment then comes from one of "
+            "very few others, and the topic gives the pair label away: separate documents by blank "
+            "lines, or use --one_document_per_file or --pair_objective=none",
+        )
+    elif facts.exceeds("longest_document_share", LONGEST_DOCUMENT_SHARE):
+        yield (
+            "giant_document",
+            f"one document holds {facts.of('longest_document_share'):.0%} of all tokens, as if "
+            "blank lines were missing in it; its segments rarely get a partner from elsewhere that "
+            "is like them: separate its parts by blank lines",
+        )
+    if documents and empty and empty > EMPTY_DOCUMENT_SHARE * documents:
+        yield (
+            "empty_documents",
+            f"{empty:,} of {documents:,} documents hold no token and were left out: look at the "
+            "input, and whether its text is in another field or file",
+        )
+    if _has_blank_lines(facts):
+        yield "blank_lines", _blank_lines_text(facts)
+
+
+def _has_blank_lines(facts: _Facts) -> bool:
+    """Returns whether documents look as if a blank line were behind every line of the input."""
+    if facts.exceeds("one_sentence_document_share", ONE_SENTENCE_SHARE):
+        return True
+    sentences = facts.of("sentences_per_document")
+    are_short = bool(sentences) and sentences["mean"] < SENTENCES_PER_LINE
+    return are_short and facts.exceeds("one_line_document_share", ONE_LINE_SHARE)
+
+
+def _blank_lines_text(facts: _Facts) -> str:
+    what = (
+        f"{facts.of('one_sentence_document_share'):.0%} of the documents are a single sentence"
+        if facts.exceeds("one_sentence_document_share", ONE_SENTENCE_SHARE)
+        else f"{facts.of('one_line_document_share'):.0%} of the documents are a single line"
+    )
+    harm = (
+        "most segments then have no next sentence, so that most pairs are random and the label "
+        "teaches little"
+        if facts.pair_objective != "none"
+        else "an example then is a few sentences and much padding, with little context"
+    )
+    return (
+        f"{what}, as if there were a blank line after every line; {harm}: leave blank lines "
+        "between documents only, use --one_document_per_file, or, where texts are that short, "
+        "--pair_objective=none --packing=full_sentences"
+    )
+
+
+def _duplicates(facts: _Facts) -> _Found:
+    if facts.exceeds("duplicate_document_share", DUPLICATE_DOCUMENT_SHARE):
+        yield (
+            "duplicate_documents",
+            f"{facts.of('duplicate_document_share'):.1%} of the documents are copies of another "
+            "one; the model learns them by heart, a copy on the held-out side makes the evaluation "
+            "too good, and a random segment may really be the next one: remove the copies",
+        )
+    if facts.exceeds("duplicate_line_share", DUPLICATE_LINE_SHARE):
+        lines = facts.of("repeated_lines") or []
+        most = "; ".join(f"{line!r} {count:,} times" for line, count in lines[:3])
+        yield (
+            "duplicate_lines",
+            f"{facts.of('duplicate_line_share'):.1%} of the lines came before, like the headers, "
+            "licences and menus that web pages repeat; the model spends its training on them: "
+            f"remove what is not text of the document{f' (at least: {most})' if most else ''}",
+        )
+
+
+def _vocabulary(facts: _Facts) -> _Found:
+    # That of the examples only where that of the text is unknown: masking hides some.
+    rate = facts.of("unknown_rate")
+    rate = facts.of("example_unknown_rate") if rate is None else rate
+    if rate is not None and rate > UNKNOWN_RATE:
+        degree = "the vocabulary is hardly this text's" if rate > HIGH_UNKNOWN_RATE else "too many"
+        yield (
+            "unknown_tokens",
+            f"{rate:.1%} of the tokens are [UNK] ({degree}); the model can neither read nor "
+            "predict what they stand for: use a vocabulary of this language and spelling, or make "
+            "one with `python -m data_pipelines.train_vocabulary`",
+        )
+    used = facts.of("vocabulary_used_share")
+    counted = facts.of("unigram_tokens") or 0
+    if (
+        used is not None
+        and counted >= TOKENS_PER_ENTRY * facts.vocab_size
+        and used < 1 - UNUSED_VOCABULARY_SHARE
+    ):
+        yield (
+            "unused_vocabulary",
+            f"only {used:.0%} of the {facts.vocab_size:,} vocabulary entries ever occur; the "
+            "others cost memory and time in every step and learn nothing, while words of this text "
+            "are cut in pieces: make a vocabulary of this text",
+        )
+    words, characters = facts.of("words") or 0, facts.of("characters") or 0
+    has_words = characters < CHARACTERS_PER_WORD * words
+    if has_words and facts.exceeds("tokens_per_word", TOKENS_PER_WORD):
+        yield (
+            "tokens_per_word",
+            f"a word takes {facts.of('tokens_per_word'):.1f} tokens on average, as if the "
+            "vocabulary were of another language; sequences hold little text, and words have to "
+            "be learnt from fragments: make a vocabulary of this text",
+        )
+
+
+def _sentences(facts: _Facts) -> _Found:
+    lengths = facts.of("sentence_length")
+    if not lengths:
+        return
+    shortest, longest = MEAN_SENTENCE_LENGTHS
+    if lengths["mean"] > longest:
+        yield (
+            "long_sentences",
+            f"a sentence has {lengths['mean']:.0f} tokens on average, as if sentence ends were not "
+            "found; segments then begin and end anywhere, and most pairs become random: choose "
+            "another --sentence_splitter (`rules` is for English), or give one sentence per line "
+            "and --sentence_splitter=lines",
+        )
+    elif lengths["mean"] < shortest:
+        yield (
+            "short_sentences",
+            f"a sentence has {lengths['mean']:.1f} tokens on average, as if lines were single "
+            "words or cut everywhere; pairs are then cut inside of sentences: give a paragraph or "
+            "a sentence per line, or choose another --sentence_splitter",
+        )
+
+
+def _pairs(facts: _Facts) -> _Found:
+    # Blank lines are the cause of what follows, and have a warning of their own.
+    if _has_blank_lines(facts) or facts.is_below("examples", MIN_PAIRS):
+        return
+    least, most = RANDOM_PAIR_SHARES
+    share, forced = facts.of("random_pair_share"), facts.of("forced_random_share")
+    if share is not None and not least <= share <= most:
+        cause = f", {forced:.0%} because a chunk was a single sentence" if forced else ""
+        yield (
+            "random_pairs",
+            f"{share:.0%} of the pairs are random{cause}; who always answers "
+            f"{'random' if share > 0.5 else 'next'} is right that often without reading: use "
+            "--balanced_nsp, a longer --max_seq_length, or --pair_objective=sop",
+        )
+    elif forced is not None and forced > FORCED_RANDOM_SHARE:
+        yield (
+            "forced_random",
+            f"{forced:.0%} of the pairs are random because a chunk was a single sentence; a first "
+            "segment of one whole sentence then tells the label: use a longer --max_seq_length, a "
+            "finer --sentence_splitter, or --pair_objective=none",
+        )
+    if facts.exceeds("dropped_pair_share", DROPPED_PAIR_SHARE):
+        yield (
+            "dropped_pairs",
+            f"{facts.of('dropped_pair_share'):.0%} of the pairs were left out to make half of the "
+            "labels random; as much of the text is not read in each pass: use a longer "
+            "--max_seq_length, or --pair_objective=sop or none",
+        )
+    swapped = facts.of("swapped_pair_share")
+    if swapped is not None and not least <= swapped <= most:
+        yield (
+            "swapped_pairs",
+            f"{swapped:.0%} of the pairs are swapped; half should be, or the label can be guessed "
+            "without reading: look how these records were made",
+        )
+
+
+def _examples(facts: _Facts) -> _Found:
+    examples, fill = facts.of("examples"), facts.of("fill")
+    if facts.is_below("examples", MIN_EXAMPLES):
+        yield (
+            "few_examples",
+            f"there are only {examples:,} examples, {examples / 256:.1f} batches of 256; a model "
+            "soon knows them by heart: give more text, or use them to try things out",
+        )
+    if facts.is_below("fill", MIN_FILL):
+        length = fill * facts.max_seq_length
+        yield (
+            "padding",
+            f"fill is {fill:.0%}: an example has {length:.0f} of {facts.max_seq_length} tokens, "
+            "the rest of the computing goes into padding: use a smaller --max_seq_length, a "
+            "smaller --short_seq_prob, or --pair_objective=none --packing=full_sentences",
+        )
+    if facts.exceeds("most_frequent_token_share", FREQUENT_TOKEN_SHARE):
+        yield (
+            "frequent_token",
+            f"{facts.of('most_frequent_token_share'):.0%} of what is to be predicted is "
+            f"{facts.of('most_frequent_token')!r}; a model that always answers it looks good and "
+            "knows nothing: remove markup, fillers and tables from the text",
+        )
+
+
+def _masks(facts: _Facts) -> _Found:
+    if (facts.of("masked_tokens") or 0) < MIN_MASKED_TOKENS:
+        return
+    found = [facts.of(f"masked_{what}_share") for what in ("as_mask", "random", "kept")]
+    paper = (masking.MASK_SHARE, 1 - masking.MASK_SHARE - masking.KEEP_SHARE, masking.KEEP_SHARE)
+    if None not in found and any(
+        abs(a - b) > MASK_SHARE_ERROR for a, b in zip(found, paper, strict=True)
+    ):
+        yield (
+            "mask_shares",
+            "of the masked tokens {:.0%} show [MASK], {:.0%} another token, {:.0%} themselves, not "
+            "80, 10 and 10%; finetuning never shows [MASK], and the other two are there to bridge "
+            "that: look how these records were made".format(*found),
+        )
+    share, wanted = facts.of("masked_share"), facts.masked_lm_prob
+    if share and wanted and abs(share / wanted - 1) > MASKED_SHARE_ERROR:
+        full = facts.of("full_masks_share") or 0
+        cause = f"; {full:.0%} of the examples have all the masks they may" if full > 0.5 else ""
+        yield (
+            "masked_share",
+            f"{share:.1%} of the tokens are masked, not {wanted:.0%} (masked_lm_prob){cause}; "
+            "fewer teach less per step, more leave less context: choose --max_predictions_per_seq "
+            "as masked_lm_prob x max_seq_length",
+        )
+
+
+_CHECKS = (_reading, _documents, _duplicates, _vocabulary, _sentences, _pairs, _examples, _masks)

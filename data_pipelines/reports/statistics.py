@@ -1,0 +1,355 @@
+"""What is counted while a corpus is tokenized and while examples are written.
+
+A tally is made of one part of the work (a block of text, a shard), goes between processes by
+pickle and to disk as JSON, and is merged with its neighbours; `statistics()` are the figures that
+follow. What the figures mean for the user is judged in `health` and said in `report`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from bertjax.data import masking, records, tokenizer
+from data_pipelines.reports import distinct, lengths
+
+# A shorter line that comes twice ("Yes.", "Chapter II", "* * *") says nothing about a corpus.
+MIN_LINE_CHARACTERS = 20
+
+FREQUENT_SHOWN, REPEATED_SHOWN = 10, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusTally:
+    """Counts of tokenized text, in bounded memory; `CorpusTally()` is that of no text.
+
+    `lines` are paragraphs of the input of at least `MIN_LINE_CHARACTERS`. `words` are separated by
+    white space. `longest_document` is in tokens. The histograms count at index n the documents of
+    n sentences and the sentences of n tokens, at their last index all longer ones.
+    """
+
+    documents: int = 0
+    empty_documents: int = 0
+    one_sentence_documents: int = 0
+    one_line_documents: int = 0
+    sentences: int = 0
+    tokens: int = 0
+    unknown_tokens: int = 0
+    characters: int = 0
+    words: int = 0
+    lines: int = 0
+    longest_document: int = 0
+    longest_sentence: int = 0
+    most_sentences: int = 0
+    sentences_per_document: Int[np.ndarray, " lengths"] = dataclasses.field(
+        default_factory=lambda: lengths.counted(np.zeros(0, np.int64))
+    )
+    sentence_lengths: Int[np.ndarray, " lengths"] = dataclasses.field(
+        default_factory=lambda: lengths.counted(np.zeros(0, np.int64))
+    )
+    distinct_documents: distinct.Distinct = distinct.Distinct()
+    distinct_lines: distinct.Distinct = distinct.Distinct()
+    repeated_lines: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        documents: Sequence[str],
+        sentences_per_document: Int[np.ndarray, " documents"],
+        sentence_lengths: Int[np.ndarray, " sentences"],
+        tokens: Int[np.ndarray, " tokens"],
+        unk_id: int,
+    ) -> CorpusTally:
+        """Returns the counts of a block: its documents' plain text, sentences and token ids."""
+        counts = np.asarray(sentences_per_document, np.int64)
+        sizes = np.asarray(sentence_lengths, np.int64)
+        token_ends = np.concatenate([[0], np.cumsum(sizes)])
+        sentence_ends = np.cumsum(counts)
+        document_sizes = token_ends[sentence_ends] - token_ends[sentence_ends - counts]
+        texts = [text for text, count in zip(documents, counts, strict=True) if count]
+        lines = [
+            line
+            for text in documents
+            for line in text.split("\n")
+            if len(line) >= MIN_LINE_CHARACTERS
+        ]
+        line_hashes = distinct.hashes_of(lines)
+        return cls(
+            documents=len(documents),
+            empty_documents=int((counts == 0).sum()),
+            one_sentence_documents=int((counts == 1).sum()),
+            one_line_documents=sum("\n" not in text for text in texts),
+            sentences=len(sizes),
+            tokens=len(tokens),
+            unknown_tokens=int(np.count_nonzero(np.asarray(tokens) == unk_id)),
+            characters=sum(map(len, documents)),
+            words=sum(text.count(" ") + text.count("\n") + 1 for text in documents if text),
+            lines=len(lines),
+            longest_document=int(document_sizes.max(initial=0)),
+            longest_sentence=int(sizes.max(initial=0)),
+            most_sentences=int(counts.max(initial=0)),
+            sentences_per_document=lengths.counted(counts),
+            sentence_lengths=lengths.counted(sizes),
+            distinct_documents=distinct.Distinct.of(distinct.hashes_of(texts)),
+            distinct_lines=distinct.Distinct.of(line_hashes),
+            repeated_lines=distinct.repeated_lines(lines, line_hashes),
+        )
+
+    def merged(self, other: CorpusTally) -> CorpusTally:
+        """Returns the counts of both texts together, this one first."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            mine, others = getattr(self, field.name), getattr(other, field.name)
+            if field.name in _LARGEST:
+                values[field.name] = max(mine, others)
+            elif isinstance(mine, distinct.Distinct):
+                values[field.name] = mine.merged(others)
+            elif isinstance(mine, Mapping):
+                values[field.name] = distinct.merged_lines(mine, others)
+            else:
+                values[field.name] = mine + others
+        return CorpusTally(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a dict for `json.dumps`."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: _plain(value) for name, value in fields.items()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> CorpusTally:
+        """Returns what `to_json` described."""
+        empty = cls()
+        return cls(**{name: _like(getattr(empty, name), value) for name, value in fields.items()})
+
+    def statistics(self) -> dict[str, Any]:
+        """Returns the figures of the text for the manifest; shares lie between 0 and 1."""
+        found: dict[str, Any] = {
+            "documents": self.documents,
+            "empty_documents": self.empty_documents,
+            "sentences": self.sentences,
+            "tokens": self.tokens,
+            "characters": self.characters,
+            "words": self.words,
+        }
+        texts = self.documents - self.empty_documents
+        if not (texts and self.tokens):
+            return found
+        distinct_documents, distinct_lines = self.distinct_documents, self.distinct_lines
+        found |= {
+            "one_sentence_document_share": self.one_sentence_documents / texts,
+            "one_line_document_share": self.one_line_documents / texts,
+            "longest_document_share": self.longest_document / self.tokens,
+            "unknown_rate": self.unknown_tokens / self.tokens,
+            "tokens_per_word": self.tokens / max(self.words, 1),
+            "duplicate_document_share": distinct.duplicate_share(distinct_documents.count(), texts),
+            "duplicate_line_share": distinct.duplicate_share(distinct_lines.count(), self.lines),
+            "repeated_lines": [
+                # A list, because JSON sorts the names of a dict.
+                list(item)
+                for item in distinct.most_frequent(self.repeated_lines, REPEATED_SHOWN).items()
+            ],
+            "sentences_per_document": lengths.figures(
+                # An empty document is counted by its own name.
+                np.concatenate([[0], self.sentences_per_document[1:]]),
+                mean=self.sentences / texts,
+                largest=self.most_sentences,
+            ),
+            "sentence_length": lengths.figures(
+                self.sentence_lengths,
+                mean=self.tokens / self.sentences,
+                largest=self.longest_sentence,
+            ),
+        }
+        return found
+
+
+class ExampleTally:
+    """Counts over batches of finished rows; `statistics()` are the shares that follow.
+
+    `pair_objective` says what a pair label 1 means: a random second segment (nsp), or both segments
+    swapped (sop).
+    """
+
+    def __init__(
+        self,
+        vocabulary: tokenizer.Tokenizer,
+        *,
+        max_seq_length: int,
+        pair_objective: str = "nsp",
+    ):
+        # Plain numbers, not the vocabulary: tallies travel between processes.
+        self._unk_id, self._mask_id = vocabulary.unk_id, vocabulary.mask_id
+        self._special_ids = list(vocabulary.special_ids)
+        self._pair_objective = pair_objective
+        self._counts: dict[str, int] = dict.fromkeys(_EXAMPLE_COUNTS, 0)
+        self._lengths = np.zeros(max_seq_length + 1, np.int64)
+        self._targets = np.zeros(vocabulary.vocab_size, np.int64)
+
+    def add(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Counts a batch of rows; all arrays begin with the batch dimension."""
+        ids, real = batch["input_ids"], batch["input_mask"] != 0
+        row_lengths = np.count_nonzero(real, axis=1)
+        self._lengths += np.bincount(row_lengths, minlength=len(self._lengths))
+        self._count(examples=len(ids), unknown_tokens=np.count_nonzero(ids == self._unk_id))
+        if records.PAIR_FEATURE in batch:
+            second = np.count_nonzero(batch["segment_ids"], axis=1).sum()
+            self._count(
+                pairs=len(ids),
+                labelled_pairs=batch[records.PAIR_FEATURE].sum(),
+                first_tokens=row_lengths.sum() - second,
+                second_tokens=second,
+            )
+        if "masked_lm_ids" in batch:
+            self._add_masks(batch)
+        else:
+            self._add_targets(ids[real])
+
+    def _add_masks(self, batch: Mapping[str, np.ndarray]) -> None:
+        used = batch["masked_lm_weights"] > 0
+        targets = batch["masked_lm_ids"][used]
+        shown = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], axis=1)[used]
+        self._count(
+            rows_with_masks=len(used),
+            mask_tokens=np.count_nonzero(shown == self._mask_id),
+            kept_tokens=np.count_nonzero(shown == targets),
+            full_rows=used.all(axis=1).sum(),
+        )
+        self._targets += np.bincount(targets, minlength=len(self._targets))
+
+    def _add_targets(self, ids: Int[np.ndarray, " tokens"]) -> None:
+        """Counts what could be masked: all but the specials."""
+        counts = np.bincount(ids, minlength=len(self._targets))
+        counts[self._special_ids] = 0
+        self._targets += counts
+
+    def _count(self, **increments: Any) -> None:
+        for name, increment in increments.items():
+            self._counts[name] += int(increment)
+
+    def merge(self, other: ExampleTally) -> None:
+        """Adds the counts of a tally for the same vocabulary and lengths."""
+        self._count(**other._counts)
+        self._lengths += other._lengths
+        self._targets += other._targets
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the counts as a dict for `json.dumps`."""
+        return {
+            "counts": dict(self._counts),
+            "lengths": self._lengths.tolist(),
+            "targets": self._targets.tolist(),
+        }
+
+    def add_json(self, fields: Mapping[str, Any]) -> None:
+        """Adds the counts that `to_json` of a tally like this one has described."""
+        self._count(**fields["counts"])
+        self._lengths += np.array(fields["lengths"], np.int64)
+        self._targets += np.array(fields["targets"], np.int64)
+
+    def statistics(self, vocabulary: tokenizer.Tokenizer) -> dict[str, Any]:
+        """Returns the counts and shares of everything added.
+
+        `unigram_entropy` (nats) and the frequent tokens are of the `unigram_tokens` tokens that are
+        masked, or that could be where no masks are stored.
+        """
+        examples, max_seq_length = self._counts["examples"], len(self._lengths) - 1
+        real_tokens = int(self._lengths @ np.arange(max_seq_length + 1))
+        found: dict[str, Any] = {"examples": examples}
+        if not examples:
+            return found
+        found |= {
+            "fill": real_tokens / (examples * max_seq_length),
+            "example_unknown_rate": self._counts["unknown_tokens"] / max(real_tokens, 1),
+            "example_length": lengths.example_figures(self._lengths),
+        }
+        return (
+            found
+            | self._pair_statistics()
+            | self._mask_statistics(real_tokens)
+            | self._target_statistics(vocabulary)
+        )
+
+    def _pair_statistics(self) -> dict[str, Any]:
+        counts, pairs = self._counts, self._counts["pairs"]
+        if not pairs:
+            return {}
+        is_swapped = self._pair_objective == "sop"
+        label = "swapped_pair_share" if is_swapped else "random_pair_share"
+        return {
+            label: counts["labelled_pairs"] / pairs,
+            # Of the text alone, without the first one's [CLS] and [SEP] and the second one's [SEP].
+            "first_segment_length": counts["first_tokens"] / pairs - 2,
+            "second_segment_length": counts["second_tokens"] / pairs - 1,
+        }
+
+    def _mask_statistics(self, real_tokens: int) -> dict[str, Any]:
+        counts, targets = self._counts, int(self._targets.sum())
+        if not (counts["rows_with_masks"] and targets):
+            return {}
+        as_mask, kept = counts["mask_tokens"] / targets, counts["kept_tokens"] / targets
+        return {
+            "masked_tokens": targets,
+            "masked_share": targets / real_tokens,
+            "masked_as_mask_share": as_mask,
+            "masked_kept_share": kept,
+            "masked_random_share": 1 - as_mask - kept,
+            "masks_per_example": targets / counts["examples"],
+            "full_masks_share": counts["full_rows"] / counts["examples"],
+        }
+
+    def _target_statistics(self, vocabulary: tokenizer.Tokenizer) -> dict[str, Any]:
+        targets = int(self._targets.sum())
+        if not targets:
+            return {}
+        entropy, share = masking.unigram_baseline(self._targets)
+        frequent = np.argsort(-self._targets, kind="stable")[:FREQUENT_SHOWN]
+        used, specials = int(np.count_nonzero(self._targets)), len(self._special_ids)
+        return {
+            "unigram_tokens": targets,
+            "unigram_entropy": entropy,
+            "most_frequent_token_share": share,
+            "most_frequent_token": vocabulary.token(int(frequent[0])),
+            "most_frequent_tokens": [
+                [vocabulary.token(int(token_id)), int(self._targets[token_id]) / targets]
+                for token_id in frequent
+                if self._targets[token_id]
+            ],
+            "vocabulary_used_share": used / (len(self._targets) - specials),
+        }
+
+
+_EXAMPLE_COUNTS = (
+    "examples",
+    "unknown_tokens",
+    "pairs",
+    "labelled_pairs",
+    "first_tokens",
+    "second_tokens",
+    "rows_with_masks",
+    "full_rows",
+    "mask_tokens",
+    "kept_tokens",
+)
+# Of a merged tally the largest of both, not the sum.
+_LARGEST = ("longest_document", "longest_sentence", "most_sentences")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, distinct.Distinct):
+        return value.to_json()
+    if isinstance(value, np.ndarray):
+        return np.trim_zeros(value, "b").tolist()
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _like(empty: Any, value: Any) -> Any:
+    if isinstance(empty, distinct.Distinct):
+        return distinct.Distinct.from_json(value)
+    if isinstance(empty, np.ndarray):
+        return np.pad(np.array(value, np.int64), (0, len(empty) - len(value)))
+    return value

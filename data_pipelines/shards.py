@@ -1,0 +1,273 @@
+"""From a tokenized corpus to files of records: pairs of every block, dealt to shards, written.
+
+Two steps, each a function of the corpus on disk, the options and one index, so that any process may
+do any of them and a file that exists need not be made again. `pair_block` draws the examples of a
+block and shuffles them; `write` takes each block's share for one shard, shuffles once more, and
+makes rows, masks and records. Both leave their counts in a JSON file beside their output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax.data import masking, records, tokenizer
+from data_pipelines import blocks, examples, pairing, store
+from data_pipelines.reports import statistics
+
+# Small enough for a processor's cache; part of the random stream of the masks.
+ROWS_PER_BATCH = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How examples are made."""
+
+    vocabulary: blocks.Vocabulary
+    pairs: pairing.PairOptions
+    masking: masking.MaskingOptions | None
+
+    def new_tally(self) -> statistics.ExampleTally:
+        """Returns a tally that has counted nothing."""
+        return statistics.ExampleTally(
+            self.vocabulary.load(),
+            max_seq_length=self.pairs.max_seq_length,
+            pair_objective=self.pairs.pair_objective,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Job(Recipe):
+    """What every step needs to know: how examples are made, and where things are.
+
+    `block_documents` are the numbers of the blocks' first documents and, last, of all documents.
+    """
+
+    scratch: str
+    directory: str
+    block_documents: tuple[int, ...]
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.block_documents) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class PairCounts:
+    """How many examples a block gave, how many of them random, forced to be, and left out."""
+
+    examples: int
+    random: int
+    forced_random: int
+    dropped: int
+
+    @classmethod
+    def of(cls, drafts: pairing.Drafts) -> PairCounts:
+        """Returns the counts of one block."""
+        random = int(drafts.spans["label"].sum())
+        return cls(len(drafts.spans), random, drafts.forced_random, drafts.dropped)
+
+    def __add__(self, other: PairCounts) -> PairCounts:
+        sums = (a + b for a, b in zip(*map(dataclasses.astuple, (self, other)), strict=True))
+        return PairCounts(*sums)
+
+    def statistics(self) -> dict[str, Any]:
+        """Returns what the finished rows no longer tell."""
+        return {
+            "forced_random_share": self.forced_random / self.examples,
+            "dropped_pair_share": self.dropped / (self.examples + self.dropped),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenShard:
+    """A shard's manifest entry, and what was counted in it."""
+
+    shard: records.Shard
+    tally: statistics.ExampleTally
+
+
+def pair_block(index: int, job: Job) -> PairCounts:
+    """Writes the shuffled examples of a block, unless they are there, and returns their counts."""
+    path = _pairs_path(job, index)
+    counts_path = path.with_suffix(".json")
+    if counts_path.exists():
+        return PairCounts(**json.loads(counts_path.read_text()))
+    corpus = _corpus(job)
+    first, last = job.block_documents[index : index + 2]
+    block, first_token = store.block_of(corpus, first, last)
+    drafts = pairing.draft(
+        block,
+        job.pairs,
+        index=index,
+        first_document=first,
+        num_documents=corpus.num_documents,
+    )
+    segments = pairing.random_segments(corpus, drafts.requests)
+    spans = finished(drafts, *segments, job.pairs, index=index, first_token=first_token)
+    with path.open("wb") as file:
+        np.save(file, spans)
+    counts = PairCounts.of(drafts)
+    _write_json(counts_path, dataclasses.asdict(counts))
+    return counts
+
+
+def finished(
+    drafts: pairing.Drafts,
+    begin_b: np.ndarray,
+    length_b: np.ndarray,
+    pairs: pairing.PairOptions,
+    *,
+    index: int,
+    first_token: int,
+) -> examples.Spans:
+    """Returns the shuffled examples of block `index`, cut to length.
+
+    `begin_b` and `length_b` are the segments that the drafts request, in tokens of the whole
+    corpus, in which the block begins at `first_token`; so are the positions returned.
+    """
+    spans = pairing.completed(drafts, begin_b, length_b, first_token=first_token)
+    spans = examples.cut_to(spans, pairs.budget, pairs.generator("cuts", index))
+    return spans[pairs.generator("block order", index).permutation(len(spans))]
+
+
+def shares(counts: np.ndarray, shard: int, num_shards: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns begin and end of one shard's examples in every block.
+
+    The examples of all blocks, one block after the other, are dealt to the shards in turn, so that
+    shards differ by one example at most. A block is shuffled, hence a shard may take its number of
+    examples as one piece, which is quicker to read.
+    """
+    return share(np.cumsum(counts) - counts, counts, shard, num_shards)
+
+
+def share(
+    before: int | np.ndarray, count: int | np.ndarray, shard: int | np.ndarray, num_shards: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns begin and end of a shard's examples in a block that `before` others come before."""
+    first = np.asarray(before) % num_shards
+    each, extra = np.divmod(count, num_shards)
+    # The shards `first`, `first` + 1, ... of a block get one more, `extra` of them, in a circle.
+    extra_before = np.clip(shard - first, 0, extra) + np.clip(
+        np.minimum(shard, first + extra - num_shards), 0, None
+    )
+    gets_extra = (shard - first) % num_shards < extra
+    begin = shard * each + extra_before
+    return begin, begin + each + gets_extra
+
+
+def feature_batches(
+    job: Job, shard: int, num_shards: int, counts: np.ndarray
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the finished features of one shard, batch by batch, in their final order."""
+    spans = _shard_spans(job, shard, num_shards, counts)
+    spans = spans[order(job.pairs, shard, len(spans))]
+    return row_batches(job, shard, _corpus(job).tokens, spans)
+
+
+def order(pairs: pairing.PairOptions, shard: int, size: int) -> np.ndarray:
+    """Returns the order in which a shard has its examples; before, they are in that of blocks."""
+    return pairs.generator("shard order", shard).permutation(size)
+
+
+def row_batches(
+    recipe: Recipe, shard: int, tokens: np.ndarray, spans: examples.Spans
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the features of one shard's examples, which are `spans` of `tokens` in final order."""
+    vocabulary = recipe.vocabulary.load()
+    mask_rng = recipe.pairs.generator("masks", shard)
+    for start in range(0, len(spans), ROWS_PER_BATCH):
+        part = spans[start : start + ROWS_PER_BATCH]
+        batch = examples.rows(
+            tokens,
+            part,
+            max_seq_length=recipe.pairs.max_seq_length,
+            cls_id=vocabulary.cls_id,
+            sep_id=vocabulary.sep_id,
+            pad_id=vocabulary.pad_id,
+        )
+        if recipe.pairs.pair_objective != "none":
+            batch[records.PAIR_FEATURE] = part["label"][:, None].astype(np.int32)
+        yield masked(batch, recipe.masking, vocabulary, mask_rng)
+
+
+def masked(
+    batch: dict[str, np.ndarray],
+    options: masking.MaskingOptions | None,
+    vocabulary: tokenizer.Tokenizer,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Returns the batch with stored masks, or as it is without `options`."""
+    if options is None:
+        return batch
+    return batch | masking.mask_tokens(
+        batch["input_ids"],
+        batch["input_mask"],
+        options=options,
+        vocab_size=vocabulary.vocab_size,
+        mask_id=vocabulary.mask_id,
+        special_ids=vocabulary.special_ids,
+        continues_word=vocabulary.continues_word,
+        rng=rng,
+    )
+
+
+def write(index: int, job: Job, num_shards: int, counts: np.ndarray) -> WrittenShard:
+    """Writes one shard, unless it is there, and returns its manifest entry and its counts."""
+    path = epath.Path(job.directory) / records.shard_name(index, num_shards)
+    notes = pathlib.Path(job.scratch) / f"{path.name}.json"
+    tally = job.new_tally()
+    if notes.exists() and path.exists():
+        found = json.loads(notes.read_text())
+        shard = records.Shard(**found["shard"])
+        if path.stat().length == shard.bytes:
+            tally.add_json(found["tally"])
+            return WrittenShard(shard, tally)
+    shard = write_batches(path, feature_batches(job, index, num_shards, counts), tally)
+    _write_json(notes, {"shard": dataclasses.asdict(shard), "tally": tally.to_json()})
+    return WrittenShard(shard, tally)
+
+
+def write_batches(
+    path: epath.Path,
+    batches: Iterable[Mapping[str, np.ndarray]],
+    tally: statistics.ExampleTally,
+) -> records.Shard:
+    """Writes a record file of the rows of all batches and counts them."""
+
+    def serialized() -> Iterator[bytes]:
+        for batch in batches:
+            tally.add(batch)
+            yield from records.encode_batch(batch)
+
+    return records.write_shard(path, serialized())
+
+
+def _shard_spans(job: Job, shard: int, num_shards: int, counts: np.ndarray) -> examples.Spans:
+    begin, end = shares(counts, shard, num_shards)
+    parts = [
+        np.array(np.load(_pairs_path(job, block), mmap_mode="r")[begin[block] : end[block]])
+        for block in np.flatnonzero(end > begin).tolist()
+    ]
+    return np.concatenate(parts)
+
+
+def _pairs_path(job: Job, block: int) -> pathlib.Path:
+    return pathlib.Path(job.scratch) / f"pairs-{block:06d}.npy"
+
+
+def _corpus(job: Job) -> examples.Corpus:
+    # Never kept: a map would outlive the files of a build that is started anew.
+    return store.open_corpus(pathlib.Path(job.scratch), job.vocabulary.token_dtype)
+
+
+def _write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(content))
+    draft.replace(path)

@@ -1,0 +1,95 @@
+"""What tensorflow-datasets must find beside the shards to open a record directory as a dataset.
+
+After `write`, `tfds.builder_from_directory(DIR).as_dataset(split="train")` gives the records, in
+any project and wherever the directory has been moved to. `as_data_source` does not: tensorflow-
+datasets has no random access to TFRecord files.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax.data import records
+
+SPLIT = "train"
+
+
+def write(directory: epath.PathLike, manifest: records.Manifest) -> None:
+    """Writes dataset_info.json and features.json; the same bytes for the same manifest.
+
+    The features are those stored: int64 tokens [max_seq_length], and where the records have them
+    masks [max_predictions_per_seq] and the label, a scalar.
+
+    Raises:
+      ValueError: if the shards' names are not those that tensorflow-datasets looks for.
+    """
+    _check_names(manifest)
+    records.import_tensorflow()  # before tensorflow-datasets does, to keep it off accelerators
+    import tensorflow_datasets as tfds
+
+    template = tfds.core.ShardedFileTemplate(
+        data_dir=epath.Path(directory),
+        dataset_name=records.DATASET_NAME,
+        split=SPLIT,
+        filetype_suffix="tfrecord",
+    )
+    split = tfds.core.SplitInfo(
+        name=SPLIT,
+        shard_lengths=[shard.examples for shard in manifest.shards],
+        num_bytes=sum(shard.bytes for shard in manifest.shards),
+        filename_template=template,
+    )
+    tfds.folder_dataset.write_metadata(
+        data_dir=directory,
+        features=_features(manifest),
+        split_infos=[split],
+        version=f"{manifest.format_version}.0.0",
+        description=_description(manifest),
+        # The check reads an example through a builder: seconds, and the tests have done it.
+        check_data=False,
+    )
+
+
+def _check_names(manifest: records.Manifest) -> None:
+    count = len(manifest.shards)
+    for index, shard in enumerate(manifest.shards):
+        wanted = records.shard_name(index, count)
+        if shard.file != wanted:
+            raise ValueError(
+                f"shard {index} is named {shard.file}; tensorflow-datasets needs {wanted}: rename "
+                "the shards in the directory and in its manifest"
+            )
+
+
+def _features(manifest: records.Manifest) -> Any:
+    import tensorflow_datasets as tfds
+
+    def numbers(length: int, dtype: type[np.generic]) -> Any:
+        return tfds.features.Tensor(shape=(length,), dtype=dtype)
+
+    features = {name: numbers(manifest.max_seq_length, np.int64) for name in records.TOKEN_FEATURES}
+    if manifest.has_static_masks:
+        for name in records.MASK_FEATURES:
+            dtype = np.float32 if name == "masked_lm_weights" else np.int64
+            features[name] = numbers(manifest.max_predictions_per_seq, dtype)
+    if manifest.pair_objective != "none":
+        features[records.PAIR_FEATURE] = tfds.features.Scalar(np.int64)
+    return tfds.features.FeaturesDict(features)
+
+
+def _description(manifest: records.Manifest) -> str:
+    described = manifest.tokenizer
+    masks = (
+        f"{manifest.masked_lm_prob:.0%} masked, at most {manifest.max_predictions_per_seq}"
+        if manifest.has_static_masks
+        else "masks left to training"
+    )
+    return (
+        f"BERT pretraining examples of {manifest.max_seq_length} tokens, {masks}; pair objective "
+        f"{manifest.pair_objective}. Tokenizer: {described['kind']}, {described['vocab_size']} "
+        f"entries, sha256 {described['sha256']}. Made with bertjax; everything else is in "
+        f"{records.MANIFEST_FILE}."
+    )

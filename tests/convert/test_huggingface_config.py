@@ -1,0 +1,121 @@
+"""config.json: one to one with EncoderConfig, and what is not supported is named."""
+
+import json
+import logging
+
+import pytest
+
+from bertjax import models
+from bertjax.convert import huggingface_config
+
+# What transformers 4 and 5 write for BERT, and what the first released configs had.
+FIELDS = {
+    "architectures": ["BertForPreTraining"], "attention_probs_dropout_prob": 0.2,
+    "classifier_dropout": None, "dtype": "float32", "hidden_act": "relu",
+    "hidden_dropout_prob": 0.3, "hidden_size": 24, "initializer_range": 0.05,
+    "intermediate_size": 48, "is_decoder": False, "layer_norm_eps": 1e-6,
+    "max_position_embeddings": 40, "model_type": "bert", "num_attention_heads": 3,
+    "num_hidden_layers": 5, "pad_token_id": 0, "pooler_fc_size": 768, "pruned_heads": {},
+    "position_embedding_type": "absolute", "tie_word_embeddings": True,
+    "transformers_version": "5.23.0", "type_vocab_size": 4, "use_cache": True, "vocab_size": 99,
+}  # fmt: skip
+
+
+def parse(**fields):
+    return huggingface_config.parse(FIELDS | fields, source="config.json")
+
+
+@pytest.fixture
+def warnings(caplog):
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        yield caplog
+
+
+def test_fields_map_one_to_one(warnings):
+    assert parse().encoder == models.EncoderConfig(
+        vocab_size=99, hidden_size=24, num_hidden_layers=5, num_attention_heads=3,
+        intermediate_size=48, hidden_act="relu", hidden_dropout_prob=0.3,
+        attention_probs_dropout_prob=0.2, max_position_embeddings=40, type_vocab_size=4,
+        initializer_range=0.05, layer_norm_eps=1e-6,
+    )  # fmt: skip
+    assert parse().head == "pretraining"
+    assert not warnings.records
+
+
+@pytest.mark.parametrize("head", huggingface_config.ARCHITECTURES)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
+def test_what_is_written_is_read_back(head, activation):
+    config = models.EncoderConfig(hidden_act=activation, hidden_size=24, num_attention_heads=3)
+    labels = {0: "no", 1: "yes"}
+    fields = huggingface_config.to_json(config, head=head, labels=labels)
+    read = huggingface_config.parse(json.loads(json.dumps(fields)), source="config.json")
+    assert (read.encoder, read.head, read.labels) == (config, head, labels)
+
+
+def test_fields_that_are_not_there_have_the_defaults_of_bert():
+    assert huggingface_config.parse({}, source="").encoder == models.EncoderConfig()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("gelu", "gelu"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")],
+)
+def test_each_gelu_is_the_one_that_is_meant(theirs, ours):
+    assert parse(hidden_act=theirs).encoder.hidden_act == ours
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("position_embedding_type", "relative_key"),
+        ("hidden_act", "swish"),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+        ("model_type", "roberta"),
+        ("tie_word_embeddings", False),
+        ("pruned_heads", {"0": [1]}),
+        ("quantization_config", {"bits": 4}),
+        ("hidden_size", "24"),
+        ("hidden_size", 25),
+        ("num_hidden_layers", True),
+        ("layer_norm_eps", None),
+        ("id2label", {"1": "yes"}),
+        ("architectures", "BertModel"),
+    ],
+)
+def test_an_unsupported_value_is_named(field, value):
+    with pytest.raises(ValueError, match=rf"^config\.json .*{field}"):
+        parse(**{field: value})
+
+
+def test_all_unsupported_values_are_told_at_once():
+    with pytest.raises(ValueError, match=r"position_embedding_type is 'x'.*hidden_act is 'y'.*12"):
+        parse(position_embedding_type="x", hidden_act="y", hidden_size=12, num_attention_heads=5)
+
+
+def test_an_unknown_field_is_warned_of(warnings):
+    parse(rotary_base=10000)
+    assert [r.getMessage() for r in warnings.records if "rotary_base = 10000" in r.getMessage()]
+
+
+def test_a_classifier_dropout_of_its_own_is_warned_of(warnings):
+    parse(classifier_dropout=0.4)
+    assert "classifier_dropout 0.4" in warnings.text
+
+
+def test_labels_are_in_the_order_of_their_numbers():
+    labels = {str(number): f"L{number}" for number in reversed(range(11))}
+    assert list(parse(id2label=labels).labels) == list(range(11))
+    assert parse(num_labels=2).labels == {0: "LABEL_0", 1: "LABEL_1"}
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "holds a list")])
+def test_a_file_that_is_no_config_is_an_error(tmp_path, text, message):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        huggingface_config.read(tmp_path)
+
+
+def test_a_missing_config_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"config\.json does not exist"):
+        huggingface_config.read(tmp_path)

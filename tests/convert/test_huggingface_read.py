@@ -1,0 +1,287 @@
+"""Hugging Face directories: every form that is in use is read, and what is broken is named."""
+
+import json
+import pathlib
+import shutil
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bertjax.convert import huggingface_read
+from bertjax.data import tokenizer
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "C"]
+TABLE = "bert.embeddings.word_embeddings.weight"
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A copy of the golden pretraining model that a test may change."""
+    return pathlib.Path(shutil.copytree(GOLDEN / "pretraining", tmp_path / "model"))
+
+
+def load(directory):
+    return safetensors.numpy.load_file(directory / "model.safetensors")
+
+
+def save(directory, weights, name="model.safetensors"):
+    safetensors.numpy.save_file(weights, directory / name)
+
+
+def set_config(directory, **fields):
+    path = directory / "config.json"
+    config = json.loads(path.read_text()) | fields
+    path.write_text(json.dumps(config))
+
+
+def assert_same(left, right):
+    assert left.params.keys() == right.params.keys()
+    for path, array in left.params.items():
+        np.testing.assert_array_equal(array, right.params[path], err_msg=path)
+
+
+def test_a_directory_and_its_file_are_the_same_model(directory):
+    read = huggingface_read.read(directory)
+    assert read.head == "pretraining"
+    assert read.vocabulary is None
+    assert {array.dtype for array in read.params.values()} == {np.dtype(np.float32)}
+    assert_same(read, huggingface_read.read(directory / "model.safetensors"))
+
+
+def gamma(name):
+    name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+    return name.replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+def test_older_names_and_needless_ones_are_understood(directory):
+    wanted = huggingface_read.read(directory)
+    weights = {gamma(name): array for name, array in load(directory).items()}
+    weights |= {
+        "bert.embeddings.position_ids": np.arange(14)[None],
+        "cls.predictions.decoder.weight": weights[TABLE],
+        "cls.predictions.decoder.bias": weights["cls.predictions.bias"],
+    }
+    save(directory, weights)
+    read = huggingface_read.read(directory)
+    assert_same(read, wanted)
+    assert read.unused == ()
+
+
+def test_a_model_without_prefix_and_heads_is_read(directory):
+    wanted = huggingface_read.read(directory, head="none")
+    weights = load(directory)
+    bare = {n.removeprefix("bert."): a for n, a in weights.items() if not n.startswith("cls.")}
+    save(directory, bare)
+    set_config(directory, architectures=["BertModel"])
+    read = huggingface_read.read(directory)
+    assert (read.head, read.unused) == ("none", ())
+    assert_same(read, wanted)
+
+
+def test_a_tied_copy_alone_stands_for_its_original(directory):
+    wanted = huggingface_read.read(directory)
+    weights = load(directory)
+    weights["cls.predictions.decoder.weight"] = weights.pop(TABLE)
+    save(directory, weights)
+    assert_same(huggingface_read.read(directory), wanted)
+
+
+def test_untied_copies_are_an_error(directory):
+    weights = load(directory)
+    weights["cls.predictions.decoder.weight"] = weights[TABLE] + 1
+    weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"] + 1
+    save(directory, weights)
+    with pytest.raises(
+        ValueError, match=rf"decoder\.weight is not equal to {TABLE}.*decoder\.bias"
+    ):
+        huggingface_read.read(directory)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_becomes_float32(directory, dtype):
+    weights = {name: array.astype(dtype) for name, array in load(directory).items()}
+    save(directory, weights)
+    read = huggingface_read.read_weights(directory / "model.safetensors")
+    assert {array.dtype for array in read.values()} == {np.dtype(np.float32)}
+    table = huggingface_read.read(directory).params["encoder.embeddings.word.embedding"]
+    assert table.dtype == np.float32
+    np.testing.assert_array_equal(table, weights[TABLE].astype(np.float32))
+
+
+def test_what_another_head_needs_is_told_as_unused(directory):
+    set_config(directory, architectures=["BertForSequenceClassification"], id2label={"0": "x"})
+    weights = load(directory)
+    weights |= {
+        "classifier.weight": np.ones((1, 16), np.float32),
+        "classifier.bias": np.ones(1, np.float32),
+    }
+    save(directory, weights)
+    read = huggingface_read.read(directory)
+    assert read.head == "sequence_classification"
+    assert read.labels == {0: "x"}
+    assert set(read.unused) == {name for name in weights if name.startswith("cls.")}
+    assert not any(path.startswith(("mlm_head", "nsp_head")) for path in read.params)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "head"),
+    [("BertForPreTraining", "pretraining"), ("BertForMaskedLM", "pretraining"),
+     ("BertModel", "pretraining"), ("MyBert", "pretraining"), (None, "pretraining")],
+)  # fmt: skip
+def test_the_released_weights_keep_both_heads_whatever_their_config_says(
+    directory, architecture, head
+):
+    set_config(directory, architectures=architecture and [architecture])
+    assert huggingface_read.read(directory).head == head
+
+
+def test_all_faults_of_the_parameters_are_told_at_once(directory):
+    weights = load(directory)
+    weights[TABLE] = weights[TABLE][:, :-1].copy()
+    weights["bert.adapter.weight"] = np.zeros(2, np.float32)
+    del weights["cls.seq_relationship.bias"]
+    save(directory, weights)
+    with pytest.raises(ValueError, match="do not fit") as caught:
+        huggingface_read.read(directory)
+    message = str(caught.value)
+    assert message.startswith(str(directory / "model.safetensors"))
+    assert f"{TABLE} has the shape [60, 15]; the config asks for [60, 16]" in message
+    assert "bert.adapter.weight [2] is no parameter" in message
+    assert "cls.seq_relationship.bias (nsp_head.dense.bias) is missing" in message
+
+
+def shards(directory):
+    """Splits the weights in two, with an index; returns the weights of both."""
+    weights = load(directory)
+    (directory / "model.safetensors").unlink()
+    names = sorted(weights)
+    parts = {"one.safetensors": names[::2], "two.safetensors": names[1::2]}
+    for file, held in parts.items():
+        save(directory, {name: weights[name] for name in held}, file)
+    places = {name: file for file, held in parts.items() for name in held}
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return index, places
+
+
+def test_shards_are_joined(directory):
+    wanted = huggingface_read.read(directory)
+    index, _ = shards(directory)
+    assert_same(huggingface_read.read(directory), wanted)
+    assert_same(huggingface_read.read(index), wanted)
+
+
+def test_a_missing_shard_is_named(directory):
+    shards(directory)
+    (directory / "two.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"names two\.safetensors"):
+        huggingface_read.read(directory)
+
+
+def test_an_index_that_does_not_fit_its_shards_is_an_error(directory):
+    index, places = shards(directory)
+    del places["bert.pooler.dense.bias"]
+    places[TABLE] = "one.safetensors" if places[TABLE] == "two.safetensors" else "two.safetensors"
+    index.write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(ValueError, match="does not fit its shards") as caught:
+        huggingface_read.read(directory)
+    assert f"{TABLE} is not in " in str(caught.value)
+    assert "bert.pooler.dense.bias of " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "no index"), ("[]", "no index"), ('{"weight_map": []}', "no index"),
+     ('{"weight_map": {"a": 1}}', "no index"),
+     ('{"weight_map": {"a": "../../x.safetensors"}}', "outside its directory")],
+)  # fmt: skip
+def test_a_broken_index_is_an_error(directory, text, message):
+    index, _ = shards(directory)
+    index.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        huggingface_read.read(directory)
+
+
+def lying_header(length):
+    header = json.dumps({TABLE: {"dtype": "F32", "shape": [60, 16], "data_offsets": [0, length]}})
+    return struct.pack("<Q", len(header)) + header.encode() + bytes(3840)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda whole: b"",
+        lambda whole: whole[:5],
+        lambda whole: whole[:300],
+        lambda whole: whole[:-4],
+        lambda whole: whole + bytes(4),
+        lambda whole: struct.pack("<Q", 2**60) + whole[8:],
+        lambda whole: whole[:8] + b"[" + whole[9:],
+        lambda whole: lying_header(3836),
+        lambda whole: lying_header(2**40),
+    ],
+)
+def test_a_truncated_or_lying_safetensors_file_is_an_error(directory, make):
+    path = directory / "model.safetensors"
+    path.write_bytes(make(path.read_bytes()))
+    with pytest.raises(ValueError, match=rf"^{path} is not a whole safetensors file"):
+        huggingface_read.read(directory)
+
+
+def test_a_git_lfs_pointer_is_told_as_such(directory):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (directory / "model.safetensors").write_text(pointer)
+    with pytest.raises(ValueError, match="git lfs pull"):
+        huggingface_read.read(directory)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_directory_without_config_or_weights_is_an_error(directory, file):
+    (directory / file).unlink()
+    with pytest.raises(FileNotFoundError, match=file):
+        huggingface_read.read(directory)
+
+
+def test_an_unknown_head_is_an_error(directory):
+    with pytest.raises(ValueError, match=r"head is 'mlm'; known are pretraining"):
+        huggingface_read.read(directory, head="mlm")
+
+
+def tokenizer_json(**normalizer):
+    return {
+        "added_tokens": [{"id": n, "content": token} for n, token in enumerate(VOCABULARY[:5])],
+        "normalizer": {"type": "BertNormalizer", "clean_text": True} | normalizer,
+        "model": {"type": "WordPiece", "continuing_subword_prefix": "##",
+                  "vocab": {token: n for n, token in enumerate(VOCABULARY)}},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path, lowercase):
+    wanted = tokenizer.WordPieceTokenizer(VOCABULARY, lowercase=lowercase).describe()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json(lowercase=lowercase)))
+    read = huggingface_read.read_vocabulary(tmp_path)
+    assert read is not None
+    assert read.describe() == wanted
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+    assert huggingface_read.read_vocabulary(tmp_path).describe() == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"normalizer": {"type": "NFC"}}, r"normalizer\.type is 'NFC'"),
+        ({"model": {"type": "BPE", "vocab": {}}}, r"model\.type is 'BPE'"),
+        ({"model": {"vocab": {"[PAD]": 1}}, "added_tokens": []}, "the ids"),
+        ({"model": 3}, "is not a tokenizer of `tokenizers`"),
+    ],
+)
+def test_a_tokenizer_of_another_kind_is_an_error(tmp_path, fields, message):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json() | fields))
+    with pytest.raises(ValueError, match=message):
+        huggingface_read.read_vocabulary(tmp_path)

@@ -1,0 +1,68 @@
+"""Claims about the program `python -m bertjax.convert`."""
+
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.convert import __main__ as program
+from bertjax.convert import formats
+from tests.convert import weights
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "bertjax.convert", *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_from_one_format_through_the_others_and_back(tmp_path):
+    made = weights.make()
+    formats.write(made, tmp_path / "0", format="huggingface")
+    for number, format in enumerate(("tf1", "bertjax", "huggingface")):
+        program.convert(tmp_path / str(number), tmp_path / str(number + 1), format=format)
+    weights.assert_equal(formats.read(tmp_path / "3"), made)
+    assert (tmp_path / "0" / "model.safetensors").read_bytes() == (
+        tmp_path / "3" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_the_program_converts_and_ends_in_one_line_of_error(tmp_path):
+    formats.write(weights.make(), tmp_path / "hf", format="huggingface")
+    done = run(f"--from={tmp_path / 'hf'}", f"--to={tmp_path / 'run'}", "--format=bertjax")
+    assert done.returncode == 0, done.stderr
+    weights.assert_equal(formats.read(tmp_path / "run"), weights.make())
+    failed = run(f"--from={tmp_path / 'nothing'}", f"--to={tmp_path / 'x'}")
+    assert failed.returncode == 1
+    assert failed.stderr == f"bertjax: {tmp_path / 'nothing'} does not exist\n"
+
+
+@pytest.mark.parametrize("target", ["hf", "."])
+def test_the_source_is_never_replaced(tmp_path, target):
+    formats.write(weights.make(), tmp_path / "hf", format="huggingface")
+    with pytest.raises(ValueError, match="the source"):
+        program.convert(tmp_path / "hf", tmp_path / target, overwrite=True)
+
+
+def test_a_license_that_no_file_would_hold_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="--license"):
+        program.convert(tmp_path, tmp_path / "out", format="bertjax", license="mit")
+
+
+def test_what_is_left_behind_is_named(tmp_path, caplog):
+    made = weights.make("sequence_classification")
+    formats.write(made, tmp_path / "hf", format="huggingface")
+    config = tmp_path / "hf" / "config.json"
+    config.write_text(config.read_text().replace("BertForSequence", "BertForToken"))
+    with caplog.at_level(logging.WARNING):
+        program.convert(tmp_path / "hf", tmp_path / "run", format="bertjax")
+    assert "bert.pooler.dense.weight" in caplog.text

@@ -1,0 +1,139 @@
+"""Names: both tables are complete and one to one, and every fault is told, all at once."""
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import nnx
+
+from bertjax import models, state
+from bertjax.convert import names, pretrained
+from bertjax.tasks import pretraining
+
+TABLES = {"huggingface": names.HUGGINGFACE, "tf1": names.TF1}
+
+
+def make_params(config, labels=3):
+    rng = np.random.default_rng(0)
+    shapes = names.shapes(config, labels=labels)
+    return {path: rng.normal(size=shape).astype(np.float32) for path, shape in shapes.items()}
+
+
+@pytest.fixture
+def theirs(tiny):
+    return names.to_theirs(make_params(tiny), names.HUGGINGFACE)
+
+
+def to_ours(theirs, config):
+    shapes = names.shapes(config, labels=3)
+    return names.to_ours(theirs, names.HUGGINGFACE, shapes=shapes, required=shapes)
+
+
+def test_the_shapes_are_those_of_the_modules(tiny):
+    kinds = (
+        lambda: pretraining.PretrainingModel(tiny, pair_loss="nsp", rngs=nnx.Rngs(0)),
+        lambda: models.SequenceClassifier(tiny, num_labels=3, rngs=nnx.Rngs(0)),
+        lambda: models.SpanClassifier(tiny, rngs=nnx.Rngs(0)),
+    )
+    made = {}
+    for make in kinds:
+        params = jax.eval_shape(lambda make=make: state.split(make())[1])
+        made |= {path: array.shape for path, array in pretrained.flat(params).items()}
+    assert names.shapes(tiny, labels=3) == made
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_table_has_every_parameter_once_on_both_sides(table):
+    assert sorted(entry.ours for entry in table) == sorted(names.SHAPES)
+    assert len({entry.theirs for entry in table}) == len(table)
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_there_and_back_is_the_identity_bit_for_bit(tiny, table):
+    params = make_params(tiny)
+    back = names.to_ours(names.to_theirs(params, table), table, shapes=names.shapes(tiny))
+    assert params.keys() == back.keys()
+    for path, array in params.items():
+        assert array.tobytes() == back[path].tobytes()
+        assert back[path].flags.c_contiguous
+
+
+def test_a_torch_kernel_is_transposed(tiny, theirs):
+    assert theirs["bert.encoder.layer.1.output.dense.weight"].shape == (32, 64)
+    ours = to_ours(theirs, tiny)["encoder.layers.1.output.kernel"]
+    np.testing.assert_array_equal(ours.T, theirs["bert.encoder.layer.1.output.dense.weight"])
+
+
+def test_layers_stand_together_in_order(tiny):
+    config = models.EncoderConfig(
+        vocab_size=8, hidden_size=2, num_hidden_layers=11, num_attention_heads=1,
+        intermediate_size=2, max_position_embeddings=4,
+    )  # fmt: skip
+    theirs = list(names.to_theirs(make_params(config), names.HUGGINGFACE))
+    layers = [int(name.split(".")[3]) for name in theirs if ".layer." in name]
+    assert layers == sorted(layers)
+    assert theirs[0] == "bert.embeddings.word_embeddings.weight"
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_narrow_types_become_float32_with_the_same_values(tiny, theirs, dtype):
+    narrow = {name: array.astype(dtype) for name, array in theirs.items()}
+    bias = to_ours(narrow, tiny)["mlm_head.bias"]
+    assert bias.dtype == np.float32
+    np.testing.assert_array_equal(bias, narrow["cls.predictions.bias"].astype(np.float32))
+
+
+def test_all_faults_are_told_at_once(tiny, theirs):
+    theirs["bert.embeddings.words"] = np.zeros((2, 3), np.float32)
+    theirs["bert.pooler.dense.bias"] = np.zeros(31, np.float32)
+    theirs["cls.predictions.bias"] = np.zeros(tiny.vocab_size, np.int64)
+    theirs["bert.encoder.layer.2.output.dense.bias"] = np.zeros(32, np.float32)
+    theirs["bert.encoder.layer.01.output.dense.bias"] = np.zeros(32, np.float32)
+    del theirs["bert.encoder.layer.1.attention.self.key.weight"]
+    with pytest.raises(ValueError, match="do not fit") as caught:
+        to_ours(theirs, tiny)
+    faults = str(caught.value).splitlines()[1:]
+    wanted = (
+        "bert.embeddings.words [2, 3] is no parameter that is known",
+        "bert.pooler.dense.bias has the shape [31]; the config asks for [32]",
+        "cls.predictions.bias holds int64",
+        "bert.encoder.layer.2.output.dense.bias is of a layer that the config does not have",
+        "bert.encoder.layer.01.output.dense.bias [32] is no parameter",
+        "bert.encoder.layer.1.attention.self.key.weight (encoder.layers.1.attention.key.kernel)",
+    )
+    assert len(faults) == len(wanted)
+    for text in wanted:
+        assert sum(text in fault for fault in faults) == 1, text
+
+
+def test_a_wrong_shape_is_told_in_their_layout(tiny, theirs):
+    theirs["bert.encoder.layer.0.intermediate.dense.weight"] = np.zeros((32, 64), np.float32)
+    with pytest.raises(ValueError, match=r"shape \[32, 64\]; the config asks for \[64, 32\]"):
+        to_ours(theirs, tiny)
+
+
+def test_the_same_parameter_twice_is_an_error(tiny, theirs):
+    theirs["pooler.dense.bias"] = theirs["bert.pooler.dense.bias"]
+    with pytest.raises(ValueError, match=r"are the same parameter, pooler\.dense\.bias"):
+        names.to_ours(
+            theirs, names.HUGGINGFACE, spelling=lambda n: n.replace("bert.", "").join(["bert.", ""])
+            if "pooler" in n else n,
+        )  # fmt: skip
+
+
+def test_a_path_without_a_name_there_is_an_error(tiny):
+    params = make_params(tiny) | {"generator.bias": np.zeros(3), "classifier.scale": np.zeros(3)}
+    with pytest.raises(ValueError, match=r"classifier\.scale\n.*generator\.bias"):
+        names.to_theirs(params, names.HUGGINGFACE)
+
+
+def test_ignored_names_are_passed_over_and_no_others():
+    theirs = {"output_bias": np.zeros(2, np.float32), "output_bias/adam_m": np.zeros(2)}
+    assert set(names.to_ours(theirs, names.TF1, ignored=[r".*/adam_[mv]"])) == {"classifier.bias"}
+    with pytest.raises(ValueError, match="output_bias/adam_m"):
+        names.to_ours(theirs, names.TF1, ignored=[r"adam_[mv]"])
+
+
+def test_nested_and_flat_are_inverse(tiny):
+    params = make_params(tiny)
+    assert pretrained.flat(pretrained.nested(params)).keys() == params.keys()

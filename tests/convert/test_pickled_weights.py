@@ -1,0 +1,222 @@
+"""pytorch_model.bin: what torch writes is read, and nothing that is written there is run.
+
+The archives are put together here opcode by opcode, as torch.save writes them; tests/golden holds
+two of torch itself, which test_parity reads.
+"""
+
+import os
+import pickle
+import struct
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bertjax.convert import pickled_weights
+
+MARK, TUPLE, REDUCE, BUILD, PERSISTENT, FALSE = b"(", b"t", b"R", b"b", b"Q", b"\x89"
+
+
+def word(module, name):
+    return f"c{module}\n{name}\n".encode()
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def number(value):
+    return b"J" + struct.pack("<i", value)
+
+
+def tuple_of(*items):
+    return MARK + b"".join(items) + TUPLE
+
+
+def numbers(values):
+    return tuple_of(*map(number, values))
+
+
+def call(function, *arguments):
+    return function + tuple_of(*arguments) + REDUCE
+
+
+def storage(kind="FloatStorage", key="0", count=6):
+    items = (text("storage"), word("torch", kind), text(key), text("cpu"), number(count))
+    return tuple_of(*items) + PERSISTENT
+
+
+def tensor(stored, shape, stride, offset=0):
+    hooks = call(word("collections", "OrderedDict"))
+    rebuild = word("torch._utils", "_rebuild_tensor_v2")
+    return call(rebuild, stored, number(offset), numbers(shape), numbers(stride), FALSE, hooks)
+
+
+def state_dict(**entries):
+    """An OrderedDict with the attribute that torch hangs on it."""
+    items = b"".join(text(name) + value for name, value in entries.items())
+    metadata = b"}" + text("_metadata") + b"}s"
+    return call(word("collections", "OrderedDict")) + MARK + items + b"u" + metadata + BUILD
+
+
+def write(path, pickled, members=None, folder="pytorch_model"):
+    members = {"0": np.arange(6, dtype=np.float32)} if members is None else members
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{folder}/data.pkl", b"\x80\x02" + pickled + b".")
+        archive.writestr(f"{folder}/byteorder", b"little")
+        for key, values in members.items():
+            archive.writestr(f"{folder}/data/{key}", values.tobytes())
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "pytorch_model.bin"
+
+
+def test_tensors_are_read_with_their_shapes_offsets_and_strides(path):
+    stored = storage()
+    write(path, state_dict(
+        rows=tensor(stored, (2, 3), (3, 1)),
+        columns=tensor(stored, (3, 2), (1, 3)),
+        end=tensor(stored, (2,), (1,), offset=4),
+        scalar=tensor(stored, (), ()),
+        empty=tensor(stored, (0, 3), (3, 1)),
+        parameter=call(
+            word("torch._utils", "_rebuild_parameter"), tensor(stored, (2,), (1,)), FALSE, FALSE
+        ),
+    ))  # fmt: skip
+    read = pickled_weights.read(path)
+    np.testing.assert_array_equal(read["rows"], [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(read["columns"], read["rows"].T)
+    np.testing.assert_array_equal(read["end"], [4, 5])
+    np.testing.assert_array_equal(read["parameter"], [0, 1])
+    assert read["scalar"].shape == ()
+    assert read["empty"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("HalfStorage", np.float16), ("BFloat16Storage", ml_dtypes.bfloat16),
+     ("DoubleStorage", np.float64), ("LongStorage", np.int64)],
+)  # fmt: skip
+def test_every_type_is_read_as_it_is(path, kind, dtype):
+    values = np.array([1.5, -2, 3], dtype)
+    write(path, state_dict(a=tensor(storage(kind, "0", 3), (3,), (1,))), {"0": values})
+    read = pickled_weights.read(path)["a"]
+    assert read.dtype == dtype
+    np.testing.assert_array_equal(read, values)
+
+
+class Payload:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.target}",)
+
+
+def attacks(target):
+    code = f"open({str(target)!r}, 'w')"
+    rebuild = word("torch._utils", "_rebuild_tensor_v2")
+    return {
+        "reduce": pickle.dumps({"a": Payload(target)}, protocol=2)[2:-1],
+        "stack_global": pickle.dumps({"a": Payload(target)}, protocol=4)[2:-1],
+        "exec": call(word("builtins", "exec"), text(code)),
+        "inst": MARK + text(code) + b"ibuiltins\nexec\n",
+        "obj": MARK + word("builtins", "exec") + text(code) + b"o",
+        "getattr": call(word("builtins", "getattr"), rebuild, text("__globals__")),
+        "dotted": word("torch._utils", "_rebuild_tensor_v2.__call__"),
+        "torch_load": call(word("torch", "load"), text("x")),
+        "changed_word": rebuild + b"}" + text("__call__") + number(1) + b"s" + BUILD,
+        "changed_slots": rebuild + b"N}" + text("__code__") + number(1) + b"s\x86" + BUILD,
+        "new_object": rebuild + b")\x81",
+        "persistent": text("os.system") + PERSISTENT,
+        "in_a_tensor": call(
+            rebuild, storage(), number(0), numbers((2,)), numbers((1,)), FALSE,
+            call(word("builtins", "exec"), text(code)),
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", attacks(""))
+def test_code_is_refused_and_not_run(path, tmp_path, name):
+    target = tmp_path / "written_by_the_payload"
+    write(path, attacks(target)[name])
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is (refused|damaged)"):
+        pickled_weights.read(path)
+    assert not target.exists()
+
+
+def test_the_payload_would_have_written_its_file(tmp_path):
+    """The test above is worth something: the plain unpickler runs what it holds."""
+    target = tmp_path / "written_by_the_payload"
+    pickle.loads(b"\x80\x02" + attacks(target)["reduce"] + b".")
+    assert target.exists()
+
+
+def test_a_refusal_names_what_was_asked_for(path):
+    write(path, call(word("builtins", "exec"), text("1")))
+    with pytest.raises(ValueError, match=r"nothing in it was run: it asks for builtins\.exec"):
+        pickled_weights.read(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (tensor(storage(), (2, 4), (4, 1)), r"shape \[2, 4\] reaches beyond its 6 stored"),
+        (tensor(storage(), (3,), (1,), offset=4), "reaches beyond"),
+        (tensor(storage(), (2,), (-1,), offset=4), "strides"),
+        (tensor(storage(), (2**20, 2**20), (0, 0)), "reaches beyond"),
+        (tensor(storage(), (2,), (1, 1)), "strides"),
+        (tensor(storage(count=7), (6,), (1,)), "has 24 bytes; 7 numbers of float32 have 28"),
+        (tensor(storage(key="1"), (6,), (1,)), "data/1 is missing"),
+        (tensor(text("0"), (6,), (1,)), "something else than a storage"),
+        (tensor(storage("QInt8Storage"), (6,), (1,)), "asks for torch.QInt8Storage"),
+    ],
+)
+def test_a_tensor_that_lies_about_its_numbers_is_refused(path, entry, message):
+    write(path, state_dict(a=entry))
+    with pytest.raises(ValueError, match=message):
+        pickled_weights.read(path)
+
+
+def test_what_is_no_tensor_is_named(path):
+    write(path, state_dict(a=tensor(storage(), (6,), (1,)), epoch=number(3), model=b"}"))
+    with pytest.raises(ValueError, match=r"'epoch' is a int\n.*'model' is a dict"):
+        pickled_weights.read(path)
+
+
+def test_a_legacy_file_gets_advice(path):
+    path.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2))
+    with pytest.raises(ValueError, match=r"not a zip archive, as torch has written since .* 1\.6"):
+        pickled_weights.read(path)
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.95])
+def test_a_truncated_file_is_an_error(path, keep):
+    write(path, state_dict(a=tensor(storage(), (6,), (1,))))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    with pytest.raises(ValueError, match="cut short"):
+        pickled_weights.read(path)
+
+
+def test_any_altered_byte_is_an_error_or_harmless(path):
+    """Whatever is altered, what is raised is a ValueError; numbers are guarded by their CRC."""
+    write(path, state_dict(a=tensor(storage(), (6,), (1,))))
+    whole = bytearray(path.read_bytes())
+    for place in range(0, len(whole), 3):
+        altered = bytearray(whole)
+        altered[place] ^= 0xFF
+        path.write_bytes(altered)
+        try:
+            read = pickled_weights.read(path)
+        except ValueError:
+            continue
+        np.testing.assert_array_equal(read["a"], np.arange(6))
+
+
+def test_a_missing_file_is_an_error(path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        pickled_weights.read(path)

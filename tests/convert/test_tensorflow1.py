@@ -1,0 +1,400 @@
+"""Claims about reading and writing checkpoints of the released TensorFlow 1 code.
+
+The checkpoints are made here as the released code made its own: variables in a graph, under its
+names, saved by tf.train.Saver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+import pytest
+from etils import epath
+
+from bertjax.convert import names, tensorflow1, tensorflow1_config
+from bertjax.data import records, tokenizer
+from bertjax.models import EncoderConfig
+
+tf = records.import_tensorflow()
+
+HIDDEN, INTERMEDIATE, VOCABULARY, LAYERS = 4, 6, 12, 2
+CONFIG = EncoderConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=HIDDEN,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=2,
+    intermediate_size=INTERMEDIATE,
+    max_position_embeddings=8,
+)
+INDEX, DATA = "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ENTRIES = (*SPECIAL, "the", "court", "##s", "of", "law", "held")
+LAYER_1 = "bert/encoder/layer_1"
+QUERY = f"{LAYER_1}/attention/self/query/kernel"
+
+
+def released_shapes() -> dict[str, tuple[int, ...]]:
+    """The variables of run_pretraining.py, written out by hand."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "bert/embeddings/word_embeddings": (VOCABULARY, HIDDEN),
+        "bert/embeddings/position_embeddings": (8, HIDDEN),
+        "bert/embeddings/token_type_embeddings": (2, HIDDEN),
+        "cls/predictions/output_bias": (VOCABULARY,),
+        "cls/seq_relationship/output_weights": (2, HIDDEN),
+        "cls/seq_relationship/output_bias": (2,),
+    }
+    dense = {"bert/pooler/dense": (HIDDEN, HIDDEN)}
+    dense["cls/predictions/transform/dense"] = (HIDDEN, HIDDEN)
+    norms = ["bert/embeddings/LayerNorm", "cls/predictions/transform/LayerNorm"]
+    for layer in range(LAYERS):
+        scope = f"bert/encoder/layer_{layer}"
+        for name in ("self/query", "self/key", "self/value", "output/dense"):
+            dense[f"{scope}/attention/{name}"] = (HIDDEN, HIDDEN)
+        dense[f"{scope}/intermediate/dense"] = (HIDDEN, INTERMEDIATE)
+        dense[f"{scope}/output/dense"] = (INTERMEDIATE, HIDDEN)
+        norms += [f"{scope}/attention/output/LayerNorm", f"{scope}/output/LayerNorm"]
+    for name, shape in dense.items():
+        shapes |= {f"{name}/kernel": shape, f"{name}/bias": shape[1:]}
+    for name in norms:
+        shapes |= {f"{name}/gamma": (HIDDEN,), f"{name}/beta": (HIDDEN,)}
+    return shapes
+
+
+def released_variables() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = released_shapes()
+    return {name: rng.normal(size=shapes[name]).astype(np.float32) for name in sorted(shapes)}
+
+
+def save(variables: Mapping[str, np.ndarray], prefix: pathlib.Path) -> None:
+    """Saves as the released code did."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        made = [
+            tf.compat.v1.get_variable(name, initializer=value, use_resource=False)
+            for name, value in variables.items()
+        ]
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver(made).save(session, str(prefix), write_state=False)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> pathlib.Path:
+    """A checkpoint as released; tests copy what they change."""
+    directory = tmp_path_factory.mktemp("released") / "model"
+    return released(directory, released_variables())
+
+
+def released(directory: pathlib.Path, variables: Mapping[str, np.ndarray]) -> pathlib.Path:
+    directory.mkdir()
+    save(variables, directory / "bert_model.ckpt")
+    fields = {name: getattr(CONFIG, name) for name in tensorflow1_config.RELEASED_DEFAULTS}
+    write_config(directory, vocab_size=VOCABULARY, **fields)
+    (directory / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
+    return directory
+
+
+def write_config(directory: pathlib.Path, **fields: object) -> None:
+    path = directory / "bert_config.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | fields))
+
+
+def copied(directory: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    target.mkdir(parents=True)
+    for file in directory.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    return target
+
+
+def loaded(prefix: pathlib.Path) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_same(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+    assert got.keys() == wanted.keys()
+    for name in wanted:
+        assert got[name].dtype == wanted[name].dtype, name
+        assert got[name].shape == wanted[name].shape, name
+        assert got[name].tobytes() == wanted[name].tobytes(), name
+
+
+def test_a_released_checkpoint_is_read_whole(saved):
+    model = tensorflow1.read(saved)
+    assert model.config == CONFIG
+    assert model.head == "pretraining"
+    assert model.unused == ()
+    assert len(model.params) == len(released_shapes())
+    assert isinstance(model.vocabulary, tokenizer.WordPieceTokenizer)
+    assert model.vocabulary.vocabulary == ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("bert/embeddings/word_embeddings", "encoder.embeddings.word.embedding"),
+        ("bert/embeddings/position_embeddings", "encoder.embeddings.position.embedding"),
+        ("bert/embeddings/token_type_embeddings", "encoder.embeddings.segment.embedding"),
+        ("bert/embeddings/LayerNorm/gamma", "encoder.embeddings.norm.scale"),
+        ("bert/embeddings/LayerNorm/beta", "encoder.embeddings.norm.bias"),
+        (f"{LAYER_1}/attention/self/query/kernel", "encoder.layers.1.attention.query.kernel"),
+        (f"{LAYER_1}/attention/self/key/kernel", "encoder.layers.1.attention.key.kernel"),
+        (f"{LAYER_1}/attention/self/value/bias", "encoder.layers.1.attention.value.bias"),
+        (f"{LAYER_1}/attention/output/dense/kernel", "encoder.layers.1.attention.output.kernel"),
+        (f"{LAYER_1}/attention/output/LayerNorm/gamma", "encoder.layers.1.attention_norm.scale"),
+        (f"{LAYER_1}/intermediate/dense/kernel", "encoder.layers.1.intermediate.kernel"),
+        (f"{LAYER_1}/output/dense/kernel", "encoder.layers.1.output.kernel"),
+        (f"{LAYER_1}/output/LayerNorm/beta", "encoder.layers.1.output_norm.bias"),
+        ("bert/pooler/dense/kernel", "pooler.dense.kernel"),
+        ("cls/predictions/transform/dense/kernel", "mlm_head.dense.kernel"),
+        ("cls/predictions/transform/LayerNorm/gamma", "mlm_head.norm.scale"),
+        ("cls/predictions/output_bias", "mlm_head.bias"),
+        ("cls/seq_relationship/output_bias", "nsp_head.dense.bias"),
+    ],
+)
+def test_a_variable_is_the_parameter_of_the_same_place(saved, theirs, ours):
+    np.testing.assert_array_equal(
+        tensorflow1.read(saved).params[ours], released_variables()[theirs]
+    )
+
+
+def test_output_weights_are_transposed(saved):
+    # The released code multiplies with transpose_b; its kernels lie as ours do.
+    kernel = tensorflow1.read(saved).params["nsp_head.dense.kernel"]
+    released = released_variables()["cls/seq_relationship/output_weights"]
+    np.testing.assert_array_equal(kernel, released.T)
+
+
+def test_reading_and_writing_is_the_identity(saved, tmp_path):
+    written = tmp_path / "written"
+    tensorflow1.write(tensorflow1.read(saved), written)
+    assert_same(loaded(written / "bert_model.ckpt"), released_variables())
+    old, new = (json.loads((d / "bert_config.json").read_text()) for d in (saved, written))
+    assert new == old
+    assert (written / "vocab.txt").read_bytes() == (saved / "vocab.txt").read_bytes()
+
+
+def test_through_the_names_of_hugging_face_and_back_is_the_identity(saved, tmp_path):
+    model = tensorflow1.read(saved)
+    theirs = names.to_theirs(model.params, names.HUGGINGFACE)
+    back = names.to_ours(theirs, names.HUGGINGFACE, shapes=names.shapes(CONFIG))
+    tensorflow1.write(dataclasses.replace(model, params=back), tmp_path)
+    assert_same(loaded(tmp_path / "bert_model.ckpt"), released_variables())
+
+
+def test_the_released_way_of_restoring_finds_every_variable(saved, tmp_path):
+    tensorflow1.write(tensorflow1.read(saved), tmp_path)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        made = {
+            name: tf.compat.v1.get_variable(name, shape, use_resource=False)
+            for name, shape in released_shapes().items()
+        }
+        tf.compat.v1.train.Saver().restore(session, str(tmp_path / "bert_model.ckpt"))
+        assert_same(session.run(made), released_variables())
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_becomes_float32(tmp_path, kind):
+    halves = {name: value.astype(kind) for name, value in released_variables().items()}
+    model = tensorflow1.read(released(tmp_path / "model", halves))
+    assert {value.dtype.name for value in model.params.values()} == {"float32"}
+    np.testing.assert_array_equal(
+        model.params["pooler.dense.kernel"],
+        halves["bert/pooler/dense/kernel"].astype(np.float32),
+    )
+
+
+def test_what_the_optimizer_kept_is_unused(tmp_path):
+    variables = released_variables()
+    slots: dict[str, np.ndarray] = {
+        f"{name}/{slot}": np.zeros_like(value)
+        for name, value in variables.items()
+        for slot in ("adam_m", "adam_v")
+    }
+    slots["global_step"] = np.asarray(7, np.int64)
+    model = tensorflow1.read(released(tmp_path / "model", variables | slots))
+    assert set(model.unused) == set(slots)
+    assert len(model.params) == len(variables)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "added", "classes", "head"),
+    [
+        ("cls/seq", None, 0, "masked_lm"),
+        ("cls/", None, 0, "none"),
+        ("cls/", "", 3, "sequence_classification"),
+        ("cls/", "cls/squad/", 2, "question_answering"),
+    ],
+)
+def test_the_variables_tell_the_head(tmp_path, dropped, added, classes, head):
+    variables = {
+        name: value for name, value in released_variables().items() if not name.startswith(dropped)
+    }
+    if added is not None:
+        variables[f"{added}output_weights"] = np.ones((classes, HIDDEN), np.float32)
+        variables[f"{added}output_bias"] = np.ones(classes, np.float32)
+    model = tensorflow1.read(released(tmp_path / "model", variables))
+    assert model.head == head
+    assert len(model.params) + len(model.unused) == len(variables)
+    assert all(name.startswith("bert/pooler/") for name in model.unused)
+
+
+def test_arrays_that_must_not_be_written_to_are_saved_all_the_same(tmp_path):
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.float32([1.0])}
+    arrays["b"].flags.writeable = False
+    tensorflow1.write_variables(arrays, epath.Path(tmp_path) / "model.ckpt")
+    assert_same(loaded(tmp_path / "model.ckpt"), arrays)
+
+
+def test_casing_survives(saved, tmp_path):
+    cased = tokenizer.WordPieceTokenizer(ENTRIES, lowercase=False, strip_accents=True)
+    tensorflow1.write(dataclasses.replace(tensorflow1.read(saved), vocabulary=cased), tmp_path)
+    vocabulary = tensorflow1.read(tmp_path).vocabulary
+    assert vocabulary is not None and vocabulary.describe() == cased.describe()
+
+
+def test_a_head_that_the_variables_do_not_tell_survives(saved, tmp_path):
+    model = tensorflow1.read(saved)
+    params = {path: value for path, value in model.params.items() if "_head" not in path}
+    params |= {"classifier.kernel": np.ones((HIDDEN, 1), np.float32)}
+    params |= {"classifier.bias": np.ones(1, np.float32)}
+    changed = dataclasses.replace(model, params=params, head="multiple_choice", labels={0: "right"})
+    tensorflow1.write(changed, tmp_path)
+    read = tensorflow1.read(tmp_path)
+    assert (read.head, read.labels) == ("multiple_choice", {0: "right"})
+    assert read.params.keys() == params.keys()
+
+
+@pytest.mark.parametrize(
+    "given", ["", "bert_model.ckpt", "bert_model.ckpt.index", "bert_model.ckpt.meta"]
+)
+def test_a_directory_a_prefix_and_a_file_of_it_mean_the_same(saved, given):
+    assert tensorflow1.find_checkpoint(saved / given) == saved / "bert_model.ckpt"
+
+
+def test_one_of_several_checkpoints_must_be_named(saved, tmp_path):
+    for step in (100, 200):
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+    with pytest.raises(ValueError, match=r"several.*model.ckpt-100, model.ckpt-200"):
+        tensorflow1.find_checkpoint(tmp_path)
+    found = tensorflow1.find_checkpoint(tmp_path / "model.ckpt-100")
+    assert found.name == "model.ckpt-100"
+
+
+@pytest.mark.parametrize("given", ["", "nowhere", "bert_model.ckpt"])
+def test_no_checkpoint_is_said_in_plain_words(tmp_path, given):
+    with pytest.raises(FileNotFoundError, match=r"uncased_L-12|vocab\.txt"):
+        tensorflow1.find_checkpoint(tmp_path / given)
+
+
+@pytest.mark.parametrize(
+    ("name", "vocabulary", "lowercase"),
+    [
+        ("uncased_L-12_H-768_A-12", ENTRIES, True),
+        ("wwm_cased_L-24_H-1024_A-16", (*ENTRIES, "Court"), False),
+        ("multi_cased_L-12_H-768_A-12", (*ENTRIES, "Court"), False),
+        ("chinese_L-12_H-768_A-12", ENTRIES, True),
+        ("biobert", ENTRIES, True),
+        ("biobert", (*ENTRIES, "Court"), False),
+        ("cased_L-12_H-768_A-12", ENTRIES, False),  # The name goes first.
+    ],
+)
+def test_the_directory_name_tells_the_casing_else_the_vocabulary(name, vocabulary, lowercase):
+    assert tensorflow1.is_lowercase(name, vocabulary)[0] == lowercase
+
+
+def test_a_tokenizer_config_tells_the_casing_first(saved, tmp_path):
+    directory = copied(saved, tmp_path / "uncased_L-2")
+    (directory / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    vocabulary = tensorflow1.read(directory).vocabulary
+    assert vocabulary is not None and vocabulary.describe()["lowercase"] is False
+
+
+def test_without_a_vocabulary_there_are_weights_alone(saved, tmp_path):
+    directory = copied(saved, tmp_path / "model")
+    (directory / "vocab.txt").unlink()
+    assert tensorflow1.read(directory).vocabulary is None
+
+
+def truncate_data(directory: pathlib.Path) -> None:
+    data = directory / DATA
+    data.write_bytes(data.read_bytes()[:-100])
+
+
+def flip_a_bit(directory: pathlib.Path) -> None:
+    data = directory / DATA
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (
+            truncate_data,
+            r"3 of \d+ variables cannot be read .*: copy bert_model.ckpt.data-\* again",
+        ),
+        (flip_a_bit, r"1 of \d+ variables cannot be read .*Checksum"),
+        (lambda d: (d / INDEX).write_bytes(b"no table"), f"{INDEX} cannot be read"),
+        (lambda d: (d / DATA).unlink(), f"not its data, {DATA}"),
+        (lambda d: (d / "bert_config.json").unlink(), "bert_config.json is missing"),
+        (lambda d: (d / "tokenizer_config.json").write_text("{"), "tokenizer_config.json is not"),
+        (lambda d: (d / "vocab.txt").write_text("a\na\n"), "vocab.txt is not a WordPiece"),
+        (lambda d: write_config(d, vocab_size=5), "has 11 entries, .* vocab_size 5"),
+        (lambda d: write_config(d, hidden_size=8), r"query/kernel has the shape \[4, 4\]"),
+        (lambda d: write_config(d, num_hidden_layers=3), "layer_2/output/dense/kernel .*missing"),
+        (lambda d: write_config(d, num_hidden_layers=1), "layer_1/output/dense/kernel"),
+    ],
+)
+def test_a_broken_file_is_named(saved, tmp_path, damage, said):
+    directory = copied(saved, tmp_path / "model")
+    damage(directory)
+    with pytest.raises(ValueError, match=said):
+        tensorflow1.read(directory)
+
+
+def test_all_faults_are_reported_at_once(tmp_path):
+    variables = released_variables()
+    del variables["bert/pooler/dense/bias"]
+    variables["bert/adapter/kernel"] = np.ones((2, 2), np.float32)
+    variables[QUERY] = np.ones((4, 5), np.float32)
+    variables["bert/pooler/dense/kernel"] = np.ones((4, 4), np.int32)
+    directory = released(tmp_path / "model", variables)
+    (directory / "vocab.txt").write_text("a\n")
+    with pytest.raises(ValueError) as caught:
+        tensorflow1.read(directory)
+    for said in (
+        "vocab.txt",
+        "bert/pooler/dense/bias (pooler.dense.bias) is missing",
+        "bert/adapter/kernel",
+        f"{QUERY} has the shape [4, 5]",
+        "bert/pooler/dense/kernel holds int32",
+    ):
+        assert said in str(caught.value)
+
+
+def test_a_checkpoint_of_tensorflow_2_is_told_apart(saved, tmp_path):
+    directory = copied(saved, tmp_path / "model")
+    tf.train.Checkpoint(kernel=tf.Variable([1.0])).write(str(directory / "bert_model.ckpt"))
+    with pytest.raises(ValueError, match="TensorFlow 2 objects"):
+        tensorflow1.read(directory)
+
+
+def test_a_parameter_without_a_released_name_is_an_error(saved, tmp_path):
+    model = tensorflow1.read(saved)
+    params = {**model.params, "sbo_head.kernel": np.ones(3, np.float32)}
+    with pytest.raises(ValueError, match="sbo_head.kernel"):
+        tensorflow1.write(dataclasses.replace(model, params=params), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_written_is_an_os_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="cannot be written"):
+        tensorflow1.write_variables({"a": np.ones(2, np.float32)}, epath.Path(tmp_path) / "file/m")

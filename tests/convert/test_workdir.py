@@ -1,0 +1,40 @@
+"""Claims about workdirs made of weights from elsewhere."""
+
+import numpy as np
+import pytest
+
+from bertjax import encode, evaluate, fill_mask, inference, train
+from bertjax.convert import pretrained, workdir
+from configs import smoke
+from tests import small_records
+from tests.convert import weights
+
+
+@pytest.mark.parametrize("head", list(pretrained.PARTS))
+def test_what_is_written_is_read(tmp_path, head):
+    made = weights.make(head)
+    workdir.write(made, tmp_path / "run")
+    weights.assert_equal(workdir.read(tmp_path / "run"), made)
+
+
+@pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
+def test_a_written_workdir_fills_masks_and_encodes(tmp_path, head):
+    workdir.write(weights.make(head), tmp_path / "run")
+    model = inference.load(tmp_path / "run")
+    (candidates,) = fill_mask.fill_mask(model, "w1 [MASK] w2")
+    assert len(candidates) == 5
+    features = encode.encode(model, ["w1 w2"])["features"]
+    assert features.shape == (1, 32) and np.isfinite(features).all()
+
+
+def test_a_written_workdir_is_evaluated_and_never_resumed(tmp_path):
+    workdir.write(weights.make(), tmp_path / "run")
+    data = small_records.write(tmp_path / "data", counts=(16,))
+    scores = evaluate.evaluate_checkpoint(str(tmp_path / "run"), str(data), batch_size=16)
+    assert scores["examples"] == 16
+    config = smoke.get_config()
+    config.data.update(source="records", train_dir=str(data))
+    config.model.vocab_size = 0
+    config.phases.phase1.max_seq_length = 16
+    with pytest.raises(ValueError, match="cannot be continued"):
+        train.train(config, tmp_path / "run")

@@ -1,0 +1,48 @@
+"""Random weights with every head, small, for the tests of conversion."""
+
+import numpy as np
+
+from bertjax import models
+from bertjax.convert import names, pretrained
+from tests import small_records
+
+CONFIG = models.EncoderConfig(
+    vocab_size=95,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    max_position_embeddings=40,
+)
+LABELS = {0: "no", 1: "yes", 2: "perhaps"}
+NUM_LABELS = {"sequence_classification": 3, "token_classification": 3, "multiple_choice": 1}
+
+
+def make(head="pretraining", *, vocabulary=None, seed=0):
+    """A model with N(0, 0.2) everywhere, so that a mistake shows in the outputs."""
+    rng = np.random.default_rng(seed)
+    shapes = names.shapes(CONFIG, labels=NUM_LABELS.get(head, 2))
+    params = {
+        path: rng.normal(0, 0.2, shape).astype(np.float32)
+        for path, shape in shapes.items()
+        if pretrained.belongs(path, head)
+    }
+    return pretrained.Pretrained(
+        config=CONFIG,
+        params=params,
+        vocabulary=vocabulary or small_records.vocabulary(),
+        head=head,
+        labels=LABELS if NUM_LABELS.get(head) == 3 else {},
+        source="a test",
+    )
+
+
+def assert_equal(got, wanted):
+    """Bit for bit, and everything that goes with the weights."""
+    assert got.params.keys() == wanted.params.keys()
+    for path, array in wanted.params.items():
+        assert got.params[path].dtype == np.float32
+        assert got.params[path].tobytes() == array.tobytes(), path
+    assert (got.config, got.head) == (wanted.config, wanted.head)
+    assert dict(got.labels) == dict(wanted.labels)
+    assert got.vocabulary.describe() == wanted.vocabulary.describe()

@@ -1,0 +1,160 @@
+import io
+import json
+import pickle
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from bertjax.data import sentence_piece, tokenizer
+
+BERT = {
+    "pad_piece": "[PAD]",
+    "unk_piece": "[UNK]",
+    "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
+}
+ROBERTA = {"control_symbols": ["<s>", "</s>", "<mask>"]}
+LINES = [
+    "the unwanted runner was running, and the other runner ran home.",
+    "she said: Élan vital! 博推 twice; they want running water",
+    "Under The Tree",
+] * 20
+
+
+def model(**options) -> bytes:
+    written = io.BytesIO()
+    fixed = {"vocab_size": 90, "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_writer=written,
+        minloglevel=2,
+        num_threads=1,
+        hard_vocab_limit=False,
+        **(fixed | options),
+    )
+    return written.getvalue()
+
+
+@pytest.fixture(scope="module")
+def bert_model() -> bytes:
+    return model(**BERT)
+
+
+@pytest.fixture(scope="module")
+def cased(bert_model) -> tokenizer.Tokenizer:
+    return sentence_piece.SentencePieceTokenizer(bert_model)
+
+
+def test_texts_become_the_ids_of_the_model(bert_model, cased):
+    plain = sentencepiece.SentencePieceProcessor(model_proto=bert_model)
+    texts = ["the Runner was\nunwanted", "", "  ", "博推!", "\u2581the \x00 \ufffd"]
+    expected = [plain.encode(text) for text in texts]
+    assert [cased.encode(text) for text in texts] == expected
+    assert cased.encode_batch(texts) == expected
+    ids, lengths = cased.encode_flat(texts)
+    assert ids.dtype == lengths.dtype == np.int32
+    assert ids.tolist() == [token_id for text in expected for token_id in text]
+    assert lengths.tolist() == [len(text) for text in expected]
+    assert cased.encode_flat([])[0].shape == (0,)
+
+
+def test_special_tokens_are_found_by_either_name(cased):
+    other = sentence_piece.SentencePieceTokenizer(model(**ROBERTA))
+    for known, names in (
+        (cased, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]),
+        (other, ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]),
+    ):
+        assert [known.token(token_id) for token_id in known.special_ids] == names
+        own = (known.pad_id, known.unk_id, known.cls_id, known.sep_id, known.mask_id)
+        assert own == known.special_ids
+
+
+def test_text_never_becomes_a_special_token_other_than_unknown(cased):
+    ids = cased.encode("[MASK] [CLS] [SEP] [PAD]")
+    assert not set(ids) & {cased.pad_id, cased.cls_id, cased.sep_id, cased.mask_id}
+    assert cased.encode_with_masks("the [MASK] ran[MASK]") == [
+        *cased.encode("the"),
+        cased.mask_id,
+        *cased.encode("ran"),
+        cased.mask_id,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**BERT, "control_symbols": ["[CLS]", "[SEP]"]}, r"lacks \[MASK\] or <mask>"),
+        (
+            {**BERT, "control_symbols": ["[CLS]", "[SEP]"], "user_defined_symbols": ["[MASK]"]},
+            r"'\[MASK\]', its mask token, is not a control symbol",
+        ),
+    ],
+)
+def test_a_model_unfit_for_masking_is_refused(tmp_path, options, message):
+    (tmp_path / "some.model").write_bytes(model(**options))
+    with pytest.raises(ValueError, match=f"some.model.*{message}"):
+        tokenizer.load(tmp_path / "some.model")
+
+
+@pytest.mark.parametrize(
+    ("lowercase", "strip_accents", "expected"),
+    [
+        (False, None, "Élan ﬁ"),
+        (True, None, "elan fi"),
+        (True, False, "élan ﬁ"),
+        (False, True, "Elan fi"),
+    ],
+)
+def test_case_and_accents_are_folded_before_the_model(
+    bert_model, lowercase, strip_accents, expected
+):
+    casing = {"lowercase": lowercase, "strip_accents": strip_accents}
+    known = sentence_piece.SentencePieceTokenizer(bert_model, **casing)
+    plain = sentence_piece.SentencePieceTokenizer(bert_model)
+    assert known.encode("Élan ﬁ") == plain.encode(expected)
+    assert sentence_piece.fold("Élan ﬁ", known.lowercase, known.strip_accents) == expected
+
+
+def test_pieces_without_the_mark_of_a_word_continue_it_unless_bert_sets_them_apart(cased):
+    for entry, continues in zip(cased.vocabulary, cased.continues_word, strict=True):
+        if entry.startswith((sentence_piece.WORD_START, "[")) or entry in ",.:;!博推":
+            assert not continues, entry
+        elif entry.isalpha():
+            assert continues, entry
+    assert 10 < cased.continues_word.sum() < 80
+
+
+def test_decoding_names_special_tokens_and_joins_pieces(cased):
+    ids = [cased.cls_id, *cased.encode_with_masks("the runner [MASK] unwanted"), cased.sep_id]
+    assert cased.decode(ids) == "[CLS] the runner [MASK] unwanted [SEP]"
+    assert cased.decode([]) == ""
+
+
+@pytest.mark.parametrize("casing", [{}, {"lowercase": True}, {"strip_accents": True}], ids=str)
+def test_a_saved_tokenizer_loads_as_the_same(tmp_path, bert_model, casing):
+    known = sentence_piece.SentencePieceTokenizer(bert_model, **casing)
+    known.save(tmp_path / "made")
+    loaded = tokenizer.load(tmp_path / "made")
+    copy = pickle.loads(pickle.dumps(known))
+    assert loaded.describe() == known.describe() == copy.describe()
+    assert loaded.encode("Élan The") == known.encode("Élan The") == copy.encode("Élan The")
+    bare = tokenizer.load(tmp_path / "made" / "spiece.model")
+    assert bare.describe() == sentence_piece.SentencePieceTokenizer(bert_model).describe()
+
+
+def test_the_accents_that_an_albert_config_keeps_are_kept(tmp_path, bert_model):
+    sentence_piece.SentencePieceTokenizer(bert_model).save(tmp_path)
+    config = {"do_lower_case": True, "keep_accents": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    described = tokenizer.load(tmp_path).describe()
+    assert (described["lowercase"], described["strip_accents"]) == (True, False)
+
+
+def test_the_hash_tells_models_and_casing_apart(bert_model):
+    variants = [
+        sentence_piece.SentencePieceTokenizer(bert_model),
+        sentence_piece.SentencePieceTokenizer(bert_model, lowercase=True),
+        sentence_piece.SentencePieceTokenizer(bert_model, strip_accents=True),
+        sentence_piece.SentencePieceTokenizer(model(**BERT, model_type="bpe")),
+    ]
+    assert len({known.describe()["sha256"] for known in variants}) == len(variants)

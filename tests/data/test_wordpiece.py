@@ -1,0 +1,204 @@
+import json
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from bertjax.data import wordpiece
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def known_by(*entries, **options):
+    return wordpiece.WordPieceTokenizer([*SPECIALS, *entries], **options)
+
+
+def pieces(text, known):
+    return [known.token(token_id) for token_id in known.encode(text)]
+
+
+def characters(**options):
+    """A vocabulary of single characters, which shows how text is cleaned and split."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZäéıßøσςι博推豈[]!?'.,$`+-°¿"
+    letters += "\u2044\ue000\U0001faf6\u0915\u093f\u093e"
+    return known_by(*letters, *(f"##{letter}" for letter in letters), **options)
+
+
+# Source of the cases: google-research/bert, tokenization_test.py; transformers,
+# tests/models/bert/test_tokenization_bert.py.
+RELEASED = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
+
+
+def test_the_released_example_sentence():
+    known = known_by(*RELEASED)
+    text = "UNwant\u00e9d,running"
+    assert pieces(text, known) == ["un", "##want", "##ed", ",", "runn", "##ing"]
+    first = len(SPECIALS)
+    assert known.encode(text) == [first + place for place in (4, 1, 2, 7, 5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("unwanted running", ["un", "##want", "##ed", "runn", "##ing"]),
+        ("unwantedX running", ["[UNK]", "runn", "##ing"]),
+        ("[UNK]", ["[UNK]"] * 3),
+    ],
+)
+def test_longest_piece_first_or_unknown(text, expected):
+    assert pieces(text, known_by(*RELEASED)) == expected
+
+
+# Every expected text is what the released code (google-research/bert @eedf5716, Python 3.11) makes
+# of it with this vocabulary; strip_accents apart from case is not in the released code.
+GOLDEN = [
+    (" \tHeLLo!how  \n Are yoU?  ", {}, "hello ! how are you ?"),
+    (" \tHeLLo!how  \n Are yoU?  ", {"lowercase": False}, "HeLLo ! how Are yoU ?"),
+    (" \tHäLLo!how  \n Are yoU?  ", {"strip_accents": False}, "hällo ! how are you ?"),
+    ("HäLLo", {"lowercase": False, "strip_accents": True}, "HaLLo"),
+    ("HäLLo", {"lowercase": False}, "HäLLo"),
+    ("H\u00e9llo", {}, "hello"),
+    ("ah\u535a\u63a8zz", {}, "ah 博 推 zz"),
+    ("a\n'll !!to?'d of, can't.", {}, "a ' ll ! ! to ? ' d of , can ' t ."),
+    ("a$b`c-d+e", {}, "a $ b ` c - d + e"),
+    ("¿a°b", {}, "¿ a°b"),  # Punctuation by category, but a symbol only in ASCII.
+    ("a\u00a0b\u0005c\u00add", {}, "a bcd"),
+    ("\u200e\u200f", {}, ""),
+    # Dropped as control characters, although Python's split would split there.
+    ("a\x0bb\x0cc\x1cd\x1de\x1ef\x1fg\x85h", {}, "abcdefgh"),
+    ("a\x00b\ufffdc\u200dd\ufeffe", {}, "abcde"),
+    ("a\u2028b\u2029c\u3000d\u1680e", {}, "a b c d e"),
+    # Python's lower() knows the sigma that ends a word.
+    ("ΣΙΣ Σ", {}, "σις σ"),
+    ("ΣΙΣ!Σ\u535aΣ", {}, "σις ! σ 博 σ"),
+    ("İı ẞ Ø", {}, "iı ß ø"),
+    ("e\u0301\u0323", {}, "e"),
+    ("e\u0301", {"lowercase": False}, "[UNK]"),  # Nothing composes it.
+    ("\uf900", {}, "豈"),  # A compatibility character is set apart, then decomposed.
+    ("a\uf900b", {"lowercase": False}, "a [UNK] b"),
+    ("a\u2044b", {}, "a\u2044b"),  # A mathematical symbol is no punctuation.
+    ("a\ue000b", {}, "a\ue000b"),  # Private characters stay.
+    ("a\u0378b", {}, "[UNK]"),  # So do those that are not assigned.
+    ("a\U0001faf6b", {}, "a\U0001faf6b"),  # Younger than many Unicode tables.
+    ("\u0915\u093f\u0902", {}, "\u0915\u093f"),  # A spacing mark stays, another goes.
+    ("a\u061db", {}, "a [UNK] b"),  # Punctuation since Unicode 14.
+]
+
+
+@pytest.mark.parametrize(("text", "options", "expected"), GOLDEN)
+def test_text_is_cleaned_and_split_as_released(text, options, expected):
+    known = characters(**options)
+    assert known.decode(known.encode(text)) == expected
+
+
+def test_a_word_is_unknown_from_201_characters_on():
+    known = known_by("x", "##x")
+    assert len(known.encode("x" * 200)) == 200
+    assert known.encode("x" * 201) == [known.unk_id]
+    assert known.encode("x" * 150 + "!" + "x" * 60)[150] == known.unk_id
+
+
+def nasty_texts(seed: int, number: int) -> list[str]:
+    rng = random.Random(seed)
+    pool = [chr(rng.randrange(0x110000)) for _ in range(60)]
+    pool += [chr(rng.randrange(0x3000)) for _ in range(200)]
+    pool += list(" \t\n\x0b\x1c\x85\u2028\u0301.,aAé\u03a3\u535a\ufffd") * 12
+    return ["".join(rng.choices(pool, k=rng.randrange(25))) for _ in range(number)]
+
+
+def without_cache(text, known):
+    words = wordpiece.split_words(
+        text, lowercase=known.lowercase, strip_accents=known.strip_accents
+    )
+    return [token_id for word in words for token_id in known.pieces(word)]
+
+
+@pytest.mark.parametrize("options", [{}, {"lowercase": False}, {"strip_accents": False}], ids=str)
+@pytest.mark.parametrize("bounds", [(2**21, 2**18), (100, 50), (0, 1)], ids=str)
+def test_chunks_kept_or_forgotten_give_the_ids_of_whole_texts(monkeypatch, options, bounds):
+    monkeypatch.setattr(wordpiece, "MAX_REMEMBERED", bounds[0])
+    monkeypatch.setattr(wordpiece, "WINDOW_CHARACTERS", bounds[1])
+    known = characters(**options)
+    texts = nasty_texts(seed=1, number=400)
+    expected = [without_cache(text, known) for text in texts]
+    for _ in range(2):
+        ids, lengths = known.encode_flat(texts)
+        assert ids.dtype == lengths.dtype == np.int32
+        assert ids.tolist() == [token_id for text in expected for token_id in text]
+        assert lengths.tolist() == [len(text) for text in expected]
+    assert known.encode_batch(texts) == expected
+    assert [known.encode(text) for text in texts[:50]] == expected[:50]
+
+
+def test_every_character_stands_alone_or_inside_a_word_as_in_whole_texts():
+    # Neighbours may only matter within a chunk: all white space and dropped controls are in here.
+    known = characters()
+    code_points = [*range(0x3100), *range(0x3100, 0x110000, 997)]
+    texts = [f"a{chr(code)}b {chr(code)} Σ{chr(code)}" for code in code_points]
+    assert known.encode_batch(texts) == [without_cache(text, known) for text in texts]
+
+
+def test_memory_is_bounded_by_forgetting(monkeypatch):
+    monkeypatch.setattr(wordpiece, "MAX_REMEMBERED", 100)
+    monkeypatch.setattr(wordpiece, "WINDOW_CHARACTERS", 100)
+    known = known_by("a", "##a")
+    known.encode_flat(["a" * (number % 150) for number in range(1000)])
+    assert len(known._chunks._ids) <= 100 + 100 + 150
+
+
+def test_no_texts_and_empty_texts_have_no_ids():
+    known = known_by("a")
+    for texts in ([], ["", " \n"]):
+        ids, lengths = known.encode_flat(texts)
+        assert ids.shape == (0,) and lengths.tolist() == [0] * len(texts)
+        assert known.encode_batch(texts) == [[]] * len(texts)
+
+
+def test_a_literal_mask_is_text_unless_masks_are_asked_for():
+    known = characters()
+    assert pieces("[MASK]", known) == ["[", "m", "##a", "##s", "##k", "]"]
+    ids = known.encode_with_masks("a [MASK] b[MASK].")
+    assert [known.token(token_id) for token_id in ids] == ["a", "[MASK]", "b", "[MASK]", "."]
+    assert known.encode_with_masks("[SEP]") == known.encode("[SEP]")
+    assert known.encode_with_masks("") == []
+
+
+def test_special_ids_come_from_the_vocabulary():
+    known = wordpiece.WordPieceTokenizer(["a", *reversed(SPECIALS), "b"])
+    assert (known.mask_id, known.sep_id, known.cls_id) == (1, 2, 3)
+    assert (known.unk_id, known.pad_id) == (4, 5)
+    assert known.special_ids == (5, 4, 3, 2, 1)
+    assert known.vocab_size == 7
+
+
+def test_entries_with_hashes_continue_the_word_before():
+    known = known_by("a", "##b", "#")
+    assert known.continues_word.tolist() == [False] * 6 + [True, False]
+
+
+def test_a_pickled_tokenizer_encodes_alike():
+    known = characters(lowercase=False, strip_accents=True)
+    copy = pickle.loads(pickle.dumps(known))
+    assert copy.describe() == known.describe()
+    assert copy.encode("HäLLo 博!") == known.encode("HäLLo 博!")
+
+
+def test_the_hash_tells_entries_order_and_casing_apart():
+    variants = [
+        known_by("a", "b"),
+        known_by("b", "a"),
+        known_by("a"),
+        known_by("a", "b", lowercase=False),
+        known_by("a", "b", strip_accents=False),
+    ]
+    assert len({known.describe()["sha256"] for known in variants}) == len(variants)
+    assert known_by("a", "b").describe() == known_by("a", "b", strip_accents=True).describe()
+
+
+def test_the_saved_config_speaks_of_casing_as_transformers_does(tmp_path):
+    characters(lowercase=False).save(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["do_lower_case"] is False
+    assert config["strip_accents"] is None

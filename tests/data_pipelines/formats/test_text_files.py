@@ -1,0 +1,148 @@
+import tracemalloc
+
+import pytest
+
+from data_pipelines.formats import input_files, text_files
+
+
+def read(folder, content: bytes, **options):
+    path = folder / "a.txt"
+    path.write_bytes(content)
+    log = input_files.Log()
+    found = [
+        (name.removeprefix(f"{path}"), text)
+        for name, text in text_files.documents(str(path), log, **options)
+    ]
+    return found, log.counts
+
+
+def test_documents_end_at_blank_lines_and_are_named_by_their_first(tmp_path):
+    found, problems = read(tmp_path, b"\n\none\r\n two \n\t\n\x0c\nthree\n\nfour")
+    assert found == [(":3", "one\ntwo"), (":7", "three"), (":9", "four")]
+    assert problems == {"control_characters": 1}
+
+
+def test_only_line_feeds_end_lines(tmp_path):
+    text = "a\u2028b\u2029c\rd"
+    found, problems = read(tmp_path, f"\ufeff{text}\nnext".encode())
+    assert found == [(":1", f"{text}\nnext")]
+    assert not problems
+
+
+def test_one_document_per_file_is_named_by_its_path(tmp_path):
+    found, problems = read(tmp_path, b"one\n\n\ntwo\n", one_document_per_file=True)
+    assert found == [("", "one\ntwo")]
+    assert not problems
+
+
+def test_lines_that_are_not_utf8_are_left_out_and_counted(tmp_path):
+    found, problems = read(tmp_path, b"one\ntw\xe9\nthree\n\xff\n\nfour")
+    assert found == [(":1", "one\nthree"), (":6", "four")]
+    assert problems == {"invalid_utf8_lines": 2}
+
+
+def test_control_characters_vanish_but_those_of_white_space_still_separate(tmp_path):
+    found, problems = read(tmp_path, "o\x00ne\x7f\ntwo\x0bthree\nfo\xa0ur\t5\nsi\x85x".encode())
+    assert found == [(":1", "one\ntwo three\nfo\xa0ur\t5\nsi x")]
+    assert problems == {"control_characters": 3}
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n\n", b"\xef\xbb\xbf"])
+def test_files_without_text_are_counted(tmp_path, content):
+    assert read(tmp_path, content) == ([], {"empty_files": 1})
+
+
+@pytest.mark.parametrize("word", ["word ", "é", "😀", "中a"])
+@pytest.mark.parametrize("extra", range(4))
+def test_long_lines_are_cut_without_loss_between_words_or_at_least_characters(
+    tmp_path, monkeypatch, word, extra
+):
+    monkeypatch.setattr(text_files, "LONGEST_LINE_BYTES", 64)
+    line = "x" * extra + word * 100
+    found, problems = read(tmp_path, f"before\n{line}\nafter\n\nnext".encode())
+    (_, text), (_, last) = found
+    before, *pieces, after = text.split("\n")
+    assert (before, after, last) == ("before", "after", "next")
+    assert problems == {"long_lines": 1}
+    assert all(len(piece.encode()) <= 64 for piece in pieces)
+    joined = "".join(pieces)
+    assert joined.replace(" ", "") == line.replace(" ", "")
+    assert word != "word " or all(piece.endswith("word") for piece in pieces)
+
+
+@pytest.mark.parametrize("end", [b"", b" "])
+@pytest.mark.parametrize("length", range(60, 70))
+def test_the_line_end_after_a_cut_is_no_blank_line(tmp_path, monkeypatch, length, end):
+    monkeypatch.setattr(text_files, "LONGEST_LINE_BYTES", 64)
+    found, _ = read(tmp_path, b"x" * length + end + b"\nafter")
+    assert len(found) == 1
+
+
+def test_memory_does_not_grow_with_the_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"word " * 10_000_000)
+    tracemalloc.start()
+    for _ in text_files.documents(str(path), log := input_files.Log()):
+        break
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert log.counts == {"long_lines": 1, "long_documents": 1}
+    assert peak < 48_000_000
+
+
+def test_long_documents_are_cut_between_paragraphs_without_loss(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST_DOCUMENT", 50)
+    lines = [f"paragraph {number}" for number in range(20)]
+    found, problems = read(tmp_path, "\n".join(lines).encode(), one_document_per_file=True)
+    assert "\n".join(text for _, text in found) == "\n".join(lines)
+    assert max(len(text) for _, text in found) <= 50
+    assert len({name for name, _ in found}) == len(found) == problems["long_documents"] + 1
+
+
+def test_tidied_text_obeys_the_rules_of_files(monkeypatch):
+    log = input_files.Log()
+    text = " one\x00 \n\n\r\n two\ud800 "
+    assert list(text_files.tidied("name", text, log)) == [("name", "one\ntwo")]
+    assert list(text_files.tidied("blank", " \n\n", log)) == []
+    assert log.counts == {"control_characters": 1, "empty_documents": 1}
+
+    monkeypatch.setattr(text_files, "LONGEST_LINE_BYTES", 64)
+    monkeypatch.setattr(text_files, "LONGEST_DOCUMENT", 150)
+    found = list(text_files.tidied("name", "é" * 100 + "\n" + "word " * 60, log))
+    assert [name for name, _ in found] == [f"name{end}" for end in ("", "#2", "#3", "#4")]
+    assert "".join("".join(text for _, text in found).split()) == "é" * 100 + "word" * 60
+    assert log.counts["long_lines"] == 2
+    assert log.counts["long_documents"] == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "café\n".encode("latin-1"),
+        "\n".join(["plain text"] * 100 + ["été"] * 20).encode("latin-1"),
+        "text\n".encode("utf-16"),
+        "text\n".encode("utf-16-le"),
+        bytes(100),
+        "привет\n".encode("koi8-r") * 20_000,
+    ],
+)
+def test_another_encoding_is_an_error_before_anything_is_read(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    with pytest.raises(ValueError, match="a.txt is not UTF-8.*iconv"):
+        text_files.check(str(tmp_path / "a.txt"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"good\n" * 10 + b"b\xe9d\n",
+        b"nul\x00 here\n",
+        "é".encode() * 100_000,
+        b"a" + "中".encode() * 100_000,
+        "été\n".encode() * 30_000,
+    ],
+)
+def test_utf8_and_a_few_damaged_lines_pass_the_check(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    text_files.check(str(tmp_path / "a.txt"))

@@ -1,0 +1,125 @@
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+
+from bertjax.data import records, tokenizer
+from data_pipelines.reports import report
+from tests import small_records
+
+ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "the", "cat", "dog"]
+VOCABULARY = tokenizer.WordPieceTokenizer(ENTRIES)
+PLAY, ING, THE, CAT, DOG = range(5, 10)
+CLS, SEP, MASK = VOCABULARY.cls_id, VOCABULARY.sep_id, VOCABULARY.mask_id
+
+MANIFEST = records.Manifest(
+    tokenizer=VOCABULARY.describe(),
+    max_seq_length=12,
+    max_predictions_per_seq=3,
+    masked_lm_prob=0.15,
+    pair_objective="nsp",
+    shards=(),
+    seed=0,
+    arguments={},
+    statistics={},
+)
+
+
+def example(ids, segments, hidden=None, label=0):
+    """The features of one row; `hidden` are the original ids by position."""
+    places = sorted(hidden or {})
+    unused = MANIFEST.max_predictions_per_seq - len(places)
+    padding = MANIFEST.max_seq_length - len(ids)
+    return {
+        "input_ids": np.array(ids + [0] * padding),
+        "input_mask": np.array([1] * len(ids) + [0] * padding),
+        "segment_ids": np.array(segments + [0] * padding),
+        "masked_lm_positions": np.array(places + [0] * unused),
+        "masked_lm_ids": np.array([hidden[place] for place in places] + [0] * unused),
+        "masked_lm_weights": np.array([1.0] * len(places) + [0.0] * unused),
+        "next_sentence_labels": np.array(label),
+    }
+
+
+def test_decoded_text_is_the_original_with_marks_for_what_the_model_sees():
+    row = example(
+        [CLS, THE, CAT, SEP, PLAY, MASK, DOG, SEP],
+        [0, 0, 0, 0, 1, 1, 1, 1],
+        {2: CAT, 5: ING, 6: THE},
+        label=1,
+    )
+    found = report.decoded_row(row, MANIFEST, VOCABULARY)
+    assert str(found) == "8 tokens, second segment random\n  | the «cat=»\n  | play«ing» «the→dog»"
+
+
+def test_frames_are_left_out_but_not_what_was_hidden_by_them():
+    packed = dataclasses.replace(MANIFEST, pair_objective="none")
+    row = example([CLS, THE, SEP, SEP, CAT, SEP], [0] * 6, {2: DOG})
+    del row["next_sentence_labels"]
+    found = report.decoded_row(row, packed, VOCABULARY)
+    assert str(found) == "6 tokens\n  | the «dog→[SEP]» [SEP] cat"
+
+
+def test_records_without_masks_and_swapped_segments_are_decoded():
+    swapped = dataclasses.replace(MANIFEST, pair_objective="sop", max_predictions_per_seq=0)
+    row = example([CLS, THE, SEP, CAT, DOG, SEP], [0, 0, 0, 1, 1, 1], label=1)
+    row = {name: values for name, values in row.items() if not name.startswith("masked")}
+    found = report.decoded_row(row, swapped, VOCABULARY)
+    assert str(found) == "6 tokens, second segment swapped\n  | the\n  | cat dog"
+
+
+def test_pieces_of_sentencepiece_are_joined():
+    pieces = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "\u2581play", "ing", "\u2581"]
+    continues = np.array([False] * 6 + [True, False])
+    vocabulary = types.SimpleNamespace(
+        cls_id=2, sep_id=3, mask_id=4, token=pieces.__getitem__, continues_word=continues
+    )
+    row = example([2, 5, 4, 7, 3], [0] * 5, {2: 6})
+    assert str(report.decoded_row(row, MANIFEST, vocabulary)).endswith("| play«ing» \u2581")
+
+
+def test_the_first_examples_of_a_directory_are_decoded(tmp_path):
+    directory = small_records.write(tmp_path / "made")
+    manifest = records.Manifest.load(directory)
+    found = list(report.decoded(directory, manifest, small_records.vocabulary(), 3))
+    batch = next(report.read_batches(directory / manifest.shards[0].file, manifest, 3))
+    assert [one.label for one in found] == [
+        ("next", "random")[label] for label in batch["next_sentence_labels"]
+    ]
+    assert all(str(one).count("«") == batch["masked_lm_weights"][0].sum() for one in found)
+    assert list(report.decoded(directory, manifest, small_records.vocabulary(), 0)) == []
+
+
+def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
+    statistics = {
+        "documents": 1200,
+        "empty_documents": 3,
+        "sentences": 24_000,
+        "sentences_per_document": {"mean": 20.0, "median": 18, "max": 70, "from": [], "counts": []},
+        "unknown_rate": 0.08,
+        "repeated_lines": [["Contents", 7]],
+        "reading_problems": {"long_lines": {"count": 4, "first": ["a.txt:3", "b.txt:1"]}},
+        "fill": 0.75,
+        "random_pair_share": 0.5,
+        "forced_random_share": 0.125,
+        "unigram_entropy": 6.5,
+    }
+    found = list(report.lines(dataclasses.replace(MANIFEST, statistics=statistics)))
+    text = "\n".join(found)
+    assert "documents               1,200, 3 of them empty" in text
+    assert "24,000, 20.0 per document (median 18, at most 70)" in text
+    assert "repeated lines          7 times: Contents" in text
+    assert "long lines              4, first: a.txt:3, b.txt:1" in text
+    assert "75.00%, 9.0 of 12 tokens" in text
+    assert "50.00%, 12.50% because a chunk was one sentence" in text
+    assert "6.5000 nats" in text
+    warnings = found[found.index("Warnings: 1") :]
+    assert warnings[1].startswith("  ! unknown tokens: 8.0% of the tokens are [UNK]")
+    assert all(len(line) <= report.LINE_WIDTH for line in warnings)
+
+
+@pytest.mark.parametrize("statistics", [{}, {"unigram_entropy": 5.0}])
+def test_a_manifest_with_few_figures_has_a_report(statistics):
+    text = "\n".join(report.lines(dataclasses.replace(MANIFEST, statistics=statistics)))
+    assert "max_seq_length          12 tokens" in text and "Warnings: none" in text

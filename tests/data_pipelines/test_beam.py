@@ -1,0 +1,169 @@
+import filecmp
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertjax.data import records
+from data_pipelines import beam, beam_workers, blocks, fast, shards, sources
+from data_pipelines import build as local
+from data_pipelines.options import Options
+
+from .conftest import made_up_text
+
+BLOCKED = (
+    "import sys, runpy; sys.modules['apache_beam'] = None; "
+    "runpy.run_module('data_pipelines.beam', run_name='__main__')"
+)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Many blocks, groups, batches and shards of little text."""
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 2000)
+    monkeypatch.setattr(blocks, "GROUP_BYTES", 10_000)
+    monkeypatch.setattr(shards, "ROWS_PER_BATCH", 16)
+    monkeypatch.setattr(fast, "SAMPLE_BATCHES", 1)
+    monkeypatch.setattr(fast, "SHARD_BYTES", 4400)
+    monkeypatch.setattr(beam_workers, "PIECE_TOKENS", 500)
+
+
+@pytest.fixture
+def files(tmp_path) -> str:
+    for number, documents in enumerate([30, 2, 40, 20]):
+        path = tmp_path / f"text{number}.txt"
+        path.write_text(made_up_text(documents, seed=number), encoding="utf-8")
+    # A block without a sentence, a file that is skipped, and a line with a problem.
+    (tmp_path / "text4.txt").write_text("\u200b\n\n" * 3000, encoding="utf-8")
+    (tmp_path / "text5.txt").write_bytes(b"")
+    (tmp_path / "text6.txt").write_bytes(b"Some words \xff here.\nAnd there.\n\nThe end is near.")
+    return str(tmp_path / "*.txt")
+
+
+def judged_build(options: Options, make) -> list[Mapping[str, Any]]:
+    """Builds with `make` and returns what it gave to be judged."""
+    found = []
+
+    def noting(options, vocabulary, units, output, judge):
+        return make(options, vocabulary, units, output, found.append)
+
+    local.build(options, noting)
+    return found
+
+
+def run_here(name, add_steps):
+    beam._run("DirectRunner", [], name, add_steps)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"num_shards": 0},
+        {"num_shards": 3, "balanced_nsp": True, "mask": "whole_word"},
+        {"num_shards": 5, "pair_objective": "none", "packing": "full_sentences", "mask": "none"},
+    ],
+    ids=lambda chosen: chosen.get("pair_objective", "nsp") + str(chosen["num_shards"]),
+)
+@pytest.mark.usefixtures("small_parts")
+def test_beam_writes_the_files_of_the_local_build(tmp_path, files, vocabulary_directory, chosen):
+    def options(kind: type[Options], name: str) -> Options:
+        return kind(
+            input=files,
+            vocabulary=vocabulary_directory,
+            output=str(tmp_path / name),
+            max_seq_length=32,
+            dupe_factor=2,
+            num_workers=1,
+            **chosen,
+        )
+
+    here = judged_build(options(Options, "local"), fast.build)
+    there = judged_build(
+        options(beam.BeamOptions, "beam"), lambda *arguments: beam.make(*arguments, run=run_here)
+    )
+    assert there == here
+    names = sorted(path.name for path in (tmp_path / "local").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "beam").iterdir())
+    _, differing, errors = filecmp.cmpfiles(
+        tmp_path / "local", tmp_path / "beam", names, shallow=False
+    )
+    assert not differing and not errors
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["beam", "local"]
+    manifest = records.Manifest.load(tmp_path / "beam")
+    assert len(manifest.shards) == (chosen["num_shards"] or 64)
+    assert manifest.statistics["empty_documents"] == 3000
+    assert manifest.statistics["reading_problems"]["invalid_utf8_lines"]["count"] == 1
+
+
+def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_directory):
+    (tmp_path / "text.txt").write_text("One. Two. Three.")
+    options = beam.BeamOptions(
+        input=str(tmp_path / "text.txt"),
+        vocabulary=vocabulary_directory,
+        output=str(tmp_path / "records"),
+    )
+    with pytest.raises(ValueError, match="the corpus has 1 documents") as caught:
+        beam.build(options)
+    # Said by the program itself, not by a worker with the names of its step and trace.
+    assert "while running" not in str(caught.value)
+    assert not (tmp_path / "records").exists()
+
+
+def test_each_block_deals_its_share_to_every_shard():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        counts = rng.integers(0, 30, size=rng.integers(1, 8))
+        num_shards = int(rng.integers(1, 12))
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        layout = beam_workers.Layout(np.array(["name"] * len(counts)), starts, starts, starts)
+        dealt = [beam_workers.places(layout, index, num_shards) for index in range(len(counts))]
+        for shard in range(num_shards):
+            begin, end = shards.shares(counts, shard, num_shards)
+            found = [np.flatnonzero(shard_of == shard) for shard_of, _ in dealt]
+            assert [part.tolist() for part in found] == [
+                list(range(first, last)) for first, last in zip(begin, end, strict=True)
+            ]
+            places = np.concatenate([place[shard_of == shard] for shard_of, place in dealt])
+            size = beam_workers.shard_size(int(starts[-1]), shard, num_shards)
+            assert places.tolist() == list(range(size))
+
+
+def test_groups_are_runs_of_units_of_enough_bytes(monkeypatch):
+    monkeypatch.setattr(blocks, "GROUP_BYTES", 10)
+    sizes = [0, 4, 6, 12, 0, 3, 0]
+    units = [sources.Unit("text", str(place), size) for place, size in enumerate(sizes)]
+    groups = blocks.groups(units)
+    assert [[unit.bytes for unit in group] for group in groups] == [[0, 4, 6], [12], [0, 3, 0]]
+    assert [unit for group in groups for unit in group] == units
+    assert len(blocks.groups([sources.Unit("text", "empty", 0)] * 1000)) == 1
+    assert blocks.groups([]) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "complaint"),
+    [
+        ({"runner": "Dataflow"}, "known are DirectRunner"),
+        ({"algorithm": "exact"}, "data_pipelines.build"),
+        ({"runner": "DataflowRunner"}, "output is 'somewhere', on this machine"),
+    ],
+)
+def test_options_that_cannot_work_are_named(chosen, complaint):
+    options = beam.BeamOptions(input="x", vocabulary="y", output="somewhere", **chosen)
+    with pytest.raises(ValueError, match=complaint):
+        beam.build(options)
+
+
+def test_a_misspelled_option_is_not_passed_on_to_beam():
+    beam._check_unknown(["--max_num_workers=3", "--project", "max", "--flink_master=host:1"])
+    with pytest.raises(ValueError, match="did you mean --max_seq_length"):
+        beam._check_unknown(["--max_seq_lenght=64"])
+
+
+def test_without_beam_the_program_says_how_to_install_it():
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("error: data_pipelines.beam needs")
+    assert "pip install 'bertjax[beam]'" in done.stderr

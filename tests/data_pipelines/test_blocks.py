@@ -1,0 +1,136 @@
+import dataclasses
+import pathlib
+import pickle
+
+import numpy as np
+import pytest
+
+from data_pipelines import blocks, sources
+
+# Zero-width: text for the reader of files, nothing for the tokenizer.
+NOTHING = "\u200b"
+
+
+def documents(*texts):
+    return [sources.Document(f"file:{number}", text) for number, text in enumerate(texts)]
+
+
+@pytest.fixture
+def how(vocabulary_directory):
+    made = blocks.Vocabulary.of(vocabulary_directory, None)
+    return blocks.Tokenization(made, sentence_splitter="lines")
+
+
+def test_blocks_end_with_the_document_that_fills_them(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 10)
+    monkeypatch.setattr(blocks, "DOCUMENT_CHARACTERS", 0)
+    made = documents("a" * 4, "b" * 6, "c" * 30, "d" * 9)
+    found = blocks.text_blocks(iter(made))
+    assert list(found) == [made[:2], made[2:3], made[3:]]
+    assert list(blocks.text_blocks(iter(made[:3]))) == [made[:2], made[2:3]]
+    assert not list(blocks.text_blocks(iter([])))
+
+
+def test_a_block_is_made_before_the_next_document_is_read(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 10)
+    monkeypatch.setattr(blocks, "DOCUMENT_CHARACTERS", 0)
+    read = []
+    stream = (read.append(one) or one for one in documents("a" * 10, "b" * 10))
+    next(blocks.text_blocks(stream))
+    assert len(read) == 1
+
+
+def test_digests_tell_apart_what_gives_other_tokens():
+    one = documents("abc", "d")
+    others = [
+        documents("abc"),
+        documents("ab", "cd"),
+        documents("d", "abc"),
+        [one[0], sources.Document("other name", "d")],
+        [one[0], sources.Document("file:1d", "")],
+        [one[0], dataclasses.replace(one[1], markup="wikitext")],
+    ]
+    assert blocks.digest(one) == blocks.digest(documents("abc", "d"))
+    assert len({blocks.digest(block) for block in [one, *others]}) == 7
+    assert blocks.digest(documents("half a surrogate pair \ud800"))
+
+
+def test_tokens_are_those_of_the_sentences(how, vocabulary):
+    texts = ["Kalo mi.\nRentus vor.", "Pesha.", "Dim gol ka.\nLo.\nMi."]
+    made = blocks.tokenize(documents(*texts), how)
+    sentences = [line for text in texts for line in text.split("\n")]
+    encoded = [vocabulary.encode(sentence) for sentence in sentences]
+    assert made.corpus.tokens.tolist() == [one for ids in encoded for one in ids]
+    lengths = [len(ids) for ids in encoded]
+    assert np.diff(made.corpus.sentence_starts).tolist() == lengths
+    assert made.corpus.document_starts.tolist() == [0, 2, 3, 6]
+    assert made.corpus.tokens.dtype == np.uint16
+    statistics = made.tally.statistics()
+    assert (statistics["documents"], statistics["sentences"]) == (3, 6)
+    assert statistics["tokens"] == sum(lengths)
+
+
+def test_sentences_and_documents_without_tokens_are_dropped_and_counted(how):
+    texts = [NOTHING, f"Kalo.\n{NOTHING}\nMi.", NOTHING, "Vor.", NOTHING]
+    made, wanted = (
+        blocks.tokenize(documents(*some), how) for some in (texts, ["Kalo.\nMi.", "Vor."])
+    )
+    for name in ("tokens", "sentence_starts", "document_starts"):
+        np.testing.assert_array_equal(getattr(made.corpus, name), getattr(wanted.corpus, name))
+    assert made.tally.documents == 5 and made.tally.empty_documents == 3
+
+
+def test_a_block_without_any_token_is_an_empty_corpus(how):
+    for separate in (False, True):
+        changed = dataclasses.replace(how, separate_documents=separate)
+        made = blocks.tokenize(documents(NOTHING, NOTHING), changed)
+        assert made.corpus.num_documents == made.corpus.num_sentences == 0
+        assert len(made.corpus.tokens) == 0 and made.tally.documents == 2
+
+
+def test_a_separator_ends_the_last_sentence_of_each_document(how, vocabulary):
+    block = documents("Kalo.\nMi.", NOTHING, "Vor.", "Pe.\nSha.\nDim.")
+    plain = blocks.tokenize(block, how)
+    made = blocks.tokenize(block, dataclasses.replace(how, separate_documents=True))
+    np.testing.assert_array_equal(made.corpus.document_starts, plain.corpus.document_starts)
+    is_separator = made.corpus.tokens == vocabulary.sep_id
+    ends = made.corpus.sentence_starts[made.corpus.document_starts[1:]]
+    np.testing.assert_array_equal(np.flatnonzero(is_separator), ends - 1)
+    np.testing.assert_array_equal(made.corpus.tokens[~is_separator], plain.corpus.tokens)
+    longer = np.diff(made.corpus.sentence_starts) - np.diff(plain.corpus.sentence_starts)
+    assert longer.tolist() == [0, 1, 1, 0, 0, 1]
+    # Separators are no text.
+    assert made.tally.statistics() == plain.tally.statistics()
+
+
+def test_tokens_take_two_bytes_where_the_vocabulary_allows_it(how):
+    for size, wanted in ((30522, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)):
+        made = dataclasses.replace(how.vocabulary, vocab_size=size)
+        assert made.token_dtype == wanted
+
+
+def test_a_vocabulary_that_changes_while_it_is_used_is_an_error(tmp_path, vocabulary_directory):
+    path = tmp_path / "vocab.txt"
+    entries = (pathlib.Path(vocabulary_directory) / "vocab.txt").read_text()
+    path.write_text(entries)
+    made = blocks.Vocabulary.of(str(path), None)
+    path.write_text(entries + "another\n")
+    with pytest.raises(ValueError, match="changed while it was used"):
+        made.load()
+    path.write_text(entries)
+    assert made.load() is made.load()
+    assert pickle.loads(pickle.dumps(made)).load() is made.load()
+
+
+def test_groups_are_consecutive_units_of_a_certain_size(monkeypatch):
+    monkeypatch.setattr(blocks, "GROUP_BYTES", 10)
+    units = [sources.Unit("text", str(size), size) for size in (4, 6, 30, 0, 3, 9, 1)]
+    sizes = [[unit.bytes for unit in group] for group in blocks.groups(units)]
+    assert sizes == [[4, 6], [30], [0, 3, 9], [1]]
+    assert blocks.groups([]) == []
+
+
+def test_empty_documents_fill_a_block_too(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 10 * blocks.DOCUMENT_CHARACTERS)
+    many = [sources.Document(str(number), "") for number in range(25)]
+    assert [len(block) for block in blocks.text_blocks(many)] == [10, 10, 5]

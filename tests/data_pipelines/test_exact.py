@@ -1,0 +1,250 @@
+"""The exact algorithm beside a slow, plain telling of its rules over lists of words."""
+
+import random
+
+import numpy as np
+import pytest
+
+from bertjax.data import wordpiece
+from data_pipelines import exact
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefgh"
+VOCABULARY = wordpiece.WordPieceTokenizer([*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS), "."])
+OPTIONS = {
+    "max_seq_length": 24,
+    "dupe_factor": 3,
+    "short_seq_prob": 0.1,
+    "masked_lm_prob": 0.15,
+    "max_predictions_per_seq": 4,
+    "do_whole_word_mask": False,
+    "random_seed": 12345,
+}
+
+
+def pieces(line):
+    """Returns the tokens of words of known letters: the first letter bare, the others with ##."""
+    return [c if not place else f"##{c}" for word in line.split() for place, c in enumerate(word)]
+
+
+def plain_examples(text, options):
+    """Returns the examples as (tokens, label, masks), masks being (position, original)."""
+    rng = random.Random(options["random_seed"])
+    documents = [[pieces(line) for line in part.splitlines()] for part in text.split("\n\n")]
+    documents = [document for document in documents if document]
+    rng.shuffle(documents)
+    made = []
+    for _ in range(options["dupe_factor"]):
+        for number in range(len(documents)):
+            for first, second, label in plain_pairs(documents, number, options, rng):
+                tokens = ["[CLS]", *first, "[SEP]", *second, "[SEP]"]
+                made.append((*plain_masks(tokens, options, rng), len(first) + 2, label))
+    rng.shuffle(made)
+    return made
+
+
+def plain_pairs(documents, number, options, rng):
+    room = options["max_seq_length"] - 3
+    goal = rng.randint(2, room) if rng.random() < options["short_seq_prob"] else room
+    left = list(documents[number])
+    while left:
+        chunk = [left.pop(0)]
+        while left and sum(map(len, chunk)) < goal:
+            chunk.append(left.pop(0))
+        cut = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
+        first, rest = sum(chunk[:cut], []), chunk[cut:]
+        if len(chunk) == 1 or rng.random() < 0.5:
+            label, left = 1, rest + left
+            draws = 0
+            while draws < 10:
+                other = rng.randint(0, len(documents) - 1)
+                draws = 10 if other != number else draws + 1
+            start = rng.randint(0, len(documents[other]) - 1)
+            second = list(documents[other][start])
+            for sentence in documents[other][start + 1 :]:
+                if len(second) < goal - len(first):
+                    second += sentence
+        else:
+            label, second = 0, sum(rest, [])
+        while len(first) + len(second) > room:
+            longer = first if len(first) > len(second) else second
+            longer.pop(0 if rng.random() < 0.5 else -1)
+        yield first, second, label
+
+
+def plain_masks(tokens, options, rng):
+    words = []
+    for position, token in enumerate(tokens):
+        if token in ("[CLS]", "[SEP]"):
+            continue
+        if options["do_whole_word_mask"] and token.startswith("##") and words:
+            words[-1].append(position)
+        else:
+            words.append([position])
+    rng.shuffle(words)
+    goal = max(1, round(len(tokens) * options["masked_lm_prob"]))
+    goal = min(goal, options["max_predictions_per_seq"])
+    masks, masked = {}, list(tokens)
+    for word in words:
+        if len(masks) + len(word) > goal:
+            continue
+        for position in word:
+            masks[position] = tokens[position]
+            if rng.random() < 0.8:
+                masked[position] = "[MASK]"
+            elif rng.random() >= 0.5:
+                masked[position] = rng.choice(VOCABULARY.vocabulary)
+    return tokens, masked, sorted(masks.items())
+
+
+def plain_features(text, options):
+    """Returns the arrays [examples, ...] that the plain examples make."""
+    ids = {token: number for number, token in enumerate(VOCABULARY.vocabulary)}
+    length, count = options["max_seq_length"], options["max_predictions_per_seq"]
+
+    def padded(values, size):
+        return [*values, *[0] * (size - len(values))]
+
+    rows = [
+        {
+            "input_ids": padded([ids[token] for token in masked], length),
+            "input_mask": padded([1] * len(tokens), length),
+            "segment_ids": padded([0] * size_a + [1] * (len(tokens) - size_a), length),
+            "masked_lm_positions": padded([position for position, _ in masks], count),
+            "masked_lm_ids": padded([ids[token] for _, token in masks], count),
+            "masked_lm_weights": padded([1.0] * len(masks), count),
+            "next_sentence_labels": [label],
+        }
+        for tokens, masked, masks, size_a, label in plain_examples(text, options)
+    ]
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def random_text(seed):
+    rng = random.Random(seed)
+
+    def sentence():
+        words = ("".join(rng.choices(LETTERS, k=rng.randint(1, 4))) for _ in range(size()))
+        return " ".join(words)
+
+    def size():
+        return rng.randint(1, rng.choice([2, 6, 15]))
+
+    documents = ("\n".join(sentence() for _ in range(size())) for _ in range(rng.randint(1, 8)))
+    return "\n\n".join(documents) + "\n"
+
+
+def made(tmp_path, *texts, vocabulary=VOCABULARY, batch_size=7, **options):
+    paths = [tmp_path / f"{number}.txt" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return exact.batches(paths, vocabulary, batch_size=batch_size, **OPTIONS | options)
+
+
+def features(examples):
+    batches = list(examples)
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def assert_equal(found, expected):
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_examples_are_those_of_the_plain_rules(tmp_path, seed, whole_words):
+    rng = random.Random(seed)
+    options = OPTIONS | {
+        "max_seq_length": rng.choice([5, 6, 9, 24, 24, 40, 140]),
+        "short_seq_prob": rng.choice([0.1, 0.1, 0.9]),
+        "masked_lm_prob": rng.choice([0.15, 0.15, 0.6]),
+        "max_predictions_per_seq": rng.choice([1, 4, 20, 150]),
+        "do_whole_word_mask": whole_words,
+        "random_seed": seed,
+    }
+    text = random_text(seed)
+    examples = made(tmp_path, text, **options)
+    expected = plain_features(text, options)
+    assert_equal(features(examples), expected)
+    assert examples.num_examples == len(expected["input_ids"])
+
+
+def test_arrays_have_the_types_of_the_records(tmp_path):
+    found = features(made(tmp_path, random_text(1)))
+    assert found.pop("masked_lm_weights").dtype == np.float32
+    assert {values.dtype for values in found.values()} == {np.dtype(np.int32)}
+
+
+def test_the_size_of_batches_changes_nothing(tmp_path):
+    text = random_text(3)
+    one = features(made(tmp_path, text, batch_size=1))
+    assert_equal(features(made(tmp_path, text, batch_size=1000)), one)
+
+
+def test_the_number_of_lines_tokenized_at_a_time_changes_nothing(tmp_path, monkeypatch):
+    text = random_text(3)
+    expected = features(made(tmp_path, text))
+    monkeypatch.setattr(exact, "_LINES_PER_BATCH", 3)
+    assert_equal(features(made(tmp_path, text)), expected)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("\n\n\na b\nc d\n\n\n\ne\n\n",),
+        ("  a b \nc d\n \t\ne",),
+        ("a b\r\nc d\r\n\r\ne\r\n",),
+        ("a b\nc d\n\n", "e\n"),
+        ("a b\nc", " d\n\ne\n"),
+        ("a b\nc d\n\u200b\n\u3000\ne",),
+    ],
+    ids=["blank lines", "spaces", "line ends of Windows", "files", "file ends", "no tokens"],
+)
+def test_only_blank_lines_end_documents(tmp_path, texts):
+    corpus = made(tmp_path, *texts).corpus
+    assert corpus.tokens.tolist() == [5, 6, 7, 8, 9]
+    if texts[0].endswith("c"):  # the file ends, and with it the line, but not the document
+        assert corpus.sentence_starts.tolist() == [0, 2, 3, 4, 5]
+        assert corpus.document_starts.tolist() == [0, 3, 4]
+    else:
+        assert corpus.sentence_starts.tolist() == [0, 2, 4, 5]
+        assert corpus.document_starts.tolist() == [0, 2, 3]
+
+
+def test_carriage_returns_are_dropped_within_words_too(tmp_path):
+    assert made(tmp_path, "a\rb\n").corpus.tokens.tolist() == [5, 14]  # a ##b
+
+
+def test_a_single_document_is_its_own_partner(tmp_path):
+    found = features(made(tmp_path, "a b\nc d\n"))
+    assert found["next_sentence_labels"].any()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 64, 100, 1025])
+def test_shuffles_and_draws_are_those_of_python(size):
+    for front in {0, 1, 2, size // 2, size - 1, size}:
+        ours, theirs = random.Random(size), random.Random(size)
+        items, expected = list(range(size)), list(range(size))
+        exact.shuffle(ours, items, front)
+        theirs.shuffle(expected)
+        assert items[:front] == expected[:front]
+        assert exact.below(ours, size) == theirs.randrange(size)
+        assert ours.getstate() == theirs.getstate()
+
+
+def test_a_file_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+    with pytest.raises(ValueError, match=r"1\.txt is not UTF-8 in line 3 \(invalid start byte\)"):
+        made(tmp_path, "a b\n", b"a\n\nb \xff\n")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "\u200b\n"])
+def test_files_without_text_are_refused(tmp_path, text):
+    with pytest.raises(ValueError, match=r"0\.txt, .*1\.txt holds no token"):
+        made(tmp_path, text, "")
+
+
+def test_a_length_without_room_for_a_pair_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="max_seq_length is 4; it must be at least 5"):
+        made(tmp_path, "a\n", max_seq_length=4)

@@ -1,0 +1,169 @@
+import json
+
+import pytest
+from etils import epath
+
+from bertjax.data import records
+from data_pipelines import partial_output
+
+TOKENS, EXAMPLES = {"input": "text", "vocabulary": "a"}, {"input": "text", "seed": 1}
+OTHER_TOKENS, OTHER_EXAMPLES = TOKENS | {"vocabulary": "b"}, EXAMPLES | {"seed": 2}
+
+
+def begun(output, tokens=TOKENS, examples=EXAMPLES, **arguments):
+    made = partial_output.PartialOutput(output, **arguments)
+    made.begin(tokens, examples)
+    return made
+
+
+def fill(made, *, shards=True):
+    """Leaves what a build leaves that was killed while it wrote shards."""
+    (made.scratch / "tokens.bin").write_text("tokens")
+    (made.scratch / "pairs-000000.npy").write_text("pairs")
+    (made.scratch / "pairs-000000.json").write_text("counts")
+    (made.scratch / "bert-train.tfrecord-00000-of-00004.json").write_text("notes")
+    if shards:
+        (made.records / "bert-train.tfrecord-00000-of-00004").write_text("shard")
+
+
+def found(made):
+    names = {path.name for path in made.scratch.iterdir()} - {"tokens.json", "examples.json"}
+    kinds = {name.split("-")[0].split(".")[0] for name in names}
+    return kinds | {path.name.split("-")[0] for path in made.records.iterdir()}
+
+
+def test_the_same_build_finds_everything_as_it_was(tmp_path):
+    fill(begun(tmp_path / "out"))
+    assert found(begun(tmp_path / "out")) == {"tokens", "pairs", "bert"}
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_examples_keep_the_tokens(tmp_path):
+    fill(begun(tmp_path / "out"), shards=False)
+    made = begun(tmp_path / "out", examples=OTHER_EXAMPLES)
+    assert found(made) == {"tokens"}
+    # And from now on it is theirs.
+    fill(made)
+    assert found(begun(tmp_path / "out", examples=OTHER_EXAMPLES)) == {"tokens", "pairs", "bert"}
+
+
+def test_other_tokens_keep_nothing_whatever_the_examples(tmp_path):
+    for examples in (EXAMPLES, OTHER_EXAMPLES):
+        fill(begun(tmp_path / "out"), shards=False)
+        assert found(begun(tmp_path / "out", OTHER_TOKENS, examples)) == set()
+        fill(begun(tmp_path / "out"), shards=False)
+        assert found(begun(tmp_path / "out")) >= {"tokens"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "examples", "said"),
+    [
+        (TOKENS, OTHER_EXAMPLES, "seed 1, now 2"),
+        (OTHER_TOKENS, EXAMPLES, "vocabulary 'a', now 'b'"),
+    ],
+)
+def test_finished_shards_are_only_thrown_away_if_somebody_says_so(tmp_path, tokens, examples, said):
+    fill(begun(tmp_path / "out"))
+    with pytest.raises(FileExistsError, match=f"finished shards.*{said}.*--overwrite"):
+        begun(tmp_path / "out", tokens, examples)
+    assert found(begun(tmp_path / "out")) == {"tokens", "pairs", "bert"}
+    made = begun(tmp_path / "out", tokens, examples, overwrite=True)
+    assert "bert" not in found(made) and not list(made.records.iterdir())
+
+
+def test_publishing_leaves_the_records_alone(tmp_path):
+    made = begun(tmp_path / "out")
+    fill(made)
+    made.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [
+        "bert-train.tfrecord-00000-of-00004"
+    ]
+
+
+def test_an_output_is_replaced_if_asked_for_and_only_when_the_new_one_is_there(tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / records.MANIFEST_FILE).write_text("the old one")
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        begun(output)
+    # Left behind by a build that was killed in its last moment.
+    (tmp_path / "out.replaced").mkdir()
+    (tmp_path / "out.replaced" / "old").write_text("an older one")
+    made = begun(output, overwrite=True)
+    (made.records / records.MANIFEST_FILE).write_text("the new one")
+    assert (output / records.MANIFEST_FILE).read_text() == "the old one"
+    made.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (output / records.MANIFEST_FILE).read_text() == "the new one"
+
+
+def test_overwriting_never_deletes_what_is_not_records(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for output in (tmp_path, tmp_path / "thesis.tex"):
+        with pytest.raises(FileExistsError, match="not a record directory"):
+            begun(output, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "empty").mkdir()
+    begun(tmp_path / "empty", overwrite=True)
+
+
+def test_a_scratch_directory_loses_nothing_but_the_work_itself(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "thesis.tex").write_text("years of work")
+    for tokens in (TOKENS, OTHER_TOKENS):
+        made = begun(tmp_path / "out", tokens, scratch=str(scratch))
+        assert scratch in made.scratch.parents
+        assert found(made) == set()
+        fill(made, shards=False)
+    made.publish()
+    assert [path.name for path in scratch.iterdir()] == ["thesis.tex"]
+
+
+def test_an_output_elsewhere_needs_a_scratch_directory_here(tmp_path):
+    with pytest.raises(ValueError, match="--scratch"):
+        partial_output.PartialOutput("gs://no-such-bucket/out")
+
+
+def test_a_full_disk_at_the_start_does_not_lose_the_work(tmp_path, monkeypatch):
+    fill(begun(tmp_path / "out"))
+
+    def full(path, text):
+        with path.open("w") as file:
+            file.write(text[:5])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(epath.Path(tmp_path)), "write_text", full)
+        for examples in (EXAMPLES, OTHER_EXAMPLES):
+            with pytest.raises(OSError, match="finished|No space"):
+                begun(tmp_path / "out", examples=examples)
+                raise OSError("finished without writing")
+    assert found(begun(tmp_path / "out")) == {"tokens", "pairs", "bert"}
+
+
+def test_the_work_says_what_it_is_for(tmp_path):
+    made = begun(epath.Path(tmp_path / "out"))
+    assert json.loads((made.scratch / "tokens.json").read_text()) == TOKENS
+    assert json.loads((made.scratch / "examples.json").read_text()) == EXAMPLES
+
+
+def test_two_builds_of_one_output_exclude_each_other(tmp_path):
+    with partial_output.PartialOutput(tmp_path / "out") as first:
+        first.begin({}, {})
+        with (
+            pytest.raises(FileExistsError, match="another build is writing"),
+            partial_output.PartialOutput(tmp_path / "out"),
+        ):
+            pass
+    with partial_output.PartialOutput(tmp_path / "out") as second:
+        second.begin({}, {})
+        second.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_output_that_was_not_begun_leaves_nothing(tmp_path):
+    with partial_output.PartialOutput(tmp_path / "out"):
+        pass
+    assert not list(tmp_path.iterdir())

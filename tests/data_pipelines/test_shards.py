@@ -1,0 +1,201 @@
+import dataclasses
+import pathlib
+
+import numpy as np
+import pytest
+
+from bertjax.data import masking, records
+from data_pipelines import blocks, examples, pairing, shards, sources, store
+
+LENGTH = 32
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_are_a_partition_of_every_block_and_shards_are_equal_to_one(seed):
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(0, [1, 5, 40, 1000][seed % 4] + 1, size=rng.integers(1, 30))
+    num_shards = int(rng.integers(1, [3, 40][seed % 2]))
+    pieces = np.array([shards.shares(counts, shard, num_shards) for shard in range(num_shards)])
+    begin, end = pieces[:, 0], pieces[:, 1]
+    # One shard's piece begins where that of the shard before ends.
+    np.testing.assert_array_equal(begin[0], 0)
+    np.testing.assert_array_equal(begin[1:], end[:-1])
+    np.testing.assert_array_equal(end[-1], counts)
+    sizes = (end - begin).sum(axis=1)
+    assert (end >= begin).all() and np.ptp(sizes) <= 1
+
+
+@pytest.fixture(scope="module")
+def new_job(text_file, vocabulary_directory, tmp_path_factory):
+    """A function that makes the job of a corpus of four blocks, the third of them empty."""
+    text = pathlib.Path(text_file).read_text()
+    documents = [
+        sources.Document(f"{number}", one) for number, one in enumerate(text.split("\n\n"))
+    ]
+    parts = [documents[:50], documents[50:90], [], documents[90:]]
+    vocabulary = blocks.Vocabulary.of(vocabulary_directory, None)
+
+    def made(mask="token", **changes):
+        fields = {"pair_objective": "nsp", "dupe_factor": 2, "random_seed": 5} | changes
+        scratch = tmp_path_factory.mktemp("scratch")
+        kept = store.Store(scratch, token_dtype=vocabulary.token_dtype)
+        separate = fields.get("packing") == "full_sentences"
+        for part in parts:
+            how = blocks.Tokenization(vocabulary, "rules", separate)
+            kept.append("", blocks.tokenize(part, how))
+        return shards.Job(
+            scratch=str(scratch),
+            directory=str(tmp_path_factory.mktemp("records")),
+            vocabulary=vocabulary,
+            pairs=pairing.PairOptions(max_seq_length=LENGTH, **fields),
+            masking=None if mask == "none" else masking.MaskingOptions(0.15, 5, mask),
+            block_documents=kept.block_documents(),
+        )
+
+    return made
+
+
+def paired(job):
+    return np.array([shards.pair_block(index, job).examples for index in range(job.num_blocks)])
+
+
+def all_features(job, num_shards, counts):
+    batches = [
+        batch
+        for shard in range(num_shards)
+        for batch in shards.feature_batches(job, shard, num_shards, counts)
+    ]
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def restored(batch):
+    """The ids before masking."""
+    ids = batch["input_ids"].copy()
+    if "masked_lm_weights" in batch:
+        rows, slots = np.nonzero(batch["masked_lm_weights"])
+        ids[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
+    return ids
+
+
+def text_of(ids):
+    return "," + ",".join(map(str, ids)) + ","
+
+
+@pytest.mark.parametrize("mask", ["none", "token", "whole_word", "ngram", "span"])
+@pytest.mark.parametrize("pair_objective", ["nsp", "sop"])
+def test_pairs_are_text_of_the_corpus_as_their_label_says(
+    new_job, vocabulary, mask, pair_objective
+):
+    job = new_job(mask, pair_objective=pair_objective)
+    batch = all_features(job, 3, paired(job))
+    corpus = text_of(store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16)).tokens)
+    ids, labels = restored(batch), batch[records.PAIR_FEATURE]
+    assert labels.shape == (len(ids), 1) and 0.4 < labels.mean() < 0.9
+    place, lengths = np.arange(LENGTH), batch["input_mask"].sum(axis=1)
+    np.testing.assert_array_equal(batch["input_mask"], place < lengths[:, None])
+    assert (ids[:, 0] == vocabulary.cls_id).all()
+    assert (ids[batch["input_mask"] == 0] == vocabulary.pad_id).all()
+    whole = swapped = 0
+    for row, segments, label in zip(ids, batch["segment_ids"], labels[:, 0], strict=True):
+        first, second = np.flatnonzero(row == vocabulary.sep_id)
+        np.testing.assert_array_equal(segments, (place > first) & (place <= second))
+        a, b = text_of(row[1:first]), text_of(row[first + 1 : second])
+        assert a in corpus and b in corpus
+        is_whole = second < LENGTH - 1
+        whole += is_whole and label == 0
+        swapped += is_whole and label == 1 and b + a[1:] in corpus
+        if is_whole and label == 0:
+            assert a + b[1:] in corpus
+    assert whole > 10
+    assert swapped > 10 if pair_objective == "sop" else swapped == 0
+
+
+@pytest.mark.parametrize("packing", pairing.PACKINGS)
+def test_packed_rows_hold_every_token_once_in_each_pass(new_job, vocabulary, packing):
+    job = new_job("none", pair_objective="none", packing=packing)
+    batch = all_features(job, 3, paired(job))
+    assert set(batch) == set(records.TOKEN_FEATURES) and not batch["segment_ids"].any()
+    corpus = store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16)).tokens
+    stored = np.bincount(batch["input_ids"].ravel(), minlength=vocabulary.vocab_size)
+    wanted = 2 * np.bincount(corpus, minlength=vocabulary.vocab_size)
+    stored[list(vocabulary.special_ids)] = wanted[list(vocabulary.special_ids)] = 0
+    np.testing.assert_array_equal(stored, wanted)
+    separators = (batch["input_ids"] == vocabulary.sep_id).sum(axis=1)
+    assert (separators.max() > 1) == (packing == "full_sentences")
+    assert not (batch["input_ids"] == vocabulary.mask_id).any()
+
+
+def test_every_shard_has_examples_of_every_block_well_mixed(new_job, monkeypatch):
+    monkeypatch.setattr(shards, "row_batches", lambda job, shard, tokens, spans: spans)
+    job = new_job()
+    counts = paired(job)
+    ends = store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16))
+    first_tokens = ends.sentence_starts[ends.document_starts[list(job.block_documents)]]
+    seen = []
+    for shard in range(4):
+        begin = shards.feature_batches(job, shard, 4, counts)["begin_a"]
+        block = np.searchsorted(first_tokens, begin, side="right") - 1
+        assert set(block) == {0, 1, 3}
+        # Wherever the shard's piece of a block lies, its text is from all over the block.
+        assert np.ptp(begin[block == 0]) > 0.8 * first_tokens[1]
+        # As mixed as by chance: neighbours are of one block no more often than any two rows.
+        shares = np.bincount(block) / len(block)
+        assert abs((block[1:] == block[:-1]).mean() - (shares**2).sum()) < 0.12
+        assert abs(np.corrcoef(begin[1:], begin[:-1])[0, 1]) < 0.25
+        seen.append(begin)
+    assert counts[2] == 0 and sum(map(len, seen)) == counts.sum()
+
+
+def test_counts_are_those_of_the_examples(new_job):
+    job = new_job(balanced_nsp=True)
+    found = [shards.pair_block(index, job) for index in range(job.num_blocks)]
+    total = found[0] + found[1] + found[2] + found[3]
+    labels = all_features(job, 2, paired(job))[records.PAIR_FEATURE]
+    assert total.examples == len(labels) and total.random == labels.sum() == len(labels) / 2
+    assert total.statistics() == {
+        "forced_random_share": total.forced_random / total.examples,
+        "dropped_pair_share": total.dropped / (total.examples + total.dropped),
+    }
+    assert 0 < total.forced_random < total.random and total.dropped > 0
+
+
+def test_what_is_finished_is_not_made_again(new_job, monkeypatch):
+    job = new_job()
+    counts = paired(job)
+    once = [shards.write(index, job, 2, counts) for index in range(2)]
+    path = pathlib.Path(job.directory) / records.shard_name(0, 2)
+    content = path.read_bytes()
+
+    def never(*args, **kwargs):
+        raise AssertionError("made again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shards, "feature_batches", never)
+        patched.setattr(pairing, "draft", never)
+        np.testing.assert_array_equal(paired(job), counts)
+        again = [shards.write(index, job, 2, counts) for index in range(2)]
+    assert [one.shard for one in again] == [one.shard for one in once]
+    assert [one.tally.to_json() for one in again] == [one.tally.to_json() for one in once]
+    # Each is made again, the same, if its file or its notes are missing.
+    path.unlink()
+    assert shards.write(0, job, 2, counts).shard == once[0].shard and path.read_bytes() == content
+    path.write_bytes(b"half a shard")
+    (pathlib.Path(job.scratch) / f"{path.name}.json").unlink()
+    assert shards.write(0, job, 2, counts).shard == once[0].shard and path.read_bytes() == content
+
+
+def test_masks_differ_between_shards_and_repeat(new_job):
+    job = new_job()
+    corpus = store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16))
+    drafts = pairing.draft(corpus, job.pairs)
+    spans = pairing.completed(drafts, *pairing.random_segments(corpus, drafts.requests))
+    spans = examples.cut_to(spans, job.pairs.budget, np.random.default_rng(0))[:100]
+
+    def positions(shard, job):
+        (batch,) = shards.row_batches(job, shard, corpus.tokens, spans)
+        return batch["masked_lm_positions"]
+
+    np.testing.assert_array_equal(positions(0, job), positions(0, job))
+    assert not np.array_equal(positions(0, job), positions(1, job))
+    other = dataclasses.replace(job, pairs=dataclasses.replace(job.pairs, random_seed=6))
+    assert not np.array_equal(positions(0, job), positions(0, other))

@@ -1,0 +1,104 @@
+"""The heads of finetuning: what they depend on, and where dropout is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bertjax import models, state
+from bertjax.tasks import pretraining
+
+
+@pytest.fixture
+def tiny(tiny):
+    """One layer is enough here."""
+    return dataclasses.replace(tiny, num_hidden_layers=1)
+
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+@pytest.fixture
+def inputs(batch):
+    return [batch[name] for name in INPUTS]
+
+
+def make(kind, config):
+    labels = {} if kind in (models.SpanClassifier, models.MultipleChoice) else {"num_labels": 3}
+    return kind(config, rngs=nnx.Rngs(0), **labels)
+
+
+KINDS = (models.SequenceClassifier, models.TokenClassifier, models.SpanClassifier)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_does_not_change_the_logits_of_tokens(kind, tiny, inputs):
+    ids, mask, segments = inputs
+    is_real = np.asarray(mask) != 0
+    model = make(kind, tiny)
+    before = jax.tree.leaves(model(ids, mask, segments))
+    after = jax.tree.leaves(model(jnp.where(is_real, ids, 7), mask, segments))
+    for left, right in zip(before, after, strict=True):
+        if left.shape[:2] == is_real.shape:
+            left, right = left[is_real], right[is_real]
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_sequence_is_classified_by_its_first_position(tiny, inputs):
+    model = make(models.SequenceClassifier, tiny)
+    pooled = model.pooler(model.encoder(*inputs))
+    np.testing.assert_allclose(model(*inputs), model.classifier(pooled), atol=1e-6)
+    assert model(*inputs).shape == (16, 3)
+
+
+def test_start_and_end_are_the_two_columns_of_the_head(tiny, inputs):
+    model = make(models.SpanClassifier, tiny)
+    start, end = model(*inputs)
+    both = model.span_head(model.encoder(*inputs))
+    np.testing.assert_allclose(np.stack([start, end], -1), both, atol=1e-6)
+
+
+def test_choices_are_scored_one_by_one(tiny, inputs):
+    model = make(models.MultipleChoice, tiny)
+    choices = [x.reshape(8, 2, -1) for x in inputs]
+    logits = model(*choices)
+    assert logits.shape == (8, 2)
+    second = model(*(x[:, 1:] for x in choices))
+    np.testing.assert_allclose(logits[:, 1:], second, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [models.SequenceClassifier, models.TokenClassifier])
+def test_there_is_dropout_before_the_head(kind, tiny, inputs):
+    model = make(kind, dataclasses.replace(tiny, hidden_dropout_prob=0.5))
+    model.encoder = models.Encoder(tiny, rngs=nnx.Rngs(0))  # which has none
+    outputs = [model(*inputs, key=jax.random.key(n)) for n in (0, 0, 1)]
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    assert np.abs(outputs[0] - outputs[2]).max() > 0
+
+
+def test_no_key_is_no_dropout(tiny, inputs):
+    dropping = make(models.SpanClassifier, dataclasses.replace(tiny, hidden_dropout_prob=0.5))
+    for left, right in zip(
+        dropping(*inputs), make(models.SpanClassifier, tiny)(*inputs), strict=True
+    ):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, models.MultipleChoice])
+def test_logits_are_float32_whatever_the_encoder_computes_in(kind, tiny, inputs):
+    model = make(kind, dataclasses.replace(tiny, dtype="bfloat16"))
+    if kind is models.MultipleChoice:
+        inputs = [x[:, None] for x in inputs]
+    assert {x.dtype for x in jax.tree.leaves(model(*inputs))} == {jnp.dtype("float32")}
+
+
+def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
+    pretrained = pretraining.PretrainingModel(tiny, pair_loss="nsp", rngs=nnx.Rngs(0))
+    _, params = state.split(pretrained)
+    _, finetuned = state.split(make(models.SequenceClassifier, tiny))
+    for part in ("encoder", "pooler"):
+        assert jax.tree.structure(params[part]) == jax.tree.structure(finetuned[part])
+    assert set(finetuned) == {"encoder", "pooler", "classifier"}
