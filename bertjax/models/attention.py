@@ -6,6 +6,9 @@ dropout mask shared over batch and heads, softmax in the compute dtype) is what 
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -71,10 +74,60 @@ def attend(
     """Returns the average of `values` over real positions, weighted by softmax in float32.
 
     `query` is scaled already. Padding keys get a weight of exactly zero (the released code adds
-    -10000 to their scores, which in float32 comes to the same).
+    -10000 to their scores, which in float32 comes to the same). Nothing of size length x length is
+    kept for the backward pass, which computes scores, softmax and dropout mask again.
     """
+    if key is None or dropout_rate == 0.0:
+        return _attend(query, keys, values, is_real, None, 0.0)
+    batch, _, heads, _ = query.shape
+    seeds = layers.mask_seeds(key, (batch, heads))
+    return _attend(query, keys, values, is_real, seeds, dropout_rate)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(
+    query: Array, keys: Array, values: Array, is_real: Array, seeds: Array | None, rate: float
+) -> Array:
+    weights = _dropped(_probabilities(query, keys, is_real), seeds, rate)
+    return jnp.einsum("BHLS,BSHK->BLHK", weights.astype(values.dtype), values)
+
+
+def _forward(
+    query: Array, keys: Array, values: Array, is_real: Array, seeds: Array | None, rate: float
+) -> tuple[Array, tuple[Any, ...]]:
+    context = _attend(query, keys, values, is_real, seeds, rate)
+    return context, (query, keys, values, is_real, seeds, context)
+
+
+def _backward(rate: float, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
+    # The barrier keeps the compiler from finding that probabilities and mask have been there
+    # before, and saving them.
+    query, keys, values, is_real, seeds, context = jax.lax.optimization_barrier(saved)
+    probabilities = _probabilities(query, keys, is_real)
+    weights = _dropped(probabilities, seeds, rate)
+    grad_values = jnp.einsum("BHLS,BLHK->BSHK", weights.astype(values.dtype), grad)
+    # The softmax's sum over keys of weight x gradient is the context times its gradient.
+    # Source: Dao et al. 2022 (FlashAttention), appendix B.2.
+    sums = (grad.astype(jnp.float32) * context.astype(jnp.float32)).sum(axis=-1)
+    sums = jnp.swapaxes(sums, 1, 2)[..., None]
+    grad_weights = jnp.einsum("BLHK,BSHK->BHLS", grad, values, preferred_element_type=jnp.float32)
+    grad_scores = (weights * grad_weights - probabilities * sums).astype(query.dtype)
+    grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
+    grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
+    return grad_query, grad_keys, grad_values, None, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _probabilities(query: Array, keys: Array, is_real: Array) -> Array:
     scores = jnp.einsum("BLHK,BSHK->BHLS", query, keys, preferred_element_type=jnp.float32)
     scores = jnp.where(is_real[:, None, None, :], scores, jnp.finfo(jnp.float32).min)
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    probabilities = layers.dropout(probabilities, dropout_rate, key)
-    return jnp.einsum("BHLS,BSHK->BLHK", probabilities, values)
+    return jax.nn.softmax(scores, axis=-1)
+
+
+def _dropped(probabilities: Array, seeds: Array | None, rate: float) -> Array:
+    if seeds is None:
+        return probabilities
+    mask = layers.keep_mask(seeds, probabilities.shape, rate)
+    return jnp.where(mask, probabilities * (1 / (1 - rate)), 0.0)

@@ -95,9 +95,7 @@ class Embeddings(nnx.Module):
         self.position = table(config.max_position_embeddings)
         self.segment = table(config.type_vocab_size)
         dtype = jnp.dtype(config.dtype)
-        self.norm = layers.layer_norm(
-            config.hidden_size, epsilon=config.layer_norm_eps, dtype=dtype, rngs=rngs
-        )
+        self.norm = layers.LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps, dtype=dtype)
         self.dropout_rate = config.hidden_dropout_prob
         self.type_vocab_size = config.type_vocab_size
 
@@ -141,9 +139,9 @@ class EncoderLayer(nnx.Module):
             hidden, intermediate, stddev=stddev, dtype=dtype, rngs=rngs
         )
         self.output = layers.dense(intermediate, hidden, stddev=stddev, dtype=dtype, rngs=rngs)
-        norm = {"epsilon": config.layer_norm_eps, "dtype": dtype, "rngs": rngs}
-        self.attention_norm = layers.layer_norm(hidden, **norm)
-        self.output_norm = layers.layer_norm(hidden, **norm)
+        norm = {"epsilon": config.layer_norm_eps, "dtype": dtype}
+        self.attention_norm = layers.LayerNorm(hidden, **norm)
+        self.output_norm = layers.LayerNorm(hidden, **norm)
         self.hidden_act = config.hidden_act
         self.dropout_rate = config.hidden_dropout_prob
 

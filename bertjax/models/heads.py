@@ -29,11 +29,8 @@ class MlmHead(nnx.Module):
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.dense = _square(config, rngs)
-        self.norm = layers.layer_norm(
-            config.hidden_size,
-            epsilon=config.layer_norm_eps,
-            dtype=jnp.dtype(config.dtype),
-            rngs=rngs,
+        self.norm = layers.LayerNorm(
+            config.hidden_size, epsilon=config.layer_norm_eps, dtype=jnp.dtype(config.dtype)
         )
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.hidden_act = config.hidden_act

@@ -1,33 +1,124 @@
-"""Dropout: the keep rate, the scale, a mask of its own for every element."""
+"""LayerNorm beside float64 numpy; dropout's rate, scale and independence, and what is not saved."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bertjax.models import layers
 
 
-def test_dropout_keeps_the_rate_and_the_mean():
-    ones = jnp.ones((64, 128, 65))
-    dropped = np.asarray(layers.dropout(ones, 0.1, jax.random.key(0)))
+def mask(seed, shape, rate):
+    return np.asarray(layers.dropout(jnp.ones(shape), rate, jax.random.key(seed))) != 0
+
+
+def assert_independent(one, other, rate):
+    """Two masks agree as often as two independent ones, within six standard errors."""
+    expected = rate**2 + (1 - rate) ** 2
+    error = np.sqrt(expected * (1 - expected) / one.size)
+    assert abs((one == other).mean() - expected) < 6 * error
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_the_rate_and_the_mean(rate):
+    dropped = np.asarray(layers.dropout(jnp.ones((64, 128, 65)), rate, jax.random.key(0)))
     kept = dropped != 0
-    assert abs(kept.mean() - 0.9) < 0.002
-    assert abs(dropped.mean() - 1.0) < 0.002
-    np.testing.assert_allclose(np.unique(dropped[kept]), 1 / 0.9, rtol=1e-4)
+    error = np.sqrt(rate * (1 - rate) / kept.size)
+    assert abs(kept.mean() - (1 - rate)) < 6 * error
+    assert abs(dropped.mean() - 1.0) < 6 * error / (1 - rate)
+    np.testing.assert_allclose(np.unique(dropped[kept]), 1 / (1 - rate), rtol=1e-6)
 
 
-def test_dropout_masks_differ_between_rows_columns_and_keys():
-    ones = jnp.ones((32, 64, 64))
-    first, second = (
-        np.asarray(layers.dropout(ones, 0.5, jax.random.key(seed))) != 0 for seed in (0, 1)
-    )
-    for one, other in [(first, second), (first[0], first[1]), (first[:, 0], first[:, 1])]:
-        assert abs((one == other).mean() - 0.5) < 0.05
-    neighbours = first[..., ::2] == first[..., 1::2]  # the two halves of one random word
-    assert abs(neighbours.mean() - 0.5) < 0.02
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_masks_of_elements_near_and_far_are_independent(rate):
+    kept = mask(0, (16, 4, 128, 128), rate)
+    for lag in (1, 2, 3, 4, 8, 16, 32, 64, 127):
+        assert_independent(kept[..., lag:], kept[..., :-lag], rate)
+        assert_independent(kept[..., lag:, :], kept[..., :-lag, :], rate)
+    assert_independent(kept[..., 1:, 1:], kept[..., :-1, :-1], rate)
+    assert_independent(kept[1:], kept[:-1], rate)
+    assert_independent(kept[:, 1:], kept[:, :-1], rate)
+
+
+def test_masks_differ_between_keys_and_every_place_is_dropped_at_the_rate():
+    masks = np.stack([mask(seed, (8, 32, 32), 0.3) for seed in range(64)])
+    assert_independent(masks[1:], masks[:-1], 0.3)
+    by_place = masks.mean(axis=(0, 1))
+    error = np.sqrt(0.3 * 0.7 / (64 * 8))
+    assert abs(by_place - 0.7).max() < 6 * error
+    assert abs(by_place.std() - error) < 0.1 * error  # neither more nor less even than chance
+
+
+def test_rows_without_planes_have_masks_too():
+    kept = mask(0, (256, 300), 0.1)
+    assert abs(kept.mean() - 0.9) < 0.01
+    assert_independent(kept[1:], kept[:-1], 0.1)
 
 
 def test_no_key_means_no_dropout():
     x = jnp.arange(6.0).reshape(2, 3)
     assert layers.dropout(x, 0.5, None) is x
     assert layers.dropout(x, 0.0, jax.random.key(0)) is x
+
+
+def test_the_backward_pass_has_the_mask_of_the_forward_pass_and_saves_none():
+    x = jnp.ones((4, 8, 16))
+    dropped, backward = jax.vjp(lambda x: layers.dropout(x, 0.4, jax.random.key(0)), x)
+    weights = jnp.arange(x.size, dtype=jnp.float32).reshape(x.shape)
+    np.testing.assert_array_equal(backward(weights)[0], weights * dropped)
+    assert max(leaf.size for leaf in jax.tree.leaves(backward)) <= 2 * 4  # two words a plane
+
+
+def test_a_mask_is_the_same_on_any_mesh():
+    ones, key = jnp.ones((16, 4, 8, 8)), jax.random.key(0)
+    mesh = Mesh(np.asarray(jax.devices()[:8]).reshape(4, 2), ("data", "tensor"))
+    where = NamedSharding(mesh, P("data", "tensor"))
+    spread = jax.jit(lambda x: layers.dropout(x, 0.5, key), in_shardings=where, out_shardings=where)
+    np.testing.assert_array_equal(spread(ones), layers.dropout(ones, 0.5, key))
+
+
+def numpy_normalize(x, scale, bias, epsilon):
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * scale + bias
+
+
+def norm_case(mean=0.0):
+    rng = np.random.default_rng(0)
+    x, grad = rng.normal(mean, 1, (5, 7, 32)), rng.normal(size=(5, 7, 32))
+    return x, rng.normal(1, 0.3, 32), rng.normal(size=32), grad
+
+
+@pytest.mark.parametrize("mean", [0.0, 30.0])
+def test_layer_norm_is_that_of_float64(mean):
+    x, scale, bias, _ = norm_case(mean)
+    ours = layers.normalize(*(jnp.asarray(v, jnp.float32) for v in (x, scale, bias)), 1e-12,
+                            jnp.dtype("float32"))  # fmt: skip
+    tolerance = 1e-6 * (1 + mean**2)
+    np.testing.assert_allclose(ours, numpy_normalize(x, scale, bias, 1e-12), atol=3 * tolerance)
+
+
+def test_gradients_of_layer_norm_are_those_of_float64():
+    x, scale, bias, grad = norm_case()
+    inputs = [jnp.asarray(v, jnp.float32) for v in (x, scale, bias)]
+    _, backward = jax.vjp(lambda *v: layers.normalize(*v, 1e-12, jnp.dtype("float32")), *inputs)
+    for place, ours in enumerate(backward(jnp.asarray(grad, jnp.float32))):
+        for index in [0, ours.size // 2, ours.size - 1]:
+            step = np.zeros(ours.size)
+            step[index] = 1e-6
+            plus, minus = (
+                numpy_normalize(*(v + s * step.reshape(v.shape) if i == place else v
+                                  for i, v in enumerate((x, scale, bias))), 1e-12)
+                for s in (1, -1)
+            )  # fmt: skip
+            slope = ((plus - minus) * grad).sum() / 2e-6
+            np.testing.assert_allclose(np.ravel(ours)[index], slope, rtol=1e-4, atol=1e-5)
+
+
+def test_a_constant_row_stays_finite():
+    # Nothing but the rounding of its mean is left of it, which 1 / sqrt(1e-12) makes visible.
+    x = jnp.full((2, 8), 3.7)
+    ours = layers.normalize(x, jnp.ones(8), jnp.full(8, 0.5), 1e-12, jnp.dtype("float32"))
+    assert np.all(np.abs(np.asarray(ours) - 0.5) <= 1)
