@@ -92,17 +92,18 @@ class Learner:
         """
         key = jax.random.key(self.seed, impl=self.prng_impl)
         grads, means = self._gradients(state.params, batch, jax.random.fold_in(key, state.step))
-        grad_norm = optax.tree.norm(grads)
-        learning_rate = self.schedule(state.step)
-        updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
-        params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
-        losses = [means[name].total for name in self.task.objectives]
-        is_finite = jnp.isfinite(jnp.stack([grad_norm, *losses])).all()
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(is_finite, new, old),
-            (params, opt_state),
-            (state.params, state.opt_state),
-        )
+        with jax.named_scope("optimizer"):
+            grad_norm = optax.tree.norm(grads)
+            learning_rate = self.schedule(state.step)
+            updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+            params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
+            losses = [means[name].total for name in self.task.objectives]
+            is_finite = jnp.isfinite(jnp.stack([grad_norm, *losses])).all()
+            params, opt_state = jax.tree.map(
+                lambda new, old: jnp.where(is_finite, new, old),
+                (params, opt_state),
+                (state.params, state.opt_state),
+            )
         report = StepReport(means, learning_rate, grad_norm, is_finite)
         return TrainState(state.step + 1, params, opt_state), report
 

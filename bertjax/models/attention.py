@@ -50,16 +50,15 @@ class SelfAttention(nnx.Module):
     ) -> Float[Array, "batch length hidden"]:
         batch, length, _ = hidden.shape
         by_head = (batch, length, self.num_heads, -1)
-        query = self.query(hidden).reshape(by_head)
-        context = attend(
-            query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype),
-            self.key(hidden).reshape(by_head),
-            self.value(hidden).reshape(by_head),
-            is_real,
-            dropout_rate=self.dropout_rate,
-            key=key,
-        )
-        return self.output(context.reshape(batch, length, -1))
+        with jax.named_scope("attention/projections"):
+            query = self.query(hidden).reshape(by_head)
+            query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+            keys = self.key(hidden).reshape(by_head)
+            values = self.value(hidden).reshape(by_head)
+        with jax.named_scope("attention/scores"):
+            context = attend(query, keys, values, is_real, dropout_rate=self.dropout_rate, key=key)
+        with jax.named_scope("attention/projections"):
+            return self.output(context.reshape(batch, length, -1))
 
 
 def attend(

@@ -156,8 +156,9 @@ class EncoderLayer(nnx.Module):
         attended = self.attention(hidden, is_real, key=attention_key)
         attended = layers.dropout(attended, self.dropout_rate, projection_key)
         hidden = self.attention_norm(hidden + attended)
-        activated = layers.ACTIVATIONS[self.hidden_act](self.intermediate(hidden))
-        output = layers.dropout(self.output(activated), self.dropout_rate, output_key)
+        with jax.named_scope("feed_forward"):
+            output = self.output(layers.ACTIVATIONS[self.hidden_act](self.intermediate(hidden)))
+        output = layers.dropout(output, self.dropout_rate, output_key)
         return self.output_norm(hidden + output)
 
 
@@ -193,7 +194,8 @@ class Encoder(nnx.Module):
         """Returns the embeddings' output and then every layer's, `num_hidden_layers` + 1 in all."""
         is_real = input_mask != 0
         keys = _split(key, len(self.layers) + 1)
-        embedded = self.embeddings(input_ids, segment_ids, key=keys[0])
+        with jax.named_scope("embeddings"):
+            embedded = self.embeddings(input_ids, segment_ids, key=keys[0])
         states = [sharding.constrain(embedded, sharding.DATA)]
         for layer, layer_key in zip(self.layers, keys[1:], strict=True):
 
@@ -202,7 +204,8 @@ class Encoder(nnx.Module):
 
             if self.remat != "none":
                 apply = jax.checkpoint(apply, policy=REMAT_POLICIES[self.remat])
-            states.append(apply(states[-1], layer_key))
+            with jax.named_scope("encoder"):
+                states.append(apply(states[-1], layer_key))
         return states
 
 

@@ -56,7 +56,8 @@ class LayerNorm(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        return normalize(x, self.scale[...], self.bias[...], self.epsilon, self.dtype)
+        with jax.named_scope("norm"):
+            return normalize(x, self.scale[...], self.bias[...], self.epsilon, self.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -114,7 +115,8 @@ def dropout(
     """
     if key is None or rate == 0.0:
         return x
-    return _dropped(x, rate, mask_seeds(key, x.shape[:-2]))
+    with jax.named_scope("dropout"):
+        return _dropped(x, rate, mask_seeds(key, x.shape[:-2]))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

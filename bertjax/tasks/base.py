@@ -49,8 +49,9 @@ def cross_entropy(
     logits: Float[Array, "*batch classes"], labels: Int[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
     """Returns -log softmax(logits)[label], computed in float32."""
-    logits = logits.astype(jnp.float32)
-    return jax.nn.logsumexp(logits, axis=-1) - _label_logit(logits, labels)
+    with jax.named_scope("loss"):
+        logits = logits.astype(jnp.float32)
+        return jax.nn.logsumexp(logits, axis=-1) - _label_logit(logits, labels)
 
 
 def weighted(values: Float[Array, "*batch"], weights: Float[Array, "*batch"]) -> metrics.Mean:
@@ -65,9 +66,10 @@ def accuracy(
 ) -> metrics.Mean:
     """Returns the weighted share of rows in which no logit is larger than the label's."""
     # Not argmax: the label's logit and the maximum are there already, from the cross-entropy.
-    logits = jax.lax.stop_gradient(logits.astype(jnp.float32))
-    hits = _label_logit(logits, labels) >= logits.max(axis=-1)
-    return weighted(hits.astype(jnp.float32), weights)
+    with jax.named_scope("loss"):
+        logits = jax.lax.stop_gradient(logits.astype(jnp.float32))
+        hits = _label_logit(logits, labels) >= logits.max(axis=-1)
+        return weighted(hits.astype(jnp.float32), weights)
 
 
 def _label_logit(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -35,12 +36,16 @@ class PretrainingModel(nnx.Module):
         positions: Int[Array, "batch positions"],
     ) -> Float[Array, "batch positions vocab"]:
         """Returns the vocabulary logits at `positions` only."""
-        gathered = heads.gather_positions(hidden, positions)
-        return self.mlm_head(gathered, self.encoder.embeddings.word.embedding[...])
+        with jax.named_scope("mlm_head"):
+            gathered = heads.gather_positions(hidden, positions)
+            return self.mlm_head(gathered, self.encoder.embeddings.word.embedding[...])
 
     def pair_logits(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch 2"]:
         """Returns the pair logits: 0 is "B follows A", 1 is random (nsp) or swapped (sop)."""
-        return self.nsp_head(self.pooler(hidden))
+        with jax.named_scope("pooler"):
+            pooled = self.pooler(hidden)
+        with jax.named_scope("nsp_head"):
+            return self.nsp_head(pooled)
 
 
 @dataclasses.dataclass(frozen=True)
