@@ -16,20 +16,31 @@ GIB = 2**30
 class Accelerator:
     """One JAX device: dense bfloat16 FLOP/s at its peak, bytes of memory, devices on its chip.
 
-    `flops` is float16 where the device has no bfloat16 units (V100, T4).
+    `flops` is float16 where the device has no bfloat16 units (V100, T4). `clock_hz` turns the
+    cycles that the TPU compiler estimates into seconds.
     """
 
     flops: float
     memory_bytes: int
     devices_per_chip: int = 1
+    clock_hz: float | None = None
 
 
 # Sources of the TPU rows: docs.cloud.google.com/tpu, pages v2 to v6e and tpu7x (v3: 123 TFLOP/s a
 # chip; jax/_src/pallas/mosaic/tpu_info.py and the scaling book say 140). The two spellings of v5e,
 # v5p and v6e are those of tpu_info.py.
-_TPU_V5E = Accelerator(197e12, 16 * GIB)
-_TPU_V5P = Accelerator(459e12, 95 * GIB)
-_TPU_V6E = Accelerator(918e12, 32 * GIB)
+#
+# Clocks: peak FLOP/s of a device over its FLOPs per cycle, rounded. A matrix unit of 128x128 makes
+# 32,768 FLOPs a cycle; a device has 1 unit (v2), 2 (v3), 4 (v5e) or 8 (v4 and v5p: two cores).
+# Published is 1.5 GHz for v5e (scaling book, tpus.md). From memory and not looked up: v2 700 MHz,
+# v3 940 MHz (Jouppi et al. 2020), v4 1050 MHz (Jouppi et al. 2023). v5p stands on the division
+# alone. Less sure are v6e and TPU7x: tpu_info.py lists two units of 256x256 a core, which would
+# make 3.5 and 4.4 GHz, but libtpu 0.0.42.1 estimates a 4096^3 product at 455,700 (v6e) and 434,500
+# (TPU7x core) FLOPs a cycle, so 524,288 at their peak: 1.75 and 2.2 GHz. For the others its
+# estimate is 88 to 98% of the FLOPs a cycle taken here (4096^3).
+_TPU_V5E = Accelerator(197e12, 16 * GIB, clock_hz=1.5e9)
+_TPU_V5P = Accelerator(459e12, 95 * GIB, clock_hz=1.75e9)
+_TPU_V6E = Accelerator(918e12, 32 * GIB, clock_hz=1.75e9)
 
 # GPU rows, without sparsity: NVIDIA's data sheets, H100, H200 and A100 as in their sources, the
 # others from memory and not looked up: V100 and T4 (2018), A100
@@ -40,16 +51,16 @@ _H100_FLOPS = 989.4e12
 
 # By the `device_kind` of jax.Device.
 ACCELERATORS: dict[str, Accelerator] = {
-    "TPU v2": Accelerator(45e12 / 2, 8 * GIB, devices_per_chip=2),
-    "TPU v3": Accelerator(123e12 / 2, 16 * GIB, devices_per_chip=2),
-    "TPU v4": Accelerator(275e12, 32 * GIB),
+    "TPU v2": Accelerator(45e12 / 2, 8 * GIB, devices_per_chip=2, clock_hz=0.7e9),
+    "TPU v3": Accelerator(123e12 / 2, 16 * GIB, devices_per_chip=2, clock_hz=0.94e9),
+    "TPU v4": Accelerator(275e12, 32 * GIB, clock_hz=1.05e9),
     "TPU v5 lite": _TPU_V5E,
     "TPU v5e": _TPU_V5E,
     "TPU v5": _TPU_V5P,
     "TPU v5p": _TPU_V5P,
     "TPU v6 lite": _TPU_V6E,
     "TPU v6e": _TPU_V6E,
-    "TPU7x": Accelerator(2307e12 / 2, 96 * GIB, devices_per_chip=2),
+    "TPU7x": Accelerator(2307e12 / 2, 96 * GIB, devices_per_chip=2, clock_hz=2.2e9),
     "Tesla T4": Accelerator(65e12, 16 * GIB),
     "Tesla V100-SXM2-16GB": Accelerator(_V100_FLOPS, 16 * GIB),
     "Tesla V100-SXM2-32GB": Accelerator(_V100_FLOPS, 32 * GIB),
@@ -78,3 +89,9 @@ def memory_bytes(device_kind: str) -> int | None:
     """Returns the bytes of memory of one JAX device, None where its kind is not known."""
     accelerator = ACCELERATORS.get(device_kind)
     return accelerator.memory_bytes if accelerator else None
+
+
+def clock_hz(device_kind: str) -> float | None:
+    """Returns the cycles per second of one TPU device, None for other kinds."""
+    accelerator = ACCELERATORS.get(device_kind)
+    return accelerator.clock_hz if accelerator else None

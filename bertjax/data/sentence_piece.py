@@ -18,11 +18,14 @@ import numpy as np
 import sentencepiece
 from etils import epath
 from jaxtyping import Bool, Int
+from sentencepiece import sentencepiece_pb2
 
-from bertjax.data import wordpiece
+from bertjax.data import offsets, wordpiece
 
 MODEL_FILE = "spiece.model"
 WORD_START = "\u2581"
+
+_PIECES = sentencepiece_pb2.SentencePieceText  # pyright: ignore  made when it is imported
 
 # Under which names models have the special tokens: as BERT and ALBERT do, and as RoBERTa does.
 SPECIAL_NAMES = {
@@ -90,6 +93,27 @@ class SentencePieceTokenizer:
             first += [self.mask_id, *part]
         return first
 
+    def encode_with_offsets(
+        self, text: str
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+        """Returns the ids of `text`, and where in it each token starts and ends.
+
+        White space around a token does not count, so a lone mark of a word's start is empty. Pieces
+        of one character have all of its place.
+        """
+        folded = fold(text, self.lowercase, self.strip_accents)
+        # The one form that all versions of the library have; its offsets are bytes.
+        serialized = self._model.encode(folded, out_type="serialized_proto")
+        pieces = _PIECES.FromString(serialized).pieces
+        spans = np.array(_spans(folded, pieces), np.int32).reshape(-1, 2)
+        if folded != text:
+            places = _places(text, self.lowercase, self.strip_accents)
+            starts, ends = np.array([*places, (len(text), len(text))], np.int32).T
+            is_empty = spans[:, 0] == spans[:, 1]
+            last = np.where(is_empty, starts[spans[:, 0]], ends[spans[:, 1] - 1])
+            spans = np.stack([starts[spans[:, 0]], last], axis=1)
+        return np.array([piece.id for piece in pieces], np.int32), spans[:, 0], spans[:, 1]
+
     def token(self, token_id: int) -> str:
         """Returns the piece of an id."""
         return self.vocabulary[token_id]
@@ -142,6 +166,34 @@ def fold(text: str, lowercase: bool, strip_accents: bool) -> str:
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(itertools.filterfalse(unicodedata.combining, decomposed))
     return text.lower() if lowercase else text
+
+
+def _places(text: str, lowercase: bool, strip_accents: bool) -> list[tuple[int, int]]:
+    """Returns the [start, end) in `text` that each character of `fold` stands for."""
+    folded = offsets.placed(text)
+    if strip_accents and not text.isascii():
+        folded = offsets.without_accents(
+            folded, "NFKD", lambda character: unicodedata.combining(character) > 0
+        )
+    folded = offsets.lowered(folded) if lowercase else folded
+    return [(start, end) for _, start, end in folded]
+
+
+def _spans(text: str, pieces: Sequence[Any]) -> list[tuple[int, int]]:
+    """Returns the characters [start, end) of each piece's bytes, without white space around."""
+    is_first_byte = (np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80
+    character_at = [*(np.cumsum(is_first_byte) - 1).tolist(), len(text)]
+    spans: list[tuple[int, int]] = []
+    for piece in reversed(pieces):
+        start, end = character_at[piece.begin], character_at[piece.end]
+        surface = text[start:end]
+        start = end - len(surface.lstrip())
+        end = start + len(surface.strip())
+        # Of several pieces of one character the library places the last alone.
+        if start == end and piece.piece.strip(WORD_START) and spans and spans[-1][0] == start:
+            end = spans[-1][1]
+        spans.append((start, end))
+    return spans[::-1]
 
 
 def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:

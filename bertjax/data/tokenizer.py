@@ -54,6 +54,16 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def encode_with_offsets(
+        self, text: str
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+        """Returns the ids of `text`, and where in it each token starts and ends.
+
+        `text[start:end]` are the characters as they were given, before case and accents went,
+        without white space around; there may be none. Tokens of one character share its place.
+        """
+        ...
+
     def encode_with_masks(self, text: str) -> list[int]:
         """Returns the ids of `text` with each literal "[MASK]" as `mask_id`."""
         ...

@@ -18,6 +18,7 @@ import functools
 import hashlib
 import itertools
 import json
+import re
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ from typing import Any
 import numpy as np
 from etils import epath
 from jaxtyping import Bool, Int
+
+from bertjax.data import offsets
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
@@ -52,9 +55,10 @@ CJK_RANGES = (
 CONTROLS_THAT_SPLIT = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
 _DROP_CONTROLS = dict.fromkeys(map(ord, CONTROLS_THAT_SPLIT))
 
-# Bounds of memory: chunks and ids that are remembered (about 150 MB when full), and characters
-# that are tokenized at once.
+# Bounds of memory: chunks and ids that are remembered (about 150 MB when full), chunks of which the
+# offsets are (about 50 MB), and characters that are tokenized at once.
 MAX_REMEMBERED = 2**21
+MAX_REMEMBERED_OFFSETS = 2**17
 WINDOW_CHARACTERS = 2**18
 
 
@@ -88,6 +92,7 @@ class WordPieceTokenizer:
         )
         self._longest_entry = max(map(len, self.vocabulary))
         self._chunks, self._words = _Chunks(), _Computed(self.pieces)
+        self._chunk_offsets = _Computed(self._offsets_of_chunk)
         self._lock = threading.Lock()  # Input pipelines call from several threads.
 
     def __reduce__(self):
@@ -124,6 +129,27 @@ class WordPieceTokenizer:
         for part in others:
             first += [self.mask_id, *part]
         return first
+
+    def encode_with_offsets(
+        self, text: str
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+        """Returns the ids of `text`, and where in it each token starts and ends.
+
+        An accent that was stripped belongs to its letter, a dropped control character only to a
+        token around it.
+        """
+        if len(self._chunk_offsets) >= MAX_REMEMBERED_OFFSETS:
+            self._chunk_offsets = _Computed(self._offsets_of_chunk)
+        places = np.arange(len(text), dtype=np.int32)
+        if any(control in text for control in CONTROLS_THAT_SPLIT):
+            places = places[[character not in CONTROLS_THAT_SPLIT for character in text]]
+            text = text.translate(_DROP_CONTROLS)
+        matches = list(_CHUNK.finditer(text))
+        parts = [self._chunk_offsets[match.group()] for match in matches]
+        ids, starts, ends = np.concatenate([_NO_TOKENS, *parts], axis=1)
+        shifts = np.repeat([match.start() for match in matches], [part.shape[1] for part in parts])
+        shifts = shifts.astype(np.int32)
+        return ids, places[starts + shifts], places[ends + shifts - 1] + np.int32(1)
 
     def token(self, token_id: int) -> str:
         """Returns the vocabulary entry of an id."""
@@ -181,6 +207,21 @@ class WordPieceTokenizer:
             ids.append(found)
             start, prefix = end, CONTINUATION
         return ids
+
+    def _offsets_of_chunk(self, chunk: str) -> Int[np.ndarray, "3 tokens"]:
+        """Returns the ids of one of `chunks`, and where in it each token starts and ends."""
+        casing = {"lowercase": self.lowercase, "strip_accents": self.strip_accents}
+        spans = iter(_word_characters(chunk, **casing))
+        tokens: list[tuple[int, int, int]] = []
+        for word in split_words(chunk, **casing):
+            ids = self.pieces(word)
+            for place, token_id in enumerate(ids):
+                length = len(self.vocabulary[token_id]) - (len(CONTINUATION) if place else 0)
+                # No text makes the entry [UNK]: where it stands, it stands for the whole word.
+                length = len(word) if token_id == self.unk_id else length
+                _, starts, ends = zip(*itertools.islice(spans, length), strict=True)
+                tokens.append((token_id, min(starts), max(ends)))
+        return np.array(tokens, np.int32).reshape(-1, 3).T
 
     def _encode_window(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._chunks.is_full():
@@ -266,6 +307,23 @@ def split_words(text: str, *, lowercase: bool, strip_accents: bool) -> list[str]
     return words
 
 
+def _word_characters(text: str, *, lowercase: bool, strip_accents: bool) -> offsets.Placed:
+    """Returns the characters of all `split_words` of a chunk, one word after the other."""
+    if text.isascii() and text.isprintable():
+        return offsets.placed(text)
+    # A space here would only set apart what has its own place anyway.
+    folded = offsets.replaced(
+        offsets.placed(text), lambda character: _CLEANED[ord(character)].strip(" ")
+    )
+    if lowercase:
+        folded = offsets.lowered(folded)
+    if strip_accents:
+        folded = offsets.without_accents(
+            folded, "NFD", lambda character: not _WITHOUT_ACCENTS[ord(character)]
+        )
+    return folded
+
+
 def _cleaned(code_point: int) -> str:
     """Returns what takes the character's place before text is split at white space."""
     character = chr(code_point)
@@ -289,6 +347,10 @@ def _punctuation_apart(code_point: int) -> str:
     is_mark = is_ascii_mark or unicodedata.category(character).startswith("P")
     return f" {character} " if is_mark else character
 
+
+# Between white space, as str.split judges it.
+_CHUNK = re.compile(r"\S+")
+_NO_TOKENS = np.zeros((3, 0), np.int32)
 
 # Filled as characters are met: all 1,114,112 would take a second.
 _CLEANED = _Computed(_cleaned)

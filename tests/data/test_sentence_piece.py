@@ -1,6 +1,7 @@
 import io
 import json
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -56,6 +57,46 @@ def test_texts_become_the_ids_of_the_model(bert_model, cased):
     assert ids.tolist() == [token_id for text in expected for token_id in text]
     assert lengths.tolist() == [len(text) for text in expected]
     assert cased.encode_flat([])[0].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "casing",
+    [{}, {"lowercase": True}, {"strip_accents": True}, {"lowercase": True, "strip_accents": False}],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_offsets_stand_beside_the_same_ids_and_cover_the_text(kind, casing):
+    known = sentence_piece.SentencePieceTokenizer(model(**BERT, model_type=kind), **casing)
+    rng = random.Random(kind)
+    pool = [*" \n\u3000theruninglÉéA博推ﬁ½İΣ\u0301\u0323각①!,", "the ", "runner", " she said"]
+    for _ in range(300):
+        text = "a" + "".join(rng.choices(pool, k=rng.randrange(20)))
+        ids, starts, ends = known.encode_with_offsets(text)
+        assert ids.dtype == starts.dtype == ends.dtype == np.int32
+        assert ids.tolist() == known.encode(text)
+        assert (starts <= ends).all() and (np.diff(starts) >= 0).all() and ends.max() <= len(text)
+        held = {place for span in zip(starts, ends, strict=True) for place in range(*span)}
+        # All but white space and what normalization drops, which is nothing of this pool.
+        assert {place for place, c in enumerate(text) if c not in " \n\u3000\u0301\u0323"} <= held
+
+
+@pytest.mark.parametrize(
+    ("text", "casing", "expected"),
+    [
+        ("  the   Runner", {}, ["the", "", "R", "un", "n", "er"]),
+        ("Élan", {"lowercase": True}, ["", "É", "l", "an"]),
+        ("e\u0301lan", {"lowercase": True}, ["", "e\u0301", "l", "an"]),
+        ("e\u0301lan ", {}, ["", "e\u0301", "l", "an"]),
+        ("unﬁ", {}, ["", "un", "ﬁ", "ﬁ"]),  # the library has the first of these pieces empty
+        ("博the", {}, ["", "博", "the"]),
+        ("", {}, []),
+        ("   ", {}, []),
+    ],
+)
+def test_tokens_hold_their_original_characters(bert_model, text, casing, expected):
+    known = sentence_piece.SentencePieceTokenizer(bert_model, **casing)
+    _, starts, ends = known.encode_with_offsets(text)
+    assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == expected
 
 
 def test_special_tokens_are_found_by_either_name(cased):

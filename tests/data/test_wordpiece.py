@@ -100,11 +100,12 @@ def test_a_word_is_unknown_from_201_characters_on():
     assert known.encode("x" * 150 + "!" + "x" * 60)[150] == known.unk_id
 
 
-def nasty_texts(seed: int, number: int) -> list[str]:
+def nasty_texts(seed: int, number: int, more: str = "") -> list[str]:
     rng = random.Random(seed)
     pool = [chr(rng.randrange(0x110000)) for _ in range(60)]
     pool += [chr(rng.randrange(0x3000)) for _ in range(200)]
     pool += list(" \t\n\x0b\x1c\x85\u2028\u0301.,aAé\u03a3\u535a\ufffd") * 12
+    pool += list(more) * 20
     return ["".join(rng.choices(pool, k=rng.randrange(25))) for _ in range(number)]
 
 
@@ -138,6 +139,79 @@ def test_every_character_stands_alone_or_inside_a_word_as_in_whole_texts():
     code_points = [*range(0x3100), *range(0x3100, 0x110000, 997)]
     texts = [f"a{chr(code)}b {chr(code)} Σ{chr(code)}" for code in code_points]
     assert known.encode_batch(texts) == [without_cache(text, known) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lowercase": False},
+        {"strip_accents": False},
+        {"lowercase": False, "strip_accents": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("bound", [2**17, 3])
+def test_offsets_stand_beside_the_same_ids_and_hold_each_word(monkeypatch, options, bound):
+    monkeypatch.setattr(wordpiece, "MAX_REMEMBERED_OFFSETS", bound)
+    known = characters(**options)
+    casing = {"lowercase": known.lowercase, "strip_accents": known.strip_accents}
+    hard = "각ﬁ½İ\u0344\U0001d165\u302e\u0301\u0323a".replace("a", "aaΣ") * 2
+    for text in [*nasty_texts(seed=2, number=400), *nasty_texts(seed=3, number=100, more=hard)]:
+        ids, starts, ends = known.encode_with_offsets(text)
+        assert ids.dtype == starts.dtype == ends.dtype == np.int32
+        assert ids.tolist() == known.encode(text)
+        assert (starts < ends).all()
+        place = 0
+        for word in wordpiece.split_words(text, **casing):
+            last = place + len(known.pieces(word)) - 1
+            held = text[starts[place : last + 1].min() : ends[place : last + 1].max()]
+            # Cut out, a sigma may end the word that it stood in.
+            held = "".join(wordpiece.split_words(held, **casing)).replace("ς", "σ")
+            assert held == word.replace("ς", "σ"), (text, word)
+            place = last + 1
+    assert bound > 3 or len(known._chunk_offsets) < 3 + 25
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        (" HäLLo  you!\n", {}, ["H", "ä", "L", "L", "o", "y", "o", "u", "!"]),
+        ("cafe\u0301 e\u0301x", {}, ["c", "a", "f", "e\u0301", "e\u0301", "x"]),
+        ("cafe\u0301!", {"lowercase": False}, ["cafe\u0301", "!"]),  # one [UNK]
+        ("a\u200db\u00ad c\x1cd\x0b", {}, ["a", "b", "c", "d"]),
+        ("\x05a \x00", {}, ["a"]),
+        ("a\u535a\u63a8b", {}, ["a", "\u535a", "\u63a8", "b"]),
+        ("İıa", {}, ["İ", "ı", "a"]),  # lower case is "i" and a dot
+        ("\u1100각", {"strip_accents": False}, ["\u1100각"]),
+        ("", {}, []),
+        (" \u0301 ", {}, []),
+    ],
+)
+def test_tokens_hold_their_original_characters(text, options, expected):
+    _, starts, ends = characters(**options).encode_with_offsets(text)
+    assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == expected
+
+
+def test_pieces_of_one_character_share_its_place():
+    known = known_by("\u1100", "##\u1161", "##\u11a8x", "##x")  # a syllable comes apart
+    ids, starts, ends = known.encode_with_offsets("x 각x")
+    assert list(map(known.token, ids.tolist())) == [
+        "[UNK]",
+        "\u1100",
+        "##\u1161",
+        "##\u11a8x",
+    ]
+    assert starts.tolist() == [0, 2, 2, 2] and ends.tolist() == [1, 3, 3, 4]
+
+
+def test_every_character_has_its_offset_as_in_whole_texts():
+    known = characters()
+    texts = [f"b {chr(code)}a" for code in [*range(0x3100), *range(0xE000, 0x110000, 9973)]]
+    for text, expected in zip(texts, known.encode_batch(texts), strict=True):
+        ids, starts, ends = known.encode_with_offsets(text)
+        assert ids.tolist() == expected
+        assert ends[-1] == 4 and text[starts[0]] == "b", text
 
 
 def test_memory_is_bounded_by_forgetting(monkeypatch):

@@ -1,0 +1,168 @@
+"""What a model reads of a finetuning data set, and how texts become its rows.
+
+Files belong to the readers (`glue`, `tables`, `squad`, ...), order and padding to `batches`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Int
+
+from bertjax.data import tokenizer as tokenizers
+
+# Rows of a list have lengths of their own, so none of them has a name.
+Rows = list[Int[np.ndarray, " _"]]
+
+# What stands around one text and around two: [CLS] a [SEP], [CLS] a [SEP] b [SEP].
+_SPECIALS_OF_ONE, _SPECIALS_OF_TWO = 2, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSet:
+    """What a model reads of a data set: one row an input sequence (a window, for SQuAD).
+
+    `tokens` holds "input_ids", "segment_ids" and, where each token has its own, "labels" (-1: not
+    scored): an int32 array for each row, with the special tokens, without padding. `columns` holds
+    one value for each example ("labels", "start_positions", ...). Rows [i * choices,
+    (i + 1) * choices) belong to example i.
+
+    Raises:
+      ValueError: if the parts do not fit together.
+    """
+
+    tokens: dict[str, Rows]
+    columns: dict[str, np.ndarray]
+    choices: int = 1
+    pad_id: int = 0
+
+    def __post_init__(self):
+        rows = len(self.tokens["input_ids"])
+        if self.choices < 1 or rows % self.choices:
+            raise ValueError(
+                f"choices is {self.choices}; it must be at least 1 and divide the {rows} rows"
+            )
+        lengths = _row_lengths(self.tokens["input_ids"])
+        for name, values in self.tokens.items():
+            if not np.array_equal(_row_lengths(values), lengths):
+                raise ValueError(
+                    f"tokens[{name!r}] has {len(values)} rows; rows and their lengths must be "
+                    f"those of the {rows} in tokens['input_ids']"
+                )
+        for name, column in self.columns.items():
+            if len(column) != len(self):
+                raise ValueError(
+                    f"columns[{name!r}] has {len(column)} values; there must be one for each of "
+                    f"the {len(self)} examples"
+                )
+            if name in self.tokens:
+                raise ValueError(f"{name!r} is in tokens and in columns; it must be in one of them")
+
+    def __len__(self) -> int:
+        """Returns the number of examples."""
+        return len(self.tokens["input_ids"]) // self.choices
+
+    def lengths(self) -> Int[np.ndarray, " examples"]:
+        """Returns the tokens of the longest row of each example."""
+        return _row_lengths(self.tokens["input_ids"]).reshape(len(self), self.choices).max(axis=1)
+
+
+def sequence_pair(
+    tokenizer: tokenizers.Tokenizer, text_a: str, text_b: str | None = None, *, max_seq_length: int
+) -> tuple[Int[np.ndarray, " length"], Int[np.ndarray, " length"]]:
+    """Returns the ids and segments of one row, as `sequence_pairs` makes them."""
+    texts_b = None if text_b is None else [text_b]
+    (input_ids,), (segment_ids,) = sequence_pairs(
+        tokenizer, [text_a], texts_b, max_seq_length=max_seq_length
+    )
+    return input_ids, segment_ids
+
+
+def sequence_pairs(
+    tokenizer: tokenizers.Tokenizer,
+    texts_a: Sequence[str],
+    texts_b: Sequence[str] | None = None,
+    *,
+    max_seq_length: int,
+) -> tuple[Rows, Rows]:
+    """Returns input_ids and segment_ids of every row: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
+
+    Tokens go from the end of the longer text until the row fits. The first text and its specials
+    are segment 0, the second and its [SEP] segment 1.
+
+    Raises:
+      ValueError: if there are not as many second texts as first ones, or max_seq_length leaves no
+        room for one token of each.
+
+    Source: google-research/bert, run_classifier.py, convert_single_example.
+    """
+    specials = _SPECIALS_OF_ONE if texts_b is None else _SPECIALS_OF_TWO
+    if max_seq_length < (least := 2 * specials - 1):
+        raise ValueError(
+            f"max_seq_length is {max_seq_length}; it must be at least {least}, for {specials} "
+            "special tokens and one of each text"
+        )
+    if texts_b is not None and len(texts_a) != len(texts_b):
+        raise ValueError(
+            f"there are {len(texts_a)} first and {len(texts_b)} second texts; each row takes one "
+            "of both"
+        )
+    limit = max_seq_length - specials
+    flat_a, lengths_a = tokenizer.encode_flat(texts_a)
+    lengths_b, kept_b = np.zeros_like(lengths_a), None
+    if texts_b is None:
+        kept_a = np.minimum(lengths_a, limit)
+        row_lengths = kept_a + specials
+    else:
+        flat_b, lengths_b = tokenizer.encode_flat(texts_b)
+        kept_a, kept_b = kept_lengths(lengths_a, lengths_b, limit=limit)
+        row_lengths = kept_a + kept_b + specials
+    edges = np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
+    # What neither text covers is a special token; nearly all of those are [SEP].
+    input_ids = np.full(edges[-1], tokenizer.sep_id, np.int32)
+    segment_ids = np.zeros(edges[-1], np.int32)
+    input_ids[edges[:-1]] = tokenizer.cls_id
+    starts_a = edges[:-1] + 1
+    input_ids[_ranges(starts_a, kept_a)] = flat_a[_ranges(_starts(lengths_a), kept_a)]
+    if kept_b is not None:
+        starts_b = starts_a + kept_a + 1
+        input_ids[_ranges(starts_b, kept_b)] = flat_b[_ranges(_starts(lengths_b), kept_b)]
+        segment_ids[_ranges(starts_b, kept_b + 1)] = 1
+    return _split(input_ids, edges), _split(segment_ids, edges)
+
+
+def kept_lengths(
+    lengths_a: Int[np.ndarray, " rows"], lengths_b: Int[np.ndarray, " rows"], *, limit: int
+) -> tuple[Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]:
+    """Returns how many tokens each text keeps if the longer one loses its last until both fit.
+
+    Of two equally long ones the second loses first, so a text never falls below its half.
+
+    Source: google-research/bert, run_classifier.py, _truncate_seq_pair.
+    """
+    kept_a = np.minimum(lengths_a, np.maximum(limit - limit // 2, limit - lengths_b))
+    kept_b = np.minimum(lengths_b, np.maximum(limit // 2, limit - lengths_a))
+    return kept_a, kept_b
+
+
+def _row_lengths(rows: Sequence[np.ndarray]) -> Int[np.ndarray, " rows"]:
+    return np.fromiter(map(len, rows), np.int64, len(rows))
+
+
+def _starts(lengths: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:
+    return np.cumsum(lengths, dtype=np.int64) - lengths
+
+
+def _ranges(
+    starts: Int[np.ndarray, " rows"], lengths: Int[np.ndarray, " rows"]
+) -> Int[np.ndarray, " places"]:
+    """Returns the numbers start, start + 1, ..., `length` of them, for row after row."""
+    shifts = np.repeat(starts - _starts(lengths), lengths)
+    return np.arange(len(shifts)) + shifts
+
+
+def _split(flat: Int[np.ndarray, " tokens"], edges: Int[np.ndarray, " edges"]) -> Rows:
+    places = edges.tolist()
+    return [flat[begin:end] for begin, end in zip(places[:-1], places[1:], strict=True)]

@@ -1,0 +1,1 @@
+"""What `bertjax.plan` stands on: slices by name, prices, and the reading of compiled programs."""

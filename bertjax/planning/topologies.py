@@ -1,0 +1,212 @@
+"""TPU slices by the names of the cloud console, and devices to compile for that are not there.
+
+Only `devices` needs libtpu; names are known without it. How long a program takes on the devices
+belongs to `hlo`, what they cost to `prices`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from bertjax import accelerators
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """TPU chips that are rented together; chips, devices and hosts count all `num_slices`."""
+
+    name: str
+    generation: str
+    topology: str
+    num_chips: int
+    num_devices: int
+    num_hosts: int
+    device_kind: str
+    num_slices: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Generation:
+    """What the names of a generation mean; `shapes` are the chips along each axis of the torus.
+
+    `counts_cores` tells what a name's number counts: TensorCores, two to a chip, or chips.
+    """
+
+    prefixes: tuple[str, ...]
+    device_kind: str
+    counts_cores: bool
+    shapes: tuple[str, ...]
+    chip_config: str | None = None
+
+    def size(self, shape: str) -> int:
+        return _num_chips(shape) * (2 if self.counts_cores else 1)
+
+    def offered(self) -> dict[int, str]:
+        return {self.size(shape): shape for shape in self.shapes}
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{self.prefixes[0]}-{size}" for size in self.offered())
+
+
+_V5E_SHAPES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = ("4x4x4", "4x4x8", "4x4x12", "4x8x8", "8x8x8", "8x8x12", "8x8x16", "8x16x16")
+_LARGE_CUBES = ("16x16x16", "16x16x24")
+_PARTS_OF_A_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+
+# Sources: docs.cloud.google.com/tpu, pages v4 to v6e and tpu7x; accelerator_to_spec_map.py of
+# MaxText (read 2026-11-21); shapes of v2 and v3 from memory. libtpu 0.0.42.1 makes every one of
+# them. Other shapes of v4, v5p and tpu7x are given as topologies, such as "v5p:4x8x20".
+_GENERATIONS: dict[str, _Generation] = {
+    "v2": _Generation(("v2",), "TPU v2", True, ("2x2", "4x4", "8x8", "8x16", "16x16")),
+    "v3": _Generation(
+        *(("v3",), "TPU v3", True),
+        ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
+    ),
+    # Without "megacore" libtpu shows every core of a v4 chip as a device of its own.
+    "v4": _Generation(("v4",), "TPU v4", True, (*_PARTS_OF_A_CUBE, *_CUBES), "megacore"),
+    "v5e": _Generation(("v5e", "v5litepod"), "TPU v5 lite", False, _V5E_SHAPES),
+    "v5p": _Generation(("v5p", "v5"), "TPU v5", True, (*_PARTS_OF_A_CUBE, *_CUBES, *_LARGE_CUBES)),
+    "v6e": _Generation(("v6e",), "TPU v6 lite", False, _V5E_SHAPES),
+    "tpu7x": _Generation(
+        ("tpu7x",), "TPU7x", True, ("1x1x1", *_PARTS_OF_A_CUBE, *_CUBES, *_LARGE_CUBES)
+    ),
+}
+_NAME = re.compile(r"(?P<prefix>[a-z0-9]+)(-(?P<size>\d+)|:(?P<shape>[1-9]\d*(x[1-9]\d*)+))")
+_CHIPS_PER_HOST = (2, 2, 1)
+# Slices of one host that are not 2x2: a single chip, and the machines of eight chips.
+_ONE_HOST = {"1x1": (1, 1, 1), "1x1x1": (1, 1, 1), "2x4": (2, 4, 1)}
+_LOCKED = ("lockfile", "already in use")
+
+
+def known() -> dict[str, tuple[str, ...]]:
+    """Returns the names of every generation, smallest slice first."""
+    return {key: generation.names() for key, generation in _GENERATIONS.items()}
+
+
+def parse(name: str, *, num_slices: int = 1) -> Slice:
+    """Returns the slice of a name such as "v5e-16", "v5litepod-16", "v4-8" or "v5e:4x4".
+
+    The number counts TensorCores for v2, v3, v4, v5p and tpu7x, chips for v5e and v6e.
+
+    Raises:
+      ValueError: listing what is known, for an unknown generation, size or form; or if num_slices
+        is less than 1.
+    """
+    if num_slices < 1:
+        raise ValueError(f"num_slices is {num_slices}; it must be at least 1")
+    match = _NAME.fullmatch(name.strip().lower())
+    key = _generation_of(match["prefix"]) if match else None
+    if match is None or key is None:
+        raise ValueError(
+            f"topology is {name!r}; known are a generation and a size ({_examples()}) or a "
+            'generation and a shape, such as "v5e:4x4"'
+        )
+    shape = match["shape"] or _shape_of_size(name, key, int(match["size"]))
+    _check_shape(name, key, shape)
+    num_chips = num_slices * _num_chips(shape)
+    kind = _GENERATIONS[key].device_kind
+    return Slice(
+        name=name,
+        generation=key,
+        topology=f"{key}:{shape}",
+        num_chips=num_chips,
+        num_devices=num_chips * accelerators.ACCELERATORS[kind].devices_per_chip,
+        num_hosts=num_chips // math.prod(_host_bounds(key, shape)),
+        device_kind=kind,
+        num_slices=num_slices,
+    )
+
+
+def devices(tpu_slice: Slice) -> list[Any]:
+    """Returns the devices of all slices, host by host; programs are compiled for them, not run.
+
+    Raises:
+      ImportError: if libtpu is not installed.
+      RuntimeError: if another process has libtpu open.
+      ValueError: if this libtpu does not make the topology.
+    """
+    # Otherwise libtpu complains on stderr that this machine is no TPU worker.
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+    key, shape = tpu_slice.topology.split(":")
+    options: dict[str, Any] = {"chips_per_host_bounds": _host_bounds(key, shape)}
+    if chip_config := _GENERATIONS[key].chip_config:
+        options["chip_config_name"] = chip_config
+    try:
+        description = topologies.get_topology_desc(
+            tpu_slice.topology, platform="tpu", num_slices=tpu_slice.num_slices, **options
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise _explained(error, tpu_slice) from error
+    except RuntimeError as error:
+        raise ImportError(
+            f"compiling for {tpu_slice.name} needs libtpu, which this environment lacks: "
+            "pip install 'bertjax[plan]'"
+        ) from error
+    return list(description.devices)
+
+
+def _generation_of(prefix: str) -> str | None:
+    for key, generation in _GENERATIONS.items():
+        if prefix in generation.prefixes:
+            return key
+    return None
+
+
+def _examples() -> str:
+    return ", ".join(f"{names[0]} ... {names[-1]}" for names in known().values())
+
+
+def _shape_of_size(name: str, key: str, size: int) -> str:
+    offered = _GENERATIONS[key].offered()
+    if size not in offered:
+        counted = "TensorCores" if _GENERATIONS[key].counts_cores else "chips"
+        raise ValueError(
+            f"topology is {name!r}; {key} is offered with {', '.join(map(str, offered))} "
+            f"{counted}. Another shape can be given as {key}:{offered[max(offered)]}"
+        )
+    return offered[size]
+
+
+def _check_shape(name: str, key: str, shape: str) -> None:
+    num_axes = _GENERATIONS[key].shapes[0].count("x") + 1
+    chips = tuple(map(int, shape.split("x")))
+    hosts_tile_it = all(
+        count % unit == 0 for count, unit in zip(chips, _host_bounds(key, shape), strict=False)
+    )
+    if len(chips) != num_axes or not hosts_tile_it:
+        raise ValueError(
+            f"topology is {name!r}; a shape of {key} has {num_axes} axes, the first two of them "
+            f"even: {', '.join(_GENERATIONS[key].shapes)}"
+        )
+
+
+def _host_bounds(key: str, shape: str) -> tuple[int, int, int]:
+    if shape == "2x4" and key not in ("v5e", "v6e"):
+        return _CHIPS_PER_HOST
+    return _ONE_HOST.get(shape, _CHIPS_PER_HOST)
+
+
+def _num_chips(shape: str) -> int:
+    return math.prod(map(int, shape.split("x")))
+
+
+def _explained(error: RuntimeError, tpu_slice: Slice) -> Exception:
+    text = str(error)
+    if any(sign in text for sign in _LOCKED):
+        return RuntimeError(
+            "another process has libtpu open, and only one may: wait for it to end (after a crash, "
+            "remove /tmp/libtpu_lockfile), or set ALLOW_MULTIPLE_LIBTPU_LOAD=1 where no TPU is "
+            f"attached. libtpu says: {text}"
+        )
+    return ValueError(
+        f"this libtpu does not make the topology {tpu_slice.topology} of {tpu_slice.name}: {text}"
+    )

@@ -1,0 +1,193 @@
+"""Scores of one prediction per example: classes and numbers, as in GLUE.
+
+All take the true labels first, as lists or arrays of equal length, and return a fraction. They
+equal scikit-learn's and scipy's functions, which GLUE's public toolkits score with (the server's
+own code is not public); also where a score has no value: F1 and Matthews are then 0 as in
+scikit-learn (a model that always answers the same ranks last), correlations nan as in scipy (who
+picks the best must skip nan).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+from numpy.typing import ArrayLike
+
+
+def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the share of predictions that equal their label.
+
+    Raises:
+      ValueError: if there are no examples, or not one prediction per label.
+    """
+    labels, predictions = _pair(labels, predictions)
+    return float(np.mean(labels == predictions))
+
+
+def f1(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the harmonic mean of precision and recall of class 1; the other class is 0.
+
+    It is 0 where class 1 neither is a label nor is predicted.
+
+    Raises:
+      ValueError: if a class is neither 0 nor 1, or as `accuracy` does.
+    """
+    labels, predictions = _pair(labels, predictions)
+    unknown = np.setdiff1d(np.concatenate([labels, predictions]), [0, 1])
+    if len(unknown):
+        raise ValueError(
+            f"f1 scores the classes 0 and 1, but there are {unknown[:10].tolist()}; for more "
+            "classes take macro_f1 or micro_f1"
+        )
+    of_label, of_prediction = labels == 1, predictions == 1
+    correct = int(np.sum(of_label & of_prediction))
+    return _f1(correct, int(np.sum(of_label)), int(np.sum(of_prediction)))
+
+
+def macro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the mean of every class's F1, each class counting the same.
+
+    The classes are those that occur as a label or as a prediction.
+
+    Raises:
+      ValueError: as `accuracy` does.
+    """
+    confusion = _confusion(labels, predictions)
+    counts = zip(np.diag(confusion), confusion.sum(1), confusion.sum(0), strict=True)
+    return float(np.mean([_f1(*(int(count) for count in of_class)) for of_class in counts]))
+
+
+def micro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the F1 of all classes' decisions taken together.
+
+    With one label per example every wrong prediction is one false positive and one false negative,
+    so this is the accuracy under the name that some tables give it.
+
+    Raises:
+      ValueError: as `accuracy` does.
+    """
+    return accuracy(labels, predictions)
+
+
+def matthews_corrcoef(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the correlation of predicted and true classes, between -1 and 1; any classes.
+
+    It is 0 where all labels or all predictions are the same class.
+
+    Source: Matthews (1975); for more than two classes Gorodkin (2004), "Comparing two K-category
+    assignments by a K-category correlation coefficient", equation 8.
+
+    Raises:
+      ValueError: as `accuracy` does.
+    """
+    confusion = _confusion(labels, predictions)
+    of_labels, of_predictions, total = confusion.sum(1), confusion.sum(0), confusion.sum()
+    covariance = np.trace(confusion) * total - of_labels @ of_predictions
+    label_variance = total**2 - of_labels @ of_labels
+    prediction_variance = total**2 - of_predictions @ of_predictions
+    if not label_variance or not prediction_variance:
+        return 0.0
+    # The product of the two would pass 2^63.
+    return float(covariance / np.sqrt(label_variance) / np.sqrt(prediction_variance))
+
+
+def pearson(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the linear correlation of predicted and true numbers, between -1 and 1.
+
+    It is nan where all labels or all predictions are equal, or one is not finite.
+
+    Raises:
+      ValueError: if there are fewer than two examples, or not one prediction per label.
+    """
+    return _correlation(*_numbers(labels, predictions))
+
+
+def spearman(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the linear correlation of the ranks; equal numbers share the mean of their ranks.
+
+    It is nan where all labels or all predictions are equal, or one is nan.
+
+    Raises:
+      ValueError: as `pearson` does.
+    """
+    labels, predictions = _numbers(labels, predictions)
+    if np.isnan(labels).any() or np.isnan(predictions).any():
+        return float("nan")
+    return _correlation(_ranks(labels), _ranks(predictions))
+
+
+# The names are those of GLUE's tables; macro and micro are for tasks of one's own.
+SCORES: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews_correlation": matthews_corrcoef,
+    "micro_f1": micro_f1,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def _pair(
+    labels: ArrayLike, predictions: ArrayLike
+) -> tuple[Shaped[np.ndarray, " examples"], Shaped[np.ndarray, " examples"]]:
+    """Returns both as arrays after checking that they belong together."""
+    labels, predictions = np.asarray(labels), np.asarray(predictions)
+    if labels.ndim != 1 or labels.shape != predictions.shape:
+        raise ValueError(
+            f"labels have shape {labels.shape} and predictions {predictions.shape}; both must be "
+            "[examples], one prediction per label"
+        )
+    if not len(labels):
+        raise ValueError("there are no examples to score")
+    return labels, predictions
+
+
+def _numbers(
+    labels: ArrayLike, predictions: ArrayLike
+) -> tuple[Float[np.ndarray, " examples"], Float[np.ndarray, " examples"]]:
+    labels, predictions = _pair(labels, predictions)
+    if len(labels) < 2:
+        raise ValueError("a correlation needs two examples or more, but there is 1")
+    return labels.astype(np.float64), predictions.astype(np.float64)
+
+
+def _f1(correct: int, labelled: int, predicted: int) -> float:
+    """Returns 2 P R / (P + R), written so that only a class that nobody knows divides by zero."""
+    return 2 * correct / (labelled + predicted) if labelled + predicted else 0.0
+
+
+def _confusion(labels: ArrayLike, predictions: ArrayLike) -> Int[np.ndarray, "classes classes"]:
+    """Returns how often each class (row) was predicted as each class (column)."""
+    labels, predictions = _pair(labels, predictions)
+    classes, positions = np.unique(np.concatenate([labels, predictions]), return_inverse=True)
+    rows, columns = np.split(positions, 2)
+    cells = np.bincount(rows * len(classes) + columns, minlength=len(classes) ** 2)
+    return cells.reshape(len(classes), len(classes))
+
+
+def _correlation(
+    left: Float[np.ndarray, " examples"], right: Float[np.ndarray, " examples"]
+) -> float:
+    finite = np.isfinite(left).all() and np.isfinite(right).all()
+    if not finite or np.ptp(left) == 0 or np.ptp(right) == 0:
+        return float("nan")
+    left, right = _unit(left), _unit(right)
+    return float(np.clip(left @ right, -1.0, 1.0))  # rounding can pass 1
+
+
+def _unit(values: Float[np.ndarray, " examples"]) -> Float[np.ndarray, " examples"]:
+    """Returns the values less their mean, with length 1."""
+    centred = values - values.mean()
+    # Scaled first: the squares of very small or large numbers would be 0 or infinite.
+    centred = centred / np.abs(centred).max()
+    return centred / np.linalg.norm(centred)
+
+
+def _ranks(values: Float[np.ndarray, " examples"]) -> Float[np.ndarray, " examples"]:
+    """Returns each value's rank from 1; equal values get the mean of the ranks they take up."""
+    _, positions, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[positions]

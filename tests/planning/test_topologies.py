@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from bertjax import accelerators
+from bertjax.planning import topologies
+
+NAMES = [name for names in topologies.known().values() for name in names]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    """`devices` sets variables for libtpu; they end with the test."""
+    for name in ("TPU_SKIP_MDS_QUERY", "TPU_WORKER_HOSTNAMES", "TPU_ACCELERATOR_TYPE"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "chips", "devices", "hosts"),
+    [
+        ("v5e-1", "v5e:1x1", 1, 1, 1),
+        ("v5e-8", "v5e:2x4", 8, 8, 1),
+        ("v5e-16", "v5e:4x4", 16, 16, 4),
+        ("v5litepod-16", "v5e:4x4", 16, 16, 4),
+        ("V5E-256", "v5e:16x16", 256, 256, 64),
+        ("v5e:2x2", "v5e:2x2", 4, 4, 1),
+        ("v6e-256", "v6e:16x16", 256, 256, 64),
+        # The number counts TensorCores; a chip has two, shown as one device or as two.
+        ("v4-8", "v4:2x2x1", 4, 4, 1),
+        ("v5p-8", "v5p:2x2x1", 4, 4, 1),
+        ("v5:2x2x2", "v5p:2x2x2", 8, 8, 2),
+        ("v2-8", "v2:2x2", 4, 8, 1),
+        ("v3-32", "v3:4x4", 16, 32, 4),
+        ("tpu7x-8", "tpu7x:2x2x1", 4, 8, 1),
+        ("v5p:4x8x20", "v5p:4x8x20", 640, 640, 160),
+    ],
+)
+def test_names_of_the_console_are_chips_devices_and_hosts(name, topology, chips, devices, hosts):
+    found = topologies.parse(name)
+    assert (found.name, found.topology) == (name, topology)
+    assert (found.num_chips, found.num_devices, found.num_hosts) == (chips, devices, hosts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_device_of_every_known_name_has_memory_peak_and_clock(name):
+    accelerator = accelerators.ACCELERATORS[topologies.parse(name).device_kind]
+    assert accelerator.memory_bytes and accelerator.flops
+    # Peak FLOP/s over clock are the multipliers of the device, 1, 2, 4, 8 or 16 units of 128x128.
+    units = accelerator.flops / (accelerator.clock_hz or 0.0) / (2 * 128 * 128)
+    assert units == pytest.approx(2 ** round(math.log2(units)), rel=0.03)
+
+
+def test_several_slices_count_together():
+    found = topologies.parse("v5e-16", num_slices=3)
+    assert (found.num_slices, found.num_chips, found.num_devices, found.num_hosts) == (
+        3,
+        48,
+        48,
+        12,
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["v9-8", "v5e", "v5e-", "", "v5e-16x", "v5e:4", "h100-8", "v5e:0x4"]
+)
+def test_an_unknown_name_lists_the_known_ones(name):
+    with pytest.raises(ValueError, match=r"known are.*v5e-1 \.\.\. v5e-256.*v5p-8"):
+        topologies.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [("v5e-12", "1, 4, 8, 16, 32, 64, 128, 256 chips"), ("v4-4", "8, 16, 32.*TensorCores")],
+)
+def test_a_size_that_is_not_offered_lists_those_that_are(name, offered):
+    with pytest.raises(ValueError, match=offered):
+        topologies.parse(name)
+
+
+@pytest.mark.parametrize("name", ["v5e:2x2x2", "v4:2x2", "v5e:3x4", "v4:1x2x1"])
+def test_a_shape_that_hosts_cannot_make_is_refused(name):
+    with pytest.raises(ValueError, match="axes, the first two of them even"):
+        topologies.parse(name)
+
+
+def test_less_than_one_slice_is_refused():
+    with pytest.raises(ValueError, match="num_slices is 0"):
+        topologies.parse("v5e-4", num_slices=0)
+
+
+def fails_with(monkeypatch, error):
+    def get_topology_desc(*unused_args, **unused_kwargs):
+        raise error
+
+    monkeypatch.setattr(topologies.topologies, "get_topology_desc", get_topology_desc)
+
+
+def test_without_libtpu_the_error_says_what_to_install(monkeypatch):
+    fails_with(monkeypatch, RuntimeError("JAX TPU support not installed"))
+    with pytest.raises(ImportError, match=r"v5e-4 needs libtpu.*pip install 'bertjax\[plan\]'"):
+        topologies.devices(topologies.parse("v5e-4"))
+
+
+def test_a_locked_libtpu_says_who_has_it_and_what_to_do(monkeypatch):
+    text = "ABORTED: Internal error when accessing libtpu multi-process lockfile."
+    fails_with(monkeypatch, jax.errors.JaxRuntimeError(text))
+    with pytest.raises(RuntimeError, match="another process has libtpu open.*multi-process"):
+        topologies.devices(topologies.parse("v5e-4"))
+
+
+def test_a_topology_that_libtpu_refuses_is_a_value_error(monkeypatch):
+    fails_with(monkeypatch, jax.errors.JaxRuntimeError("INVALID_ARGUMENT: Invalid TPU name"))
+    with pytest.raises(ValueError, match="does not make the topology v5e:2x2 of v5e-4: INVALID"):
+        topologies.devices(topologies.parse("v5e-4"))
+
+
+CHECK_ALL = """
+from bertjax.planning import topologies
+for names in topologies.known().values():
+    for name in names:
+        expected = topologies.parse(name)
+        found = topologies.devices(expected)
+        hosts = [device.process_index for device in found]
+        assert len(found) == expected.num_devices, name
+        assert {device.device_kind for device in found} == {expected.device_kind}, name
+        assert len(set(hosts)) == expected.num_hosts and hosts == sorted(hosts), name
+found = topologies.devices(topologies.parse("v5e-16", num_slices=2))
+assert [device.slice_index for device in found] == [0] * 16 + [1] * 16
+"""
+
+
+@pytest.mark.slow
+def test_libtpu_makes_every_known_name_host_by_host():
+    pytest.importorskip("libtpu")
+    # A process of its own: libtpu lets go of its lock only when its process ends.
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", CHECK_ALL], check=True, env=environment)

@@ -1,0 +1,176 @@
+"""Scores of classes and numbers, beside scikit-learn and scipy."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.exceptions
+import sklearn.metrics
+
+from bertjax.scores import classification
+
+NAN = float("nan")
+
+
+def classes(seed, count):
+    """Returns labels and predictions of 1 to 40 examples that agree more often than not."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, count, rng.integers(1, 41))
+    other = rng.integers(0, count, len(labels))
+    return labels, np.where(rng.random(len(labels)) < 0.5, labels, other)
+
+
+def numbers(seed):
+    """Returns labels and predictions with many ties, some at large offsets and tiny scales."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 6, rng.integers(3, 60)).astype(float)
+    predictions = np.round(labels + rng.normal(0, 2, len(labels)), seed % 3)
+    predictions[0] = predictions.max() + 1  # not all the same
+    labels[0] = labels.max() + 1
+    return labels, predictions * 10.0 ** rng.integers(-6, 6) + rng.integers(-5, 5)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+@pytest.mark.parametrize("seed", range(40))
+def test_binary_scores_are_those_of_scikit_learn(seed):
+    labels, predictions = classes(seed, 2)
+    expected = sklearn.metrics.f1_score(labels, predictions)
+    assert classification.f1(labels, predictions) == pytest.approx(expected, abs=1e-12)
+    expected = sklearn.metrics.accuracy_score(labels, predictions)
+    assert classification.accuracy(labels, predictions) == pytest.approx(expected, abs=1e-12)
+
+
+# scikit-learn warns where the only class of all makes its confusion matrix a single number.
+@pytest.mark.filterwarnings("ignore:A single label was found")
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("seed", range(20))
+def test_scores_of_any_classes_are_those_of_scikit_learn(seed, count):
+    labels, predictions = classes(seed, count)
+    labels, predictions = 3 * labels - 2, 3 * predictions - 2  # classes need not be 0, 1, ...
+    for name, ours in (("macro", classification.macro_f1), ("micro", classification.micro_f1)):
+        expected = sklearn.metrics.f1_score(labels, predictions, average=name)
+        assert ours(labels, predictions) == pytest.approx(expected, abs=1e-12)
+    expected = sklearn.metrics.matthews_corrcoef(labels, predictions)
+    assert classification.matthews_corrcoef(labels, predictions) == pytest.approx(
+        expected, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_correlations_are_those_of_scipy(seed):
+    labels, predictions = numbers(seed)
+    expected = scipy.stats.pearsonr(labels, predictions).statistic
+    assert classification.pearson(labels, predictions) == pytest.approx(expected, abs=1e-9)
+    expected = scipy.stats.spearmanr(labels, predictions).statistic
+    assert classification.spearman(labels, predictions) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "f1"),
+    [
+        ([0, 0, 0], [0, 0, 0], 0.0),  # no positive class at all
+        ([0, 0, 0], [1, 0, 0], 0.0),
+        ([1, 0, 0], [0, 0, 0], 0.0),  # constant predictions
+        ([1, 0, 0, 1], [1, 1, 1, 1], 2 / 3),
+        ([1], [1], 1.0),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+def test_f1_without_positives_is_zero_as_in_scikit_learn(labels, predictions, f1):
+    assert classification.f1(labels, predictions) == pytest.approx(f1)
+    assert sklearn.metrics.f1_score(labels, predictions) == pytest.approx(f1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions"), [([0, 1, 1, 0], [1, 1, 1, 1]), ([1, 1, 1], [0, 1, 1])]
+)
+def test_matthews_of_a_constant_is_zero_as_in_scikit_learn(labels, predictions):
+    assert classification.matthews_corrcoef(labels, predictions) == 0.0
+    assert sklearn.metrics.matthews_corrcoef(labels, predictions) == 0.0
+
+
+def test_matthews_of_many_examples_does_not_overflow():
+    labels = np.repeat([0, 1, 0, 1], [60_000, 90_000, 10_000, 20_000])
+    predictions = np.repeat([0, 1, 1, 0], [60_000, 90_000, 10_000, 20_000])
+    expected = (600 * 900 - 100 * 200) / np.sqrt(1000 * 800 * 700 * 1100)  # TP TN - FP FN
+    assert classification.matthews_corrcoef(labels, predictions) == pytest.approx(expected)
+
+
+@pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning")
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("labels", "predictions"),
+    [
+        ([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]),  # 0.1 - mean is not 0 in floating point
+        ([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]),
+        ([1.0, 2.0, 3.0], [1.0, NAN, 3.0]),
+    ],
+)
+def test_correlations_without_value_are_nan_as_in_scipy(labels, predictions):
+    assert np.isnan(classification.pearson(labels, predictions))
+    assert np.isnan(classification.spearman(labels, predictions))
+    assert np.isnan(scipy.stats.pearsonr(labels, predictions).statistic)
+    assert np.isnan(scipy.stats.spearmanr(labels, predictions).statistic)
+
+
+def test_an_infinite_prediction_has_a_rank_and_no_linear_correlation():
+    labels, predictions = [1.0, 2.0, 3.0], [1.0, 5.0, float("inf")]
+    assert np.isnan(classification.pearson(labels, predictions))
+    assert classification.spearman(labels, predictions) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_correlation_does_not_depend_on_the_scale(scale):
+    labels, predictions = np.array([0.0, 1, 4, 2]), np.array([1.0, 3, 8, 2])
+    expected = classification.pearson(labels, predictions)
+    assert classification.pearson(labels, predictions * scale) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_line_correlates_perfectly_and_never_above_one(seed):
+    labels = np.random.default_rng(seed).normal(size=seed + 2)
+    linear = classification.pearson(labels, 0.1 * labels + 0.7)
+    assert linear == pytest.approx(1.0)
+    assert linear <= 1.0
+    monotonic = classification.spearman(labels, -np.exp(labels))
+    assert monotonic == pytest.approx(-1.0)
+    assert monotonic >= -1.0
+
+
+def test_small_goldens():
+    """Values worked out by hand."""
+    labels, predictions = [0, 1, 1, 1, 0, 2], [0, 1, 0, 1, 1, 2]
+    assert classification.accuracy(labels, predictions) == pytest.approx(4 / 6)
+    assert classification.macro_f1(labels, predictions) == pytest.approx((1 / 2 + 2 / 3 + 1) / 3)
+    assert classification.f1([1, 1, 1, 0, 0], [1, 1, 0, 1, 0]) == pytest.approx(2 / 3)
+    # Ranks 1 2.5 2.5 4 beside 1 2 3.5 3.5.
+    assert classification.spearman([0, 5, 5, 9], [2, 3, 7, 7]) == pytest.approx(3.75 / 4.5)
+    assert classification.pearson([1, 2, 3], [1, 2, 9]) == pytest.approx(8 / np.sqrt(2 * 38))
+
+
+def test_the_table_names_what_glue_reports():
+    glue = {"accuracy", "f1", "matthews_correlation", "pearson", "spearman"}
+    assert glue <= set(classification.SCORES)
+    for score in classification.SCORES.values():
+        assert score([0, 1, 1, 0], [0, 1, 1, 0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", sorted(classification.SCORES))
+def test_examples_that_do_not_fit_together_are_refused(name):
+    score = classification.SCORES[name]
+    with pytest.raises(ValueError, match=r"\(3,\) and predictions \(2,\)"):
+        score([0, 1, 1], [0, 1])
+    with pytest.raises(ValueError, match=r"must be \[examples\]"):
+        score([[0, 1]], [[0, 1]])
+    with pytest.raises(ValueError, match="no examples"):
+        score([], [])
+
+
+def test_f1_of_other_classes_is_refused():
+    with pytest.raises(ValueError, match=r"there are \[-1, 2\].*macro_f1"):
+        classification.f1([0, 1, 2], [0, 1, -1])
+
+
+@pytest.mark.parametrize("score", [classification.pearson, classification.spearman])
+def test_the_correlation_of_one_example_is_refused(score):
+    with pytest.raises(ValueError, match="two examples"):
+        score([1.0], [1.0])

@@ -1,0 +1,218 @@
+"""Entities and their scores, beside a slow reading of conlleval's rules and what it printed."""
+
+import itertools
+import random
+
+import pytest
+
+from bertjax.scores import entities
+
+Entity = entities.Entity
+TYPES = ("PER", "ORG", "creative-work")
+
+# Word, gold tag, predicted tag; what conlleval (2004-01-26) prints for them is below.
+HAND = """\
+a B-X B-X
+b I-X I-X
+c O I-X
+
+d B-X I-X
+e I-X I-X
+f O O
+
+g B-X B-X
+h I-Y I-X
+i O O
+
+j I-X B-X
+k I-X I-X
+l B-X I-X
+
+m B-X B-X
+
+n I-X I-X
+"""
+HAND_REPORT = """\
+processed 14 tokens with 8 phrases; found: 6 phrases; correct: 3.
+accuracy:  64.29%; precision:  50.00%; recall:  37.50%; FB1:  42.86
+                X: precision:  50.00%; recall:  42.86%; FB1:  46.15  6
+                Y: precision:   0.00%; recall:   0.00%; FB1:   0.00  0
+"""
+
+# conlleval's tables: between which two prefixes of one type an entity ends, and begins.
+ENDS = {"BB", "BO", "IB", "IO", "EE", "EI", "EO"}
+BEGINS = {"BB", "IB", "OB", "OI", "EE", "EI", "OE"}
+
+
+def slow_extract(tags):
+    """Returns every span of words that conlleval's tables make an entity."""
+
+    def split(position):
+        tag = tags[position] if 0 <= position < len(tags) else "O"
+        return tag[0], tag[2:]
+
+    def changes(position, table, side):
+        """Returns whether the table cuts before this word, whose own or last word's tag counts."""
+        before, after = split(position - 1), split(position)
+        outside = (before, after)[side][0] == "O"
+        return before[0] + after[0] in table or (not outside and before[1] != after[1])
+
+    found = []
+    for start, end in itertools.combinations(range(len(tags) + 1), 2):
+        cuts = [at for at in range(start + 1, end + 1) if changes(at, ENDS, 0)]
+        if changes(start, BEGINS, 1) and cuts == [end]:
+            found.append(Entity(start, end, split(start)[1]))
+    return sorted(found)
+
+
+def slow_score(gold, predicted):
+    """Returns tokens, right tags, and (gold, found, correct) by type, "" for all of them."""
+    counts = {"": [0, 0, 0]}
+    for true_tags, tags in zip(gold, predicted, strict=True):
+        true, found = slow_extract(true_tags), slow_extract(tags)
+        both = [entity for entity in true if entity in found]
+        for place, group in enumerate((true, found, both)):
+            for entity in group:
+                counts[""][place] += 1
+                counts.setdefault(entity.type, [0, 0, 0])[place] += 1
+    flat = list(zip(itertools.chain(*gold), itertools.chain(*predicted), strict=True))
+    return len(flat), sum(true == tag for true, tag in flat), counts
+
+
+def random_tags(rng, prefixes):
+    """Returns up to nine tags, valid or not; B is never right after E (see the module)."""
+    tags = ["O", *(f"{prefix}-{name}" for prefix in prefixes for name in TYPES[:2])]
+    while True:
+        drawn = rng.choices(tags, k=rng.randrange(10))
+        pairs = {before[0] + after[0] for before, after in itertools.pairwise(drawn)}
+        if "EB" not in pairs:
+            return drawn
+
+
+def random_entities(rng):
+    """Returns a number of words and entities among them, adjacent ones too."""
+    words = rng.randrange(1, 14)
+    cuts = sorted(rng.sample(range(words + 1), rng.randrange(min(words + 1, 7))))
+    spans = [span for span in itertools.pairwise(cuts) if rng.random() < 0.8]
+    return words, [Entity(start, end, rng.choice(TYPES)) for start, end in spans]
+
+
+def tags_of(words, found, scheme):
+    """Returns the tags of the entities in a scheme."""
+    tags = ["O"] * words
+    for entity in found:
+        size = entity.end - entity.start
+        adjacent = any((e.end, e.type) == (entity.start, entity.type) for e in found)
+        prefixes = {
+            "IOB1": "B" * adjacent + "I" * (size - adjacent),
+            "IOB2": "B" + "I" * (size - 1),
+            "IOBES": "S" if size == 1 else "B" + "I" * (size - 2) + "E",
+            "IOE2": "I" * (size - 1) + "E",
+        }[scheme]
+        tags[entity.start : entity.end] = [f"{prefix}-{entity.type}" for prefix in prefixes]
+    return tags
+
+
+def sentences(text):
+    """Returns the gold and the predicted tags of each sentence of conlleval's input."""
+    rows = [[line.split() for line in block.splitlines()] for block in text.split("\n\n")]
+    return [[row[1] for row in block] for block in rows], [[row[2] for row in b] for b in rows]
+
+
+def test_the_report_is_conllevals():
+    assert entities.score(*sentences(HAND)).report() == HAND_REPORT
+
+
+@pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "IOBES", "IOE2"])
+@pytest.mark.parametrize("seed", range(50))
+def test_entities_written_in_any_scheme_are_found_again(seed, scheme):
+    words, found = random_entities(random.Random(seed))
+    assert entities.extract(tags_of(words, found, scheme)) == found
+
+
+@pytest.mark.parametrize("prefixes", ["BI", "I", "BIE"])
+@pytest.mark.parametrize("seed", range(100))
+def test_any_tags_are_read_by_conllevals_tables(seed, prefixes):
+    tags = random_tags(random.Random(seed), prefixes)
+    assert entities.extract(tags) == slow_extract(tags)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_counts_are_those_of_the_slow_reference(seed):
+    rng = random.Random(seed)
+    gold = [random_tags(rng, "BI") for _ in range(6)]
+    predicted = [
+        [tag if rng.random() < 0.7 else rng.choice(["O", "I-PER", "B-ORG"]) for tag in tags]
+        for tags in gold
+    ]
+    scores = entities.score(gold, predicted)
+    tokens, correct_tokens, counts = slow_score(gold, predicted)
+    assert (scores.tokens, scores.correct_tokens) == (tokens, correct_tokens)
+    assert scores.overall == entities.Counts(*counts.pop(""))
+    assert scores.by_type == {name: entities.Counts(*counts[name]) for name in sorted(counts)}
+    assert list(scores.by_type) == sorted(counts)
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("I-PER", [(0, 1, "PER")]),  # a first label that starts with I-
+        ("O I-PER I-PER O", [(1, 3, "PER")]),
+        ("B-PER B-PER", [(0, 1, "PER"), (1, 2, "PER")]),  # entities of one token
+        ("B-PER I-ORG", [(0, 1, "PER"), (1, 2, "ORG")]),  # type change without B-
+        ("I-PER B-PER", [(0, 1, "PER"), (1, 2, "PER")]),
+        ("S-PER S-PER I-PER", [(0, 1, "PER"), (1, 2, "PER"), (2, 3, "PER")]),
+        ("B-PER S-PER", [(0, 1, "PER"), (1, 2, "PER")]),
+        ("B-PER E-PER B-PER E-PER", [(0, 2, "PER"), (2, 4, "PER")]),
+        ("B-PER I-PER O E-PER", [(0, 2, "PER"), (3, 4, "PER")]),
+        ("B-a-b I-a-c", [(0, 1, "a-b"), (1, 2, "a-c")]),  # the first hyphen ends the prefix
+        ("B I O I", [(0, 2, ""), (3, 4, "")]),  # tags without types
+        ("O O", []),
+        ("", []),
+    ],
+)
+def test_single_cases(tags, found):
+    assert entities.extract(tags.split()) == [Entity(*entity) for entity in found]
+
+
+def test_an_entity_does_not_go_on_in_the_next_sentence():
+    scores = entities.score([["B-X"], ["I-X"]], [["B-X"], ["I-X"]])
+    assert scores.overall == entities.Counts(2, 2, 2)
+
+
+def test_accuracy_asks_for_the_whole_tag():
+    """The entity is right, yet conlleval counts its first tag as wrong."""
+    scores = entities.score([["B-X", "O", "O"]], [["I-X", "O", "O"]])
+    assert scores.overall.f1 == 100.0
+    assert scores.accuracy == pytest.approx(200 / 3)
+
+
+def test_a_type_that_is_only_predicted_has_its_line():
+    report = entities.score([["O", "B-X"]], [["B-Y", "O"]]).report()
+    assert report.splitlines()[2:] == [
+        "                X: precision:   0.00%; recall:   0.00%; FB1:   0.00  0",
+        "                Y: precision:   0.00%; recall:   0.00%; FB1:   0.00  1",
+    ]
+
+
+def test_nothing_scores_zero():
+    scores = entities.score([], [])
+    assert (scores.accuracy, scores.overall.f1) == (0.0, 0.0)
+    # conlleval prints no more than this either
+    assert scores.report() == "processed 0 tokens with 0 phrases; found: 0 phrases; correct: 0.\n"
+
+
+def test_tags_of_no_scheme_are_refused():
+    with pytest.raises(ValueError, match=r"'PER' \(word 1\), 'o' \(word 2\), 'O-X' \(word 3\);"):
+        entities.extract(["B-X", "PER", "o", "O-X"])
+    with pytest.raises(ValueError, match=r"'x' \(word 9\) and 2 more"):
+        entities.extract(["x"] * 12)
+    with pytest.raises(ValueError, match=r"sentence 1: unknown tags ''"):
+        entities.score([["O"], ["O"]], [["O"], [""]])
+
+
+def test_sentences_and_words_must_be_equally_many():
+    with pytest.raises(ValueError, match="2 sentences with gold tags and 1 with"):
+        entities.score([["O"], ["O"]], [["O"]])
+    with pytest.raises(ValueError, match="sentence 1 has 2 gold and 1 predicted"):
+        entities.score([["O"], ["O", "O"]], [["O"], ["O"]])
