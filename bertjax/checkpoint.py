@@ -2,7 +2,7 @@
 
 A checkpoint holds three items: `params` (the nested dict of arrays), `opt_state` (a flat dict from
 path to array) and `meta` (JSON: config, data identity, counters, fingerprints). The position in the
-data is the step; nothing else of it needs saving.
+data is the step; nothing else of it needs saving. One of converted weights has no `opt_state`.
 """
 
 from __future__ import annotations
@@ -139,20 +139,31 @@ class Checkpointer:
         step = int(train_state.step)
         if step == self.latest_step():
             return
-        fingerprints = {
-            "params": _fingerprint_of(train_state.params),
-            "opt_state": _fingerprint_of(train_state.opt_state),
-        }
-        meta = dict(meta) | {"fingerprints": fingerprints}
         score = (evaluation or {}).get(self._best_metric, math.nan)
         metrics = {self._best_metric: score} if math.isfinite(score) else {}
-        items = ocp.args.Composite(
-            params=ocp.args.StandardSave(train_state.params),  # pyright: ignore[reportCallIssue]
-            opt_state=ocp.args.StandardSave(_by_path(train_state.opt_state)),  # pyright: ignore[reportCallIssue]
-            meta=ocp.args.JsonSave(meta),  # pyright: ignore[reportCallIssue]
-        )
+        trees = {"params": train_state.params, "opt_state": _by_path(train_state.opt_state)}
+        self._save(step, trees, meta, metrics)
+
+    def save_params(self, params: state.Params, meta: Mapping[str, Any]) -> None:
+        """Starts saving parameters alone, as step 0: to use or to start from, not to resume.
+
+        Raises:
+          CheckpointError: if this save, or the one before it, failed.
+        """
+        self._save(0, {"params": params}, meta, {})
+
+    def _save(
+        self,
+        step: int,
+        trees: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        metrics: Mapping[str, float],
+    ) -> None:
+        fingerprints = {name: _fingerprint_of(tree) for name, tree in trees.items()}
+        items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}  # pyright: ignore[reportCallIssue]
+        items["meta"] = ocp.args.JsonSave(dict(meta) | {"fingerprints": fingerprints})  # pyright: ignore[reportCallIssue]
         try:
-            self._manager.save(step, args=items, metrics=metrics)
+            self._manager.save(step, args=ocp.args.Composite(**items), metrics=dict(metrics))
         except _STORAGE_ERRORS as error:
             raise self._save_error(error) from error
 
@@ -195,13 +206,25 @@ class Checkpointer:
         return None
 
     def read_meta(self) -> Mapping[str, Any] | None:
-        """Returns the newest readable meta item, to compare configs before anything is restored."""
+        """Returns the newest readable meta item, to compare configs before anything is restored.
+
+        Raises:
+          CheckpointError: if it is that of parameters alone, with which no run can be continued.
+        """
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
                 with _reading():
-                    return _read_meta(self._manager, step)
+                    meta = _read_meta(self._manager, step)
             except _UnreadableError as error:
                 logging.error("The meta item of step %d cannot be read: %s", step, error)
+                continue
+            if "opt_state" not in meta["fingerprints"]:
+                raise CheckpointError(
+                    f"{self._root} holds weights without the state of an optimizer, so no run can "
+                    f"be continued there; to start from them, give --config.init_from={self._root} "
+                    "and another --workdir"
+                )
+            return meta
         return None
 
     def _restore_step(self, step: int, abstract_state: state.TrainState) -> Restored:

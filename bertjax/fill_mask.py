@@ -25,8 +25,14 @@ def fill_mask(
     Every mask is filled on its own, the others left as [MASK].
 
     Raises:
-      ValueError: if there is no [MASK], or the text is longer than the model can read.
+      ValueError: if the model has no masked-token head, there is no [MASK], or the text is longer
+        than the model can read.
     """
+    if not model.fills_masks:
+        raise ValueError(
+            "the model has no masked-token head (mlm_head), so it fills no masks; "
+            "`python -m bertjax.encode` gives the features of its encoder"
+        )
     tokens = model.vocabulary.encode_with_masks(text)
     batch = inference.single_segment_batch([tokens], model)
     positions = np.flatnonzero(batch["input_ids"][0] == model.vocabulary.mask_id)

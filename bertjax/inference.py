@@ -12,20 +12,34 @@ from flax import nnx
 
 from bertjax import checkpoint, jobs, state
 from bertjax.data import tokenizer
+from bertjax.models import encoder
+
+
+class EncoderAlone(nnx.Module):
+    """What can be used of weights without the masked-token head: the encoder."""
+
+    def __init__(self, config: encoder.EncoderConfig, *, rngs: nnx.Rngs):
+        self.encoder = encoder.Encoder(config, rngs=rngs)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
-    """The parts of a run that are needed to use its model."""
+    """The parts of a run that are needed to use its model.
+
+    Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`.
+    """
 
     graphdef: nnx.GraphDef
     params: state.Params
     vocabulary: tokenizer.Tokenizer
     max_length: int
+    fills_masks: bool
 
 
 def load(workdir: epath.PathLike) -> TrainedModel:
     """Returns the newest checkpoint's model with its vocabulary.
+
+    Weights without the masked-token head (converted, or finetuned) give the encoder alone.
 
     Raises:
       FileNotFoundError: if `workdir` holds no checkpoint, or no vocabulary (a synthetic run).
@@ -36,14 +50,22 @@ def load(workdir: epath.PathLike) -> TrainedModel:
     directory = epath.Path(workdir) / jobs.VOCABULARY_DIRECTORY
     if not directory.exists():
         raise FileNotFoundError(
-            f"{directory} does not exist: a run on synthetic data has no vocabulary"
+            f"{directory} does not exist: a run on synthetic data, or weights that came without "
+            "their vocabulary, cannot read text"
         )
-    graphdef, _ = state.abstract_model(jobs.JOBS[config.task].task(config))
+    fills_masks = "mlm_head" in params
+    if fills_masks:
+        graphdef, _ = state.abstract_model(jobs.JOBS[config.task].task(config))
+    else:
+        sizes = encoder.EncoderConfig(**config.model)
+        graphdef, _ = state.split(nnx.eval_shape(lambda: EncoderAlone(sizes, rngs=nnx.Rngs(0))))
+        params = {"encoder": params["encoder"]}
     return TrainedModel(
         graphdef=graphdef,
         params=params,
         vocabulary=tokenizer.load(directory),
         max_length=config.model.max_position_embeddings,
+        fills_masks=fills_masks,
     )
 
 

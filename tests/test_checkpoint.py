@@ -353,3 +353,17 @@ def test_load_params_says_what_a_directory_without_checkpoints_is(tmp_path):
     (tmp_path / checkpoint.DIRECTORY).mkdir()
     with pytest.raises(FileNotFoundError, match="holds no complete checkpoint"):
         checkpoint.load_params(tmp_path)
+
+
+def test_parameters_alone_are_used_but_not_resumed(trained, tmp_path):
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        checkpointer.save_params(trained.params, META)
+    params, meta, step = checkpoint.load_params(tmp_path)
+    assert_identical(params, trained.params)
+    assert step == 0 and meta["skipped"] == META["skipped"]
+    with (
+        checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
+        pytest.raises(checkpoint.CheckpointError, match=f"init_from={tmp_path} and another"),
+    ):
+        checkpointer.read_meta()
+    assert saved_steps(tmp_path) == [0]

@@ -1,6 +1,7 @@
 """Claims about config.init_from: what a fresh run takes over, and what it refuses to start from."""
 
 import dataclasses
+import logging
 import re
 import shutil
 
@@ -11,11 +12,12 @@ import pytest
 from flax import nnx
 
 from bertjax import checkpoint, rules, sharding, state, train, warm_start
-from bertjax.convert import pretrained
+from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
 from bertjax.tasks import pretraining
 from configs import smoke
 from tests import conftest, small_records
+from tests.convert import weights
 
 ENTRIES = small_records.vocabulary().vocab_size
 SIZES = dataclasses.replace(conftest.TINY, vocab_size=ENTRIES)
@@ -294,6 +296,26 @@ def test_a_run_starts_from_the_weights_of_a_workdir_with_its_loss(record_dir, fi
     jax.tree.map(np.testing.assert_array_equal, same_loss, loss)
     assert (int(there.step), int(made.step)) == (4, 0)
     assert not any(leaf.any() for leaf in jax.tree.leaves(made.opt_state))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["huggingface", "tf1"])
+def test_a_whole_run_starts_from_what_others_have_trained(record_dir, tmp_path, caplog, format):
+    source = weights.make("sequence_classification")
+    formats.write(source, tmp_path / "source", format=format)
+    made = make_config(record_dir, init_from=str(tmp_path / "source"))
+    made.model.update(num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=40)
+    made.phases.phase1.num_steps = 2
+    made.schedule.peak_learning_rate = 1e-30  # so small that the values stay
+    with caplog.at_level(logging.INFO):
+        params = flat(train.train(made, tmp_path / "run").params)
+    for name in source.params.keys() & params.keys():
+        np.testing.assert_allclose(params[name], source.params[name], rtol=0, atol=1e-20)
+    said = caplog.text
+    assert "loaded (39): encoder.embeddings.* (5), encoder.layers.0-1.* (32), pooler." in said
+    assert "fresh, not in the source (7): mlm_head.bias, mlm_head.dense.* (2), mlm_h" in said
+    assert "left unused (2): classifier.bias, classifier.kernel" in said
+    assert "no vocabulary" not in said  # the source's is that of the records
 
 
 def test_a_resumed_run_needs_no_source_and_keeps_telling_where_it_began(

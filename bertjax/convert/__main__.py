@@ -2,6 +2,7 @@
 
 python -m bertjax.convert --from=WORKDIR --to=DIR --license=apache-2.0
 python -m bertjax.convert --from=DOWNLOADED_BERT --to=WORKDIR --format=bertjax
+python -m bertjax.convert --from=WORKDIR --to=DIR --head=none
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from absl import flags, logging
 from etils import epath
 
 from bertjax import command_line
-from bertjax.convert import formats, model_card, workdir
+from bertjax.convert import formats, model_card, pretrained, workdir
 
 # A training checkpoint of TensorFlow has some 800 optimizer slots.
 UNUSED_SHOWN = 10
@@ -21,10 +22,13 @@ def convert(
     target: epath.PathLike,
     *,
     format: str = "huggingface",
+    head: str | None = None,
     license: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Reads the weights at `source` and writes the directory `target`.
+
+    `head` is that of the model to write; None: the source's.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
@@ -33,16 +37,18 @@ def convert(
     source, target = epath.Path(source), epath.Path(target)
     if license is not None and format != "huggingface":
         raise ValueError(f"--license goes into a model card, and --format={format} has none")
-    if target.resolve() in (source.resolve(), *source.resolve().parents):
+    real = formats.real_path(source)
+    if formats.real_path(target) in (real, *real.parents):
         raise ValueError(f"--to={target} is, or holds, the source {source}; give another directory")
     formats.check_target(target, overwrite=overwrite)  # before minutes of reading
     kind = formats.recognize(source)
     logging.info("Reading %s (%s)", source, kind)
     if kind == "bertjax":
         weights, meta, step = workdir.read_with_meta(source)
+        weights = weights if head is None else pretrained.select(weights, head)
         run = model_card.read_run(source, meta, step) if format == "huggingface" else None
     else:
-        weights, run = formats.read(source, format=kind), None
+        weights, run = formats.read(source, format=kind, head=head), None
     if weights.unused:
         shown = ", ".join(weights.unused[:UNUSED_SHOWN])
         logging.warning(
@@ -59,6 +65,9 @@ def _define_flags() -> None:
     flags.DEFINE_string("from", None, "Weights: a directory, or a file in it.", required=True)
     flags.DEFINE_string("to", None, "Directory to write.", required=True)
     flags.DEFINE_enum("format", "huggingface", [*formats.READERS], "Format to write.")
+    flags.DEFINE_enum(
+        "head", None, [*pretrained.PARTS], "Head of the model to write; without it the source's."
+    )
     flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
     flags.DEFINE_bool("overwrite", False, "Replace a directory of weights at --to.")
 
@@ -72,6 +81,7 @@ def main(argv: list[str]) -> None:
         options["from"],
         options["to"],
         format=options["format"],
+        head=options["head"],
         license=options["license"],
         overwrite=options["overwrite"],
     )

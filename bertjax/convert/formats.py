@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from absl import logging
@@ -52,13 +53,23 @@ def recognize(path: epath.PathLike) -> str:
     )
 
 
-def read(path: epath.PathLike, *, format: str | None = None) -> pretrained.Pretrained:
+def read(
+    path: epath.PathLike, *, format: str | None = None, head: str | None = None
+) -> pretrained.Pretrained:
     """Returns the weights at `path`, of the format that is given or recognized.
 
+    `head` overrules what the files say of the head, and leaves out what it has no use for.
+
     Raises:
-      FileNotFoundError, ValueError: as `recognize` and the format's reader.
+      FileNotFoundError, ValueError: as `recognize`, the format's reader and `pretrained.select`.
     """
-    return READERS[format or recognize(path)](path)
+    format = format or recognize(path)
+    if head is None:
+        return READERS[format](path)
+    if format == "huggingface":
+        # Only the weights tell whether what config.json calls no part of the model is there.
+        return huggingface_read.read(path, head=head)
+    return pretrained.select(READERS[format](path), head)
 
 
 def write(
@@ -71,6 +82,9 @@ def write(
 ) -> None:
     """Writes `directory`, whole or not at all: a draft beside it is renamed when it is complete.
 
+    What it replaces is removed last: whenever the program is stopped, the old directory or the new
+    one lies there in full, and the next `write` puts it back in its place.
+
     `card` is the README.md of the format "huggingface"; None: one that tells what the weights tell.
 
     Raises:
@@ -79,9 +93,9 @@ def write(
     """
     if format not in READERS:
         raise ValueError(f"the format is {format!r}; known are {', '.join(READERS)}")
-    target = epath.Path(directory)
+    target = real_path(directory)  # what a link points to is written, not the link
     check_target(target, overwrite=overwrite)
-    draft = target.parent / f"{target.name}.draft"
+    draft = _beside(target, "draft")
     if draft.exists():  # of a conversion that was stopped
         draft.rmtree()
     if format == "huggingface":
@@ -91,10 +105,14 @@ def write(
         workdir.write(weights, draft)
     else:
         tensorflow1.write(weights, draft)
-    if target.exists():
-        target.rmtree()
-    draft.rename(target)
+    _replace(target, draft)
     logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
+
+
+def real_path(path: epath.PathLike) -> epath.Path:
+    """Returns the absolute path without links; an address such as gs://bucket/dir as it is."""
+    is_address = "://" in os.fspath(path)
+    return epath.Path(path if is_address else os.path.realpath(path))
 
 
 def check_target(target: epath.Path, *, overwrite: bool) -> None:
@@ -102,6 +120,7 @@ def check_target(target: epath.Path, *, overwrite: bool) -> None:
 
     Only a directory of weights is ever replaced: --overwrite with a wrong path destroys no other.
     """
+    _put_back(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not overwrite:
@@ -113,6 +132,31 @@ def check_target(target: epath.Path, *, overwrite: bool) -> None:
             f"{target} exists and holds no weights; --overwrite replaces only directories of "
             "weights: remove it by hand, or give another --to"
         )
+
+
+def _beside(target: epath.Path, role: str) -> epath.Path:
+    """Returns a path on the same file system, with a name that nobody else gives."""
+    return target.parent / f".{target.name}.bertjax_{role}"
+
+
+def _replace(target: epath.Path, draft: epath.Path) -> None:
+    old = _beside(target, "old")
+    if target.exists():
+        target.rename(old)
+    draft.rename(target)
+    if old.exists():
+        old.rmtree()
+
+
+def _put_back(target: epath.Path) -> None:
+    """Ends a replacement that was stopped between its two renames, or before the last removal."""
+    old = _beside(target, "old")
+    if not old.exists():
+        return
+    if target.exists():
+        old.rmtree()
+    else:
+        old.rename(target)
 
 
 def _signs(directory: epath.Path) -> dict[str, bool]:

@@ -57,8 +57,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
       ValueError: listing every parameter that does not fit, or because a file is damaged or holds
         code, or the config asks for what is not supported.
     """
-    if head is not None and head not in pretrained.PARTS:
-        raise ValueError(f"head is {head!r}; known are {', '.join(pretrained.PARTS)}")
+    if head is not None:
+        pretrained.check_head(head)
     path = epath.Path(path)
     directory = path if path.is_dir() else path.parent
     description = huggingface_config.read(directory)

@@ -37,9 +37,9 @@ def write(vocabulary: tokenizer.Tokenizer, directory: epath.Path, *, max_length:
     """
     if not isinstance(vocabulary, tokenizer.WordPieceTokenizer):
         raise ValueError(
-            f"the vocabulary is a {vocabulary.kind} model; only WordPiece vocabularies can be "
-            "written for transformers as yet: --format=bertjax keeps everything, and "
-            "`AlbertTokenizer` of transformers reads the spiece.model of the source"
+            f"the vocabulary is a {vocabulary.kind} model, and transformers would find other ids "
+            "in some texts (see docs/conversion.md); only WordPiece vocabularies can be written "
+            "for it: --format=bertjax keeps everything"
         )
     vocabulary.save(directory)
     roles = ("pad", "unk", "cls", "sep", "mask")

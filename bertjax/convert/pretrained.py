@@ -76,6 +76,55 @@ def head_of(paths: Collection[str]) -> str:
     return "none"
 
 
+def select(weights: Pretrained, head: str) -> Pretrained:
+    """Returns the part of the weights that the model with this head has; the rest is `unused`.
+
+    Raises:
+      ValueError: if the head is not known, or listing the parts of it that are not there.
+    """
+    check_head(head)
+    present = {path.split(".")[0] for path in weights.params}
+    missing = [part for part in PARTS[head] if part not in present]
+    if missing:
+        raise ValueError(
+            f"{weights.source} has no {', '.join(missing)}, which a model with the head {head!r} "
+            f"needs; its own head is {weights.head!r}"
+        )
+    labels = _labels(weights, head)
+    return dataclasses.replace(
+        weights,
+        params={path: array for path, array in weights.params.items() if belongs(path, head)},
+        head=head,
+        labels=labels,
+        unused=(*(path for path in weights.params if not belongs(path, head)), *weights.unused),
+    )
+
+
+def check_head(head: str) -> None:
+    """Raises a ValueError, with the known ones, if there is no such head."""
+    if head not in PARTS:
+        raise ValueError(f"the head is {head!r}; known are {', '.join(PARTS)}")
+
+
+def _labels(weights: Pretrained, head: str) -> Mapping[int, str]:
+    """Returns the names of the classes that the head has, LABEL_0 and so on where there are none.
+
+    Raises:
+      ValueError: if a choice, which has one number, is to be made of several.
+    """
+    if "classifier" not in PARTS[head]:
+        return {}
+    count = weights.params["classifier.bias"].size
+    if head != "multiple_choice":
+        return weights.labels or {number: f"LABEL_{number}" for number in range(count)}
+    if count != 1:
+        raise ValueError(
+            f"the classifier of {weights.source} has {count} numbers for a sequence; one of "
+            "several choices is found by one number for each: the head is no 'multiple_choice'"
+        )
+    return {}
+
+
 def nested(params: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the nested dict of dotted paths, as `state.merge` takes it."""
     tree: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """The weights of a workdir of ours, and a workdir made of weights from elsewhere.
 
 A workdir made here holds a checkpoint at step 0, so that `fill_mask`, `encode`, `evaluate` and
-config.init_from find what they find in that of a run. It cannot be resumed: there is no optimizer
-state, and the training loop refuses it, since it knows of no data.
+config.init_from find what they find in that of a run. It cannot be resumed: it holds no optimizer
+state, and the training loop says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 
 import bertjax
-from bertjax import checkpoint, jobs, state
+from bertjax import checkpoint, jobs
 from bertjax import config as config_lib
 from bertjax.convert import pretrained
 from bertjax.data import tokenizer
@@ -73,11 +73,8 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     (directory / CONFIG_FILE).write_text(text + "\n")
     if weights.vocabulary is not None:
         weights.vocabulary.save(directory / jobs.VOCABULARY_DIRECTORY)
-    step, params = np.zeros((), np.int32), pretrained.nested(weights.params)
-    # orbax saves no empty tree, so the optimizer state is the count of the updates done: none.
-    train_state = state.TrainState(step, params, {"count": step})  # pyright: ignore[reportArgumentType]
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:
-        checkpointer.save(train_state, meta)
+        checkpointer.save_params(pretrained.nested(weights.params), meta)
 
 
 def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Claims about telling formats apart and about what is replaced."""
 
 import pytest
+from etils import epath
 
 from bertjax.convert import formats
 from tests.convert import weights
@@ -72,3 +73,55 @@ def test_a_failed_write_leaves_the_old_weights(tmp_path):
     with pytest.raises(ValueError, match=r"unheard\.of"):
         formats.write(broken, tmp_path / "out", format="huggingface", overwrite=True)
     weights.assert_equal(formats.read(tmp_path / "out"), weights.make())
+
+
+@pytest.mark.parametrize("action", ["rename", "rmtree"])
+@pytest.mark.parametrize("count", [0, 1])
+def test_stopped_anywhere_the_old_or_the_new_weights_are_there(
+    tmp_path, monkeypatch, action, count
+):
+    old, new = weights.make(), weights.make(seed=1)
+    formats.write(old, tmp_path / "out", format="bertjax")
+    kind = type(epath.Path(tmp_path))
+    real, calls = getattr(kind, action), []
+
+    def stopped(path, *arguments):
+        calls.append(path)
+        if "bertjax" in path.name + str(arguments) and len(calls) > count:
+            raise KeyboardInterrupt
+        return real(path, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, action, stopped)
+        try:
+            formats.write(new, tmp_path / "out", format="huggingface", overwrite=True)
+            assert action == "rmtree" and count == 1  # there is one removal and two renames
+        except KeyboardInterrupt:
+            pass
+    with pytest.raises(ValueError, match="exists already"):  # and what was aside is put back
+        formats.write(new, tmp_path / "out", format="huggingface")
+    found = formats.read(tmp_path / "out")
+    weights.assert_equal(found, new if action == "rmtree" else old)
+    formats.write(new, tmp_path / "out", format="tf1", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_link_points_to_is_replaced(tmp_path):
+    formats.write(weights.make(), tmp_path / "out", format="huggingface")
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    formats.write(weights.make(seed=1), tmp_path / "link", format="huggingface", overwrite=True)
+    weights.assert_equal(formats.read(tmp_path / "out"), weights.make(seed=1))
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_chosen_head_is_read_from_every_format(tmp_path):
+    made = weights.make("multiple_choice")
+    for format in ("huggingface", "bertjax", "tf1"):
+        formats.write(made, tmp_path / format, format=format)
+        choice = formats.read(tmp_path / format, head="multiple_choice")
+        weights.assert_equal(choice, made)
+        bare = formats.read(tmp_path / format, head="none")
+        assert {path.split(".")[0] for path in bare.params} == {"encoder", "pooler"}
+        assert len(bare.unused) == 2
+        with pytest.raises(ValueError, match="mlm_head"):
+            formats.read(tmp_path / format, head="masked_lm")

@@ -9,14 +9,16 @@ import safetensors.numpy
 import tokenizers
 
 from bertjax.convert import (
+    formats,
     huggingface_read,
     huggingface_tokenizer,
     huggingface_write,
     pretrained,
     workdir,
 )
-from bertjax.data import tokenizer
+from bertjax.data import sentence_piece, tokenizer
 from tests.convert import weights
+from tests.data import test_sentence_piece
 
 LETTERS = [chr(code) for code in range(33, 0x500) if chr(code).split()]
 NASTY = [
@@ -114,3 +116,13 @@ def test_the_config_names_the_padding_and_the_tokenizer_its_longest_input(tmp_pa
     told = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     assert told["model_max_length"] == 40 and told["do_lower_case"] is True
     assert (tmp_path / "hf" / "README.md").read_text() == "The card.\n"
+
+
+def test_a_sentencepiece_vocabulary_is_refused_and_kept_by_the_other_formats(tmp_path):
+    model = test_sentence_piece.model(**test_sentence_piece.BERT)
+    made = weights.make(vocabulary=sentence_piece.SentencePieceTokenizer(model))
+    with pytest.raises(ValueError, match="a sentencepiece model, and transformers would find"):
+        formats.write(made, tmp_path / "hf", format="huggingface")
+    assert not (tmp_path / "hf").exists()
+    formats.write(made, tmp_path / "run", format="bertjax")
+    weights.assert_equal(formats.read(tmp_path / "run"), made)

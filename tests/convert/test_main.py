@@ -1,5 +1,6 @@
 """Claims about the program `python -m bertjax.convert`."""
 
+import json
 import logging
 import os
 import pathlib
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from bertjax.convert import __main__ as program
-from bertjax.convert import formats
+from bertjax.convert import formats, pretrained
 from tests.convert import weights
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -36,6 +37,7 @@ def test_from_one_format_through_the_others_and_back(tmp_path):
     ).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_program_converts_and_ends_in_one_line_of_error(tmp_path):
     formats.write(weights.make(), tmp_path / "hf", format="huggingface")
     done = run(f"--from={tmp_path / 'hf'}", f"--to={tmp_path / 'run'}", "--format=bertjax")
@@ -46,9 +48,10 @@ def test_the_program_converts_and_ends_in_one_line_of_error(tmp_path):
     assert failed.stderr == f"bertjax: {tmp_path / 'nothing'} does not exist\n"
 
 
-@pytest.mark.parametrize("target", ["hf", "."])
+@pytest.mark.parametrize("target", ["hf", ".", "link"])
 def test_the_source_is_never_replaced(tmp_path, target):
     formats.write(weights.make(), tmp_path / "hf", format="huggingface")
+    (tmp_path / "link").symlink_to(tmp_path / "hf")
     with pytest.raises(ValueError, match="the source"):
         program.convert(tmp_path / "hf", tmp_path / target, overwrite=True)
 
@@ -66,3 +69,25 @@ def test_what_is_left_behind_is_named(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         program.convert(tmp_path / "hf", tmp_path / "run", format="bertjax")
     assert "bert.pooler.dense.weight" in caplog.text
+
+
+@pytest.mark.parametrize("format", ["huggingface", "bertjax", "tf1"])
+def test_a_head_can_be_chosen_and_what_it_leaves_behind_is_named(tmp_path, caplog, format):
+    made = weights.make()
+    formats.write(made, tmp_path / "all", format=format)
+    with caplog.at_level(logging.WARNING):
+        program.convert(tmp_path / "all", tmp_path / "out", head="masked_lm")
+    assert "left behind: 4" in caplog.text
+    weights.assert_equal(formats.read(tmp_path / "out"), pretrained.select(made, "masked_lm"))
+
+
+def test_a_choice_that_no_config_tells_is_chosen(tmp_path):
+    made = weights.make("multiple_choice")
+    formats.write(made, tmp_path / "hf", format="huggingface")
+    config = tmp_path / "hf" / "config.json"
+    fields = json.loads(config.read_text())
+    del fields["architectures"]
+    config.write_text(json.dumps(fields))
+    assert formats.read(tmp_path / "hf").head == "sequence_classification"
+    program.convert(tmp_path / "hf", tmp_path / "out", head="multiple_choice")
+    weights.assert_equal(formats.read(tmp_path / "out"), made)

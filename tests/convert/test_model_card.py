@@ -30,6 +30,7 @@ def run(tmp_path_factory):
     return root / "run"
 
 
+@pytest.mark.slow
 def test_a_card_tells_the_recipe_the_data_and_the_scores(run):
     made, *checkpoint = workdir.read_with_meta(run)
     told = model_card.read_run(run, *checkpoint)
@@ -49,6 +50,7 @@ def test_a_card_tells_the_recipe_the_data_and_the_scores(run):
     assert "secret" not in card  # no path of the machine
 
 
+@pytest.mark.slow
 def test_other_records_at_the_same_place_are_not_described(run):
     data = run.parent / "secret_train"
     manifest = (data / "manifest.json").read_text()

@@ -1,13 +1,17 @@
 """Claims about workdirs made of weights from elsewhere."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from bertjax import encode, evaluate, fill_mask, inference, train
+from bertjax import checkpoint, encode, evaluate, fill_mask, inference, train
 from bertjax.convert import pretrained, workdir
 from configs import smoke
 from tests import small_records
 from tests.convert import weights
+
+WITHOUT_MASKS = [head for head, parts in pretrained.PARTS.items() if "mlm_head" not in parts]
 
 
 @pytest.mark.parametrize("head", list(pretrained.PARTS))
@@ -27,6 +31,23 @@ def test_a_written_workdir_fills_masks_and_encodes(tmp_path, head):
     assert features.shape == (1, 32) and np.isfinite(features).all()
 
 
+@pytest.mark.parametrize("head", WITHOUT_MASKS)
+def test_weights_that_fill_no_masks_say_so_and_encode_all_the_same(tmp_path, head):
+    made = weights.make(head)
+    workdir.write(made, tmp_path / "run")
+    model = inference.load(tmp_path / "run")
+    with pytest.raises(ValueError, match="has no masked-token head"):
+        fill_mask.fill_mask(model, "w1 [MASK] w2")
+    filling = weights.make("masked_lm").params | made.params  # the same encoder
+    with_head = {path: a for path, a in filling.items() if pretrained.belongs(path, "masked_lm")}
+    other = dataclasses.replace(made, params=with_head, head="masked_lm", labels={})
+    workdir.write(other, tmp_path / "other")
+    features, wanted = (
+        encode.encode(inference.load(tmp_path / name), ["w1 w2"]) for name in ("run", "other")
+    )
+    np.testing.assert_allclose(features["features"], wanted["features"], atol=1e-6)
+
+
 def test_a_written_workdir_is_evaluated_and_never_resumed(tmp_path):
     workdir.write(weights.make(), tmp_path / "run")
     data = small_records.write(tmp_path / "data", counts=(16,))
@@ -36,5 +57,6 @@ def test_a_written_workdir_is_evaluated_and_never_resumed(tmp_path):
     config.data.update(source="records", train_dir=str(data))
     config.model.vocab_size = 0
     config.phases.phase1.max_seq_length = 16
-    with pytest.raises(ValueError, match="cannot be continued"):
+    with pytest.raises(checkpoint.CheckpointError, match=f"init_from={tmp_path / 'run'} and ano"):
         train.train(config, tmp_path / "run")
+    weights.assert_equal(workdir.read(tmp_path / "run"), weights.make())  # nothing was set aside

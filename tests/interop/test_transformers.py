@@ -1,5 +1,7 @@
 """Claims about what transformers makes of our exports, with torch on the CPU."""
 
+import logging
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,33 @@ CLASSES = {
 }
 
 
+# The head of the weights, --head and the class that then has nothing to say of the export.
+SILENT = [
+    ("pretraining", None, "AutoModelForPreTraining"),
+    ("pretraining", "masked_lm", "AutoModelForMaskedLM"),
+    ("pretraining", "none", "AutoModel"),
+    ("masked_lm", None, "AutoModelForMaskedLM"),
+    ("none", None, "AutoModel"),
+    ("sequence_classification", None, "AutoModelForSequenceClassification"),
+    ("sequence_classification", "none", "AutoModel"),
+    ("token_classification", None, "AutoModelForTokenClassification"),
+    ("question_answering", None, "AutoModelForQuestionAnswering"),
+    ("multiple_choice", None, "AutoModelForMultipleChoice"),
+    ("multiple_choice", "none", "AutoModel"),
+]
+
+
+@pytest.fixture
+def heard(caplog):
+    """Whatever transformers logs; it hands nothing on to the root logger."""
+    logger = logging.getLogger("transformers")
+    logger.addHandler(caplog.handler)
+    transformers.utils.logging.disable_progress_bar()
+    yield caplog
+    transformers.utils.logging.enable_progress_bar()
+    logger.removeHandler(caplog.handler)
+
+
 def load(name, directory):
     model, report = getattr(transformers, name).from_pretrained(
         directory, output_loading_info=True, attn_implementation="eager"
@@ -46,6 +75,34 @@ def test_every_class_finds_all_its_weights(tmp_path, head):
             assert not report["unexpected_keys"]
             assert type(model).__name__ == model.config.architectures[0]
             assert head != "sequence_classification" or model.config.id2label == weights.LABELS
+
+
+@pytest.mark.parametrize(("head", "chosen", "name"), SILENT)
+def test_the_class_of_the_head_loads_without_a_word(tmp_path, heard, capfd, head, chosen, name):
+    formats.write(weights.make(head), tmp_path / "source", format="huggingface")
+    program.convert(tmp_path / "source", tmp_path / "hf", head=chosen)
+    heard.clear()
+    capfd.readouterr()
+    getattr(transformers, name).from_pretrained(tmp_path / "hf")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert heard.messages == []  # Python's own warnings are errors in all tests
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_a_pooler_automodel_is_silent_if_it_is_asked_for_none(tmp_path, heard):
+    huggingface_write.write(
+        pretrained.select(weights.make("masked_lm"), "none"), tmp_path / "hf", card=""
+    )
+    transformers.AutoModel.from_pretrained(tmp_path / "hf", add_pooling_layer=False)
+    assert heard.messages == []
+    transformers.AutoModel.from_pretrained(tmp_path / "hf")
+    assert "pooler.dense.weight" in heard.text and "MISSING" in heard.text
+
+
+def test_a_class_without_the_heads_of_the_export_names_them(tmp_path, heard):
+    huggingface_write.write(weights.make(), tmp_path / "hf", card="")
+    transformers.AutoModel.from_pretrained(tmp_path / "hf")
+    assert "cls.predictions.bias" in heard.text and "MISSING" not in heard.text
 
 
 def test_logits_are_equal(tmp_path):
