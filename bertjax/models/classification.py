@@ -14,18 +14,31 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from bertjax.models import heads, layers
 from bertjax.models.encoder import Encoder, EncoderConfig
 
+# What stands for a whole sequence: the pooler on [CLS], as in the paper, or the mean or the largest
+# value of the last layer over all real positions, [CLS] and [SEP] among them.
+POOLINGS = ("cls", "mean", "max")
+
 
 class SequenceClassifier(nnx.Module):
     """One row of logits a sequence, or of sequences a pair: from the pooled [CLS].
 
-    With `num_labels` 1 the number is a regression's. Source: google-research/bert,
-    run_classifier.py, create_model.
+    With `num_labels` 1 the number is a regression's. A `pooling` other than "cls" has no pooler.
+    Source: google-research/bert, run_classifier.py, create_model.
+
+    Raises:
+      ValueError: if `pooling` is not one of POOLINGS.
     """
 
-    def __init__(self, config: EncoderConfig, *, num_labels: int, rngs: nnx.Rngs):
+    def __init__(
+        self, config: EncoderConfig, *, num_labels: int, pooling: str = "cls", rngs: nnx.Rngs
+    ):
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling is {pooling!r}; known are {', '.join(POOLINGS)}")
         self.encoder = Encoder(config, rngs=rngs)
-        self.pooler = heads.Pooler(config, rngs=rngs)
+        if pooling == "cls":
+            self.pooler = heads.Pooler(config, rngs=rngs)
         self.classifier = _dense(config, num_labels, rngs)
+        self.pooling = pooling
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
@@ -39,7 +52,11 @@ class SequenceClassifier(nnx.Module):
         """Returns float32 logits."""
         encoder_key, head_key = _split(key)
         hidden = self.encoder(input_ids, input_mask, segment_ids, key=encoder_key)
-        pooled = layers.dropout(self.pooler(hidden), self.dropout_rate, head_key)
+        if self.pooling == "cls":
+            pooled = self.pooler(hidden)
+        else:
+            pooled = pool(hidden, input_mask, self.pooling)
+        pooled = layers.dropout(pooled, self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32))
 
 
@@ -121,6 +138,21 @@ class MultipleChoice(nnx.Module):
         hidden = self.encoder(*inputs, key=encoder_key)
         pooled = layers.dropout(self.pooler(hidden), self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32)).reshape(batch, choices)
+
+
+def pool(
+    hidden: Float[Array, "batch length hidden"],
+    input_mask: Int[Array, "batch length"],
+    pooling: str,
+) -> Float[Array, "batch hidden"]:
+    """Returns the "mean" or the "max" over real positions, in float32; 0 where there are none."""
+    hidden = hidden.astype(jnp.float32)
+    is_real = (input_mask != 0)[:, :, None]
+    if pooling == "mean":
+        count = jnp.maximum(is_real.sum(axis=1), 1)
+        return jnp.where(is_real, hidden, 0.0).sum(axis=1) / count
+    highest = jnp.where(is_real, hidden, jnp.finfo(jnp.float32).min).max(axis=1)
+    return jnp.where(is_real.any(axis=1), highest, 0.0)
 
 
 def _dense(config: EncoderConfig, num_labels: int, rngs: nnx.Rngs) -> nnx.Linear:

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from bertjax import models, state
+from bertjax.models import classification
 from bertjax.tasks import pretraining
 
 
@@ -102,3 +103,28 @@ def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
     for part in ("encoder", "pooler"):
         assert jax.tree.structure(params[part]) == jax.tree.structure(finetuned[part])
     assert set(finetuned) == {"encoder", "pooler", "classifier"}
+
+
+def test_mean_and_max_are_over_real_positions(tiny, inputs):
+    ids, mask, segments = inputs
+    hidden = models.Encoder(tiny, rngs=nnx.Rngs(0))(ids, mask, segments)
+    for pooling, function in [("mean", np.mean), ("max", np.max)]:
+        pooled = classification.pool(hidden, mask, pooling)
+        for row, length in enumerate(np.asarray(mask).sum(axis=1)):
+            wanted = function(np.asarray(hidden[row, :length], np.float64), axis=0)
+            np.testing.assert_allclose(pooled[row], wanted, atol=1e-6)
+        nothing = classification.pool(hidden, jnp.zeros_like(mask), pooling)
+        np.testing.assert_array_equal(nothing, jnp.zeros_like(pooled))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_a_pooling_of_all_positions_needs_no_pooler(pooling, tiny, inputs):
+    model = models.SequenceClassifier(tiny, num_labels=3, pooling=pooling, rngs=nnx.Rngs(0))
+    pooled = classification.pool(model.encoder(*inputs), inputs[1], pooling)
+    np.testing.assert_allclose(model(*inputs), model.classifier(pooled), atol=1e-6)
+    assert set(state.split(model)[1]) == {"encoder", "classifier"}
+
+
+def test_an_unknown_pooling_is_refused(tiny):
+    with pytest.raises(ValueError, match="pooling is 'last'; known are cls, mean, max"):
+        models.SequenceClassifier(tiny, num_labels=3, pooling="last", rngs=nnx.Rngs(0))

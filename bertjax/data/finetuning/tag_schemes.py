@@ -1,0 +1,118 @@
+"""Entity tags: the schemes IOB1, IOB2 and IOBES, which one a file uses, and from one to another.
+
+A tag is "O" or a prefix and a type ("B-PER"). IOB2 begins every entity with B. IOB1 begins it with
+I, and with B only directly after another of its type. IOBES also marks the last word (E) and an
+entity of one word (S). Source: Tjong Kim Sang and Veenstra 1999, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+OUTSIDE = "O"
+SCHEMES = {"iob1": "BI", "iob2": "BI", "iobes": "BIES"}  # scheme -> its prefixes
+PLAIN = "plain"  # Tags that name no entities, parts of speech for one: any string, taken as it is.
+
+Tags = Sequence[str]
+
+
+def split(tag: str) -> tuple[str, str]:
+    """Returns prefix and type; the type begins after the first hyphen and is "" for "O"."""
+    prefix, _, kind = tag.partition("-")
+    return prefix, kind
+
+
+def tag_fault(tag: str, scheme: str | None = None) -> str | None:
+    """Returns what is wrong with a tag in itself; a `scheme` of None allows those of any."""
+    prefixes = SCHEMES[scheme] if scheme else "BIES"
+    prefix, kind = split(tag)
+    if tag == OUTSIDE or (len(prefix) == 1 and prefix in prefixes and kind):
+        return None
+    wanted = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
+    return f"the tag is {tag!r}; it must be {OUTSIDE} or one of {wanted}"
+
+
+def faults(tags: Tags, scheme: str) -> Iterator[tuple[int, str]]:
+    """Yields where two tags of a sentence, or a tag and its border, cannot meet, and why.
+
+    The place is the second one's, or the last word's.
+    """
+    before = OUTSIDE
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        if reason := _fault_between(before, tag, scheme):
+            yield min(place, len(tags) - 1), reason
+        before = tag
+
+
+def recognize(sentences: Sequence[Tags]) -> str | None:
+    """Returns the scheme that every sentence follows, None if there is none.
+
+    Tags without an entity follow all of them and are called IOB2.
+    """
+    prefixes = {split(tag)[0] for tags in sentences for tag in tags}
+    candidates = ("iobes",) if prefixes & {"E", "S"} else ("iob2", "iob1")
+    for scheme in candidates:
+        if not any(True for tags in sentences for _ in faults(tags, scheme)):
+            return scheme
+    return None
+
+
+def entities(tags: Tags) -> list[tuple[int, int, str]]:
+    """Returns start, end and type of each entity, `end` being the place after its last word.
+
+    The tags may break the rules of their scheme: B and S begin an entity, and so do I and E after
+    "O", after another type, after E and after S. This is how conlleval reads tags.
+    """
+    found: list[tuple[int, int, str]] = []
+    before = (OUTSIDE, "")
+    for place, (prefix, kind) in enumerate(map(split, tags)):
+        if prefix != OUTSIDE:
+            goes_on = prefix in "IE" and kind == before[1] and before[0] in "BI"
+            start = found.pop()[0] if goes_on else place
+            found.append((start, place + 1, kind))
+        before = prefix, kind
+    return found
+
+
+def convert(tags: Tags, scheme: str) -> tuple[str, ...]:
+    """Returns the tags of the same entities in `scheme`, whatever the scheme of `tags`."""
+    converted = [OUTSIDE] * len(tags)
+    before = (-1, -1, "")
+    for start, end, kind in entities(tags):
+        touches_its_like = before[1:] == (start, kind)
+        prefixes = _prefixes(end - start, scheme, touches_its_like=touches_its_like)
+        converted[start:end] = [f"{prefix}-{kind}" for prefix in prefixes]
+        before = start, end, kind
+    return tuple(converted)
+
+
+def labels(types: Sequence[str], scheme: str) -> tuple[str, ...]:
+    """Returns all tags of a scheme for the entity types: "O", then by type."""
+    return (
+        OUTSIDE,
+        *(f"{prefix}-{kind}" for kind in sorted(types) for prefix in SCHEMES[scheme]),
+    )
+
+
+def _prefixes(length: int, scheme: str, *, touches_its_like: bool) -> str:
+    if scheme == "iobes":
+        return "S" if length == 1 else "B" + "I" * (length - 2) + "E"
+    first = "B" if scheme == "iob2" or touches_its_like else "I"
+    return first + "I" * (length - 1)
+
+
+def _fault_between(before: str, tag: str, scheme: str) -> str | None:
+    """Returns why `tag` cannot follow `before`; the border of a sentence is "O"."""
+    prefix, kind = split(tag)
+    prefix_before, kind_before = split(before)
+    if scheme == "iob1":
+        is_same = prefix_before in "BI" and kind_before == kind
+        if prefix == "B" and not is_same:
+            return f"{tag} comes after {before}; in IOB1 it comes after an entity of its type alone"
+        return None
+    is_open, goes_on = prefix_before in "BI", prefix in "IE"
+    if goes_on and not (is_open and kind == kind_before):
+        return f"{tag} comes after {before}; in {scheme.upper()} an entity begins with B"
+    if scheme == "iobes" and is_open and not goes_on:
+        return f"{before} comes before {tag}; in IOBES the last word of an entity has E or S"
+    return None

@@ -1,0 +1,136 @@
+"""LoRA: a low-rank change of chosen kernels is learnt, W + (alpha / rank) A B, and W stays.
+
+The factors live beside the model, under `lora` and the path of the layer that they change:
+`lora.encoder.layers.0.attention.query.a.kernel` belongs to
+`encoder.layers.0.attention.query.kernel`. All else keeps its name, so weights come and go as
+without LoRA, and rules over parameter paths treat the factors as the kernels that they are.
+
+Source: Hu et al. 2022, section 4.1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+ATTENTION_QUERY_VALUE = r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel"
+FROZEN = "encoder"  # The part of a model that stays as it is; what stands on it is trained.
+
+Params = Mapping[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraOptions:
+    """`targets` are regular expressions, each for whole paths of kernels of the encoder.
+
+    Raises:
+      ValueError: listing every field that does not fit.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = (ATTENTION_QUERY_VALUE,)
+
+    def __post_init__(self):
+        faults = []
+        if self.rank < 1:
+            faults.append(f"rank is {self.rank}; it must be at least 1")
+        if self.alpha <= 0:
+            faults.append(f"alpha is {self.alpha}; it must be above 0")
+        if not self.targets:
+            faults.append("targets is empty; give at least one regular expression")
+        if faults:
+            raise ValueError("; ".join(faults))
+
+
+def attach(module: Any, options: LoraOptions, *, rngs: nnx.Rngs) -> None:
+    """Gives `module` its factors: A drawn from a normal of variance 1 / inputs, B zero.
+
+    The paper says normal and no variance; B = 0 makes the start the pretrained model.
+
+    Raises:
+      ValueError: naming each target that matches no kernel of the encoder.
+    """
+    params = nnx.to_pure_dict(nnx.split(module, graph=False)[1])
+    kernels = {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path({FROZEN: params[FROZEN]})
+        if path[-1].key == "kernel"
+    }
+    matching = {
+        target: [path for path in kernels if re.fullmatch(target, path)]
+        for target in options.targets
+    }
+    if idle := [repr(target) for target, paths in matching.items() if not paths]:
+        raise ValueError(
+            f"LoRA targets {', '.join(idle)} match no kernel; kernels are named like "
+            f"{next(iter(kernels))}"
+        )
+    chosen = {path for paths in matching.values() for path in paths}
+    factors = {
+        path: _factors(kernels[path], options.rank, rngs) for path in kernels if path in chosen
+    }
+    module.lora = _nested(factors, params)
+
+
+def merge(params: Params, *, alpha: float) -> dict[Any, Any]:
+    """Returns the parameters of the plain model: kernels with their change added, no factors.
+
+    `params` is a nested dict of NumPy or JAX arrays; the rank is the factors' own.
+
+    Raises:
+      ValueError: if there are no factors.
+    """
+    if "lora" not in params:
+        raise ValueError(
+            f"the parameters have no LoRA factors to merge; they are {', '.join(map(str, params))}"
+        )
+    plain = {name: value for name, value in params.items() if name != "lora"}
+    return _merged(plain, params["lora"], alpha)
+
+
+def merged(module: Any, *, alpha: float) -> Any:
+    """Returns `module` with its kernels changed; of the encoder only the factors get a gradient."""
+    graphdef, variables = nnx.split(module, graph=False)
+    params = nnx.to_pure_dict(variables)
+    frozen = jax.lax.stop_gradient(params[FROZEN])
+    changed = merge({**params, FROZEN: frozen}, alpha=alpha)
+    return nnx.merge(graphdef, {**changed, "lora": params["lora"]})
+
+
+def _factors(shape: Sequence[int], rank: int, rngs: nnx.Rngs) -> nnx.Module:
+    in_size, out_size = shape
+    a = in_size**-0.5 * jax.random.normal(rngs.params(), (in_size, rank))
+    b = jnp.zeros((rank, out_size))
+    return nnx.Dict(a=nnx.Dict(kernel=nnx.Param(a)), b=nnx.Dict(kernel=nnx.Param(b)))
+
+
+def _nested(factors: Mapping[str, nnx.Module], like: Params, prefix: str = "") -> Any:
+    """Returns the factors in the places of their layers, with the containers of the model."""
+    children = {}
+    for name, node in like.items():
+        path = f"{prefix}{name}"
+        if f"{path}.kernel" in factors:
+            children[name] = factors[f"{path}.kernel"]
+        elif any(target.startswith(f"{path}.") for target in factors):
+            children[name] = _nested(factors, node, f"{path}.")
+    if not any(isinstance(name, int) for name in like):
+        return nnx.Dict(children)
+    # A list, as in the model: numbers are no names of an nnx.Dict.
+    return nnx.List([children.get(name, nnx.Dict()) for name in sorted(like)])
+
+
+def _merged(params: Params, factors: Params, alpha: float) -> dict[Any, Any]:
+    if set(factors) == {"a", "b"}:
+        a, b = factors["a"]["kernel"], factors["b"]["kernel"]
+        return {**params, "kernel": params["kernel"] + alpha / a.shape[1] * (a @ b)}
+    return {
+        name: _merged(value, factors[name], alpha) if name in factors else value
+        for name, value in params.items()
+    }

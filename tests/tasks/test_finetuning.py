@@ -1,0 +1,351 @@
+"""Losses beside float64 NumPy; what each task learns, what it leaves alone, what counts."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bertjax import optim, rules, state
+from bertjax.models import lora
+from bertjax.tasks import finetuning
+from tests import conftest
+
+LENGTH, ROWS, CHOICES, CLASSES = 12, 16, 3, 4
+FROZEN = ("tags, feature-based", "classification, LoRA")
+LORA = lora.LoraOptions(rank=4, alpha=8.0)
+
+
+# One layer learns these in fewer seconds.
+TINY = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
+
+
+def make_inputs(shape=(ROWS,), *, seed=0):
+    """Rows of random tokens behind [CLS], of unequal lengths; zeros at padding."""
+    rng = np.random.default_rng(seed)
+    mask = np.arange(LENGTH) < rng.integers(5, LENGTH + 1, (*shape, 1))
+    ids = rng.integers(5, 96, (*shape, LENGTH)) * mask
+    ids[..., 0] = 2
+    segments = (np.arange(LENGTH) >= 4) & mask
+    named = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    return {name: jnp.asarray(values, jnp.int32) for name, values in named.items()}
+
+
+def make_batch(task, *, seed=0):
+    """Random answers, so that nothing but the rows themselves can tell them."""
+    rng = np.random.default_rng(seed + 1)
+    shape = (ROWS, CHOICES) if isinstance(task, finetuning.MultipleChoice) else (ROWS,)
+    batch = make_inputs(shape, seed=seed) | {"example_weights": jnp.ones(ROWS)}
+    mask = np.asarray(batch["input_mask"])
+    lengths = mask.sum(axis=-1)
+    task = task.task if isinstance(task, finetuning.LowRank) else task
+    match task:
+        case finetuning.Regression():
+            labels = {"labels": rng.uniform(0, 5, ROWS).astype(np.float32)}
+        case finetuning.Classification():
+            labels = {"labels": rng.integers(0, CLASSES, ROWS)}
+        case finetuning.MultipleChoice():
+            labels = {"labels": rng.integers(0, CHOICES, ROWS)}
+        case finetuning.SpanExtraction():
+            starts = rng.integers(0, lengths)
+            labels = {"start_positions": starts, "end_positions": rng.integers(starts, lengths)}
+        case finetuning.TokenClassification():
+            is_scored = (mask != 0) & (rng.random(mask.shape) < 0.7)
+            labels = {"labels": np.where(is_scored, rng.integers(0, CLASSES, mask.shape), -1)}
+    as_read = {"labels": np.float32} if isinstance(task, finetuning.Regression) else {}
+    return batch | {
+        name: jnp.asarray(values, as_read.get(name, np.int32)) for name, values in labels.items()
+    }
+
+
+def make_tasks(config):
+    classes = finetuning.Classification(config, CLASSES)
+    return {
+        "classification": classes,
+        "mean pooling": finetuning.Classification(config, CLASSES, pooling="mean"),
+        "max pooling": finetuning.Classification(config, CLASSES, pooling="max"),
+        "regression": finetuning.Regression(config),
+        "tags": finetuning.TokenClassification(config, CLASSES),
+        "tags, feature-based": finetuning.TokenClassification(
+            config, CLASSES, is_feature_based=True, lstm_size=24
+        ),
+        "spans": finetuning.SpanExtraction(config),
+        "choices": finetuning.MultipleChoice(config, CHOICES),
+        "classification, LoRA": finetuning.LowRank(classes, LORA),
+    }
+
+
+TASKS = make_tasks(TINY)
+every_task = pytest.mark.parametrize("name", TASKS)
+
+
+def make_learner(task, *, accumulation_steps=1, learning_rate=1e-2):
+    return state.make_learner(
+        task,
+        optimizer=optim.OptimizerOptions(weight_decay=0.0),
+        schedule=optim.ScheduleOptions("linear", learning_rate, 0, 100_000),
+        seed=0,
+        accumulation_steps=accumulation_steps,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A task with its compiled functions, which the tests share: compiling is what takes time."""
+
+    task: finetuning.FinetuningTask
+    learner: state.Learner
+    start: state.Params
+    params: state.Params
+    evaluate: Callable
+    gradients: Callable
+    predict: Callable
+
+
+@functools.cache
+def make(name):
+    task = TASKS[name]
+    learner = make_learner(task)
+
+    def predict(params, batch):
+        return task.predict(state.merge(learner.graphdef, params), batch)
+
+    def gradients(params, batch):
+        return learner._gradients(params, batch, jax.random.key(0))[0]
+
+    # Away from the start, where all logits are nearly equal, B is 0, and no fault would show.
+    start = jax.jit(learner.init)().params
+    params = jax.tree.map(lambda leaf: 4 * leaf + 0.01, start)
+    return Made(
+        task, learner, start, params, *map(jax.jit, (learner.eval_step, gradients, predict))
+    )
+
+
+def logits_of(predicted):
+    """The logits in float64: two of them for spans, the numbers for a regression."""
+    # Named, because jit sorts the keys of a dict.
+    names = [name for name in ("logits", "start_logits", "end_logits") if name in predicted]
+    names = names or ["predictions"]
+    return [np.asarray(predicted[name], np.float64) for name in names]
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def reference_loss(task, logits, batch):
+    """The mean loss, row by row in float64."""
+    losses, batch = [], {name: np.asarray(values) for name, values in batch.items()}
+    for row in range(ROWS):
+        match task:
+            case finetuning.Regression():
+                losses.append((logits[0][row] - batch["labels"][row]) ** 2)
+            case finetuning.TokenClassification():
+                for place, label in enumerate(batch["labels"][row]):
+                    if label >= 0:
+                        losses.append(-log_softmax(logits[0][row, place])[label])
+            case finetuning.SpanExtraction():
+                length = batch["input_mask"][row].sum()
+                positions = batch["start_positions"][row], batch["end_positions"][row]
+                both = zip(logits, positions, strict=True)
+                ends = [-log_softmax(part[row, :length])[place] for part, place in both]
+                losses.append(np.mean(ends))
+            case _:
+                losses.append(-log_softmax(logits[0][row])[batch["labels"][row]])
+    return np.mean(losses)
+
+
+@every_task
+def test_the_loss_is_the_formula_of_the_paper(name):
+    made = make(name)
+    task = made.task.task if isinstance(made.task, finetuning.LowRank) else made.task
+    batch = make_batch(task)
+    wanted = reference_loss(task, logits_of(made.predict(made.params, batch)), batch)
+    loss = made.evaluate(made.params, batch)["loss"].value()
+    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+
+
+def is_perfect(predicted, batch):
+    """Whether every answer of the batch is predicted."""
+    if "start_logits" in predicted:
+        return all(
+            (predicted[f"{end}_logits"].argmax(-1) == batch[f"{end}_positions"]).all()
+            for end in ("start", "end")
+        )
+    if batch["labels"].dtype == jnp.float32:
+        return jnp.abs(predicted["predictions"] - batch["labels"]).max() < 0.05
+    return ((predicted["predictions"] == batch["labels"]) | (batch["labels"] < 0)).all()
+
+
+@every_task
+def test_sixteen_examples_are_learnt_by_heart(name):
+    made = make(name)
+    batch = make_batch(made.task)
+    assert not is_perfect(made.predict(made.start, batch), batch)
+    moments = made.learner.optimizer.init(made.start)
+    train_state = state.TrainState(jnp.zeros((), jnp.int32), made.start, moments)
+    step = jax.jit(made.learner.train_step)
+    for _ in range(300):
+        train_state, _ = step(train_state, batch)
+    assert is_perfect(made.predict(train_state.params, batch), batch)
+    means = made.evaluate(train_state.params, batch)
+    assert "accuracy" not in means or means["accuracy"].value() == 1.0
+
+
+def assert_same_means(left, right):
+    for key, mean in left.items():
+        np.testing.assert_allclose(right[key].value(), mean.value(), rtol=1e-5)
+
+
+@every_task
+def test_padding_changes_nothing(name):
+    made = make(name)
+    batch = make_batch(made.task)
+    is_real = batch["input_mask"] != 0
+    other = batch | {
+        "input_ids": jnp.where(is_real, batch["input_ids"], 7),
+        "segment_ids": jnp.where(is_real, batch["segment_ids"], 1),
+    }
+    longer = {
+        key: jnp.pad(
+            values,
+            [(0, 0)] * (values.ndim - 1) + [(0, 5)],
+            constant_values=-1 if key == "labels" else 0,
+        )
+        if values.shape[-1] == LENGTH
+        else values
+        for key, values in batch.items()
+    }
+    means = made.evaluate(made.params, batch)
+    assert_same_means(means, made.evaluate(made.params, other))
+    assert_same_means(means, made.evaluate(made.params, longer))
+
+
+@every_task
+def test_rows_of_weight_zero_count_for_nothing(name):
+    made = make(name)
+    batch, filler = make_batch(made.task), make_batch(made.task, seed=5)
+    batch["example_weights"] = (jnp.arange(ROWS) < 10).astype(jnp.float32)
+    filler["input_mask"] = filler["input_mask"].at[-1].set(0)  # not even [CLS] is there
+    mixed = {key: jnp.concatenate([batch[key][:10], filler[key][10:]]) for key in batch}
+    mixed["example_weights"] = batch["example_weights"]
+    assert_same_means(made.evaluate(made.params, batch), made.evaluate(made.params, mixed))
+    gradients = [made.gradients(made.params, rows) for rows in (batch, mixed)]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *gradients)
+
+
+@pytest.mark.parametrize("name", ["tags", "spans"])
+def test_unequal_micro_batches_equal_one_batch(name):
+    made = make(name)
+    batch = make_batch(made.task)
+    batch["example_weights"] = (jnp.arange(ROWS) < 10).astype(jnp.float32)
+    parts = make_learner(made.task, accumulation_steps=4)
+    gradient, _ = jax.jit(parts._gradients)(made.params, batch, jax.random.key(0))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        gradient,
+        made.gradients(made.params, batch),
+    )
+
+
+def named_leaves(tree):
+    return {rules.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+@every_task
+def test_what_is_frozen_gets_no_gradient_and_all_else_does(name):
+    made = make(name)
+    gradient = made.gradients(made.params, make_batch(made.task))
+    for path, leaf in named_leaves(gradient).items():
+        is_frozen = any(re.fullmatch(pattern, path) for pattern in made.task.frozen)
+        # A key's bias adds the same to all scores of a query, and the softmax does not see it.
+        if not path.endswith("attention.key.bias"):
+            assert bool((leaf == 0).all()) == is_frozen, path
+    assert bool(made.task.frozen) == (name in FROZEN)
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_an_optimizer_that_reads_frozen_leaves_the_encoder_as_it_is(name):
+    made = make(name)
+    table = [(pattern, "frozen") for pattern in made.task.frozen] + [(".*", "trained")]
+    optimizer = optax.multi_transform(
+        {"frozen": optax.set_to_zero(), "trained": optax.adamw(1e-2, weight_decay=0.1)},
+        rules.assign(table, made.params, table="frozen parameters"),
+    )
+    gradient = made.gradients(made.params, make_batch(made.task))
+    updates, _ = optimizer.update(gradient, optimizer.init(made.params), made.params)
+    after = optax.apply_updates(made.params, updates)
+    jax.tree.map(np.testing.assert_array_equal, after["encoder"], made.params["encoder"])
+    assert not (after["classifier"]["kernel"] == made.params["classifier"]["kernel"]).all()
+
+
+@every_task
+def test_labels_are_not_needed_for_predictions(name):
+    made = make(name)
+    batch = make_batch(made.task)
+    inputs = {key: batch[key] for key in ("input_ids", "input_mask", "segment_ids")}
+    predicted = jax.eval_shape(made.predict, made.params, inputs)
+    assert {rows.shape[0] for rows in predicted.values()} == {ROWS}
+
+
+def test_answers_are_never_at_padding():
+    made = make("spans")
+    batch = make_batch(made.task)
+    for logits in made.predict(made.params, batch).values():
+        assert (logits[batch["input_mask"] == 0] == jnp.finfo(jnp.float32).min).all()
+        assert (logits[batch["input_mask"] != 0] > -1000).all()
+
+
+def matrix_flops(jaxpr):
+    """The FLOPs of all matrix products of a jaxpr, those of loops by their trips."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        trips = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for inner in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
+        ):
+            if inner := getattr(inner, "jaxpr", inner if hasattr(inner, "eqns") else None):
+                total += trips * matrix_flops(inner)
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            sizes = [shape[axis] for axis in contracted]
+            total += 2.0 * equation.outvars[0].aval.size * np.prod(sizes)
+    return total
+
+
+@every_task
+def test_flops_are_those_of_the_matrix_products(name):
+    made = make(name)
+    batch = make_batch(made.task)
+    products = matrix_flops(jax.make_jaxpr(made.predict)(made.params, batch).jaxpr)
+    tokens = batch["input_ids"].size
+    products -= 2.0 * tokens * TINY.type_vocab_size * TINY.hidden_size  # a lookup by other means
+    if name == "classification, LoRA":
+        products -= 2 * 2.0 * TINY.hidden_size**2 * LORA.rank  # A B of query and value
+    counted = made.task.train_flops(ROWS, LENGTH, 0)
+    if name == "tags, feature-based":
+        assert counted == 3 * products - 2 * ROWS * TINY.forward_flops(LENGTH)
+    else:
+        assert counted == 3 * products
+
+
+@pytest.mark.parametrize("name", ["classification", "tags, feature-based", "choices"])
+def test_dropout_is_in_training_and_not_in_evaluation(name):
+    dropping = make_tasks(dataclasses.replace(TINY, hidden_dropout_prob=0.5))[name]
+    made, batch = make(name), make_batch(dropping)
+
+    graphdef, _ = state.abstract_model(dropping)
+
+    @jax.jit
+    def loss(params, key):
+        return dropping.loss(state.merge(graphdef, params), batch, key=key)["loss"].total
+
+    first, again, other = (loss(made.params, jax.random.key(seed)) for seed in (0, 0, 1))
+    assert first == again != other
