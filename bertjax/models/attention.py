@@ -78,42 +78,60 @@ def attend(
     """
     if key is None or dropout_rate == 0.0:
         return _attend(query, keys, values, is_real, None, 0.0)
-    batch, _, heads, _ = query.shape
-    seeds = layers.mask_seeds(key, (batch, heads))
-    return _attend(query, keys, values, is_real, seeds, dropout_rate)
+    batch, length, heads, _ = query.shape
+    words = layers.mask_words(key, (batch, heads, length, keys.shape[1]))
+    return _attend(query, keys, values, is_real, words, dropout_rate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attend(
-    query: Array, keys: Array, values: Array, is_real: Array, seeds: Array | None, rate: float
+    query: Array,
+    keys: Array,
+    values: Array,
+    is_real: Array,
+    words: layers.MaskWords | None,
+    rate: float,
 ) -> Array:
-    weights = _dropped(_probabilities(query, keys, is_real), seeds, rate)
-    return jnp.einsum("BHLS,BSHK->BLHK", weights.astype(values.dtype), values)
+    weights = _masked(_probabilities(query, keys, is_real), words, rate)
+    context = jnp.einsum(
+        "BHLS,BSHK->BLHK",
+        weights.astype(values.dtype),
+        values,
+        preferred_element_type=jnp.float32,
+    )
+    return (context * (1 / (1 - rate))).astype(values.dtype)
 
 
 def _forward(
-    query: Array, keys: Array, values: Array, is_real: Array, seeds: Array | None, rate: float
+    query: Array,
+    keys: Array,
+    values: Array,
+    is_real: Array,
+    words: layers.MaskWords | None,
+    rate: float,
 ) -> tuple[Array, tuple[Any, ...]]:
-    context = _attend(query, keys, values, is_real, seeds, rate)
-    return context, (query, keys, values, is_real, seeds, context)
+    context = _attend(query, keys, values, is_real, words, rate)
+    return context, (query, keys, values, is_real, words, context)
 
 
 def _backward(rate: float, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
     # The barrier keeps the compiler from finding that probabilities and mask have been there
     # before, and saving them.
-    query, keys, values, is_real, seeds, context = jax.lax.optimization_barrier(saved)
+    query, keys, values, is_real, words, context = jax.lax.optimization_barrier(saved)
+    scale = 1 / (1 - rate)
     probabilities = _probabilities(query, keys, is_real)
-    weights = _dropped(probabilities, seeds, rate)
-    grad_values = jnp.einsum("BHLS,BLHK->BSHK", weights.astype(values.dtype), grad)
+    weights = _masked(probabilities, words, rate).astype(values.dtype)
+    grad_values = jnp.einsum("BHLS,BLHK->BSHK", weights, grad, preferred_element_type=jnp.float32)
+    grad_weights = jnp.einsum("BLHK,BSHK->BHLS", grad, values, preferred_element_type=jnp.float32)
     # The softmax's sum over keys of weight x gradient is the context times its gradient.
     # Source: Dao et al. 2022 (FlashAttention), appendix B.2.
     sums = (grad.astype(jnp.float32) * context.astype(jnp.float32)).sum(axis=-1)
     sums = jnp.swapaxes(sums, 1, 2)[..., None]
-    grad_weights = jnp.einsum("BLHK,BSHK->BHLS", grad, values, preferred_element_type=jnp.float32)
-    grad_scores = (weights * grad_weights - probabilities * sums).astype(query.dtype)
+    grad_scores = probabilities * (_masked(grad_weights * scale, words, rate) - sums)
+    grad_scores = grad_scores.astype(query.dtype)
     grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
     grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
-    return grad_query, grad_keys, grad_values, None, None
+    return grad_query, grad_keys, (grad_values * scale).astype(values.dtype), None, None
 
 
 _attend.defvjp(_forward, _backward)
@@ -125,8 +143,5 @@ def _probabilities(query: Array, keys: Array, is_real: Array) -> Array:
     return jax.nn.softmax(scores, axis=-1)
 
 
-def _dropped(probabilities: Array, seeds: Array | None, rate: float) -> Array:
-    if seeds is None:
-        return probabilities
-    mask = layers.keep_mask(seeds, probabilities.shape, rate)
-    return jnp.where(mask, probabilities * (1 / (1 - rate)), 0.0)
+def _masked(x: Array, words: layers.MaskWords | None, rate: float) -> Array:
+    return x if words is None else jnp.where(layers.keep_mask(words, rate), x, 0.0)

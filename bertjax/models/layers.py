@@ -11,6 +11,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
+MaskWords = tuple[UInt32[Array, "... rows"], UInt32[Array, "... columns"]]
+
 # BERT's released code calls the tanh form "gelu" since February 2019; before that, and in
 # transformers, "gelu" is the exact one (erf). Here each name means one thing.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -116,51 +118,46 @@ def dropout(
     if key is None or rate == 0.0:
         return x
     with jax.named_scope("dropout"):
-        return _dropped(x, rate, mask_seeds(key, x.shape[:-2]))
+        return _dropped(x, rate, mask_words(key, x.shape))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _dropped(x: Array, rate: float, seeds: Array) -> Array:
+def _dropped(x: Array, rate: float, words: MaskWords) -> Array:
     kept = x * jnp.asarray(1 / (1 - rate), x.dtype)
-    return jnp.where(keep_mask(seeds, x.shape, rate), kept, jnp.zeros((), x.dtype))
+    return jnp.where(keep_mask(words, rate), kept, jnp.zeros((), x.dtype))
 
 
-def _dropped_forward(x: Array, rate: float, seeds: Array) -> tuple[Array, Array]:
-    return _dropped(x, rate, seeds), seeds
+def _dropped_forward(x: Array, rate: float, words: MaskWords) -> tuple[Array, MaskWords]:
+    return _dropped(x, rate, words), words
 
 
-def _dropped_backward(rate: float, seeds: Array, grad: Array) -> tuple[Array, None]:
+def _dropped_backward(rate: float, words: MaskWords, grad: Array) -> tuple[Array, None]:
     # The barrier keeps the compiler from finding that the mask has been there before, and saving
     # it. Around `grad` as well it would cost a pass of its own.
-    return _dropped(grad, rate, jax.lax.optimization_barrier(seeds)), None
+    return _dropped(grad, rate, jax.lax.optimization_barrier(words)), None
 
 
 _dropped.defvjp(_dropped_forward, _dropped_backward)
 
 
-def mask_seeds(key: PRNGKeyArray, planes: tuple[int, ...]) -> UInt32[Array, "words ..."]:
-    """Returns two random words for each plane of a mask, from JAX's generator."""
-    return jax.random.bits(key, (2, *planes), jnp.uint32)
+def mask_words(key: PRNGKeyArray, shape: tuple[int, ...]) -> MaskWords:
+    """Returns random words for the rows and for the columns of a mask of `shape`."""
+    *planes, rows, columns = shape
+    words = jax.random.bits(key, (*planes, rows + columns), jnp.uint32)
+    return words[..., :rows], words[..., rows:]
 
 
-def keep_mask(
-    seeds: UInt32[Array, "words ..."], shape: tuple[int, ...], rate: float
-) -> Bool[Array, "*shape"]:
-    """Returns a mask of `shape`, planes x rows x columns, each True with probability 1 - `rate`.
+def keep_mask(words: MaskWords, rate: float) -> Bool[Array, "... rows columns"]:
+    """Returns a mask that is True with probability 1 - `rate` at each element of its own.
 
-    An element's bits are a hash of its place in its plane and of the plane's two random words: one
-    round of multiplication, xor and shift on either side of the second word. Unlike the bits of a
-    generator they need no memory traffic, since the compiler computes them where they are used, and
-    they are the same on every backend and mesh. Source of the two multipliers and shifts:
-    "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
+    An element's bits are the xor of its row's and its column's random word times an odd constant.
+    So the compiler computes them where they are used, where those of a generator are written to
+    memory and read; and they are the same on every backend and mesh. Any three elements are
+    independent. Four at the corners of a rectangle are not, since their words' xor is zero; the
+    product's high bits, which alone decide, show nothing of it (tests/models/test_layers.py).
     """
-    rank = len(shape)
-    row = jax.lax.broadcasted_iota(jnp.uint32, shape, rank - 2)
-    column = jax.lax.broadcasted_iota(jnp.uint32, shape, rank - 1)
-    first, second = (words.reshape(*words.shape, 1, 1) for words in seeds)
-    bits = row * jnp.uint32(shape[-1]) + column + first
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D) ^ second
-    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    rows, columns = words
+    bits = (rows[..., :, None] ^ columns[..., None, :]) * jnp.uint32(0x846CA68B)
     # Compared as signed numbers, which a TPU does in one instruction.
     limit = min(round((1.0 - rate) * 2**32), 2**32 - 1) - 2**31
     return jax.lax.bitcast_convert_type(bits, jnp.int32) < jnp.int32(limit)
