@@ -51,6 +51,8 @@ setuptools.setup(
         "beam": BEAM,
         # To compare with; conversion itself needs neither.
         "interop": ["torch>=2.6", "transformers>=5"],
+        # The TPU compiler, to plan for slices from any machine; jax[tpu] pins the one that fits.
+        "plan": ["jax[tpu]>=0.10"],
         "sentences": SENTENCES,
         "wikipedia": WIKIPEDIA,
         # With what the other extras bring, so that nothing goes untested.

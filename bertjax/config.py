@@ -25,6 +25,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.remat": ("none", "full", "dots"),
     "model.hidden_act": ("gelu", "gelu_tanh", "relu"),
     "prng_impl": ("auto", "threefry2x32", "rbg"),
+    "xla_preset": (
+        "none",
+        "async_all_reduce",
+        "async_all_gather",
+        "several_slices",
+        "large_vmem",
+        "rbg_unsafe",
+    ),
 }
 
 # Options that a resumed run may change: they decide where and how fast the run goes and what is
@@ -32,7 +40,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # refused. A moved train_dir is checked by its manifest.
 CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
-    r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir",
+    r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
     r"gradient_accumulation_steps|model\.(remat|dtype)|data\.(train|eval)_dir",
 )
 
@@ -71,6 +79,7 @@ def default_config() -> ml_collections.ConfigDict:
     config.log_every_steps = 100  # between two lines of metrics.jsonl
     config.max_skipped_steps = 20  # non-finite steps in a row that stop the run
     config.plateau = _plateau()
+    config.xla_preset = "none"  # options of the TPU compiler: a key of xla_presets.PRESETS
     config.compilation_cache_dir = ""  # of XLA programs; "": JAX's own setting
     return config.lock()
 

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import ml_collections
 import numpy as np
 from etils import epath
@@ -24,6 +25,8 @@ from bertjax.tasks import base, pretraining
 VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
 
 Batches = Iterator[dict[str, np.ndarray]]
+
+_FLOAT_FEATURES = ("masked_lm_weights", "example_weights")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +72,10 @@ class Job(Protocol):
 
     def evaluation_batches(self, *, batch_size: int, rows: range | None) -> Batches:
         """Yields every held-out example once."""
+        ...
+
+    def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns shapes and types of a global batch of the phase, as the devices get it."""
         ...
 
     def train_flops(self, phase: Phase) -> float:
@@ -165,6 +172,16 @@ class PretrainingJob:
         return record_batches(
             self.evaluation_set, self.config.pretraining, batch_size=batch_size, rows=rows
         )
+
+    def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
+        rows, predictions = phase.global_batch_size, self._predictions(phase)
+        shapes = {name: (rows, phase.max_seq_length) for name in records.TOKEN_FEATURES}
+        shapes |= {name: (rows, predictions) for name in records.MASK_FEATURES}
+        shapes |= {"next_sentence_labels": (rows,), "example_weights": (rows,)}
+        return {
+            name: jax.ShapeDtypeStruct(shape, np.float32 if name in _FLOAT_FEATURES else np.int32)
+            for name, shape in shapes.items()
+        }
 
     def train_flops(self, phase: Phase) -> float:
         return self.task.train_flops(
@@ -265,6 +282,17 @@ def open_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
     return PretrainingJob(config, all_phases, train_sets, evaluation_set)
 
 
+def outline_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
+    """Returns the job of a config whose vocabulary size is known, without opening its records.
+
+    Its batches have the shapes that the config alone tells; their tokens are random.
+    """
+    config = config.copy_and_resolve_references()
+    config.data.source = "synthetic"
+    config_lib.validate(config)
+    return PretrainingJob(config, phases(config), {}, None)
+
+
 def _open(
     config: ml_collections.ConfigDict, directory: str, length: int, sha256: str | None
 ) -> records.RecordSet:
@@ -320,13 +348,19 @@ def _phase_seed(seed: int, index: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class JobKind:
-    """How a job is opened for training, and how its task is rebuilt from a checkpoint's config."""
+    """How a job is opened for training, and what can be had without its data.
+
+    `task` is rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned.
+    """
 
     open: Callable[[ml_collections.ConfigDict], Job]
     task: Callable[[ml_collections.ConfigDict], base.Task]
+    outline: Callable[[ml_collections.ConfigDict], Job]
 
 
-JOBS: dict[str, JobKind] = {"pretraining": JobKind(open_pretraining, pretraining_task)}
+JOBS: dict[str, JobKind] = {
+    "pretraining": JobKind(open_pretraining, pretraining_task, outline_pretraining)
+}
 
 
 def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ import ml_collections
 import numpy as np
 from absl import flags, logging
 from etils import epath
-from jax.sharding import Mesh
 from ml_collections import config_flags
 
 import bertjax
@@ -28,30 +27,24 @@ from bertjax import (
     evaluate,
     jobs,
     monitor,
-    optim,
     preemption,
+    program,
     sharding,
     state,
     warm_start,
     writers,
 )
 from bertjax import config as config_lib
+from bertjax.planning import comparison
 
 CONFIG_FILE = "config.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class Run(program.Program):
     """Everything that stays the same from the first step to the last."""
 
-    config: ml_collections.ConfigDict
     workdir: epath.Path
-    job: jobs.Job
-    mesh: Mesh
-    learner: state.Learner
-    abstract_state: state.TrainState
-    train_step: Callable[..., tuple[state.TrainState, state.StepReport]]
-    eval_step: evaluate.EvalStep
 
     @property
     def last_step(self) -> int:
@@ -98,6 +91,9 @@ def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.T
                     raise preemption.Preempted(step)
             writer.curves()
         checkpointer.wait()
+    if jax.process_index() == 0:
+        for line in comparison.lines(run.workdir, run):
+            logging.info("%s", line)
     return train_state
 
 
@@ -111,42 +107,8 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
     if config.compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
     mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)
-    job = jobs.JOBS[config.task].open(_resolve(config, mesh.devices.flat[0].platform))
-    config = job.config
-    _check_batch_sizes(config, job, mesh)
-    learner = state.make_learner(
-        job.task,
-        optimizer=optim.OptimizerOptions(**config.optimizer),
-        schedule=optim.ScheduleOptions(**config.schedule, total_steps=job.phases[-1].end_step),
-        seed=config.seed,
-        prng_impl=config.prng_impl,
-        accumulation_steps=config.gradient_accumulation_steps,
-    )
-    shapes = jax.eval_shape(learner.init)
-    placed = sharding.shardings(mesh, shapes.params, shapes, rule_table=config.sharding)
-    replicated = jax.sharding.NamedSharding(mesh, sharding.P())
-    rows = sharding.batch_sharding(mesh)
-    return Run(
-        config=config,
-        workdir=epath.Path(workdir),
-        job=job,
-        mesh=mesh,
-        learner=learner,
-        abstract_state=jax.tree.map(
-            lambda shape, where: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where),
-            shapes,
-            placed,
-        ),
-        train_step=jax.jit(
-            learner.train_step,
-            in_shardings=(placed, rows),
-            out_shardings=(placed, replicated),
-            donate_argnums=0,
-        ),
-        eval_step=jax.jit(
-            learner.eval_step, in_shardings=(placed.params, rows), out_shardings=replicated
-        ),
-    )
+    job = jobs.JOBS[config.task].open(program.resolve(config, mesh.devices.flat[0].platform))
+    return Run(**vars(program.build(job, mesh)), workdir=epath.Path(workdir))
 
 
 def start(
@@ -223,40 +185,6 @@ def score(
     writer.scalars(step, {f"eval/heldout/{name}": value for name, value in scores.items()})
     writer.curves()
     return scores
-
-
-def _resolve(config: ml_collections.ConfigDict, platform: str) -> ml_collections.ConfigDict:
-    """Returns a copy in which every "auto" stands for what the platform wants."""
-    config = config.copy_and_resolve_references()
-    is_cpu = platform == "cpu"
-    if config.model.dtype == "auto":
-        config.model.dtype = "float32" if is_cpu else "bfloat16"
-    if config.prng_impl == "auto":
-        config.prng_impl = "threefry2x32" if is_cpu else "rbg"
-    return config
-
-
-def _check_batch_sizes(config: ml_collections.ConfigDict, job: jobs.Job, mesh: Mesh) -> None:
-    sizes = {
-        f"the global_batch_size of config.phases.{phase.name}": (
-            phase.global_batch_size,
-            mesh.shape[sharding.DATA] * config.gradient_accumulation_steps,
-        )
-        for phase in job.phases
-    }
-    if job.has_evaluation:
-        evaluation_size = config.evaluation.global_batch_size
-        name = "config.evaluation.global_batch_size"
-        sizes[name] = (evaluation_size, mesh.shape[sharding.DATA])
-    faults = [
-        f"{name} is {size}; it must be a multiple of {unit} (data-parallel devices x "
-        "micro-batches): "
-        f"{size // unit * unit or unit} or {size // unit * unit + unit}"
-        for name, (size, unit) in sizes.items()
-        if size % unit
-    ]
-    if faults:
-        raise ValueError("the batch does not fit the mesh:\n  " + "\n  ".join(faults))
 
 
 def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:

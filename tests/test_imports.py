@@ -35,6 +35,7 @@ LIBRARY = (
     "bertjax.state",
     "bertjax.tasks",
     "bertjax.writers",
+    "bertjax.xla_presets",
 )
 SHARED_BY_MAINS = (
     *LIBRARY,
@@ -42,6 +43,8 @@ SHARED_BY_MAINS = (
     "bertjax.convert",
     "bertjax.inference",
     "bertjax.jobs",
+    "bertjax.planning",
+    "bertjax.program",
 )
 
 # Room -> what it may import of ours besides itself; the longest name that fits a module counts.
@@ -61,6 +64,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "bertjax.encode": SHARED_BY_MAINS,
     "bertjax.inference": (*LIBRARY, "bertjax.jobs"),
     "bertjax.jobs": LIBRARY,
+    "bertjax.program": (*LIBRARY, "bertjax.jobs"),
+    "bertjax.planning": (*LIBRARY, "bertjax.jobs", "bertjax.program"),
+    # What is known of slices, prices and compiled text, without a config or a job.
+    "bertjax.planning.topologies": ("bertjax.accelerators",),
+    "bertjax.planning.prices": (),
+    "bertjax.planning.hlo": ("bertjax.planning.hlo_text",),
+    "bertjax.planning.hlo_text": (),
     "bertjax.warm_start": (*LIBRARY, "bertjax.convert", "bertjax.jobs"),
     "bertjax.monitor": (
         "bertjax.metrics",
@@ -89,10 +99,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "bertjax.convert.__main__": SHARED_BY_MAINS,
     "bertjax.data": (),
     "bertjax.rules": (),
+    "bertjax.scores": (),
     "bertjax.metrics": (),
     "bertjax.config": (),
     "bertjax.writers": (),
     "bertjax.accelerators": (),
+    "bertjax.xla_presets": (),
     "data_pipelines": ("bertjax.data",),
     "configs": ("bertjax.config",),
 }

@@ -1,0 +1,87 @@
+"""What was compiled before, by the hash of everything that decides what the compiler sees.
+
+That is the step's config and shapes, the mesh, the topology, the compiler's options and flags, the
+versions of what compiles, and bertjax's own source: hashing it costs milliseconds, lowering the
+step to hash its text would cost up to half a minute. An entry is a small JSON file.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
+FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+def default_directory() -> pathlib.Path:
+    """Returns bertjax's plan directory in the user's cache: $XDG_CACHE_HOME, or ~/.cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(home) / "bertjax" / "plan"
+
+
+def digest(inputs: Mapping[str, Any]) -> str:
+    """Returns the hash of JSON-like `inputs`, the same whatever their order."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def environment() -> dict[str, Any]:
+    """Returns what besides a step's config decides how it is compiled on this machine."""
+    return {
+        "versions": versions(),
+        "flags": {name: os.environ.get(name, "") for name in FLAG_VARIABLES},
+        "source": _source_digest(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Returns the installed versions of the packages that decide what is compiled, and how."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def read(directory: pathlib.Path, key: str) -> dict[str, Any] | None:
+    """Returns the entry of a key, None if there is none; a damaged one counts as none."""
+    path = directory / f"{key}.json"
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:  # not UTF-8, or not JSON
+        logging.warning("The cached plan %s cannot be read (%s); compiling again", path, error)
+        return None
+    if isinstance(entry, dict):
+        return entry
+    logging.warning("The cached plan %s holds no object; compiling again", path)
+    return None
+
+
+def write(directory: pathlib.Path, key: str, entry: Mapping[str, Any]) -> None:
+    """Writes the entry of a key; a reader sees the old one or the new one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    draft = directory / f".{key}.{os.getpid()}"
+    draft.write_text(json.dumps(entry), encoding="utf-8")
+    os.replace(draft, directory / f"{key}.json")
+
+
+@functools.cache
+def _source_digest() -> str:
+    package = pathlib.Path(__file__).parents[1]
+    hashed = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        hashed.update(path.relative_to(package).as_posix().encode())
+        hashed.update(path.read_bytes())
+    return hashed.hexdigest()

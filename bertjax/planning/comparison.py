@@ -1,0 +1,83 @@
+"""A run beside its plan: the step time measured in the run and the one estimated before it.
+
+`python -m bertjax.plan --workdir=DIR` leaves plan.json in the workdir; at its end `train` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from etils import epath
+
+from bertjax import program as program_lib
+from bertjax import writers
+from bertjax.planning import planner
+
+PLAN_FILE = "plan.json"
+
+
+def save(workdir: epath.Path, plan: Mapping[str, Any]) -> None:
+    """Writes a plan (`text.to_json`) into a workdir."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    (workdir / PLAN_FILE).write_text(json.dumps(plan, indent=2) + "\n")
+
+
+def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:
+    """Yields a sentence per phase of the run in `workdir` that its plan covers; none without one.
+
+    A plan of another config, batch, mesh or kind of device is said to be one, and not compared.
+    """
+    path = workdir / PLAN_FILE
+    if not path.exists():
+        return
+    try:
+        plan = json.loads(path.read_text())
+        planned = {phase["name"]: phase for phase in plan["phases"]}
+        target = plan["target"]["name"]
+        kind = plan["target"]["device_kind"]
+    except (ValueError, KeyError, TypeError) as error:
+        yield f"{path} cannot be read ({error!r}): no comparison with a plan"
+        return
+    here = program.mesh.devices.flat[0].device_kind
+    if kind != here:
+        yield f"The plan in {path} is for {kind}, this run was on {here}: not compared"
+        return
+    measured = step_seconds(workdir, program)
+    for phase in program.job.phases:
+        if phase.name not in planned or phase.name not in measured:
+            continue
+        found = planned[phase.name]
+        if found["fingerprint"] != planner.fingerprint(program, phase):
+            yield f"{phase.name}: the plan in {path} is of another step or mesh: not compared"
+        elif "step_seconds" in found["speed"]:
+            yield _beside(phase.name, measured[phase.name], found["speed"]["step_seconds"], target)
+
+
+def step_seconds(workdir: epath.Path, program: program_lib.Program) -> dict[str, float]:
+    """Returns the median of perf/step_seconds in metrics.jsonl for each phase that has any."""
+    path = workdir / writers.METRICS_FILE
+    if not path.exists():
+        return {}
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    medians = {}
+    for phase in program.job.phases:
+        values = [
+            line["perf/step_seconds"]
+            for line in found
+            if phase.first_step < line["step"] <= phase.end_step
+            and line.get("perf/step_seconds") is not None
+        ]
+        if values:
+            medians[phase.name] = statistics.median(values)
+    return medians
+
+
+def _beside(name: str, measured: float, estimate: Mapping[str, Any], target: str) -> str:
+    planned = estimate["value"]
+    return (
+        f"{name}: {measured:.5f} seconds per step measured (median), {planned:.5f} "
+        f"{estimate['how']} by the plan for {target}: {measured / planned:.2f} times the plan"
+    )

@@ -1,0 +1,154 @@
+"""One phase's step, compiled for devices that need not be there, and what the compiler tells of it.
+
+Here belong lowering, compiling, and reading the compiler's answers, its refusals too. What they
+mean in seconds and money belongs to `phases`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from bertjax import jobs, sharding
+from bertjax import program as program_lib
+from bertjax.planning import hlo
+
+GIB = 2**30
+
+# As libtpu and XLA's GPU compiler write it; the units are powers of 1024. The second form speaks of
+# temporaries and means arguments too (libtpu 0.0.42.1: 10 GiB of them and 6 of temporaries are 16).
+_SIZE = r"\(?(\d+(?:\.\d+)?)([KMGT]?)i?B?\)?"
+_USED = re.compile(rf"Used {_SIZE} of {_SIZE}")
+_TEMPORARIES = re.compile(rf"temporaries {_SIZE} exceeds available \w+ {_SIZE}")
+_ALLOCATION = re.compile(rf"allocate {_SIZE}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compiler tells of a step it compiled; bytes are those of one device.
+
+    `alias_bytes` of the outputs lie where donated arguments lay. `analysis` is of a TPU's program;
+    None on other platforms, whose compilers estimate no cycles.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    code_bytes: int
+    compile_seconds: float
+    analysis: hlo.Analysis | None
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that a device needs at once to run the step."""
+        held = self.argument_bytes + self.output_bytes - self.alias_bytes
+        return held + self.temp_bytes + self.code_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class OutOfMemory:
+    """The compiler's refusal: the bytes of a device that it names, None if none, and its words."""
+
+    needed_bytes: int | None
+    available_bytes: int | None
+    message: str
+
+
+Outcome = Compiled | OutOfMemory
+
+
+@dataclasses.dataclass(frozen=True)
+class StateBytes:
+    """Bytes of one device's share of what a step is given, counted from shapes and shardings."""
+
+    parameters: int
+    optimizer: int
+    batch: int
+
+
+def abstract_batch(program: program_lib.Program, phase: jobs.Phase) -> dict[str, Any]:
+    """Returns the phase's batch as shapes that know their shardings."""
+    rows = sharding.batch_sharding(program.mesh)
+    return {
+        name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=rows)
+        for name, shape in program.job.abstract_batch(phase).items()
+    }
+
+
+def count_bytes(program: program_lib.Program, phase: jobs.Phase) -> StateBytes:
+    """Returns the bytes per device of parameters, optimizer state (the step too) and batch."""
+
+    def count(tree: Any) -> int:
+        return sharding.bytes_per_device(tree, jax.tree.map(lambda leaf: leaf.sharding, tree))
+
+    state = program.abstract_state
+    return StateBytes(
+        parameters=count(state.params),
+        optimizer=count((state.step, state.opt_state)),
+        batch=count(abstract_batch(program, phase)),
+    )
+
+
+def compile_step(program: program_lib.Program, phase: jobs.Phase) -> Outcome:
+    """Returns what the compiler tells of the phase's training step on the program's devices."""
+    start = time.perf_counter()
+    with jax.set_mesh(program.mesh):
+        lowered = program.train_step.lower(program.abstract_state, abstract_batch(program, phase))
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            return parse_refusal(str(error))
+    memory: Any = compiled.memory_analysis()
+    is_tpu = program.mesh.devices.flat[0].platform == "tpu"
+    return Compiled(
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        alias_bytes=memory.alias_size_in_bytes,
+        temp_bytes=memory.temp_size_in_bytes,
+        code_bytes=memory.generated_code_size_in_bytes,
+        compile_seconds=time.perf_counter() - start,
+        analysis=hlo.analyze(str(compiled.as_text())) if is_tpu else None,
+    )
+
+
+def parse_refusal(message: str) -> OutOfMemory:
+    """Returns the bytes that a RESOURCE_EXHAUSTED message names, with its first line."""
+    first_line = message.strip().splitlines()[0]
+    if found := _USED.search(message) or _TEMPORARIES.search(message):
+        return OutOfMemory(_bytes(*found.group(1, 2)), _bytes(*found.group(3, 4)), first_line)
+    if found := _ALLOCATION.search(message):
+        return OutOfMemory(_bytes(*found.group(1, 2)), None, first_line)
+    return OutOfMemory(None, None, first_line)
+
+
+def to_json(outcome: Outcome) -> dict[str, Any]:
+    """Returns an outcome as JSON objects; the inverse of `from_json`."""
+    return {"kind": type(outcome).__name__} | dataclasses.asdict(outcome)
+
+
+def from_json(fields: Mapping[str, Any]) -> Outcome:
+    """Returns the outcome that `to_json` wrote.
+
+    Raises:
+      KeyError, TypeError: if it did not write this.
+    """
+    values = {name: value for name, value in fields.items() if name != "kind"}
+    if fields["kind"] == OutOfMemory.__name__:
+        return OutOfMemory(**values)
+    analysis = values["analysis"]
+    if analysis is not None:
+        collectives = tuple(hlo.Collective(**found) for found in analysis["collectives"])
+        values["analysis"] = hlo.Analysis(**{**analysis, "collectives": collectives})
+    return Compiled(**values)
+
+
+def _bytes(number: str, unit: str) -> int:
+    return round(float(number) * 1024 ** " KMGT".index(unit or " "))

@@ -1,0 +1,179 @@
+"""What a compiled step amounts to: bytes by kind, seconds, tokens, hours and money, as figures.
+
+A figure says how it is known. `counted`: from shapes, from the model's sizes, or by the compiler
+when it laid out the memory. `estimated`: from the compiler's cycle estimates, which no device has
+confirmed. `measured`: by a clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bertjax import accelerators, jobs
+from bertjax.planning import compiled, hlo, prices, topologies
+
+COUNTED, ESTIMATED, MEASURED = "counted", "estimated", "measured"
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A number with its unit, how it is known, and from what."""
+
+    value: float
+    unit: str
+    how: str
+    source: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The devices that a plan is for; `tpu_slice` is None on cpu and gpu."""
+
+    name: str
+    platform: str
+    device_kind: str
+    num_devices: int
+    tpu_slice: topologies.Slice | None = None
+
+    @property
+    def num_chips(self) -> int:
+        """Chips that are paid for."""
+        return self.tpu_slice.num_chips if self.tpu_slice else self.num_devices
+
+
+@dataclasses.dataclass(frozen=True)
+class PhasePlan:
+    """What is known of one phase; `fits` is None where nothing was compiled or no limit is known.
+
+    `memory` is bytes of one device by kind, `speed` what follows from the cycles (empty where the
+    compiler estimates none), `collectives` the payload of one device and step.
+    """
+
+    name: str
+    num_steps: int
+    global_batch_size: int
+    max_seq_length: int
+    fits: bool | None
+    refusal: str
+    memory: dict[str, Figure]
+    model_flops: Figure
+    speed: dict[str, Figure]
+    collectives: tuple[hlo.Collective, ...]
+    cycles_by_module: dict[str, float]
+    uncounted: dict[str, int]
+    fingerprint: str
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Estimated seconds of a step."""
+        found = self.speed.get("step_seconds")
+        return found.value if found else None
+
+
+def of_phase(
+    phase: jobs.Phase,
+    target: Target,
+    counted: compiled.StateBytes,
+    outcome: compiled.Outcome | None,
+    *,
+    flops: float,
+    fingerprint: str,
+) -> PhasePlan:
+    """Returns the plan of a phase from what was counted and what the compiler said, if asked."""
+    analysis = outcome.analysis if isinstance(outcome, compiled.Compiled) else None
+    return PhasePlan(
+        name=phase.name,
+        num_steps=phase.num_steps,
+        global_batch_size=phase.global_batch_size,
+        max_seq_length=phase.max_seq_length,
+        fits=fits(outcome, target),
+        refusal=outcome.message if isinstance(outcome, compiled.OutOfMemory) else "",
+        memory=_memory(counted, outcome, target),
+        model_flops=Figure(flops, "FLOPs", COUNTED, "matrix products of the model, 3 x forward"),
+        speed=_speed(phase, target, analysis, flops) if analysis else {},
+        collectives=analysis.collectives if analysis else (),
+        cycles_by_module=hlo.by_module(analysis.cycles_by_operation) if analysis else {},
+        uncounted=analysis.uncounted if analysis else {},
+        fingerprint=fingerprint,
+    )
+
+
+def fits(outcome: compiled.Outcome | None, target: Target) -> bool | None:
+    """Returns whether the step fits in a device's memory, None where that is not known."""
+    if isinstance(outcome, compiled.OutOfMemory):
+        return False
+    limit = accelerators.memory_bytes(target.device_kind)
+    if outcome is None or limit is None:
+        return None
+    return outcome.total_bytes <= limit
+
+
+def dollars(
+    hours: float, target: Target, *, spot: bool, price_per_chip_hour: float | None
+) -> Figure | None:
+    """Returns what the target costs for `hours`, None where its price is not known.
+
+    `price_per_chip_hour` stands in for the table's price.
+    """
+    if price_per_chip_hour is not None:
+        rate, source = price_per_chip_hour, f"${price_per_chip_hour:g} per chip-hour, as given"
+    else:
+        found = prices.price(target.tpu_slice.generation, spot=spot) if target.tpu_slice else None
+        if found is None:
+            return None
+        rate = found.dollars_per_chip_hour
+        source = f"${rate:g} per chip-hour, {found.date}: {found.note}"
+    return Figure(hours * target.num_chips * rate, "US dollars", ESTIMATED, source)
+
+
+def _memory(
+    counted: compiled.StateBytes, outcome: compiled.Outcome | None, target: Target
+) -> dict[str, Figure]:
+    shapes = "from shapes and shardings"
+    memory = {
+        name: Figure(size, "bytes", COUNTED, shapes)
+        for name, size in dataclasses.asdict(counted).items()
+    }
+    if isinstance(outcome, compiled.Compiled):
+        in_shapes = counted.parameters + counted.optimizer + counted.batch
+        by_compiler = {
+            "activations": outcome.temp_bytes,
+            "code": outcome.code_bytes,
+            "padding": outcome.argument_bytes - in_shapes,
+            "outputs": outcome.output_bytes - outcome.alias_bytes,
+            "total": outcome.total_bytes,
+        }
+        memory |= {
+            name: Figure(size, "bytes", COUNTED, "by the compiler")
+            for name, size in by_compiler.items()
+        }
+    elif outcome is not None and outcome.needed_bytes is not None:
+        memory["needed"] = Figure(outcome.needed_bytes, "bytes", COUNTED, "by the compiler")
+        if outcome.available_bytes is not None:
+            memory["available"] = Figure(
+                outcome.available_bytes, "bytes", COUNTED, "by the compiler"
+            )
+    limit = accelerators.memory_bytes(target.device_kind)
+    if limit is not None:
+        memory["device"] = Figure(limit, "bytes", COUNTED, f"data sheet of {target.device_kind}")
+    return memory
+
+
+def _speed(
+    phase: jobs.Phase, target: Target, analysis: hlo.Analysis, flops: float
+) -> dict[str, Figure]:
+    accelerator = accelerators.ACCELERATORS[target.device_kind]
+    cycles = Figure(analysis.cycles, "cycles", ESTIMATED, "by the compiler, loops x trips")
+    if not accelerator.clock_hz or not analysis.cycles:
+        return {"cycles": cycles}
+    seconds = analysis.cycles / accelerator.clock_hz
+    clock = f"compiler's cycles / {accelerator.clock_hz / 1e6:,.0f} MHz"
+    tokens = phase.global_batch_size * phase.max_seq_length
+    peak = accelerator.flops * target.num_devices
+    return {
+        "cycles": cycles,
+        "step_seconds": Figure(seconds, "seconds", ESTIMATED, clock),
+        "model_flop_utilization": Figure(flops / seconds / peak, "", ESTIMATED, "of bf16 peak"),
+        "tokens_per_second": Figure(tokens / seconds, "tokens/s", ESTIMATED, clock),
+        "hours": Figure(seconds * phase.num_steps / 3600, "hours", ESTIMATED, clock),
+    }

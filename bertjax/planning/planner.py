@@ -1,0 +1,257 @@
+"""Plans a config: outlines its job on the target's devices, compiles each phase, searches.
+
+Nothing here prints or knows flags. What was compiled before comes from the cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from absl import logging
+
+from bertjax import accelerators, jobs, sharding
+from bertjax import config as config_lib
+from bertjax import program as program_lib
+from bertjax.planning import cache, compiled, estimates, search
+
+# What these say is not seen by the compiler; mesh and batch are in the shapes.
+_NOT_COMPILED = (
+    *("data", "checkpoint", "evaluation", "plateau", "phases", "mesh", "global_batch_size"),
+    *("init_from", "resize_vocabulary", "log_every_steps", "max_skipped_steps"),
+    "compilation_cache_dir",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseSearch:
+    """What `search` found for a phase: batches by size, and changes that make the asked one fit."""
+
+    batches: dict[int, search.Trial]
+    changes: tuple[search.Trial, ...]
+
+    @property
+    def largest_batch(self) -> int | None:
+        """The largest batch size tried that fits."""
+        return search.best_batch(self.batches)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything known of a run before it; `totals` is empty where no step time is known."""
+
+    date: str
+    target: estimates.Target
+    mesh: dict[str, int]
+    vocab_size: int
+    assumptions: tuple[str, ...]
+    versions: dict[str, str]
+    phases: tuple[estimates.PhasePlan, ...]
+    totals: dict[str, estimates.Figure]
+    searches: dict[str, PhaseSearch]
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner:
+    """Compiles variants of configs for one target.
+
+    `devices` may be stand-ins with `compiles` False: then shapes are counted and nothing is
+    compiled. `cache_directory` None keeps nothing.
+    """
+
+    target: estimates.Target
+    devices: Sequence[Any]
+    compiles: bool
+    cache_directory: pathlib.Path | None
+
+    def build(self, config: ml_collections.ConfigDict) -> program_lib.Program:
+        """Returns the program of a config whose vocabulary size is known.
+
+        Raises:
+          ValueError: if the config, its batches or its shardings do not fit the devices.
+        """
+        mesh = sharding.make_mesh(self.devices, data=config.mesh.data, tensor=config.mesh.tensor)
+        resolved = program_lib.resolve(config, self.target.platform)
+        return program_lib.build(jobs.JOBS[config.task].outline(resolved), mesh)
+
+    def phase_plan(
+        self, program: program_lib.Program, phase: jobs.Phase
+    ) -> tuple[estimates.PhasePlan, compiled.Outcome | None]:
+        """Returns the plan of a phase, and what it was made from."""
+        outcome = self.outcome(program, phase) if self.compiles else None
+        made = estimates.of_phase(
+            phase,
+            self.target,
+            compiled.count_bytes(program, phase),
+            outcome,
+            flops=program.job.train_flops(phase),
+            fingerprint=fingerprint(program, phase),
+        )
+        return made, outcome
+
+    def outcome(self, program: program_lib.Program, phase: jobs.Phase) -> compiled.Outcome:
+        """Returns what the compiler tells of the phase's step, from the cache where it is there."""
+        key = cache.digest(
+            {
+                "step": fingerprint(program, phase),
+                "target": dataclasses.asdict(self.target),
+                "environment": cache.environment(),
+            }
+        )
+        if (found := self._cached(key)) is not None:
+            return found
+        logging.info(
+            "Compiling %s for %s: %d x %d tokens ...",
+            phase.name, self.target.name, phase.global_batch_size, phase.max_seq_length,
+        )  # fmt: skip
+        outcome = compiled.compile_step(program, phase)
+        if self.cache_directory is not None:
+            cache.write(self.cache_directory, key, compiled.to_json(outcome))
+        return outcome
+
+    def _cached(self, key: str) -> compiled.Outcome | None:
+        if self.cache_directory is None:
+            return None
+        entry = cache.read(self.cache_directory, key)
+        if entry is None:
+            return None
+        try:
+            return compiled.from_json(entry)
+        except (KeyError, TypeError) as error:
+            logging.warning("The cached plan %s is damaged (%r); compiling again", key, error)
+            return None
+
+
+def plan(
+    config: ml_collections.ConfigDict,
+    planner: Planner,
+    *,
+    with_search: bool = False,
+    assumptions: Sequence[str] = (),
+) -> Plan:
+    """Returns the plan of all phases of a config whose vocabulary size is known.
+
+    Raises:
+      ValueError: if the config, its batches or its shardings do not fit the devices.
+    """
+    program = planner.build(config)
+    pairs = [planner.phase_plan(program, phase) for phase in program.job.phases]
+    searches = {}
+    limit = accelerators.memory_bytes(planner.target.device_kind)
+    if with_search and limit is None:
+        logging.warning("No search: the memory of %s is not known", planner.target.name)
+    if with_search and planner.compiles and limit is not None:
+        for (made, outcome), phase in zip(pairs, program.job.phases, strict=True):
+            searches[made.name] = search_phase(
+                config, planner, program, phase, outcome, limit=limit
+            )
+    made = tuple(found for found, _ in pairs)
+    return Plan(
+        date=datetime.date.today().isoformat(),
+        target=planner.target,
+        mesh=dict(program.mesh.shape),
+        vocab_size=program.config.model.vocab_size,
+        assumptions=tuple(assumptions),
+        versions=cache.versions(),
+        phases=made,
+        totals=_totals(made),
+        searches=searches,
+    )
+
+
+def search_phase(
+    config: ml_collections.ConfigDict,
+    planner: Planner,
+    program: program_lib.Program,
+    phase: jobs.Phase,
+    outcome: compiled.Outcome | None,
+    *,
+    limit: int,
+) -> PhaseSearch:
+    """Returns the largest batch of a phase that fits and, where its own does not, what helps.
+
+    `limit` is the memory of a device in bytes.
+    """
+    counted = compiled.count_bytes(program, phase)
+    attempt = _attempts(config, planner, phase)
+    batch_option = f"phases.{phase.name}.global_batch_size"
+    data_devices = program.mesh.shape[sharding.DATA]
+    accumulation_steps = config.gradient_accumulation_steps
+    batches = search.largest_batch(
+        lambda size: attempt({batch_option: size}),
+        phase.global_batch_size,
+        search.Limits(limit, counted.parameters + counted.optimizer),
+        unit=data_devices * accumulation_steps,
+    )
+    changes: list[search.Trial] = []
+    if estimates.fits(outcome, planner.target) is False:
+        settings = search.Settings(
+            remat=config.model.remat,
+            accumulation_steps=accumulation_steps,
+            sharding=config.sharding,
+            data_devices=data_devices,
+        )
+        changes = search.changes_that_fit(attempt, settings, phase.global_batch_size)
+    return PhaseSearch(batches, tuple(changes))
+
+
+def fingerprint(program: program_lib.Program, phase: jobs.Phase) -> str:
+    """Returns the hash of what a phase's step computes, and over how many devices.
+
+    A plan and the run that follows it have the same one, whatever the run's data directories are.
+    How many steps there are is a constant of the schedule, which no compiler's estimate sees.
+    """
+    options = {
+        name: value
+        for name, value in config_lib.flatten(program.config)
+        if name.split(".")[0] not in _NOT_COMPILED
+    }
+    batch = {
+        name: [*shape.shape, str(shape.dtype)]
+        for name, shape in program.job.abstract_batch(phase).items()
+    }
+    return cache.digest({"options": options, "batch": batch, "mesh": dict(program.mesh.shape)})
+
+
+def _attempts(
+    config: ml_collections.ConfigDict, planner: Planner, phase: jobs.Phase
+) -> Callable[[dict[str, Any]], search.Trial]:
+    def attempt(changes: dict[str, Any]) -> search.Trial:
+        try:
+            program = planner.build(_changed(config, phase, changes))
+        except ValueError as error:
+            return search.Trial(changes, fits=False, fault=str(error).splitlines()[0])
+        made, outcome = planner.phase_plan(program, program.job.phases[0])
+        if isinstance(outcome, compiled.Compiled):
+            needed = outcome.total_bytes
+        else:
+            needed = outcome.needed_bytes if outcome else None
+        trial = search.Trial(changes, made.fits is True, needed, made.step_seconds)
+        logging.info("Tried %s: %s", changes, "fits" if trial.fits else "does not fit")
+        return trial
+
+    return attempt
+
+
+def _changed(
+    config: ml_collections.ConfigDict, phase: jobs.Phase, changes: Mapping[str, Any]
+) -> ml_collections.ConfigDict:
+    # The one phase alone: a change that another phase's batch cannot take is still an answer.
+    changed = config.copy_and_resolve_references()
+    with changed.phases.unlocked():
+        for name in set(changed.phases) - {phase.name}:
+            del changed.phases[name]
+    changed.update_from_flattened_dict(changes)
+    return changed
+
+
+def _totals(phases: Sequence[estimates.PhasePlan]) -> dict[str, estimates.Figure]:
+    found = [phase.speed["hours"] for phase in phases if "hours" in phase.speed]
+    if len(found) < len(phases):
+        return {}
+    hours = sum(figure.value for figure in found)
+    return {"hours": estimates.Figure(hours, "hours", estimates.ESTIMATED, "steps alone")}

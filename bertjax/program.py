@@ -1,0 +1,115 @@
+"""What a job on a mesh computes: its state as shapes with shardings, and its jitted steps.
+
+`train` runs a program and `plan` compiles it for devices that are not there, so nothing here asks
+JAX which devices there are, allocates, or compiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_collections
+from jax.sharding import Mesh
+
+from bertjax import jobs, optim, sharding, state, xla_presets
+from bertjax.tasks import base
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A job's functions on a mesh. `config` is the job's, with everything resolved.
+
+    `abstract_state` is the state as shapes that know their shardings; the steps are jitted, to be
+    called or lowered under `jax.set_mesh(mesh)`.
+    """
+
+    config: ml_collections.ConfigDict
+    job: jobs.Job
+    mesh: Mesh
+    learner: state.Learner
+    abstract_state: state.TrainState
+    train_step: jax.stages.Wrapped | Callable[..., tuple[state.TrainState, state.StepReport]]
+    eval_step: jax.stages.Wrapped | Callable[..., base.Means]
+
+
+def build(job: jobs.Job, mesh: Mesh) -> Program:
+    """Returns the program of a job whose config is resolved.
+
+    Raises:
+      ValueError: if the mesh does not divide a batch or a parameter.
+    """
+    config = job.config
+    check_batch_sizes(job, mesh)
+    learner = state.make_learner(
+        job.task,
+        optimizer=optim.OptimizerOptions(**config.optimizer),
+        schedule=optim.ScheduleOptions(**config.schedule, total_steps=job.phases[-1].end_step),
+        seed=config.seed,
+        prng_impl=config.prng_impl,
+        accumulation_steps=config.gradient_accumulation_steps,
+    )
+    shapes = jax.eval_shape(learner.init)
+    placed = sharding.shardings(mesh, shapes.params, shapes, rule_table=config.sharding)
+    replicated = jax.sharding.NamedSharding(mesh, sharding.P())
+    rows = sharding.batch_sharding(mesh)
+    platform = mesh.devices.flat[0].platform
+    return Program(
+        config=config,
+        job=job,
+        mesh=mesh,
+        learner=learner,
+        abstract_state=jax.tree.map(_placed, shapes, placed),
+        train_step=jax.jit(
+            learner.train_step,
+            in_shardings=(placed, rows),
+            out_shardings=(placed, replicated),
+            donate_argnums=0,
+            compiler_options=xla_presets.compiler_options(config.xla_preset, platform),
+        ),
+        eval_step=jax.jit(
+            learner.eval_step, in_shardings=(placed.params, rows), out_shardings=replicated
+        ),
+    )
+
+
+def resolve(config: ml_collections.ConfigDict, platform: str) -> ml_collections.ConfigDict:
+    """Returns a copy in which every "auto" stands for what the platform wants."""
+    config = config.copy_and_resolve_references()
+    is_cpu = platform == "cpu"
+    if config.model.dtype == "auto":
+        config.model.dtype = "float32" if is_cpu else "bfloat16"
+    if config.prng_impl == "auto":
+        config.prng_impl = "threefry2x32" if is_cpu else "rbg"
+    return config
+
+
+def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
+    """Raises a ValueError that lists every batch which the mesh and accumulation cannot divide."""
+    config = job.config
+    sizes = {
+        f"the global_batch_size of config.phases.{phase.name}": (
+            phase.global_batch_size,
+            mesh.shape[sharding.DATA] * config.gradient_accumulation_steps,
+        )
+        for phase in job.phases
+    }
+    if job.has_evaluation:
+        evaluation_size = config.evaluation.global_batch_size
+        name = "config.evaluation.global_batch_size"
+        sizes[name] = (evaluation_size, mesh.shape[sharding.DATA])
+    faults = [
+        f"{name} is {size}; it must be a multiple of {unit} (data-parallel devices x "
+        "micro-batches): "
+        f"{size // unit * unit or unit} or {size // unit * unit + unit}"
+        for name, (size, unit) in sizes.items()
+        if size % unit
+    ]
+    if faults:
+        raise ValueError("the batch does not fit the mesh:\n  " + "\n  ".join(faults))
+
+
+def _placed(shape: Any, where: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)

@@ -1,0 +1,42 @@
+"""Claims about the cache: entries come back, damage is told and forgotten, keys tell apart."""
+
+import pathlib
+
+import pytest
+
+from bertjax.planning import cache
+
+
+def test_an_entry_comes_back_and_another_key_has_none(tmp_path):
+    cache.write(tmp_path / "new", "a", {"x": [1, 2.5, None]})
+    assert cache.read(tmp_path / "new", "a") == {"x": [1, 2.5, None]}
+    assert cache.read(tmp_path / "new", "b") is None
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.json"]  # no draft stays
+
+
+@pytest.mark.parametrize("content", [b"", b'{"x": ', b"\xff\xfe", b"[1]"])
+def test_a_damaged_entry_is_none_and_told(tmp_path, content, caplog):
+    (tmp_path / "a.json").write_bytes(content)
+    assert cache.read(tmp_path, "a") is None
+    assert "a.json" in caplog.text and "compiling again" in caplog.text
+
+
+def test_a_digest_depends_on_values_and_not_on_their_order():
+    assert cache.digest({"a": 1, "b": 2}) == cache.digest({"b": 2, "a": 1})
+    assert cache.digest({"a": 1, "b": 2}) != cache.digest({"a": 1, "b": 3})
+
+
+def test_the_environment_tells_versions_flags_and_source(monkeypatch):
+    before = cache.environment()
+    assert before == cache.environment()
+    assert set(before["versions"]) == {"jax", "jaxlib", "libtpu", "flax", "optax"}
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_scoped_vmem_limit_kib=65536")
+    assert cache.environment() != before
+
+
+def test_the_directory_is_the_users_cache(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache.default_directory() == pathlib.Path("/somewhere/bertjax/plan")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache.default_directory() == pathlib.Path("/home/someone/.cache/bertjax/plan")

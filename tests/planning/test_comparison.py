@@ -1,0 +1,112 @@
+"""Claims about a run beside its plan: compared where both are of one step, and told where not."""
+
+import json
+
+import jax
+import pytest
+
+from bertjax import train
+from bertjax.planning import comparison, estimates, planner, text
+from configs import smoke
+
+
+def make_config(**changes):
+    config = smoke.get_config()
+    config.data.source = "synthetic"
+    config.model.update(hidden_size=32, num_hidden_layers=1, intermediate_size=64)
+    config.global_batch_size = 8
+    config.phases.phase1.update(num_steps=6, max_seq_length=16)
+    config.log_every_steps = 1
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(train.jax, "devices", lambda: devices)
+    return devices
+
+
+def save_plan(workdir, devices, step_seconds, *, kind=None, **changes):
+    """Leaves in the workdir the plan of a run, with an estimate as no CPU has one."""
+    kind = kind or devices[0].device_kind
+    target = estimates.Target("here", "cpu", kind, 1)
+    config = make_config(**changes)
+    made = planner.plan(config, planner.Planner(target, devices, False, None))
+    fields = json.loads(json.dumps(text.to_json(made, made.totals)))
+    fields["phases"][0]["speed"]["step_seconds"] = {"value": step_seconds, "how": "estimated"}
+    comparison.save(workdir, fields)
+
+
+def write_metrics(run, seconds):
+    entries = [{"step": n + 1, "perf/step_seconds": value} for n, value in enumerate(seconds)]
+    entries.insert(1, {"step": 1, "eval/heldout/mlm_loss": 2.0})
+    run.workdir.mkdir(exist_ok=True)
+    lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+    (run.workdir / "metrics.jsonl").write_text(lines)
+
+
+def test_the_end_of_a_run_tells_measured_beside_planned(tmp_path, one_device, caplog):
+    caplog.set_level("INFO", logger="absl")
+    save_plan(train.epath.Path(tmp_path), one_device, 1e-9)
+    train.train(make_config(), tmp_path)
+    assert "seconds per step measured" in caplog.text
+    assert "estimated by the plan for here" in caplog.text
+
+
+def test_the_ratio_is_of_the_median_of_the_phase(tmp_path, one_device):
+    run = train.prepare(make_config(), tmp_path)
+    save_plan(run.workdir, one_device, 0.25)
+    write_metrics(run, [0.5, 0.5, 9.0, 0.5, 0.4, 0.6])
+    (line,) = comparison.lines(run.workdir, run)
+    assert "0.50000 seconds per step measured" in line and "2.00 times the plan" in line
+
+
+def test_each_phase_has_the_lines_of_its_own_steps(tmp_path, one_device):
+    config = make_config()
+    with config.phases.unlocked():
+        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
+    run = train.prepare(config, tmp_path)
+    write_metrics(run, [1.0] * 5 + [2.0] + [3.0] + [4.0] * 5)
+    assert comparison.step_seconds(run.workdir, run) == {"phase1": 1.0, "phase2": 4.0}
+    write_metrics(run, [1.0] * 6 + [4.0])
+    assert comparison.step_seconds(run.workdir, run) == {"phase1": 1.0, "phase2": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("planned", "reason"),
+    [
+        ({"model.remat": "full"}, "another step or mesh"),
+        ({"global_batch_size": 16}, "another step or mesh"),
+        ({"kind": "TPU v4"}, "is for TPU v4"),
+    ],
+)
+def test_a_plan_of_something_else_is_not_compared(tmp_path, one_device, planned, reason):
+    run = train.prepare(make_config(), tmp_path)
+    save_plan(run.workdir, one_device, 0.25, **planned)
+    write_metrics(run, [0.5] * 6)
+    (line,) = comparison.lines(run.workdir, run)
+    assert reason in line and "not compared" in line
+
+
+def test_a_plan_of_the_same_step_counts_whatever_the_data_directories_are(tmp_path, one_device):
+    run = train.prepare(make_config(), tmp_path)
+    save_plan(run.workdir, one_device, 0.25, **{"data.train_dir": "x", "mesh.data": 1})
+    write_metrics(run, [0.5] * 6)
+    (line,) = comparison.lines(run.workdir, run)
+    assert "times the plan" in line
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"phases": [1]}', "[]"])
+def test_a_damaged_plan_does_not_spoil_the_end_of_a_run(tmp_path, one_device, content):
+    run = train.prepare(make_config(), tmp_path)
+    write_metrics(run, [0.5])
+    (run.workdir / "plan.json").write_text(content)
+    (line,) = comparison.lines(run.workdir, run)
+    assert "cannot be read" in line
+
+
+def test_a_run_without_a_plan_tells_nothing(tmp_path, one_device):
+    run = train.prepare(make_config(), tmp_path)
+    assert list(comparison.lines(run.workdir, run)) == []

@@ -1,0 +1,209 @@
+"""Claims about plans: what is counted, what the cache spares, and what a search may change."""
+
+import jax
+import pytest
+
+from bertjax.planning import compiled, estimates, hlo, planner, topologies
+from configs import smoke
+
+GIB = compiled.GIB
+V5E = estimates.Target("v5e-8", "tpu", "TPU v5 lite", 8, topologies.parse("v5e-8"))
+ANALYSIS = hlo.Analysis(
+    3e6,
+    {"jit(train_step)/jvp(encoder)/dot": 2e6, "jit(train_step)/optimizer/add": 1e6},
+    {"fusion": 3e6},
+    (hlo.Collective("all-reduce", 2, 1000),),
+    {"my_kernel": 4},
+)
+
+
+def make_config(**changes):
+    config = smoke.get_config()
+    config.update_from_flattened_dict({"global_batch_size": 64, **changes})
+    return config
+
+
+def make_planner(directory=None, target=V5E, compiles=True):
+    return planner.Planner(target, jax.devices()[:8], compiles, directory)
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """A compiler of our own: a step needs 1 GiB per two rows of a micro-batch, half with remat."""
+    asked = []
+
+    def compile_step(program, phase):
+        asked.append(phase)
+        rows = phase.global_batch_size / program.config.gradient_accumulation_steps
+        share = {"none": 2.0, "dots": 1.5, "full": 1.0}[program.config.model.remat]
+        temp_bytes = int(rows / 4 * share * GIB)
+        if temp_bytes > 15 * GIB:
+            return compiled.OutOfMemory(temp_bytes, 15 * GIB, "RESOURCE_EXHAUSTED: too large")
+        arguments = sum(vars(compiled.count_bytes(program, phase)).values())
+        return compiled.Compiled(arguments, arguments, arguments, temp_bytes, 0, 1.0, ANALYSIS)
+
+    monkeypatch.setattr(compiled, "compile_step", compile_step)
+    return asked
+
+
+def test_the_figures_of_a_phase_follow_from_what_the_compiler_tells(compiler):
+    made = planner.plan(make_config(global_batch_size=16), make_planner())
+    (phase,) = made.phases
+    assert phase.fits and not phase.refusal
+    kinds = ("parameters", "optimizer", "batch", "activations", "code", "padding", "outputs")
+    assert phase.memory["total"].value == sum(phase.memory[kind].value for kind in kinds)
+    assert phase.memory["device"].value == 16 * GIB
+    seconds = 3e6 / 1.5e9  # v5e's clock
+    assert phase.step_seconds == pytest.approx(seconds)
+    speed = {name: figure.value for name, figure in phase.speed.items()}
+    assert speed["tokens_per_second"] == pytest.approx(16 * 64 / seconds)
+    peak = 8 * 197e12
+    assert speed["model_flop_utilization"] == pytest.approx(
+        phase.model_flops.value / seconds / peak
+    )
+    assert speed["hours"] == pytest.approx(seconds * 200 / 3600) == made.totals["hours"].value
+    assert sum(phase.cycles_by_module.values()) == 3e6
+    assert phase.uncounted == {"my_kernel": 4} and phase.collectives == ANALYSIS.collectives
+
+
+def test_every_figure_says_how_it_is_known(compiler):
+    made = planner.plan(make_config(global_batch_size=16), make_planner())
+    (phase,) = made.phases
+    hours = made.totals["hours"].value
+    price = estimates.dollars(hours, made.target, spot=False, price_per_chip_hour=None)
+    assert {figure.how for figure in phase.memory.values()} == {"counted"}
+    assert phase.model_flops.how == "counted"
+    assert {figure.how for figure in (*phase.speed.values(), *made.totals.values(), price)} <= {
+        "estimated"
+    }
+
+
+def test_the_price_is_that_of_all_chips_and_can_be_overridden():
+    listed = estimates.dollars(10, V5E, spot=False, price_per_chip_hour=None)
+    spot = estimates.dollars(10, V5E, spot=True, price_per_chip_hour=None)
+    assert listed.value == pytest.approx(10 * 8 * 1.20)
+    assert 0 < spot.value < listed.value
+    assert estimates.dollars(10, V5E, spot=False, price_per_chip_hour=2.5).value == 200
+    unlisted = estimates.Target("x", "tpu", "TPU7x", 8, topologies.parse("tpu7x-8"))
+    assert estimates.dollars(10, unlisted, spot=False, price_per_chip_hour=None) is None
+
+
+def test_a_second_plan_compiles_nothing_and_says_the_same(compiler, tmp_path):
+    first = planner.plan(make_config(), make_planner(tmp_path))
+    assert len(compiler) == 1
+    assert planner.plan(make_config(), make_planner(tmp_path)) == first
+    assert len(compiler) == 1
+
+
+def test_a_refusal_is_cached_too(compiler, tmp_path):
+    config = make_config(global_batch_size=512)
+    first = planner.plan(config, make_planner(tmp_path))
+    assert first.phases[0].fits is False and "too large" in first.phases[0].refusal
+    assert first.totals == {}
+    assert planner.plan(config, make_planner(tmp_path)) == first
+    assert len(compiler) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model.remat": "full"},
+        {"global_batch_size": 128},
+        {"sharding": "fsdp"},
+        {"mesh.tensor": 2},
+        {"optimizer.name": "lamb"},
+        {"pretraining.max_predictions_per_seq": 5},
+        {"xla_preset": "large_vmem"},
+    ],
+)
+def test_what_changes_the_step_is_compiled_again(compiler, tmp_path, change):
+    planner.plan(make_config(), make_planner(tmp_path))
+    planner.plan(make_config(**change), make_planner(tmp_path))
+    assert len(compiler) == 2
+
+
+def test_what_the_compiler_does_not_see_is_not_compiled_again(compiler, tmp_path):
+    planner.plan(make_config(), make_planner(tmp_path))
+    config = make_config(
+        **{"data.train_dir": "x", "checkpoint.keep_last": 9, "log_every_steps": 7, "mesh.data": 8}
+    )
+    planner.plan(config, make_planner(tmp_path))
+    assert len(compiler) == 1
+
+
+def test_another_topology_is_compiled_again(compiler, tmp_path):
+    planner.plan(make_config(), make_planner(tmp_path))
+    other = estimates.Target("v6e-8", "tpu", "TPU v6 lite", 8, topologies.parse("v6e-8"))
+    planner.plan(make_config(), make_planner(tmp_path, other))
+    assert len(compiler) == 2
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"kind": "Compiled", "temp_bytes": 1}'])
+def test_a_damaged_entry_is_compiled_again(compiler, tmp_path, content, caplog):
+    first = planner.plan(make_config(), make_planner(tmp_path))
+    (entry,) = tmp_path.iterdir()
+    entry.write_text(content)
+    assert planner.plan(make_config(), make_planner(tmp_path)) == first
+    assert len(compiler) == 2 and "compiling again" in caplog.text
+    assert planner.plan(make_config(), make_planner(tmp_path)) == first
+    assert len(compiler) == 2
+
+
+def test_without_compiling_shapes_are_counted_and_nothing_else_is_claimed():
+    target = estimates.Target("gpu", "gpu", "gpu", 8)
+    made = planner.plan(make_config(), make_planner(target=target, compiles=False))
+    (phase,) = made.phases
+    assert phase.fits is None and not phase.speed and not made.totals
+    assert set(phase.memory) == {"parameters", "optimizer", "batch"}
+    assert phase.model_flops.value > 0
+
+
+def test_a_search_finds_the_largest_batch_and_what_would_help(compiler):
+    made = planner.plan(make_config(), make_planner(), with_search=True)
+    assert made.phases[0].fits is False
+    found = made.searches["phase1"]
+    assert found.largest_batch == 24  # 30 rows fit; 8 devices
+    assert all(size % 8 == 0 for size in found.batches)
+    outcomes = {tuple(trial.changes.items()): trial.fits for trial in found.changes}
+    assert outcomes == {
+        (("model.remat", "dots"),): False,
+        (("model.remat", "full"),): False,
+        (("sharding", "fsdp"),): False,
+        (("gradient_accumulation_steps", 2),): False,
+        (("gradient_accumulation_steps", 4),): True,
+    }
+    best = found.changes[-1]
+    assert best.step_seconds == pytest.approx(3e6 / 1.5e9)
+
+
+def test_a_search_where_the_batch_fits_proposes_no_changes(compiler):
+    made = planner.plan(make_config(global_batch_size=16), make_planner(), with_search=True)
+    found = made.searches["phase1"]
+    assert found.changes == () and found.largest_batch == 24
+
+
+def test_a_search_of_one_phase_does_not_stumble_over_another(compiler):
+    config = make_config(global_batch_size=64)
+    with config.phases.unlocked():
+        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
+    config.phases.phase2.global_batch_size = 8  # no micro-batches of 8 devices
+    made = planner.plan(config, make_planner(), with_search=True)
+    assert any(trial.fits for trial in made.searches["phase1"].changes)
+    assert [phase.fits for phase in made.phases] == [False, True]
+
+
+def test_a_change_that_cannot_be_is_told_with_its_reason(compiler):
+    config = make_config(**{"model.hidden_size": 60, "global_batch_size": 64})
+    made = planner.plan(config, make_planner(), with_search=True)
+    (sharded,) = [t for t in made.searches["phase1"].changes if "sharding" in t.changes]
+    assert not sharded.fits and "does not fit the mesh" in sharded.fault
+
+
+def test_the_step_asked_for_is_compiled_once_for_plan_and_search(compiler, tmp_path):
+    config = make_config(global_batch_size=16)
+    with config.phases.unlocked():
+        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
+    config.phases.phase2.max_seq_length = 32
+    planner.plan(config, make_planner(tmp_path), with_search=True)
+    shapes = [(phase.global_batch_size, phase.max_seq_length) for phase in compiler]
+    assert len(shapes) == len(set(shapes))

@@ -1,0 +1,174 @@
+"""Claims about the program `plan`: what it prints, and what it refuses in one line."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from bertjax import plan
+from bertjax.planning import cache, compiled, planner, text, topologies
+from configs import bert_base, smoke
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def make_config(**changes):
+    config = smoke.get_config()
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+def planned(config, name, **options):
+    target = plan.make_target(name, config)
+    made = planner.plan(config, plan.make_planner(target, None), **options)
+    totals = plan.price_totals(made, only_spot=False, price_per_chip_hour=None)
+    return made, totals
+
+
+@pytest.fixture
+def fake_slice(monkeypatch):
+    """A slice of CPU devices, and a compiler that takes a thousandth of a second of a v5e."""
+    monkeypatch.setattr(topologies, "devices", lambda it: jax.devices()[: it.num_devices])
+    analysis = compiled.hlo.Analysis(
+        1.5e6, {"jit(f)/jvp(encoder)/dot": 1.5e6}, {"fusion": 1.5e6},
+        (compiled.hlo.Collective("all-reduce", 3, 4096),), {"splash": 24},
+    )  # fmt: skip
+    outcome = compiled.Compiled(1000, 900, 900, 2**30, 5000, 1.0, analysis)
+    monkeypatch.setattr(compiled, "compile_step", lambda program, phase: outcome)
+
+
+def test_an_unknown_topology_lists_what_is_known():
+    with pytest.raises(ValueError, match=r"--topology: .*v9-8.*v5e.*or cpu, or gpu"):
+        plan.make_target("v9-8", make_config())
+
+
+def test_a_mesh_that_does_not_fit_the_slice_says_what_would():
+    config = make_config(**{"mesh.data": 16})
+    with pytest.raises(
+        ValueError, match=r"data=16 x tensor=1.* v5e-8 has 8.*mesh.data=-1.*--topology=v5e-16"
+    ):
+        plan.make_target("v5e-8", config)
+    with pytest.raises(ValueError, match=r"data=-1 x tensor=3.* has 8 devices"):
+        plan.make_target("v5e-8", make_config(**{"mesh.tensor": 3}))
+    assert plan.make_target("v5e-16", config).num_devices == 16
+    assert plan.make_target("v5e-8", config, num_slices=2).num_devices == 16
+
+
+def test_without_libtpu_the_way_to_it_is_told(monkeypatch):
+    def missing(tpu_slice):
+        raise ImportError("needs libtpu: pip install 'bertjax[plan]'")
+
+    monkeypatch.setattr(topologies, "devices", missing)
+    with pytest.raises(ValueError, match=r"pip install 'bertjax\[plan\]'"):
+        plan.make_planner(plan.make_target("v5e-8", make_config()), None)
+
+
+def test_a_batch_that_the_slice_cannot_divide_is_named(fake_slice):
+    with pytest.raises(ValueError, match=r"phases\.phase1 is 36; it must be a multiple of 8"):
+        planned(make_config(global_batch_size=36), "v5e-8")
+
+
+def test_text_and_json_hold_what_was_asked_for(fake_slice):
+    made, totals = planned(make_config(), "v5e-8", with_search=True)
+    shown = "\n".join(text.lines(made, totals))
+    for expected in (
+        "8 x TPU v5 lite", "phase1: 200 steps of 32 x 64 tokens: fits", "activations",
+        "of bf16 peak", "0.00100", "all-reduce", "encoder (forward)", "24 x splash",
+        "price on demand", "largest global batch", "estimated", "counted",
+    ):  # fmt: skip
+        assert expected in shown
+    fields = json.loads(json.dumps(text.to_json(made, totals)))
+    (phase,) = fields["phases"]
+    assert phase["speed"]["step_seconds"]["value"] == pytest.approx(1e-3)
+    assert phase["speed"]["step_seconds"]["how"] == "estimated"
+    assert phase["memory"]["activations"] == {
+        "value": 2**30, "unit": "bytes", "how": "counted", "source": "by the compiler"
+    }  # fmt: skip
+    hours = 200 * 1e-3 / 3600
+    assert fields["totals"]["price on demand"]["value"] == pytest.approx(hours * 8 * 1.2)
+    assert fields["searches"]["phase1"]["largest_batch"] >= 32
+    assert fields["versions"]["jax"] == jax.__version__
+
+
+def test_prices_follow_the_flags(fake_slice):
+    made, _ = planned(make_config(), "v5e-8")
+    spot = plan.price_totals(made, only_spot=True, price_per_chip_hour=None)
+    assert set(spot) == {"hours", "spot price"}
+    given = plan.price_totals(made, only_spot=False, price_per_chip_hour=3.0)
+    assert given["price"].value == pytest.approx(given["hours"].value * 8 * 3.0)
+    assert set(given) == {"hours", "price"}
+
+
+def test_on_cpu_the_local_compiler_lays_out_the_memory_and_no_time_is_claimed():
+    made, totals = planned(make_config(**{"mesh.data": 2}), "cpu")
+    (phase,) = made.phases
+    assert made.target.num_devices == 2 and phase.memory["activations"].value > 0
+    assert phase.fits is None and not phase.speed and not totals
+    shown = "\n".join(text.lines(made, totals))
+    assert "not known whether it fits" in shown and "Hours and price: not known" in shown
+
+
+def test_on_gpu_what_shapes_tell_is_told(caplog):
+    made, totals = planned(make_config(**{"mesh.data": 4}), "gpu", with_search=True)
+    assert "No search: the memory of gpu is not known" in caplog.text and not made.searches
+    assert "model FLOPs" in "\n".join(text.lines(made, totals))
+    assert made.phases[0].memory["parameters"].value > 0
+
+
+def test_the_vocabulary_of_records_that_are_not_there_is_assumed_and_told():
+    config = bert_base.get_config()
+    config.model.vocab_size = 0
+    filled, assumptions = plan.with_vocabulary(config, 0)
+    assert filled.model.vocab_size == 30522 and "30,522" in assumptions[0]
+    filled, assumptions = plan.with_vocabulary(config, 8000)
+    assert filled.model.vocab_size == 8000 and "--vocab_size" in assumptions[0]
+    config.model.vocab_size = 5000
+    filled, assumptions = plan.with_vocabulary(config, 8000)
+    assert filled.model.vocab_size == 5000
+    assert not any("vocabulary" in assumption for assumption in assumptions)
+
+
+def run(*arguments, cache_home):
+    small = ("hidden_size=32", "num_hidden_layers=1", "intermediate_size=64")
+    command = [sys.executable, "-m", "bertjax.plan", "--config=configs/smoke.py", *arguments]
+    command += [f"--config.model.{size}" for size in small]
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache_home)}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300, check=False
+    )
+
+
+def test_the_program_prints_json_and_leaves_the_plan_in_the_workdir(tmp_path):
+    ended = run(
+        *("--topology=cpu", "--json", f"--workdir={tmp_path / 'run'}", "--config.mesh.data=2"),
+        cache_home=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    fields = json.loads(ended.stdout)
+    assert fields["mesh"] == {"data": 2, "tensor": 1}
+    assert json.loads((tmp_path / "run" / "plan.json").read_text()) == fields
+    assert len(list((tmp_path / "bertjax" / "plan").glob("*.json"))) == 1
+
+
+def test_the_program_ends_what_cannot_be_planned_with_one_line(tmp_path):
+    ended = run("--topology=v5e-7", cache_home=tmp_path)
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr
+    assert ended.stderr.strip().splitlines()[-1].startswith("bertjax: --topology: ")
+
+
+@pytest.mark.slow
+def test_counted_bytes_of_bert_base_are_those_of_the_tpu_compiler():
+    pytest.importorskip("libtpu")
+    config = bert_base.get_config()
+    made = plan.make_planner(plan.make_target("v5e-4", config), cache.default_directory())
+    program = made.build(config)
+    for phase in program.job.phases:
+        outcome = made.outcome(program, phase)
+        counted = compiled.count_bytes(program, phase)
+        total = counted.parameters + counted.optimizer + counted.batch
+        assert total == pytest.approx(outcome.argument_bytes, rel=0.02)
+        assert outcome.analysis.cycles > 0
