@@ -176,7 +176,7 @@ def build_bertjax(job: peer_step.Job, timing: Timing, settings: Mapping[str, str
         report = None
         with jax.set_mesh(mesh):
             for _ in range(steps):
-                state, report = built.train_step(state, inputs)
+                state, report = built.train_step(state, inputs, built.knobs)
         jax.block_until_ready(state)
         losses = [report.means[name].value() for name in opened.task.objectives] if report else []
         return float(sum(losses)) if losses else float("nan")

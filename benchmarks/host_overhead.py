@@ -75,9 +75,9 @@ class StampedStep:
         self.stamps: list[float] = []
         self._step = stopwatch.timed("dispatch", empty_step(run))
 
-    def __call__(self, train_state: state.TrainState, batch: Any) -> Any:
+    def __call__(self, train_state: state.TrainState, batch: Any, knobs: state.Knobs) -> Any:
         self.stamps.append(time.perf_counter())
-        return self._step(train_state, batch)
+        return self._step(train_state, batch, knobs)
 
 
 def empty_step(run: train.Run) -> Callable[..., Any]:
@@ -89,10 +89,14 @@ def empty_step(run: train.Run) -> Callable[..., Any]:
     host_batch = next(run.job.train_batches(phase, start_step=0, rows=None))
     with jax.set_mesh(run.mesh):
         batch = evaluate.to_devices(host_batch, run.mesh, phase.global_batch_size)
-        _, shapes = jax.eval_shape(run.learner.train_step, run.abstract_state, batch)
+        _, shapes = jax.eval_shape(
+            run.learner.train_step, run.abstract_state, batch, run.abstract_knobs
+        )
 
-    def step(train_state: state.TrainState, batch: Any) -> tuple[state.TrainState, Any]:
-        del batch
+    def step(
+        train_state: state.TrainState, batch: Any, knobs: state.Knobs
+    ) -> tuple[state.TrainState, Any]:
+        del batch, knobs
         # Ones: finite, and a weight that can be divided by.
         report = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes)
         counted = train_state.step + 1
@@ -100,7 +104,7 @@ def empty_step(run: train.Run) -> Callable[..., Any]:
 
     return jax.jit(
         step,
-        in_shardings=(placed, rows),
+        in_shardings=(placed, rows, replicated),
         out_shardings=(placed, replicated),
         donate_argnums=0,
         keep_unused=True,

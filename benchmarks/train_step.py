@@ -75,7 +75,7 @@ def build(job: peer_step.Job, batch: peer_step.Batch) -> peer_step.Trainer:
         report = None
         with jax.set_mesh(run_parts.mesh):
             for _ in range(steps):
-                state, report = run_parts.train_step(state, inputs)
+                state, report = run_parts.train_step(state, inputs, run_parts.knobs)
         jax.block_until_ready(state)
         return sum(report.means[name].value() for name in objectives) if report else float("nan")
 

@@ -42,12 +42,16 @@ class _UnreadableError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class RetentionOptions:
-    """Which checkpoints stay: the newest, those at multiples of a number of steps, the best."""
+    """Which checkpoints stay: the newest, those at multiples of a number of steps, the best.
+
+    Those with the lowest `best_metric` are best, or with the highest.
+    """
 
     keep_last: int = 3
     keep_every_steps: int = 0
     keep_best: int = 1
     best_metric: str = "mlm_loss"
+    is_higher_better: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +64,11 @@ class Restored:
 
 @dataclasses.dataclass(frozen=True)
 class _Best(policies.PreservationPolicy):
-    """Keeps the checkpoints with the lowest values of a metric; those without it do not count."""
+    """Keeps the checkpoints with the best values of a metric; those without it do not count."""
 
     metric: str
     count: int
+    is_higher_better: bool
 
     def should_preserve(
         self,
@@ -77,7 +82,8 @@ class _Best(policies.PreservationPolicy):
             for info in checkpoints
             if info.metrics and self.metric in info.metrics
         }
-        best = sorted(scores, key=lambda step: scores[step])[: self.count]
+        sign = -1 if self.is_higher_better else 1
+        best = sorted(scores, key=lambda step: sign * scores[step])[: self.count]
         return [info.step in best for info in checkpoints]
 
 
@@ -86,7 +92,7 @@ def _preservation_policy(options: RetentionOptions) -> Any:
     if options.keep_every_steps:
         kept.append(policies.EveryNSteps(options.keep_every_steps))
     if options.keep_best:
-        kept.append(_Best(options.best_metric, options.keep_best))
+        kept.append(_Best(options.best_metric, options.keep_best, options.is_higher_better))
     return policies.AnyPreservationPolicy(kept)
 
 

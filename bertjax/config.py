@@ -12,17 +12,22 @@ from typing import Any
 
 import ml_collections
 
+from bertjax import config_faults
+
 CHOICES: dict[str, tuple[str, ...]] = {
-    "task": ("pretraining",),
+    "task": ("pretraining", "finetuning"),
     "pretraining.pair_loss": ("nsp", "sop", "none"),
     "pretraining.masking": ("static", "dynamic"),
     "pretraining.mask_strategy": ("token", "whole_word", "ngram", "span"),
+    "finetuning.dataset": ("glue", "table", "squad", "conll", "swag"),
+    "finetuning.pooling": ("cls", "mean", "max"),
     "data.source": ("records", "synthetic"),
     "optimizer.name": ("adamw", "lamb"),
     "schedule.name": ("linear", "bert"),
     "sharding": ("data_parallel", "fsdp", "tensor", "fsdp_tensor"),
     "model.dtype": ("auto", "float32", "bfloat16"),
     "model.remat": ("none", "full", "dots"),
+    "model.attention": ("xla", "pallas"),
     "model.hidden_act": ("gelu", "gelu_tanh", "relu"),
     "prng_impl": ("auto", "threefry2x32", "rbg"),
     "xla_preset": (
@@ -37,11 +42,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 # Options that a resumed run may change: they decide where and how fast the run goes and what is
 # watched, not what is learnt (rounding and dropout masks may differ). Every other difference is
-# refused. A moved train_dir is checked by its manifest.
+# refused. A moved train_dir is checked by its manifest, a moved finetuning.data_dir by its rows.
 CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
     r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
-    r"gradient_accumulation_steps|model\.(remat|dtype)|data\.(train|eval)_dir",
+    r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
+    r"finetuning\.(max_answer_length|n_best_size)",
+    r"gradient_accumulation_steps|model\.(remat|dtype|attention)|data\.(train|eval)_dir",
 )
 
 
@@ -59,6 +66,8 @@ def default_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.task = "pretraining"  # a key of bertjax.jobs.JOBS
     config.seed = 0  # of initialization, data order, masks and dropout
+    config.seeds = 1  # trainings, of seed, seed + 1, ...; several are summed up in results.json
+    config.search = False  # finetuning: the paper's grid of batch sizes, rates and epochs
     config.init_from = ""  # a workdir, Hugging Face or TF1 checkpoint to start from; "": none
     config.resize_vocabulary = False  # fresh rows for entries that init_from's vocabulary lacks
     config.global_batch_size = 256  # sequences per update, over all devices and micro-batches
@@ -68,6 +77,7 @@ def default_config() -> ml_collections.ConfigDict:
     )  # run in order: phase1, phase2
     config.model = _model()
     config.pretraining = _pretraining()
+    config.finetuning = _finetuning()
     config.data = _data()
     config.optimizer = _optimizer()
     config.schedule = _schedule()
@@ -100,6 +110,7 @@ def _model() -> ml_collections.ConfigDict:
     model.layer_norm_eps = 1e-12
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere
     model.remat = "none"  # recompute activations in the backward pass: none | dots | full
+    model.attention = "xla"  # xla | pallas (a kernel for TPU: 128 to 512 tokens, same numbers)
     return model
 
 
@@ -111,6 +122,35 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining.masked_lm_prob = 0.15  # share of tokens to predict (dynamic masks)
     pretraining.max_predictions_per_seq = 0  # dynamic masks; 0: masked_lm_prob x length, rounded up
     return pretraining
+
+
+def _finetuning() -> ml_collections.ConfigDict:
+    finetuning = ml_collections.ConfigDict()
+    finetuning.dataset = "glue"  # glue | table | squad | conll | swag
+    finetuning.name = ""  # glue: the task (cola, ..., wnli); squad: v1 | v2
+    finetuning.data_dir = ""  # glue: a directory of the official files, or tfds:...
+    finetuning.train_file = ""  # all but glue
+    finetuning.eval_file = ""  # "": no evaluation
+    finetuning.test_file = ""  # "": no predictions
+    finetuning.text_column = "text"  # table
+    finetuning.second_text_column = ""  # table; "": one text a row
+    finetuning.label_column = "label"  # table
+    finetuning.is_regression = False  # table: the label is a number
+    finetuning.labels = ()  # names in order; found in the data, and stored with the checkpoint
+    finetuning.max_seq_length = 128  # tokens of a row; longer ones are cut, or split into windows
+    finetuning.num_epochs = 3.0
+    finetuning.length_buckets = True  # batches padded to the next of several lengths, not to one
+    finetuning.pooling = "cls"  # of a sequence: cls | mean | max
+    finetuning.feature_based = False  # conll: the encoder stays, a BiLSTM reads its last layers
+    finetuning.doc_stride = 128  # squad: tokens from window to window
+    finetuning.max_query_length = 64  # squad: tokens of a question
+    finetuning.max_answer_length = 30  # squad: tokens of an answer
+    finetuning.n_best_size = 20  # squad: answers per question that are looked at
+    finetuning.null_threshold = 0.0  # squad v2; the one tuned on the dev set is stored
+    finetuning.lora_rank = 0  # of the change of a kernel; 0: the kernels themselves are trained
+    finetuning.lora_alpha = 16.0
+    finetuning.lora_targets = (r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel",)
+    return finetuning
 
 
 def _data() -> ml_collections.ConfigDict:
@@ -132,6 +172,9 @@ def _optimizer() -> ml_collections.ConfigDict:
     optimizer.weight_decay = 0.01  # off LayerNorm and biases
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
+    optimizer.head_multiplier = 1.0  # of the rate of all that is not encoder or pooler
+    optimizer.layer_decay = 1.0  # rate of layer i: layer_decay ** (num_hidden_layers - i)
+    optimizer.frozen = ()  # regular expressions of whole parameter paths that stay as they are
     return optimizer
 
 
@@ -140,6 +183,7 @@ def _schedule() -> ml_collections.ConfigDict:
     schedule.name = "linear"  # linear | bert (decay counted from step 0, as released)
     schedule.peak_learning_rate = 1e-4
     schedule.warmup_steps = 10_000
+    schedule.warmup_share = 0.0  # of all steps; where not 0 it stands for warmup_steps
     return schedule
 
 
@@ -156,15 +200,15 @@ def _checkpoint() -> ml_collections.ConfigDict:
     checkpoint.keep_last = 3  # newest checkpoints
     checkpoint.keep_every_steps = 0  # and for good, those at multiples of this; 0: none
     checkpoint.keep_best = 1  # and the best by best_metric; 0: none
-    checkpoint.best_metric = "mlm_loss"  # of the evaluation; lower is better
+    checkpoint.best_metric = "mlm_loss"  # lower is better; finetuning has its own, see Job
     return checkpoint
 
 
 def _evaluation() -> ml_collections.ConfigDict:
     evaluation = ml_collections.ConfigDict()
-    evaluation.every_steps = 10_000  # and after the last step
+    evaluation.every_steps = 10_000  # and after the last step; finetuning: 0 is every epoch
     evaluation.global_batch_size = 256  # sequences
-    evaluation.max_batches = 0  # at most, during training; 0: the whole held-out set
+    evaluation.max_batches = 0  # pretraining: at most; 0: the whole held-out set
     return evaluation
 
 
@@ -196,19 +240,22 @@ def phase_names(config: ml_collections.ConfigDict) -> list[str]:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted name, value) of every option, in order of name."""
+    """Yields (dotted name, value) of every option, in order of name; sequences as tuples."""
     for name in sorted(config):
         if isinstance(config[name], Mapping | ml_collections.ConfigDict):
             yield from flatten(config[name], f"{prefix}{name}.")
         else:
-            yield prefix + name, config[name]
+            yield prefix + name, _tupled(config[name])
 
 
 def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a saved config with the defaults of the options that have been added since."""
+    """Returns a saved config with the defaults of the options that have been added since.
+
+    Sequences are tuples again, which JSON has not.
+    """
 
     def over(defaults: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-        return {**defaults, **found} | {
+        return {**defaults, **{name: _tupled(value) for name, value in found.items()}} | {
             name: over(value, found.get(name, {}))
             for name, value in defaults.items()
             if isinstance(value, Mapping)
@@ -217,6 +264,10 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
     whole = over({**default_config().to_dict(), "phases": {}}, saved)
     phases = {name: over(phase_config().to_dict(), it) for name, it in saved["phases"].items()}
     return whole | {"phases": phases}
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -239,95 +290,6 @@ def validate(config: ml_collections.ConfigDict) -> None:
         for name, known in CHOICES.items()
         if options[name] not in known
     ]
-    faults += _range_faults(options)
-    faults += _batch_faults(config)
-    faults += _mask_faults(options)
-    if config.data.source == "records" and not config.data.train_dir:
-        faults.append(
-            "config.data.train_dir is empty; give the record directory that "
-            "`python -m data_pipelines.build` wrote: --config.data.train_dir=DIR"
-        )
-    if config.resize_vocabulary and not config.init_from:
-        faults.append(
-            "config.resize_vocabulary is True, but config.init_from is empty: there is no "
-            "vocabulary to resize; give --config.init_from=PATH or leave it at False"
-        )
-    if config.data.source == "synthetic" and not config.model.vocab_size:
-        faults.append("config.model.vocab_size is 0; with config.data.source=synthetic set it")
+    faults += config_faults.of(config, options)
     if faults:
         raise ValueError("the config cannot be used:\n  " + "\n  ".join(faults))
-
-
-def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
-    at_least = {
-        "global_batch_size": 1,
-        "gradient_accumulation_steps": 1,
-        "schedule.warmup_steps": 0,
-        "checkpoint.save_every_steps": 1,
-        "checkpoint.keep_last": 1,
-        "checkpoint.keep_every_steps": 0,
-        "checkpoint.keep_best": 0,
-        "evaluation.every_steps": 1,
-        "evaluation.global_batch_size": 1,
-        "evaluation.max_batches": 0,
-        "log_every_steps": 1,
-        "max_skipped_steps": 1,
-        "data.max_streams": 1,
-        "data.shuffle_buffer_size": 1,
-        "optimizer.clip_norm": 0,
-        "schedule.peak_learning_rate": 0,
-        "model.vocab_size": 0,
-        "model.hidden_size": 1,
-        "model.num_hidden_layers": 1,
-        "model.num_attention_heads": 1,
-        "model.intermediate_size": 1,
-    }
-    for name, least in at_least.items():
-        if options[name] < least:
-            yield f"config.{name} is {options[name]}; it must be at least {least}"
-    if not 0 < options["pretraining.masked_lm_prob"] < 1:
-        value = options["pretraining.masked_lm_prob"]
-        yield f"config.pretraining.masked_lm_prob is {value}; it must be between 0 and 1"
-    for name in ("model.hidden_dropout_prob", "model.attention_probs_dropout_prob"):
-        if not 0 <= options[name] < 1:
-            yield f"config.{name} is {options[name]}; it must be in [0, 1)"
-    hidden_size, num_heads = options["model.hidden_size"], options["model.num_attention_heads"]
-    if hidden_size % max(num_heads, 1):
-        yield (
-            f"config.model.hidden_size is {hidden_size}; it must be a multiple of "
-            f"config.model.num_attention_heads, {num_heads}"
-        )
-
-
-def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
-    strategy, masking = options["pretraining.mask_strategy"], options["pretraining.masking"]
-    if masking == "static" and strategy in CHOICES["pretraining.mask_strategy"][1:]:
-        yield (
-            f"config.pretraining.mask_strategy is {strategy!r}, but with "
-            "config.pretraining.masking 'static' masks are those of the records: set it to "
-            "'dynamic' (records built so), or leave mask_strategy at 'token' and choose when "
-            "the records are built"
-        )
-
-
-def _batch_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
-    if not config.phases:
-        yield "config.phases is empty; it must hold at least one config.phase_config()"
-    for name in phase_names(config):
-        phase = config.phases[name]
-        batch_size = phase.global_batch_size or config.global_batch_size
-        for option in ("num_steps", "max_seq_length"):
-            if phase[option] < 1:
-                yield f"config.phases.{name}.{option} is {phase[option]}; it must be at least 1"
-        if batch_size % max(config.gradient_accumulation_steps, 1):
-            yield (
-                f"the global_batch_size of config.phases.{name} is {batch_size}; it must be a "
-                f"multiple of config.gradient_accumulation_steps, "
-                f"{config.gradient_accumulation_steps}"
-            )
-        if phase.max_seq_length > config.model.max_position_embeddings:
-            yield (
-                f"config.phases.{name}.max_seq_length is {phase.max_seq_length}; "
-                f"config.model.max_position_embeddings allows "
-                f"{config.model.max_position_embeddings}"
-            )

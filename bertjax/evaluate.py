@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,9 @@ from bertjax.data import masking, records
 from bertjax.tasks import base
 
 EvalStep = Callable[[state.Params, base.Batch], base.Means]
+AnswerStep = Callable[[state.Params, base.Batch], tuple[base.Means, Mapping[str, Any]]]
+PredictStep = Callable[[state.Params, base.Batch], Mapping[str, Any]]
+Outputs = dict[str, np.ndarray]
 
 
 def evaluate(
@@ -42,17 +45,92 @@ def evaluate(
     return with_perplexity(metrics.values(total))
 
 
+def evaluate_with_answers(
+    answer_step: AnswerStep,
+    params: state.Params,
+    batches: jobs.Batches,
+    *,
+    mesh: Mesh,
+    global_batch_size: int,
+    max_batches: int = 0,
+) -> tuple[dict[str, float], Outputs]:
+    """Returns the metrics as `evaluate` does, and the task's answers as `in_order` does."""
+    total, parts = {}, []
+    for batch in itertools.islice(batches, max_batches or None):
+        on_devices = to_devices(batch, mesh, global_batch_size, with_places=True)
+        means, answers = jax.device_get(answer_step(params, on_devices))
+        total = metrics.merge(total, jax.tree.map(np.float64, means))
+        parts.append(answers)
+    return with_perplexity(metrics.values(total)), in_order(parts)
+
+
+def predict(
+    predict_step: PredictStep,
+    params: state.Params,
+    batches: jobs.Batches,
+    *,
+    mesh: Mesh,
+    global_batch_size: int,
+) -> Outputs:
+    """Returns the task's answers to batches that need no labels, as `in_order` does."""
+    parts = [
+        jax.device_get(
+            predict_step(params, to_devices(batch, mesh, global_batch_size, with_places=True))
+        )
+        for batch in batches
+    ]
+    return in_order(parts)
+
+
+def in_order(parts: Sequence[Mapping[str, np.ndarray]]) -> Outputs:
+    """Returns the answers to all batches, one row for each example, in the examples' order.
+
+    `record_positions` says which example a row belongs to, -1 none. Where batches have different
+    lengths, the shorter rows are padded: with -1, or with the lowest number of a float type.
+    """
+    if not parts or "record_positions" not in parts[0]:
+        return {}
+    positions = np.concatenate([part["record_positions"] for part in parts])
+    order = np.argsort(positions, kind="stable")[np.count_nonzero(positions < 0) :]
+    names = parts[0].keys() - {"record_positions"}
+    return {name: _joined([part[name] for part in parts])[order] for name in sorted(names)}
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    if arrays[0].ndim == 1:
+        return np.concatenate(arrays)
+    is_float = np.issubdtype(arrays[0].dtype, np.floating)
+    padding = np.finfo(arrays[0].dtype).min if is_float else -1
+    longest = max(array.shape[1] for array in arrays)
+    rest = [(0, 0)] * (arrays[0].ndim - 2)
+    return np.concatenate(
+        [
+            np.pad(array, [(0, 0), (0, longest - array.shape[1]), *rest], constant_values=padding)
+            for array in arrays
+        ]
+    )
+
+
 def to_devices(
-    batch: Mapping[str, np.ndarray], mesh: Mesh, global_batch_size: int
+    batch: Mapping[str, np.ndarray],
+    mesh: Mesh,
+    global_batch_size: int,
+    *,
+    with_places: bool = False,
 ) -> dict[str, jax.Array]:
-    """Returns the global batch whose local rows are given; host-only entries stay behind."""
+    """Returns the global batch whose local rows are given.
+
+    Which examples the rows are stays behind, or goes along to come back from all hosts' devices.
+    """
     where = sharding.batch_sharding(mesh)
+    rows_of = {name: rows for name, rows in batch.items() if name != "record_positions"}
+    if with_places and "record_positions" in batch:
+        rows_of["record_positions"] = batch["record_positions"].astype(np.int32)
     return {
         name: jax.make_array_from_process_local_data(
             where, rows, (global_batch_size, *rows.shape[1:])
         )
-        for name, rows in batch.items()
-        if name != "record_positions"
+        for name, rows in rows_of.items()
     }
 
 
@@ -84,10 +162,16 @@ def evaluate_checkpoint(
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no manifest.
-      ValueError: if the records were made with another vocabulary, or are too long for the model.
+      ValueError: if the records were made with another vocabulary, or are too long for the model,
+        or the checkpoint is of another task.
     """
     params, meta, step = checkpoint.load_params(workdir)
     config = jobs.config_of(meta)
+    if config.task != "pretraining":
+        raise ValueError(
+            f"{workdir} holds a model of task {config.task!r}, which cannot be scored on records: "
+            "its scores are in its metrics.jsonl, and `python -m bertjax.predict` answers new rows"
+        )
     task = jobs.JOBS[config.task].task(config)
     record_set = records.open(
         data,

@@ -1,4 +1,4 @@
-"""A trained model read from a workdir, ready for sentences: what fill_mask and encode share."""
+"""A trained model read from a workdir, ready for texts: for fill_mask, encode and predict."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import ml_collections
 import numpy as np
 from etils import epath
 from flax import nnx
 
 from bertjax import checkpoint, jobs, state
 from bertjax.data import tokenizer
-from bertjax.models import encoder
+from bertjax.models import encoder, lora
+from bertjax.tasks import finetuning
 
 
 class EncoderAlone(nnx.Module):
@@ -36,6 +38,21 @@ class TrainedModel:
     fills_masks: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class FinetunedModel:
+    """A finetuned model, with LoRA merged into its kernels, and what its answers mean.
+
+    `options` are config.finetuning as training left them: with the labels that it found and the
+    no-answer threshold that it tuned.
+    """
+
+    task: finetuning.FinetuningTask
+    graphdef: nnx.GraphDef
+    params: state.Params
+    vocabulary: tokenizer.Tokenizer
+    options: ml_collections.ConfigDict
+
+
 def load(workdir: epath.PathLike) -> TrainedModel:
     """Returns the newest checkpoint's model with its vocabulary.
 
@@ -45,14 +62,7 @@ def load(workdir: epath.PathLike) -> TrainedModel:
       FileNotFoundError: if `workdir` holds no checkpoint, or no vocabulary (a synthetic run).
       checkpoint.CheckpointError: if the checkpoint cannot be read.
     """
-    params, meta, _ = checkpoint.load_params(workdir)
-    config = jobs.config_of(meta)
-    directory = epath.Path(workdir) / jobs.VOCABULARY_DIRECTORY
-    if not directory.exists():
-        raise FileNotFoundError(
-            f"{directory} does not exist: a run on synthetic data, or weights that came without "
-            "their vocabulary, cannot read text"
-        )
+    params, config, vocabulary = _read(workdir)
     fills_masks = "mlm_head" in params
     if fills_masks:
         graphdef, _ = state.abstract_model(jobs.JOBS[config.task].task(config))
@@ -63,10 +73,48 @@ def load(workdir: epath.PathLike) -> TrainedModel:
     return TrainedModel(
         graphdef=graphdef,
         params=params,
-        vocabulary=tokenizer.load(directory),
+        vocabulary=vocabulary,
         max_length=config.model.max_position_embeddings,
         fills_masks=fills_masks,
     )
+
+
+def load_finetuned(workdir: epath.PathLike) -> FinetunedModel:
+    """Returns the newest checkpoint's finetuned model with its vocabulary.
+
+    Raises:
+      FileNotFoundError, checkpoint.CheckpointError: as `load`.
+      ValueError: if the run was no finetuning.
+    """
+    params, config, vocabulary = _read(workdir)
+    if config.task != "finetuning":
+        raise ValueError(
+            f"{workdir} holds a model of task {config.task!r}, which was finetuned for nothing: "
+            f"finetune it with --config.init_from={workdir}, or use `python -m bertjax.fill_mask` "
+            "or `python -m bertjax.encode`"
+        )
+    options = config.finetuning
+    options.lora_rank = 0  # merged
+    task = jobs.finetuning_task(config)
+    graphdef, _ = state.abstract_model(task)
+    return FinetunedModel(task, graphdef, params, vocabulary, options)
+
+
+def _read(
+    workdir: epath.PathLike,
+) -> tuple[dict[str, Any], ml_collections.ConfigDict, tokenizer.Tokenizer]:
+    """Returns parameters (LoRA merged), config and vocabulary of the newest checkpoint."""
+    params, meta, _ = checkpoint.load_params(workdir)
+    config = jobs.config_of(meta)
+    directory = epath.Path(workdir) / jobs.VOCABULARY_DIRECTORY
+    if not directory.exists():
+        raise FileNotFoundError(
+            f"{directory} does not exist: a run on synthetic data, or weights that came without "
+            "their vocabulary, cannot read text"
+        )
+    if "lora" in params:
+        params = lora.merge(params, alpha=config.finetuning.lora_alpha)
+    return dict(params), config, tokenizer.load(directory)
 
 
 def single_segment_batch(

@@ -52,7 +52,10 @@ class MonitorOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseFacts:
-    """What a step of the phase amounts to. `chance_loss` is a loss's name and its chance level."""
+    """What a step of a batch shape amounts to.
+
+    `chance_loss` is a loss's name and its chance level.
+    """
 
     tokens_per_step: int
     flops_per_step: float
@@ -78,7 +81,7 @@ class Monitor:
         self._last_checkpoint = last_checkpoint
         self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts] | None = None
         self._means: base.Means = {}
-        self._phase: PhaseFacts | None = None
+        self._compiled: set[PhaseFacts] = set()
         self._restart_clock(0.0)
         self._has_checked_plateau = False
 
@@ -107,8 +110,10 @@ class Monitor:
         self._pending = None
         report = jax.device_get(report)
         self._steps_timed += 1
-        if phase is not self._phase:  # the first step of a batch shape holds its compilation
-            self._phase = phase
+        self._tokens_timed += phase.tokens_per_step
+        self._flops_timed += phase.flops_per_step
+        if phase not in self._compiled:  # the first step of a batch shape holds its compilation
+            self._compiled.add(phase)
             self._restart_clock(time.perf_counter())
         if report.is_finite:
             self.skipped.in_a_row = 0
@@ -131,13 +136,16 @@ class Monitor:
         logging.warning("Step %d had a non-finite loss or gradient; its update was skipped", step)
         if self.skipped.in_a_row < self._options.max_skipped_steps:
             return
-        shown = ", ".join(f"{shard}:{index}" for shard, index in record_positions[:8].tolist())
+        # Of records they are pairs, of finetuning examples single numbers.
+        pairs = record_positions[:8].reshape(len(record_positions[:8]), -1).tolist()
+        shown = ", ".join(":".join(map(str, pair)) for pair in pairs)
         last_checkpoint = self._last_checkpoint()
         saved = "no checkpoint yet" if last_checkpoint is None else f"step {last_checkpoint}"
         raise DivergedError(
             f"{self.skipped.in_a_row} steps in a row up to step {step} had a non-finite loss or "
-            f"gradient (config.max_skipped_steps). The batch of step {step} held the records "
-            f"(shard:index) {shown}{', ...' if len(record_positions) > 8 else ''}. The last good "
+            f"gradient (config.max_skipped_steps). The batch of step {step} held the "
+            f"{'records (shard:index)' if record_positions.ndim > 1 else 'examples'} "
+            f"{shown}{', ...' if len(record_positions) > 8 else ''}. The last good "
             f"checkpoint: {saved}. Lower config.schedule.peak_learning_rate or lengthen the "
             "warm-up in a new workdir; if the records are at fault, look at them with "
             "`python -m data_pipelines.inspect`"
@@ -152,7 +160,7 @@ class Monitor:
             "train/learning_rate": float(report.learning_rate),
             "train/grad_norm": float(report.grad_norm),
             "train/skipped_steps": float(self.skipped.total),
-            **self._throughput(phase),
+            **self._throughput(),
         }
         self._writer.scalars(step, scalars)
         self._writer.progress(step, scalars)
@@ -161,20 +169,21 @@ class Monitor:
 
     def _restart_clock(self, now: float) -> None:
         self._started, self._paused_seconds, self._steps_timed = now, 0.0, 0
+        self._tokens_timed, self._flops_timed = 0, 0.0
 
-    def _throughput(self, phase: PhaseFacts) -> dict[str, float]:
+    def _throughput(self) -> dict[str, float]:
         now = time.perf_counter()
         seconds = now - self._started - self._paused_seconds
-        steps = self._steps_timed
+        steps, tokens, flops = self._steps_timed, self._tokens_timed, self._flops_timed
         self._restart_clock(now)
         if not steps or seconds <= 0:
             return {}
         scalars = {
             "perf/step_seconds": seconds / steps,
-            "perf/tokens_per_second": phase.tokens_per_step * steps / seconds,
+            "perf/tokens_per_second": tokens / seconds,
         }
         if self._options.peak_flops:
-            rate = phase.flops_per_step * steps / seconds
+            rate = flops / seconds
             scalars["perf/model_flop_utilization"] = rate / self._options.peak_flops
         return scalars
 

@@ -1,23 +1,27 @@
 """Learning-rate schedules and the optimizers of the BERT papers, as optax transformations.
 
 The transformations here return the update direction without the learning rate: the step multiplies
-it by the schedule at the global step, so that a skipped update does not shift the schedule.
+it by the schedule at the global step, so that a skipped update does not shift the schedule, and by
+the parameter's own share of the rate (`rate_multipliers`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
 from bertjax import rules
 
-Step = Int[Array, ""] | int
+Step = Int[Array, ""] | Int[np.ndarray, ""] | int
 Schedule = Callable[[Step], Float[Array, ""]]
 
 # Weight decay is left off LayerNorm and biases (Devlin et al. 2019, appendix A.2; the released code
@@ -25,19 +29,37 @@ Schedule = Callable[[Step], Float[Array, ""]]
 DECAY_RULES = [(r".*(bias|scale)", False), (r".*(kernel|embedding)", True)]
 
 
+# What stands under a parameter's path; LoRA's factors count as the kernels that they change.
+_LAYER = re.compile(r"(?:lora\.)?encoder\.layers\.(\d+)\..*")
+_EMBEDDINGS = re.compile(r"encoder\.embeddings\..*")
+_PRETRAINED = re.compile(r"(lora\.)?(encoder|pooler)\..*")
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["peak_learning_rate", "warmup_steps", "total_steps"],
+    meta_fields=["name"],
+)
 @dataclasses.dataclass(frozen=True)
 class ScheduleOptions:
-    """`name` is a key of SCHEDULES; steps count over the whole run, all phases together."""
+    """`name` is a key of SCHEDULES; steps count over the whole run, all phases together.
+
+    The numbers may be arrays, so that one compiled step serves several rates and lengths.
+    """
 
     name: str
-    peak_learning_rate: float
-    warmup_steps: int
-    total_steps: int
+    peak_learning_rate: float | Float[Array, ""] | Float[np.ndarray, ""]
+    warmup_steps: Step
+    total_steps: Step
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerOptions:
-    """`name` is a key of OPTIMIZERS; `clip_norm` 0 clips nothing."""
+    """`name` is a key of OPTIMIZERS; `clip_norm` 0 clips nothing.
+
+    `frozen` are regular expressions of whole parameter paths; `head_multiplier` and `layer_decay`
+    are as in `rate_multipliers`.
+    """
 
     name: str = "adamw"
     beta1: float = 0.9
@@ -46,14 +68,19 @@ class OptimizerOptions:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     bias_correction: bool = True
+    head_multiplier: float = 1.0
+    layer_decay: float = 1.0
+    frozen: tuple[str, ...] = ()
 
 
 def _linear(options: ScheduleOptions) -> Schedule:
-    decay_steps = max(options.total_steps - options.warmup_steps, 1)
+    decay_steps = jnp.maximum(options.total_steps - options.warmup_steps, 1)
 
     def schedule(step: Step) -> Float[Array, ""]:
         decay = (options.total_steps - step) / decay_steps
-        return options.peak_learning_rate * jnp.clip(jnp.minimum(_warmup(options, step), decay), 0)
+        return jnp.asarray(options.peak_learning_rate) * jnp.clip(
+            jnp.minimum(_warmup(options, step), decay), 0
+        )
 
     return schedule
 
@@ -62,15 +89,16 @@ def _bert(options: ScheduleOptions) -> Schedule:
     def schedule(step: Step) -> Float[Array, ""]:
         decay = jnp.clip(1 - step / options.total_steps, 0)
         is_warm = step >= options.warmup_steps
-        return options.peak_learning_rate * jnp.where(is_warm, decay, _warmup(options, step))
+        return jnp.asarray(options.peak_learning_rate) * jnp.where(
+            is_warm, decay, _warmup(options, step)
+        )
 
     return schedule
 
 
 def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
-    if not options.warmup_steps:
-        return jnp.ones(())
-    return jnp.asarray(step / options.warmup_steps, jnp.float32)
+    share = jnp.asarray(step / jnp.maximum(options.warmup_steps, 1), jnp.float32)
+    return jnp.where(options.warmup_steps > 0, share, 1.0)
 
 
 # `linear` rises from 0 to the peak over the warm-up and falls to 0 at the last step. `bert` is the
@@ -136,8 +164,54 @@ OPTIMIZERS: dict[str, Callable[..., list[optax.GradientTransformation]]] = {
 }
 
 
-def make_optimizer(options: OptimizerOptions, params: Any) -> optax.GradientTransformation:
-    """Returns clipping, moments and decay for parameters shaped like `params`."""
+def make_optimizer(
+    options: OptimizerOptions, params: Any, is_frozen: Any = None
+) -> optax.GradientTransformation:
+    """Returns clipping, moments and decay for parameters shaped like `params`.
+
+    Of parameters that are frozen (a tree of bools, `frozen_parameters`) nothing is kept, and their
+    updates mean nothing.
+    """
     is_decayed = rules.assign(DECAY_RULES, params, table="weight decay rules")
     clip = [optax.clip_by_global_norm(options.clip_norm)] if options.clip_norm else []
-    return optax.chain(*clip, *OPTIMIZERS[options.name](options, is_decayed))
+    whole = optax.chain(*clip, *OPTIMIZERS[options.name](options, is_decayed))
+    if is_frozen is None or not any(jax.tree.leaves(is_frozen)):
+        return whole
+    return optax.masked(whole, jax.tree.map(lambda frozen: not frozen, is_frozen))
+
+
+def frozen_parameters(patterns: Sequence[str], params: Any) -> Any:
+    """Returns a tree of bools, True where one of the regular expressions is the whole path.
+
+    Raises:
+      ValueError: if a pattern matches no parameter, or nothing is left to train.
+    """
+    # A pattern given twice, by the config and by the task, is one.
+    named = [(pattern, True) for pattern in dict.fromkeys(patterns)]
+    return rules.assign(
+        [*named, (r".*", False)],
+        params,
+        table="config.optimizer.frozen (with what the task freezes; .* is what is left to train)",
+    )
+
+
+def rate_multipliers(options: OptimizerOptions, params: Any) -> Any:
+    """Returns every parameter's multiple of the learning rate, as a tree of floats.
+
+    Of L layers, counted from 0, layer i has layer_decay ** (L - i) and the embeddings
+    layer_decay ** (L + 1); the pooler has 1 and everything that stands on the encoder, which starts
+    from nothing, head_multiplier. Source: Howard and Ruder 2018, section 3.2 (discriminative
+    finetuning); Clark et al. 2020, appendix B.
+    """
+    names = [rules.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    layers = [int(found.group(1)) for found in map(_LAYER.fullmatch, names) if found]
+    num_layers = max(layers, default=-1) + 1
+
+    def multiplier(name: str) -> float:
+        if found := _LAYER.fullmatch(name):
+            return options.layer_decay ** (num_layers - int(found.group(1)))
+        if _EMBEDDINGS.fullmatch(name):
+            return options.layer_decay ** (num_layers + 1)
+        return 1.0 if _PRETRAINED.fullmatch(name) else options.head_multiplier
+
+    return jax.tree.unflatten(jax.tree.structure(params), map(multiplier, names))

@@ -23,7 +23,8 @@ class Program:
     """A job's functions on a mesh. `config` is the job's, with everything resolved.
 
     `abstract_state` is the state as shapes that know their shardings; the steps are jitted, to be
-    called or lowered under `jax.set_mesh(mesh)`.
+    called or lowered under `jax.set_mesh(mesh)`: `init` of a seed, `train_step` of state, batch and
+    `knobs`, `eval_step` of parameters and batch, `predict_step` of a batch that has no labels.
     """
 
     config: ml_collections.ConfigDict
@@ -31,22 +32,32 @@ class Program:
     mesh: Mesh
     learner: state.Learner
     abstract_state: state.TrainState
+    knobs: state.Knobs
+    init: jax.stages.Wrapped | Callable[..., state.TrainState]
     train_step: jax.stages.Wrapped | Callable[..., tuple[state.TrainState, state.StepReport]]
-    eval_step: jax.stages.Wrapped | Callable[..., base.Means]
+    eval_step: jax.stages.Wrapped | Callable[..., tuple[base.Means, dict[str, Any]]]
+    predict_step: jax.stages.Wrapped | Callable[..., dict[str, Any]]
+
+    @property
+    def abstract_knobs(self) -> state.Knobs:
+        """The knobs as shapes that know their sharding."""
+        replicated = jax.sharding.NamedSharding(self.mesh, sharding.P())
+        return jax.tree.map(lambda number: _placed(number, replicated), self.knobs)
 
 
 def build(job: jobs.Job, mesh: Mesh) -> Program:
     """Returns the program of a job whose config is resolved.
 
     Raises:
-      ValueError: if the mesh does not divide a batch or a parameter.
+      ValueError: if the mesh does not divide a batch or a parameter, or what is frozen does not
+        fit the model.
     """
     config = job.config
     check_batch_sizes(job, mesh)
     learner = state.make_learner(
         job.task,
         optimizer=optim.OptimizerOptions(**config.optimizer),
-        schedule=optim.ScheduleOptions(**config.schedule, total_steps=job.phases[-1].end_step),
+        schedule=schedule_options(job),
         seed=config.seed,
         prng_impl=config.prng_impl,
         accumulation_steps=config.gradient_accumulation_steps,
@@ -62,16 +73,46 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
         mesh=mesh,
         learner=learner,
         abstract_state=jax.tree.map(_placed, shapes, placed),
+        knobs=learner.knobs,
+        init=jax.jit(learner.init, out_shardings=placed),
         train_step=jax.jit(
             learner.train_step,
-            in_shardings=(placed, rows),
+            in_shardings=(placed, rows, replicated),
             out_shardings=(placed, replicated),
             donate_argnums=0,
             compiler_options=xla_presets.compiler_options(config.xla_preset, platform),
         ),
         eval_step=jax.jit(
-            learner.eval_step, in_shardings=(placed.params, rows), out_shardings=replicated
+            learner.answer_step, in_shardings=(placed.params, rows), out_shardings=replicated
         ),
+        predict_step=jax.jit(
+            learner.predict_step, in_shardings=(placed.params, rows), out_shardings=replicated
+        ),
+    )
+
+
+def for_job(program: Program, job: jobs.Job) -> Program:
+    """Returns the program of a job that differs in seed, rate, batch size or length alone.
+
+    The jitted functions are the same, so what is compiled already is compiled once.
+
+    Raises:
+      ValueError: if the mesh does not divide a batch.
+    """
+    check_batch_sizes(job, program.mesh)
+    knobs = state.make_knobs(job.config.seed, schedule_options(job))
+    learner = dataclasses.replace(program.learner, knobs=knobs)
+    return dataclasses.replace(program, config=job.config, job=job, learner=learner, knobs=knobs)
+
+
+def schedule_options(job: jobs.Job) -> optim.ScheduleOptions:
+    """Returns the schedule of a job's config over all its steps."""
+    options, total_steps = job.config.schedule, job.phases[-1].end_step
+    warmup_steps = options.warmup_steps
+    if options.warmup_share:
+        warmup_steps = round(options.warmup_share * total_steps)
+    return optim.ScheduleOptions(
+        options.name, options.peak_learning_rate, warmup_steps, total_steps
     )
 
 

@@ -9,7 +9,7 @@ there are, so that the same code compiles for devices that are not there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +25,8 @@ DATA, TENSOR = "data", "tensor"
 # dimension under fsdp and replicated over the tensor axis.
 _COLUMN = r".*\.(query|key|value|intermediate)"
 _ROW = r".*\.layers\.\d+\.(attention\.)?output"
+# LoRA's factors are small, and their rank divides by no axis.
+_LORA_RULE = (r"lora\..*", P())
 RULES: dict[str, list[tuple[str, P]]] = {
     "data_parallel": [(r".*", P())],
     "fsdp": [
@@ -83,7 +85,8 @@ def shardings(mesh: Mesh, params: Any, tree: Any, *, rule_table: str) -> Any:
       ValueError: if the rules do not cover `params`, or a dimension does not divide by its axis.
     """
     table = f"sharding rule table {rule_table!r}"
-    specs = rules.assign(RULES[rule_table], params, table=table)
+    of_lora = [_LORA_RULE] if "lora" in params else []
+    specs = rules.assign([*of_lora, *RULES[rule_table]], params, table=table)
     by_name = {
         rules.path_name(path): spec for path, spec in jax.tree_util.tree_leaves_with_path(specs)
     }
@@ -120,6 +123,37 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     if mesh.empty or not set(axes) - {None} <= set(mesh.axis_names):
         return x
     return jax.lax.with_sharding_constraint(x, P(*axes))
+
+
+def per_device(
+    function: Callable[..., Any],
+    arguments: Sequence[jax.Array],
+    in_specs: Sequence[P],
+    out_specs: Sequence[P],
+) -> Any:
+    """Returns the list `function(*arguments)`, computed by each device from its own slices.
+
+    For what the compiler cannot split: kernels. A mesh axis that does not divide every dimension
+    it is named for is left out: the devices along it then compute the same. Without a mesh, or with
+    one of other axis names, it calls `function` as it is.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names):
+        return function(*arguments)
+    left_out = {
+        axis
+        for x, spec in zip(arguments, in_specs, strict=True)
+        for size, axis in zip(x.shape, spec, strict=False)
+        if axis is not None and size % mesh.shape[axis]
+    }
+
+    def kept(specs: Sequence[P]) -> list[P]:
+        return [P(*(None if axis in left_out else axis for axis in spec)) for spec in specs]
+
+    split = jax.shard_map(
+        function, in_specs=tuple(kept(in_specs)), out_specs=kept(out_specs), check_vma=False
+    )
+    return split(*arguments)
 
 
 def local_rows(mesh: Mesh, global_batch_size: int) -> range:

@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
 from bertjax import metrics, optim
 from bertjax.tasks import base
@@ -29,6 +30,18 @@ class TrainState:
     step: Int[Array, ""]
     params: Params
     opt_state: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Knobs:
+    """Numbers of a training that its compiled step takes as arguments: seed and schedule.
+
+    So several seeds and rates cost one compilation.
+    """
+
+    seed: Int[Array, ""] | UInt[np.ndarray, ""]
+    schedule: optim.ScheduleOptions
 
 
 @jax.tree_util.register_dataclass
@@ -66,37 +79,44 @@ class Learner:
 
     Dropout keys are `fold_in(seed, step)`, so a step's randomness depends on nothing that went
     before. `prng_impl` is "threefry2x32" or "rbg"; parameters are always drawn with threefry and
-    so are the same on every backend and mesh.
+    so are the same on every backend and mesh. `knobs` are those of a step that is given none.
+
+    `is_frozen` and `rate_multipliers` are trees of bools and floats, shaped as the parameters.
     """
 
     task: base.Task
     graphdef: nnx.GraphDef
     optimizer: optax.GradientTransformation
-    schedule: optim.Schedule
-    seed: int
+    is_frozen: Any = dataclasses.field(compare=False)
+    rate_multipliers: Any = dataclasses.field(compare=False)
+    knobs: Knobs = dataclasses.field(compare=False)
     prng_impl: str = "threefry2x32"
     accumulation_steps: int = 1
 
-    def init(self) -> TrainState:
-        """Returns the state before the first step."""
-        key = jax.random.key(self.seed, impl="threefry2x32")
+    def init(self, seed: Any = None) -> TrainState:
+        """Returns the state before the first step; without a seed, of that of `knobs`."""
+        seed = self.knobs.seed if seed is None else seed
+        key = jax.random.key(seed, impl="threefry2x32")
         _, params = split(self.task.init(nnx.Rngs(key)))
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
 
-    def train_step(self, state: TrainState, batch: base.Batch) -> tuple[TrainState, StepReport]:
+    def train_step(
+        self, state: TrainState, batch: base.Batch, knobs: Knobs | None = None
+    ) -> tuple[TrainState, StepReport]:
         """Returns the state after one optimizer update and what there is to report.
 
         The batch's rows are first split into `accumulation_steps` micro-batches; losses are divided
         by the weights of the whole batch, so the gradient equals that of one large batch. A
         non-finite loss or gradient leaves parameters and optimizer state as they were.
         """
-        key = jax.random.key(self.seed, impl=self.prng_impl)
+        knobs = knobs or self.knobs
+        key = jax.random.key(knobs.seed, impl=self.prng_impl)
         grads, means = self._gradients(state.params, batch, jax.random.fold_in(key, state.step))
         with jax.named_scope("optimizer"):
             grad_norm = optax.tree.norm(grads)
-            learning_rate = self.schedule(state.step)
+            learning_rate = optim.make_schedule(knobs.schedule)(state.step)
             updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
-            params = jax.tree.map(lambda p, u: p - learning_rate * u, state.params, updates)
+            params = self._moved(state.params, updates, learning_rate)
             losses = [means[name].total for name in self.task.objectives]
             is_finite = jnp.isfinite(jnp.stack([grad_norm, *losses])).all()
             params, opt_state = jax.tree.map(
@@ -111,6 +131,38 @@ class Learner:
         """Returns the task's metrics of one evaluation batch."""
         return self.task.evaluate(merge(self.graphdef, params), batch)
 
+    def answer_step(self, params: Params, batch: base.Batch) -> tuple[base.Means, dict[str, Any]]:
+        """Returns the metrics of one evaluation batch and, with their places, the task's answers.
+
+        A task without `predict` has no answers.
+        """
+        return self.eval_step(params, batch), self.predict_step(params, batch)
+
+    def predict_step(self, params: Params, batch: base.Batch) -> dict[str, Any]:
+        """Returns the task's answers to a batch, which needs no labels, and record_positions."""
+        if not hasattr(self.task, "predict"):
+            return {}
+        task: Any = self.task
+        answers = task.predict(merge(self.graphdef, params), batch)
+        return {**answers, "record_positions": batch["record_positions"]}
+
+    def _moved(self, params: Params, updates: Params, learning_rate: Float[Array, ""]) -> Params:
+        def move(value: Array, update: Array, is_frozen: bool, multiplier: float) -> Array:
+            if is_frozen:
+                return value
+            rate = learning_rate if multiplier == 1 else multiplier * learning_rate
+            return value - rate * update
+
+        return jax.tree.map(move, params, updates, self.is_frozen, self.rate_multipliers)
+
+    def _trained(self, params: Params) -> Params:
+        """Returns the parameters with no gradient into the frozen ones: it is not computed."""
+        return jax.tree.map(
+            lambda value, is_frozen: jax.lax.stop_gradient(value) if is_frozen else value,
+            params,
+            self.is_frozen,
+        )
+
     def _gradients(
         self, params: Params, batch: base.Batch, key: PRNGKeyArray
     ) -> tuple[Params, base.Means]:
@@ -122,7 +174,8 @@ class Learner:
         }
 
         def objective(params: Params, micro_batch: base.Batch, key: PRNGKeyArray):
-            means = self.task.loss(merge(self.graphdef, params), micro_batch, key=key)
+            model = merge(self.graphdef, self._trained(params))
+            means = self.task.loss(model, micro_batch, key=key)
             loss = sum(
                 coefficient * means[name].total / jnp.where(weights[name] > 0, weights[name], 1)
                 for name, coefficient in self.task.objectives.items()
@@ -163,16 +216,37 @@ def make_learner(
     prng_impl: str = "threefry2x32",
     accumulation_steps: int = 1,
 ) -> Learner:
-    """Returns the learner of a task; nothing is allocated, only shapes are traced."""
+    """Returns the learner of a task; nothing is allocated, only shapes are traced.
+
+    Raises:
+      ValueError: if a pattern of what is frozen matches no parameter, or nothing is left to train.
+    """
     graphdef, params = abstract_model(task)
+    frozen = (*optimizer.frozen, *getattr(task, "frozen", ()))
+    is_frozen = optim.frozen_parameters(frozen, params)
     return Learner(
         task=task,
         graphdef=graphdef,
-        optimizer=optim.make_optimizer(optimizer, params),
-        schedule=optim.make_schedule(schedule),
-        seed=seed,
+        optimizer=optim.make_optimizer(optimizer, params, is_frozen),
+        is_frozen=is_frozen,
+        rate_multipliers=optim.rate_multipliers(optimizer, params),
+        knobs=make_knobs(seed, schedule),
         prng_impl=prng_impl,
         accumulation_steps=accumulation_steps,
+    )
+
+
+def make_knobs(seed: int, schedule: optim.ScheduleOptions) -> Knobs:
+    """Returns the numbers as NumPy arrays of the types that the compiled step takes."""
+    return Knobs(
+        # The low 32 bits, which is what jax.random.key takes of a Python int.
+        seed=np.asarray(seed & 0xFFFFFFFF, np.uint32),
+        schedule=optim.ScheduleOptions(
+            schedule.name,
+            np.asarray(schedule.peak_learning_rate, np.float32),
+            np.asarray(schedule.warmup_steps, np.int32),
+            np.asarray(schedule.total_steps, np.int32),
+        ),
     )
 
 

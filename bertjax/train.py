@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,6 +32,7 @@ from bertjax import (
     program,
     sharding,
     state,
+    trials,
     warm_start,
     writers,
 )
@@ -38,11 +40,12 @@ from bertjax import config as config_lib
 from bertjax.planning import comparison
 
 CONFIG_FILE = "config.json"
+PREDICTIONS_DIRECTORY = "predictions"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run(program.Program):
-    """Everything that stays the same from the first step to the last."""
+    """Everything that stays the same from the first step to the last of one training."""
 
     workdir: epath.Path
 
@@ -60,21 +63,37 @@ def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.T
       monitor.DivergedError: after config.max_skipped_steps non-finite steps in a row.
       preemption.Preempted: after SIGTERM, when the state is saved.
     """
+    return execute(prepare(config, workdir))
+
+
+def train_trials(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> dict[str, Any]:
+    """Trains once for every seed and setting that the config asks for, and returns the results.
+
+    Raises:
+      ValueError, checkpoint.CheckpointError, monitor.DivergedError, preemption.Preempted: as
+        `train`; the same command goes on where it stopped.
+    """
     run = prepare(config, workdir)
+    return trials.run(run, run.workdir, lambda own, where: execute(_run_in(own, where)))
+
+
+def execute(run: Run) -> state.TrainState:
+    """Trains as `train` does, a run that is prepared."""
     with (
         jax.set_mesh(run.mesh),
-        checkpoint.Checkpointer(run.workdir, _retention(run.config)) as checkpointer,
+        checkpoint.Checkpointer(run.workdir, _retention(run)) as checkpointer,
         preemption.Notice() as notice,
     ):
         train_state, skipped = start(run, checkpointer)
-        step = int(train_state.step)
+        step = first_step = int(train_state.step)
+        knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
         with _open_writer(run, step) as writer:
             watch = monitor.Monitor(
                 _monitor_options(run), writer, skipped, checkpointer.latest_step
             )
             for phase, facts, batch in remaining_batches(run, step):
                 on_devices = evaluate.to_devices(batch, run.mesh, phase.global_batch_size)
-                train_state, report = run.train_step(train_state, on_devices)
+                train_state, report = run.train_step(train_state, on_devices, knobs)
                 step += 1
                 watch.submit(step, report, batch["record_positions"], facts)
                 is_preempted = notice.reached(step)
@@ -91,6 +110,7 @@ def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.T
                     raise preemption.Preempted(step)
             writer.curves()
         checkpointer.wait()
+        write_predictions(run, train_state, is_new=step > first_step)
     if jax.process_index() == 0:
         for line in comparison.lines(run.workdir, run):
             logging.info("%s", line)
@@ -108,7 +128,12 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
     mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)
     job = jobs.JOBS[config.task].open(program.resolve(config, mesh.devices.flat[0].platform))
-    return Run(**vars(program.build(job, mesh)), workdir=epath.Path(workdir))
+    return _run_in(program.build(job, mesh), epath.Path(workdir))
+
+
+def _run_in(made: program.Program, workdir: epath.Path) -> Run:
+    fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+    return Run(**{**fields, "workdir": workdir})
 
 
 def start(
@@ -134,8 +159,7 @@ def start(
         return restored.state, monitor.Skipped(**restored.meta["skipped"])
     source = warm_start.of_job(run.job, run.abstract_state.params)
     _write_workdir(run)
-    placed = jax.tree.map(lambda leaf: leaf.sharding, run.abstract_state)
-    fresh = jax.jit(run.learner.init, out_shardings=placed)()
+    fresh = run.init(run.knobs.seed)
     return warm_start.apply(source, fresh) if source else fresh, monitor.Skipped()
 
 
@@ -146,45 +170,86 @@ def remaining_batches(
     for phase in run.job.phases:
         if step >= phase.end_step:
             continue
-        facts = monitor.PhaseFacts(
-            tokens_per_step=phase.global_batch_size * phase.max_seq_length,
-            flops_per_step=run.job.train_flops(phase),
-            chance_loss=run.job.chance_loss(phase),
-        )
         rows = sharding.local_rows(run.mesh, phase.global_batch_size)
         batches = run.job.train_batches(phase, start_step=step, rows=rows)
+        facts: dict[tuple[int, ...], monitor.PhaseFacts] = {}
         for batch in itertools.islice(batches, phase.end_step - step):
-            yield phase, facts, batch
+            shape = batch["input_ids"].shape[1:]
+            if shape not in facts:
+                facts[shape] = _facts(run.job, phase, shape)
+            yield phase, facts[shape], batch
         step = phase.end_step
+
+
+def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.PhaseFacts:
+    """Returns what a step costs; with length buckets, a batch may be shorter than the phase's."""
+    *choices, length = shape
+    return monitor.PhaseFacts(
+        tokens_per_step=phase.global_batch_size * math.prod(choices) * length,
+        flops_per_step=job.train_flops(dataclasses.replace(phase, max_seq_length=length)),
+        chance_loss=job.chance_loss(phase),
+    )
 
 
 def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     """Returns whether to save and whether to evaluate after the step that made the count `step`."""
     must_save = step == phase.end_step or step % run.config.checkpoint.save_every_steps == 0
-    must_evaluate = step == run.last_step or step % run.config.evaluation.every_steps == 0
+    every_steps = run.config.evaluation.every_steps
+    if not every_steps:  # every epoch
+        every_steps = max(round(run.last_step / run.config.finetuning.num_epochs), 1)
+    must_evaluate = step == run.last_step or step % every_steps == 0
     return must_save, must_evaluate and run.job.has_evaluation
 
 
 def score(
     run: Run, train_state: state.TrainState, writer: writers.RunWriter, step: int
 ) -> dict[str, float]:
-    """Evaluates on the held-out records, writes the scores and redraws the curves."""
-    options = run.config.evaluation
+    """Evaluates on every evaluation set, writes the scores and redraws the curves.
+
+    Returns those of the first set, which decide what is best.
+    """
+    options, found = run.config.evaluation, {}
     batch_size = options.global_batch_size
     rows = sharding.local_rows(run.mesh, batch_size)
-    scores = evaluate.evaluate(
-        run.eval_step,
-        train_state.params,
-        run.job.evaluation_batches(batch_size=batch_size, rows=rows),
-        mesh=run.mesh,
-        global_batch_size=batch_size,
-        max_batches=options.max_batches,
+    for name in run.job.evaluation_sets:
+        values, outputs = evaluate.evaluate_with_answers(
+            run.eval_step,
+            train_state.params,
+            run.job.evaluation_batches(name, batch_size=batch_size, rows=rows),
+            mesh=run.mesh,
+            global_batch_size=batch_size,
+            # The scores of a finetuning job are of whole sets.
+            max_batches=options.max_batches if run.job.best_score is None else 0,
+        )
+        found[name] = values | run.job.scores(name, outputs)
+        shown = ", ".join(f"{metric} {value:.4f}" for metric, value in found[name].items())
+        logging.info("Evaluation on %s at step %d: %s", name, step, shown)
+    writer.scalars(
+        step,
+        {f"eval/{name}/{metric}": value for name in found for metric, value in found[name].items()},
     )
-    shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-    logging.info("Evaluation at step %d: %s", step, shown)
-    writer.scalars(step, {f"eval/heldout/{name}": value for name, value in scores.items()})
     writer.curves()
-    return scores
+    return found[run.job.evaluation_sets[0]]
+
+
+def write_predictions(run: Run, train_state: state.TrainState, *, is_new: bool) -> None:
+    """Writes what the model says of the job's test sets, unless a finished run has done so."""
+    directory = run.workdir / PREDICTIONS_DIRECTORY
+    if not run.job.test_sets or (not is_new and directory.exists()):
+        return
+    batch_size = run.config.evaluation.global_batch_size
+    rows = sharding.local_rows(run.mesh, batch_size)
+    for name in run.job.test_sets:
+        outputs = evaluate.predict(
+            run.predict_step,
+            train_state.params,
+            run.job.evaluation_batches(name, batch_size=batch_size, rows=rows),
+            mesh=run.mesh,
+            global_batch_size=batch_size,
+        )
+        if jax.process_index() == 0:
+            run.job.write_predictions(name, outputs, directory)
+            logging.info("Predictions for %s are in %s", name, directory)
 
 
 def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
@@ -252,7 +317,7 @@ def _log_start(run: Run) -> None:
             phase.max_seq_length, f"{tokens:,}", run.job.train_flops(phase),
         )  # fmt: skip
 
-    warmup_steps = run.config.schedule.warmup_steps
+    warmup_steps = int(run.knobs.schedule.warmup_steps)
     if warmup_steps > run.last_step:
         logging.warning(
             "config.schedule.warmup_steps is %d, but the run has %d steps: the learning rate will "
@@ -260,9 +325,16 @@ def _log_start(run: Run) -> None:
         )  # fmt: skip
 
 
-def _retention(config: ml_collections.ConfigDict) -> checkpoint.RetentionOptions:
-    fields = [field.name for field in dataclasses.fields(checkpoint.RetentionOptions)]
-    return checkpoint.RetentionOptions(**{name: config.checkpoint[name] for name in fields})
+def _retention(run: Run) -> checkpoint.RetentionOptions:
+    options = run.config.checkpoint
+    best_metric, is_higher_better = run.job.best_score or (options.best_metric, False)
+    return checkpoint.RetentionOptions(
+        keep_last=options.keep_last,
+        keep_every_steps=options.keep_every_steps,
+        keep_best=options.keep_best,
+        best_metric=best_metric,
+        is_higher_better=is_higher_better,
+    )
 
 
 def _monitor_options(run: Run) -> monitor.MonitorOptions:
@@ -306,7 +378,8 @@ def main(argv: list[str]) -> None:
     if jax.process_index() != 0:
         logging.set_verbosity(logging.WARNING)
     try:
-        train(options.config, options.workdir)
+        several = trials.are_wanted(options.config)
+        (train_trials if several else train)(options.config, options.workdir)
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
         sys.exit(preemption.EXIT_CODE)

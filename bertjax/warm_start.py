@@ -23,10 +23,9 @@ from bertjax.models import encoder
 
 # What a run may choose anew; every other field of EncoderConfig must be as in the source. The size
 # of the vocabulary has rules of its own.
-FREE_FIELDS = (
-    *("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob"),
-    *("initializer_range", "dtype", "remat"),
-)
+FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS)
+# What finetuning takes: heads are its own, whatever the source was trained for.
+BODY = ("encoder", "pooler")
 # The parameters with a row for each entry of the vocabulary.
 VOCABULARY_PARAMETERS = ("encoder.embeddings.word.embedding", "mlm_head.bias")
 SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
@@ -37,7 +36,8 @@ class Target:
     """What a source must fit.
 
     `params` are shapes. `vocabulary` is that of the data, None for random tokens;
-    `max_seq_length` is that of the longest phase.
+    `max_seq_length` is that of the longest phase. `parts` are the first names of the parameters
+    that may be taken, () for all.
     """
 
     encoder: encoder.EncoderConfig
@@ -45,6 +45,7 @@ class Target:
     vocabulary: tokenizer.Tokenizer | None
     max_seq_length: int
     resize_vocabulary: bool = False
+    parts: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,7 @@ def of_job(job: jobs.Job, params: state.Params) -> WarmStart | None:
         vocabulary=job.vocabulary(),
         max_seq_length=max(phase.max_seq_length for phase in job.phases),
         resize_vocabulary=job.config.resize_vocabulary,
+        parts=BODY if job.config.task == "finetuning" else (),
     )
     return read(job.config.init_from, target)
 
@@ -126,7 +128,11 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         rules.path_name(path): leaf.shape
         for path, leaf in jax.tree_util.tree_leaves_with_path(target.params)
     }
-    taken = {name: value for name, value in source.params.items() if name in shapes}
+    taken = {
+        name: value
+        for name, value in source.params.items()
+        if name in shapes and (not target.parts or name.split(".")[0] in target.parts)
+    }
     fresh = tuple(name for name in shapes if name not in taken)
     faults += _parameter_faults(taken, fresh, shapes, has_same_sizes=not flags)
     if faults:
@@ -135,7 +141,7 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         raise ValueError(
             f"config.init_from, {source.source}, does not fit this run:\n  {lines}{together}"
         )
-    unused = (*(name for name in source.params if name not in shapes), *source.unused)
+    unused = (*(name for name in source.params if name not in taken), *source.unused)
     return WarmStart(taken, vocabulary_rows, fresh, unused)
 
 

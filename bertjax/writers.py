@@ -6,6 +6,7 @@ Scalars are named `train/loss`, `train/mlm_accuracy`, `perf/tokens_per_second`,
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -31,6 +32,7 @@ TENSORBOARD_DIRECTORY = "tensorboard"
 # The scalars of the progress line, in its order: name, then how the value is shown.
 PROGRESS: dict[str, Callable[[float], str]] = {
     "train/loss": lambda value: f"loss {value:.3f}",
+    "train/accuracy": lambda value: f"acc {value:.3f}",
     "train/mlm_accuracy": lambda value: f"mlm acc {value:.3f}",
     "train/nsp_accuracy": lambda value: f"nsp acc {value:.3f}",
     "train/sop_accuracy": lambda value: f"sop acc {value:.3f}",
@@ -41,7 +43,10 @@ PROGRESS: dict[str, Callable[[float], str]] = {
 # The panels of curves.png: title, then the names of the scalars in it.
 PANELS = {
     "loss (nats)": re.compile(r"(train|eval/.+)/(mlm_)?loss"),
-    "accuracy": re.compile(r"(train|eval/.+)/(\w+_)?accuracy"),
+    "accuracy and other scores": re.compile(
+        r"(train|eval/.+)/(\w+_)?(accuracy|f1|exact_match|exact|matthews_correlation)"
+        r"|eval/.+/(pearson|spearman|pearson_spearman)"
+    ),
     "learning rate": re.compile(r"train/learning_rate"),
     "tokens per second": re.compile(r"perf/tokens_per_second"),
 }
@@ -296,6 +301,27 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
         if axes.lines:
             axes.legend(fontsize="small")
     return picture
+
+
+def draw_trials(curves: Mapping[str, Sequence[Mapping[str, Any]]], score: str) -> figure.Figure:
+    """Returns the picture of several runs: their training losses and one score, by their names."""
+    picture = figure.Figure(figsize=(12, 5), layout="constrained")
+    for axes, name in zip(picture.subplots(1, 2), ("train/loss", score), strict=True):
+        axes.set(title=name, xlabel="step")
+        axes.grid(alpha=0.3)
+        for run, entries in curves.items():
+            for steps, values in _series(entries, re.compile(re.escape(name))).values():
+                axes.plot(steps, values, marker="o", markersize=3, linewidth=1, label=run)
+        if axes.lines:
+            axes.legend(fontsize="x-small")
+    return picture
+
+
+def save_picture(picture: figure.Figure, path: epath.Path) -> None:
+    """Writes a picture as PNG, to a disk or a store."""
+    content = io.BytesIO()
+    picture.savefig(content, format="png", dpi=120)
+    path.write_bytes(content.getvalue())
 
 
 def _series(

@@ -147,6 +147,16 @@ def test_two_best_by_another_metric_stay(tmp_path, trained):
     assert saved_steps(tmp_path) == [2, 3, 6]
 
 
+def test_the_best_of_a_score_is_the_highest(tmp_path, trained):
+    retention = checkpoint.RetentionOptions(
+        keep_last=1, keep_best=2, best_metric="f1", is_higher_better=True
+    )
+    with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
+        for step in range(1, 7):
+            checkpointer.save(on_devices(trained, step), META, {"f1": -abs(step - 2.6)})
+    assert saved_steps(tmp_path) == [2, 3, 6]
+
+
 def test_a_metric_that_the_task_lacks_ranks_nothing(tmp_path, trained):
     retention = checkpoint.RetentionOptions(keep_last=1, best_metric="f1")
     with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:

@@ -57,6 +57,14 @@ FAULTS = {
     "data.shuffle_buffer_size": 0,
     "optimizer.name": "adam",
     "optimizer.clip_norm": -1.0,
+    "optimizer.head_multiplier": -1.0,
+    "optimizer.layer_decay": 0.0,
+    "schedule.warmup_share": 1.0,
+    "finetuning.dataset": "glu",
+    "finetuning.pooling": "first",
+    "finetuning.max_seq_length": 4,
+    "finetuning.lora_rank": -1,
+    "seeds": 0,
     "schedule.name": "cosine",
     "schedule.peak_learning_rate": -1e-4,
     "schedule.warmup_steps": -1,
@@ -104,6 +112,38 @@ def test_a_mask_strategy_that_recorded_masks_would_ignore_is_a_fault():
     assert "config.pretraining.mask_strategy is 'whole_word'" in line and "'dynamic'" in line
     config.pretraining.masking = "dynamic"
     config_lib.validate(config)
+
+
+def test_finetuning_needs_weights_texts_and_epochs_but_neither_records_nor_phases():
+    config = config_lib.default_config()
+    config.task = "finetuning"
+    config.seeds, config.search = 5, True
+    config.init_from = "weights"
+    with config.phases.unlocked():
+        del config.phases["phase1"]
+    config_lib.validate(config)
+    config.update(init_from="")
+    config.finetuning.num_epochs = 0.0
+    config.data.source = "synthetic"
+    named = [line.split()[0] for line in fault_lines(config)]
+    assert named == ["config.init_from", "config.finetuning.num_epochs", "config.data.source"]
+
+
+@pytest.mark.parametrize("option", ["seeds", "search"])
+def test_pretraining_is_one_training(option):
+    config = usable_config()
+    config[option] = type(config[option])(2)
+    (line,) = fault_lines(config)
+    assert "config.seeds and config.search are for finetuning" in line
+
+
+def test_sequences_are_the_same_again_after_a_checkpoint():
+    config = config_lib.default_config()
+    config.optimizer.frozen = ("encoder",)
+    saved = json.loads(json.dumps(config.to_dict()))
+    again = config_lib.completed(saved)
+    assert again["optimizer"]["frozen"] == ("encoder",)
+    assert again == config.to_dict()
 
 
 def test_a_vocabulary_is_resized_only_where_there_are_weights_to_start_from():
@@ -209,7 +249,31 @@ def test_an_added_phase_is_a_refused_difference():
 
 def test_all_recipes_are_found():
     sizes = {f"bert_{size}" for size in ("tiny", "mini", "small", "medium", "base", "large")}
-    assert {path.stem for path in RECIPES} >= sizes | {"quickstart", "smoke"}
+    finetuning = {"classification", "conll", "glue", "squad", "swag"}
+    assert {path.stem for path in RECIPES} >= sizes | finetuning | {"quickstart", "smoke"}
+
+
+@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("recipe", "options"),
+    [
+        ("glue:stsb", {"dataset": "glue", "name": "stsb"}),
+        ("squad:v2", {"dataset": "squad", "name": "v2", "num_epochs": 2.0}),
+        ("conll:feature_based", {"dataset": "conll", "feature_based": True}),
+        ("classification:regression", {"dataset": "table", "is_regression": True}),
+    ],
+)
+def test_what_follows_a_recipes_name_chooses_within_it(monkeypatch, recipe, options):
+    name, _, argument = recipe.partition(":")
+    path = RECIPES[0].with_name(f"{name}.py")
+    config = command_line(monkeypatch, f"{path}:{argument}")
+    assert {option: config.finetuning[option] for option in options} == options
+
+
+@pytest.mark.parametrize("name", ["squad", "conll", "classification"])
+def test_a_recipe_names_what_it_knows_where_it_is_asked_for_something_else(name):
+    with pytest.raises(ValueError, match=r"'of_something'; known are \w+"):
+        importlib.import_module(f"configs.{name}").get_config("of_something")
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -218,6 +282,7 @@ def test_a_recipe_is_valid_and_says_command_hardware_time_and_result(path):
     config = recipe.get_config()
     assert config.is_locked
     config.data.train_dir = config.data.train_dir or "records"
+    config.init_from = "weights" if config.task == "finetuning" else ""
     config_lib.validate(config)
     for word in ("Command", "Hardware", "Time", "Result"):
         assert re.search(rf"^{word}: +\S", recipe.__doc__, re.MULTILINE), word
@@ -236,9 +301,11 @@ def test_base_and_large_carry_the_papers_recipe(size):
     assert config.optimizer.to_dict() == {
         "name": "adamw", "beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01,
         "clip_norm": 1.0, "bias_correction": True,
+        "head_multiplier": 1.0, "layer_decay": 1.0, "frozen": (),
     }  # fmt: skip
     assert config.schedule.to_dict() == {
         "name": "linear", "peak_learning_rate": 1e-4, "warmup_steps": 10_000,
+        "warmup_share": 0.0,
     }  # fmt: skip
     assert config.model.hidden_dropout_prob == config.model.attention_probs_dropout_prob == 0.1
     assert config.mesh.data == {"base": 4, "large": 16}[size]

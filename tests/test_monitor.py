@@ -13,7 +13,7 @@ ENTROPY = 6.0
 PHASE = monitor.PhaseFacts(
     tokens_per_step=2048, flops_per_step=1e9, chance_loss=("mlm_loss", ENTROPY)
 )
-NEXT_PHASE = dataclasses.replace(PHASE)
+NEXT_PHASE = dataclasses.replace(PHASE, tokens_per_step=4096)
 POSITIONS = np.stack([np.full(10, 3), np.arange(40, 50)], axis=1)
 
 
@@ -175,6 +175,25 @@ def test_the_first_step_of_a_phase_is_no_step_time(monkeypatch):
         watch.submit(step, GOOD, POSITIONS, NEXT_PHASE)
     watch.flush()
     assert lines.scalar_lines[4]["perf/step_seconds"] == 3.0
+
+
+def test_a_shape_that_was_there_before_is_timed(monkeypatch):
+    """Length buckets alternate; each is compiled once, and its own tokens are counted."""
+    clock = types.SimpleNamespace(perf_counter=iter([1.0, 2.0, 3.0, 7.0]).__next__)
+    monkeypatch.setattr(monitor, "time", clock)
+    watch, lines = make_monitor(log_every_steps=4)
+    for step, phase in enumerate([PHASE, NEXT_PHASE, PHASE, NEXT_PHASE], start=1):
+        watch.submit(step, GOOD, POSITIONS, phase)
+    watch.flush()  # compiled at 1 and 2, written at 3
+    assert lines.scalar_lines[4]["perf/step_seconds"] == (3.0 - 2.0) / 2
+    assert lines.scalar_lines[4]["perf/tokens_per_second"] == 2048 + 4096
+
+
+def test_examples_of_finetuning_are_named_by_their_numbers():
+    watch, _ = make_monitor(max_skipped_steps=1)
+    watch.submit(1, BAD, np.arange(5, 15), PHASE)
+    with pytest.raises(monitor.DivergedError, match=r"examples 5, 6, 7, 8, 9, 10, 11, 12, \.\.\."):
+        watch.flush()
 
 
 def test_a_report_is_fetched_one_step_late(monkeypatch):

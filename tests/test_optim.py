@@ -107,3 +107,75 @@ def test_uncorrected_adam_equals_the_released_optimizer_on_its_own_test():
             np.testing.assert_allclose(params["kernel"], first, rtol=1e-5)
     last = [0.4016460351, 0.1978244492, -0.4978244492]
     np.testing.assert_allclose(params["kernel"], last, rtol=1e-3)
+
+
+def model_params():
+    """The names of a model of three layers; every parameter is a kernel or a bias of ones."""
+    dense = {"kernel": jnp.ones((4, 3)), "bias": jnp.ones(3)}
+    layer = {"attention": {"query": dense}, "output": dense}
+    encoder = {"embeddings": {"word": dense}, "layers": {str(i): layer for i in range(3)}}
+    factors = {"a": {"kernel": jnp.ones((4, 2))}, "b": {"kernel": jnp.ones((2, 3))}}
+    lora = {"encoder": {"layers": {"1": {"attention": {"query": factors}}}}}
+    return {"encoder": encoder, "pooler": {"dense": dense}, "classifier": dense, "lora": lora}
+
+
+def test_rates_fall_from_the_head_to_the_embeddings():
+    options = optim.OptimizerOptions(head_multiplier=10.0, layer_decay=0.5)
+    rates = optim.rate_multipliers(options, model_params())
+    assert set(jax.tree.leaves(rates["classifier"])) == {10.0}
+    assert set(jax.tree.leaves(rates["pooler"])) == {1.0}
+    by_layer = [set(jax.tree.leaves(rates["encoder"]["layers"][str(i)])) for i in range(3)]
+    assert by_layer == [{0.5**3}, {0.5**2}, {0.5}]
+    assert set(jax.tree.leaves(rates["encoder"]["embeddings"])) == {0.5**4}
+    assert set(jax.tree.leaves(rates["lora"])) == {0.5**2}  # as the layer that they change
+
+
+def test_rates_are_all_one_where_nothing_is_asked_for():
+    rates = optim.rate_multipliers(optim.OptimizerOptions(), model_params())
+    assert set(jax.tree.leaves(rates)) == {1.0}
+
+
+def test_patterns_freeze_whole_paths_and_one_that_matches_nothing_is_an_error():
+    patterns = (r"encoder\.embeddings\..*", r".*\.bias")
+    frozen = optim.frozen_parameters((*patterns, patterns[0]), model_params())
+    assert all(jax.tree.leaves(frozen["encoder"]["embeddings"]))
+    assert frozen["classifier"] == {"kernel": False, "bias": True}
+    with pytest.raises(ValueError, match=r"optimizer\.frozen.*\n.*'encoder' matches no parameter"):
+        optim.frozen_parameters(("encoder",), model_params())
+    with pytest.raises(ValueError, match=r"left to train"):
+        optim.frozen_parameters((".*",), model_params())
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_what_is_frozen_has_no_moments_and_changes_nothing_for_the_rest(name):
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(jnp.float32, make_params(rng))
+    options = optim.OptimizerOptions(name=name, weight_decay=0.1)
+    frozen = optim.frozen_parameters((r"word\..*",), params)
+    rest = {name: value for name, value in params.items() if name != "word"}
+    masked, plain = (
+        optim.make_optimizer(options, params, frozen),
+        optim.make_optimizer(options, rest),
+    )
+    masked_state, plain_state = masked.init(params), plain.init(rest)
+    assert len(jax.tree.leaves(masked_state)) == len(jax.tree.leaves(plain_state))
+    for _ in range(3):
+        grads = jax.tree.map(jnp.float32, make_params(rng))
+        grads["word"] = jax.tree.map(jnp.zeros_like, grads["word"])
+        updates, masked_state = masked.update(grads, masked_state, params)
+        rest_grads = {name: value for name, value in grads.items() if name != "word"}
+        expected, plain_state = plain.update(rest_grads, plain_state, rest)
+        del updates["word"]
+        jax.tree.map(np.testing.assert_array_equal, updates, expected)
+
+
+@pytest.mark.parametrize("name", optim.SCHEDULES)
+@pytest.mark.parametrize("warmup", [0, 10])
+def test_a_schedule_of_arrays_is_that_of_numbers(name, warmup):
+    numbers = optim.ScheduleOptions(name, 2.0, warmup, 100)
+    arrays = jax.tree.map(jnp.asarray, numbers)
+    traced = jax.jit(lambda options, step: optim.make_schedule(options)(step))
+    for step in (0, 5, 10, 50, 100, 120):
+        np.testing.assert_allclose(
+            traced(arrays, step), optim.make_schedule(numbers)(step), rtol=1e-6, atol=1e-9
+        )

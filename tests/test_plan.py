@@ -166,9 +166,9 @@ def test_counted_bytes_of_bert_base_are_those_of_the_tpu_compiler():
     config = bert_base.get_config()
     made = plan.make_planner(plan.make_target("v5e-4", config), cache.default_directory())
     program = made.build(config)
-    for phase in program.job.phases:
-        outcome = made.outcome(program, phase)
-        counted = compiled.count_bytes(program, phase)
-        total = counted.parameters + counted.optimizer + counted.batch
-        assert total == pytest.approx(outcome.argument_bytes, rel=0.02)
-        assert outcome.analysis.cycles > 0
+    phase = program.job.phases[0]
+    outcome = made.outcome(program, phase)
+    counted = compiled.count_bytes(program, phase)
+    total = counted.parameters + counted.optimizer + counted.batch
+    assert total == pytest.approx(outcome.argument_bytes, rel=0.02)
+    assert outcome.analysis.cycles > 0

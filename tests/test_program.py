@@ -10,7 +10,8 @@ from bertjax import jobs, program, sharding, xla_presets
 from bertjax.planning import compiled
 
 FAST = ("smoke", "quickstart", "bert_tiny", "bert_mini", "bert_small")
-SLOW = ("bert_medium", "bert_base", "bert_large")
+FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
+SLOW = ("bert_medium", "bert_base", "bert_large", *FINETUNING)
 
 
 def recipe(name):
@@ -41,7 +42,7 @@ def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
     phase = made.job.phases[-1]
     with jax.set_mesh(made.mesh):
         exported = jax.export.export(made.train_step, platforms=["tpu"])(
-            made.abstract_state, compiled.abstract_batch(made, phase)
+            made.abstract_state, compiled.abstract_batch(made, phase), made.abstract_knobs
         )
     assert exported.platforms == ("tpu",)
     # What the platform wants is in the program: bfloat16 products, and bits from the hardware.

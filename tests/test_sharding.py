@@ -3,13 +3,15 @@
 import dataclasses
 import functools
 import importlib
+import math
 
 import jax
 import numpy as np
 import pytest
 
 from bertjax import jobs, optim, sharding, state
-from bertjax.tasks import pretraining
+from bertjax.models import lora
+from bertjax.tasks import finetuning, pretraining
 from tests import conftest
 
 MESHES = {
@@ -145,3 +147,56 @@ def test_models_run_under_a_mesh_of_other_axis_names(tiny, batch):
     with jax.set_mesh(mesh):
         means = jax.jit(lambda p: task.loss(state.merge(graphdef, p), batch, key=None))(params)
     assert np.isfinite(means["mlm_loss"].value())
+
+
+@pytest.mark.parametrize(
+    "rows, heads, slices", [(8, 4, (2, 2)), (6, 4, (6, 2)), (8, 3, (2, 3)), (1, 1, (1, 1))]
+)
+def test_each_device_works_on_its_slices_of_the_axes_that_divide(rows, heads, slices):
+    seen = []
+
+    def double(x, row):
+        seen.append((x.shape, row.shape))
+        return [2 * x + row[:, None]]
+
+    x, row = np.arange(rows * heads).reshape(rows, heads), np.arange(rows)
+    specs = [sharding.P(sharding.DATA, sharding.TENSOR), sharding.P(sharding.DATA)]
+
+    def run(x, row):
+        return sharding.per_device(double, (x, row), specs, specs[:1])
+
+    with jax.set_mesh(sharding.make_mesh(jax.devices()[:8], data=4, tensor=2)):
+        (y,) = jax.jit(run)(x, row)
+    assert set(seen) == {(slices, slices[:1])}
+    np.testing.assert_array_equal(y, 2 * x + row[:, None])
+
+
+def test_without_a_mesh_or_with_a_foreign_one_a_function_gets_everything():
+    seen = []
+
+    def shape_of(x):
+        seen.append(x.shape)
+        return [x]
+
+    def run(x):
+        return sharding.per_device(shape_of, (x,), [sharding.P(sharding.DATA)], [sharding.P()])
+
+    jax.jit(run)(np.zeros(4))
+    with jax.set_mesh(jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,),
+                                    devices=jax.devices()[:2])):  # fmt: skip
+        jax.jit(lambda x: run(x))(np.zeros(4))
+    assert seen == [(4,), (4,)]
+
+
+@pytest.mark.parametrize("rule_table", MESHES)
+def test_the_factors_of_lora_lie_on_every_device_whatever_their_rank(tiny, rule_table):
+    task = finetuning.LowRank(finetuning.Classification(tiny, 3), lora.LoraOptions(rank=3))
+    _, params = state.abstract_model(task)
+    count = math.prod(MESHES[rule_table].values())
+    mesh = sharding.make_mesh(jax.devices()[:count], **MESHES[rule_table])
+    placed = sharding.shardings(mesh, params, params, rule_table=rule_table)
+    assert {where.spec for where in jax.tree.leaves(placed["lora"])} == {sharding.P()}
+    # The rest lies as it does without factors.
+    plain = {name: value for name, value in params.items() if name != "lora"}
+    rest = {name: value for name, value in placed.items() if name != "lora"}
+    assert rest == sharding.shardings(mesh, plain, plain, rule_table=rule_table)

@@ -5,17 +5,18 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from bertjax import optim, state
-from bertjax.tasks import pretraining
+from bertjax.tasks import finetuning, pretraining
 
 
-def make_learner(config, *, accumulation_steps=1, pair_loss="nsp", seed=0):
+def make_learner(config, *, accumulation_steps=1, pair_loss="nsp", seed=0, rate=1e-2, **optimizer):
     return state.make_learner(
         pretraining.Pretraining(config, pair_loss=pair_loss),
-        optimizer=optim.OptimizerOptions(),
-        schedule=optim.ScheduleOptions("linear", 1e-2, 0, 100),
+        optimizer=optim.OptimizerOptions(**optimizer),
+        schedule=optim.ScheduleOptions("linear", rate, 0, 100),
         seed=seed,
         accumulation_steps=accumulation_steps,
     )
@@ -88,7 +89,8 @@ def test_dropout_is_a_function_of_seed_and_step(tiny, batch):
 
     assert loss_at(3) == loss_at(3)
     assert loss_at(3) != loss_at(4)
-    assert loss_at(3) != loss_at(3, jax.jit(dataclasses.replace(learner, seed=1).train_step))
+    other = make_learner(config, seed=1)
+    assert loss_at(3) != loss_at(3, jax.jit(other.train_step))
 
 
 def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, batch):
@@ -131,3 +133,95 @@ def test_training_on_one_batch_learns_it(tiny, batch):
         losses.append(report.means["mlm_loss"].value())
     assert losses[0] > 4.0
     assert losses[-1] < 0.5
+
+
+def test_what_is_frozen_stays_bit_for_bit_and_gets_no_gradient(tiny, batch):
+    learner = make_learner(tiny, frozen=(r"encoder\.(embeddings|layers\.0)\..*",))
+    start = learner.init()
+    grads, _ = jax.jit(learner._gradients)(start.params, batch, jax.random.key(0))
+    train_state, report = start, None
+    step = jax.jit(learner.train_step)
+    for _ in range(2):
+        train_state, report = step(train_state, batch)
+    trained = optax.tree.norm(grads["encoder"]["layers"]["1"]), report.grad_norm
+    assert all(norm > 0 for norm in trained)
+    for name, before in (("embeddings", None), ("layers", "0"), ("layers", "1")):
+        old, new, grad = (
+            tree["encoder"][name] for tree in (start.params, train_state.params, grads)
+        )
+        if before is not None:
+            old, new, grad = old[before], new[before], grad[before]
+        is_frozen = before != "1"
+        same = jax.tree.map(lambda a, b: bool((a == b).all()), old, new)
+        assert all(jax.tree.leaves(same)) == is_frozen
+        assert (optax.tree.norm(grad) == 0) == is_frozen
+
+
+def test_the_backward_pass_of_frozen_layers_is_not_computed(tiny, batch):
+    def flops(**options):
+        learner = make_learner(tiny, **options)
+        params = jax.eval_shape(learner.init).params
+        lowered = jax.jit(learner._gradients).lower(params, batch, jax.random.key(0))
+        return lowered.compile().cost_analysis()["flops"]
+
+    # Of three passes over the encoder one is left.
+    assert flops(frozen=(r"encoder\..*",)) < 0.7 * flops()
+
+
+def test_a_multiplier_scales_the_first_step_of_its_parameters(tiny, batch):
+    moves = []
+    for multiplier in (1.0, 3.0):
+        learner = make_learner(tiny, head_multiplier=multiplier)
+        start = learner.init()
+        after, _ = jax.jit(learner.train_step)(start, batch)
+        moves.append(jax.tree.map(jnp.subtract, after.params, start.params))
+    once, thrice = moves
+    assert_trees_close(once["encoder"], thrice["encoder"], rtol=0, atol=0)
+    tripled = jax.tree.map(lambda move: 3 * move, once["mlm_head"])
+    assert_trees_close(tripled, thrice["mlm_head"], rtol=1e-3, atol=1e-6)
+
+
+def test_one_compiled_step_serves_other_seeds_and_rates(tiny, batch):
+    config = dataclasses.replace(tiny, hidden_dropout_prob=0.5)
+    shared = jax.jit(make_learner(config).train_step)
+    for seed, rate in ((0, 1e-2), (7, 1e-3), (-1, 1e-3)):
+        own = make_learner(config, seed=seed, rate=rate)
+        expected, report = jax.jit(own.train_step)(own.init(), batch)
+        got, shared_report = shared(own.init(), batch, own.knobs)
+        assert_trees_close(got.params, expected.params, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(shared_report.learning_rate, rate, rtol=1e-6)
+        assert float(report.means["mlm_loss"].total) == pytest.approx(
+            float(shared_report.means["mlm_loss"].total), rel=1e-5
+        )
+    assert shared._cache_size() == 1
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("seed", [0, 5, 2**31 - 1, -3])
+def test_the_key_of_a_seed_is_the_one_of_the_python_int(seed, impl):
+    schedule = optim.ScheduleOptions("linear", 1e-2, 0, 100)
+    traced = jax.jit(lambda s: jax.random.key_data(jax.random.key(s, impl=impl)))
+    found = traced(state.make_knobs(seed, schedule).seed)
+    np.testing.assert_array_equal(found, jax.random.key_data(jax.random.key(seed, impl=impl)))
+
+
+def test_answers_cost_no_second_forward_pass(tiny):
+    task = finetuning.Classification(tiny, 3)
+    learner = state.make_learner(
+        task,
+        optimizer=optim.OptimizerOptions(),
+        schedule=optim.ScheduleOptions("linear", 1e-2, 0, 100),
+        seed=0,
+    )
+    rows = {name: jnp.ones((8, 16), jnp.int32) for name in ("input_ids", "input_mask")}
+    rows |= {"segment_ids": jnp.zeros((8, 16), jnp.int32), "labels": jnp.zeros(8, jnp.int32)}
+    rows |= {"example_weights": jnp.ones(8), "record_positions": jnp.arange(8)}
+    params = learner.init().params
+
+    def flops(function):
+        return jax.jit(function).lower(params, rows).compile().cost_analysis()["flops"]
+
+    assert flops(learner.answer_step) < 1.1 * flops(learner.eval_step)
+    means, answers = learner.answer_step(params, rows)
+    assert set(means) == {"loss", "accuracy"}
+    assert set(answers) == {"logits", "predictions", "record_positions"}

@@ -89,10 +89,15 @@ def write(
 
     Raises:
       ValueError: if the directory exists and `overwrite` is false or it holds something else than
-        weights, the format is unknown, or as the format's writer.
+        weights, the format is unknown, no format can hold the head, or as the format's writer.
     """
     if format not in READERS:
         raise ValueError(f"the format is {format!r}; known are {', '.join(READERS)}")
+    if weights.only_here:
+        raise ValueError(
+            f"{weights.source} cannot be converted: {weights.only_here}. `python -m "
+            "bertjax.predict` uses it as it is, and --head=none converts its encoder alone"
+        )
     target = real_path(directory)  # what a link points to is written, not the link
     check_target(target, overwrite=overwrite)
     draft = _beside(target, "draft")

@@ -42,6 +42,9 @@ ACTIVATIONS: dict[str, str] = {
 # Ours -> the name among theirs that the oldest versions know.
 _THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
+# The problem_type of a single number; without it their pipelines take it for a class's logit.
+REGRESSION = "regression"
+
 # Field -> type, the same name on both sides.
 FIELDS: dict[str, type] = {
     "vocab_size": int,
@@ -93,11 +96,15 @@ WITHOUT_EFFECT = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a config.json tells: sizes, the classes that wrote it, the names of the labels."""
+    """What a config.json tells: sizes, the classes that wrote it, the names of the labels.
+
+    `is_regression` says that a classifier of one label gives a number, not a class.
+    """
 
     encoder: models.EncoderConfig
     architectures: tuple[str, ...] = ()
     labels: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    is_regression: bool = False
 
     @property
     def head(self) -> str | None:
@@ -164,7 +171,8 @@ def parse(fields: Mapping[str, Any], *, source: str) -> Description:
     if faults := [*faults, *label_faults, *architecture_faults]:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
     _warn(fields, source)
-    return Description(encoder, architectures, labels)
+    is_regression = fields.get("problem_type") == REGRESSION and len(labels) == 1
+    return Description(encoder, architectures, labels, is_regression)
 
 
 def to_json(

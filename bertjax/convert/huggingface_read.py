@@ -87,6 +87,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         labels=_labels(description, weights, head),
         source=str(path),
         unused=unused,
+        is_regression=description.is_regression and head == "sequence_classification",
     )
 
 

@@ -34,6 +34,8 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     directory.mkdir(parents=True, exist_ok=True)
     config = huggingface_config.to_json(weights.config, head=weights.head, labels=weights.labels)
     config["dtype"] = "float32"
+    if weights.is_regression:
+        config["problem_type"] = huggingface_config.REGRESSION
     if weights.vocabulary is not None:
         config["pad_token_id"] = weights.vocabulary.pad_id
         huggingface_tokenizer.write(

@@ -117,21 +117,45 @@ def _training(run: Run) -> Iterator[str]:
     ]
     yield from _table(names, rows)
     yield ""
-    options = config.pretraining
-    yield f"- objective: masked tokens, pair loss {options.pair_loss}, masks {options.masking}"
+    if config.task == "finetuning":
+        yield f"- finetuned: {_finetuned_with(config.finetuning)}"
+    else:
+        options = config.pretraining
+        yield f"- objective: masked tokens, pair loss {options.pair_loss}, masks {options.masking}"
     yield (
         f"- optimizer: {optimizer.name}, beta1 {optimizer.beta1:g}, beta2 {optimizer.beta2:g}, "
         f"epsilon {optimizer.eps:g}, weight decay {optimizer.weight_decay:g}, "
         f"gradient norm clipped at {optimizer.clip_norm:g}"
     )
+    warmup = f"{schedule.warmup_steps:,} steps"
+    if schedule.warmup_share:
+        warmup = f"{schedule.warmup_share:.0%} of the steps"
     yield (
-        f"- learning rate: peak {schedule.peak_learning_rate:g} after {schedule.warmup_steps:,} "
-        f"steps, {schedule.name} decay"
+        f"- learning rate: peak {schedule.peak_learning_rate:g} after {warmup}, "
+        f"{schedule.name} decay"
     )
     yield f"- matrix products in {config.model.dtype}, parameters in float32"
 
 
+def _finetuned_with(options: ml_collections.ConfigDict) -> str:
+    parts = [f"{options.num_epochs:g} epochs", f"inputs of at most {options.max_seq_length} tokens"]
+    if options.lora_rank:
+        parts.append(f"LoRA of rank {options.lora_rank}, merged")
+    return ", ".join(parts)
+
+
+def _finetuning_data(options: ml_collections.ConfigDict) -> Iterator[str]:
+    """Tells the kind of data set and its labels; the files are the owner's."""
+    name = f"{options.dataset} {options.name}".strip()
+    yield f"The data set is of the kind `{name}`."
+    if options.labels:
+        yield f"Its labels are {', '.join(f'`{label}`' for label in options.labels)}."
+
+
 def _data(run: Run) -> Iterator[str]:
+    if run.config.task == "finetuning":
+        yield from _finetuning_data(run.config.finetuning)
+        return
     if run.config.data.source == "synthetic":
         yield "Random tokens: this model was trained to measure speed and knows no language."
         return
@@ -159,7 +183,8 @@ def _scores(run: Run) -> Iterator[str]:
         yield "The run was not evaluated on held-out data."
         return
     at = "" if run.scores_step == run.step else " (not the step of these weights)"
-    yield f"On held-out records, at step {run.scores_step:,}{at}:"
+    kind = "sets" if run.config.task == "finetuning" else "records"
+    yield f"On held-out {kind}, at step {run.scores_step:,}{at}:"
     yield ""
     yield from _table(("metric", "value"), [(n, _number(v)) for n, v in run.scores.items()])
 
@@ -167,6 +192,8 @@ def _scores(run: Run) -> Iterator[str]:
 def _manifests(meta: Mapping[str, Any]) -> dict[str, records.Manifest]:
     """Returns the manifests that the run was trained with, if they still lie where they lay."""
     config = jobs.config_of(meta)
+    if config.task != "pretraining":
+        return {}
     config.data.eval_dir = ""  # not needed, and not part of the identity
     try:
         job = jobs.JOBS[config.task].open(config)

@@ -32,7 +32,8 @@ class Pretrained:
     `params` are float32 NumPy arrays in our layout, by dotted path; `head` is a key of PARTS;
     `labels` names the classes of a finetuned head, by number, and is empty for the others;
     `source` says where it was read; `unused` lists the names found there that are no part of the
-    model, as they are written there.
+    model, as they are written there. `is_regression` says that the one number of a classifier is
+    no class; `only_here` why its head can be written in no format, "" for those that can.
     """
 
     config: models.EncoderConfig
@@ -42,6 +43,8 @@ class Pretrained:
     labels: Mapping[int, str]
     source: str
     unused: tuple[str, ...] = ()
+    is_regression: bool = False
+    only_here: str = ""
 
     @property
     def num_parameters(self) -> int:
@@ -97,6 +100,8 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         head=head,
         labels=labels,
         unused=(*(path for path in weights.params if not belongs(path, head)), *weights.unused),
+        is_regression=weights.is_regression and head == "sequence_classification",
+        only_here="" if head == "none" else weights.only_here,
     )
 
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import ml_collections
 import numpy as np
 from etils import epath
 
@@ -19,7 +20,7 @@ from bertjax import checkpoint, jobs
 from bertjax import config as config_lib
 from bertjax.convert import pretrained
 from bertjax.data import tokenizer
-from bertjax.models import encoder
+from bertjax.models import encoder, lora
 
 CONFIG_FILE = "config.json"  # as bertjax.train writes it
 
@@ -27,9 +28,20 @@ CONFIG_FILE = "config.json"  # as bertjax.train writes it
 # all the same: to export them again, or to start from.
 PAIR_LOSSES = {"pretraining": "nsp", "masked_lm": "none"}
 
+# config.finetuning.dataset -> the head of its models.
+FINETUNED_HEADS = {
+    "glue": "sequence_classification",
+    "table": "sequence_classification",
+    "conll": "token_classification",
+    "squad": "question_answering",
+    "swag": "multiple_choice",
+}
+
 
 def read(path: epath.PathLike) -> pretrained.Pretrained:
     """Returns the newest checkpoint of a workdir, whatever its mesh and the type of its products.
+
+    What LoRA has learnt is merged into the kernels.
 
     Raises:
       FileNotFoundError: if there is no checkpoint.
@@ -50,16 +62,15 @@ def read_with_meta(
     params, meta, step = checkpoint.load_params(directory)
     config = jobs.config_of(meta)
     vocabulary = directory / jobs.VOCABULARY_DIRECTORY
-    converted = meta.get("converted", {})
+    if "lora" in params:
+        params = lora.merge(params, alpha=config.finetuning.lora_alpha)
     flat = {path: np.asarray(leaf) for path, leaf in pretrained.flat(params).items()}
     weights = pretrained.Pretrained(
         config=encoder.EncoderConfig(**config.model),
         params=flat,
         vocabulary=tokenizer.load(vocabulary) if vocabulary.exists() else None,
-        head=converted.get("head") or pretrained.head_of(flat),
-        labels={int(label): name for label, name in converted.get("labels", {}).items()},
         source=f"{directory} (bertjax workdir, step {step})",
-        unused=(),
+        **(_finetuned(config.finetuning) if config.task == "finetuning" else _told(meta, flat)),
     )
     return weights, meta, step
 
@@ -75,6 +86,43 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
         weights.vocabulary.save(directory / jobs.VOCABULARY_DIRECTORY)
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:
         checkpointer.save_params(pretrained.nested(weights.params), meta)
+
+
+def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the fields of the head of weights that were converted, or pretrained."""
+    converted = meta.get("converted", {})
+    return {
+        "head": converted.get("head") or pretrained.head_of(params),
+        "labels": {int(label): name for label, name in converted.get("labels", {}).items()},
+        "is_regression": converted.get("is_regression", False),
+    }
+
+
+def _finetuned(options: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Returns the fields of the head that config.finetuning describes."""
+    labels = dict(enumerate(options.labels))
+    if options.is_regression:
+        labels = {0: "LABEL_0"}  # as transformers calls it
+    return {
+        "head": FINETUNED_HEADS[options.dataset],
+        "labels": labels,
+        "is_regression": options.is_regression,
+        "only_here": _why_only_here(options),
+    }
+
+
+def _why_only_here(options: ml_collections.ConfigDict) -> str:
+    if options.dataset == "conll" and options.feature_based:
+        return (
+            "its tags come from a BiLSTM on the last layers (config.finetuning.feature_based), and "
+            "the other formats have no model of that kind"
+        )
+    if options.dataset in ("glue", "table") and options.pooling != "cls":
+        return (
+            f"it was trained with config.finetuning.pooling={options.pooling}, and the classifiers "
+            "of the other formats read [CLS] through the pooler alone"
+        )
+    return ""
 
 
 def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
@@ -96,6 +144,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
         "converted": {
             "head": weights.head,
             "labels": {str(label): name for label, name in weights.labels.items()},
+            "is_regression": weights.is_regression,
             "source": weights.source,
         },
     }

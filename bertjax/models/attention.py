@@ -1,7 +1,8 @@
 """Multi-head self-attention with dropout on the attention probabilities.
 
 Our own, because neither `jax.nn.dot_product_attention` (no dropout) nor flax's attention (one
-dropout mask shared over batch and heads, softmax in the compute dtype) is what BERT does.
+dropout mask shared over batch and heads, softmax in the compute dtype) is what BERT does. Here it
+is in plain JAX ("xla"); `pallas_attention` has the same as a TPU kernel ("pallas").
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from bertjax.models import layers
+from bertjax.models import layers, pallas_attention
+
+IMPLEMENTATIONS = ("xla", "pallas")
 
 
 class SelfAttention(nnx.Module):
@@ -32,9 +36,11 @@ class SelfAttention(nnx.Module):
         stddev: float,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
+        implementation: str = "xla",
     ):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
+        self.implementation = implementation
 
         def dense() -> nnx.Linear:
             return layers.dense(hidden_size, hidden_size, stddev=stddev, dtype=dtype, rngs=rngs)
@@ -56,7 +62,15 @@ class SelfAttention(nnx.Module):
             keys = self.key(hidden).reshape(by_head)
             values = self.value(hidden).reshape(by_head)
         with jax.named_scope("attention/scores"):
-            context = attend(query, keys, values, is_real, dropout_rate=self.dropout_rate, key=key)
+            context = attend(
+                query,
+                keys,
+                values,
+                is_real,
+                dropout_rate=self.dropout_rate,
+                key=key,
+                implementation=self.implementation,
+            )
         with jax.named_scope("attention/projections"):
             return self.output(context.reshape(batch, length, -1))
 
@@ -69,18 +83,39 @@ def attend(
     *,
     dropout_rate: float,
     key: PRNGKeyArray | None,
+    implementation: str = "xla",
 ) -> Float[Array, "batch length heads head"]:
     """Returns the average of `values` over real positions, weighted by softmax in float32.
 
     `query` is scaled already. Padding keys get a weight of exactly zero (the released code adds
     -10000 to their scores, which in float32 comes to the same). Nothing of size length x length is
     kept for the backward pass, which computes scores, softmax and dropout mask again.
+
+    "pallas" gives the same numbers but for rounding; lengths that its kernel does not take are
+    computed by "xla", with a warning, the first time.
     """
-    if key is None or dropout_rate == 0.0:
-        return _attend(query, keys, values, is_real, None, 0.0)
     batch, length, heads, _ = query.shape
+    run = _attend
+    if implementation == "pallas" and length in pallas_attention.LENGTHS:
+        run = pallas_attention.attend
+    elif implementation == "pallas":
+        _warn_of_length(length)
+    if key is None or dropout_rate == 0.0:
+        return run(query, keys, values, is_real, None, 0.0)
     words = layers.mask_words(key, (batch, heads, length, keys.shape[1]))
-    return _attend(query, keys, values, is_real, words, dropout_rate)
+    return run(query, keys, values, is_real, words, dropout_rate)
+
+
+@functools.cache
+def _warn_of_length(length: int) -> None:
+    # Not an error: lengths come from buckets, from evaluation and from users' texts as well, and
+    # the model is the same either way.
+    logging.warning(
+        "config.model.attention is 'pallas', whose kernel takes lengths of %s; attention over %d "
+        "positions is computed as with 'xla', which is slower. Pad to one of these lengths.",
+        ", ".join(map(str, pallas_attention.LENGTHS)),
+        length,
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -109,7 +144,7 @@ def _forward(
     is_real: Array,
     words: layers.MaskWords | None,
     rate: float,
-) -> tuple[Array, tuple[Any, ...]]:
+) -> tuple[Any, tuple[Any, ...]]:
     context = _attend(query, keys, values, is_real, words, rate)
     return context, (query, keys, values, is_real, words, context)
 

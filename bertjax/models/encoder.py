@@ -11,8 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from bertjax import sharding
-from bertjax.models import layers
-from bertjax.models.attention import SelfAttention
+from bertjax.models import attention, layers, pallas_attention
 
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "full": None,
@@ -26,7 +25,8 @@ class EncoderConfig:
 
     Ours are `dtype`, the type of the matrix multiplications (parameters, statistics, softmax and
     losses stay float32), and `remat`: "none" saves all activations for the backward pass, "full"
-    recomputes each layer from its input, "dots" recomputes all but the projections.
+    recomputes each layer from its input, "dots" recomputes all but the projections. `attention` is
+    "xla" or "pallas", a kernel for TPU that computes the same (`pallas_attention`).
 
     Raises:
       ValueError: listing every field that does not fit.
@@ -46,6 +46,7 @@ class EncoderConfig:
     layer_norm_eps: float = 1e-12
     dtype: str = "float32"
     remat: str = "none"
+    attention: str = "xla"
 
     def __post_init__(self):
         if faults := list(self._faults()):
@@ -64,6 +65,7 @@ class EncoderConfig:
             "hidden_act": layers.ACTIVATIONS,
             "dtype": ("float32", "bfloat16"),
             "remat": ("none", *REMAT_POLICIES),
+            "attention": attention.IMPLEMENTATIONS,
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -71,6 +73,13 @@ class EncoderConfig:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 yield f"{name} is {getattr(self, name)}; it must be in [0, 1)"
+        head_size = self.hidden_size // max(self.num_attention_heads, 1)
+        if self.attention == "pallas" and head_size not in pallas_attention.HEAD_SIZES:
+            yield (
+                f"attention is 'pallas', whose kernel takes heads of "
+                f"{', '.join(map(str, pallas_attention.HEAD_SIZES))}; hidden_size / "
+                f"num_attention_heads is {head_size}: set config.model.attention to 'xla'"
+            )
 
     def forward_flops(self, length: int) -> float:
         """Returns the matrix-multiplication FLOPs of one sequence's forward pass.
@@ -127,13 +136,14 @@ class EncoderLayer(nnx.Module):
         dtype = jnp.dtype(config.dtype)
         stddev = config.initializer_range
         hidden, intermediate = config.hidden_size, config.intermediate_size
-        self.attention = SelfAttention(
+        self.attention = attention.SelfAttention(
             hidden,
             config.num_attention_heads,
             dropout_rate=config.attention_probs_dropout_prob,
             stddev=stddev,
             dtype=dtype,
             rngs=rngs,
+            implementation=config.attention,
         )
         self.intermediate = layers.dense(
             hidden, intermediate, stddev=stddev, dtype=dtype, rngs=rngs

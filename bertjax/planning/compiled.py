@@ -99,7 +99,9 @@ def compile_step(program: program_lib.Program, phase: jobs.Phase) -> Outcome:
     """Returns what the compiler tells of the phase's training step on the program's devices."""
     start = time.perf_counter()
     with jax.set_mesh(program.mesh):
-        lowered = program.train_step.lower(program.abstract_state, abstract_batch(program, phase))
+        lowered = program.train_step.lower(
+            program.abstract_state, abstract_batch(program, phase), program.abstract_knobs
+        )
         try:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:

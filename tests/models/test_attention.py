@@ -86,3 +86,22 @@ def test_nothing_of_length_times_length_is_kept_for_the_backward_pass():
         lambda q: attention.attend(q, q, q, is_real, dropout_rate=0.1, key=key), query
     )
     assert max(leaf.size for leaf in jax.tree.leaves(backward)) < 64 * 64 * 2
+
+
+@pytest.mark.parametrize("length, warnings", [(24, 1), (1024, 1), (128, 0)])
+def test_lengths_that_the_kernel_does_not_take_are_computed_in_plain_jax_and_said_once(
+    caplog, length, warnings
+):
+    query = jax.ShapeDtypeStruct((1, length, 2, 64), jnp.float32)
+    is_real = jax.ShapeDtypeStruct((1, length), jnp.bool_)
+
+    def attend(query, is_real):
+        return attention.attend(
+            query, query, query, is_real, dropout_rate=RATE, key=None, implementation="pallas"
+        )
+
+    attention._warn_of_length.cache_clear()
+    with caplog.at_level("WARNING"):
+        jaxprs = [str(jax.make_jaxpr(lambda *x: attend(*x))(query, is_real)) for _ in range(2)]
+    assert ["pallas_call" in jaxpr for jaxpr in jaxprs] == [not warnings] * 2
+    assert caplog.text.count(f"attention over {length} positions") == warnings

@@ -1,16 +1,12 @@
-"""What a config asks for: its task, its phases and its data, joined.
-
-Here the ConfigDict meets the rooms that know nothing of it. Another kind of job (finetuning, say)
-is another entry in JOBS; the training loop sees only the Job protocol.
-"""
+"""BERT's pretraining as a job: record directories, or random tokens, and the task over them."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import ml_collections
@@ -19,92 +15,13 @@ from etils import epath
 
 from bertjax import config as config_lib
 from bertjax.data import masking, records, synthetic, tokenizer
+from bertjax.jobs import base
 from bertjax.models import encoder
-from bertjax.tasks import base, pretraining
+from bertjax.tasks import pretraining
 
-VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
-
-Batches = Iterator[dict[str, np.ndarray]]
+HELD_OUT = "heldout"
 
 _FLOAT_FEATURES = ("masked_lm_weights", "example_weights")
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """A stretch of steps with one batch shape; `first_step` counts from the start of the run."""
-
-    name: str
-    first_step: int
-    num_steps: int
-    global_batch_size: int
-    max_seq_length: int
-
-    @property
-    def end_step(self) -> int:
-        return self.first_step + self.num_steps
-
-
-@runtime_checkable
-class Job(Protocol):
-    """What the training loop needs to know of a config's task and data."""
-
-    @property
-    def config(self) -> ml_collections.ConfigDict:
-        """The config with what only the data tells (the vocabulary size) filled in."""
-        ...
-
-    @property
-    def phases(self) -> tuple[Phase, ...]: ...
-
-    @property
-    def task(self) -> base.Task: ...
-
-    @property
-    def has_evaluation(self) -> bool: ...
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what must be the same for a resumed run to see the same data (JSON)."""
-        ...
-
-    def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
-        """Yields the phase's batches from global step `start_step` on, this host's rows."""
-        ...
-
-    def evaluation_batches(self, *, batch_size: int, rows: range | None) -> Batches:
-        """Yields every held-out example once."""
-        ...
-
-    def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns shapes and types of a global batch of the phase, as the devices get it."""
-        ...
-
-    def train_flops(self, phase: Phase) -> float:
-        """Returns the model FLOPs of one step of the phase."""
-        ...
-
-    def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
-        """Returns the name of the loss that has a known value before anything is learnt, and it."""
-        ...
-
-    def vocabulary(self) -> tokenizer.Tokenizer | None:
-        """Returns what turned text into the data's tokens, None where no text was read."""
-        ...
-
-    def save_vocabulary(self, directory: epath.Path) -> None:
-        """Writes what turns text into tokens, so that the workdir is enough to use the model."""
-        ...
-
-
-def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
-    """Returns the phases in the order in which they run, with their places in the run."""
-    found, first_step = [], 0
-    for name in config_lib.phase_names(config):
-        options = config.phases[name]
-        batch_size = options.global_batch_size or config.global_batch_size
-        phase = Phase(name, first_step, options.num_steps, batch_size, options.max_seq_length)
-        found.append(phase)
-        first_step = phase.end_step
-    return tuple(found)
 
 
 def pretraining_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
@@ -119,7 +36,7 @@ class PretrainingJob:
     """BERT's pretraining from record directories, or from random tokens."""
 
     config: ml_collections.ConfigDict
-    phases: tuple[Phase, ...]
+    phases: tuple[base.Phase, ...]
     train_sets: Mapping[str, records.RecordSet]
     evaluation_set: records.RecordSet | None
 
@@ -131,6 +48,18 @@ class PretrainingJob:
     def has_evaluation(self) -> bool:
         return self.evaluation_set is not None
 
+    @property
+    def evaluation_sets(self) -> tuple[str, ...]:
+        return (HELD_OUT,) if self.has_evaluation else ()
+
+    @property
+    def test_sets(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def best_score(self) -> tuple[str, bool] | None:
+        return None
+
     def identity(self) -> dict[str, Any]:
         manifests = {name: found.manifest for name, found in self.train_sets.items()}
         return {
@@ -140,11 +69,13 @@ class PretrainingJob:
             ),
         }
 
-    def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
+    def train_batches(
+        self, phase: base.Phase, *, start_step: int, rows: range | None
+    ) -> base.Batches:
         data = self.config.data
         shared = {
             "global_batch_size": phase.global_batch_size,
-            "seed": _phase_seed(self.config.seed, self.phases.index(phase)),
+            "seed": base.phase_seed(self.config.seed, self.phases.index(phase)),
             "start_step": start_step - phase.first_step,
             "rows": rows,
         }
@@ -166,14 +97,24 @@ class PretrainingJob:
             **shared,
         )
 
-    def evaluation_batches(self, *, batch_size: int, rows: range | None) -> Batches:
+    def evaluation_batches(
+        self, name: str = HELD_OUT, *, batch_size: int, rows: range | None
+    ) -> base.Batches:
         if self.evaluation_set is None:
             raise ValueError("config.data.eval_dir is empty; there is nothing to evaluate on")
         return record_batches(
             self.evaluation_set, self.config.pretraining, batch_size=batch_size, rows=rows
         )
 
-    def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
+    def scores(self, name: str, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+        return {}
+
+    def write_predictions(
+        self, name: str, outputs: Mapping[str, np.ndarray], directory: epath.PathLike
+    ) -> None:
+        raise ValueError("pretraining predicts nothing that could be written")
+
+    def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         rows, predictions = phase.global_batch_size, self._predictions(phase)
         shapes = {name: (rows, phase.max_seq_length) for name in records.TOKEN_FEATURES}
         shapes |= {name: (rows, predictions) for name in records.MASK_FEATURES}
@@ -183,12 +124,12 @@ class PretrainingJob:
             for name, shape in shapes.items()
         }
 
-    def train_flops(self, phase: Phase) -> float:
+    def train_flops(self, phase: base.Phase) -> float:
         return self.task.train_flops(
             phase.global_batch_size, phase.max_seq_length, self._predictions(phase)
         )
 
-    def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
+    def chance_loss(self, phase: base.Phase) -> tuple[str, float] | None:
         """Returns the masked tokens' unigram entropy: the best loss without any context."""
         if phase.name not in self.train_sets:
             return None
@@ -206,7 +147,7 @@ class PretrainingJob:
         if vocabulary := self.vocabulary():
             vocabulary.save(directory)
 
-    def _predictions(self, phase: Phase) -> int:
+    def _predictions(self, phase: base.Phase) -> int:
         record_set = self.train_sets.get(phase.name)
         if record_set is not None and record_set.manifest.has_static_masks:
             return record_set.manifest.max_predictions_per_seq
@@ -224,7 +165,7 @@ def record_batches(
     *,
     batch_size: int,
     rows: range | None = None,
-) -> Batches:
+) -> base.Batches:
     """Yields every example of a record set once; `options` is config.pretraining.
 
     Masks that are not stored are drawn the same way each time.
@@ -266,7 +207,7 @@ def open_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
       ValueError: if one does not fit the run; all faults of a directory at once.
     """
     config = config.copy_and_resolve_references()
-    all_phases = phases(config)
+    all_phases = base.phases(config)
     if config.data.source == "synthetic":
         return PretrainingJob(config, all_phases, {}, None)
     train_sets: dict[str, records.RecordSet] = {}
@@ -290,7 +231,8 @@ def outline_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
     config = config.copy_and_resolve_references()
     config.data.source = "synthetic"
     config_lib.validate(config)
-    return PretrainingJob(config, phases(config), {}, None)
+    all_phases = base.phases(config)
+    return PretrainingJob(config, all_phases, {}, None)
 
 
 def _open(
@@ -339,30 +281,3 @@ def _masking_options(
 
 def _digest(manifest: records.Manifest) -> str:
     return hashlib.sha256(repr(manifest).encode()).hexdigest()
-
-
-def _phase_seed(seed: int, index: int) -> int:
-    # Phases over the same records must not see them in the same order.
-    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
-
-
-@dataclasses.dataclass(frozen=True)
-class JobKind:
-    """How a job is opened for training, and what can be had without its data.
-
-    `task` is rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned.
-    """
-
-    open: Callable[[ml_collections.ConfigDict], Job]
-    task: Callable[[ml_collections.ConfigDict], base.Task]
-    outline: Callable[[ml_collections.ConfigDict], Job]
-
-
-JOBS: dict[str, JobKind] = {
-    "pretraining": JobKind(open_pretraining, pretraining_task, outline_pretraining)
-}
-
-
-def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    """Returns the resolved config of a checkpoint's meta item."""
-    return ml_collections.ConfigDict(config_lib.completed(meta["config"]))

@@ -13,7 +13,7 @@ from bertjax import jobs
 from bertjax.data import records
 from tests import small_records
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,246 @@
+"""All tasks of GLUE finetuned from one checkpoint, and the paper's table with its rows beside ours.
+
+python -m bertjax.glue --init_from=PATH --data=GLUE --workdir=DIR [--config.seeds=5]
+
+Each task has its own workdir under the common one and resumes as any run does: the same command
+goes on where it stopped. Finetuning itself belongs to `train` and `trials`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from absl import flags, logging
+from etils import epath
+from ml_collections import config_flags
+
+from bertjax import command_line, preemption, train, trials, writers
+from bertjax.data.finetuning import glue, glue_submission
+
+RECIPE = pathlib.Path(__file__).parents[1] / "configs" / "glue.py"
+TABLE_FILE, SCORES_FILE = "glue.md", "glue.json"
+SUBMISSION_DIRECTORY, SUBMISSION_FILE = "submission", "submission.zip"
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of the table: a score of one evaluation set of a task."""
+
+    title: str
+    task: str
+    evaluation_set: str = "dev"
+
+    @property
+    def score(self) -> str:
+        """The name of the score in metrics.jsonl: Spearman for STS-B, F1 for MRPC and QQP."""
+        return f"eval/{self.evaluation_set}/{glue.TASKS[self.task].scores[-1]}"
+
+
+# Source: Devlin et al. 2019, table 1: its columns, in its order. It leaves WNLI out.
+COLUMNS = (
+    Column("MNLI-m", "mnli", "matched"),
+    Column("MNLI-mm", "mnli", "mismatched"),
+    Column("QQP", "qqp"),
+    Column("QNLI", "qnli"),
+    Column("SST-2", "sst2"),
+    Column("CoLA", "cola"),
+    Column("STS-B", "stsb"),
+    Column("MRPC", "mrpc"),
+    Column("RTE", "rte"),
+)
+TASKS = (*dict.fromkeys(column.task for column in COLUMNS), "wnli")
+# Source: the same table, without its average, which is the mean of these: 79.6 and 82.1.
+PAPER = {
+    "BERT Base, paper, test": (84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4),
+    "BERT Large, paper, test": (86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1),
+}
+
+# Name of the score -> the score, of one training.
+Scores = Mapping[str, float | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finetuned:
+    """What came of a task: the scores of each seed of the best setting, and of the best training.
+
+    `best_directory` holds the latter.
+    """
+
+    seeds: tuple[Scores, ...]
+    best: Scores
+    best_directory: epath.Path
+
+
+def run(
+    config: ml_collections.ConfigDict, workdir: epath.PathLike, tasks: Sequence[str]
+) -> dict[str, Finetuned]:
+    """Finetunes each of the tasks as `config`, the recipe of any of them, says.
+
+    A task is evaluated after every epoch.
+
+    Raises:
+      ValueError: if a task is unknown or its files are not there, all such at once; or as
+        `train.train`.
+    """
+    check(config.finetuning.data_dir, tasks)
+    found = {}
+    for number, task in enumerate(tasks, start=1):
+        logging.info("Task %d of %d: %s", number, len(tasks), task)
+        own = config.copy_and_resolve_references()
+        own.finetuning.name = task
+        own.evaluation.every_steps = 0
+        found[task] = _finetune(own, epath.Path(workdir) / task)
+    return found
+
+
+def check(data_dir: str, tasks: Sequence[str]) -> None:
+    """Raises a ValueError that names the tasks which are unknown or have no files."""
+    if unknown := [task for task in tasks if task not in TASKS]:
+        raise ValueError(f"--tasks has {', '.join(unknown)}; known are {', '.join(TASKS)}")
+    if not tasks:
+        raise ValueError(f"--tasks is empty; known are {', '.join(TASKS)}")
+    if data_dir.startswith(glue.TFDS_PREFIX):
+        return
+    folders = {task: epath.Path(data_dir) / glue.TASKS[task].folder for task in tasks}
+    if missing := [task for task, folder in folders.items() if not folder.exists()]:
+        rest = [task for task in tasks if task not in missing]
+        raise ValueError(
+            f"{', '.join(str(folders[task]) for task in missing)} must hold the files of "
+            f"{', '.join(missing)} and do not exist; fetch them, or leave these tasks out: "
+            f"--tasks={','.join(rest) or 'NAMES'}"
+        )
+
+
+def table(found: Mapping[str, Finetuned]) -> str:
+    """Returns the paper's table in Markdown, in percent, its rows and ours.
+
+    Ours are of the dev sets, the paper's of the test sets, which the server alone can score. What
+    was not finetuned is "-", and an average needs all columns.
+    """
+    num_seeds = max((len(task.seeds) for task in found.values()), default=1)
+    rows: dict[str, Sequence[float | None]] = dict(PAPER)
+    if num_seeds > 1:
+        rows[f"ours, dev, median of {num_seeds} seeds"] = [_median(found, it) for it in COLUMNS]
+        rows["ours, dev, best of them"] = [_best(found, it) for it in COLUMNS]
+    else:
+        rows["ours, dev"] = [_best(found, it) for it in COLUMNS]
+    head = ["", *(column.title for column in COLUMNS), "average"]
+    lines = [head, ["---"] * len(head)]
+    for name, values in rows.items():
+        numbers = [value for value in values if value is not None]
+        average = statistics.fmean(numbers) if len(numbers) == len(values) else None
+        lines.append([name, *map(_shown, values), _shown(average)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def write(found: Mapping[str, Finetuned], workdir: epath.PathLike) -> str:
+    """Writes the table, all scores and, where all test sets were answered, the server's zip.
+
+    Returns what there is to tell: the table, and where the zip is or why there is none.
+    """
+    workdir = epath.Path(workdir)
+    shown = table(found)
+    (workdir / TABLE_FILE).write_text(shown)
+    scores = {name: {"seeds": task.seeds, "best": task.best} for name, task in found.items()}
+    (workdir / SCORES_FILE).write_text(json.dumps(scores, indent=2) + "\n")
+    try:
+        submission = f"The server's zip is {pack(found, workdir)}"
+    except ValueError as error:
+        submission = f"There is no zip for the server: {error}"
+    return f"{shown}\n{submission}\n"
+
+
+def pack(found: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
+    """Writes the zip of the best trainings' predictions, and returns its path.
+
+    Raises:
+      ValueError: as `glue_submission.pack_submission`, if a file is missing or not right.
+    """
+    directory = workdir / SUBMISSION_DIRECTORY
+    if directory.exists():
+        directory.rmtree()  # of other trainings that were the best then
+    directory.mkdir(parents=True)
+    for task in found.values():
+        predictions = task.best_directory / train.PREDICTIONS_DIRECTORY
+        for name in glue_submission.TEST_ROWS:
+            if (predictions / name).exists():
+                (predictions / name).copy(directory / name)
+    glue_submission.pack_submission(directory, workdir / SUBMISSION_FILE)
+    return workdir / SUBMISSION_FILE
+
+
+def _finetune(config: ml_collections.ConfigDict, workdir: epath.Path) -> Finetuned:
+    if not trials.are_wanted(config):
+        train.train(config, workdir)
+        last = trials.last_scores(_metrics(workdir))
+        scores = {name: value if math.isfinite(value) else None for name, value in last.items()}
+        return Finetuned((scores,), scores, workdir)
+    results = train.train_trials(config, workdir)
+    chosen = results["chosen"]
+    setting = {field.name: chosen[field.name] for field in dataclasses.fields(trials.Setting)}
+    seeds = [row for row in results["trials"] if setting.items() <= row.items()]
+    best = results["best"]
+    return Finetuned(tuple(row["scores"] for row in seeds), best["scores"], workdir / best["name"])
+
+
+def _metrics(workdir: epath.Path) -> list[dict[str, Any]]:
+    text = (workdir / writers.METRICS_FILE).read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _median(found: Mapping[str, Finetuned], column: Column) -> float | None:
+    if column.task not in found:
+        return None
+    values = [scores[column.score] for scores in found[column.task].seeds]
+    numbers = [value for value in values if value is not None]
+    return 100 * statistics.median(numbers) if len(numbers) == len(values) else None
+
+
+def _best(found: Mapping[str, Finetuned], column: Column) -> float | None:
+    if column.task not in found:
+        return None
+    value = found[column.task].best[column.score]
+    return None if value is None else 100 * value
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _define_flags() -> None:
+    config_flags.DEFINE_config_file(
+        "config", str(RECIPE), "The recipe of every task.", lock_config=True
+    )
+    flags.DEFINE_string("init_from", None, "Weights: config.init_from.", required=True)
+    flags.DEFINE_string("data", None, "Official files, or tfds:glue.", required=True)
+    flags.DEFINE_string("workdir", None, "Each task has a directory in it.", required=True)
+    flags.DEFINE_list("tasks", list(TASKS), "Those to finetune.")
+
+
+def main(argv: list[str]) -> None:
+    """Finetunes, prints the table and writes it; exits with 75 after a preemption."""
+    if len(argv) > 1:
+        raise ValueError(f"{argv[1]!r} is no flag; tasks are given as --tasks=rte,mrpc")
+    options = flags.FLAGS
+    config = options.config
+    config.init_from, config.finetuning.data_dir = options.init_from, options.data
+    try:
+        found = run(config, options.workdir, options.tasks)
+    except preemption.Preempted as notice:
+        logging.warning("%s", notice)
+        sys.exit(preemption.EXIT_CODE)
+    print(write(found, options.workdir), end="")
+
+
+if __name__ == "__main__":
+    logging.set_verbosity(logging.INFO)
+    _define_flags()
+    command_line.run(main)

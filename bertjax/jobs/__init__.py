@@ -1,0 +1,78 @@
+"""What a config asks for: its task, its phases and its data, joined.
+
+Here the ConfigDict meets the rooms that know nothing of it. The training loop sees only the Job
+protocol (`base`); each kind of job has a module, and an entry in JOBS.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+
+from bertjax import config as config_lib
+from bertjax.jobs.base import OWN_MODEL_OPTIONS, Batches, Job, Phase, phases
+from bertjax.jobs.finetuning import (
+    FinetuningJob,
+    finetuning_task,
+    open_finetuning,
+    outline_finetuning,
+)
+from bertjax.jobs.pretraining import (
+    PretrainingJob,
+    draw_masks,
+    open_pretraining,
+    outline_pretraining,
+    pretraining_task,
+    record_batches,
+)
+from bertjax.tasks import base as tasks
+
+__all__ = [
+    "JOBS",
+    "OWN_MODEL_OPTIONS",
+    "VOCABULARY_DIRECTORY",
+    "Batches",
+    "FinetuningJob",
+    "Job",
+    "JobKind",
+    "Phase",
+    "PretrainingJob",
+    "config_of",
+    "draw_masks",
+    "finetuning_task",
+    "open_finetuning",
+    "open_pretraining",
+    "outline_finetuning",
+    "outline_pretraining",
+    "phases",
+    "pretraining_task",
+    "record_batches",
+]
+
+VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class JobKind:
+    """How a job is opened for training, and what can be had without its data.
+
+    `task` is rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned.
+    """
+
+    open: Callable[[ml_collections.ConfigDict], Job]
+    task: Callable[[ml_collections.ConfigDict], tasks.Task]
+    outline: Callable[[ml_collections.ConfigDict], Job]
+
+
+JOBS: dict[str, JobKind] = {
+    "pretraining": JobKind(open_pretraining, pretraining_task, outline_pretraining),
+    "finetuning": JobKind(open_finetuning, finetuning_task, outline_finetuning),
+}
+
+
+def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    """Returns the resolved config of a checkpoint's meta item."""
+    return ml_collections.ConfigDict(config_lib.completed(meta["config"]))

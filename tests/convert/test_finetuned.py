@@ -1,0 +1,144 @@
+"""Claims about finetuned workdirs in other formats: the task's class, its labels, LoRA merged."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.convert import __main__ as program
+from bertjax.convert import formats, huggingface_config, pretrained, tensorflow1, workdir
+from tests import finetuned_workdir
+from tests.convert import weights
+
+# The data set and its options, the class of transformers, and id2label.
+EXPORTS = [
+    (
+        "glue",
+        {},
+        "BertForSequenceClassification",
+        {"0": "entailment", "1": "not_entailment"},
+    ),
+    (
+        "table",
+        {"lora_rank": 2},
+        "BertForSequenceClassification",
+        {"0": "bad", "1": "good", "2": "so-so"},
+    ),
+    ("table", {"is_regression": True}, "BertForSequenceClassification", {"0": "LABEL_0"}),
+    (
+        "conll",
+        {},
+        "BertForTokenClassification",
+        {"0": "O", "1": "B-PER", "2": "I-PER", "3": "B-LOC", "4": "I-LOC"},
+    ),
+    ("squad", {}, "BertForQuestionAnswering", None),
+    ("swag", {}, "BertForMultipleChoice", None),
+]
+
+
+@pytest.mark.parametrize(("dataset", "options", "name", "labels"), EXPORTS)
+def test_an_export_names_the_class_of_its_task_and_its_labels(
+    tmp_path, dataset, options, name, labels
+):
+    finetuned_workdir.write(tmp_path / "run", dataset, **options)
+    program.convert(tmp_path / "run", tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == [name]
+    assert config.get("id2label") == labels
+    if labels is not None:
+        assert config["label2id"] == {label: int(number) for number, label in labels.items()}
+    assert (config.get("problem_type") == "regression") == options.get("is_regression", False)
+    read, ours = formats.read(tmp_path / "hf"), workdir.read(tmp_path / "run")
+    weights.assert_equal(read, ours)
+    assert read.is_regression == ours.is_regression
+
+
+def test_lora_is_merged_into_the_kernels_that_it_changed(tmp_path):
+    config = finetuned_workdir.write(tmp_path / "run", "glue", lora_rank=2, lora_alpha=6.0)
+    params = pretrained.flat(finetuned_workdir.random_params(config))
+    read = workdir.read(tmp_path / "run").params
+    changed = {path for path in read if not np.array_equal(read[path], params[path])}
+    assert changed == {
+        f"encoder.layers.{layer}.attention.{part}.kernel"
+        for layer in range(2)
+        for part in ("query", "value")
+    }
+    path = "encoder.layers.1.attention.value"
+    a, b = (params[f"lora.{path}.{factor}.kernel"] for factor in "ab")
+    wanted = params[f"{path}.kernel"] + 6.0 / 2 * a @ b
+    np.testing.assert_allclose(read[f"{path}.kernel"], wanted, atol=1e-6)
+    assert not [path for path in read if path.startswith("lora")]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "reason"),
+    [
+        ("glue", {"pooling": "mean"}, "config.finetuning.pooling=mean, and the classifiers"),
+        ("table", {"pooling": "max", "lora_rank": 2}, "config.finetuning.pooling=max"),
+        ("conll", {"feature_based": True}, "BiLSTM on the last layers"),
+    ],
+)
+def test_what_no_format_can_hold_is_refused_and_its_encoder_is_not(
+    tmp_path, dataset, options, reason
+):
+    finetuned_workdir.write(tmp_path / "run", dataset, **options)
+    for format in formats.READERS:
+        with pytest.raises(ValueError, match=reason):
+            program.convert(tmp_path / "run", tmp_path / "out", format=format)
+    if "pooling" in options:  # an encoder and a classifier are no tagger
+        with pytest.raises(ValueError, match=reason):
+            program.convert(tmp_path / "run", tmp_path / "out", head="token_classification")
+    assert not (tmp_path / "out").exists()
+    program.convert(tmp_path / "run", tmp_path / "out", head="none")
+    encoder = formats.read(tmp_path / "out").params
+    ours = workdir.read(tmp_path / "run").params
+    assert encoder.keys() == {path for path in ours if path.startswith("encoder")}
+
+
+def test_a_regression_stays_one_through_every_format_that_can_say_so(tmp_path):
+    finetuned_workdir.write(tmp_path / "run", "table", is_regression=True)
+    made = workdir.read(tmp_path / "run")
+    formats.write(made, tmp_path / "again", format="bertjax")
+    assert workdir.read(tmp_path / "again").is_regression
+    assert not pretrained.select(made, "none").is_regression
+    fields = huggingface_config.to_json(made.config, head=made.head, labels={0: "a", 1: "b"})
+    two = huggingface_config.parse(fields | {"problem_type": "regression"}, source="a test")
+    assert not two.is_regression
+
+
+def test_the_released_format_keeps_the_labels(tmp_path):
+    finetuned_workdir.write(tmp_path / "run", "conll")
+    program.convert(tmp_path / "run", tmp_path / "tf1", format="tf1")
+    weights.assert_equal(tensorflow1.read(tmp_path / "tf1"), workdir.read(tmp_path / "run"))
+
+
+def test_the_card_of_a_finetuned_model_tells_its_data_and_no_path(tmp_path):
+    finetuned_workdir.write(
+        tmp_path / "run", "table", lora_rank=2, train_file="/secret/train.csv", num_epochs=2.5
+    )
+    line = {"step": 0, "eval/dev/accuracy": 0.75}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    program.convert(tmp_path / "run", tmp_path / "hf", license="mit")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    for fact in (
+        "pipeline_tag: text-classification",
+        "- finetuned: 2.5 epochs, inputs of at most 32 tokens, LoRA of rank 2, merged",
+        "of the kind `table`",
+        "`bad`, `good`, `so-so`",
+        "On held-out sets, at step 0:",
+        "| dev/accuracy | 0.7500 |",
+    ):
+        assert fact in card, card
+    assert "secret" not in card and "masked" not in card
+
+
+def test_the_weights_of_every_head_are_all_there(tmp_path):
+    """What is written has each parameter of the task, but for LoRA's factors."""
+    for dataset, options, _, _ in EXPORTS:
+        directory = tmp_path / f"{dataset}{len(options)}"
+        config = finetuned_workdir.write(directory, dataset, **options)
+        params = pretrained.flat(finetuned_workdir.random_params(config))
+        wanted = {path for path in params if not path.startswith("lora")}
+        assert workdir.read(directory).params.keys() == wanted
+        assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))

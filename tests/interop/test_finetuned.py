@@ -1,0 +1,97 @@
+"""Claims about finetuned models in transformers: they answer what `predict` answers here."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from bertjax import inference, predict  # noqa: E402  after importorskip
+from bertjax.convert import __main__ as program  # noqa: E402
+from tests import finetuned_workdir  # noqa: E402
+
+WORDS = [f"w{number}" for number in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch):
+    devices = predict.jax.local_devices()[:1]
+    monkeypatch.setattr(predict.jax, "devices", lambda: devices)
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """Returns our model and, from its export, transformers' model and tokenizer."""
+
+    def make(dataset, name, **options):
+        finetuned_workdir.write(tmp_path / "run", dataset, **options)
+        program.convert(tmp_path / "run", tmp_path / "hf")
+        model = getattr(transformers, name).from_pretrained(
+            tmp_path / "hf", attn_implementation="eager"
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+        return inference.load_finetuned(tmp_path / "run"), model.eval(), tokenizer
+
+    return make
+
+
+def answer(ours, line):
+    (found,) = predict.predict(ours, [line], batch_size=1)
+    return found
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_pair_of_texts_has_the_same_class(exported, rank):
+    ours, theirs, tokenizer = exported("glue", "AutoModelForSequenceClassification", lora_rank=rank)
+    with torch.no_grad():
+        logits = theirs(**tokenizer("w1 w2", "w3 w4 w5", return_tensors="pt")).logits[0]
+    found = answer(ours, {"sentence1": "w1 w2", "sentence2": "w3 w4 w5"})
+    assert found["label"] == theirs.config.id2label[int(logits.argmax())]
+    wanted = logits.softmax(-1).numpy()
+    np.testing.assert_allclose(list(found["probabilities"].values()), wanted, atol=1e-4)
+
+
+def test_a_regression_gives_its_number_in_their_pipeline(exported):
+    ours, theirs, tokenizer = exported(
+        "table", "AutoModelForSequenceClassification", is_regression=True
+    )
+    classify = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer)
+    wanted = classify("w1 w2 w3")[0]["score"]
+    assert answer(ours, {"text": "w1 w2 w3"})["prediction"] == pytest.approx(wanted, abs=1e-4)
+    assert not 0 <= wanted <= 1  # so it is no sigmoid of it
+
+
+def test_words_have_the_same_tags(exported):
+    ours, theirs, tokenizer = exported("conll", "AutoModelForTokenClassification")
+    with torch.no_grad():
+        logits = theirs(**tokenizer(" ".join(WORDS), return_tensors="pt")).logits[0, 1:-1]
+    wanted = [theirs.config.id2label[int(place)] for place in logits.argmax(-1)]
+    assert answer(ours, {"words": WORDS})["tags"] == wanted
+    assert len(set(wanted)) > 1
+
+
+def test_a_question_has_the_same_best_span(exported):
+    ours, theirs, tokenizer = exported("squad", "AutoModelForQuestionAnswering")
+    context = "W5, w6 w7; w8 w9 w10"
+    inputs = tokenizer("w1 w2", context, return_tensors="pt", return_offsets_mapping=True)
+    offsets = inputs.pop("offset_mapping")[0].tolist()
+    with torch.no_grad():
+        out = theirs(**inputs)
+    start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
+    places = np.flatnonzero(inputs["token_type_ids"][0].numpy())[:-1]
+    first, last = max(
+        ((a, b) for a in places for b in places if b >= a), key=lambda it: start[it[0]] + end[it[1]]
+    )
+    wanted = context[offsets[first][0] : offsets[last][1]]
+    assert answer(ours, {"question": "w1 w2", "context": context})["answer"] == wanted
+
+
+def test_the_same_ending_is_chosen(exported):
+    ours, theirs, tokenizer = exported("swag", "AutoModelForMultipleChoice")
+    endings = ["w3", "w4 w5", "w6", "w7 w8 w9"]
+    inputs = tokenizer(["w1 w2"] * 4, endings, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        logits = theirs(**{name: value[None] for name, value in inputs.items()}).logits[0]
+    found = answer(ours, {"context": "w1 w2", "endings": endings})
+    assert found["choice"] == int(logits.argmax())
+    np.testing.assert_allclose(found["probabilities"], logits.softmax(-1).numpy(), atol=1e-4)

@@ -1,0 +1,167 @@
+"""The attention kernel, interpreted on CPU, beside the same formulas in plain JAX."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bertjax import sharding
+from bertjax.models import attention, encoder, layers, pallas_attention
+
+RATE = 0.3
+CONFIG = encoder.EncoderConfig(
+    vocab_size=96,
+    hidden_size=128,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=128,
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+)
+
+
+def inputs(shape):
+    """Query, keys, values and gradient of the context; rows of different lengths, one empty."""
+    rng = np.random.default_rng(0)
+    *tensors, grad = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(4))
+    batch, length, _, _ = shape
+    lengths = np.linspace(length, 0, batch, dtype=int)[:, None]
+    return [*tensors, jnp.asarray(np.arange(length) < lengths)], grad
+
+
+def context_and_gradients(attend, shape, rate):
+    (*tensors, is_real), grad = inputs(shape)
+    batch, length, heads, _ = shape
+    words = layers.mask_words(jax.random.key(1), (batch, heads, length, length)) if rate else None
+
+    @jax.jit
+    def run(tensors, grad):
+        context, backward = jax.vjp(lambda *x: attend(*x, is_real, words, rate), *tensors)
+        return context, *backward(grad)
+
+    return run(tensors, grad)
+
+
+def assert_close(ours, expected):
+    for x, y in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * float(jnp.abs(y).max()))
+
+
+@pytest.mark.parametrize("rate", [0.0, RATE])
+@pytest.mark.parametrize(
+    "shape", [(3, 128, 4, 64), (2, 128, 8, 32), (2, 256, 1, 128), (2, 128, 3, 64), (1, 512, 2, 64)]
+)
+def test_context_and_gradients_are_those_of_plain_jax(shape, rate):
+    expected = context_and_gradients(attention._attend, shape, rate)
+    assert_close(context_and_gradients(pallas_attention.attend, shape, rate), expected)
+
+
+def test_padding_keys_have_no_weight_and_no_gradient():
+    shape = (3, 128, 2, 64)
+    (_, _, _, is_real), _ = inputs(shape)
+    _, _, *gradients = context_and_gradients(pallas_attention.attend, shape, RATE)
+    part_real = np.asarray(is_real)[1]
+    for gradient in gradients:
+        assert np.all(np.asarray(gradient)[1, ~part_real] == 0)
+        assert np.all(np.abs(np.asarray(gradient)[1, part_real]).max(axis=(-1, -2)) > 0)
+
+
+@pytest.mark.parametrize(
+    "data, tensor, heads", [(8, 1, 2), (2, 4, 4), pytest.param(4, 2, 3, marks=pytest.mark.slow)]
+)
+def test_eight_devices_equal_one(data, tensor, heads):
+    """Every head of every row has its own mask wherever it is computed. Three heads on two devices
+    do not divide: both devices compute all."""
+    shape = (8, 128, heads, 64)
+    expected = context_and_gradients(attention._attend, shape, RATE)
+    with jax.set_mesh(sharding.make_mesh(jax.devices()[:8], data=data, tensor=tensor)):
+        assert_close(context_and_gradients(pallas_attention.attend, shape, RATE), expected)
+
+
+def loss_and_gradients(config):
+    graphdef, params = nnx.split(encoder.Encoder(config, rngs=nnx.Rngs(0)), nnx.Param)
+    rng = np.random.default_rng(0)
+    ids = jnp.asarray(rng.integers(0, 96, (2, 128)), jnp.int32)
+    mask = jnp.asarray(np.arange(128) < np.array([[128], [77]]), jnp.int32)
+
+    @jax.jit
+    def run(params):
+        def loss(params):
+            hidden = nnx.merge(graphdef, params)(
+                ids, mask, jnp.zeros_like(ids), key=jax.random.key(2)
+            )
+            return (hidden[:, :5] ** 3).sum()
+
+        return jax.value_and_grad(loss)(params)
+
+    assert ("pallas_call" in str(jax.make_jaxpr(run)(params))) == (config.attention == "pallas")
+    return run(params)
+
+
+@pytest.mark.parametrize(
+    "remat", ["full", *(pytest.param(it, marks=pytest.mark.slow) for it in ("none", "dots"))]
+)
+def test_an_encoder_has_the_same_loss_and_gradients(remat):
+    expected = loss_and_gradients(CONFIG)
+    ours = loss_and_gradients(dataclasses.replace(CONFIG, attention="pallas", remat=remat))
+    # The gradient of the keys' bias is zero but for rounding.
+    scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected[1]))
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5 * scale)
+    jax.tree.map(close, ours, expected)
+
+
+@functools.cache
+def exported_for_tpu(shape):
+    (*tensors, is_real), grad = inputs(shape)
+
+    def run(tensors, grad, is_real, key):
+        def attend(*x):
+            return attention.attend(
+                *x, is_real, dropout_rate=RATE, key=key, implementation="pallas"
+            )
+
+        return jax.vjp(attend, *tensors)[1](grad)
+
+    exported = jax.export.export(jax.jit(run), platforms=["tpu"])
+    return exported(tensors, grad, is_real, jax.random.key(0)).mlir_module()
+
+
+@pytest.mark.parametrize("size", pallas_attention.HEAD_SIZES)
+def test_a_step_for_tpu_holds_a_forward_and_a_backward_kernel(size):
+    assert exported_for_tpu((2, 128, 4, size)).count("tpu_custom_call") == 2
+
+
+def test_nothing_of_length_times_length_leaves_the_kernels():
+    (*tensors, is_real), grad = inputs((1, 256, 2, 64))
+    key = jax.random.key(0)
+
+    def attend(*x):
+        return attention.attend(*x, is_real, dropout_rate=RATE, key=key, implementation="pallas")
+
+    jaxpr = jax.make_jaxpr(lambda *x: jax.vjp(attend, *x)[1](grad))(*tensors)
+    sizes = [math.prod(variable.aval.shape) for variable in outer_variables(jaxpr.jaxpr)]
+    assert max(sizes) < 256 * 256
+
+
+def outer_variables(jaxpr):
+    """Yields every variable but those inside kernels."""
+    for equation in jaxpr.eqns:
+        yield from equation.outvars
+        if equation.primitive.name != "pallas_call":
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                yield from outer_variables(inner)
+
+
+def test_a_head_size_that_the_kernel_does_not_take_is_an_error():
+    with pytest.raises(
+        ValueError, match=r"heads of 32, 64, 128; .* is 96: set config\.model\.atte"
+    ):
+        dataclasses.replace(CONFIG, hidden_size=192, attention="pallas")
+    dataclasses.replace(CONFIG, hidden_size=192)

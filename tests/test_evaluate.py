@@ -1,0 +1,89 @@
+"""Answers of batches put in order again, and scores on whatever mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import evaluate, metrics, sharding
+
+
+def parts_of(lengths, batch_size=4, *, seed=0):
+    """Answers of batches of several lengths; what an example answers is told by its number."""
+    rng = np.random.default_rng(seed)
+    count = len(lengths) * batch_size - 2
+    positions = np.append(rng.permutation(count), [-1, -1]).reshape(len(lengths), batch_size)
+    return [
+        {
+            "record_positions": own,
+            "classes": own * 10,
+            "tags": np.broadcast_to(own[:, None], (batch_size, length)).astype(np.int32),
+            "logits": np.broadcast_to(own[:, None, None], (batch_size, length, 2)).astype("f4"),
+        }
+        for own, length in zip(positions, lengths, strict=True)
+    ], positions
+
+
+def test_answers_are_in_the_order_of_the_examples_and_fillers_are_dropped():
+    parts, positions = parts_of([8, 8, 8])
+    outputs = evaluate.in_order(parts)
+    count = positions.size - 2
+    assert set(outputs) == {"classes", "tags", "logits"}
+    np.testing.assert_array_equal(outputs["classes"], np.arange(count) * 10)
+    np.testing.assert_array_equal(outputs["tags"][:, 0], np.arange(count))
+    np.testing.assert_array_equal(outputs["logits"][:, -1, 1], np.arange(count))
+
+
+def test_shorter_rows_are_padded_on_the_right_with_what_no_answer_is():
+    lengths = [5, 8, 3]
+    parts, positions = parts_of(lengths)
+    outputs = evaluate.in_order(parts)
+    assert outputs["tags"].shape == (10, 8) and outputs["logits"].shape == (10, 8, 2)
+    for own, length in zip(positions, lengths, strict=True):
+        for example in own[own >= 0]:
+            assert (outputs["tags"][example, :length] == example).all()
+            assert (outputs["tags"][example, length:] == -1).all()
+            assert (outputs["logits"][example, length:] == np.finfo(np.float32).min).all()
+
+
+def test_a_task_without_answers_has_none():
+    assert evaluate.in_order([]) == {}
+    assert evaluate.in_order([{}, {}]) == {}
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_scores_and_answers_are_those_of_all_examples_on_any_mesh(devices):
+    mesh = sharding.make_mesh(jax.devices()[:devices], data=devices)
+    values = np.arange(10, dtype=np.float32)
+    order = np.append(np.random.default_rng(0).permutation(10), [-1, -1]).reshape(3, 4)
+    batches = [
+        {
+            "x": values[own],
+            "example_weights": (own >= 0).astype(np.float32),
+            "record_positions": own,
+        }
+        for own in order
+    ]
+
+    def step(scale, batch):
+        total = (scale * batch["x"] * batch["example_weights"]).sum()
+        means = {"loss": metrics.Mean(total, batch["example_weights"].sum())}
+        positions = batch["record_positions"]
+        return means, {"twice": 2 * batch["x"], "record_positions": positions}
+
+    replicated = jax.sharding.NamedSharding(mesh, sharding.P())
+    jitted = jax.jit(step, out_shardings=replicated)
+    with jax.set_mesh(mesh):
+        scores, outputs = evaluate.evaluate_with_answers(
+            jitted, jnp.float32(3), iter(batches), mesh=mesh, global_batch_size=4
+        )
+        alone = evaluate.predict(
+            lambda *args: jitted(*args)[1],
+            jnp.float32(3),
+            iter(batches),
+            mesh=mesh,
+            global_batch_size=4,
+        )
+    assert scores == {"loss": pytest.approx(3 * values.mean())}
+    np.testing.assert_array_equal(outputs["twice"], 2 * values)
+    np.testing.assert_array_equal(alone["twice"], 2 * values)

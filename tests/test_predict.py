@@ -1,0 +1,227 @@
+"""Claims about answers to JSON lines: the model's own, in order, whatever stands beside."""
+
+import io
+import itertools
+import json
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import inference, jobs, predict, state
+from bertjax.convert import workdir as workdirs
+from bertjax.data.finetuning import features
+from tests import finetuned_workdir
+from tests.convert import weights
+
+WORDS = [f"w{number}" for number in range(90)]
+CONTEXT = "W3 w4, (w5) " + " ".join(WORDS[6:40])
+
+# Name -> the data set, its options and some lines, of unequal lengths.
+CASES = {
+    "glue": ("glue", {}, [{"sentence1": "w1 w2", "sentence2": t} for t in ("w3", "w4 w5 w6")]),
+    "mrpc": (
+        "glue",
+        {"name": "mrpc", "labels": ("not_equivalent", "equivalent")},
+        [{"sentence1": "w1", "sentence2": " ".join(WORDS)}, {"sentence1": "w", "sentence2": "w9"}],
+    ),
+    "table": ("table", {"pooling": "mean"}, [{"text": t} for t in ("w1", CONTEXT, "w7 w8")]),
+    "regression": (
+        "table",
+        {"is_regression": True, "second_text_column": "other"},
+        [{"text": "w1", "other": "w2 w3"}, {"text": "w4 w5", "other": "w6"}],
+    ),
+    "v1": ("squad", {}, [{"question": "w1", "context": c} for c in (CONTEXT, "w5 w6", CONTEXT)]),
+    "v2": (
+        "squad",
+        {"name": "v2"},
+        [{"question": q, "context": CONTEXT} for q in ("w1 w2", "w60")],
+    ),
+    "conll": ("conll", {}, [{"words": WORDS[:50]}, {"words": ["W1", "w2w3"]}, {"words": ["x"]}]),
+    "plain": (
+        "conll",
+        {"name": "plain", "labels": ("NN", "VB")},
+        [{"words": ["w1", "w2"]}, {"words": ["w3"]}],
+    ),
+    "swag": (
+        "swag",
+        {},
+        [{"context": "w1", "endings": [f"w{n}", "w2 w3", "w4", "w5"]} for n in (6, 7, 8)],
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def devices(monkeypatch):
+    """One device, unless a test asks for more."""
+    every = jax.local_devices()
+    monkeypatch.setattr(jax, "devices", lambda: every[:1])
+    return lambda count: monkeypatch.setattr(jax, "devices", lambda: every[:count])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Returns the model of a case, written and loaded once."""
+    made = {}
+
+    def of(name):
+        if name not in made:
+            directory = tmp_path_factory.mktemp(name)
+            dataset, options, _ = CASES[name]
+            finetuned_workdir.write(directory, dataset, **options)
+            made[name] = inference.load_finetuned(directory)
+        return made[name]
+
+    return of
+
+
+def assert_same(got, wanted):
+    """Equal but for the rounding of other batch shapes."""
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert a == (pytest.approx(b, abs=1e-5) if isinstance(b, float) else b)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_answer_does_not_depend_on_the_lines_around_it(name, model):
+    lines = CASES[name][2]
+    alone = [a for line in lines for a in predict.predict(model(name), [line], batch_size=4)]
+    together = list(predict.predict(model(name), lines * 3, batch_size=4))
+    assert_same(together, alone * 3)
+    assert len({json.dumps(answer) for answer in alone}) > 1  # an order could be wrong
+
+
+def test_several_devices_share_the_rows(model, devices):
+    lines = CASES["glue"][2] * 5
+    wanted = list(predict.predict(model("glue"), lines, batch_size=4))
+    devices(4)
+    assert_same(list(predict.predict(model("glue"), lines, batch_size=2)), wanted)
+
+
+def test_the_class_and_the_probabilities_are_those_of_the_models_logits(model):
+    ours, line = model("glue"), CASES["glue"][2][1]
+    ids, segments = features.sequence_pair(
+        ours.vocabulary, line["sentence1"], line["sentence2"], max_seq_length=32
+    )
+    module = state.merge(ours.graphdef, jax.tree.map(jnp.asarray, ours.params))
+    logits = module(*(jnp.asarray(row)[None] for row in (ids, np.ones_like(ids), segments)))[0]
+    (answer,) = predict.predict(ours, [line], batch_size=4)
+    labels = finetuned_workdir.LABELS["glue"]
+    wanted = dict(zip(labels, np.asarray(jax.nn.softmax(logits)).tolist(), strict=True))
+    assert answer["probabilities"] == pytest.approx(wanted, abs=1e-5)
+    assert answer["label"] == labels[int(logits.argmax())]
+
+
+def test_an_answer_is_a_piece_of_the_context_as_it_is_written(model):
+    for answer in predict.predict(model("v1"), CASES["v1"][2], batch_size=4):
+        assert answer["answer"] and answer["answer"] in CONTEXT
+        assert 0 < answer["probability"] <= 1
+
+
+def test_tags_name_entities_by_the_places_of_their_words(model):
+    (answer,) = predict.predict(model("conll"), CASES["conll"][2][:1], batch_size=4)
+    assert len(answer["tags"]) == 50
+    assert answer["entities"]
+    covered = set()
+    for entity in answer["entities"]:
+        places = range(entity["start"], entity["end"])
+        assert entity["text"] == " ".join(WORDS[: len(answer["tags"])][p] for p in places)
+        assert {answer["tags"][place][2:] for place in places} == {entity["type"]}
+        covered |= set(places)
+    assert covered == {place for place, tag in enumerate(answer["tags"]) if tag != "O"}
+
+
+def test_a_wider_step_reads_no_more_of_an_endless_input_than_it_says(model):
+    count = itertools.count()
+    lines = ({"text": f"w{number}", "id": number} for number in count)
+    answers = predict.predict(model("table"), lines, batch_size=16)
+    first = list(itertools.islice(answers, 300))
+    assert [answer["id"] for answer in first] == list(range(300))
+    assert next(count) <= 2 * predict.BATCHES_READ * 16 + 1
+
+
+def test_lora_is_merged_and_answers_as_it_did_in_training(tmp_path):
+    config = finetuned_workdir.write(tmp_path, "table", lora_rank=3, lora_alpha=7.0)
+    ours = inference.load_finetuned(tmp_path)
+    assert set(ours.params) == {"encoder", "pooler", "classifier"}
+    with_factors = jobs.finetuning_task(config)
+    params = finetuned_workdir.random_params(config)
+    assert "lora" in params
+    graphdef, _ = state.abstract_model(with_factors)
+    ids, segments = features.sequence_pair(ours.vocabulary, "w1 w2", max_seq_length=32)
+    rows = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
+    batch = {key: jnp.asarray(row)[None] for key, row in rows.items()}
+    module = state.merge(graphdef, jax.tree.map(jnp.asarray, params))
+    logits = with_factors.predict(module, batch)["logits"][0]
+    (answer,) = predict.predict(ours, [{"text": "w1 w2"}])
+    wanted = np.asarray(jax.nn.softmax(logits))
+    np.testing.assert_allclose(list(answer["probabilities"].values()), wanted, atol=1e-5)
+    encoded = inference.load(tmp_path)  # and what `encode` reads is merged, too
+    query = ("layers", "0", "attention", "query", "kernel")
+    kernels = [ours.params["encoder"], encoded.params["encoder"], params["encoder"]]
+    for part in query:
+        kernels = [kernel[part] for kernel in kernels]
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+    assert np.abs(kernels[0] - kernels[2]).max() > 0.01
+
+
+@pytest.mark.parametrize("threshold", [-1e9, 1e9])
+def test_no_answer_is_given_above_the_threshold_that_is_stored(tmp_path, threshold):
+    finetuned_workdir.write(tmp_path, "squad", name="v2", null_threshold=threshold)
+    line = CASES["v2"][2][0]
+    (answer,) = predict.predict(inference.load_finetuned(tmp_path), [line], batch_size=4)
+    assert bool(answer["answer"]) == (threshold > 0)
+    assert answer["answer"] in CONTEXT
+    assert -1e9 < answer["score_difference"] < 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("table", {"txt": "w1"}, "line 2: the key 'text' is missing; its keys are 'txt'"),
+        ("table", {"text": " "}, "line 2: 'text' is ' '; it must be a text"),
+        ("glue", {"sentence1": "w1", "sentence2": None}, "line 2: 'sentence2' is None; it must be"),
+        ("v1", {"question": "w1", "context": 3}, "line 2: 'context' is 3; it must be a text"),
+        ("conll", {"words": "w1 w2"}, "line 2: 'words' is 'w1 w2'; it must be a list of texts"),
+        ("conll", {"words": ["w1", ""]}, "line 2: 'words' is .*none of them empty"),
+        ("swag", {"context": "w", "endings": ["w"]}, "line 2: 'endings' has 1 texts; it must have"),
+        ("swag", ["w1"], "line 2: it is .'w1'.; it must be an object"),
+    ],
+)
+def test_a_line_that_is_wrong_is_named(name, line, message, model):
+    good = CASES[name][2][0]
+    with pytest.raises(ValueError, match=message):
+        list(predict.predict(model(name), [good, line], batch_size=4))
+
+
+def test_wrong_lines_are_told_together(model):
+    with pytest.raises(ValueError, match="(?s)^12 faults.*line 1: .*line 10: ") as caught:
+        list(predict.predict(model("table"), [{}] * 12, batch_size=4))
+    assert "line 11" not in str(caught.value)
+
+
+def test_a_run_of_pretraining_answers_nothing(tmp_path):
+    workdirs.write(weights.make(), tmp_path / "run")
+    with pytest.raises(ValueError, match="task 'pretraining', which was finetuned for nothing"):
+        inference.load_finetuned(tmp_path / "run")
+
+
+def test_the_program_writes_a_line_for_each_line_with_its_id(tmp_path, monkeypatch, capsys):
+    finetuned_workdir.write(tmp_path, "squad", name="v2")
+    lines = [{**line, "id": f"no {n}"} for n, line in enumerate(CASES["v2"][2])]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(x) + "\n" for x in lines)))
+    options = {"checkpoint": str(tmp_path), "null_threshold": -1e9, "batch_size": 4}
+    monkeypatch.setattr(predict.flags, "FLAGS", types.SimpleNamespace(**options))
+    predict.main(["predict"])
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(answer["id"], answer["answer"]) for answer in answers] == [("no 0", ""), ("no 1", "")]
+
+
+def test_a_line_that_is_not_json_is_named():
+    lines = predict.read_lines(['{"a": 1}\n', "\n"])
+    assert next(lines) == {"a": 1}
+    with pytest.raises(ValueError, match=r"line 2: it is not JSON .*each line must be an object"):
+        next(lines)
