@@ -50,6 +50,7 @@ def test_a_run_leaves_scores_predictions_and_labels(tmp_path, source):
     assert saved["finetuning"]["labels"] == ["entailment", "not_entailment"]
 
 
+@pytest.mark.slow
 def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(tmp_path, source):
     config = make_config(tmp_path, source)
     train.train(config, tmp_path / "run")
@@ -94,6 +95,7 @@ def test_low_rank_training_changes_factors_and_head_and_keeps_no_more_moments(tm
     assert moments == 2 * trained + 1  # and Adam's count
 
 
+@pytest.mark.slow
 def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypatch):
     config = make_config(
         tmp_path,

@@ -94,7 +94,8 @@ def flags_of(module):
 def stray_flags(text):
     """Returns the flags of code spans in `text` that no program of ours defines."""
     mains = [f"data_pipelines.{name}" for name in ("train_vocabulary", "build", "inspect", "beam")]
-    mains += [f"bertjax.{name}" for name in ("train", "evaluate", "fill_mask", "encode", "convert")]
+    ours = ("train", "evaluate", "fill_mask", "encode", "convert", "plan", "predict", "glue")
+    mains += [f"bertjax.{name}" for name in ours]
     known = set().union(*map(flags_of, mains), COMMON_FLAGS)
     for path in (ROOT / "benchmarks").glob("*.py"):
         known |= set(re.findall(r"\"--(\w+)\"", path.read_text(encoding="utf-8")))

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import jobs, optim, sharding, state
+from bertjax import jobs, optim, program, sharding, state
 from bertjax.models import lora
+from bertjax.planning import compiled
 from bertjax.tasks import finetuning, pretraining
 from tests import conftest
 
@@ -84,37 +85,19 @@ def test_eight_devices_equal_one(on_one_device, rule_table):
 @pytest.mark.parametrize("rule_table", ["data_parallel", "fsdp"])
 def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, rule_table):
     config = importlib.import_module(f"configs.{recipe}").get_config()
-    config.model.dtype = "bfloat16"
+    config.sharding = rule_table
     assert config.mesh.data * config.mesh.tensor == devices
     mesh = sharding.make_mesh(jax.devices()[:devices], **config.mesh)
-    learner = state.make_learner(
-        jobs.pretraining_task(config),
-        optimizer=optim.OptimizerOptions(**config.optimizer),
-        schedule=optim.ScheduleOptions(**config.schedule, total_steps=1_000_000),
-        seed=0,
-        prng_impl="rbg",
-    )
-    shapes = jax.eval_shape(learner.init)
-    placed = sharding.shardings(mesh, shapes.params, shapes, rule_table=rule_table)
+    job = jobs.JOBS[config.task].outline(program.resolve(config, "tpu"))
+    built = program.build(job, mesh)
+    shapes = built.abstract_state
+    placed = jax.tree.map(lambda leaf: leaf.sharding, shapes)
     whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     share = sharding.bytes_per_device(shapes, placed) / whole
     assert share == 1.0 if rule_table == "data_parallel" else share < 1.05 / devices
-    rows = {
-        name: jax.ShapeDtypeStruct((256, *shape), dtype)
-        for name, shape, dtype in [
-            ("input_ids", (512,), "int32"), ("input_mask", (512,), "int32"),
-            ("segment_ids", (512,), "int32"), ("masked_lm_positions", (77,), "int32"),
-            ("masked_lm_ids", (77,), "int32"), ("masked_lm_weights", (77,), "float32"),
-            ("next_sentence_labels", (), "int32"), ("example_weights", (), "float32"),
-        ]
-    }  # fmt: skip
     with jax.set_mesh(mesh):
-        step = jax.jit(
-            learner.train_step,
-            in_shardings=(placed, sharding.batch_sharding(mesh)),
-            out_shardings=(placed, jax.sharding.NamedSharding(mesh, sharding.P())),
-        )
-        lowered = step.lower(shapes, rows)
+        batch = compiled.abstract_batch(built, job.phases[-1])
+        lowered = built.train_step.lower(shapes, batch, built.abstract_knobs)
     new_state, _ = lowered.out_info
     assert jax.tree.structure(new_state) == jax.tree.structure(shapes)
     kernel = placed.params["encoder"]["layers"]["7"]["attention"]["query"]["kernel"]

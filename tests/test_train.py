@@ -105,6 +105,7 @@ def assert_is_the_run_of_two_phases(record_root, workdir, seen):
     np.testing.assert_allclose(rates, linear, rtol=1e-5, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_phases_equal_their_parts_also_when_resumed_at_the_boundary(
     record_root, tmp_path, seen, monkeypatch
 ):

@@ -77,6 +77,7 @@ def test_the_seeds_follow_that_of_the_config_and_share_one_compilation(done):
     assert all(run.config.seeds == 1 and not run.config.search for run in programs)
 
 
+@pytest.mark.slow
 def test_a_trial_is_the_training_it_would_be_alone(done, config, tmp_path):
     workdir, _, _, states = done
     alone = config.copy_and_resolve_references()

@@ -325,6 +325,7 @@ def test_a_whole_run_starts_from_what_others_have_trained(record_dir, tmp_path, 
     assert "no vocabulary" not in said  # the source's is that of the records
 
 
+@pytest.mark.slow
 def test_a_resumed_run_needs_no_source_and_keeps_telling_where_it_began(
     record_dir, first, tmp_path, caplog
 ):

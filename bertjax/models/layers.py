@@ -59,7 +59,8 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         with jax.named_scope("norm"):
-            return normalize(x, self.scale[...], self.bias[...], self.epsilon, self.dtype)
+            scale, bias = jnp.asarray(self.scale[...]), jnp.asarray(self.bias[...])
+            return normalize(x, scale, bias, self.epsilon, self.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
