@@ -58,6 +58,7 @@ setuptools.setup(
         # With what the other extras bring, so that nothing goes untested.
         "test": [
             *("beartype>=0.22", "pytest>=8", "pytest-xdist>=3.6"),
+            *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
             *(*BEAM, *SENTENCES, *WIKIPEDIA),
         ],
         "dev": ["pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
