@@ -75,6 +75,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_never_had(tmp_path, source, monkey
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
 
 
+@pytest.mark.slow
 def test_low_rank_training_changes_factors_and_head_and_keeps_no_more_moments(tmp_path, source):
     changes = {"finetuning.lora_rank": 2, "finetuning.lora_targets": (r".*\.query\.kernel",)}
     config = make_config(tmp_path, source, "table", **changes)

@@ -275,6 +275,7 @@ def test_an_unknown_option_lists_the_known_ones(model, wrong):
         encode.encode(model, ["w1"], **wrong)
 
 
+@pytest.mark.slow
 def test_the_command_lines_write_json_and_npz(model, workdir):
     """Both at once: most of their time is the import."""
 

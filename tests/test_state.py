@@ -181,6 +181,7 @@ def test_a_multiplier_scales_the_first_step_of_its_parameters(tiny, batch):
     assert_trees_close(tripled, thrice["mlm_head"], rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_compiled_step_serves_other_seeds_and_rates(tiny, batch):
     config = dataclasses.replace(tiny, hidden_dropout_prob=0.5)
     shared = jax.jit(make_learner(config).train_step)

@@ -143,6 +143,7 @@ def test_a_run_leaves_what_people_watch(record_root, tmp_path):
     assert steps == [8, 12]  # the end of each phase
 
 
+@pytest.mark.slow
 def test_a_workdir_may_be_relative(record_root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train.train(make_config(record_root / "train_16"), "run")
@@ -260,6 +261,7 @@ def test_a_warmup_longer_than_the_run_is_told(record_root, tmp_path, caplog):
     assert "warmup_steps is 3, but the run has 1 steps" in caplog.text
 
 
+@pytest.mark.slow
 def test_sigterm_is_back_with_its_old_handler_after_a_run(record_root, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     train.train(make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1}), tmp_path)

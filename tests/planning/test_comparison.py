@@ -47,6 +47,7 @@ def write_metrics(run, seconds):
     (run.workdir / "metrics.jsonl").write_text(lines)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_tells_measured_beside_planned(tmp_path, one_device, caplog):
     caplog.set_level("INFO", logger="absl")
     save_plan(train.epath.Path(tmp_path), one_device, 1e-9)
