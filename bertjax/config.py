@@ -234,6 +234,26 @@ def paper_config() -> ml_collections.ConfigDict:
     return config
 
 
+def finetuning_config(dataset: str) -> ml_collections.ConfigDict:
+    """Returns what the recipes of finetuning share: the paper's three epochs in batches of 32.
+
+    A warm-up over a tenth of the steps, an evaluation every epoch, and the model of the last step.
+    Source: Devlin et al. 2019, section 4.1; the warm-up: the released run_classifier.py.
+    """
+    config = default_config()
+    config.task = "finetuning"
+    config.finetuning.dataset = dataset
+    config.global_batch_size = 32
+    config.schedule.peak_learning_rate = 2e-5
+    config.schedule.warmup_share = 0.1
+    config.evaluation.every_steps = 0  # every epoch
+    config.evaluation.global_batch_size = 64
+    config.checkpoint.keep_last = 1
+    config.checkpoint.keep_best = 0
+    config.log_every_steps = 20
+    return config
+
+
 def phase_names(config: ml_collections.ConfigDict) -> list[str]:
     """Returns the phases' names in the order in which they run: phase2 before phase10."""
     return sorted(config.phases, key=lambda name: (len(name), name))

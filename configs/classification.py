@@ -15,7 +15,7 @@ The recipe is that of GLUE. Labels are found in the training file, and stored wi
 
 import ml_collections
 
-from bertjax.config import default_config
+from bertjax.config import finetuning_config
 
 LABELS = ("classes", "regression")
 
@@ -24,18 +24,6 @@ def get_config(labels: str = "classes") -> ml_collections.ConfigDict:
     """Returns the recipe for classes or for a regression."""
     if labels not in LABELS:
         raise ValueError(f"the labels are {labels!r}; known are {', '.join(LABELS)}")
-    config = default_config()
-    config.task = "finetuning"
-    config.finetuning.dataset = "table"
+    config = finetuning_config("table")
     config.finetuning.is_regression = labels == "regression"
-    config.finetuning.max_seq_length = 128
-    config.finetuning.num_epochs = 3.0
-    config.global_batch_size = 32
-    config.schedule.peak_learning_rate = 2e-5
-    config.schedule.warmup_share = 0.1
-    config.evaluation.every_steps = 0  # every epoch
-    config.evaluation.global_batch_size = 64
-    config.checkpoint.keep_last = 1
-    config.checkpoint.keep_best = 0
-    config.log_every_steps = 20
     return config

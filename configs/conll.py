@@ -15,7 +15,7 @@ BiLSTM it gives nothing, and rate and epochs are ours.
 
 import ml_collections
 
-from bertjax.config import default_config
+from bertjax.config import finetuning_config
 
 RATE_AND_EPOCHS = {"finetuned": (5e-5, 3.0), "feature_based": (1e-3, 10.0)}
 
@@ -24,17 +24,7 @@ def get_config(encoder: str = "finetuned") -> ml_collections.ConfigDict:
     """Returns the recipe with the encoder finetuned or feature_based."""
     if encoder not in RATE_AND_EPOCHS:
         raise ValueError(f"the encoder is {encoder!r}; known are {', '.join(RATE_AND_EPOCHS)}")
-    config = default_config()
-    config.task = "finetuning"
-    config.finetuning.dataset = "conll"
+    config = finetuning_config("conll")
     config.finetuning.feature_based = encoder == "feature_based"
-    config.finetuning.max_seq_length = 128
-    config.global_batch_size = 32
     config.schedule.peak_learning_rate, config.finetuning.num_epochs = RATE_AND_EPOCHS[encoder]
-    config.schedule.warmup_share = 0.1
-    config.evaluation.every_steps = 0  # every epoch
-    config.evaluation.global_batch_size = 64
-    config.checkpoint.keep_last = 1
-    config.checkpoint.keep_best = 0
-    config.log_every_steps = 20
     return config

@@ -16,24 +16,11 @@ released code's example. Adam corrects its bias here, which the released optimiz
 
 import ml_collections
 
-from bertjax.config import default_config
+from bertjax.config import finetuning_config
 
 
 def get_config(name: str = "rte") -> ml_collections.ConfigDict:
     """Returns the recipe of a task."""
-    config = default_config()
-    config.task = "finetuning"
-    config.finetuning.dataset = "glue"
+    config = finetuning_config("glue")
     config.finetuning.name = name
-    config.finetuning.max_seq_length = 128
-    config.finetuning.num_epochs = 3.0
-    config.global_batch_size = 32
-    config.schedule.peak_learning_rate = 2e-5
-    config.schedule.warmup_share = 0.1
-    config.evaluation.every_steps = 0  # every epoch
-    config.evaluation.global_batch_size = 64
-    # As in the paper the model is that of the last step.
-    config.checkpoint.keep_last = 1
-    config.checkpoint.keep_best = 0
-    config.log_every_steps = 20
     return config

@@ -15,7 +15,7 @@ a question is said to have no answer (the score null_threshold).
 
 import ml_collections
 
-from bertjax.config import default_config
+from bertjax.config import finetuning_config
 
 EPOCHS_AND_BATCH = {"v1": (3.0, 32), "v2": (2.0, 48)}
 
@@ -24,17 +24,9 @@ def get_config(version: str = "v1") -> ml_collections.ConfigDict:
     """Returns the recipe of v1 (v1.1) or v2 (v2.0)."""
     if version not in EPOCHS_AND_BATCH:
         raise ValueError(f"the version is {version!r}; known are {', '.join(EPOCHS_AND_BATCH)}")
-    config = default_config()
-    config.task = "finetuning"
-    config.finetuning.dataset = "squad"
+    config = finetuning_config("squad")
     config.finetuning.name = version
     config.finetuning.max_seq_length = 384
     config.finetuning.num_epochs, config.global_batch_size = EPOCHS_AND_BATCH[version]
     config.schedule.peak_learning_rate = 5e-5
-    config.schedule.warmup_share = 0.1
-    config.evaluation.every_steps = 0  # every epoch
-    config.evaluation.global_batch_size = 64
-    config.checkpoint.keep_last = 1
-    config.checkpoint.keep_best = 0
-    config.log_every_steps = 20
     return config

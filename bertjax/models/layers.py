@@ -47,8 +47,8 @@ def dense(
 class LayerNorm(nnx.Module):
     """LayerNorm over the last axis: float32 statistics, parameters `scale` and `bias`.
 
-    Our own, because flax's saves more and goes over the activations more often: a third of the time
-    of a layer's elementwise work on TPU (docs/performance.md).
+    Our own, because flax's saves more for the backward pass and goes over the activations more
+    often, which costs more on TPU than the arithmetic.
     """
 
     def __init__(self, size: int, *, epsilon: float, dtype: jnp.dtype):
