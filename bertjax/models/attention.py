@@ -102,8 +102,8 @@ def attend(
         _warn_of_length(length)
     if key is None or dropout_rate == 0.0:
         return run(query, keys, values, is_real, None, 0.0)
-    words = layers.mask_words(key, (batch, heads, length, keys.shape[1]))
-    return run(query, keys, values, is_real, words, dropout_rate)
+    seeds = layers.mask_seeds(key, (batch, heads))
+    return run(query, keys, values, is_real, seeds, dropout_rate)
 
 
 @functools.cache
@@ -124,10 +124,10 @@ def _attend(
     keys: Array,
     values: Array,
     is_real: Array,
-    words: layers.MaskWords | None,
+    seeds: layers.MaskSeeds | None,
     rate: float,
 ) -> Array:
-    weights = _masked(_probabilities(query, keys, is_real), words, rate)
+    weights = _masked(_probabilities(query, keys, is_real), seeds, rate)
     context = jnp.einsum(
         "BHLS,BSHK->BLHK",
         weights.astype(values.dtype),
@@ -142,27 +142,27 @@ def _forward(
     keys: Array,
     values: Array,
     is_real: Array,
-    words: layers.MaskWords | None,
+    seeds: layers.MaskSeeds | None,
     rate: float,
 ) -> tuple[Any, tuple[Any, ...]]:
-    context = _attend(query, keys, values, is_real, words, rate)
-    return context, (query, keys, values, is_real, words, context)
+    context = _attend(query, keys, values, is_real, seeds, rate)
+    return context, (query, keys, values, is_real, seeds, context)
 
 
 def _backward(rate: float, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
     # The barrier keeps the compiler from finding that probabilities and mask have been there
     # before, and saving them.
-    query, keys, values, is_real, words, context = jax.lax.optimization_barrier(saved)
+    query, keys, values, is_real, seeds, context = jax.lax.optimization_barrier(saved)
     scale = 1 / (1 - rate)
     probabilities = _probabilities(query, keys, is_real)
-    weights = _masked(probabilities, words, rate).astype(values.dtype)
+    weights = _masked(probabilities, seeds, rate).astype(values.dtype)
     grad_values = jnp.einsum("BHLS,BLHK->BSHK", weights, grad, preferred_element_type=jnp.float32)
     grad_weights = jnp.einsum("BLHK,BSHK->BHLS", grad, values, preferred_element_type=jnp.float32)
     # The softmax's sum over keys of weight x gradient is the context times its gradient.
     # Source: Dao et al. 2022 (FlashAttention), appendix B.2.
     sums = (grad.astype(jnp.float32) * context.astype(jnp.float32)).sum(axis=-1)
     sums = jnp.swapaxes(sums, 1, 2)[..., None]
-    grad_scores = probabilities * (_masked(grad_weights * scale, words, rate) - sums)
+    grad_scores = probabilities * (_masked(grad_weights * scale, seeds, rate) - sums)
     grad_scores = grad_scores.astype(query.dtype)
     grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
     grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
@@ -178,5 +178,5 @@ def _probabilities(query: Array, keys: Array, is_real: Array) -> Array:
     return jax.nn.softmax(scores, axis=-1)
 
 
-def _masked(x: Array, words: layers.MaskWords | None, rate: float) -> Array:
-    return x if words is None else jnp.where(layers.keep_mask(words, rate), x, 0.0)
+def _masked(x: Array, seeds: layers.MaskSeeds | None, rate: float) -> Array:
+    return x if seeds is None else jnp.where(layers.keep_mask(seeds, x.shape, rate), x, 0.0)

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
-MaskWords = tuple[UInt32[Array, "... rows"], UInt32[Array, "... columns"]]
+MaskSeeds = tuple[UInt32[Array, "*planes"], UInt32[Array, "*planes"]]
 
 # BERT's released code calls the tanh form "gelu" since February 2019; before that, and in
 # transformers, "gelu" is the exact one (erf). Here each name means one thing.
@@ -119,46 +119,48 @@ def dropout(
     if key is None or rate == 0.0:
         return x
     with jax.named_scope("dropout"):
-        return _dropped(x, rate, mask_words(key, x.shape))
+        return _dropped(x, rate, mask_seeds(key, x.shape[:-2]))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _dropped(x: Array, rate: float, words: MaskWords) -> Array:
+def _dropped(x: Array, rate: float, seeds: MaskSeeds) -> Array:
     kept = x * jnp.asarray(1 / (1 - rate), x.dtype)
-    return jnp.where(keep_mask(words, rate), kept, jnp.zeros((), x.dtype))
+    return jnp.where(keep_mask(seeds, x.shape, rate), kept, jnp.zeros((), x.dtype))
 
 
-def _dropped_forward(x: Array, rate: float, words: MaskWords) -> tuple[Array, MaskWords]:
-    return _dropped(x, rate, words), words
+def _dropped_forward(x: Array, rate: float, seeds: MaskSeeds) -> tuple[Array, MaskSeeds]:
+    return _dropped(x, rate, seeds), seeds
 
 
-def _dropped_backward(rate: float, words: MaskWords, grad: Array) -> tuple[Array, None]:
+def _dropped_backward(rate: float, seeds: MaskSeeds, grad: Array) -> tuple[Array, None]:
     # The barrier keeps the compiler from finding that the mask has been there before, and saving
     # it. Around `grad` as well it would cost a pass of its own.
-    return _dropped(grad, rate, jax.lax.optimization_barrier(words)), None
+    return _dropped(grad, rate, jax.lax.optimization_barrier(seeds)), None
 
 
 _dropped.defvjp(_dropped_forward, _dropped_backward)
 
 
-def mask_words(key: PRNGKeyArray, shape: tuple[int, ...]) -> MaskWords:
-    """Returns random words for the rows and for the columns of a mask of `shape`."""
-    *planes, rows, columns = shape
-    words = jax.random.bits(key, (*planes, rows + columns), jnp.uint32)
-    return words[..., :rows], words[..., rows:]
+def mask_seeds(key: PRNGKeyArray, planes: tuple[int, ...]) -> MaskSeeds:
+    """Returns two random words for each of `planes` (all axes of a mask but the last two)."""
+    first, second = jax.random.bits(key, (2, *planes), jnp.uint32)
+    return first, second
 
 
-def keep_mask(words: MaskWords, rate: float) -> Bool[Array, "... rows columns"]:
-    """Returns a mask that is True with probability 1 - `rate` at each element of its own.
+def keep_mask(seeds: MaskSeeds, shape: tuple[int, ...], rate: float) -> Bool[Array, "*shape"]:
+    """Returns a mask of `shape`, planes x rows x columns, each True with probability 1 - `rate`.
 
-    An element's bits are the xor of its row's and its column's random word times an odd constant.
-    So the compiler computes them where they are used, where those of a generator are written to
-    memory and read; and they are the same on every backend and mesh. Any three elements are
-    independent. Four at the corners of a rectangle are not, since their words' xor is zero; the
-    product's high bits, which alone decide, show nothing of it (tests/models/test_layers.py).
+    An element's bits are a hash of its place in its plane and of the plane's two random words. So
+    the compiler computes them where they are used, where those of a generator are written to memory
+    and read; and they are the same on every backend and mesh. Source of the hash, whose middle the
+    second word enters: "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
     """
-    rows, columns = words
-    bits = (rows[..., :, None] ^ columns[..., None, :]) * jnp.uint32(0x846CA68B)
-    # Compared as signed numbers, which a TPU does in one instruction.
+    row, column = (jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - k) for k in (2, 1))
+    first, second = (jnp.expand_dims(word, (-2, -1)) if word.ndim else word for word in seeds)
+    bits = row * jnp.uint32(shape[-1]) + column + first
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D) ^ second
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    # The last shift of lowbias32 leaves the high bits alone, which decide. Compared as signed
+    # numbers, which a TPU does in one instruction.
     limit = min(round((1.0 - rate) * 2**32), 2**32 - 1) - 2**31
     return jax.lax.bitcast_convert_type(bits, jnp.int32) < jnp.int32(limit)

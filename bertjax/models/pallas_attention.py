@@ -52,7 +52,7 @@ def attend(
     keys: Float[Array, "batch length heads head"],
     values: Float[Array, "batch length heads head"],
     is_real: Bool[Array, "batch length"],
-    words: layers.MaskWords | None,
+    seeds: layers.MaskSeeds | None,
     rate: float,
 ) -> Float[Array, "batch length heads head"]:
     """Returns what `attention.attend` does, for LENGTHS and HEAD_SIZES.
@@ -60,7 +60,7 @@ def attend(
     Compiled for TPU, each device works on its own rows and heads. Compiled for CPU the kernel is
     interpreted, which is slow and there for the tests; other platforms are refused by JAX.
     """
-    (context,) = _run(_forward_kernel, 1, (query, keys, values), is_real, words, rate)
+    (context,) = _run(_forward_kernel, 1, (query, keys, values), is_real, seeds, rate)
     return context
 
 
@@ -69,17 +69,17 @@ def _forward(
     keys: Array,
     values: Array,
     is_real: Array,
-    words: layers.MaskWords | None,
+    seeds: layers.MaskSeeds | None,
     rate: float,
 ) -> tuple[Any, tuple[Any, ...]]:
-    context = attend(query, keys, values, is_real, words, rate)
-    return context, (query, keys, values, is_real, words, context)
+    context = attend(query, keys, values, is_real, seeds, rate)
+    return context, (query, keys, values, is_real, seeds, context)
 
 
 def _backward(rate: float, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
-    query, keys, values, is_real, words, context = saved
+    query, keys, values, is_real, seeds, context = saved
     tensors = (query, keys, values, context, grad)
-    return *_run(_backward_kernel, 3, tensors, is_real, words, rate), None, None
+    return *_run(_backward_kernel, 3, tensors, is_real, seeds, rate), None, None
 
 
 attend.defvjp(_forward, _backward)
@@ -90,18 +90,18 @@ def _run(
     num_outputs: int,
     tensors: tuple[Array, ...],
     is_real: Array,
-    words: layers.MaskWords | None,
+    seeds: layers.MaskSeeds | None,
     rate: float,
 ) -> list[Array]:
     """Runs `kernel` on each device's rows and heads: the compiler cannot split a kernel."""
-    masks: tuple[Array, ...] = () if words is None else words
+    masks: tuple[Array, ...] = () if seeds is None else seeds
     by_head = P(sharding.DATA, None, sharding.TENSOR)
     in_specs = [by_head] * len(tensors) + [P(sharding.DATA)]
     in_specs += [P(sharding.DATA, sharding.TENSOR)] * len(masks)
 
     def on_device(*arrays: Array) -> list[Array]:
-        tensors, (is_real, *words) = arrays[: -1 - len(masks)], arrays[-1 - len(masks) :]
-        return _on_device(kernel, num_outputs, tensors, is_real, words, rate)
+        tensors, (is_real, *seeds) = arrays[: -1 - len(masks)], arrays[-1 - len(masks) :]
+        return _on_device(kernel, num_outputs, tensors, is_real, seeds, rate)
 
     arguments = (*tensors, is_real, *masks)
     return sharding.per_device(on_device, arguments, in_specs, [by_head] * num_outputs)
@@ -112,7 +112,7 @@ def _on_device(
     num_outputs: int,
     tensors: tuple[Array, ...],
     is_real: Array,
-    words: list[Array],
+    seeds: list[Array],
     rate: float,
 ) -> list[Array]:
     batch, length, heads, size = tensors[0].shape
@@ -124,12 +124,12 @@ def _on_device(
     groups = heads // heads_per_step
     arrays = [x.reshape(batch, length, heads * size) for x in tensors]
     arrays += [is_real.astype(jnp.int32)[:, None, :]]
-    arrays += [x.reshape(batch, groups, heads_per_step, length) for x in words]
+    arrays += [x.reshape(batch, groups, 1, heads_per_step) for x in seeds]
     wide = (rows_per_step, length, heads_per_step * size)
     by_lanes = pl.BlockSpec(wide, lambda row, group: (row, 0, group))
     by_row = pl.BlockSpec((rows_per_step, 1, length), lambda row, group: (row, 0, 0))
-    narrow = (rows_per_step, 1, heads_per_step, length)
-    by_group = pl.BlockSpec(narrow, lambda row, group: (row, group, 0, 0))
+    scalars = (rows_per_step, 1, 1, heads_per_step)
+    by_group = pl.BlockSpec(scalars, lambda row, group: (row, group, 0, 0), memory_space=pltpu.SMEM)
 
     def step(*refs: Any) -> None:
         for index in range(rows_per_step):
@@ -139,7 +139,7 @@ def _on_device(
         pl.pallas_call,
         step,
         grid=(batch // rows_per_step, groups),
-        in_specs=[by_lanes] * len(tensors) + [by_row] + [by_group] * len(words),
+        in_specs=[by_lanes] * len(tensors) + [by_row] + [by_group] * len(seeds),
         out_specs=[by_lanes] * num_outputs,
         out_shape=[jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * num_outputs,
         cost_estimate=_cost(arrays, num_outputs, heads, size),
@@ -169,12 +169,12 @@ def _forward_kernel(
     size: int,
     rate: float,
 ) -> None:
-    *words, context_ref = refs
+    *seeds, context_ref = refs
     query, keys, values = query_ref[...], keys_ref[...], values_ref[...]
     context = jnp.zeros(query.shape, jnp.float32)
     for head, lanes in _heads(query.shape, size):
         weights, total = _exponentials(_only(lanes, query), keys, real_ref[...])
-        weights = _masked(weights, words, head, rate).astype(values.dtype)
+        weights = _masked(weights, seeds, head, rate).astype(values.dtype)
         context = jnp.where(
             lanes, _dot(weights, values, (1, 0)) * (1 / (1 - rate) / total), context
         )
@@ -192,7 +192,7 @@ def _backward_kernel(
     size: int,
     rate: float,
 ) -> None:
-    *words, grad_query_ref, grad_keys_ref, grad_values_ref = refs
+    *seeds, grad_query_ref, grad_keys_ref, grad_values_ref = refs
     query, keys, values, grad = query_ref[...], keys_ref[...], values_ref[...], grad_ref[...]
     products = grad.astype(jnp.float32) * context_ref[...].astype(jnp.float32)
     # Products with the transposed scores are taken transposed: [head, length] is cheap to turn
@@ -204,10 +204,10 @@ def _backward_kernel(
         exponentials, total = _exponentials(_only(lanes, query), keys, real_ref[...])
         # Scaled for dropout here, once: each gradient has the probabilities as a factor.
         probabilities = exponentials * (1 / (1 - rate) / total)
-        weights = _masked(probabilities, words, head, rate).astype(values.dtype)
+        weights = _masked(probabilities, seeds, head, rate).astype(values.dtype)
         grad_weights = _dot(_only(lanes, grad), values, (1, 1))
         sums = jnp.sum(_only(lanes, products), axis=1, keepdims=True) * (1 - rate)
-        grad_scores = probabilities * (_masked(grad_weights, words, head, rate) - sums)
+        grad_scores = probabilities * (_masked(grad_weights, seeds, head, rate) - sums)
         grad_scores = grad_scores.astype(query.dtype)
         grad_query = jnp.where(lanes, _dot(grad_scores, keys, (1, 0)), grad_query)
         grad_keys.append(_dot(turned_query[rows], grad_scores, (1, 0)))
@@ -244,8 +244,8 @@ def _exponentials(query: Array, keys: Array, is_real: Array) -> tuple[Array, Arr
     return exponentials, exponentials.sum(axis=1, keepdims=True)
 
 
-def _masked(x: Array, words: list[Any], head: int, rate: float) -> Array:
-    if not words:
+def _masked(x: Array, seeds: list[Any], head: int, rate: float) -> Array:
+    if not seeds:
         return x
-    rows, columns = (ref[0, head] for ref in words)
-    return jnp.where(layers.keep_mask((rows, columns), rate), x, 0.0)
+    first, second = (ref[0, 0, head] for ref in seeds)
+    return jnp.where(layers.keep_mask((first, second), x.shape, rate), x, 0.0)

@@ -25,8 +25,8 @@ def numpy_mask(dropout):
     """The mask over batch, heads, length, length, divided by the share that is kept."""
     if not dropout:
         return 1.0
-    words = layers.mask_words(key_of(dropout), (3, 2, 9, 9))
-    return np.asarray(layers.keep_mask(words, RATE)) / (1 - RATE)
+    seeds = layers.mask_seeds(key_of(dropout), (3, 2))
+    return np.asarray(layers.keep_mask(seeds, (3, 2, 9, 9), RATE)) / (1 - RATE)
 
 
 def numpy_attend(query, keys, values, mask):

@@ -38,12 +38,12 @@ def inputs(shape):
 
 def context_and_gradients(attend, shape, rate):
     (*tensors, is_real), grad = inputs(shape)
-    batch, length, heads, _ = shape
-    words = layers.mask_words(jax.random.key(1), (batch, heads, length, length)) if rate else None
+    batch, _, heads, _ = shape
+    seeds = layers.mask_seeds(jax.random.key(1), (batch, heads)) if rate else None
 
     @jax.jit
     def run(tensors, grad):
-        context, backward = jax.vjp(lambda *x: attend(*x, is_real, words, rate), *tensors)
+        context, backward = jax.vjp(lambda *x: attend(*x, is_real, seeds, rate), *tensors)
         return context, *backward(grad)
 
     return run(tensors, grad)
