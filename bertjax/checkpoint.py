@@ -217,21 +217,14 @@ class Checkpointer:
         Raises:
           CheckpointError: if it is that of parameters alone, with which no run can be continued.
         """
-        for step in sorted(self._manager.all_steps(), reverse=True):
-            try:
-                with _reading():
-                    meta = _read_meta(self._manager, step)
-            except _UnreadableError as error:
-                logging.error("The meta item of step %d cannot be read: %s", step, error)
-                continue
-            if "opt_state" not in meta["fingerprints"]:
-                raise CheckpointError(
-                    f"{self._root} holds weights without the state of an optimizer, so no run can "
-                    f"be continued there; to start from them, give --config.init_from={self._root} "
-                    "and another --workdir"
-                )
-            return meta
-        return None
+        meta = _newest_meta(self._manager)
+        if meta is not None and "opt_state" not in meta["fingerprints"]:
+            raise CheckpointError(
+                f"{self._root} holds weights without the state of an optimizer, so no run can "
+                f"be continued there; to start from them, give --config.init_from={self._root} "
+                "and another --workdir"
+            )
+        return meta
 
     def _restore_step(self, step: int, abstract_state: state.TrainState) -> Restored:
         opt_state = _by_path(abstract_state.opt_state)
@@ -302,10 +295,31 @@ def load_params(workdir: epath.PathLike) -> tuple[state.Params, Mapping[str, Any
     return params, meta, step
 
 
+def read_meta(workdir: epath.PathLike) -> Mapping[str, Any] | None:
+    """Returns the newest readable meta item of a workdir, None if it holds no checkpoint."""
+    directory = _absolute(workdir) / DIRECTORY
+    if not directory.exists():
+        return None
+    with ocp.CheckpointManager(
+        directory, options=ocp.CheckpointManagerOptions(read_only=True)
+    ) as manager:
+        return _newest_meta(manager)
+
+
 def _absolute(path: epath.PathLike) -> epath.Path:
     # orbax refuses relative paths; an address such as gs://bucket/run is none.
     path = epath.Path(path)
     return path if "://" in os.fspath(path) else path.absolute()
+
+
+def _newest_meta(manager: ocp.CheckpointManager) -> Mapping[str, Any] | None:
+    for step in sorted(manager.all_steps(), reverse=True):
+        try:
+            with _reading():
+                return _read_meta(manager, step)
+        except _UnreadableError as error:
+            logging.error("The meta item of step %d cannot be read: %s", step, error)
+    return None
 
 
 def _read_meta(manager: ocp.CheckpointManager, step: int) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "pretraining.mask_strategy": ("token", "whole_word", "ngram", "span"),
     "finetuning.dataset": ("glue", "table", "squad", "conll", "swag"),
     "finetuning.pooling": ("cls", "mean", "max"),
+    "finetuning.context": ("sentence", "document"),
     "data.source": ("records", "synthetic"),
     "optimizer.name": ("adamw", "lamb"),
     "schedule.name": ("linear", "bert"),
@@ -142,6 +143,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.length_buckets = True  # batches padded to the next of several lengths, not to one
     finetuning.pooling = "cls"  # of a sequence: cls | mean | max
     finetuning.feature_based = False  # conll: the encoder stays, a BiLSTM reads its last layers
+    finetuning.context = "sentence"  # conll: what is read together: sentence | document
     finetuning.doc_stride = 128  # squad: tokens from window to window
     finetuning.max_query_length = 64  # squad: tokens of a question
     finetuning.max_answer_length = 30  # squad: tokens of an answer
@@ -183,7 +185,7 @@ def _schedule() -> ml_collections.ConfigDict:
     schedule.name = "linear"  # linear | bert (decay counted from step 0, as released)
     schedule.peak_learning_rate = 1e-4
     schedule.warmup_steps = 10_000
-    schedule.warmup_share = 0.0  # of all steps; where not 0 it stands for warmup_steps
+    schedule.warmup_share = 0.0  # of all steps, rounded down; not 0: in place of warmup_steps
     return schedule
 
 

@@ -10,12 +10,22 @@ from typing import Any
 
 import ml_collections
 
+# Option of finetuning -> its default, and the data sets for which another value means something.
+OF_DATASETS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "finetuning.pooling": ("cls", ("glue", "table")),
+    "finetuning.is_regression": (False, ("table",)),
+    "finetuning.feature_based": (False, ("conll",)),
+    "finetuning.context": ("sentence", ("conll",)),
+}
+
 
 def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[str]:
     """Returns a sentence for every fault; `options` are those of `config` by their dotted names."""
     is_finetuning = options["task"] == "finetuning"
     of_task = _finetuning_faults if is_finetuning else _pretraining_faults
     faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
+    if is_finetuning:
+        faults += _dataset_faults(options)
     if config.resize_vocabulary and not config.init_from:
         faults.append(
             "config.resize_vocabulary is True, but config.init_from is empty: there is no "
@@ -45,6 +55,10 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         "seeds": 1,
         "finetuning.max_seq_length": 5,
         "finetuning.lora_rank": 0,
+        "finetuning.doc_stride": 1,
+        "finetuning.max_query_length": 1,
+        "finetuning.max_answer_length": 1,
+        "finetuning.n_best_size": 2 if options["finetuning.name"] == "v2" else 1,  # "" is one
         "optimizer.head_multiplier": 0,
         "checkpoint.save_every_steps": 1,
         "checkpoint.keep_last": 1,
@@ -99,6 +113,21 @@ def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         yield f"config.finetuning.num_epochs is {config.finetuning.num_epochs}; it must be above 0"
     if config.data.source != "records":
         yield f"config.data.source is {config.data.source!r}; finetuning has texts of its own"
+
+
+def _dataset_faults(options: Mapping[str, Any]) -> Iterator[str]:
+    dataset = options["finetuning.dataset"]
+    for name, (default, datasets) in OF_DATASETS.items():
+        if options[name] != default and dataset not in datasets:
+            yield (
+                f"config.{name} is {options[name]!r}; it is for the dataset "
+                f"{' or '.join(map(repr, datasets))}, not for {dataset!r}: leave it at {default!r}"
+            )
+    if options["finetuning.feature_based"] and options["finetuning.lora_rank"]:
+        yield (
+            f"config.finetuning.lora_rank is {options['finetuning.lora_rank']}, but with "
+            "config.finetuning.feature_based the encoder stays as it is: leave one of them out"
+        )
 
 
 def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:

@@ -110,7 +110,8 @@ def schedule_options(job: jobs.Job) -> optim.ScheduleOptions:
     options, total_steps = job.config.schedule, job.phases[-1].end_step
     warmup_steps = options.warmup_steps
     if options.warmup_share:
-        warmup_steps = round(options.warmup_share * total_steps)
+        # Rounded down. Source: google-research/bert, run_classifier.py, num_warmup_steps.
+        warmup_steps = int(options.warmup_share * total_steps)
     return optim.ScheduleOptions(
         options.name, options.peak_learning_rate, warmup_steps, total_steps
     )

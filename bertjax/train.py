@@ -127,8 +127,9 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
     if config.compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
     mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)
-    job = jobs.JOBS[config.task].open(program.resolve(config, mesh.devices.flat[0].platform))
-    return _run_in(program.build(job, mesh), epath.Path(workdir))
+    config, workdir = program.resolve(config, mesh.devices.flat[0].platform), epath.Path(workdir)
+    job = jobs.JOBS[config.task].open(config, trials.workdirs(config, workdir))
+    return _run_in(program.build(job, mesh), workdir)
 
 
 def _run_in(made: program.Program, workdir: epath.Path) -> Run:
@@ -198,6 +199,8 @@ def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     if not every_steps:  # every epoch
         every_steps = max(round(run.last_step / run.config.finetuning.num_epochs), 1)
     must_evaluate = step == run.last_step or step % every_steps == 0
+    if not run.config.evaluation.every_steps and run.config.checkpoint.keep_best:
+        must_save |= must_evaluate  # what is not saved cannot be the best that stays
     return must_save, must_evaluate and run.job.has_evaluation
 
 
@@ -269,9 +272,11 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
 
 
 def _keep_origin(run: Run, saved_meta: Mapping[str, Any]) -> None:
-    """Makes the config tell where the run began, whatever this start's command says."""
+    """Makes the config tell where the run began, and what it has tuned, whatever a command says."""
     saved = config_lib.completed(saved_meta["config"])
-    if run.config.init_from:
+    if run.job.has_evaluation:
+        run.config.finetuning.null_threshold = saved["finetuning"]["null_threshold"]
+    if run.config.init_from not in ("", saved["init_from"]):
         logging.warning(
             "config.init_from, %s, is not read: %s holds a run already, which began from %s",
             run.config.init_from, run.workdir, saved["init_from"] or "its seed alone",

@@ -79,6 +79,13 @@ def list_trials(config: ml_collections.ConfigDict) -> list[Trial]:
     ]
 
 
+def workdirs(config: ml_collections.ConfigDict, workdir: epath.Path) -> list[epath.Path]:
+    """Returns where the trainings that a config asks for have their checkpoints."""
+    if not are_wanted(config):
+        return [workdir]
+    return [workdir / trial.name for trial in list_trials(config)]
+
+
 def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute) -> dict[str, Any]:
     """Trains them all one after the other and returns their results, which it also writes.
 

@@ -196,11 +196,11 @@ def _manifests(meta: Mapping[str, Any]) -> dict[str, records.Manifest]:
         return {}
     config.data.eval_dir = ""  # not needed, and not part of the identity
     try:
-        job = jobs.JOBS[config.task].open(config)
+        job = jobs.open_pretraining(config)
     except (FileNotFoundError, ValueError):
         return {}
     is_same = json.loads(json.dumps(job.identity())) == meta["identity"]
-    train_sets = job.train_sets if isinstance(job, jobs.PretrainingJob) and is_same else {}
+    train_sets = job.train_sets if is_same else {}
     return {name: found.manifest for name, found in train_sets.items()}
 
 

@@ -7,13 +7,20 @@ protocol (`base`); each kind of job has a module, and an entry in JOBS.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import ml_collections
+from etils import epath
 
-from bertjax import config as config_lib
-from bertjax.jobs.base import OWN_MODEL_OPTIONS, Batches, Job, Phase, phases
+from bertjax.jobs.base import (
+    OWN_MODEL_OPTIONS,
+    VOCABULARY_DIRECTORY,
+    Batches,
+    Job,
+    Phase,
+    config_of,
+    phases,
+)
 from bertjax.jobs.finetuning import (
     FinetuningJob,
     finetuning_task,
@@ -52,27 +59,23 @@ __all__ = [
     "record_batches",
 ]
 
-VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
-
 
 @dataclasses.dataclass(frozen=True)
 class JobKind:
     """How a job is opened for training, and what can be had without its data.
 
-    `task` is rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned.
+    `open` takes the config and the workdirs that may hold the run already; `task` is rebuilt from
+    a checkpoint's config; `outline` is the job's shapes, to be planned.
     """
 
-    open: Callable[[ml_collections.ConfigDict], Job]
+    open: Callable[[ml_collections.ConfigDict, Sequence[epath.PathLike]], Job]
     task: Callable[[ml_collections.ConfigDict], tasks.Task]
     outline: Callable[[ml_collections.ConfigDict], Job]
 
 
 JOBS: dict[str, JobKind] = {
-    "pretraining": JobKind(open_pretraining, pretraining_task, outline_pretraining),
+    "pretraining": JobKind(
+        lambda config, _: open_pretraining(config), pretraining_task, outline_pretraining
+    ),
     "finetuning": JobKind(open_finetuning, finetuning_task, outline_finetuning),
 }
-
-
-def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    """Returns the resolved config of a checkpoint's meta item."""
-    return ml_collections.ConfigDict(config_lib.completed(meta["config"]))

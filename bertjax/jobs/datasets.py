@@ -150,7 +150,10 @@ class Glue(_Texts):
     @functools.cached_property
     def test_sets(self) -> tuple[str, ...]:
         """The test sets whose files are there."""
-        of_model = (self.DIAGNOSTIC,) if self.options.name == "mnli" else ()
+        location = self.options.data_dir
+        # A single dataset of TFDS holds one task.
+        has_others = not location.startswith(glue.TFDS_PREFIX) or location == glue.TFDS_GLUE
+        of_model = (self.DIAGNOSTIC,) if self.options.name == "mnli" and has_others else ()
         return tuple(name for name in (*self.task.submissions, *of_model) if self._is_there(name))
 
     def _is_there(self, name: str) -> bool:

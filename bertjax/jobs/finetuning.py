@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from bertjax import checkpoint
 from bertjax.data import tokenizer as tokenizers
 from bertjax.data.finetuning import batches, multiple_choice
 from bertjax.data.finetuning import features as feature_sets
@@ -199,54 +200,76 @@ class FinetuningJob:
 _SEQUENCES = ("input_ids", "input_mask", "segment_ids")
 
 
-def open_finetuning(config: ml_collections.ConfigDict) -> FinetuningJob:
+def open_finetuning(
+    config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike] = ()
+) -> FinetuningJob:
     """Returns the job after reading config.init_from's sizes and vocabulary, and the data.
 
-    What the files hold is filled in: sizes of the model, labels, steps of the phase and of the
-    warm-up. Training and evaluation sets are read here, so that a fault in them is told first.
+    Once one of `workdirs` holds a checkpoint, they are read there: it is enough to resume. What the
+    files hold is filled in: sizes of the model, labels, steps of the phase and of the warm-up. All
+    sets are read here, so that a fault in them is told first.
 
     Raises:
       FileNotFoundError: if there are no weights or a file is missing.
       ValueError: if an option is missing or unknown, the weights have no vocabulary or read too few
         positions or segments, or a file is not as it must be.
     """
-    from bertjax.convert import formats  # the formats' packages, only where weights are read
-
     config = config.copy_and_resolve_references()
-    if not config.init_from:
-        raise ValueError(
-            "config.init_from is empty; finetuning begins with weights and their vocabulary: give "
-            "a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
-        )
-    source = formats.read(config.init_from)
-    if source.vocabulary is None:
-        raise ValueError(
-            f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "
-            "that of the weights: put its vocab.txt or spiece.model beside them"
-        )
+    sizes, vocabulary = _begun(workdirs) or _origin(config.init_from)
     config.model.update(
-        {
-            name: getattr(source.config, name)
-            for name in config.model
-            if name not in base.OWN_MODEL_OPTIONS
-        }
+        {name: sizes[name] for name in config.model if name not in base.OWN_MODEL_OPTIONS}
     )
     _check_length(config)
-    dataset = DATASETS[config.finetuning.dataset](config.finetuning, source.vocabulary)
+    dataset = DATASETS[config.finetuning.dataset](config.finetuning, vocabulary)
     training = dataset.features(datasets.TRAIN)
     _check_segments(config, training)
     for name in dataset.evaluation_sets:
         logging.info("Evaluation set %s: %d examples", name, len(dataset.features(name)))
+    for name in dataset.test_sets:
+        logging.info("Test set %s: %d examples", name, len(dataset.examples(name)))
     options = config.finetuning
     options.labels, options.is_regression = tuple(dataset.labels), dataset.is_regression
     config.phases.phase1.max_seq_length = options.max_seq_length
-    job = FinetuningJob(config, dataset, source.vocabulary)
+    job = FinetuningJob(config, dataset, vocabulary)
     config.phases.phase1.num_steps = job.phases[0].num_steps
     logging.info(
         "Finetuning on %d examples, %g epochs of them; labels: %s",
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
     )  # fmt: skip
     return job
+
+
+def _begun(
+    workdirs: Sequence[epath.PathLike],
+) -> tuple[Mapping[str, Any], tokenizers.Tokenizer] | None:
+    """Returns the sizes and the vocabulary of the first workdir that holds a run, if one does."""
+    for workdir in map(epath.Path, workdirs):
+        meta, directory = checkpoint.read_meta(workdir), workdir / base.VOCABULARY_DIRECTORY
+        if meta is not None and directory.exists():
+            return base.config_of(meta).model.to_dict(), tokenizers.load(directory)
+    return None
+
+
+def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
+    """Returns the sizes and the vocabulary of the weights at config.init_from."""
+    from bertjax.convert import formats  # the formats' packages, only where weights are read
+
+    wanted = "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
+    if not path:
+        raise ValueError(
+            f"config.init_from is empty; finetuning begins with weights and their vocabulary: "
+            f"{wanted}"
+        )
+    try:
+        source = formats.read(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"config.init_from is {path}: {error}; {wanted}") from error
+    if source.vocabulary is None:
+        raise ValueError(
+            f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "
+            "that of the weights: put its vocab.txt or spiece.model beside them"
+        )
+    return dataclasses.asdict(source.config), source.vocabulary
 
 
 def outline_finetuning(config: ml_collections.ConfigDict) -> FinetuningJob:

@@ -62,6 +62,7 @@ class Tags(datasets.Dataset):
             self.tokenizer,
             labels=self.labels,
             max_seq_length=self.options.max_seq_length,
+            context=self.options.context,
         )
 
     def _features(self, name: str) -> feature_sets.FeatureSet:

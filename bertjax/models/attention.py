@@ -8,6 +8,7 @@ is in plain JAX ("xla"); `pallas_attention` has the same as a TPU kernel ("palla
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -91,19 +92,18 @@ def attend(
     -10000 to their scores, which in float32 comes to the same). Nothing of size length x length is
     kept for the backward pass, which computes scores, softmax and dropout mask again.
 
-    "pallas" gives the same numbers but for rounding; lengths that its kernel does not take are
-    computed by "xla", with a warning, the first time.
+    "pallas" gives the same numbers but for rounding. What its kernel does not take is computed by
+    "xla": lengths outside `pallas_attention.LENGTHS`, with a warning the first time, and whatever
+    is compiled for another platform than TPU.
     """
     batch, length, heads, _ = query.shape
-    run = _attend
-    if implementation == "pallas" and length in pallas_attention.LENGTHS:
-        run = pallas_attention.attend
-    elif implementation == "pallas":
+    if implementation == "pallas" and length not in pallas_attention.LENGTHS:
         _warn_of_length(length)
+        implementation = "xla"
     if key is None or dropout_rate == 0.0:
-        return run(query, keys, values, is_real, None, 0.0)
+        return _attend(query, keys, values, is_real, None, 0.0, implementation)
     seeds = layers.mask_seeds(key, (batch, heads))
-    return run(query, keys, values, is_real, seeds, dropout_rate)
+    return _attend(query, keys, values, is_real, seeds, dropout_rate, implementation)
 
 
 @functools.cache
@@ -118,13 +118,59 @@ def _warn_of_length(length: int) -> None:
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _attend(
     query: Array,
     keys: Array,
     values: Array,
     is_real: Array,
     seeds: layers.MaskSeeds | None,
+    rate: float,
+    implementation: str,
+) -> Array:
+    run = _chosen(implementation, _context, pallas_attention.context, rate)
+    return run(query, keys, values, is_real, seeds)
+
+
+def _forward(
+    query: Array,
+    keys: Array,
+    values: Array,
+    is_real: Array,
+    seeds: layers.MaskSeeds | None,
+    rate: float,
+    implementation: str,
+) -> tuple[Any, tuple[Any, ...]]:
+    context = _attend(query, keys, values, is_real, seeds, rate, implementation)
+    return context, (query, keys, values, is_real, seeds, context)
+
+
+def _backward(
+    rate: float, implementation: str, saved: tuple[Any, ...], grad: Array
+) -> tuple[Array | None, ...]:
+    run = _chosen(implementation, _gradients, pallas_attention.gradients, rate)
+    return *run(*saved, grad), None, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _chosen(
+    implementation: str, plain: Callable[..., Any], kernel: Callable[..., Any], rate: float
+) -> Callable[..., Any]:
+    plain, kernel = (functools.partial(run, rate=rate) for run in (plain, kernel))
+    if implementation == "xla":
+        return plain
+    return functools.partial(jax.lax.platform_dependent, tpu=kernel, default=plain)
+
+
+def _context(
+    query: Array,
+    keys: Array,
+    values: Array,
+    is_real: Array,
+    seeds: layers.MaskSeeds | None,
+    *,
     rate: float,
 ) -> Array:
     weights = _masked(_probabilities(query, keys, is_real), seeds, rate)
@@ -137,22 +183,12 @@ def _attend(
     return (context * (1 / (1 - rate))).astype(values.dtype)
 
 
-def _forward(
-    query: Array,
-    keys: Array,
-    values: Array,
-    is_real: Array,
-    seeds: layers.MaskSeeds | None,
-    rate: float,
-) -> tuple[Any, tuple[Any, ...]]:
-    context = _attend(query, keys, values, is_real, seeds, rate)
-    return context, (query, keys, values, is_real, seeds, context)
-
-
-def _backward(rate: float, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
+def _gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:
+    """Returns the gradients of query, keys and values, from what `_forward` saved and theirs."""
     # The barrier keeps the compiler from finding that probabilities and mask have been there
     # before, and saving them.
-    query, keys, values, is_real, seeds, context = jax.lax.optimization_barrier(saved)
+    *saved, grad = saved_and_grad
+    query, keys, values, is_real, seeds, context = jax.lax.optimization_barrier(tuple(saved))
     scale = 1 / (1 - rate)
     probabilities = _probabilities(query, keys, is_real)
     weights = _masked(probabilities, seeds, rate).astype(values.dtype)
@@ -166,10 +202,7 @@ def _backward(rate: float, saved: tuple[Any, ...], grad: Array) -> tuple[Array |
     grad_scores = grad_scores.astype(query.dtype)
     grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
     grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
-    return grad_query, grad_keys, (grad_values * scale).astype(values.dtype), None, None
-
-
-_attend.defvjp(_forward, _backward)
+    return grad_query, grad_keys, (grad_values * scale).astype(values.dtype)
 
 
 def _probabilities(query: Array, keys: Array, is_real: Array) -> Array:

@@ -11,21 +11,20 @@ libtpu 0.0.42 made for a grid step of BERT-base, bfloat16, with dropout, on v5e;
 of 512 tokens or four of 128, and two heads. Stalls are not in it.
 
   length  pass      bundles  matrix  vector  memory  a layer, 8192 tokens
-     512  forward     3,001   1,874   1,869     960    96 steps:  288,000
-     512  backward    5,593   3,902   2,966   1,920    96 steps:  537,000
-     128  forward     1,998     426     864     960    96 steps:  192,000
-     128  backward    3,626     842   1,268   1,920    96 steps:  348,000
+     512  forward     3,612   1,896   2,723     960    96 steps:  347,000
+     512  backward    6,790   3,897   4,080   1,920    96 steps:  652,000
+     128  forward     1,602     459   1,054     960    96 steps:  154,000
+     128  backward    3,158     932   1,530   1,920    96 steps:  303,000
 
 matrix, vector: the fewest cycles for the instructions of these units (four slots each). memory:
 counted by hand, four or eight blocks of 128 KiB over 546 bytes per cycle (819 GB/s at 1.5 GHz; both
 from memory, not looked up).
 In plain JAX the compiler estimates 3.77 M cycles for the same at length 512, matrix products
-included. On v6e at length 512 the bundles are 3,081 and 5,265, on v4 10,667 and 14,382.
+included. On v6e at length 512 the bundles are 2,906 and 4,919, on v4 18,028 and 21,802.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,43 +45,44 @@ LENGTHS = (128, 256, 384, MAX_LENGTH)
 HEAD_SIZES = (32, 64, 128)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def attend(
+def context(
     query: Float[Array, "batch length heads head"],
     keys: Float[Array, "batch length heads head"],
     values: Float[Array, "batch length heads head"],
     is_real: Bool[Array, "batch length"],
     seeds: layers.MaskSeeds | None,
+    *,
     rate: float,
+    interpret: bool = False,
 ) -> Float[Array, "batch length heads head"]:
     """Returns what `attention.attend` does, for LENGTHS and HEAD_SIZES.
 
-    Compiled for TPU, each device works on its own rows and heads. Compiled for CPU the kernel is
-    interpreted, which is slow and there for the tests; other platforms are refused by JAX.
+    Compiled for TPU, each device works on its own rows and heads. With `interpret` it runs on any
+    platform, slowly, as the tests do.
     """
-    (context,) = _run(_forward_kernel, 1, (query, keys, values), is_real, seeds, rate)
-    return context
+    tensors = (query, keys, values)
+    (found,) = _run(_forward_kernel, 1, tensors, is_real, seeds, rate, interpret)
+    return found
 
 
-def _forward(
+def gradients(
     query: Array,
     keys: Array,
     values: Array,
     is_real: Array,
     seeds: layers.MaskSeeds | None,
+    found: Array,
+    grad: Array,
+    *,
     rate: float,
-) -> tuple[Any, tuple[Any, ...]]:
-    context = attend(query, keys, values, is_real, seeds, rate)
-    return context, (query, keys, values, is_real, seeds, context)
-
-
-def _backward(rate: float, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
-    query, keys, values, is_real, seeds, context = saved
-    tensors = (query, keys, values, context, grad)
-    return *_run(_backward_kernel, 3, tensors, is_real, seeds, rate), None, None
-
-
-attend.defvjp(_forward, _backward)
+    interpret: bool = False,
+) -> tuple[Array, Array, Array]:
+    """Returns the gradients of query, keys and values, given `found`, the context, and its own."""
+    tensors = (query, keys, values, found, grad)
+    grad_query, grad_keys, grad_values = _run(
+        _backward_kernel, 3, tensors, is_real, seeds, rate, interpret
+    )
+    return grad_query, grad_keys, grad_values
 
 
 def _run(
@@ -92,6 +92,7 @@ def _run(
     is_real: Array,
     seeds: layers.MaskSeeds | None,
     rate: float,
+    interpret: bool,
 ) -> list[Array]:
     """Runs `kernel` on each device's rows and heads: the compiler cannot split a kernel."""
     masks: tuple[Array, ...] = () if seeds is None else seeds
@@ -101,7 +102,7 @@ def _run(
 
     def on_device(*arrays: Array) -> list[Array]:
         tensors, (is_real, *seeds) = arrays[: -1 - len(masks)], arrays[-1 - len(masks) :]
-        return _on_device(kernel, num_outputs, tensors, is_real, seeds, rate)
+        return _on_device(kernel, num_outputs, tensors, is_real, seeds, rate, interpret)
 
     arguments = (*tensors, is_real, *masks)
     return sharding.per_device(on_device, arguments, in_specs, [by_head] * num_outputs)
@@ -114,6 +115,7 @@ def _on_device(
     is_real: Array,
     seeds: list[Array],
     rate: float,
+    interpret: bool,
 ) -> list[Array]:
     batch, length, heads, size = tensors[0].shape
     heads_per_step = LANES // size
@@ -135,18 +137,17 @@ def _on_device(
         for index in range(rows_per_step):
             kernel(*(ref.at[index] for ref in refs), size=size, rate=rate)
 
-    run = functools.partial(
-        pl.pallas_call,
+    run = pl.pallas_call(
         step,
         grid=(batch // rows_per_step, groups),
         in_specs=[by_lanes] * len(tensors) + [by_row] + [by_group] * len(seeds),
         out_specs=[by_lanes] * num_outputs,
         out_shape=[jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * num_outputs,
         cost_estimate=_cost(arrays, num_outputs, heads, size),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * 2),
+        interpret=interpret,
     )
-    on_tpu = run(compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * 2))
-    outputs = jax.lax.platform_dependent(*arrays, cpu=run(interpret=True), tpu=on_tpu)
-    return [x.reshape(tensors[0].shape) for x in outputs]
+    return [x.reshape(tensors[0].shape) for x in run(*arrays)]
 
 
 def _cost(arrays: list[Array], num_outputs: int, heads: int, size: int) -> pl.CostEstimate:

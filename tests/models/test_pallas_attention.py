@@ -36,17 +36,25 @@ def inputs(shape):
     return [*tensors, jnp.asarray(np.arange(length) < lengths)], grad
 
 
-def context_and_gradients(attend, shape, rate):
-    (*tensors, is_real), grad = inputs(shape)
+PLAIN = (attention._context, attention._gradients)
+KERNELS = tuple(
+    functools.partial(kernel, interpret=True)
+    for kernel in (pallas_attention.context, pallas_attention.gradients)
+)
+
+
+def context_and_gradients(functions, shape, rate):
+    arguments, grad = inputs(shape)
     batch, _, heads, _ = shape
     seeds = layers.mask_seeds(jax.random.key(1), (batch, heads)) if rate else None
 
     @jax.jit
-    def run(tensors, grad):
-        context, backward = jax.vjp(lambda *x: attend(*x, is_real, seeds, rate), *tensors)
-        return context, *backward(grad)
+    def run(arguments, grad):
+        context, gradients = (functools.partial(each, rate=rate) for each in functions)
+        found = context(*arguments, seeds)
+        return found, *gradients(*arguments, seeds, found, grad)
 
-    return run(tensors, grad)
+    return run(arguments, grad)
 
 
 def assert_close(ours, expected):
@@ -59,14 +67,14 @@ def assert_close(ours, expected):
     "shape", [(3, 128, 4, 64), (2, 128, 8, 32), (2, 256, 1, 128), (2, 128, 3, 64), (1, 512, 2, 64)]
 )
 def test_context_and_gradients_are_those_of_plain_jax(shape, rate):
-    expected = context_and_gradients(attention._attend, shape, rate)
-    assert_close(context_and_gradients(pallas_attention.attend, shape, rate), expected)
+    expected = context_and_gradients(PLAIN, shape, rate)
+    assert_close(context_and_gradients(KERNELS, shape, rate), expected)
 
 
 def test_padding_keys_have_no_weight_and_no_gradient():
     shape = (3, 128, 2, 64)
     (_, _, _, is_real), _ = inputs(shape)
-    _, _, *gradients = context_and_gradients(pallas_attention.attend, shape, RATE)
+    _, _, *gradients = context_and_gradients(KERNELS, shape, RATE)
     part_real = np.asarray(is_real)[1]
     for gradient in gradients:
         assert np.all(np.asarray(gradient)[1, ~part_real] == 0)
@@ -80,9 +88,17 @@ def test_eight_devices_equal_one(data, tensor, heads):
     """Every head of every row has its own mask wherever it is computed. Three heads on two devices
     do not divide: both devices compute all."""
     shape = (8, 128, heads, 64)
-    expected = context_and_gradients(attention._attend, shape, RATE)
+    expected = context_and_gradients(PLAIN, shape, RATE)
     with jax.set_mesh(sharding.make_mesh(jax.devices()[:8], data=data, tensor=tensor)):
-        assert_close(context_and_gradients(pallas_attention.attend, shape, RATE), expected)
+        assert_close(context_and_gradients(KERNELS, shape, RATE), expected)
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Takes the kernels, interpreted, where otherwise only a TPU takes them."""
+    monkeypatch.setattr(pallas_attention, "context", KERNELS[0])
+    monkeypatch.setattr(pallas_attention, "gradients", KERNELS[1])
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
 
 
 def loss_and_gradients(config):
@@ -108,7 +124,7 @@ def loss_and_gradients(config):
 @pytest.mark.parametrize(
     "remat", ["full", *(pytest.param(it, marks=pytest.mark.slow) for it in ("none", "dots"))]
 )
-def test_an_encoder_has_the_same_loss_and_gradients(remat):
+def test_an_encoder_has_the_same_loss_and_gradients(remat, interpreted):
     expected = loss_and_gradients(CONFIG)
     ours = loss_and_gradients(dataclasses.replace(CONFIG, attention="pallas", remat=remat))
     # The gradient of the keys' bias is zero but for rounding.
@@ -117,8 +133,7 @@ def test_an_encoder_has_the_same_loss_and_gradients(remat):
     jax.tree.map(close, ours, expected)
 
 
-@functools.cache
-def exported_for_tpu(shape):
+def exported(shape, platform):
     (*tensors, is_real), grad = inputs(shape)
 
     def run(tensors, grad, is_real, key):
@@ -129,16 +144,23 @@ def exported_for_tpu(shape):
 
         return jax.vjp(attend, *tensors)[1](grad)
 
-    exported = jax.export.export(jax.jit(run), platforms=["tpu"])
-    return exported(tensors, grad, is_real, jax.random.key(0)).mlir_module()
+    export = jax.export.export(jax.jit(run), platforms=[platform])
+    return export(tensors, grad, is_real, jax.random.key(0)).mlir_module()
 
 
 @pytest.mark.parametrize("size", pallas_attention.HEAD_SIZES)
 def test_a_step_for_tpu_holds_a_forward_and_a_backward_kernel(size):
-    assert exported_for_tpu((2, 128, 4, size)).count("tpu_custom_call") == 2
+    assert exported((2, 128, 4, size), "tpu").count("tpu_custom_call") == 2
 
 
-def test_nothing_of_length_times_length_leaves_the_kernels():
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_elsewhere_plain_jax_takes_the_place_of_the_kernels(platform):
+    """So a model that was trained with them is read on any machine."""
+    program = exported((2, 128, 4, 64), platform)
+    assert "tpu_custom_call" not in program and "2x4x128x128xf32" in program
+
+
+def test_nothing_of_length_times_length_leaves_the_kernels(interpreted):
     (*tensors, is_real), grad = inputs((1, 256, 2, 64))
     key = jax.random.key(0)
 

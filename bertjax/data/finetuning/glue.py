@@ -21,6 +21,7 @@ Example = texts.Example
 features = texts.features
 
 TFDS_PREFIX = "tfds:"
+TFDS_GLUE = TFDS_PREFIX + glue_tfds.COLLECTION  # all tasks, each a dataset
 
 # Of two sentences that mean the same (STS-B); those that have nothing in common have 0.
 HIGHEST_SCORE = 5.0
