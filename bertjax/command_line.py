@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging as std_logging
+import os
 import sys
 from collections.abc import Callable
 
-from absl import app, logging
+from absl import app, flags, logging
 
 from bertjax import checkpoint, monitor
 
@@ -14,7 +15,7 @@ from bertjax import checkpoint, monitor
 # raised is logged with --verbosity=1.
 USER_ERRORS = (
     ValueError,
-    FileNotFoundError,
+    OSError,
     checkpoint.CheckpointError,
     monitor.DivergedError,
 )
@@ -27,6 +28,10 @@ def run(main: Callable[[list[str]], None]) -> None:
         logging.get_absl_handler().addFilter(_is_ours)
         try:
             main(argv)
+            sys.stdout.flush()
+        except BrokenPipeError:  # of "| head", which has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
         except USER_ERRORS as error:
             logging.debug("Where it happened:", exc_info=True)
             sys.exit(f"bertjax: {error}")
@@ -37,6 +42,12 @@ def run(main: Callable[[list[str]], None]) -> None:
 def _parse_flags(argv: list[str]) -> list[str]:
     # A misspelt option of a config is an AttributeError, a wrong type a TypeError.
     try:
+        return flags.FLAGS(argv)
+    except flags.IllegalFlagValueError as error:
+        # Where a recipe refuses its argument, a traceback that ends with why.
+        reason = str(error).strip().rpartition("\n")[2]
+        sys.exit(f"bertjax: the command line cannot be used: {reason}")
+    except flags.Error:
         return app.parse_flags_with_usage(argv)
     except (AttributeError, TypeError, ValueError, FileNotFoundError) as error:
         sys.exit(f"bertjax: the command line cannot be used: {error}")

@@ -165,8 +165,10 @@ def pack(found: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
       ValueError: as `glue_submission.pack_submission`, if a file is missing or not right.
     """
     directory = workdir / SUBMISSION_DIRECTORY
+    # Of other trainings that were the best then.
+    (workdir / SUBMISSION_FILE).unlink(missing_ok=True)
     if directory.exists():
-        directory.rmtree()  # of other trainings that were the best then
+        directory.rmtree()
     directory.mkdir(parents=True)
     for task in found.values():
         predictions = task.best_directory / train.PREDICTIONS_DIRECTORY

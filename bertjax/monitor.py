@@ -40,10 +40,11 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True)
 class MonitorOptions:
-    """`peak_flops` is that of all devices together, None where it is unknown."""
+    """The last step has a line, too; `peak_flops` is of all devices, None where it is unknown."""
 
     objectives: tuple[str, ...]
     log_every_steps: int
+    last_step: int
     max_skipped_steps: int
     plateau_check_step: int
     plateau_margin: float
@@ -120,7 +121,7 @@ class Monitor:
             self._means = metrics.merge(self._means, report.means)
         else:
             self._count_skipped(step, record_positions)
-        if step % self._options.log_every_steps == 0:
+        if step % self._options.log_every_steps == 0 or step == self._options.last_step:
             self._write(step, report, phase)
 
     @contextlib.contextmanager

@@ -133,8 +133,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
 
 
 def _run_in(made: program.Program, workdir: epath.Path) -> Run:
-    fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
-    return Run(**{**fields, "workdir": workdir})
+    return Run(**{**vars(made), "workdir": workdir})
 
 
 def start(
@@ -236,29 +235,36 @@ def score(
 
 
 def write_predictions(run: Run, train_state: state.TrainState, *, is_new: bool) -> None:
-    """Writes what the model says of the job's test sets, unless a finished run has done so."""
-    directory = run.workdir / PREDICTIONS_DIRECTORY
-    if not run.job.test_sets or (not is_new and directory.exists()):
+    """Writes what the model says of the job's test sets, all or none, unless it was done before."""
+    directory, draft = (run.workdir / f"{PREDICTIONS_DIRECTORY}{end}" for end in ("", "_draft"))
+    if not run.job.test_sets:
+        return
+    if directory.exists() and not is_new:
+        logging.info("Predictions are in %s already; for others remove it", directory)
         return
     batch_size = run.config.evaluation.global_batch_size
     rows = sharding.local_rows(run.mesh, batch_size)
     for name in run.job.test_sets:
+        batches = run.job.evaluation_batches(name, batch_size=batch_size, rows=rows)
         outputs = evaluate.predict(
             run.predict_step,
             train_state.params,
-            run.job.evaluation_batches(name, batch_size=batch_size, rows=rows),
+            batches,
             mesh=run.mesh,
             global_batch_size=batch_size,
         )
         if jax.process_index() == 0:
-            run.job.write_predictions(name, outputs, directory)
-            logging.info("Predictions for %s are in %s", name, directory)
+            run.job.write_predictions(name, outputs, draft)
+    if jax.process_index() == 0:
+        if directory.exists():
+            directory.rmtree()
+        draft.rename(directory)
+        logging.info("Predictions for %s are in %s", ", ".join(run.job.test_sets), directory)
 
 
 def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
-    allowed, refused = config_lib.differences(
-        config_lib.completed(saved_meta["config"]), run.config
-    )
+    saved = config_lib.completed(saved_meta["config"])
+    allowed, refused = config_lib.differences(saved, run.config)
     for change in allowed:
         logging.info("Resuming with a change: %s", change)
     if saved_meta["identity"] != run.job.identity():
@@ -321,7 +327,6 @@ def _log_start(run: Run) -> None:
             phase.name, phase.first_step, phase.end_step, phase.global_batch_size,
             phase.max_seq_length, f"{tokens:,}", run.job.train_flops(phase),
         )  # fmt: skip
-
     warmup_steps = int(run.knobs.schedule.warmup_steps)
     if warmup_steps > run.last_step:
         logging.warning(
@@ -347,6 +352,7 @@ def _monitor_options(run: Run) -> monitor.MonitorOptions:
     return monitor.MonitorOptions(
         objectives=tuple(run.job.task.objectives),
         log_every_steps=run.config.log_every_steps,
+        last_step=run.last_step,
         max_skipped_steps=run.config.max_skipped_steps,
         plateau_check_step=run.config.plateau.check_step,
         plateau_margin=run.config.plateau.margin,
@@ -355,10 +361,8 @@ def _monitor_options(run: Run) -> monitor.MonitorOptions:
 
 
 def _open_writer(run: Run, step: int) -> writers.RunWriter:
-    is_writer = jax.process_index() == 0
-    return writers.RunWriter(
-        run.workdir, total_steps=run.last_step, start_step=step, enabled=is_writer
-    )
+    is_writer, steps = jax.process_index() == 0, run.last_step
+    return writers.RunWriter(run.workdir, total_steps=steps, start_step=step, enabled=is_writer)
 
 
 def define_flags() -> None:

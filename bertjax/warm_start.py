@@ -89,7 +89,10 @@ def read(path: str, target: Target) -> WarmStart:
     """
     from bertjax.convert import formats  # the formats' packages, only where weights are read
 
-    source = formats.read(path)
+    try:
+        source = formats.read(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"config.init_from is {path}, to start from: {error}") from error
     made = match(source, target)
     size = sum(value.size for value in made.values.values())
     logging.info("Starting from %s: %s values taken over", source.source, f"{size:,}")

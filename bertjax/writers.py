@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
+import numpy as np
 import tensorboardX
 import tqdm
 from absl import logging
 from etils import epath
-from matplotlib import figure
+from matplotlib import colormaps, figure
 
 METRICS_FILE = "metrics.jsonl"
 CURVES_FILE = "curves.png"
 TENSORBOARD_DIRECTORY = "tensorboard"
+MAX_LEGEND_ROWS = 30  # beside the curves of several runs
 
 # The scalars of the progress line, in its order: name, then how the value is shown.
 PROGRESS: dict[str, Callable[[float], str]] = {
@@ -40,10 +42,12 @@ PROGRESS: dict[str, Callable[[float], str]] = {
     "perf/model_flop_utilization": lambda value: f"MFU {value:.1%}",
 }
 
+SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have an axis of their own
+
 # The panels of curves.png: title, then the names of the scalars in it.
 PANELS = {
     "loss (nats)": re.compile(r"(train|eval/.+)/(mlm_)?loss"),
-    "accuracy and other scores": re.compile(
+    SCORES_PANEL: re.compile(
         r"(train|eval/.+)/(\w+_)?(accuracy|f1|exact_match|exact|matthews_correlation)"
         r"|eval/.+/(pearson|spearman|pearson_spearman)"
     ),
@@ -295,25 +299,41 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
     for axes, (title, pattern) in zip(picture.subplots(2, 2).flat, PANELS.items(), strict=True):
         axes.set(title=title, xlabel="step")
         axes.grid(alpha=0.3)
+        lines, percent = [], None
         for name, (steps, values) in _series(entries, pattern).items():
+            where = axes
+            if title == SCORES_PANEL and any(abs(value) > 1 for value in values):
+                where = percent = percent or axes.twinx()
+                percent.set(ylabel="percent")
             marker = "o" if name.startswith("eval/") or len(steps) == 1 else ""
-            axes.plot(steps, values, marker=marker, markersize=3, linewidth=1, label=name)
-        if axes.lines:
-            axes.legend(fontsize="small")
+            style = {"marker": marker, "markersize": 3, "linewidth": 1, "color": f"C{len(lines)}"}
+            lines += where.plot(steps, values, label=name, **style)
+        if lines:
+            (percent or axes).legend(handles=lines, fontsize="small")
     return picture
 
 
 def draw_trials(curves: Mapping[str, Sequence[Mapping[str, Any]]], score: str) -> figure.Figure:
     """Returns the picture of several runs: their training losses and one score, by their names."""
-    picture = figure.Figure(figsize=(12, 5), layout="constrained")
+    picture = figure.Figure(figsize=(14, 5), layout="constrained")
+    # A colour for each: the usual ones begin again after ten.
+    colours = dict(zip(curves, colormaps["turbo"](np.linspace(0, 1, len(curves))), strict=True))
+    lines: dict[str, Any] = {}
     for axes, name in zip(picture.subplots(1, 2), ("train/loss", score), strict=True):
         axes.set(title=name, xlabel="step")
         axes.grid(alpha=0.3)
         for run, entries in curves.items():
             for steps, values in _series(entries, re.compile(re.escape(name))).values():
-                axes.plot(steps, values, marker="o", markersize=3, linewidth=1, label=run)
-        if axes.lines:
-            axes.legend(fontsize="x-small")
+                (lines[run],) = axes.plot(
+                    steps, values, marker="o", markersize=3, linewidth=1, color=colours[run]
+                )
+    picture.legend(
+        list(lines.values()),
+        list(lines),
+        loc="outside right upper",
+        fontsize="x-small",
+        ncols=math.ceil(len(lines) / MAX_LEGEND_ROWS) or 1,
+    )
     return picture
 
 

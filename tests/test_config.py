@@ -12,7 +12,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bertjax import config as config_lib
-from bertjax import jobs, optim, sharding
+from bertjax import config_faults, jobs, optim, sharding
 from bertjax.data import masking
 from bertjax.models import encoder, layers
 from bertjax.tasks import pretraining
@@ -23,6 +23,12 @@ RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"
 def usable_config():
     config = config_lib.default_config()
     config.data.train_dir = "records"
+    return config
+
+
+def finetuning_config(dataset):
+    config = config_lib.finetuning_config(dataset)
+    config.init_from = "weights"
     return config
 
 
@@ -64,6 +70,11 @@ FAULTS = {
     "finetuning.pooling": "first",
     "finetuning.max_seq_length": 4,
     "finetuning.lora_rank": -1,
+    "finetuning.context": "page",
+    "finetuning.doc_stride": 0,
+    "finetuning.max_query_length": 0,
+    "finetuning.max_answer_length": 0,
+    "finetuning.n_best_size": 0,
     "seeds": 0,
     "schedule.name": "cosine",
     "schedule.peak_learning_rate": -1e-4,
@@ -127,6 +138,40 @@ def test_finetuning_needs_weights_texts_and_epochs_but_neither_records_nor_phase
     config.data.source = "synthetic"
     named = [line.split()[0] for line in fault_lines(config)]
     assert named == ["config.init_from", "config.finetuning.num_epochs", "config.data.source"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "option", "value"),
+    [
+        ("squad", "pooling", "mean"),
+        ("glue", "is_regression", True),
+        ("table", "feature_based", True),
+        ("swag", "context", "document"),
+    ],
+)
+def test_an_option_that_the_data_set_would_ignore_is_a_fault(dataset, option, value):
+    config = finetuning_config(dataset)
+    config.finetuning[option] = value
+    (line,) = fault_lines(config)
+    assert f"config.finetuning.{option} is {value!r}" in line and f"not for {dataset!r}" in line
+    _, (right, *_) = config_faults.OF_DATASETS[f"finetuning.{option}"]
+    config.finetuning.dataset = right
+    config_lib.validate(config)
+
+
+def test_what_is_frozen_is_changed_by_no_low_rank_factors():
+    config = finetuning_config("conll")
+    config.finetuning.update(feature_based=True, lora_rank=4)
+    (line,) = fault_lines(config)
+    assert "config.finetuning.lora_rank is 4" in line and "feature_based" in line
+
+
+def test_an_answer_and_none_are_two_of_the_best():
+    config = finetuning_config("squad")
+    config.finetuning.update(name="v2", n_best_size=1)
+    assert "config.finetuning.n_best_size is 1; it must be at least 2" in fault_lines(config)[0]
+    config.finetuning.name = "v1"
+    config_lib.validate(config)
 
 
 @pytest.mark.parametrize("option", ["seeds", "search"])

@@ -1,12 +1,14 @@
 """Finetuning through the loop: what it leaves behind, what may stay frozen, how it goes on."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
 from bertjax import checkpoint, evaluate, preemption, train
+from bertjax.jobs import datasets
 from tests import small_datasets
 
 
@@ -51,28 +53,68 @@ def test_a_run_leaves_scores_predictions_and_labels(tmp_path, source):
 
 
 @pytest.mark.slow
-def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(tmp_path, source):
+def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(tmp_path, source, caplog):
     config = make_config(tmp_path, source)
     train.train(config, tmp_path / "run")
     (written,) = (tmp_path / "run" / train.PREDICTIONS_DIRECTORY).iterdir()
     before = written.stat().st_mtime_ns
     moved = (tmp_path / "data").rename(tmp_path / "moved")
     config.finetuning.data_dir = str(moved)
-    train.train(config, tmp_path / "run")
+    with caplog.at_level("INFO", logger="absl"):
+        train.train(config, tmp_path / "run")
     assert written.stat().st_mtime_ns == before
+    assert "already; for others remove it" in caplog.text
+
+
+def test_predictions_are_there_for_all_test_sets_or_for_none(tmp_path, source, monkeypatch):
+    config = make_config(tmp_path, source, **{"finetuning.num_epochs": 1.0})
+    monkeypatch.setattr(datasets.Glue, "test_sets", ("test", "dev"))
+    with monkeypatch.context() as patch:
+        write = datasets.Glue.write_predictions
+
+        def killed_at_the_second(self, name, outputs, directory):
+            if name == "dev":
+                raise KeyboardInterrupt
+            write(self, name, outputs, directory)
+
+        patch.setattr(datasets.Glue, "write_predictions", killed_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            train.train(config, tmp_path / "run")
+    directory = tmp_path / "run" / train.PREDICTIONS_DIRECTORY
+    assert not directory.exists()
+    train.train(config, tmp_path / "run")
+    assert sorted(path.name for path in directory.iterdir()) == ["dev.tsv", "test.tsv"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 3])
 def test_a_run_that_was_stopped_ends_as_if_it_never_had(tmp_path, source, monkeypatch, stop):
-    config = make_config(tmp_path, source)
+    copy = shutil.copytree(source, tmp_path / "weights")
+    config = make_config(tmp_path, copy)
     whole = train.train(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         patch.setattr(preemption.Notice, "reached", lambda self, step: step == stop)
         with pytest.raises(preemption.Preempted, match=f"saved at step {stop}"):
             train.train(config, tmp_path / "parts")
+    shutil.rmtree(copy)  # a workdir is enough to go on
     parts = train.train(config, tmp_path / "parts")
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
+
+
+@pytest.mark.slow
+def test_a_test_set_that_comes_later_is_answered_with_the_tuned_threshold(tmp_path, source):
+    config = make_config(tmp_path, source, "squad_v2", **{"finetuning.num_epochs": 1.0})
+    config.finetuning.update(test_file="")
+    train.train(config, tmp_path / "run")
+    threshold = lines_of(tmp_path / "run")[-1]["eval/dev/null_threshold"]
+    config.finetuning.test_file = config.finetuning.eval_file
+    train.train(config, tmp_path / "run")
+    odds, answers = (
+        json.loads((tmp_path / "run/predictions/test" / name).read_text())
+        for name in ("null_odds.json", "predictions.json")
+    )
+    assert {q: answers[q] == "" for q in odds} == {q: odds[q] > threshold for q in odds}
+    assert any((odd > threshold) != (odd > 0) for odd in odds.values())  # that of the recipe
 
 
 @pytest.mark.slow
@@ -97,17 +139,16 @@ def test_low_rank_training_changes_factors_and_head_and_keeps_no_more_moments(tm
 
 
 @pytest.mark.slow
-def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypatch):
-    config = make_config(
-        tmp_path,
-        source,
-        **{
-            "checkpoint.keep_best": 1,
-            "checkpoint.save_every_steps": 1,
-            "evaluation.every_steps": 1,
-        },
-    )
-    scores = iter([0.2, 0.9, 0.3, 0.1])
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"checkpoint.save_every_steps": 1, "evaluation.every_steps": 1}, [0.2, 0.9, 0.3, 0.1]),
+        ({"evaluation.every_steps": 0}, [0.9, 0.1]),  # every epoch, and it is saved
+    ],
+)
+def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypatch, changes, found):
+    config = make_config(tmp_path, source, **{"checkpoint.keep_best": 1}, **changes)
+    scores = iter(found)
     monkeypatch.setattr(
         train.jobs.FinetuningJob, "scores", lambda self, name, outputs: {"accuracy": next(scores)}
     )

@@ -90,6 +90,7 @@ def test_all_tasks_give_a_row_and_a_zip_that_the_server_takes(tmp_path, fake_tra
 
 def test_some_tasks_have_no_average_and_no_zip(tmp_path, fake_training):
     found = glue.run(recipe(), tmp_path, ["rte", "wnli"])
+    (tmp_path / "submission.zip").write_bytes(b"of other trainings")
     told = glue.write(found, tmp_path)
     assert "| - | - | - | - | - | - | - | - | 7.0 | - |" in told
     assert "no zip for the server" in told and "CoLA.tsv" in told

@@ -34,6 +34,7 @@ def make_monitor(*, last_checkpoint=None, skipped=None, **changes):
     options = {
         "objectives": ("mlm_loss", "nsp_loss"),
         "log_every_steps": 4,
+        "last_step": 1_000,
         "max_skipped_steps": 3,
         "plateau_check_step": 0,
         "plateau_margin": 0.3,
@@ -64,6 +65,13 @@ def run(watch, reports, first_step=1, phase=PHASE):
 
 
 BAD, GOOD = report(loss=np.nan, finite=False), report()
+
+
+def test_the_last_step_has_a_line_of_what_came_since_the_line_before():
+    watch, lines = make_monitor(last_step=6)
+    run(watch, [GOOD] * 4 + [report(loss=2.0), report(loss=4.0)])
+    assert list(lines.scalar_lines) == [4, 6]
+    assert lines.scalar_lines[6]["train/mlm_loss"] == 3.0
 
 
 def test_skipped_steps_are_counted_in_a_row_and_in_all():

@@ -64,6 +64,15 @@ def test_a_choice_of_the_config_outlives_its_resolution():
     assert (resolved.model.dtype, resolved.prng_impl) == ("float32", "threefry2x32")
 
 
+def test_a_share_of_warm_up_is_rounded_down_as_in_the_released_code():
+    config = recipe("classification")
+    config.model.vocab_size = 1000
+    for steps, warmup_steps in ((19, 1), (20, 2), (9, 0), (234, 23)):
+        config.phases.phase1.num_steps = steps
+        made = program.schedule_options(jobs.outline_finetuning(config))
+        assert (made.warmup_steps, made.total_steps) == (warmup_steps, steps)
+
+
 def test_the_presets_are_those_that_a_config_may_name():
     assert tuple(xla_presets.PRESETS) == config_lib.CHOICES["xla_preset"]
     assert recipe("bert_base").xla_preset == "none"

@@ -68,8 +68,9 @@ def lines_of(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_seeds_follow_that_of_the_config_and_share_one_compilation(done):
-    _, _, programs, _ = done
+def test_the_seeds_follow_that_of_the_config_and_share_one_compilation(done, config):
+    workdir, _, programs, _ = done
+    assert [run.workdir for run in programs] == trials.workdirs(config, workdir)
     assert [run.workdir.name for run in programs] == ["seed_3", "seed_4"]
     assert [run.config.seed for run in programs] == [3, 4]
     assert programs[0].train_step is programs[1].train_step

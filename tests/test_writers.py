@@ -224,3 +224,28 @@ def test_two_cores_of_one_chip_are_half_a_chip_each():
 def test_the_peak_of_a_cpu_is_not_known():
     assert accelerators.peak_flops("cpu") is None
     assert accelerators.memory_bytes("cpu") is None
+
+
+@pytest.mark.parametrize(("count", "columns"), [(0, 1), (5, 1), (60, 2)])
+def test_each_of_several_runs_has_a_colour_and_its_name_once(count, columns):
+    lines = [{"step": 1, "train/loss": 0.5}, {"step": 2, "eval/dev/f1": 0.1}]
+    curves = {f"run_{number}": lines for number in range(count)}
+    picture = writers.draw_trials(curves, "eval/dev/f1")
+    (legend,) = picture.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(curves)
+    assert legend._ncols == columns
+    for axes in picture.axes:
+        assert len({tuple(line.get_color()) for line in axes.lines}) == len(axes.lines) == count
+
+
+def test_scores_in_percent_have_an_axis_of_their_own():
+    entries = [{"step": 1, "train/accuracy": 0.5, "eval/dev/f1": 88.0, "eval/dev/loss": 3.0}]
+    loss, scores, *_, percent = writers.draw_curves(entries).axes
+    assert [line.get_label() for line in scores.lines] == ["train/accuracy"]
+    assert [line.get_label() for line in percent.lines] == ["eval/dev/f1"]
+    assert percent.get_ylabel() == "percent" and percent.bbox.bounds == scores.bbox.bounds
+    assert [text.get_text() for text in percent.get_legend().get_texts()] == [
+        "train/accuracy",
+        "eval/dev/f1",
+    ]
+    assert len(loss.lines) == 1

@@ -7,10 +7,9 @@ protocol (`base`); each kind of job has a module, and an entry in JOBS.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import ml_collections
-from etils import epath
 
 from bertjax.jobs.base import (
     OWN_MODEL_OPTIONS,
@@ -64,18 +63,18 @@ __all__ = [
 class JobKind:
     """How a job is opened for training, and what can be had without its data.
 
-    `open` takes the config and the workdirs that may hold the run already; `task` is rebuilt from
-    a checkpoint's config; `outline` is the job's shapes, to be planned.
+    `open` takes a config and, optional, the workdirs that may hold the run already; `task` is
+    rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned.
     """
 
-    open: Callable[[ml_collections.ConfigDict, Sequence[epath.PathLike]], Job]
+    open: Callable[..., Job]
     task: Callable[[ml_collections.ConfigDict], tasks.Task]
     outline: Callable[[ml_collections.ConfigDict], Job]
 
 
 JOBS: dict[str, JobKind] = {
     "pretraining": JobKind(
-        lambda config, _: open_pretraining(config), pretraining_task, outline_pretraining
+        lambda config, workdirs=(): open_pretraining(config), pretraining_task, outline_pretraining
     ),
     "finetuning": JobKind(open_finetuning, finetuning_task, outline_finetuning),
 }

@@ -226,7 +226,8 @@ def open_finetuning(
     for name in dataset.evaluation_sets:
         logging.info("Evaluation set %s: %d examples", name, len(dataset.features(name)))
     for name in dataset.test_sets:
-        logging.info("Test set %s: %d examples", name, len(dataset.examples(name)))
+        dataset.examples(name)
+        logging.info("Test set %s is read; the model will answer it at the end", name)
     options = config.finetuning
     options.labels, options.is_regression = tuple(dataset.labels), dataset.is_regression
     config.phases.phase1.max_seq_length = options.max_seq_length
@@ -263,7 +264,9 @@ def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
     try:
         source = formats.read(path)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"config.init_from is {path}: {error}; {wanted}") from error
+        raise FileNotFoundError(
+            f"config.init_from is {path}, to start from: {error}; {wanted}"
+        ) from error
     if source.vocabulary is None:
         raise ValueError(
             f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "

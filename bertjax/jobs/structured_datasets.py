@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import ml_collections
 import numpy as np
+from absl import logging
 from etils import epath
 
 from bertjax.data import tokenizer as tokenizers
@@ -69,7 +70,10 @@ class Tags(datasets.Dataset):
         return self.rows(name).features
 
     def scores(self, name: str, outputs: Outputs) -> dict[str, float]:
-        """Returns what conlleval prints, in percent; for plain tags the accuracy, a fraction."""
+        """Returns conlleval's scores of entities, in percent; for plain tags the accuracy.
+
+        Accuracies are fractions: that of the words is the task's own, in training too.
+        """
         gold = [sentence.tags for sentence in self.examples(name)]
         predicted = self.rows(name).tags(list(outputs["predictions"]), self.labels)
         if self.is_plain:
@@ -77,14 +81,8 @@ class Tags(datasets.Dataset):
                 np.concatenate([np.array(tags) for tags in each]) for each in (gold, predicted)
             )
             return {"accuracy": classification.accuracy(*words)}
-        found = entities.score(gold, predicted)
-        overall = found.overall
-        return {
-            "f1": overall.f1,
-            "precision": overall.precision,
-            "recall": overall.recall,
-            "accuracy": found.accuracy,
-        }
+        overall = entities.score(gold, predicted).overall
+        return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
 
     def write_predictions(self, name: str, outputs: Outputs, directory: epath.Path) -> None:
         """Writes the columns that conlleval reads."""
@@ -130,9 +128,11 @@ class Spans(datasets.Dataset):
         )
 
     def _features(self, name: str) -> feature_sets.FeatureSet:
-        return squad.features(
-            self.examples(name), self.windows(name), self.tokenizer, labelled=name != TEST
-        )
+        questions, windows = self.examples(name), self.windows(name)
+        features = squad.features(questions, windows, self.tokenizer, labelled=name != TEST)
+        if name == TRAIN:
+            _warn_of_answers_in_no_window(questions, windows, features.columns["start_positions"])
+        return features
 
     def predictions(self, name: str, outputs: Outputs) -> squad_answers.Predictions:
         """Returns the answers that the logits of all windows give."""
@@ -194,6 +194,23 @@ class Choices(datasets.Dataset):
     def write_predictions(self, name: str, outputs: Outputs, directory: epath.Path) -> None:
         """Writes the CSV file of SWAG's baselines."""
         multiple_choice.write_predictions(directory / f"{name}.csv", outputs["predictions"])
+
+
+def _warn_of_answers_in_no_window(
+    questions: Sequence[squad.Question], windows: Sequence[squad.Window], starts: np.ndarray
+) -> None:
+    found = {window.question for window, start in zip(windows, starts, strict=True) if start}
+    lost = [
+        question.source
+        for place, question in enumerate(questions)
+        if question.answers and place not in found
+    ]
+    if lost:
+        logging.warning(
+            "%d of %d questions have an answer that is whole in no window and are learnt as having "
+            "none, such as %s; a longer config.finetuning.max_seq_length or a smaller doc_stride "
+            "helps", len(lost), len(questions), lost[0],
+        )  # fmt: skip
 
 
 def tuned_threshold(predictions: squad_answers.Predictions, gold: dict[str, list[str]]) -> float:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import numpy as np
@@ -13,7 +14,7 @@ from bertjax.data.finetuning import glue_submission
 from bertjax.jobs import datasets, finetuning
 from bertjax.models import lora
 from bertjax.tasks import finetuning as tasks
-from tests import small_datasets
+from tests import finetuned_workdir, small_datasets, small_records
 from tests.convert import weights
 
 TASK = {
@@ -150,6 +151,19 @@ def test_a_hugging_face_directory_can_be_started_from(tmp_path, open_job):
     assert job.config.model.hidden_size == weights.CONFIG.hidden_size
 
 
+def test_a_run_that_has_begun_has_sizes_and_vocabulary_in_its_workdir(tmp_path, open_job, source):
+    finetuned_workdir.write(tmp_path / "run", "glue")
+    config = small_datasets.make_config(tmp_path / "data", "glue", source, init_from="gone")
+    job = jobs.JOBS["finetuning"].open(config, [tmp_path / "not begun", tmp_path / "run"])
+    assert job.config.model.hidden_size == finetuned_workdir.SIZES["hidden_size"]
+    assert job.vocabulary().describe() == small_records.vocabulary().describe()
+    assert job.config.init_from == "gone"
+    with pytest.raises(
+        FileNotFoundError, match="config.init_from is gone, to start from: gone does"
+    ):
+        jobs.JOBS["finetuning"].open(config, [tmp_path / "not begun"])
+
+
 def test_encoder_and_pooler_are_taken_and_the_head_is_fresh(tmp_path, open_job):
     """Weights of another classifier, even one of the same shape, leave the head alone."""
     for head in ("pretraining", "sequence_classification"):
@@ -228,6 +242,31 @@ def test_a_fault_in_the_evaluation_file_is_told_when_the_job_opens(tmp_path, ope
     wrong.write_text("text,label\nw1 w2,class 7\n")
     with pytest.raises(ValueError, match=r"wrong.csv:2: 'label' is 'class 7'; known are class 0"):
         open_job("table", **{"finetuning.eval_file": str(wrong)})
+
+
+def test_a_fault_in_the_test_file_is_told_when_the_job_opens(tmp_path, open_job):
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("texts\nw1 w2\n")
+    with pytest.raises(ValueError, match=r"wrong.csv:1: there is no column 'text'"):
+        open_job("table", **{"finetuning.test_file": str(wrong)})
+
+
+def test_the_sentences_of_a_document_are_read_together_where_the_config_says_so(tmp_path, open_job):
+    path = tmp_path / "documents.conll"
+    sentences = [[f"w{n}" for n in range(first, first + 9)] for first in range(0, 54, 9)]
+    blocks = ["\n".join(f"{word} O" for word in words) for words in sentences]
+    path.write_text("-DOCSTART- O\n\n" + "\n\n".join([*blocks[:4], "-DOCSTART- O", *blocks[4:]]))
+    options = {"finetuning.train_file": str(path), "finetuning.eval_file": str(path)}
+    options |= {"finetuning.test_file": "", "finetuning.labels": ("O", "B-PER")}
+    assert len(open_job("conll", **options).dataset.features("dev")) == 6
+    job = open_job("conll", **options, **{"finetuning.context": "document"})
+    features = job.dataset.features("dev")
+    # 36 words of which 30 fit, in two rows, and 18 in one; each is scored once.
+    assert [len(row) - 2 for row in features.tokens["input_ids"]] == [30, 30, 18]
+    assert sum(np.count_nonzero(row >= 0) for row in features.tokens["labels"]) == 54
+    answers = true_answers(job, "dev")["predictions"]
+    tags = job.dataset.rows("dev").tags(list(answers), job.dataset.labels)
+    assert tags == [("O",) * 9] * 6
 
 
 def test_weights_without_a_vocabulary_are_refused(tmp_path, open_job):
@@ -323,6 +362,31 @@ def test_mnli_has_two_evaluation_sets_and_answers_the_diagnostic_set(tmp_path, s
     assert job.config.finetuning.labels == ("contradiction", "entailment", "neutral")
     job.write_predictions("ax", {"predictions": np.zeros(6, int)}, tmp_path / "out")
     assert "0\tcontradiction" in (tmp_path / "out/ax.tsv").read_text()
+
+
+def test_one_task_of_tfds_has_no_diagnostic_set(source, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        datasets.glue, "read", lambda location, name, split: asked.append((name, split)) or [0]
+    )
+    options = small_datasets.config_lib.default_config().finetuning
+    options.update(name="mnli", data_dir="tfds:glue/mnli")
+    assert datasets.Glue(options, None).test_sets == ("test_matched", "test_mismatched")
+    assert asked == [("mnli", "test_matched"), ("mnli", "test_mismatched")]
+    options.data_dir = "tfds:glue"
+    assert datasets.Glue(options, None).test_sets == ("test_matched", "test_mismatched", "ax")
+
+
+def test_answers_that_no_window_holds_are_counted_and_the_first_is_named(open_job, caplog):
+    open_job("squad_v1")
+    assert "in no window" not in caplog.text
+    job = open_job("squad_v1", **{"finetuning.max_seq_length": 8})  # 3 tokens of context
+    starts = job.dataset.features("train").columns["start_positions"]
+    windows = job.dataset.windows("train")
+    found = {window.question for window, start in zip(windows, starts, strict=True) if start}
+    assert 0 < len(found) < 16
+    assert f"{16 - len(found)} of 16 questions have an answer that is whole in no" in caplog.text
+    assert re.search(r"such as .*train\.json: question 'q\d+'", caplog.text)
 
 
 def test_every_data_set_of_the_config_has_a_class():

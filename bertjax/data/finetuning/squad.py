@@ -291,7 +291,8 @@ def _question(
     if is_impossible and answers:
         raise ValueError(f"{source}: is_impossible is true, but it has answers; it must be false")
     if not is_impossible and not answers:
-        hint = "is_impossible is false" if version_2 else "only v2.0 has such: set version_2"
+        of_v1 = "only v2.0 has such: version_2, configs/squad.py:v2"
+        hint = "is_impossible is false" if version_2 else of_v1
         raise ValueError(f"{source}: it has no answer; it must have one ({hint})")
     return Question(question_id, text, context, answers, source)
 

@@ -36,6 +36,7 @@ def zip_of(path, name, content):
 def test_every_test_split_has_a_file_and_every_file_its_rows():
     files = [file for task in glue.TASKS.values() for file in task.submissions.values()]
     assert sorted(files) == sorted(glue_submission.TEST_ROWS)
+    assert sum(glue_submission.TEST_ROWS.values()) == 426_309
     names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"
     assert sorted(files) == sorted(f"{name}.tsv" for name in names.split())
 
