@@ -8,13 +8,13 @@ length. The dropout masks are those of plain JAX, bit for bit. Not yet run on a 
 
 XLA counts no cycles for kernels. In their place the bundles (instructions of one cycle each) that
 libtpu 0.0.42 made for a grid step of BERT-base, bfloat16, with dropout, on v5e; a step is one row
-of 512 tokens or four of 128, and two heads. Stalls are not in it.
+of 512 tokens or four of 128, and two heads. Stalls are not in it (benchmarks/kernel_bundles.py).
 
   length  pass      bundles  matrix  vector  memory  a layer, 8192 tokens
      512  forward     3,612   1,896   2,723     960    96 steps:  347,000
      512  backward    6,790   3,897   4,080   1,920    96 steps:  652,000
-     128  forward     1,602     459   1,054     960    96 steps:  154,000
-     128  backward    3,158     932   1,530   1,920    96 steps:  303,000
+     128  forward     1,602     460   1,054     960    96 steps:  154,000
+     128  backward    3,158     933   1,531   1,920    96 steps:  303,000
 
 matrix, vector: the fewest cycles for the instructions of these units (four slots each). memory:
 counted by hand, four or eight blocks of 128 KiB over 546 bytes per cycle (819 GB/s at 1.5 GHz; both

@@ -211,7 +211,7 @@ def test_labels_that_are_given_keep_their_order_and_are_all_there_are(open_job):
 
 def test_length_buckets_are_of_the_config(open_job):
     changes = {"finetuning.max_seq_length": 40}
-    assert open_job("glue", **changes).buckets == (32, 40)
+    assert open_job("glue", **changes).buckets == (16, 32, 40)
     assert open_job("glue", **changes, **{"finetuning.length_buckets": False}).buckets == (40,)
 
 

@@ -22,7 +22,7 @@ NOT_SCORED = -1
 FILLER = -1
 
 # Fine where most texts are. Each length that occurs is compiled once.
-BUCKETS = (32, 64, 96, 128, 192, 256, 384, 512)
+BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 # Examples are sorted by length among this many batches at a time: enough that hardly a token is
 # padding, and few enough that what shares a batch is new in every epoch.
