@@ -41,7 +41,12 @@ def fill_mask(
             f"there is no [MASK] in {text!r}; write [MASK] where a token is to be found"
         )
     probabilities, ids = _best(
-        model.params, batch, positions[None], graphdef=model.graphdef, num_candidates=num_candidates
+        model.params,
+        batch,
+        positions[None],
+        graphdef=model.graphdef,
+        num_tokens=model.vocabulary.vocab_size,
+        num_candidates=num_candidates,
     )
     return [
         [
@@ -52,12 +57,21 @@ def fill_mask(
     ]
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "num_candidates"))
-def _best(params: Any, batch: Any, positions: Any, *, graphdef: Any, num_candidates: int) -> Any:
+@functools.partial(jax.jit, static_argnames=("graphdef", "num_tokens", "num_candidates"))
+def _best(
+    params: Any,
+    batch: Any,
+    positions: Any,
+    *,
+    graphdef: Any,
+    num_tokens: int,
+    num_candidates: int,
+) -> Any:
     module = state.merge(graphdef, params)
     hidden = module.encoder(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
     probabilities = jax.nn.softmax(module.mlm_logits(hidden, positions)[0], axis=-1)
-    return jax.lax.top_k(probabilities, num_candidates)
+    # A model may have more outputs than its vocabulary has tokens.
+    return jax.lax.top_k(probabilities[:, :num_tokens], min(num_candidates, num_tokens))
 
 
 def filled(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:

@@ -156,6 +156,14 @@ def test_candidates_are_the_likeliest_tokens_in_order(model):
     assert {candidate["token"] for candidate in everything} == set(model.vocabulary.vocabulary)
 
 
+def test_outputs_without_a_token_are_no_candidates(model):
+    few = tokenizer.WordPieceTokenizer(model.vocabulary.vocabulary[:50])
+    chosen = dataclasses.replace(model, vocabulary=few)
+    (candidates,) = fill_mask.fill_mask(chosen, "w1 w2 [MASK] w3", num_candidates=95)
+    (everything,) = fill_mask.fill_mask(model, "w1 w2 [MASK] w3", num_candidates=95)
+    assert candidates == [each for each in everything if each["token"] in few.vocabulary]
+
+
 def test_candidates_are_those_of_the_masked_position(model):
     text = "w1 [MASK] w2 w3 [MASK]"
     masks = fill_mask.fill_mask(model, text, num_candidates=95)
