@@ -22,7 +22,7 @@ from absl import flags, logging
 from etils import epath
 from ml_collections import config_flags
 
-from bertjax import command_line, preemption, train, trials, writers
+from bertjax import command_line, held_out, preemption, train, trials, writers
 from bertjax.data.finetuning import glue, glue_submission
 
 RECIPE = pathlib.Path(__file__).parents[1] / "configs" / "glue.py"
@@ -171,7 +171,7 @@ def pack(found: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
         directory.rmtree()
     directory.mkdir(parents=True)
     for task in found.values():
-        predictions = task.best_directory / train.PREDICTIONS_DIRECTORY
+        predictions = task.best_directory / held_out.PREDICTIONS_DIRECTORY
         for name in glue_submission.TEST_ROWS:
             if (predictions / name).exists():
                 (predictions / name).copy(directory / name)

@@ -26,6 +26,7 @@ from bertjax import (
     checkpoint,
     command_line,
     evaluate,
+    held_out,
     jobs,
     monitor,
     preemption,
@@ -40,7 +41,6 @@ from bertjax import config as config_lib
 from bertjax.planning import comparison
 
 CONFIG_FILE = "config.json"
-PREDICTIONS_DIRECTORY = "predictions"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,11 @@ def execute(run: Run) -> state.TrainState:
                     continue
                 watch.flush()
                 with watch.paused():
-                    scores = score(run, train_state, writer, step) if must_evaluate else None
+                    scores = (
+                        held_out.score(run, train_state.params, writer, step)
+                        if must_evaluate
+                        else None
+                    )
                     if must_save or is_preempted:
                         checkpointer.save(train_state, _meta(run, watch.skipped), scores)
                 if is_preempted and step < run.last_step:
@@ -110,7 +114,7 @@ def execute(run: Run) -> state.TrainState:
                     raise preemption.Preempted(step)
             writer.curves()
         checkpointer.wait()
-        write_predictions(run, train_state, is_new=step > first_step)
+        held_out.write_predictions(run, train_state.params, run.workdir, is_new=step > first_step)
     if jax.process_index() == 0:
         for line in comparison.lines(run.workdir, run):
             logging.info("%s", line)
@@ -201,65 +205,6 @@ def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     if not run.config.evaluation.every_steps and run.config.checkpoint.keep_best:
         must_save |= must_evaluate  # what is not saved cannot be the best that stays
     return must_save, must_evaluate and run.job.has_evaluation
-
-
-def score(
-    run: Run, train_state: state.TrainState, writer: writers.RunWriter, step: int
-) -> dict[str, float]:
-    """Evaluates on every evaluation set, writes the scores and redraws the curves.
-
-    Returns those of the first set, which decide what is best.
-    """
-    options, found = run.config.evaluation, {}
-    batch_size = options.global_batch_size
-    rows = sharding.local_rows(run.mesh, batch_size)
-    for name in run.job.evaluation_sets:
-        values, outputs = evaluate.evaluate_with_answers(
-            run.eval_step,
-            train_state.params,
-            run.job.evaluation_batches(name, batch_size=batch_size, rows=rows),
-            mesh=run.mesh,
-            global_batch_size=batch_size,
-            # The scores of a finetuning job are of whole sets.
-            max_batches=options.max_batches if run.job.best_score is None else 0,
-        )
-        found[name] = values | run.job.scores(name, outputs)
-        shown = ", ".join(f"{metric} {value:.4f}" for metric, value in found[name].items())
-        logging.info("Evaluation on %s at step %d: %s", name, step, shown)
-    writer.scalars(
-        step,
-        {f"eval/{name}/{metric}": value for name in found for metric, value in found[name].items()},
-    )
-    writer.curves()
-    return found[run.job.evaluation_sets[0]]
-
-
-def write_predictions(run: Run, train_state: state.TrainState, *, is_new: bool) -> None:
-    """Writes what the model says of the job's test sets, all or none, unless it was done before."""
-    directory, draft = (run.workdir / f"{PREDICTIONS_DIRECTORY}{end}" for end in ("", "_draft"))
-    if not run.job.test_sets:
-        return
-    if directory.exists() and not is_new:
-        logging.info("Predictions are in %s already; for others remove it", directory)
-        return
-    batch_size = run.config.evaluation.global_batch_size
-    rows = sharding.local_rows(run.mesh, batch_size)
-    for name in run.job.test_sets:
-        batches = run.job.evaluation_batches(name, batch_size=batch_size, rows=rows)
-        outputs = evaluate.predict(
-            run.predict_step,
-            train_state.params,
-            batches,
-            mesh=run.mesh,
-            global_batch_size=batch_size,
-        )
-        if jax.process_index() == 0:
-            run.job.write_predictions(name, outputs, draft)
-    if jax.process_index() == 0:
-        if directory.exists():
-            directory.rmtree()
-        draft.rename(directory)
-        logging.info("Predictions for %s are in %s", ", ".join(run.job.test_sets), directory)
 
 
 def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:

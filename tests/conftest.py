@@ -1,5 +1,7 @@
 """The strictest JAX there is: fake devices, no implicit rank promotion; and what tests share."""
 
+import pathlib
+
 import jax
 
 # Sixteen, so that the mesh of BERT-large exists; most tests take the first eight or one.
@@ -12,6 +14,7 @@ import pytest  # noqa: E402
 
 from bertjax.data import synthetic  # noqa: E402
 from bertjax.models import EncoderConfig  # noqa: E402
+from tests import small_datasets  # noqa: E402
 
 TINY = EncoderConfig(
     vocab_size=96,
@@ -53,3 +56,17 @@ def make_batch() -> dict[str, jax.Array]:
 def batch() -> dict[str, jax.Array]:
     """The batch of `make_batch`."""
     return make_batch()
+
+
+@pytest.fixture
+def one_device(monkeypatch) -> list[jax.Device]:
+    """The only device that the tested code finds, for tests that are not about meshes."""
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    return devices
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory) -> pathlib.Path:
+    """Weights to finetune from, which tests read only."""
+    return small_datasets.write_source(tmp_path_factory.mktemp("source") / "weights")

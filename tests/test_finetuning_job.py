@@ -9,6 +9,8 @@ import pytest
 from bertjax import checkpoint, jobs, preemption, train
 from tests import small_datasets
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 BEST = {"squad_v1": 100.0, "squad_v2": 100.0, "conll": 100.0, "regression": 0.97}
 WRITTEN = {
     "glue": {"test.tsv"},
@@ -19,18 +21,6 @@ WRITTEN = {
     "conll": {"test.conll"},
     "swag": {"test.csv"},
 }
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return small_datasets.write_source(tmp_path_factory.mktemp("source") / "weights")
-
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    """These tests are about the data; meshes are tested elsewhere."""
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(train.jax, "devices", lambda: devices)
 
 
 def scores_of(workdir):

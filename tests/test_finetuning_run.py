@@ -7,20 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import checkpoint, evaluate, preemption, train
+from bertjax import checkpoint, evaluate, held_out, preemption, train
 from bertjax.jobs import datasets
 from tests import small_datasets
 
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(train.jax, "devices", lambda: devices)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return small_datasets.write_source(tmp_path_factory.mktemp("source") / "weights")
+pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def make_config(tmp_path, source, kind="glue", **changes):
@@ -47,7 +38,7 @@ def test_a_run_leaves_scores_predictions_and_labels(tmp_path, source):
     assert all(np.isfinite(line["eval/dev/loss"]) for line in evaluations)
     rates = [line["train/learning_rate"] for line in lines if "train/loss" in line]
     np.testing.assert_allclose(rates, 2e-3 * np.array([0, 0.5, 1, 0.5]), rtol=1e-5)
-    assert list((tmp_path / "run" / train.PREDICTIONS_DIRECTORY).iterdir())
+    assert list((tmp_path / "run" / held_out.PREDICTIONS_DIRECTORY).iterdir())
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
     assert saved["finetuning"]["labels"] == ["entailment", "not_entailment"]
 
@@ -56,7 +47,7 @@ def test_a_run_leaves_scores_predictions_and_labels(tmp_path, source):
 def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(tmp_path, source, caplog):
     config = make_config(tmp_path, source)
     train.train(config, tmp_path / "run")
-    (written,) = (tmp_path / "run" / train.PREDICTIONS_DIRECTORY).iterdir()
+    (written,) = (tmp_path / "run" / held_out.PREDICTIONS_DIRECTORY).iterdir()
     before = written.stat().st_mtime_ns
     moved = (tmp_path / "data").rename(tmp_path / "moved")
     config.finetuning.data_dir = str(moved)
@@ -80,8 +71,9 @@ def test_predictions_are_there_for_all_test_sets_or_for_none(tmp_path, source, m
         patch.setattr(datasets.Glue, "write_predictions", killed_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             train.train(config, tmp_path / "run")
-    directory = tmp_path / "run" / train.PREDICTIONS_DIRECTORY
+    directory = tmp_path / "run" / held_out.PREDICTIONS_DIRECTORY
     assert not directory.exists()
+    (tmp_path / "run" / "predictions_draft" / "of_an_older_set.tsv").touch()
     train.train(config, tmp_path / "run")
     assert sorted(path.name for path in directory.iterdir()) == ["dev.tsv", "test.tsv"]
 

@@ -14,6 +14,8 @@ from bertjax.data import records, streams
 from configs import smoke
 from tests import small_records
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 
 def make_config(train_dir, **changes):
     """One layer of 32 on small records: 8 steps of 8 sequences on one device."""
@@ -40,13 +42,6 @@ def record_root(tmp_path_factory):
     small_records.write(root / "train_24", max_seq_length=24, seed=1)
     small_records.write(root / "heldout", max_seq_length=24, counts=(13,), seed=2)
     return root
-
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    """These tests are about the loop; meshes are tested elsewhere."""
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(train.jax, "devices", lambda: devices)
 
 
 @pytest.fixture

@@ -12,18 +12,9 @@ from bertjax import config as config_lib
 from bertjax import preemption, train, trials
 from tests import small_datasets
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 SCORE = "eval/dev/accuracy"
-
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(train.jax, "devices", lambda: devices)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return small_datasets.write_source(tmp_path_factory.mktemp("source") / "weights")
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,9 @@ from bertjax import inference, predict  # noqa: E402  after importorskip
 from bertjax.convert import __main__ as program  # noqa: E402
 from tests import finetuned_workdir  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("one_device")
+
 WORDS = [f"w{number}" for number in range(20)]
-
-
-@pytest.fixture(autouse=True)
-def one_device(monkeypatch):
-    devices = predict.jax.local_devices()[:1]
-    monkeypatch.setattr(predict.jax, "devices", lambda: devices)
 
 
 @pytest.fixture

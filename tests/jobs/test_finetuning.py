@@ -33,11 +33,6 @@ LABELS = {
 }
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    return small_datasets.write_source(tmp_path_factory.mktemp("source") / "weights")
-
-
 @pytest.fixture
 def open_job(tmp_path, source):
     """Opens a job over new files of a kind, with changes of its config."""

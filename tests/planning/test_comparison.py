@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import pytest
 
 from bertjax import train
@@ -19,13 +18,6 @@ def make_config(**changes):
     config.log_every_steps = 1
     config.update_from_flattened_dict(changes)
     return config
-
-
-@pytest.fixture
-def one_device(monkeypatch):
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(train.jax, "devices", lambda: devices)
-    return devices
 
 
 def save_plan(workdir, devices, step_seconds, *, kind=None, **changes):
