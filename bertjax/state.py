@@ -113,7 +113,7 @@ class Learner:
         key = jax.random.key(knobs.seed, impl=self.prng_impl)
         grads, means = self._gradients(state.params, batch, jax.random.fold_in(key, state.step))
         with jax.named_scope("optimizer"):
-            grad_norm = optax.tree.norm(grads)
+            grad_norm = optim.global_norm(grads)
             learning_rate = optim.make_schedule(knobs.schedule)(state.step)
             updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
             params = self._moved(state.params, updates, learning_rate)

@@ -67,6 +67,17 @@ def numpy_directions(grads_of_steps, params, options, step_size):
     return treedef.unflatten(weights)
 
 
+@pytest.mark.parametrize("on_tpu", [False, True])
+def test_the_norm_is_that_of_all_elements_in_float64(monkeypatch, on_tpu):
+    if on_tpu:
+        monkeypatch.setattr(jax.lax, "platform_dependent", lambda x, *, tpu, default: tpu(x))
+    rng = np.random.default_rng(0)
+    tree = {"kernel": rng.normal(size=(60, 33)), "bias": rng.normal(size=33), "scalar": 2.0}
+    expected = np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in tree.values()))
+    found = optim.global_norm(jax.tree.map(jnp.float32, tree))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 @pytest.mark.parametrize("bias_correction", [True, False])
 @pytest.mark.parametrize("clip_norm", [0.0, 1.0])

@@ -146,7 +146,7 @@ class EncoderLayer(nnx.Module):
             implementation=config.attention,
         )
         self.intermediate = layers.dense(
-            hidden, intermediate, stddev=stddev, dtype=dtype, rngs=rngs
+            hidden, intermediate, stddev=stddev, dtype=dtype, rngs=rngs, kind=nnx.Linear
         )
         self.output = layers.dense(intermediate, hidden, stddev=stddev, dtype=dtype, rngs=rngs)
         norm = {"epsilon": config.layer_norm_eps, "dtype": dtype}

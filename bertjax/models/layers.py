@@ -35,13 +35,62 @@ def truncated_normal(stddev: float) -> nnx.Initializer:
     return init
 
 
+class Dense(nnx.Linear):
+    """x W + b in `dtype`, of float32 parameters; the bias and its gradient are summed in float32.
+
+    The gradient of the bias is a product with ones. As the sum over rows that autodiff makes it is
+    one of the most expensive things on TPU for what it does: 118 to 219 k estimated cycles of v5e
+    for 8192 rows of 1024 in bfloat16, and 6 k as a product. Only where the compiler makes it part
+    of the product before it, as for the first feed-forward product, the sum is cheaper still.
+    """
+
+    def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
+        kernel, bias = jnp.asarray(self.kernel[...]), jnp.asarray(self.bias[...])
+        return _add_bias(x.astype(self.dtype) @ kernel.astype(self.dtype), bias)
+
+
+@jax.custom_vjp
+def _add_bias(x: Array, bias: Array) -> Array:
+    return (x.astype(jnp.float32) + _over_rows(bias, x)).astype(x.dtype)
+
+
+def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, None]:
+    return _add_bias(x, bias), None
+
+
+def _add_bias_backward(_: None, grad: Array) -> tuple[Array, Array]:
+    return grad, column_sums(grad)
+
+
+_add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+
+
+def column_sums(
+    x: Float[Array, "*rows columns"], precision: jax.lax.Precision | None = None
+) -> Float[Array, " columns"]:
+    """Returns the float32 sums over all axes but the last, as a product with rows of ones.
+
+    Eight rows, a TPU's register: a single one the compiler would make a sum of again.
+    """
+    ones = jnp.ones((8, *x.shape[:-1]), x.dtype)
+    axes = tuple(range(x.ndim - 1))
+    contracted = (tuple(axis + 1 for axis in axes), axes)
+    return jax.lax.dot_general(
+        ones, x, (contracted, ((), ())), precision=precision, preferred_element_type=jnp.float32
+    )[0]
+
+
 def dense(
-    in_size: int, out_size: int, *, stddev: float, dtype: jnp.dtype, rngs: nnx.Rngs
+    in_size: int,
+    out_size: int,
+    *,
+    stddev: float,
+    dtype: jnp.dtype,
+    rngs: nnx.Rngs,
+    kind: type[nnx.Linear] = Dense,
 ) -> nnx.Linear:
     """Returns a linear layer with float32 parameters that computes in `dtype`."""
-    return nnx.Linear(
-        in_size, out_size, kernel_init=truncated_normal(stddev), dtype=dtype, rngs=rngs
-    )
+    return kind(in_size, out_size, kernel_init=truncated_normal(stddev), dtype=dtype, rngs=rngs)
 
 
 class LayerNorm(nnx.Module):

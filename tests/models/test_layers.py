@@ -1,9 +1,10 @@
-"""LayerNorm beside float64 numpy; dropout's rate, scale and independence, and what is not saved."""
+"""Dense layer and LayerNorm beside float64 numpy; dropout: its rate, its masks, what it saves."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -86,6 +87,36 @@ def test_a_mask_is_the_same_on_any_mesh():
     where = NamedSharding(mesh, P("data", "tensor"))
     spread = jax.jit(lambda x: layers.dropout(x, 0.5, key), in_shardings=where, out_shardings=where)
     np.testing.assert_array_equal(spread(ones), layers.dropout(ones, 0.5, key))
+
+
+@pytest.mark.parametrize("kind", [layers.Dense, nnx.Linear])
+def test_a_dense_layer_and_its_gradients_are_those_of_float64(kind):
+    rng = np.random.default_rng(0)
+    x, kernel, bias, grad = (rng.normal(size=s) for s in ((5, 7, 16), (16, 8), 8, (5, 7, 8)))
+    layer = layers.dense(
+        16, 8, stddev=0.02, dtype=jnp.dtype("float32"), rngs=nnx.Rngs(0), kind=kind
+    )
+    graph, params = nnx.split(layer)
+    params["kernel"].set_value(jnp.asarray(kernel, jnp.float32))
+    params["bias"].set_value(jnp.asarray(bias, jnp.float32))
+    y, backward = jax.vjp(lambda p, x: nnx.merge(graph, p)(x), params, jnp.asarray(x, jnp.float32))
+    grad_params, grad_x = backward(jnp.asarray(grad, jnp.float32))
+    np.testing.assert_allclose(y, x @ kernel + bias, atol=1e-5)
+    np.testing.assert_allclose(grad_x, grad @ kernel.T, atol=1e-5)
+    expected = np.einsum("abi,abj->ij", x, grad)
+    np.testing.assert_allclose(grad_params["kernel"][...], expected, atol=1e-5)
+    np.testing.assert_allclose(grad_params["bias"][...], grad.sum((0, 1)), atol=1e-5)
+
+
+def test_the_gradient_of_a_bias_loses_nothing_to_bfloat16():
+    layer = layers.dense(4, 4, stddev=0.02, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0))
+    graph, params = nnx.split(layer)
+    x = jnp.ones((16, 1000, 4), jnp.bfloat16)
+    y, backward = jax.vjp(lambda p: nnx.merge(graph, p)(x), params)
+    grad = jnp.asarray(np.random.default_rng(0).normal(1, 1, y.shape), jnp.bfloat16)
+    found = backward(grad)[0]["bias"][...]
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, np.asarray(grad, np.float64).sum((0, 1)), rtol=1e-5)
 
 
 def numpy_normalize(x, scale, bias, epsilon):
