@@ -11,6 +11,7 @@ of BERT-base over 8,192 tokens of a device.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import pathlib
 import re
@@ -51,14 +52,14 @@ def compile_kernels(topology: str, length: int) -> None:
     def both(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *forward, grad = arguments
         context = pallas_attention.context(*forward, rate=RATE)
-        return context, *pallas_attention.gradients(*forward, context, grad, rate=RATE)
+        return context, *pallas_attention.gradients(*forward, grad, rate=RATE)
 
     with jax.set_mesh(mesh):
         jax.jit(both).lower(*inputs, tensor).compile()
 
 
 def counts(directory: pathlib.Path) -> list[tuple[int, int, int]]:
-    """Returns (bundles, matrix, vector) of each kernel in libtpu's files, in their order.
+    """Returns (bundles, matrix, vector) of each kernel in libtpu's files, the smallest first.
 
     Raises:
       FileNotFoundError: if there are none; another libtpu may name them differently.
@@ -82,7 +83,7 @@ def counts(directory: pathlib.Path) -> list[tuple[int, int, int]]:
         found.append((int(match[1]), cycles[0], cycles[1]))
     if not found:
         raise FileNotFoundError(f"libtpu left no schedule of a kernel in {directory}")
-    return found
+    return sorted(found)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("pass      bundles  matrix  vector   a layer")
     from bertjax.models import pallas_attention
 
-    rows_per_step = pallas_attention.MAX_LENGTH // options.length
+    rows_per_step = math.gcd(
+        TOKENS // options.length, pallas_attention.MAX_LENGTH**2 // options.length**2
+    )
     heads_per_step = pallas_attention.LANES // HEAD_SIZE
     steps = TOKENS // options.length // rows_per_step * HEADS // heads_per_step
     for name, (bundles, matrix, vector) in zip(("forward", "backward"), rows, strict=True):

@@ -148,7 +148,7 @@ def _forward(
 def _backward(
     rate: float, implementation: str, saved: tuple[Any, ...], grad: Array
 ) -> tuple[Array | None, ...]:
-    run = _chosen(implementation, _gradients, pallas_attention.gradients, rate)
+    run = _chosen(implementation, _gradients, _kernel_gradients, rate)
     return *run(*saved, grad), None, None
 
 
@@ -203,6 +203,11 @@ def _gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:
     grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
     grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
     return grad_query, grad_keys, (grad_values * scale).astype(values.dtype)
+
+
+def _kernel_gradients(*saved_and_grad: Any, **options: Any) -> tuple[Array, Array, Array]:
+    *saved, _, grad = saved_and_grad  # the kernel has no use for the context
+    return pallas_attention.gradients(*saved, grad, **options)
 
 
 def _probabilities(query: Array, keys: Array, is_real: Array) -> Array:

@@ -48,10 +48,7 @@ class MlmHead(nnx.Module):
             embedding.astype(transformed.dtype),
             preferred_element_type=jnp.float32,
         )
-        # An outer product with ones, so that the bias gradient is a product too: as a column sum
-        # over the logits it took 4% of a CPU step.
-        ones = jnp.ones(logits.shape[:2])
-        return logits + jnp.einsum("BM,V->BMV", ones, self.bias[...])
+        return layers.add_bias(logits, self.bias[...])
 
 
 class PairHead(nnx.Module):

@@ -46,23 +46,26 @@ class Dense(nnx.Linear):
 
     def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
         kernel, bias = jnp.asarray(self.kernel[...]), jnp.asarray(self.bias[...])
-        return _add_bias(x.astype(self.dtype) @ kernel.astype(self.dtype), bias)
+        return add_bias(x.astype(self.dtype) @ kernel.astype(self.dtype), bias)
 
 
 @jax.custom_vjp
-def _add_bias(x: Array, bias: Array) -> Array:
+def add_bias(
+    x: Float[Array, "*rows columns"], bias: Float[Array, " columns"]
+) -> Float[Array, "*rows columns"]:
+    """Returns x + bias, added in float32, whose gradient for the bias is a product with ones."""
     return (x.astype(jnp.float32) + _over_rows(bias, x)).astype(x.dtype)
 
 
 def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, None]:
-    return _add_bias(x, bias), None
+    return add_bias(x, bias), None
 
 
 def _add_bias_backward(_: None, grad: Array) -> tuple[Array, Array]:
     return grad, column_sums(grad)
 
 
-_add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+add_bias.defvjp(_add_bias_forward, _add_bias_backward)
 
 
 def column_sums(
@@ -196,17 +199,22 @@ def mask_seeds(key: PRNGKeyArray, planes: tuple[int, ...]) -> MaskSeeds:
     return first, second
 
 
-def keep_mask(seeds: MaskSeeds, shape: tuple[int, ...], rate: float) -> Bool[Array, "*shape"]:
+def keep_mask(
+    seeds: MaskSeeds, shape: tuple[int, ...], rate: float, *, turned: bool = False
+) -> Bool[Array, "*shape"]:
     """Returns a mask of `shape`, planes x rows x columns, each True with probability 1 - `rate`.
+
+    If `turned`, `shape` is planes x columns x rows, and the mask that of the transposed planes.
 
     An element's bits are a hash of its place in its plane and of the plane's two random words. So
     the compiler computes them where they are used, where those of a generator are written to memory
     and read; and they are the same on every backend and mesh. Source of the hash, whose middle the
     second word enters: "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
     """
-    row, column = (jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - k) for k in (2, 1))
+    axes = (len(shape) - 1, len(shape) - 2) if turned else (len(shape) - 2, len(shape) - 1)
+    row, column = (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in axes)
     first, second = (jnp.expand_dims(word, (-2, -1)) if word.ndim else word for word in seeds)
-    bits = row * jnp.uint32(shape[-1]) + column + first
+    bits = row * jnp.uint32(shape[axes[1]]) + column + first
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D) ^ second
     bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
     # The last shift of lowbias32 leaves the high bits alone, which decide. Compared as signed

@@ -25,9 +25,10 @@ included. On v6e at length 512 the bundles are 2,906 and 4,919, on v4 18,028 and
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,14 +72,13 @@ def gradients(
     values: Array,
     is_real: Array,
     seeds: layers.MaskSeeds | None,
-    found: Array,
     grad: Array,
     *,
     rate: float,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
-    """Returns the gradients of query, keys and values, given `found`, the context, and its own."""
-    tensors = (query, keys, values, found, grad)
+    """Returns the gradients of query, keys and values, given the context's."""
+    tensors = (query, keys, values, grad)
     grad_query, grad_keys, grad_values = _run(
         _backward_kernel, 3, tensors, is_real, seeds, rate, interpret
     )
@@ -121,26 +121,21 @@ def _on_device(
     heads_per_step = LANES // size
     if heads % heads_per_step:
         heads_per_step = heads
-    # Short rows several at a time: the core works on one while another waits for its products.
-    rows_per_step = math.gcd(batch, MAX_LENGTH // length)
+    # Short rows several at a time, as many as have the scores of one of MAX_LENGTH.
+    rows_per_step = math.gcd(batch, MAX_LENGTH**2 // length**2)
     groups = heads // heads_per_step
     arrays = [x.reshape(batch, length, heads * size) for x in tensors]
     arrays += [is_real.astype(jnp.int32)[:, None, :]]
-    arrays += [x.reshape(batch, groups, 1, heads_per_step) for x in seeds]
+    arrays += [x[:, None, :] for x in seeds]
     wide = (rows_per_step, length, heads_per_step * size)
     by_lanes = pl.BlockSpec(wide, lambda row, group: (row, 0, group))
     by_row = pl.BlockSpec((rows_per_step, 1, length), lambda row, group: (row, 0, 0))
-    scalars = (rows_per_step, 1, 1, heads_per_step)
-    by_group = pl.BlockSpec(scalars, lambda row, group: (row, group, 0, 0), memory_space=pltpu.SMEM)
-
-    def step(*refs: Any) -> None:
-        for index in range(rows_per_step):
-            kernel(*(ref.at[index] for ref in refs), size=size, rate=rate)
-
+    scalars = (rows_per_step, 1, heads)
+    all_heads = pl.BlockSpec(scalars, lambda row, group: (row, 0, 0), memory_space=pltpu.SMEM)
     run = pl.pallas_call(
-        step,
+        functools.partial(kernel, size=size, rate=rate),
         grid=(batch // rows_per_step, groups),
-        in_specs=[by_lanes] * len(tensors) + [by_row] + [by_group] * len(seeds),
+        in_specs=[by_lanes] * len(tensors) + [by_row] + [all_heads] * len(seeds),
         out_specs=[by_lanes] * num_outputs,
         out_shape=[jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * num_outputs,
         cost_estimate=_cost(arrays, num_outputs, heads, size),
@@ -171,22 +166,22 @@ def _forward_kernel(
     rate: float,
 ) -> None:
     *seeds, context_ref = refs
-    query, keys, values = query_ref[...], keys_ref[...], values_ref[...]
-    context = jnp.zeros(query.shape, jnp.float32)
-    for head, lanes in _heads(query.shape, size):
-        weights, total = _exponentials(_only(lanes, query), keys, real_ref[...])
-        weights = _masked(weights, seeds, head, rate).astype(values.dtype)
-        context = jnp.where(
-            lanes, _dot(weights, values, (1, 0)) * (1 / (1 - rate) / total), context
-        )
-    context_ref[...] = context.astype(context_ref.dtype)
+    units = _units(query_ref.shape, size)
+    turned_values = [values_ref[row].T for row in range(query_ref.shape[0])]
+    exponentials, totals = _exponentials(query_ref, keys_ref, real_ref, units)
+    weights = _masked(exponentials, seeds, units, rate)
+    turned_context = [
+        _dot(turned_values[u.row][u.of_head], x.astype(keys_ref.dtype), (1, 0))
+        * (1 / (1 - rate) / total)
+        for u, x, total in zip(units, weights, totals, strict=True)
+    ]
+    _write_turned(context_ref, units, turned_context)
 
 
 def _backward_kernel(
     query_ref: Any,
     keys_ref: Any,
     values_ref: Any,
-    context_ref: Any,
     grad_ref: Any,
     real_ref: Any,
     *refs: Any,
@@ -194,39 +189,70 @@ def _backward_kernel(
     rate: float,
 ) -> None:
     *seeds, grad_query_ref, grad_keys_ref, grad_values_ref = refs
-    query, keys, values, grad = query_ref[...], keys_ref[...], values_ref[...], grad_ref[...]
-    products = grad.astype(jnp.float32) * context_ref[...].astype(jnp.float32)
-    # Products with the transposed scores are taken transposed: [head, length] is cheap to turn
-    # round, [length, length] is not.
-    turned_query, turned_grad = query.T, grad.T
-    grad_query, grad_keys, grad_values = jnp.zeros(query.shape, jnp.float32), [], []
-    for head, lanes in _heads(query.shape, size):
-        rows = slice(head * size, (head + 1) * size)
-        exponentials, total = _exponentials(_only(lanes, query), keys, real_ref[...])
-        # Scaled for dropout here, once: each gradient has the probabilities as a factor.
-        probabilities = exponentials * (1 / (1 - rate) / total)
-        weights = _masked(probabilities, seeds, head, rate).astype(values.dtype)
-        grad_weights = _dot(_only(lanes, grad), values, (1, 1))
-        sums = jnp.sum(_only(lanes, products), axis=1, keepdims=True) * (1 - rate)
-        grad_scores = probabilities * (_masked(grad_weights, seeds, head, rate) - sums)
-        grad_scores = grad_scores.astype(query.dtype)
-        grad_query = jnp.where(lanes, _dot(grad_scores, keys, (1, 0)), grad_query)
-        grad_keys.append(_dot(turned_query[rows], grad_scores, (1, 0)))
-        grad_values.append(_dot(turned_grad[rows], weights, (1, 0)))
-    grad_query_ref[...] = grad_query.astype(grad_query_ref.dtype)
-    grad_keys_ref[...] = jnp.concatenate(grad_keys).T.astype(grad_keys_ref.dtype)
-    grad_values_ref[...] = jnp.concatenate(grad_values).T.astype(grad_values_ref.dtype)
+    dtype, units = query_ref.dtype, _units(query_ref.shape, size)
+    turned_keys = [keys_ref[row].T for row in range(query_ref.shape[0])]
+    exponentials, totals = _exponentials(query_ref, keys_ref, real_ref, units)
+    # Scaled for dropout here, once: each gradient has the probabilities as a factor.
+    probabilities = [x * (1 / (1 - rate) / t) for x, t in zip(exponentials, totals, strict=True)]
+    weights = [x.astype(dtype) for x in _masked(probabilities, seeds, units, rate)]
+    grad_values = [_dot(x, grad_ref[u.row], (1, 0)) for u, x in zip(units, weights, strict=True)]
+    grad_weights = [_dot(values_ref[u.row], _only(u.lanes, grad_ref[u.row]), (1, 1)) for u in units]
+    grad_weights = _masked(grad_weights, seeds, units, rate)
+    products = [p * x for p, x in zip(probabilities, grad_weights, strict=True)]
+    sums = [x.sum(axis=0, keepdims=True) * (1 - rate) for x in products]
+    grad_scores = [
+        (x - p * s).astype(dtype) for x, p, s in zip(products, probabilities, sums, strict=True)
+    ]
+    turned_grad_query = [
+        _dot(turned_keys[u.row][u.of_head], x, (1, 0))
+        for u, x in zip(units, grad_scores, strict=True)
+    ]
+    grad_keys = [_dot(x, query_ref[u.row], (1, 0)) for u, x in zip(units, grad_scores, strict=True)]
+    _write_turned(grad_query_ref, units, turned_grad_query)
+    _write(grad_keys_ref, units, grad_keys)
+    _write(grad_values_ref, units, grad_values)
 
 
-def _heads(shape: tuple[int, ...], size: int) -> Iterator[tuple[int, Array]]:
-    """Yields each head of a block and a mask of the lanes that it lies in.
+class _Unit(NamedTuple):
+    """A head of a row in a block: its place among the transposed lanes, and a mask of the lanes.
 
     A product with the other heads' lanes at zero is free where the core's matrix unit is 128 deep,
     and moves nothing between lanes, as slicing would.
     """
-    lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
-    for head in range(shape[1] // size):
-        yield head, (lane >= head * size) & (lane < (head + 1) * size)
+
+    row: int
+    head: int
+    of_head: slice
+    lanes: Array
+
+
+def _units(shape: tuple[int, int, int], size: int) -> list[_Unit]:
+    rows, length, lanes = shape
+    lane = jax.lax.broadcasted_iota(jnp.int32, (length, lanes), 1)
+    starts = range(0, lanes, size)
+    of_head = [(lane >= start) & (lane < start + size) for start in starts]
+    return [
+        _Unit(row, head, slice(start, start + size), of_head[head])
+        for row in range(rows)
+        for head, start in enumerate(starts)
+    ]
+
+
+def _write(ref: Any, units: list[_Unit], by_unit: list[Array]) -> None:
+    """Writes each unit's lanes of its array [length, lanes]."""
+    for row in range(ref.shape[0]):
+        mine = [(u.lanes, x) for u, x in zip(units, by_unit, strict=True) if u.row == row]
+        whole = mine[0][1]
+        for lanes, x in mine[1:]:
+            whole = jnp.where(lanes, x, whole)
+        ref[row] = whole.astype(ref.dtype)
+
+
+def _write_turned(ref: Any, units: list[_Unit], by_unit: list[Array]) -> None:
+    """Writes arrays [head, length]: to turn these round is cheap, [length, length] is not."""
+    for row in range(ref.shape[0]):
+        mine = [x.astype(ref.dtype) for u, x in zip(units, by_unit, strict=True) if u.row == row]
+        ref[row] = jnp.concatenate(mine).T
 
 
 def _only(lanes: Array, x: Array) -> Array:
@@ -238,15 +264,32 @@ def _dot(a: Array, b: Array, axes: tuple[int, int]) -> Array:
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
 
-def _exponentials(query: Array, keys: Array, is_real: Array) -> tuple[Array, Array]:
-    """Returns the softmax's numerators and their sums over keys."""
-    scores = jnp.where(is_real != 0, _dot(query, keys, (1, 1)), jnp.finfo(jnp.float32).min)
-    exponentials = jnp.exp(scores - scores.max(axis=1, keepdims=True))
-    return exponentials, exponentials.sum(axis=1, keepdims=True)
+def _exponentials(
+    query_ref: Any, keys_ref: Any, real_ref: Any, units: list[_Unit]
+) -> tuple[list[Array], list[Array]]:
+    """Returns the softmax's numerators, [keys, queries], and their sums over keys."""
+    padding = [_by_key(real_ref[row]) for row in range(query_ref.shape[0])]
+    scores = [
+        _dot(keys_ref[u.row], _only(u.lanes, query_ref[u.row]), (1, 1)) + padding[u.row]
+        for u in units
+    ]
+    exponentials = [jnp.exp(x - x.max(axis=0, keepdims=True)) for x in scores]
+    return exponentials, [x.sum(axis=0, keepdims=True) for x in exponentials]
 
 
-def _masked(x: Array, seeds: list[Any], head: int, rate: float) -> Array:
+def _by_key(is_real: Array) -> Array:
+    """Returns what to add to the scores of a key, [keys, 1], from 1 and 0, [1, keys]."""
+    padding = jnp.where(is_real != 0, 0.0, jnp.finfo(jnp.float32).min)
+    return jnp.broadcast_to(padding, (8, padding.shape[1])).T[:, :1]
+
+
+def _masked(by_unit: list[Array], seeds: list[Any], units: list[_Unit], rate: float) -> list[Array]:
+    """Returns arrays [keys, queries] with what is dropped at zero."""
     if not seeds:
-        return x
-    first, second = (ref[0, 0, head] for ref in seeds)
-    return jnp.where(layers.keep_mask((first, second), x.shape, rate), x, 0.0)
+        return by_unit
+    first = pl.program_id(1) * (1 + units[-1].head)
+    words = [tuple(ref[u.row, 0, first + u.head] for ref in seeds) for u in units]
+    return [
+        jnp.where(layers.keep_mask(pair, x.shape, rate, turned=True), x, 0.0)
+        for pair, x in zip(words, by_unit, strict=True)
+    ]

@@ -39,7 +39,7 @@ def inputs(shape):
 PLAIN = (attention._context, attention._gradients)
 KERNELS = tuple(
     functools.partial(kernel, interpret=True)
-    for kernel in (pallas_attention.context, pallas_attention.gradients)
+    for kernel in (pallas_attention.context, attention._kernel_gradients)
 )
 
 
@@ -97,7 +97,7 @@ def test_eight_devices_equal_one(data, tensor, heads):
 def interpreted(monkeypatch):
     """Takes the kernels, interpreted, where otherwise only a TPU takes them."""
     monkeypatch.setattr(pallas_attention, "context", KERNELS[0])
-    monkeypatch.setattr(pallas_attention, "gradients", KERNELS[1])
+    monkeypatch.setattr(attention, "_kernel_gradients", KERNELS[1])
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
 
 
@@ -142,7 +142,8 @@ def exported(shape, platform):
                 *x, is_real, dropout_rate=RATE, key=key, implementation="pallas"
             )
 
-        return jax.vjp(attend, *tensors)[1](grad)
+        context, backward = jax.vjp(attend, *tensors)
+        return context, backward(grad)
 
     export = jax.export.export(jax.jit(run), platforms=[platform])
     return export(tensors, grad, is_real, jax.random.key(0)).mlir_module()
