@@ -3,24 +3,29 @@
 `bertjax.models.attention` has the same formulas in plain JAX, chooses between the two, and says
 what they mean. In plain JAX every elementwise pass over the scores (batch x heads x length x
 length in float32) goes through memory. Here a head's scores never leave the core: a grid step
-takes the heads that fill 128 lanes of one example, with whole rows of scores, which bounds the
-length. The dropout masks are those of plain JAX, bit for bit. Not yet run on a TPU.
+takes the heads that fill 128 lanes of one example, or of several short ones, with whole rows of
+scores, which bounds the length. The dropout masks are those of plain JAX, bit for bit. Not yet run
+on a TPU.
+
+Scores are [keys, queries], so that the softmax's sums go over sublanes, as cheap as any addition,
+and its factors lie along lanes. Every step is done for all rows and heads of a block before the
+next: a product or a reduction is long on its way, and the others fill the wait.
 
 XLA counts no cycles for kernels. In their place the bundles (instructions of one cycle each) that
 libtpu 0.0.42 made for a grid step of BERT-base, bfloat16, with dropout, on v5e; a step is one row
-of 512 tokens or four of 128, and two heads. Stalls are not in it (benchmarks/kernel_bundles.py).
+of 512 tokens or sixteen of 128, and two heads. Stalls are not in it (benchmarks/kernel_bundles.py).
 
   length  pass      bundles  matrix  vector  memory  a layer, 8192 tokens
-     512  forward     3,612   1,896   2,723     960    96 steps:  347,000
-     512  backward    6,790   3,897   4,080   1,920    96 steps:  652,000
-     128  forward     1,602     460   1,054     960    96 steps:  154,000
-     128  backward    3,158     933   1,531   1,920    96 steps:  303,000
+     512  forward     3,589   1,396   2,327     960    96 steps:  345,000
+     512  backward    7,202   4,139   3,867   1,680    96 steps:  691,000
+     128  forward     5,004   1,513   2,887   3,840    24 steps:  120,000
+     128  backward    8,382   4,396   4,621   6,720    24 steps:  201,000
 
 matrix, vector: the fewest cycles for the instructions of these units (four slots each). memory:
-counted by hand, four or eight blocks of 128 KiB over 546 bytes per cycle (819 GB/s at 1.5 GHz; both
-from memory, not looked up).
+counted by hand, four or seven blocks of 128 or 512 KiB over 546 bytes per cycle (819 GB/s at
+1.5 GHz; both from memory, not looked up).
 In plain JAX the compiler estimates 3.77 M cycles for the same at length 512, matrix products
-included. On v6e at length 512 the bundles are 2,906 and 4,919, on v4 18,028 and 21,802.
+included. On v6e at length 512 the bundles are 3,078 and 5,668, on v4 17,870 and 22,679.
 """
 
 from __future__ import annotations
