@@ -32,6 +32,14 @@ def test_dropout_keeps_the_rate_and_the_mean(rate):
     np.testing.assert_allclose(np.unique(dropped[kept]), 1 / (1 - rate), rtol=1e-6)
 
 
+def test_dropout_scales_as_exactly_in_bfloat16():
+    x = jax.random.uniform(jax.random.key(1), (16, 64, 64), jnp.bfloat16, 1.0, 2.0)
+    dropped = layers.dropout(x, 0.1, jax.random.key(0))
+    assert dropped.dtype == jnp.bfloat16
+    ratios = np.asarray(dropped, np.float64) / np.asarray(x, np.float64)
+    np.testing.assert_allclose(ratios[ratios != 0].mean(), 1 / 0.9, rtol=2e-4)
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_masks_of_elements_near_and_far_are_independent(rate):
     kept = mask(0, (16, 4, 128, 128), rate)
