@@ -36,6 +36,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         "async_all_reduce",
         "async_all_gather",
         "several_slices",
+        "double_vmem",
         "large_vmem",
         "rbg_unsafe",
     ),
