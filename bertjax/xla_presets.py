@@ -6,9 +6,8 @@ compiler's estimates, a short run the truth.
 
 Source: the names and groups of options are those that MaxText publishes
 (benchmarks/xla_flags_library.py, commit 05d3525e, read 2026-11-21); its text says of them that they
-were beneficial "in certain cases" and that some are on by default. `double_vmem` is our own value of
-one of them (docs/performance.md); `rbg_unsafe`: jax.random's documentation, "Advanced RNG
-configuration".
+were beneficial "in certain cases" and that some are on by default. `double_vmem` is a value of our
+own (docs/performance.md); `rbg_unsafe`: jax.random's documentation, "Advanced RNG configuration".
 """
 
 from __future__ import annotations
