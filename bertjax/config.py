@@ -112,7 +112,7 @@ def _model() -> ml_collections.ConfigDict:
     model.layer_norm_eps = 1e-12
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere
     model.remat = "none"  # recompute activations in the backward pass: none | dots | full
-    model.attention = "xla"  # xla | pallas (a kernel for TPU: 128 to 512 tokens, same numbers)
+    model.attention = "xla"  # xla | pallas (a kernel for TPU v4 and newer: 128 to 512 tokens)
     return model
 
 

@@ -49,11 +49,12 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
     """Returns the program of a job whose config is resolved.
 
     Raises:
-      ValueError: if the mesh does not divide a batch or a parameter, or what is frozen does not
-        fit the model.
+      ValueError: if the mesh does not divide a batch or a parameter, what is frozen does not fit
+        the model, or the attention kernel is not for these devices.
     """
     config = job.config
     check_batch_sizes(job, mesh)
+    check_attention(config, mesh.devices.flat[0].device_kind)
     learner = state.make_learner(
         job.task,
         optimizer=optim.OptimizerOptions(**config.optimizer),
@@ -126,6 +127,15 @@ def resolve(config: ml_collections.ConfigDict, platform: str) -> ml_collections.
     if config.prng_impl == "auto":
         config.prng_impl = "threefry2x32" if is_cpu else "rbg"
     return config
+
+
+def check_attention(config: ml_collections.ConfigDict, device_kind: str) -> None:
+    """Raises a ValueError if the attention kernel cannot be compiled for this kind of device."""
+    if config.model.attention == "pallas" and device_kind in ("TPU v2", "TPU v3"):
+        raise ValueError(
+            f"config.model.attention is 'pallas', whose kernel needs a TPU v4 or a newer one; the "
+            f"devices are {device_kind}: set it to 'xla'"
+        )
 
 
 def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:

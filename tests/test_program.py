@@ -86,6 +86,15 @@ def test_a_preset_is_for_tpu_alone_and_says_so_elsewhere(name, caplog):
     assert len(caplog.messages) == (name != "none")
 
 
+def test_the_attention_kernel_is_for_tpu_v4_and_newer():
+    config = recipe("smoke")
+    program.check_attention(config, "TPU v3")
+    config.model.attention = "pallas"
+    program.check_attention(config, "TPU v4")
+    with pytest.raises(ValueError, match="TPU v3: set it to 'xla'"):
+        program.check_attention(config, "TPU v3")
+
+
 def test_presets_reach_the_compiler_of_the_step(monkeypatch):
     config = recipe("smoke")
     config.xla_preset = "large_vmem"

@@ -126,8 +126,10 @@ def _on_device(
     heads_per_step = LANES // size
     if heads % heads_per_step:
         heads_per_step = heads
-    # Short rows several at a time, as many as have the scores of one of MAX_LENGTH.
-    rows_per_step = math.gcd(batch, MAX_LENGTH**2 // length**2)
+    # Short rows several at a time, as many as have the scores of one of MAX_LENGTH; in float32 half
+    # as many, for which the core's memory is enough.
+    rows = MAX_LENGTH**2 * 2 // (length**2 * tensors[0].dtype.itemsize)
+    rows_per_step = math.gcd(batch, max(rows, 1))
     groups = heads // heads_per_step
     arrays = [x.reshape(batch, length, heads * size) for x in tensors]
     arrays += [is_real.astype(jnp.int32)[:, None, :]]

@@ -3,6 +3,9 @@
 import dataclasses
 import functools
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import jax.extend
@@ -159,6 +162,41 @@ def test_elsewhere_plain_jax_takes_the_place_of_the_kernels(platform):
     """So a model that was trained with them is read on any machine."""
     program = exported((2, 128, 4, 64), platform)
     assert "tpu_custom_call" not in program and "2x4x128x128xf32" in program
+
+
+COMPILE_ALL = """
+import jax, jax.numpy as jnp
+from bertjax import sharding
+from bertjax.models import pallas_attention
+from bertjax.planning import topologies
+
+mesh = sharding.make_mesh(topologies.devices(topologies.parse("v5e:2x2"))[:1], data=1, tensor=1)
+rows = sharding.batch_sharding(mesh)
+
+def both(seeds, query, keys, values, grad, is_real):
+    arguments = (query, keys, values, is_real, seeds)
+    context = pallas_attention.context(*arguments, rate=0.1)
+    return context, pallas_attention.gradients(*arguments, grad, rate=0.1)
+
+for dtype in ("bfloat16", "float32"):
+    for heads, size in ((8, 32), (4, 64), (3, 64), (2, 128)):
+        for length in pallas_attention.LENGTHS:
+            def array(*shape, dtype=dtype):
+                return jax.ShapeDtypeStruct((16, *shape), jnp.dtype(dtype), sharding=rows)
+            tensor, word = array(length, heads, size), array(heads, dtype="uint32")
+            with jax.set_mesh(mesh):
+                jax.jit(both).lower(
+                    (word, word), *[tensor] * 4, array(length, dtype="bool")
+                ).compile()
+"""
+
+
+@pytest.mark.slow
+def test_a_tpu_has_memory_for_every_type_length_and_head():
+    pytest.importorskip("libtpu")
+    # A process of its own: libtpu lets go of its lock only when its process ends.
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    subprocess.run([sys.executable, "-c", COMPILE_ALL], check=True, env=environment)
 
 
 def test_nothing_of_length_times_length_leaves_the_kernels(interpreted):
