@@ -19,8 +19,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from bertjax import rules
-from bertjax.models import layers
+from bertjax import reductions, rules
 
 Step = Int[Array, ""] | Int[np.ndarray, ""] | int
 Schedule = Callable[[Step], Float[Array, ""]]
@@ -113,35 +112,15 @@ def make_schedule(options: ScheduleOptions) -> Schedule:
     return SCHEDULES[options.name](options)
 
 
-def global_norm(tree: Any) -> Float[Array, ""]:
-    """Returns the square root of the sum of all squares, in float32.
-
-    On TPU the squares of a matrix are summed over its rows by a product with ones
-    (`layers.column_sums`), in three passes of bfloat16: that costs a quarter of a sum.
-    """
-    squares = [jnp.square(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(tree)]
-    sums = [
-        jax.lax.platform_dependent(leaf, tpu=_sum_by_product, default=jnp.sum)
-        if leaf.ndim == 2
-        else leaf.sum()
-        for leaf in squares
-    ]
-    return jnp.sqrt(jnp.stack(sums).sum())
-
-
-def _sum_by_product(x: Float[Array, "rows columns"]) -> Float[Array, ""]:
-    return layers.column_sums(x, jax.lax.Precision.HIGH).sum()
-
-
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
-    """Scales all gradients by limit / norm where their `global_norm` is above the limit.
+    """Scales all gradients by limit / norm where their norm is above the limit.
 
     Source: Pascanu et al. 2013, algorithm 1. optax's own has a sum of its own.
     """
 
     def update(grads: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, Any]:
         del params
-        scale = limit / jnp.maximum(global_norm(grads), limit)
+        scale = limit / jnp.maximum(reductions.global_norm(grads), limit)
         return jax.tree.map(lambda grad: grad * scale, grads), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
-from bertjax import metrics, optim
+from bertjax import metrics, optim, reductions
 from bertjax.tasks import base
 
 Params = dict[str, Any]
@@ -113,7 +113,7 @@ class Learner:
         key = jax.random.key(knobs.seed, impl=self.prng_impl)
         grads, means = self._gradients(state.params, batch, jax.random.fold_in(key, state.step))
         with jax.named_scope("optimizer"):
-            grad_norm = optim.global_norm(grads)
+            grad_norm = reductions.global_norm(grads)
             learning_rate = optim.make_schedule(knobs.schedule)(state.step)
             updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
             params = self._moved(state.params, updates, learning_rate)

@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "bertjax.train": (
         *SHARED_BY_MAINS,
         "bertjax.evaluate",
+        "bertjax.held_out",
         "bertjax.monitor",
         "bertjax.plan",
         "bertjax.preemption",
@@ -67,11 +68,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # All tasks of a benchmark, each a training.
     "bertjax.glue": (
         *SHARED_BY_MAINS,
+        "bertjax.held_out",
         "bertjax.preemption",
         "bertjax.scores",
         "bertjax.train",
         "bertjax.trials",
     ),
+    "bertjax.held_out": (*LIBRARY, "bertjax.evaluate", "bertjax.program"),
     "bertjax.inference": (*LIBRARY, "bertjax.jobs"),
     # What is read of the weights that finetuning begins with.
     "bertjax.jobs": (*LIBRARY, "bertjax.convert", "bertjax.scores"),
@@ -96,13 +99,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "bertjax.state": (
         "bertjax.metrics",
         "bertjax.optim",
+        "bertjax.reductions",
         "bertjax.sharding",
         "bertjax.tasks.base",
     ),
-    "bertjax.optim": ("bertjax.rules",),
+    "bertjax.optim": ("bertjax.reductions", "bertjax.rules"),
     "bertjax.sharding": ("bertjax.rules",),
     "bertjax.tasks": ("bertjax.metrics", "bertjax.models"),
-    "bertjax.models": ("bertjax.sharding",),
+    "bertjax.models": ("bertjax.reductions", "bertjax.sharding"),
     "bertjax.convert": ("bertjax.data", "bertjax.models"),
     # What knows of runs: their workdirs, and the program that writes all formats.
     "bertjax.convert.workdir": (*LIBRARY, "bertjax.convert", "bertjax.jobs"),
@@ -110,6 +114,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "bertjax.convert.formats": (*LIBRARY, "bertjax.convert"),
     "bertjax.convert.__main__": SHARED_BY_MAINS,
     "bertjax.data": (),
+    "bertjax.reductions": (),
     "bertjax.rules": (),
     "bertjax.scores": (),
     "bertjax.metrics": (),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import optim
+from bertjax import optim, reductions
 
 
 def schedule(name, warmup=10, total=100, peak=2.0):
@@ -74,7 +74,7 @@ def test_the_norm_is_that_of_all_elements_in_float64(monkeypatch, on_tpu):
     rng = np.random.default_rng(0)
     tree = {"kernel": rng.normal(size=(60, 33)), "bias": rng.normal(size=33), "scalar": 2.0}
     expected = np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in tree.values()))
-    found = optim.global_norm(jax.tree.map(jnp.float32, tree))
+    found = reductions.global_norm(jax.tree.map(jnp.float32, tree))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 

@@ -11,6 +11,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
+from bertjax import reductions
+
 MaskSeeds = tuple[UInt32[Array, "*planes"], UInt32[Array, "*planes"]]
 
 # BERT's released code calls the tanh form "gelu" since February 2019; before that, and in
@@ -62,25 +64,10 @@ def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, None]:
 
 
 def _add_bias_backward(_: None, grad: Array) -> tuple[Array, Array]:
-    return grad, column_sums(grad)
+    return grad, reductions.column_sums(grad)
 
 
 add_bias.defvjp(_add_bias_forward, _add_bias_backward)
-
-
-def column_sums(
-    x: Float[Array, "*rows columns"], precision: jax.lax.Precision | None = None
-) -> Float[Array, " columns"]:
-    """Returns the float32 sums over all axes but the last, as a product with rows of ones.
-
-    Eight rows, a TPU's register: a single one the compiler would make a sum of again.
-    """
-    ones = jnp.ones((8, *x.shape[:-1]), x.dtype)
-    axes = tuple(range(x.ndim - 1))
-    contracted = (tuple(axis + 1 for axis in axes), axes)
-    return jax.lax.dot_general(
-        ones, x, (contracted, ((), ())), precision=precision, preferred_element_type=jnp.float32
-    )[0]
 
 
 def dense(
