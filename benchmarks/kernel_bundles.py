@@ -11,7 +11,6 @@ of BERT-base over 8,192 tokens of a device.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import pathlib
 import re
@@ -101,11 +100,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("pass      bundles  matrix  vector   a layer")
     from bertjax.models import pallas_attention
 
-    rows_per_step = math.gcd(
-        TOKENS // options.length, pallas_attention.MAX_LENGTH**2 // options.length**2
-    )
+    batch = TOKENS // options.length
+    rows_per_step = pallas_attention.rows_per_step(batch, options.length, "bfloat16")
     heads_per_step = pallas_attention.LANES // HEAD_SIZE
-    steps = TOKENS // options.length // rows_per_step * HEADS // heads_per_step
+    steps = batch // rows_per_step * HEADS // heads_per_step
     for name, (bundles, matrix, vector) in zip(("forward", "backward"), rows, strict=True):
         print(f"{name:9} {bundles:7,} {matrix:7,} {vector:7,} {steps} steps: {bundles * steps:,}")
     return 0

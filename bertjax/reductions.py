@@ -28,7 +28,7 @@ def global_norm(tree: Any) -> Float[Array, ""]:
     """Returns the square root of the sum of all squares, in float32.
 
     On TPU the squares of a matrix are summed over its rows by a product with ones
-    (`column_sums`), in three passes of bfloat16: that costs a quarter of a sum.
+    (`column_sums`), in three passes of bfloat16: that costs about a third of a sum.
     """
     squares = [jnp.square(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(tree)]
     sums = [

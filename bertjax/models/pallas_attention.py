@@ -126,22 +126,19 @@ def _on_device(
     heads_per_step = LANES // size
     if heads % heads_per_step:
         heads_per_step = heads
-    # Short rows several at a time, as many as have the scores of one of MAX_LENGTH; in float32 half
-    # as many, for which the core's memory is enough.
-    rows = MAX_LENGTH**2 * 2 // (length**2 * tensors[0].dtype.itemsize)
-    rows_per_step = math.gcd(batch, max(rows, 1))
+    block_rows = rows_per_step(batch, length, tensors[0].dtype)
     groups = heads // heads_per_step
     arrays = [x.reshape(batch, length, heads * size) for x in tensors]
     arrays += [is_real.astype(jnp.int32)[:, None, :]]
     arrays += [x[:, None, :] for x in seeds]
-    wide = (rows_per_step, length, heads_per_step * size)
+    wide = (block_rows, length, heads_per_step * size)
     by_lanes = pl.BlockSpec(wide, lambda row, group: (row, 0, group))
-    by_row = pl.BlockSpec((rows_per_step, 1, length), lambda row, group: (row, 0, 0))
-    scalars = (rows_per_step, 1, heads)
+    by_row = pl.BlockSpec((block_rows, 1, length), lambda row, group: (row, 0, 0))
+    scalars = (block_rows, 1, heads)
     all_heads = pl.BlockSpec(scalars, lambda row, group: (row, 0, 0), memory_space=pltpu.SMEM)
     run = pl.pallas_call(
         functools.partial(kernel, size=size, rate=rate),
-        grid=(batch // rows_per_step, groups),
+        grid=(batch // block_rows, groups),
         in_specs=[by_lanes] * len(tensors) + [by_row] + [all_heads] * len(seeds),
         out_specs=[by_lanes] * num_outputs,
         out_shape=[jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * num_outputs,
@@ -150,6 +147,15 @@ def _on_device(
         interpret=interpret,
     )
     return [x.reshape(tensors[0].shape) for x in run(*arrays)]
+
+
+def rows_per_step(batch: int, length: int, dtype: jnp.dtype) -> int:
+    """Returns how many rows a grid step takes: as many as have the scores of one of MAX_LENGTH.
+
+    In float32 half as many, for which the core's memory is enough.
+    """
+    rows = MAX_LENGTH**2 * 2 // (length**2 * jnp.dtype(dtype).itemsize)
+    return math.gcd(batch, max(rows, 1))
 
 
 def _cost(arrays: list[Array], num_outputs: int, heads: int, size: int) -> pl.CostEstimate:
