@@ -6,14 +6,12 @@ TensorFlow is imported when a dataset is named, not before.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from absl import logging
 
-from bertjax.data import records
+from bertjax.data import tfds_datasets
 from data_pipelines.formats import input_files, text_files
 
 DEFAULT_SPLIT = "train"
@@ -48,8 +46,10 @@ def check(location: str, text_field: str) -> None:
             f"dataset {name.dataset!r} has no text in the field {text_field!r}; text_field must be "
             f"one of {', '.join(names) or '(it has no text)'}"
         )
-    if not builder.info.splits:
-        _prepare(builder)
+    tfds_datasets.prepare(
+        builder,
+        hint="prepare it with tensorflow-datasets, maybe elsewhere, and give its directory",
+    )
     _check_split(builder, name)
 
 
@@ -78,7 +78,7 @@ def documents(location: str, log: input_files.Log, *, text_field: str) -> Iterat
     name = Name.parse(location)
     builder = _builder(name.dataset)
     total, examples = size(location), builder.info.splits[name.split].num_examples
-    for number, (tfds_id, encoded) in enumerate(_examples(builder, name, text_field)):
+    for number, (tfds_id, encoded) in enumerate(_texts(builder, name, text_field)):
         log.bytes_read += total * (number + 1) // examples - total * number // examples
         place = f"{builder.info.full_name}/{tfds_id}"
         try:
@@ -89,60 +89,25 @@ def documents(location: str, log: input_files.Log, *, text_field: str) -> Iterat
         yield from text_files.tidied(place, text, log)
 
 
-def _examples(builder: Any, name: Name, text_field: str) -> Iterator[tuple[str, bytes]]:
+def _texts(builder: Any, name: Name, text_field: str) -> Iterator[tuple[str, bytes]]:
     """Yields (the id in the dataset, text) in the order of the files."""
-    tf = records.import_tensorflow()
     import tensorflow_datasets as tfds
 
     path = text_field.split(".")
-    dataset = builder.as_dataset(
-        split=name.split,
-        shuffle_files=False,
-        read_config=tfds.ReadConfig(
-            add_tfds_id=True, interleave_cycle_length=1, try_autocache=False
-        ),
-        decoders=tfds.decode.PartialDecoding(_nested(path)),
-    )
-    try:
-        for example in tfds.as_numpy(dataset):
-            value: Any = example
-            for key in path:
-                value = value[key]
-            yield example["tfds_id"].decode(), value
-    except tf.errors.OpError as error:
-        raise ValueError(
-            f"dataset {name.dataset!r} in {builder.data_dir} is damaged ({error.message}); delete "
-            "and prepare it again"
-        ) from error
+    decoders = tfds.decode.PartialDecoding(_nested(path))
+    examples = tfds_datasets.examples(builder, name.split, add_tfds_id=True, decoders=decoders)
+    for example in examples:
+        value: Any = example
+        for key in path:
+            value = value[key]
+        yield example["tfds_id"].decode(), value
 
 
 def _builder(dataset: str) -> Any:
-    records.import_tensorflow()
-    import tensorflow_datasets as tfds
-
-    try:
-        if os.path.isdir(dataset):
-            return tfds.builder_from_directory(dataset)
-        return tfds.builder(dataset)
-    except (ValueError, OSError, AssertionError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise ValueError(
-            f"input 'tfds:{dataset}' is neither a dataset that tensorflow-datasets knows nor the "
-            f"directory of a prepared one ({first_line}); look its name up at "
-            "https://www.tensorflow.org/datasets/catalog/overview"
-        ) from error
-
-
-def _prepare(builder: Any) -> None:
-    logging.info("preparing the dataset %s in %s", builder.info.full_name, builder.data_dir)
-    try:
-        builder.download_and_prepare()
-    # No connection, no room, or a package that only this dataset needs.
-    except (OSError, ImportError) as error:
-        raise ValueError(
-            f"dataset {builder.info.full_name!r} cannot be downloaded and prepared ({error}); "
-            "prepare it with tensorflow-datasets, maybe on another machine, and give its directory"
-        ) from error
+    return tfds_datasets.builder(
+        dataset,
+        hint="look its name up at https://www.tensorflow.org/datasets/catalog/overview",
+    )
 
 
 def _check_split(builder: Any, name: Name) -> None:

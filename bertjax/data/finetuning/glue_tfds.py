@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from absl import logging
-
-from bertjax.data import records
+from bertjax.data import tfds_datasets
 from bertjax.data.finetuning import texts
 
 COLLECTION = "glue"
@@ -38,10 +35,13 @@ def rows(dataset: Dataset, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
       ValueError: if there is no such dataset, split or feature, or a file is damaged.
     """
-    builder = _builder(dataset)
+    name = f"{COLLECTION}/{dataset.task}"
+    builder = tfds_datasets.builder(
+        name if dataset.name == COLLECTION else dataset.name,
+        hint=f"give tfds:{name}, or a directory that holds its dataset_info.json",
+    )
+    tfds_datasets.prepare(builder, hint="give the directory of the official files of GLUE instead")
     split = split.replace("dev", "validation")
-    if not builder.info.splits:
-        _prepare(builder)
     if split not in builder.info.splits:
         raise ValueError(
             f"tfds:{dataset.name} has no split {split!r}; it has "
@@ -53,7 +53,7 @@ def rows(dataset: Dataset, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise texts.FaultyFile(f"tfds:{dataset.name}: {fault}")
     if dataset.label_of:
         _check_classes(dataset, features["label"])
-    examples = sorted(_examples(builder, split), key=lambda example: int(example["idx"]))
+    examples = sorted(tfds_datasets.examples(builder, split), key=lambda one: int(one["idx"]))
     for example in examples:
         row = {name: example[key].decode() for name, key in dataset.columns.items()}
         label = _label(dataset, features["label"], example["label"])
@@ -75,47 +75,3 @@ def _check_classes(dataset: Dataset, feature: Any) -> None:
             f"tfds:{dataset.name} has the classes {', '.join(names) or '(none)'}; task "
             f"{dataset.task} has {', '.join(dataset.label_of)}: give the dataset of this task"
         )
-
-
-def _builder(dataset: Dataset) -> Any:
-    records.import_tensorflow()
-    import tensorflow_datasets as tfds
-
-    name = dataset.name
-    try:
-        if os.path.isdir(name):
-            return tfds.builder_from_directory(name)
-        return tfds.builder(f"{COLLECTION}/{dataset.task}" if name == COLLECTION else name)
-    except (ValueError, OSError, AssertionError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise ValueError(
-            f"'tfds:{name}' is neither a dataset that tensorflow-datasets knows nor the directory "
-            f"of a prepared one ({first_line}); give tfds:{COLLECTION}/{dataset.task}, or a "
-            "directory that holds its dataset_info.json"
-        ) from error
-
-
-def _prepare(builder: Any) -> None:
-    logging.info("preparing the dataset %s in %s", builder.info.full_name, builder.data_dir)
-    try:
-        builder.download_and_prepare()
-    except (OSError, ImportError) as error:
-        raise ValueError(
-            f"dataset {builder.info.full_name!r} cannot be downloaded and prepared ({error}); "
-            "give the directory of the official files of GLUE instead"
-        ) from error
-
-
-def _examples(builder: Any, split: str) -> Iterator[dict[str, Any]]:
-    tf = records.import_tensorflow()
-    import tensorflow_datasets as tfds
-
-    read_config = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-    dataset = builder.as_dataset(split=split, shuffle_files=False, read_config=read_config)
-    try:
-        yield from tfds.as_numpy(dataset)
-    except tf.errors.OpError as error:
-        raise ValueError(
-            f"dataset {builder.info.full_name!r} in {builder.data_dir} is damaged "
-            f"({error.message}); delete and prepare it again"
-        ) from error

@@ -104,20 +104,3 @@ def test_a_damaged_dataset_is_an_error_that_names_it(dataset):
             read(dataset)
     finally:
         file.write_bytes(whole)
-
-
-@pytest.mark.parametrize("error", [ConnectionError("no route"), ImportError("no such parser")])
-def test_a_dataset_that_cannot_be_downloaded_is_an_error_that_says_what_to_do(monkeypatch, error):
-    class Builder:
-        class info:
-            full_name, splits, features = "made/1.0.0", {}, {}
-
-        data_dir = "directory"
-
-        def download_and_prepare(self):
-            raise error
-
-    monkeypatch.setattr(tfds_source, "_builder", lambda _: Builder())
-    monkeypatch.setattr(tfds_source, "_text_fields", lambda _: ["text"])
-    with pytest.raises(ValueError, match=f"made/1.0.0.*cannot be downloaded.*{error}"):
-        tfds_source.check("made", "text")
