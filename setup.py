@@ -58,6 +58,7 @@ setuptools.setup(
         # With what the other extras bring, so that nothing goes untested.
         "test": [
             *("beartype>=0.22", "pytest>=8", "pytest-xdist>=3.6"),
+            "filelock>=3.16",  # JAX locks its cache of compiled programs with it
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
             *(*BEAM, *SENTENCES, *WIKIPEDIA),
         ],

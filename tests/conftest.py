@@ -1,6 +1,8 @@
 """The strictest JAX there is: fake devices, no implicit rank promotion; and what tests share."""
 
+import os
 import pathlib
+import tempfile
 
 import jax
 
@@ -26,6 +28,18 @@ TINY = EncoderConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Shares what is compiled among the processes of a session and programs that tests start."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # A worker of xdist has it from its parent.
+        return
+    directory = tempfile.TemporaryDirectory(prefix="bertjax_compiled_")
+    config.add_cleanup(directory.cleanup)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = directory.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+    # With a limit, and only then, JAX locks its files: none is read while another writes it.
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
 
 
 @pytest.fixture
