@@ -32,7 +32,7 @@ TINY = EncoderConfig(
 
 def pytest_configure(config: pytest.Config) -> None:
     """Shares what is compiled among the processes of a session and programs that tests start."""
-    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # A worker of xdist has it from its parent.
+    if hasattr(config, "workerinput"):  # A worker of xdist has the environment of its parent.
         return
     directory = tempfile.TemporaryDirectory(prefix="bertjax_compiled_")
     config.add_cleanup(directory.cleanup)
