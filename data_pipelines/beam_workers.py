@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from apache_beam import pvalue
 from etils import epath
 
-from bertjax.data import records
+from bertjax.data import atomic, records
 from data_pipelines import blocks, examples, fast, pairing, shards, sources
 from data_pipelines.reports import statistics
 
@@ -303,7 +302,7 @@ def _by(keys: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.ndarray]
 
 def write_json(content: Any, job: Job, name: str) -> None:
     """Writes what `found` reads."""
-    _write_whole(job.path(name), json.dumps(content).encode())
+    atomic.write(job.path(name), json.dumps(content))
 
 
 def _corpus(index: int, layout: Layout, job: Job) -> examples.Corpus:
@@ -317,16 +316,9 @@ def _pairs_path(index: int, job: Job) -> epath.Path:
 def _save(path: epath.Path, arrays: Mapping[str, np.ndarray]) -> None:
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **arrays)
-    _write_whole(path, content.getvalue())
+    atomic.write(path, content.getvalue())
 
 
 def _load(path: epath.Path) -> dict[str, np.ndarray]:
     with np.load(io.BytesIO(path.read_bytes())) as arrays:
         return dict(arrays)
-
-
-def _write_whole(path: epath.Path, content: bytes) -> None:
-    # Beam may do the same work twice at the same time.
-    draft = path.parent / f"{path.name}.{os.getpid()}.draft"
-    draft.write_bytes(content)
-    draft.replace(path)

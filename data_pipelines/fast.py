@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data import records
+from bertjax.data import atomic, records
 from data_pipelines import blocks, progress, shards, sources, store, workers
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
@@ -130,9 +130,8 @@ def _tokenized(
         log = _read(options, vocabulary, units, kept, pool)
         if kept.blocks != before:
             output.discard_examples()
-        draft = notes.with_suffix(".draft")
-        draft.write_text(json.dumps({"blocks": len(kept.blocks), "log": dataclasses.asdict(log)}))
-        draft.replace(notes)
+        read = {"blocks": len(kept.blocks), "log": dataclasses.asdict(log)}
+        atomic.write(notes, json.dumps(read))
     tally, later_log = kept.summary()
     log.merge(later_log)
     check_text(tally, options)

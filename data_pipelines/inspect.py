@@ -18,7 +18,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data import records, tokenizer
+from bertjax.data import atomic, records, tokenizer
 from data_pipelines import command_line
 from data_pipelines.reports import health, report, report_html, statistics
 
@@ -62,7 +62,8 @@ def adopt(options: Options) -> records.Manifest:
     if not options.vocabulary:
         raise ValueError("--adopt needs --vocabulary: the one that the records were made with")
     vocabulary = tokenizer.load(options.vocabulary, lowercase=options.do_lower_case)
-    paths = sorted(path for path in directory.glob(options.pattern) if path.is_file())
+    found = (path for path in directory.glob(options.pattern) if path.is_file())
+    paths = sorted(path for path in found if path.suffix != atomic.DRAFT_SUFFIX)
     if not paths:
         raise FileNotFoundError(
             f"{directory} has no files named {options.pattern!r}; give their --pattern"

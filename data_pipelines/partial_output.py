@@ -16,7 +16,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import records
+from bertjax.data import atomic, records
 
 TOKENS_KEY, EXAMPLES_KEY = "tokens.json", "examples.json"
 LOCK_FILE = "lock"
@@ -88,16 +88,17 @@ class PartialOutput:
             self.discard_examples()
         if not same_tokens:
             _remove(self.scratch)
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        self.records.mkdir(parents=True, exist_ok=True)
+        for directory in (self.scratch, self.records):
+            directory.mkdir(parents=True, exist_ok=True)
+            atomic.remove_drafts(directory)  # of a build that was killed
         for name, key in ((TOKENS_KEY, tokens_key), (EXAMPLES_KEY, examples_key)):
-            # Whole or not at all: on a full disk, half a key would make all work useless.
-            draft = self.scratch / f"{name}.draft"
-            draft.write_text(json.dumps(key, sort_keys=True))
-            draft.replace(self.scratch / name)
+            # On a full disk, half a key would make all work useless.
+            atomic.write(self.scratch / name, json.dumps(key, sort_keys=True))
 
     def publish(self) -> None:
         """Gives the finished records their name and removes everything else."""
+        # Of work that Beam gave to another worker, and the first one never finished.
+        atomic.remove_drafts(self.records)
         old = self._output.parent / f"{self._output.name}.replaced"
         if self._output.exists():
             _remove(old)  # Of a build that was killed right here, when its records had their name.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.data import masking, records, tokenizer
+from bertjax.data import atomic, masking, records, tokenizer
 from data_pipelines import blocks, examples, pairing, store
 from data_pipelines.reports import statistics
 
@@ -111,10 +111,10 @@ def pair_block(index: int, job: Job) -> PairCounts:
     )
     segments = pairing.random_segments(corpus, drafts.requests)
     spans = finished(drafts, *segments, job.pairs, index=index, first_token=first_token)
-    with path.open("wb") as file:
+    with atomic.writing(path) as file:
         np.save(file, spans)
     counts = PairCounts.of(drafts)
-    _write_json(counts_path, dataclasses.asdict(counts))
+    atomic.write(counts_path, json.dumps(dataclasses.asdict(counts)))
     return counts
 
 
@@ -230,7 +230,8 @@ def write(index: int, job: Job, num_shards: int, counts: np.ndarray) -> WrittenS
             tally.add_json(found["tally"])
             return WrittenShard(shard, tally)
     shard = write_batches(path, feature_batches(job, index, num_shards, counts), tally)
-    _write_json(notes, {"shard": dataclasses.asdict(shard), "tally": tally.to_json()})
+    written = {"shard": dataclasses.asdict(shard), "tally": tally.to_json()}
+    atomic.write(notes, json.dumps(written))
     return WrittenShard(shard, tally)
 
 
@@ -265,9 +266,3 @@ def _pairs_path(job: Job, block: int) -> pathlib.Path:
 def _corpus(job: Job) -> examples.Corpus:
     # Never kept: a map would outlive the files of a build that is started anew.
     return store.open_corpus(pathlib.Path(job.scratch), job.vocabulary.token_dtype)
-
-
-def _write_json(path: pathlib.Path, content: Mapping[str, Any]) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(content))
-    draft.replace(path)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from etils import epath
 
-from bertjax.data import encoding
+from bertjax.data import atomic, encoding
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -84,10 +84,8 @@ class Manifest:
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json into `directory`, whole or not at all."""
-        path = epath.Path(directory) / MANIFEST_FILE
-        draft = path.with_suffix(".json.draft")
-        draft.write_text(json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n")
-        draft.replace(path)
+        content = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        atomic.write(epath.Path(directory) / MANIFEST_FILE, content)
 
     @classmethod
     def load(cls, directory: epath.PathLike) -> Manifest:
@@ -214,29 +212,22 @@ def shard_name(index: int, count: int) -> str:
 def write_shard(path: epath.PathLike, serialized: Iterable[bytes]) -> Shard:
     """Writes one TFRecord file of encoded examples, whole or not at all, and returns its entry.
 
-    It grows under a draft name beside `path`, so that a killed writer leaves nothing that could
-    be taken for a shard.
-
     Raises:
       OSError: if it cannot be written, because the disk is full, say; names the path.
     """
     path = epath.Path(path)
-    draft = path.parent / f"{path.name}.draft"
     count = size = 0
     try:
-        with draft.open("wb") as file:
+        with atomic.writing(path) as file:
             for block, examples in _blocks(serialized):
                 file.write(block)
                 count, size = count + examples, size + len(block)
-        draft.replace(path)
     except OSError as error:
         if error.filename is not None:
             raise
         # What a full disk raises does not say which file.
         message = f"{error.strerror}: the shard was not written and its draft is removed"
         raise OSError(error.errno, message, str(path)) from error
-    finally:
-        draft.unlink(missing_ok=True)
     return Shard(file=path.name, examples=count, bytes=size)
 
 

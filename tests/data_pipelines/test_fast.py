@@ -1,4 +1,5 @@
 import json
+import os
 import pathlib
 import shutil
 import types
@@ -6,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from bertjax.data import records
+from bertjax.data import atomic, records
 from data_pipelines import blocks, fast, options, partial_output, shards, sources, store
 
 NUM_SHARDS = 4
@@ -76,6 +77,10 @@ def stop_after(calls, function):
     return stopping
 
 
+def out_of_space(number):
+    raise OSError(28, "No space left on device")
+
+
 def recording(seen, tokenize):
     """The function, whose documents are kept in a list."""
 
@@ -126,7 +131,7 @@ def test_the_size_of_blocks_changes_no_token(build, monkeypatch, tmp_path):
         (blocks, "tokenize", 3),
         (store.Store, "_write", 9),
         (shards, "pair_block", 2),
-        (shards, "_write_json", 3),
+        (atomic, "write", 5),
         (shards, "write", 2),
         (records, "encode_batch", 3),
     ],
@@ -230,16 +235,15 @@ def test_tokens_that_a_crash_of_the_machine_took_are_made_again(build, monkeypat
 
 
 def test_notes_that_a_full_disk_cut_short_are_made_again(build, monkeypatch, tmp_path):
-    write = pathlib.Path.write_text
+    def full(path, content):
+        if path.name == fast.READING_NOTES:
+            content = content[:5]
+            patched.setattr(os, "fsync", out_of_space)
+        write(path, content)
 
-    def full(path, text, *args, **kwargs):
-        if path.name.startswith(fast.READING_NOTES.split(".")[0]):
-            write(path, text[:5])
-            raise OSError(28, "No space left on device")
-        return write(path, text, *args, **kwargs)
-
+    write = atomic.write
     with monkeypatch.context() as patched:
-        patched.setattr(pathlib.Path, "write_text", full)
+        patched.setattr(atomic, "write", full)
         with pytest.raises(OSError, match="No space"):
             build()
     assert build().content == build("wanted").content

@@ -52,6 +52,7 @@ def adopting(directory, vocabulary_directory, **changes):
 def test_records_of_the_original_script_can_be_trained_on_once_adopted(
     foreign, vocabulary_directory, vocabulary
 ):
+    (foreign / "tf_examples.tfrecord2.1.draft").write_bytes(b"of a writer that was killed")
     manifest = inspect.adopt(adopting(foreign, vocabulary_directory))
     assert [shard.examples for shard in manifest.shards] == [5, 3]
     assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (16, 3)

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 from etils import epath
@@ -129,18 +130,30 @@ def test_an_output_elsewhere_needs_a_scratch_directory_here(tmp_path):
 def test_a_full_disk_at_the_start_does_not_lose_the_work(tmp_path, monkeypatch):
     fill(begun(tmp_path / "out"))
 
-    def full(path, text):
-        with path.open("w") as file:
-            file.write(text[:5])
+    def full(number):
+        os.truncate(number, 5)
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(epath.Path(tmp_path)), "write_text", full)
+        patched.setattr(os, "fsync", full)
         for examples in (EXAMPLES, OTHER_EXAMPLES):
             with pytest.raises(OSError, match="finished|No space"):
                 begun(tmp_path / "out", examples=examples)
                 raise OSError("finished without writing")
     assert found(begun(tmp_path / "out")) == {"tokens", "pairs", "bert"}
+
+
+def test_drafts_of_killed_writers_are_never_published(tmp_path):
+    made = begun(tmp_path / "out")
+    drafts = [made.records / "shard.1.draft", made.scratch / "counts.1.draft"]
+    for draft in drafts:
+        draft.write_text("half")
+    made = begun(tmp_path / "out")
+    assert not any(draft.exists() for draft in drafts)
+    # Of a worker of Beam, whose work another one has finished.
+    drafts[0].write_text("half")
+    made.publish()
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_the_work_says_what_it_is_for(tmp_path):

@@ -1,0 +1,90 @@
+import os
+import threading
+
+import pytest
+
+from bertjax.data import atomic, records
+
+RECORDS = [bytes([number]) * 50 for number in range(8)]
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_file_appears_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "file"
+    with atomic.writing(path) as file:
+        file.write(b"half ")
+        file.flush()
+        assert not path.exists()
+        file.write(b"and half")
+    assert path.read_bytes() == b"half and half" and names(tmp_path) == ["file"]
+    atomic.write(path, "naïve")
+    assert path.read_text(encoding="utf-8") == "naïve" and names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"the old one")
+    with pytest.raises(error), atomic.writing(path) as file:
+        file.write(b"the new")
+        raise error
+    assert path.read_bytes() == b"the old one" and names(tmp_path) == ["file"]
+
+
+def test_a_file_has_reached_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    seen = []
+
+    def fsync(number):
+        seen.append((os.fstat(number).st_size, (tmp_path / "file").exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    atomic.write(tmp_path / "file", b"content")
+    assert seen == [(7, False)]
+
+
+def test_two_that_write_one_shard_at_once_both_leave_it_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "WRITE_BLOCK_BYTES", 100)
+    wanted = records.write_shard(tmp_path / "wanted", RECORDS)
+    content = (tmp_path / "wanted").read_bytes()
+    path = tmp_path / "shard"
+
+    def interrupted():
+        for number, record in enumerate(RECORDS):
+            if number == 5:  # Another does the same work, from its beginning to its end.
+                assert records.write_shard(path, RECORDS).bytes == wanted.bytes
+                assert path.read_bytes() == content
+            yield record
+        assert path.read_bytes() == content
+
+    assert records.write_shard(path, interrupted()).bytes == wanted.bytes
+    assert path.read_bytes() == content and names(tmp_path) == ["shard", "wanted"]
+
+
+def test_threads_of_one_process_do_not_share_a_draft(tmp_path):
+    # Runners of Beam have several in a process, so that its number is no name.
+    path, contents = tmp_path / "file", [bytes([65 + number]) * 1000 for number in range(4)]
+    begun = threading.Barrier(len(contents))
+
+    def write(content):
+        with atomic.writing(path) as file:
+            begun.wait()
+            file.write(content)
+
+    threads = [threading.Thread(target=write, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() in contents and names(tmp_path) == ["file"]
+
+
+def test_drafts_of_killed_writers_can_be_removed(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    writer = atomic.writing(tmp_path / "other")
+    writer.__enter__()  # and never its end
+    assert len(names(tmp_path)) == 2
+    atomic.remove_drafts(tmp_path)
+    assert names(tmp_path) == ["file"]
