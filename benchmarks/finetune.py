@@ -214,7 +214,7 @@ def results_of(command: Sequence[str]) -> Iterator[Any]:
 
 def metrics_of(case: Case) -> tuple[str, ...]:
     """Returns the leaderboard's scores of a task."""
-    from bertjax.data.finetuning import glue
+    from bertjax.finetuning import glue
 
     return glue.TASKS[case.task].scores
 
@@ -262,7 +262,9 @@ def time_ours(options: argparse.Namespace, case: Case) -> None:
     """
     import jax
 
-    from bertjax import evaluate, train, warm_start
+    from bertjax import train
+    from bertjax.devices import sharding
+    from bertjax.training import warm_start
 
     options.by_length = options.timed_side == "ours"
     run = our_job(options, dataclasses.replace(case, epochs=1))
@@ -274,14 +276,14 @@ def time_ours(options: argparse.Namespace, case: Case) -> None:
         batches = {it["input_ids"].shape: it for *_, it in train.remaining_batches(run, 0)}
         started = time.perf_counter()
         for batch in batches.values():
-            inputs = evaluate.to_devices(batch, run.mesh, size)
+            inputs = sharding.to_devices(batch, run.mesh, size)
             train_state, report = jax.block_until_ready(run.train_step(train_state, inputs, knobs))
         compiled, padded, previous = time.perf_counter() - started, 0, None
         train_state = run.init(run.knobs.seed)
         train_state = jax.block_until_ready(warm_start.apply(source, train_state))
         started = time.perf_counter()
         for _, _, batch in train.remaining_batches(run, 0):
-            inputs = evaluate.to_devices(batch, run.mesh, size)
+            inputs = sharding.to_devices(batch, run.mesh, size)
             train_state, report = run.train_step(train_state, inputs, knobs)
             jax.device_get(previous)
             previous, padded = report, padded + batch["input_ids"].size

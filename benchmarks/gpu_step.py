@@ -153,7 +153,9 @@ def build_bertjax(job: peer_step.Job, timing: Timing, settings: Mapping[str, str
     """
     import jax
 
-    from bertjax import evaluate, jobs, program, sharding
+    from bertjax import jobs
+    from bertjax.devices import sharding
+    from bertjax.training import program
 
     device = jax.devices()[0]
     if device.platform != timing.device:
@@ -169,7 +171,7 @@ def build_bertjax(job: peer_step.Job, timing: Timing, settings: Mapping[str, str
     with jax.set_mesh(mesh):
         placed = jax.tree.map(lambda leaf: leaf.sharding, built.abstract_state)
         state = jax.jit(built.learner.init, out_shardings=placed)()
-        inputs = evaluate.to_devices(bertjax_batch(peer_step.random_batch(job)), mesh, job.batch)
+        inputs = sharding.to_devices(bertjax_batch(peer_step.random_batch(job)), mesh, job.batch)
 
     def run(steps: int) -> float:
         nonlocal state
@@ -261,7 +263,7 @@ def measure(
 
 def summary(size: str, case: train_step.Case, turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the last turn's facts with the medians of all turns in place of its times."""
-    from bertjax import accelerators
+    from bertjax.devices import accelerators
 
     milliseconds = statistics.median(value for it in turns for value in it["milliseconds"])
     peaks = [it["peak_bytes"] for it in turns if it["peak_bytes"] is not None]
@@ -279,11 +281,11 @@ def summary(size: str, case: train_step.Case, turns: Sequence[Mapping[str, Any]]
 
 def model_flops(size: str, case: train_step.Case) -> float:
     """Returns the model FLOPs of one update, as `perf/model_flop_utilization` counts them."""
-    from bertjax import config as config_lib
     from bertjax import jobs
+    from bertjax.training import config_faults
 
     config = train_step.step_config(job_of(size, case, OURS))
-    config_lib.validate(config)
+    config_faults.validate(config)
     job = jobs.JOBS[config.task].open(config)
     return job.train_flops(job.phases[0])
 

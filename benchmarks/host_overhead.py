@@ -35,7 +35,9 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from bertjax import evaluate, monitor, sharding, state, train
+from bertjax import train
+from bertjax.devices import sharding
+from bertjax.training import monitor, state
 
 SMOKE = pathlib.Path(__file__).parents[1] / "configs" / "smoke.py"
 TARGET_MS = 2.0
@@ -88,7 +90,7 @@ def empty_step(run: train.Run) -> Callable[..., Any]:
     phase = run.job.phases[0]
     host_batch = next(run.job.train_batches(phase, start_step=0, rows=None))
     with jax.set_mesh(run.mesh):
-        batch = evaluate.to_devices(host_batch, run.mesh, phase.global_batch_size)
+        batch = sharding.to_devices(host_batch, run.mesh, phase.global_batch_size)
         _, shapes = jax.eval_shape(
             run.learner.train_step, run.abstract_state, batch, run.abstract_knobs
         )
@@ -129,7 +131,7 @@ def run_loop(config: ml_collections.ConfigDict) -> tuple[list[float], dict[str, 
             train,
             train.remaining_batches,
         ),
-        "to_devices": ("to_devices", stopwatch.timed, evaluate, evaluate.to_devices),
+        "to_devices": ("to_devices", stopwatch.timed, sharding, sharding.to_devices),
         "monitor": ("submit", stopwatch.timed, monitor.Monitor, monitor.Monitor.submit),
     }
     with contextlib.ExitStack() as patched, tempfile.TemporaryDirectory() as workdir:

@@ -32,7 +32,7 @@ def compile_kernels(topology: str, length: int) -> None:
     import jax
     import jax.numpy as jnp
 
-    from bertjax import sharding
+    from bertjax.devices import sharding
     from bertjax.models import pallas_attention
     from bertjax.planning import topologies
 

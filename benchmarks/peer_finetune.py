@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 EVALUATION_BATCH_SIZE = 64
-SORTED_BATCHES = 64  # as bertjax.data.finetuning.batches: texts of a length meet within so many
+SORTED_BATCHES = 64  # as bertjax.finetuning.batches: texts of a length meet within so many
 WARM_UP_STEPS = 2
 TRAIN, DEV = "train", "dev"
 

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.data.finetuning import squad
+from bertjax.finetuning import squad
 
 EXACT = "come back as the original string"
 INSIDE_A_WORD = "do not, but begin or end inside a word"

@@ -108,14 +108,15 @@ def lower_ours(shape: tpu_peer.Shape, settings: Mapping[str, str]) -> Any:
     import jax
     import numpy as np
 
-    from bertjax import config as config_lib
-    from bertjax import jobs, program, sharding
+    from bertjax import jobs
+    from bertjax.devices import sharding
     from bertjax.planning import topologies
+    from bertjax.training import config_faults, program
 
     config = train_step.step_config(job_of(shape))
     config.model.hidden_act = "gelu_tanh"
     set_options(config, settings)
-    config_lib.validate(config)
+    config_faults.validate(config)
     devices = topologies.devices(topologies.parse(shape.topology))
     mesh = sharding.make_mesh(devices, data=config.mesh.data, tensor=config.mesh.tensor)
     job = jobs.JOBS[config.task].open(program.resolve(config, "tpu"))

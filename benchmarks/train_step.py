@@ -58,7 +58,8 @@ def build(job: peer_step.Job, batch: peer_step.Batch) -> peer_step.Trainer:
     """Returns our step as `python -m bertjax.train` compiles it, for a child process."""
     import jax
 
-    from bertjax import evaluate, train
+    from bertjax import train
+    from bertjax.devices import sharding
 
     run_parts = train.prepare(step_config(job), workdir="not-written")
     rows = {name: batch[name] for name in batch if name != "next_sentence_labels"}
@@ -67,7 +68,7 @@ def build(job: peer_step.Job, batch: peer_step.Batch) -> peer_step.Trainer:
     with jax.set_mesh(run_parts.mesh):
         placed = jax.tree.map(lambda leaf: leaf.sharding, run_parts.abstract_state)
         state = jax.jit(run_parts.learner.init, out_shardings=placed)()
-        inputs = evaluate.to_devices(rows, run_parts.mesh, job.batch)
+        inputs = sharding.to_devices(rows, run_parts.mesh, job.batch)
     objectives = run_parts.job.task.objectives
 
     def run(steps: int) -> float:

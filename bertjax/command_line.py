@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from absl import app, flags, logging
 
-from bertjax import checkpoint, monitor
+from bertjax.training import monitor
+from bertjax.workdirs import checkpoint
 
 # Errors whose message is the whole story: the user's command or data, or the disk. Where one was
 # raised is logged with --verbosity=1.

@@ -1,7 +1,8 @@
-"""Every option once, with default, unit and a short comment; and what makes a config wrong.
+"""Every option once, with default, unit and a short comment; and what a resumed run may change.
 
 A recipe in `configs/` starts from `default_config()` and changes what differs. The config is
-locked: a misspelt option is an error. `ConfigDict` stops at the entry points.
+locked: a misspelt option is an error. What makes one wrong is `training.config_faults`' affair.
+`ConfigDict` stops at the entry points.
 """
 
 from __future__ import annotations
@@ -11,36 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_collections
-
-from bertjax import config_faults
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "task": ("pretraining", "finetuning"),
-    "pretraining.pair_loss": ("nsp", "sop", "none"),
-    "pretraining.masking": ("static", "dynamic"),
-    "pretraining.mask_strategy": ("token", "whole_word", "ngram", "span"),
-    "finetuning.dataset": ("glue", "table", "squad", "conll", "swag"),
-    "finetuning.pooling": ("cls", "mean", "max"),
-    "finetuning.context": ("sentence", "document"),
-    "data.source": ("records", "synthetic"),
-    "optimizer.name": ("adamw", "lamb"),
-    "schedule.name": ("linear", "bert"),
-    "sharding": ("data_parallel", "fsdp", "tensor", "fsdp_tensor"),
-    "model.dtype": ("auto", "float32", "bfloat16"),
-    "model.remat": ("none", "full", "dots"),
-    "model.attention": ("xla", "pallas"),
-    "model.hidden_act": ("gelu", "gelu_tanh", "relu"),
-    "prng_impl": ("auto", "threefry2x32", "rbg"),
-    "xla_preset": (
-        "none",
-        "async_all_reduce",
-        "async_all_gather",
-        "several_slices",
-        "double_vmem",
-        "large_vmem",
-        "rbg_unsafe",
-    ),
-}
 
 # Options that a resumed run may change: they decide where and how fast the run goes and what is
 # watched, not what is learnt (rounding and dropout masks may differ). Every other difference is
@@ -303,16 +274,3 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[st
             is_allowed = any(re.fullmatch(pattern, name) for pattern in CHANGEABLE)
             (allowed if is_allowed else refused).append(f"config.{name}: was {was!r}, is {now!r}")
     return allowed, refused
-
-
-def validate(config: ml_collections.ConfigDict) -> None:
-    """Raises a ValueError that lists every fault which needs no data and no device to be seen."""
-    options = dict(flatten(config))
-    faults = [
-        f"config.{name} is {options[name]!r}; known are {', '.join(known)}"
-        for name, known in CHOICES.items()
-        if options[name] not in known
-    ]
-    faults += config_faults.of(config, options)
-    if faults:
-        raise ValueError("the config cannot be used:\n  " + "\n  ".join(faults))

@@ -17,7 +17,8 @@ import numpy as np
 from absl import flags
 from jaxtyping import Array
 
-from bertjax import command_line, inference, state
+from bertjax import command_line, inference
+from bertjax.models import parameters
 
 # `last4` concatenates the last four layers: the best feature-based choice of Devlin et al. 2019,
 # table 7, beside `second_to_last` and `sum4`.
@@ -86,7 +87,7 @@ def _in_batches(
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooling"))
 def _features(params: Any, batch: Any, *, graphdef: Any, layers: str, pooling: str) -> Array:
-    encoder = state.merge(graphdef, params).encoder
+    encoder = parameters.merge(graphdef, params).encoder
     states = encoder.hidden_states(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
     if len(states) - 1 < LAYERS_NEEDED[layers]:
         raise ValueError(

@@ -13,19 +13,22 @@ import numpy as np
 from absl import flags
 from jax.sharding import Mesh
 
-from bertjax import checkpoint, command_line, jobs, metrics, sharding, state
+from bertjax import command_line, jobs
 from bertjax.data import masking, records
-from bertjax.tasks import base
+from bertjax.devices import sharding
+from bertjax.models import parameters
+from bertjax.tasks import base, metrics
+from bertjax.workdirs import checkpoint
 
-EvalStep = Callable[[state.Params, base.Batch], base.Means]
-AnswerStep = Callable[[state.Params, base.Batch], tuple[base.Means, Mapping[str, Any]]]
-PredictStep = Callable[[state.Params, base.Batch], Mapping[str, Any]]
+EvalStep = Callable[[parameters.Params, base.Batch], base.Means]
+AnswerStep = Callable[[parameters.Params, base.Batch], tuple[base.Means, Mapping[str, Any]]]
+PredictStep = Callable[[parameters.Params, base.Batch], Mapping[str, Any]]
 Outputs = dict[str, np.ndarray]
 
 
 def evaluate(
     eval_step: EvalStep,
-    params: state.Params,
+    params: parameters.Params,
     batches: jobs.Batches,
     *,
     mesh: Mesh,
@@ -39,7 +42,7 @@ def evaluate(
     """
     total: base.Means = {}
     for batch in itertools.islice(batches, max_batches or None):
-        means = eval_step(params, to_devices(batch, mesh, global_batch_size))
+        means = eval_step(params, sharding.to_devices(batch, mesh, global_batch_size))
         as_float64 = jax.tree.map(np.float64, jax.device_get(means))
         total = metrics.merge(total, as_float64)
     return with_perplexity(metrics.values(total))
@@ -47,7 +50,7 @@ def evaluate(
 
 def evaluate_with_answers(
     answer_step: AnswerStep,
-    params: state.Params,
+    params: parameters.Params,
     batches: jobs.Batches,
     *,
     mesh: Mesh,
@@ -57,7 +60,7 @@ def evaluate_with_answers(
     """Returns the metrics as `evaluate` does, and the task's answers as `in_order` does."""
     total, parts = {}, []
     for batch in itertools.islice(batches, max_batches or None):
-        on_devices = to_devices(batch, mesh, global_batch_size, with_places=True)
+        on_devices = sharding.to_devices(batch, mesh, global_batch_size, with_places=True)
         means, answers = jax.device_get(answer_step(params, on_devices))
         total = metrics.merge(total, jax.tree.map(np.float64, means))
         parts.append(answers)
@@ -66,7 +69,7 @@ def evaluate_with_answers(
 
 def predict(
     predict_step: PredictStep,
-    params: state.Params,
+    params: parameters.Params,
     batches: jobs.Batches,
     *,
     mesh: Mesh,
@@ -75,7 +78,9 @@ def predict(
     """Returns the task's answers to batches that need no labels, as `in_order` does."""
     parts = [
         jax.device_get(
-            predict_step(params, to_devices(batch, mesh, global_batch_size, with_places=True))
+            predict_step(
+                params, sharding.to_devices(batch, mesh, global_batch_size, with_places=True)
+            )
         )
         for batch in batches
     ]
@@ -109,29 +114,6 @@ def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
             for array in arrays
         ]
     )
-
-
-def to_devices(
-    batch: Mapping[str, np.ndarray],
-    mesh: Mesh,
-    global_batch_size: int,
-    *,
-    with_places: bool = False,
-) -> dict[str, jax.Array]:
-    """Returns the global batch whose local rows are given.
-
-    Which examples the rows are stays behind, or goes along to come back from all hosts' devices.
-    """
-    where = sharding.batch_sharding(mesh)
-    rows_of = {name: rows for name, rows in batch.items() if name != "record_positions"}
-    if with_places and "record_positions" in batch:
-        rows_of["record_positions"] = batch["record_positions"].astype(np.int32)
-    return {
-        name: jax.make_array_from_process_local_data(
-            where, rows, (global_batch_size, *rows.shape[1:])
-        )
-        for name, rows in rows_of.items()
-    }
 
 
 def with_perplexity(values: dict[str, float]) -> dict[str, float]:
@@ -185,9 +167,9 @@ def evaluate_checkpoint(
     def batches() -> jobs.Batches:
         return jobs.record_batches(record_set, config.pretraining, batch_size=batch_size, rows=rows)
 
-    graphdef, _ = state.abstract_model(task)
+    graphdef, _ = base.abstract_model(task)
     with jax.set_mesh(mesh):
-        eval_step = jax.jit(lambda p, b: task.evaluate(state.merge(graphdef, p), b))
+        eval_step = jax.jit(lambda p, b: task.evaluate(parameters.merge(graphdef, p), b))
         scores = evaluate(eval_step, params, batches(), mesh=mesh, global_batch_size=batch_size)
     scores = {"step": step, "examples": record_set.manifest.num_examples} | scores
     return scores | chance_levels(record_set, batches()) if chance else scores

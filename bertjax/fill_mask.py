@@ -14,7 +14,8 @@ import jax
 import numpy as np
 from absl import flags
 
-from bertjax import command_line, inference, state
+from bertjax import command_line, inference
+from bertjax.models import parameters
 
 
 def fill_mask(
@@ -67,7 +68,7 @@ def _best(
     num_tokens: int,
     num_candidates: int,
 ) -> Any:
-    module = state.merge(graphdef, params)
+    module = parameters.merge(graphdef, params)
     hidden = module.encoder(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
     probabilities = jax.nn.softmax(module.mlm_logits(hidden, positions)[0], axis=-1)
     # A model may have more outputs than its vocabulary has tokens.

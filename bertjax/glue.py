@@ -22,8 +22,9 @@ from absl import flags, logging
 from etils import epath
 from ml_collections import config_flags
 
-from bertjax import command_line, held_out, preemption, train, trials, writers
-from bertjax.data.finetuning import glue, glue_submission
+from bertjax import command_line, train
+from bertjax.finetuning import glue, glue_submission
+from bertjax.training import held_out, preemption, trials, writers
 
 RECIPE = pathlib.Path(__file__).parents[1] / "configs" / "glue.py"
 TABLE_FILE, SCORES_FILE = "glue.md", "glue.json"

@@ -11,10 +11,12 @@ import numpy as np
 from etils import epath
 from flax import nnx
 
-from bertjax import checkpoint, jobs, state
+from bertjax import jobs
 from bertjax.data import tokenizer
-from bertjax.models import encoder, lora
+from bertjax.models import encoder, lora, parameters
+from bertjax.tasks import base as tasks_base
 from bertjax.tasks import finetuning
+from bertjax.workdirs import checkpoint
 
 
 class EncoderAlone(nnx.Module):
@@ -32,7 +34,7 @@ class TrainedModel:
     """
 
     graphdef: nnx.GraphDef
-    params: state.Params
+    params: parameters.Params
     vocabulary: tokenizer.Tokenizer
     max_length: int
     fills_masks: bool
@@ -48,7 +50,7 @@ class FinetunedModel:
 
     task: finetuning.FinetuningTask
     graphdef: nnx.GraphDef
-    params: state.Params
+    params: parameters.Params
     vocabulary: tokenizer.Tokenizer
     options: ml_collections.ConfigDict
 
@@ -65,10 +67,12 @@ def load(workdir: epath.PathLike) -> TrainedModel:
     params, config, vocabulary = _read(workdir)
     fills_masks = "mlm_head" in params
     if fills_masks:
-        graphdef, _ = state.abstract_model(jobs.JOBS[config.task].task(config))
+        graphdef, _ = tasks_base.abstract_model(jobs.JOBS[config.task].task(config))
     else:
         sizes = encoder.EncoderConfig(**config.model)
-        graphdef, _ = state.split(nnx.eval_shape(lambda: EncoderAlone(sizes, rngs=nnx.Rngs(0))))
+        graphdef, _ = parameters.split(
+            nnx.eval_shape(lambda: EncoderAlone(sizes, rngs=nnx.Rngs(0)))
+        )
         params = {"encoder": params["encoder"]}
     return TrainedModel(
         graphdef=graphdef,
@@ -96,7 +100,7 @@ def load_finetuned(workdir: epath.PathLike) -> FinetunedModel:
     options = config.finetuning
     options.lora_rank = 0  # merged
     task = jobs.finetuning_task(config)
-    graphdef, _ = state.abstract_model(task)
+    graphdef, _ = tasks_base.abstract_model(task)
     return FinetunedModel(task, graphdef, params, vocabulary, options)
 
 
@@ -146,6 +150,6 @@ def single_segment_batch(
     }
 
 
-def merge(model: TrainedModel, params: state.Params) -> Any:
+def merge(model: TrainedModel, params: parameters.Params) -> Any:
     """Returns the module with `params`, to call inside a jitted function."""
-    return state.merge(model.graphdef, params)
+    return parameters.merge(model.graphdef, params)

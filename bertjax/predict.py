@@ -20,8 +20,9 @@ import numpy as np
 from absl import flags, logging
 from jaxtyping import Float
 
-from bertjax import command_line, evaluate, inference, sharding, state
-from bertjax.data.finetuning import (
+from bertjax import command_line, evaluate, inference
+from bertjax.devices import sharding
+from bertjax.finetuning import (
     batches,
     conll,
     glue,
@@ -31,7 +32,8 @@ from bertjax.data.finetuning import (
     tag_schemes,
     texts,
 )
-from bertjax.data.finetuning import features as feature_sets
+from bertjax.finetuning import features as feature_sets
+from bertjax.models import parameters
 from bertjax.scores import entities
 
 Answer = dict[str, Any]
@@ -91,9 +93,9 @@ def predict(
 
 @functools.partial(jax.jit, static_argnames=("task", "graphdef"))
 def _answers(
-    params: state.Params, batch: Mapping[str, Any], *, task: Any, graphdef: Any
+    params: parameters.Params, batch: Mapping[str, Any], *, task: Any, graphdef: Any
 ) -> dict[str, Any]:
-    answers = task.predict(state.merge(graphdef, params), batch)
+    answers = task.predict(parameters.merge(graphdef, params), batch)
     return {**answers, "record_positions": batch["record_positions"]}
 
 

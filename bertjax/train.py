@@ -21,24 +21,22 @@ from etils import epath
 from ml_collections import config_flags
 
 import bertjax
-from bertjax import (
-    accelerators,
-    checkpoint,
-    command_line,
-    evaluate,
+from bertjax import command_line, jobs
+from bertjax import config as config_lib
+from bertjax.devices import accelerators, sharding
+from bertjax.planning import comparison
+from bertjax.training import (
+    config_faults,
     held_out,
-    jobs,
     monitor,
     preemption,
     program,
-    sharding,
     state,
     trials,
     warm_start,
     writers,
 )
-from bertjax import config as config_lib
-from bertjax.planning import comparison
+from bertjax.workdirs import checkpoint
 
 CONFIG_FILE = "config.json"
 
@@ -92,7 +90,7 @@ def execute(run: Run) -> state.TrainState:
                 _monitor_options(run), writer, skipped, checkpointer.latest_step
             )
             for phase, facts, batch in remaining_batches(run, step):
-                on_devices = evaluate.to_devices(batch, run.mesh, phase.global_batch_size)
+                on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
                 train_state, report = run.train_step(train_state, on_devices, knobs)
                 step += 1
                 watch.submit(step, report, batch["record_positions"], facts)
@@ -127,7 +125,7 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
     Raises:
       ValueError: as `train`.
     """
-    config_lib.validate(config)
+    config_faults.validate(config)
     if config.compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
     mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)

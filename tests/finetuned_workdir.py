@@ -6,8 +6,10 @@ import jax
 import numpy as np
 
 import bertjax
-from bertjax import checkpoint, jobs, state
 from bertjax import config as config_lib
+from bertjax import jobs
+from bertjax.tasks import base as tasks_base
+from bertjax.workdirs import checkpoint
 from tests import small_records
 
 SIZES = {
@@ -46,7 +48,7 @@ def random_params(made, *, seed=0):
 
     LayerNorm's scales are about 1: with smaller ones all tokens would be alike.
     """
-    _, shapes = state.abstract_model(jobs.JOBS["finetuning"].task(made))
+    _, shapes = tasks_base.abstract_model(jobs.JOBS["finetuning"].task(made))
     rng = np.random.default_rng(seed)
 
     def draw(path, leaf):

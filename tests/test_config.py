@@ -12,10 +12,12 @@ from absl import flags
 from ml_collections import config_flags
 
 from bertjax import config as config_lib
-from bertjax import config_faults, jobs, optim, sharding
+from bertjax import jobs
 from bertjax.data import masking
+from bertjax.devices import sharding
 from bertjax.models import encoder, layers
 from bertjax.tasks import pretraining
+from bertjax.training import config_faults, optim
 
 RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"))
 
@@ -34,7 +36,7 @@ def finetuning_config(dataset):
 
 def fault_lines(config):
     with pytest.raises(ValueError, match="the config cannot be used") as caught:
-        config_lib.validate(config)
+        config_faults.validate(config)
     return str(caught.value).splitlines()[1:]
 
 
@@ -48,7 +50,7 @@ def command_line(monkeypatch, recipe, *arguments):
 
 
 def test_the_defaults_with_records_are_valid():
-    config_lib.validate(usable_config())
+    config_faults.validate(usable_config())
 
 
 FAULTS = {
@@ -122,7 +124,7 @@ def test_a_mask_strategy_that_recorded_masks_would_ignore_is_a_fault():
     (line,) = fault_lines(config)
     assert "config.pretraining.mask_strategy is 'whole_word'" in line and "'dynamic'" in line
     config.pretraining.masking = "dynamic"
-    config_lib.validate(config)
+    config_faults.validate(config)
 
 
 def test_finetuning_needs_weights_texts_and_epochs_but_neither_records_nor_phases():
@@ -132,7 +134,7 @@ def test_finetuning_needs_weights_texts_and_epochs_but_neither_records_nor_phase
     config.init_from = "weights"
     with config.phases.unlocked():
         del config.phases["phase1"]
-    config_lib.validate(config)
+    config_faults.validate(config)
     config.update(init_from="")
     config.finetuning.num_epochs = 0.0
     config.data.source = "synthetic"
@@ -156,7 +158,7 @@ def test_an_option_that_the_data_set_would_ignore_is_a_fault(dataset, option, va
     assert f"config.finetuning.{option} is {value!r}" in line and f"not for {dataset!r}" in line
     _, (right, *_) = config_faults.OF_DATASETS[f"finetuning.{option}"]
     config.finetuning.dataset = right
-    config_lib.validate(config)
+    config_faults.validate(config)
 
 
 def test_what_is_frozen_is_changed_by_no_low_rank_factors():
@@ -171,7 +173,7 @@ def test_an_answer_and_none_are_two_of_the_best():
     config.finetuning.update(name="v2", n_best_size=1)
     assert "config.finetuning.n_best_size is 1; it must be at least 2" in fault_lines(config)[0]
     config.finetuning.name = "v1"
-    config_lib.validate(config)
+    config_faults.validate(config)
 
 
 @pytest.mark.parametrize("option", ["seeds", "search"])
@@ -194,7 +196,7 @@ def test_sequences_are_the_same_again_after_a_checkpoint():
 def test_a_vocabulary_is_resized_only_where_there_are_weights_to_start_from():
     config = usable_config()
     config.update(init_from="weights", resize_vocabulary=True)
-    config_lib.validate(config)
+    config_faults.validate(config)
     config.init_from = ""
     (line,) = fault_lines(config)
     assert "config.resize_vocabulary is True" in line and "--config.init_from=PATH" in line
@@ -328,7 +330,7 @@ def test_a_recipe_is_valid_and_says_command_hardware_time_and_result(path):
     assert config.is_locked
     config.data.train_dir = config.data.train_dir or "records"
     config.init_from = "weights" if config.task == "finetuning" else ""
-    config_lib.validate(config)
+    config_faults.validate(config)
     for word in ("Command", "Hardware", "Time", "Result"):
         assert re.search(rf"^{word}: +\S", recipe.__doc__, re.MULTILINE), word
     assert f"--config=configs/{path.name}" in recipe.__doc__
@@ -370,12 +372,12 @@ def test_base_and_large_carry_the_papers_recipe(size):
     ],
 )
 def test_the_choices_of_an_option_are_the_keys_of_its_table(option, table):
-    assert set(config_lib.CHOICES[option]) == set(table)
+    assert set(config_faults.CHOICES[option]) == set(table)
 
 
 def test_every_option_with_choices_is_an_option():
     options = dict(config_lib.flatten(config_lib.default_config()))
-    for name, known in config_lib.CHOICES.items():
+    for name, known in config_faults.CHOICES.items():
         assert options[name] in known
 
 

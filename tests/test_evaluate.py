@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import evaluate, metrics, sharding
+from bertjax import evaluate
+from bertjax.devices import sharding
+from bertjax.tasks import metrics
 
 
 def parts_of(lengths, batch_size=4, *, seed=0):

@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import checkpoint, jobs, preemption, train
+from bertjax import jobs, train
+from bertjax.training import preemption
+from bertjax.workdirs import checkpoint
 from tests import small_datasets
 
 pytestmark = pytest.mark.usefixtures("one_device")

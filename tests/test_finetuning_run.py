@@ -7,8 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import checkpoint, evaluate, held_out, preemption, train
+from bertjax import evaluate, train
 from bertjax.jobs import datasets
+from bertjax.training import held_out, preemption
+from bertjax.workdirs import checkpoint
 from tests import small_datasets
 
 pytestmark = pytest.mark.usefixtures("one_device")

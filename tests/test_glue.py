@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from bertjax import config as config_lib
-from bertjax import glue, train, trials
-from bertjax.data.finetuning import glue as glue_data
-from bertjax.data.finetuning import glue_submission
+from bertjax import glue, train
+from bertjax.finetuning import glue as glue_data
+from bertjax.finetuning import glue_submission
+from bertjax.training import trials
 from tests import small_datasets
 
 RNG = np.random.default_rng(0)

@@ -14,19 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import (
-    checkpoint,
-    encode,
-    evaluate,
-    fill_mask,
-    inference,
-    jobs,
-    metrics,
-    sharding,
-    state,
-    train,
-)
+from bertjax import encode, evaluate, fill_mask, inference, jobs, train
 from bertjax.data import records, tokenizer
+from bertjax.devices import sharding
+from bertjax.models import parameters
+from bertjax.tasks import base as tasks_base
+from bertjax.tasks import metrics
+from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_records
 
@@ -85,9 +79,11 @@ def all_at_once(directory):
 def expected_scores(workdir, held_out):
     params, meta, _ = checkpoint.load_params(workdir)
     task = jobs.pretraining_task(jobs.config_of(meta))
-    graphdef, _ = state.abstract_model(task)
+    graphdef, _ = tasks_base.abstract_model(task)
     batch = all_at_once(held_out)
-    means = jax.jit(lambda p, b: task.loss(state.merge(graphdef, p), b, key=None))(params, batch)
+    means = jax.jit(lambda p, b: task.loss(parameters.merge(graphdef, p), b, key=None))(
+        params, batch
+    )
     assert float(means["nsp_loss"].weight) == sum(HELD_OUT)
     scores = {name: mean.value() for name, mean in means.items()}
     return scores | {"mlm_perplexity": np.exp(scores["mlm_loss"])}
@@ -269,7 +265,7 @@ def test_layers_are_those_that_their_names_say(model):
 def test_a_model_with_too_few_layers_has_no_last_four(model):
     module = inference.merge(model, model.params)
     module.encoder.layers = type(module.encoder.layers)(list(module.encoder.layers)[:3])
-    graphdef, params = state.split(module)
+    graphdef, params = parameters.split(module)
     shallow = dataclasses.replace(model, graphdef=graphdef, params=params)
     for layers in ("last4", "sum4"):
         with pytest.raises(ValueError, match=f"--layers={layers} needs 4 layers; the model has 3"):

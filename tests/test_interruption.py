@@ -17,7 +17,8 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import checkpoint, preemption
+from bertjax.training import preemption
+from bertjax.workdirs import checkpoint
 from tests import small_records
 
 ROOT = pathlib.Path(__file__).parent.parent

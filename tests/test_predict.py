@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import inference, jobs, predict, state
+from bertjax import inference, jobs, predict
 from bertjax.convert import workdir as workdirs
-from bertjax.data.finetuning import features
+from bertjax.finetuning import features
+from bertjax.models import parameters
+from bertjax.tasks import base as tasks_base
 from tests import finetuned_workdir
 from tests.convert import weights
 
@@ -106,7 +108,7 @@ def test_the_class_and_the_probabilities_are_those_of_the_models_logits(model):
     ids, segments = features.sequence_pair(
         ours.vocabulary, line["sentence1"], line["sentence2"], max_seq_length=32
     )
-    module = state.merge(ours.graphdef, jax.tree.map(jnp.asarray, ours.params))
+    module = parameters.merge(ours.graphdef, jax.tree.map(jnp.asarray, ours.params))
     logits = module(*(jnp.asarray(row)[None] for row in (ids, np.ones_like(ids), segments)))[0]
     (answer,) = predict.predict(ours, [line], batch_size=4)
     labels = finetuned_workdir.LABELS["glue"]
@@ -152,11 +154,11 @@ def test_lora_is_merged_and_answers_as_it_did_in_training(tmp_path):
     with_factors = jobs.finetuning_task(config)
     params = finetuned_workdir.random_params(config)
     assert "lora" in params
-    graphdef, _ = state.abstract_model(with_factors)
+    graphdef, _ = tasks_base.abstract_model(with_factors)
     ids, segments = features.sequence_pair(ours.vocabulary, "w1 w2", max_seq_length=32)
     rows = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
     batch = {key: jnp.asarray(row)[None] for key, row in rows.items()}
-    module = state.merge(graphdef, jax.tree.map(jnp.asarray, params))
+    module = parameters.merge(graphdef, jax.tree.map(jnp.asarray, params))
     logits = with_factors.predict(module, batch)["logits"][0]
     (answer,) = predict.predict(ours, [{"text": "w1 w2"}])
     wanted = np.asarray(jax.nn.softmax(logits))

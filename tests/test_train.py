@@ -9,8 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import checkpoint, jobs, monitor, preemption, train
+from bertjax import jobs, train
 from bertjax.data import records, streams
+from bertjax.training import monitor, preemption
+from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_records
 

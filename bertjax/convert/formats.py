@@ -8,7 +8,6 @@ from collections.abc import Callable
 from absl import logging
 from etils import epath
 
-from bertjax import checkpoint
 from bertjax.convert import (
     huggingface_config,
     huggingface_read,
@@ -18,6 +17,7 @@ from bertjax.convert import (
     tensorflow1,
     workdir,
 )
+from bertjax.workdirs import checkpoint
 
 READERS: dict[str, Callable[[epath.PathLike], pretrained.Pretrained]] = {
     "bertjax": workdir.read,

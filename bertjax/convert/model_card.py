@@ -14,9 +14,10 @@ from typing import Any
 import ml_collections
 from etils import epath
 
-from bertjax import __version__, jobs, writers
+from bertjax import __version__, jobs
 from bertjax.convert import pretrained
 from bertjax.data import records
+from bertjax.training import writers
 
 # Head -> the task by which the hub lists the model; the inference that transformers has for it.
 PIPELINES = {

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -128,26 +127,3 @@ def _labels(weights: Pretrained, head: str) -> Mapping[int, str]:
             "several choices is found by one number for each: the head is no 'multiple_choice'"
         )
     return {}
-
-
-def nested(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the nested dict of dotted paths, as `state.merge` takes it."""
-    tree: dict[str, Any] = {}
-    for path, value in params.items():
-        *outer, last = path.split(".")
-        node = tree
-        for part in outer:
-            node = node.setdefault(part, {})
-        node[last] = value
-    return tree
-
-
-def flat(tree: Mapping[str, Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the leaves of a nested dict by dotted path; the inverse of `nested`."""
-    leaves: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            leaves |= flat(value, (*prefix, name))
-        else:
-            leaves[".".join((*prefix, name))] = value
-    return leaves

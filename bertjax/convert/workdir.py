@@ -16,11 +16,12 @@ import numpy as np
 from etils import epath
 
 import bertjax
-from bertjax import checkpoint, jobs
 from bertjax import config as config_lib
+from bertjax import jobs
 from bertjax.convert import pretrained
 from bertjax.data import tokenizer
-from bertjax.models import encoder, lora
+from bertjax.models import encoder, lora, parameters
+from bertjax.workdirs import checkpoint
 
 CONFIG_FILE = "config.json"  # as bertjax.train writes it
 
@@ -64,7 +65,7 @@ def read_with_meta(
     vocabulary = directory / jobs.VOCABULARY_DIRECTORY
     if "lora" in params:
         params = lora.merge(params, alpha=config.finetuning.lora_alpha)
-    flat = {path: np.asarray(leaf) for path, leaf in pretrained.flat(params).items()}
+    flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(params).items()}
     weights = pretrained.Pretrained(
         config=encoder.EncoderConfig(**config.model),
         params=flat,
@@ -85,7 +86,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     if weights.vocabulary is not None:
         weights.vocabulary.save(directory / jobs.VOCABULARY_DIRECTORY)
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:
-        checkpointer.save_params(pretrained.nested(weights.params), meta)
+        checkpointer.save_params(parameters.nested(weights.params), meta)
 
 
 def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The data sets of finetuning behind one small class: their rows, and what predictions are worth.
 
-Files and rows belong to `bertjax.data.finetuning`, formulas to `bertjax.scores`; here the options
+Files and rows belong to `bertjax.finetuning`, formulas to `bertjax.scores`; here the options
 of config.finetuning choose among them. Data sets of one or two texts are in this module, tags,
 spans and choices in `structured_datasets`.
 """
@@ -19,8 +19,8 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.data.finetuning import features as feature_sets
-from bertjax.data.finetuning import glue, glue_submission, tables, texts
+from bertjax.finetuning import features as feature_sets
+from bertjax.finetuning import glue, glue_submission, tables, texts
 from bertjax.scores import classification
 
 TRAIN, DEV, TEST = "train", "dev", "test"

@@ -1,6 +1,6 @@
 """Finetuning as a job: a data set, the weights that are started from, and the task between them.
 
-The data sets belong to `datasets` and `structured_datasets`, batches to `bertjax.data.finetuning`.
+The data sets belong to `datasets` and `structured_datasets`, batches to `bertjax.finetuning`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax import checkpoint
 from bertjax.data import tokenizer as tokenizers
-from bertjax.data.finetuning import batches, multiple_choice
-from bertjax.data.finetuning import features as feature_sets
+from bertjax.finetuning import batches, multiple_choice
+from bertjax.finetuning import features as feature_sets
 from bertjax.jobs import base, datasets, structured_datasets
 from bertjax.models import encoder, lora
 from bertjax.tasks import finetuning
+from bertjax.workdirs import checkpoint
 
 DATASETS: dict[str, Callable[..., datasets.Dataset]] = {
     "glue": datasets.Glue,

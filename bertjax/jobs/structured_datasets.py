@@ -14,8 +14,8 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.data.finetuning import conll, multiple_choice, squad, squad_answers, tag_schemes
-from bertjax.data.finetuning import features as feature_sets
+from bertjax.finetuning import conll, multiple_choice, squad, squad_answers, tag_schemes
+from bertjax.finetuning import features as feature_sets
 from bertjax.jobs import datasets
 from bertjax.jobs.datasets import TEST, TRAIN, Outputs
 from bertjax.scores import classification, entities

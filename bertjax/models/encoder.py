@@ -10,10 +10,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from bertjax import sharding
-from bertjax.models import attention, layers, pallas_attention
+from bertjax.models import attention, layers, pallas_attention, placement
 
+DTYPES = ("float32", "bfloat16")  # of matrix products
+
+# What a layer keeps for the backward pass; with "none" all, and nothing is computed again.
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
+    "none": jax.checkpoint_policies.everything_saveable,
     "full": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
@@ -63,8 +66,8 @@ class EncoderConfig:
             )
         choices = {
             "hidden_act": layers.ACTIVATIONS,
-            "dtype": ("float32", "bfloat16"),
-            "remat": ("none", *REMAT_POLICIES),
+            "dtype": DTYPES,
+            "remat": REMAT_POLICIES,
             "attention": attention.IMPLEMENTATIONS,
         }
         for name, known in choices.items():
@@ -206,11 +209,11 @@ class Encoder(nnx.Module):
         keys = _split(key, len(self.layers) + 1)
         with jax.named_scope("embeddings"):
             embedded = self.embeddings(input_ids, segment_ids, key=keys[0])
-        states = [sharding.constrain(embedded, sharding.DATA)]
+        states = [placement.constrain(embedded, placement.DATA)]
         for layer, layer_key in zip(self.layers, keys[1:], strict=True):
 
             def apply(hidden, key, layer=layer):
-                return sharding.constrain(layer(hidden, is_real, key=key), sharding.DATA)
+                return placement.constrain(layer(hidden, is_real, key=key), placement.DATA)
 
             if self.remat != "none":
                 apply = jax.checkpoint(apply, policy=REMAT_POLICIES[self.remat])

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
-from bertjax import reductions
+from bertjax.models import reductions
 
 MaskSeeds = tuple[UInt32[Array, "*planes"], UInt32[Array, "*planes"]]
 

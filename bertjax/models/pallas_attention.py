@@ -42,8 +42,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float
 
-from bertjax import sharding
-from bertjax.models import layers
+from bertjax.models import layers, placement
 
 LANES = 128
 MAX_LENGTH = 512
@@ -101,16 +100,16 @@ def _run(
 ) -> list[Array]:
     """Runs `kernel` on each device's rows and heads: the compiler cannot split a kernel."""
     masks: tuple[Array, ...] = () if seeds is None else seeds
-    by_head = P(sharding.DATA, None, sharding.TENSOR)
-    in_specs = [by_head] * len(tensors) + [P(sharding.DATA)]
-    in_specs += [P(sharding.DATA, sharding.TENSOR)] * len(masks)
+    by_head = P(placement.DATA, None, placement.TENSOR)
+    in_specs = [by_head] * len(tensors) + [P(placement.DATA)]
+    in_specs += [P(placement.DATA, placement.TENSOR)] * len(masks)
 
     def on_device(*arrays: Array) -> list[Array]:
         tensors, (is_real, *seeds) = arrays[: -1 - len(masks)], arrays[-1 - len(masks) :]
         return _on_device(kernel, num_outputs, tensors, is_real, seeds, rate, interpret)
 
     arguments = (*tensors, is_real, *masks)
-    return sharding.per_device(on_device, arguments, in_specs, [by_head] * num_outputs)
+    return placement.per_device(on_device, arguments, in_specs, [by_head] * num_outputs)
 
 
 def _on_device(

@@ -12,9 +12,9 @@ from typing import Any
 
 from etils import epath
 
-from bertjax import program as program_lib
-from bertjax import writers
 from bertjax.planning import planner
+from bertjax.training import program as program_lib
+from bertjax.training import writers
 
 PLAN_FILE = "plan.json"
 

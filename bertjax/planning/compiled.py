@@ -14,9 +14,10 @@ from typing import Any
 
 import jax
 
-from bertjax import jobs, sharding
-from bertjax import program as program_lib
+from bertjax import jobs
+from bertjax.devices import sharding
 from bertjax.planning import hlo
+from bertjax.training import program as program_lib
 
 GIB = 2**30
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from bertjax import accelerators, jobs
+from bertjax import jobs
+from bertjax.devices import accelerators
 from bertjax.planning import compiled, hlo, prices, topologies
 
 COUNTED, ESTIMATED, MEASURED = "counted", "estimated", "measured"

@@ -14,10 +14,12 @@ from typing import Any
 import ml_collections
 from absl import logging
 
-from bertjax import accelerators, jobs, sharding
 from bertjax import config as config_lib
-from bertjax import program as program_lib
+from bertjax import jobs
+from bertjax.devices import accelerators, sharding
 from bertjax.planning import cache, compiled, estimates, search
+from bertjax.training import config_faults
+from bertjax.training import program as program_lib
 
 # What these say is not seen by the compiler; mesh and batch are in the shapes.
 _NOT_COMPILED = (
@@ -76,7 +78,10 @@ class Planner:
         """
         mesh = sharding.make_mesh(self.devices, data=config.mesh.data, tensor=config.mesh.tensor)
         resolved = program_lib.resolve(config, self.target.platform)
-        return program_lib.build(jobs.JOBS[config.task].outline(resolved), mesh)
+        job = jobs.JOBS[config.task].outline(resolved)
+        if job.config.data.source == "synthetic":
+            config_faults.validate(job.config)
+        return program_lib.build(job, mesh)
 
     def phase_plan(
         self, program: program_lib.Program, phase: jobs.Phase

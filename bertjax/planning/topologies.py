@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from bertjax import accelerators
+from bertjax.devices import accelerators
 
 
 @dataclasses.dataclass(frozen=True)

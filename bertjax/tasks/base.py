@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax import metrics
+from bertjax.models import parameters
+from bertjax.tasks import metrics
 
 Batch = Mapping[str, Any]
 Means = dict[str, metrics.Mean]
@@ -43,6 +44,12 @@ class Task(Protocol):
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Returns the model's matrix-multiplication FLOPs of one training step."""
         ...
+
+
+def abstract_model(task: Task) -> tuple[nnx.GraphDef, parameters.Params]:
+    """Returns a task's graph definition and its parameters as shapes."""
+    module = nnx.eval_shape(lambda: task.init(nnx.Rngs(0)))
+    return parameters.split(module)
 
 
 def cross_entropy(

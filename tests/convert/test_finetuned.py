@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, huggingface_config, pretrained, tensorflow1, workdir
+from bertjax.models import parameters
 from tests import finetuned_workdir
 from tests.convert import weights
 
@@ -56,7 +57,7 @@ def test_an_export_names_the_class_of_its_task_and_its_labels(
 
 def test_lora_is_merged_into_the_kernels_that_it_changed(tmp_path):
     config = finetuned_workdir.write(tmp_path / "run", "glue", lora_rank=2, lora_alpha=6.0)
-    params = pretrained.flat(finetuned_workdir.random_params(config))
+    params = parameters.flat(finetuned_workdir.random_params(config))
     read = workdir.read(tmp_path / "run").params
     changed = {path for path in read if not np.array_equal(read[path], params[path])}
     assert changed == {
@@ -138,7 +139,7 @@ def test_the_weights_of_every_head_are_all_there(tmp_path):
     for dataset, options, _, _ in EXPORTS:
         directory = tmp_path / f"{dataset}{len(options)}"
         config = finetuned_workdir.write(directory, dataset, **options)
-        params = pretrained.flat(finetuned_workdir.random_params(config))
+        params = parameters.flat(finetuned_workdir.random_params(config))
         wanted = {path for path in params if not path.startswith("lora")}
         assert workdir.read(directory).params.keys() == wanted
         assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))

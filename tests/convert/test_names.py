@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax import models, state
-from bertjax.convert import names, pretrained
+from bertjax import models
+from bertjax.convert import names
+from bertjax.models import parameters
 from bertjax.tasks import pretraining
 
 TABLES = {"huggingface": names.HUGGINGFACE, "tf1": names.TF1}
@@ -37,8 +38,8 @@ def test_the_shapes_are_those_of_the_modules(tiny):
     )
     made = {}
     for make in kinds:
-        params = jax.eval_shape(lambda make=make: state.split(make())[1])
-        made |= {path: array.shape for path, array in pretrained.flat(params).items()}
+        params = jax.eval_shape(lambda make=make: parameters.split(make())[1])
+        made |= {path: array.shape for path, array in parameters.flat(params).items()}
     assert names.shapes(tiny, labels=3) == made
 
 
@@ -136,4 +137,4 @@ def test_ignored_names_are_passed_over_and_no_others():
 
 def test_nested_and_flat_are_inverse(tiny):
     params = make_params(tiny)
-    assert pretrained.flat(pretrained.nested(params)).keys() == params.keys()
+    assert parameters.flat(parameters.nested(params)).keys() == params.keys()

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax import models, state
+from bertjax import models
 from bertjax.convert import huggingface_read, names, pretrained
+from bertjax.models import parameters
 from bertjax.tasks import pretraining
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -56,7 +57,7 @@ def load(head):
         for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_module(read)))
-    params = jax.tree.map(jnp.asarray, pretrained.nested(read.params))
+    params = jax.tree.map(jnp.asarray, parameters.nested(read.params))
     return graphdef, params, inputs, golden
 
 
@@ -83,7 +84,7 @@ def test_every_layer_and_every_output_equal_transformers(head):
 
     @jax.jit
     def apply(params):
-        model = state.merge(graphdef, params)
+        model = parameters.merge(graphdef, params)
         rows = [x.reshape(-1, x.shape[-1]) for x in inputs]
         states = model.encoder.hidden_states(*rows)
         return states, outputs_of(head, model, inputs, states[-1])
@@ -108,7 +109,7 @@ def test_loss_and_gradients_equal_those_of_torch():
     batch["example_weights"] = jnp.ones(len(inputs[0]))
 
     def loss(params):
-        means = task.loss(state.merge(graphdef, params), batch, key=None)
+        means = task.loss(parameters.merge(graphdef, params), batch, key=None)
         return sum(means[name].total / means[name].weight for name in task.objectives)
 
     value, gradients = jax.jit(jax.value_and_grad(loss))(params)
@@ -119,7 +120,7 @@ def test_loss_and_gradients_equal_those_of_torch():
         if name.startswith("gradient ")
     }
     wanted = names.to_ours(theirs, names.HUGGINGFACE)
-    ours = pretrained.flat(gradients)
+    ours = parameters.flat(gradients)
     assert ours.keys() == wanted.keys()
     for path, gradient in wanted.items():
         np.testing.assert_allclose(ours[path], gradient, atol=1e-4, rtol=1e-4, err_msg=path)

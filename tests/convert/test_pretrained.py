@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.convert import pretrained
+from bertjax.models import parameters
 from tests.convert import weights
 
 
@@ -65,6 +66,6 @@ def test_the_parts_tell_the_head(head):
 
 def test_flat_undoes_nested():
     params = weights.make().params
-    again = pretrained.flat(pretrained.nested(params))
+    again = parameters.flat(parameters.nested(params))
     assert again.keys() == params.keys()
     assert all(np.shares_memory(again[path], params[path]) for path in params)

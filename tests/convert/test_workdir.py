@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax import checkpoint, encode, evaluate, fill_mask, inference, train
+from bertjax import encode, evaluate, fill_mask, inference, train
 from bertjax.convert import pretrained, workdir
+from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_records
 from tests.convert import weights

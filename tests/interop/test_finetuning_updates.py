@@ -7,8 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bertjax import evaluate, train, warm_start  # noqa: E402  after importorskip
+from bertjax import train  # noqa: E402
 from bertjax.convert import __main__ as program  # noqa: E402
+from bertjax.devices import sharding  # noqa: E402
+from bertjax.training import warm_start  # noqa: E402  after importorskip
 from tests import small_datasets  # noqa: E402
 
 BATCH, EPOCHS, WARMUP = 6, 4, 0.25  # of 16 rows: every third batch has 4
@@ -79,7 +81,7 @@ def test_twelve_updates_have_the_losses_and_parameters_of_torch(kind, tmp_path, 
         for _, _, batch in train.remaining_batches(run, 0):
             wanted = torch_update(*theirs, batch)
             ours, report = run.train_step(
-                ours, evaluate.to_devices(batch, run.mesh, BATCH), run.knobs
+                ours, sharding.to_devices(batch, run.mesh, BATCH), run.knobs
             )
             assert float(report.means["loss"].value()) == pytest.approx(wanted, rel=1e-4)
     embedding = np.asarray(ours.params["encoder"]["embeddings"]["word"]["embedding"])

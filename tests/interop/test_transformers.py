@@ -10,9 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bertjax import fill_mask, inference, models, state, train  # noqa: E402  after importorskip
+from bertjax import fill_mask, inference, models, train  # noqa: E402
 from bertjax.convert import __main__ as program  # noqa: E402
 from bertjax.convert import formats, huggingface_write, pretrained, workdir  # noqa: E402
+from bertjax.models import parameters  # noqa: E402
+from bertjax.tasks import base as tasks_base  # noqa: E402
 from bertjax.tasks import pretraining  # noqa: E402
 from configs import smoke  # noqa: E402
 from tests import small_records  # noqa: E402
@@ -120,8 +122,8 @@ def test_logits_are_equal(tmp_path):
             token_type_ids=torch.tensor(segments),
         )
     task = pretraining.Pretraining(models.EncoderConfig(**vars(made.config)))
-    graphdef, _ = state.abstract_model(task)
-    ours = state.merge(graphdef, jax.tree.map(jnp.asarray, pretrained.nested(made.params)))
+    graphdef, _ = tasks_base.abstract_model(task)
+    ours = parameters.merge(graphdef, jax.tree.map(jnp.asarray, parameters.nested(made.params)))
     hidden = ours.encoder(*map(jnp.asarray, (ids, mask, segments)))
     positions = jnp.tile(jnp.arange(12), (3, 1))
     real = mask != 0

@@ -8,12 +8,14 @@ import shutil
 import numpy as np
 import pytest
 
-from bertjax import jobs, state, warm_start
+from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
-from bertjax.data.finetuning import glue_submission
+from bertjax.finetuning import glue_submission
 from bertjax.jobs import datasets, finetuning
 from bertjax.models import lora
+from bertjax.tasks import base as tasks_base
 from bertjax.tasks import finetuning as tasks
+from bertjax.training import warm_start
 from tests import finetuned_workdir, small_datasets, small_records
 from tests.convert import weights
 
@@ -164,7 +166,7 @@ def test_encoder_and_pooler_are_taken_and_the_head_is_fresh(tmp_path, open_job):
     for head in ("pretraining", "sequence_classification"):
         path = small_datasets.write_source(tmp_path / head, head)
         job = open_job("table", init_from=str(path))
-        _, params = state.abstract_model(job.task)
+        _, params = tasks_base.abstract_model(job.task)
         made = warm_start.of_job(job, params)
         assert {name.split(".")[0] for name in made.values} == {"encoder", "pooler"}
         assert set(made.fresh) == {"classifier.kernel", "classifier.bias"}
@@ -175,7 +177,7 @@ def test_encoder_and_pooler_are_taken_and_the_head_is_fresh(tmp_path, open_job):
 def test_low_rank_factors_are_fresh_beside_the_kernels_that_are_taken(open_job):
     job = open_job("glue", **{"finetuning.lora_rank": 2})
     assert job.task.options == lora.LoraOptions(2, 16.0, (lora.ATTENTION_QUERY_VALUE,))
-    made = warm_start.of_job(job, state.abstract_model(job.task)[1])
+    made = warm_start.of_job(job, tasks_base.abstract_model(job.task)[1])
     assert {name.split(".")[0] for name in made.fresh} == {"classifier", "lora"}
     assert {name.split(".")[0] for name in made.values} == {"encoder", "pooler"}
 
@@ -385,6 +387,6 @@ def test_answers_that_no_window_holds_are_counted_and_the_first_is_named(open_jo
 
 
 def test_every_data_set_of_the_config_has_a_class():
-    known = small_datasets.config_lib.CHOICES["finetuning.dataset"]
+    known = small_datasets.config_faults.CHOICES["finetuning.dataset"]
     assert set(finetuning.DATASETS) == set(known)
     assert all(issubclass(kind, datasets.Dataset) for kind in finetuning.DATASETS.values())

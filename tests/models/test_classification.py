@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax import models, state
-from bertjax.models import classification
+from bertjax import models
+from bertjax.models import classification, parameters
 from bertjax.tasks import pretraining
 
 
@@ -98,8 +98,8 @@ def test_logits_are_float32_whatever_the_encoder_computes_in(kind, tiny, inputs)
 
 def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
     pretrained = pretraining.PretrainingModel(tiny, pair_loss="nsp", rngs=nnx.Rngs(0))
-    _, params = state.split(pretrained)
-    _, finetuned = state.split(make(models.SequenceClassifier, tiny))
+    _, params = parameters.split(pretrained)
+    _, finetuned = parameters.split(make(models.SequenceClassifier, tiny))
     for part in ("encoder", "pooler"):
         assert jax.tree.structure(params[part]) == jax.tree.structure(finetuned[part])
     assert set(finetuned) == {"encoder", "pooler", "classifier"}
@@ -122,7 +122,7 @@ def test_a_pooling_of_all_positions_needs_no_pooler(pooling, tiny, inputs):
     model = models.SequenceClassifier(tiny, num_labels=3, pooling=pooling, rngs=nnx.Rngs(0))
     pooled = classification.pool(model.encoder(*inputs), inputs[1], pooling)
     np.testing.assert_allclose(model(*inputs), model.classifier(pooled), atol=1e-6)
-    assert set(state.split(model)[1]) == {"encoder", "classifier"}
+    assert set(parameters.split(model)[1]) == {"encoder", "classifier"}
 
 
 def test_an_unknown_pooling_is_refused(tiny):

@@ -9,7 +9,8 @@ import pytest
 import scipy.special
 from flax import nnx
 
-from bertjax import models, state
+from bertjax import models
+from bertjax.models import parameters
 from bertjax.tasks import pretraining
 
 
@@ -61,11 +62,11 @@ def numpy_hidden_states(batch, p, config):
 @pytest.fixture
 def model_and_params(tiny):
     task = pretraining.Pretraining(tiny)
-    graphdef, params = state.split(task.init(nnx.Rngs(0)))
+    graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
     # Biases and scales away from their initial 0 and 1, so that a forgotten one is seen.
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda p: p + jnp.asarray(rng.normal(0, 0.1, p.shape), p.dtype), params)
-    return state.merge(graphdef, params), jax.tree.map(np.float64, params)
+    return parameters.merge(graphdef, params), jax.tree.map(np.float64, params)
 
 
 def encode(model, batch, key=None):
@@ -134,10 +135,10 @@ def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
 
     def loss_and_gradient(config):
         task = pretraining.Pretraining(dataclasses.replace(config, hidden_dropout_prob=0.1))
-        graphdef, params = state.split(task.init(nnx.Rngs(0)))
+        graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
 
         def loss(params):
-            means = task.loss(state.merge(graphdef, params), batch, key=key)
+            means = task.loss(parameters.merge(graphdef, params), batch, key=key)
             return means["mlm_loss"].total + means["nsp_loss"].total
 
         return jax.value_and_grad(loss)(params)
@@ -173,7 +174,7 @@ def test_all_faults_of_a_config_are_reported_at_once():
 
 
 def test_initial_kernels_are_truncated_at_two_sigmas(tiny):
-    _, params = state.split(models.Encoder(tiny, rngs=nnx.Rngs(0)))
+    _, params = parameters.split(models.Encoder(tiny, rngs=nnx.Rngs(0)))
     kernel = np.asarray(params["layers"]["0"]["intermediate"]["kernel"])
     assert np.abs(kernel).max() <= 0.04
     # The standard deviation of a normal truncated at two sigmas is 0.88 of the normal's.

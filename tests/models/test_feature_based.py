@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bertjax import state
-from bertjax.models import feature_based
+from bertjax.models import feature_based, parameters
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 BATCH, LENGTH, IN, SIZE = 3, 7, 4, 5
@@ -80,7 +79,7 @@ def test_the_paper_size_is_two_layers_of_768_over_four_layers(tiny):
     model = nnx.eval_shape(
         lambda: feature_based.FeatureBasedTagger(base, num_labels=9, rngs=nnx.Rngs(0))
     )
-    _, params = state.split(model)
+    _, params = parameters.split(model)
     sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(params[name])) for name in params}
     gates, width = 4 * 768, 768
     layer = lambda inputs: 2 * ((inputs + width) * gates + gates)  # noqa: E731

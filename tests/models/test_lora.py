@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax import models, optim, rules, sharding, state
-from bertjax.models import lora
+from bertjax import models
+from bertjax.devices import sharding
+from bertjax.models import lora, parameters
+from bertjax.training import optim
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 ALL_KERNELS = lora.LoraOptions(rank=2, alpha=6.0, targets=(r"encoder\..*\.kernel",))
@@ -25,30 +27,30 @@ def make(config, options):
 
 def moved(module):
     """The module with factors as training would leave them: none is zero."""
-    graphdef, params = state.split(module)
+    graphdef, params = parameters.split(module)
     drawn = jax.tree.map(
         lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape), params["lora"]
     )
-    return state.merge(graphdef, params | {"lora": drawn})
+    return parameters.merge(graphdef, params | {"lora": drawn})
 
 
 def paths(tree):
-    return [rules.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [parameters.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def test_a_new_adapter_is_the_identity(tiny, batch):
     plain, adapted = make(tiny, ALL_KERNELS)
     inputs = [batch[name] for name in INPUTS]
-    _, params = state.split(plain)
-    _, merged = state.split(lora.merged(adapted, alpha=6.0))
+    _, params = parameters.split(plain)
+    _, merged = parameters.split(lora.merged(adapted, alpha=6.0))
     jax.tree.map(np.testing.assert_array_equal, params, {k: merged[k] for k in params})
     np.testing.assert_array_equal(lora.merged(adapted, alpha=6.0)(*inputs), plain(*inputs))
 
 
 def test_every_parameter_but_the_factors_keeps_its_name_and_value(tiny):
     plain, adapted = make(tiny, lora.LoraOptions())
-    _, before = state.split(plain)
-    _, after = state.split(adapted)
+    _, before = parameters.split(plain)
+    _, after = parameters.split(adapted)
     factors = after.pop("lora")
     jax.tree.map(np.testing.assert_array_equal, before, after)
     assert sorted(paths({"lora": factors})) == [
@@ -61,7 +63,7 @@ def test_every_parameter_but_the_factors_keeps_its_name_and_value(tiny):
 
 def test_a_change_is_alpha_over_rank_times_the_product(tiny):
     plain, adapted = make(tiny, SECOND_LAYER)
-    _, params = state.split(moved(adapted))
+    _, params = parameters.split(moved(adapted))
     factors = params["lora"]["encoder"]["layers"]["1"]["intermediate"]
     a, b = (np.asarray(factors[name]["kernel"], np.float64) for name in "ab")
     assert (a.shape, b.shape) == ((32, 2), (2, 64))
@@ -75,52 +77,52 @@ def test_a_change_is_alpha_over_rank_times_the_product(tiny):
 def test_merged_parameters_are_the_plain_model_with_the_same_logits(tiny, batch):
     plain, adapted = make(tiny, ALL_KERNELS)
     adapted = moved(adapted)
-    graphdef, before = state.split(plain)
-    _, params = state.split(adapted)
+    graphdef, before = parameters.split(plain)
+    _, params = parameters.split(adapted)
     merged = lora.merge(jax.tree.map(np.asarray, params), alpha=6.0)
     assert jax.tree.structure(merged) == jax.tree.structure(before)
     inputs = [batch[name] for name in INPUTS]
-    logits = state.merge(graphdef, jax.tree.map(jnp.asarray, merged))(*inputs)
+    logits = parameters.merge(graphdef, jax.tree.map(jnp.asarray, merged))(*inputs)
     np.testing.assert_allclose(logits, lora.merged(adapted, alpha=6.0)(*inputs), atol=1e-5)
     assert np.abs(logits - plain(*inputs)).max() > 1e-3
 
 
 def test_merging_leaves_its_argument_as_it_was(tiny):
-    _, params = state.split(moved(make(tiny, ALL_KERNELS)[1]))
+    _, params = parameters.split(moved(make(tiny, ALL_KERNELS)[1]))
     before = jax.tree.map(np.array, params)
     lora.merge(params, alpha=1.0)
     jax.tree.map(np.testing.assert_array_equal, before, params)
 
 
 def test_of_the_encoder_only_factors_get_a_gradient(tiny, batch):
-    graphdef, params = state.split(moved(make(tiny, lora.LoraOptions(rank=2))[1]))
+    graphdef, params = parameters.split(moved(make(tiny, lora.LoraOptions(rank=2))[1]))
     inputs = [batch[name] for name in INPUTS]
 
     @jax.grad
     def gradient(params):
-        return lora.merged(state.merge(graphdef, params), alpha=2.0)(*inputs)[:, 0].sum()
+        return lora.merged(parameters.merge(graphdef, params), alpha=2.0)(*inputs)[:, 0].sum()
 
     for path, leaf in zip(paths(params), jax.tree.leaves(gradient(params)), strict=True):
         assert bool((leaf == 0).all()) == path.startswith("encoder."), path
 
 
 def test_factors_are_kernels_to_decay_and_sharding(tiny):
-    _, params = state.split(make(tiny, lora.LoraOptions())[1])
-    decayed = rules.assign(optim.DECAY_RULES, params, table="decay")
+    _, params = parameters.split(make(tiny, lora.LoraOptions())[1])
+    decayed = parameters.assign(optim.DECAY_RULES, params, table="decay")
     assert all(jax.tree.leaves(decayed["lora"]))
     for table in sharding.RULES.values():
-        rules.assign(table, params, table="sharding")
+        parameters.assign(table, params, table="sharding")
 
 
 def test_a_start_is_drawn_from_the_key_and_layers_differ(tiny):
-    _, first = state.split(make(tiny, lora.LoraOptions())[1])
-    _, again = state.split(make(tiny, lora.LoraOptions())[1])
+    _, first = parameters.split(make(tiny, lora.LoraOptions())[1])
+    _, again = parameters.split(make(tiny, lora.LoraOptions())[1])
     jax.tree.map(np.testing.assert_array_equal, first, again)
     layers = first["lora"]["encoder"]["layers"]
     query, other = (layers[n]["attention"]["query"]["a"]["kernel"] for n in "01")
     assert jnp.abs(query - other).max() > 0.01
     wide = dataclasses.replace(tiny, hidden_size=256, num_hidden_layers=1)
-    _, params = state.split(make(wide, lora.LoraOptions(rank=64))[1])
+    _, params = parameters.split(make(wide, lora.LoraOptions(rank=64))[1])
     a = params["lora"]["encoder"]["layers"]["0"]["attention"]["query"]["a"]["kernel"]
     assert float(a.std()) == pytest.approx(256**-0.5, rel=0.05)
 
@@ -139,6 +141,6 @@ def test_options_are_checked_all_at_once():
 
 
 def test_parameters_without_factors_are_not_merged(tiny):
-    _, params = state.split(make(tiny, lora.LoraOptions())[0])
+    _, params = parameters.split(make(tiny, lora.LoraOptions())[0])
     with pytest.raises(ValueError, match="no LoRA factors.*encoder"):
         lora.merge(params, alpha=1.0)

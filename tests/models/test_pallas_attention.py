@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax import sharding
+from bertjax.devices import sharding
 from bertjax.models import attention, encoder, layers, pallas_attention
 
 RATE = 0.3
@@ -166,7 +166,7 @@ def test_elsewhere_plain_jax_takes_the_place_of_the_kernels(platform):
 
 COMPILE_ALL = """
 import jax, jax.numpy as jnp
-from bertjax import sharding
+from bertjax.devices import sharding
 from bertjax.models import pallas_attention
 from bertjax.planning import topologies
 

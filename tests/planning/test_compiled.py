@@ -5,8 +5,10 @@ import json
 import jax
 import pytest
 
-from bertjax import jobs, program, sharding
+from bertjax import jobs
+from bertjax.devices import sharding
 from bertjax.planning import compiled, hlo
+from bertjax.training import program
 from configs import smoke
 
 # As libtpu 0.0.42.1 writes them (the first, 2026-11-21) and as TPU and GPU runs of others ended.

@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from bertjax import accelerators
+from bertjax.devices import accelerators
 from bertjax.planning import topologies
 
 NAMES = [name for names in topologies.known().values() for name in names]

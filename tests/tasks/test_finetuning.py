@@ -11,9 +11,10 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax import optim, rules, state
-from bertjax.models import lora
+from bertjax.models import lora, parameters
+from bertjax.tasks import base as tasks_base
 from bertjax.tasks import finetuning
+from bertjax.training import optim, state
 from tests import conftest
 
 LENGTH, ROWS, CHOICES, CLASSES = 12, 16, 3, 4
@@ -100,8 +101,8 @@ class Made:
 
     task: finetuning.FinetuningTask
     learner: state.Learner
-    start: state.Params
-    params: state.Params
+    start: parameters.Params
+    params: parameters.Params
     evaluate: Callable
     gradients: Callable
     predict: Callable
@@ -113,7 +114,7 @@ def make(name):
     learner = make_learner(task)
 
     def predict(params, batch):
-        return task.predict(state.merge(learner.graphdef, params), batch)
+        return task.predict(parameters.merge(learner.graphdef, params), batch)
 
     def gradients(params, batch):
         return learner._gradients(params, batch, jax.random.key(0))[0]
@@ -255,7 +256,9 @@ def test_unequal_micro_batches_equal_one_batch(name):
 
 
 def named_leaves(tree):
-    return {rules.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {
+        parameters.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 @every_task
@@ -276,7 +279,7 @@ def test_an_optimizer_that_reads_frozen_leaves_the_encoder_as_it_is(name):
     table = [(pattern, "frozen") for pattern in made.task.frozen] + [(".*", "trained")]
     optimizer = optax.multi_transform(
         {"frozen": optax.set_to_zero(), "trained": optax.adamw(1e-2, weight_decay=0.1)},
-        rules.assign(table, made.params, table="frozen parameters"),
+        parameters.assign(table, made.params, table="frozen parameters"),
     )
     gradient = made.gradients(made.params, make_batch(made.task))
     updates, _ = optimizer.update(gradient, optimizer.init(made.params), made.params)
@@ -341,11 +344,11 @@ def test_dropout_is_in_training_and_not_in_evaluation(name):
     dropping = make_tasks(dataclasses.replace(TINY, hidden_dropout_prob=0.5))[name]
     made, batch = make(name), make_batch(dropping)
 
-    graphdef, _ = state.abstract_model(dropping)
+    graphdef, _ = tasks_base.abstract_model(dropping)
 
     @jax.jit
     def loss(params, key):
-        return dropping.loss(state.merge(graphdef, params), batch, key=key)["loss"].total
+        return dropping.loss(parameters.merge(graphdef, params), batch, key=key)["loss"].total
 
     first, again, other = (loss(made.params, jax.random.key(seed)) for seed in (0, 0, 1))
     assert first == again != other

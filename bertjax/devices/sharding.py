@@ -1,0 +1,153 @@
+"""The device mesh, and where each parameter lies on it.
+
+Two axes: `data` (rows of the batch; under fsdp also slices of the parameters) and `tensor` (heads
+and intermediate units). A rule table maps parameter paths to PartitionSpecs; optimizer state lies
+as its parameter does. Library code takes its mesh as an argument and never asks JAX which devices
+there are, so that the same code compiles for devices that are not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.models import parameters
+from bertjax.models.placement import DATA, TENSOR
+
+# The number of vocabulary entries is seldom divisible, so embeddings are split along the hidden
+# dimension under fsdp and replicated over the tensor axis.
+_COLUMN = r".*\.(query|key|value|intermediate)"
+_ROW = r".*\.layers\.\d+\.(attention\.)?output"
+# LoRA's factors are small, and their rank divides by no axis.
+_LORA_RULE = (r"lora\..*", P())
+RULES: dict[str, list[tuple[str, P]]] = {
+    "data_parallel": [(r".*", P())],
+    "fsdp": [
+        (r".*\.embedding", P(None, DATA)),
+        (r".*\.kernel", P(DATA, None)),
+        (r".*(bias|scale)", P()),
+    ],
+    "tensor": [
+        (_COLUMN + r"\.kernel", P(None, TENSOR)),
+        (_COLUMN + r"\.bias", P(TENSOR)),
+        (_ROW + r"\.kernel", P(TENSOR, None)),
+        (r".*", P()),
+    ],
+    "fsdp_tensor": [
+        (r".*\.embedding", P(None, DATA)),
+        (_COLUMN + r"\.kernel", P(DATA, TENSOR)),
+        (_COLUMN + r"\.bias", P(TENSOR)),
+        (_ROW + r"\.kernel", P(TENSOR, DATA)),
+        (r".*\.kernel", P(DATA, None)),
+        (r".*(bias|scale)", P()),
+    ],
+}
+
+
+def make_mesh(devices: Sequence[Any], *, data: int, tensor: int = 1) -> Mesh:
+    """Returns a data x tensor mesh of JAX `devices`; `data` = -1 takes all that there are.
+
+    Raises:
+      ValueError: if the devices do not fill the mesh, naming the options.
+    """
+    if tensor < 1 or (data < 1 and data != -1):
+        raise ValueError(
+            f"config.mesh.data is {data} and config.mesh.tensor is {tensor}; both must be at "
+            "least 1 (data may be -1: all devices)"
+        )
+    if data == -1:
+        data = max(len(devices) // tensor, 1)
+    if data * tensor != len(devices):
+        raise ValueError(
+            f"config.mesh is data={data} x tensor={tensor} = {data * tensor} devices, but there "
+            f"are {len(devices)}: set --config.mesh.data=-1 to use all of them, or start on a "
+            f"slice of {data * tensor}"
+        )
+    grid = np.asarray(devices).reshape(data, tensor)
+    # Auto axes: the compiler propagates shardings. jax.make_mesh defaults to Explicit since 0.9.
+    return Mesh(grid, (DATA, TENSOR), axis_types=(AxisType.Auto,) * 2)
+
+
+def shardings(mesh: Mesh, params: Any, tree: Any, *, rule_table: str) -> Any:
+    """Returns a NamedSharding for every leaf of `tree`, by the rules for `params`.
+
+    A leaf whose path ends in a parameter's path lies as that parameter does (Adam's moments do);
+    every other leaf is replicated.
+
+    Raises:
+      ValueError: if the rules do not cover `params`, or a dimension does not divide by its axis.
+    """
+    table = f"sharding rule table {rule_table!r}"
+    of_lora = [_LORA_RULE] if "lora" in params else []
+    specs = parameters.assign([*of_lora, *RULES[rule_table]], params, table=table)
+    by_name = {
+        parameters.path_name(path): spec
+        for path, spec in jax.tree_util.tree_leaves_with_path(specs)
+    }
+    faults = []
+
+    def place(path: Sequence[Any], leaf: Any) -> NamedSharding:
+        suffixes = (parameters.path_name(path[start:]) for start in range(len(path)))
+        spec = next((by_name[suffix] for suffix in suffixes if suffix in by_name), P())
+        for size, axis in zip(leaf.shape, spec, strict=False):
+            if axis is not None and size % mesh.shape[axis]:
+                faults.append(
+                    f"{parameters.path_name(path)} has a dimension of {size}, which the "
+                    f"{mesh.shape[axis]} devices of mesh axis {axis!r} do not divide"
+                )
+        return NamedSharding(mesh, spec)
+
+    placed = jax.tree_util.tree_map_with_path(place, tree)
+    if faults:
+        raise ValueError(f"{table} does not fit the mesh:\n  " + "\n  ".join(faults))
+    return placed
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of a batch: rows over the data axis."""
+    return NamedSharding(mesh, P(DATA))
+
+
+def local_rows(mesh: Mesh, global_batch_size: int) -> range:
+    """Returns the rows of the global batch that this process's devices hold."""
+    indices = batch_sharding(mesh).addressable_devices_indices_map((global_batch_size,))
+    bounds = [slices[0].indices(global_batch_size) for slices in indices.values() if slices]
+    return range(min(start for start, *_ in bounds), max(stop for _, stop, _ in bounds))
+
+
+def to_devices(
+    batch: Mapping[str, np.ndarray],
+    mesh: Mesh,
+    global_batch_size: int,
+    *,
+    with_places: bool = False,
+) -> dict[str, jax.Array]:
+    """Returns the global batch whose local rows are given.
+
+    Which examples the rows are stays behind, or goes along to come back from all hosts' devices.
+    """
+    where = batch_sharding(mesh)
+    rows_of = {name: rows for name, rows in batch.items() if name != "record_positions"}
+    if with_places and "record_positions" in batch:
+        rows_of["record_positions"] = batch["record_positions"].astype(np.int32)
+    return {
+        name: jax.make_array_from_process_local_data(
+            where, rows, (global_batch_size, *rows.shape[1:])
+        )
+        for name, rows in rows_of.items()
+    }
+
+
+def bytes_per_device(tree: Any, tree_shardings: Any) -> int:
+    """Returns the bytes that one device holds of `tree` (arrays or shapes) under the shardings."""
+
+    def leaf_bytes(leaf: Any, sharding: NamedSharding) -> int:
+        return math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+    return sum(jax.tree.leaves(jax.tree.map(leaf_bytes, tree, tree_shardings)))

@@ -1,0 +1,357 @@
+"""Tagged words in columns: CoNLL-2003 and every file like it, to rows of tokens and back.
+
+A line has a word and its tag, and perhaps more, between tabs or spaces; an empty line ends a
+sentence; -DOCSTART- begins a document. The first token of a word is scored, the others are not.
+What is too long is read in overlapping pieces, and each word scored where it has most around it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+from jaxtyping import Int
+
+from bertjax.data import tokenizer as tokenizers
+from bertjax.finetuning import batches, tag_schemes, texts, windows
+from bertjax.finetuning import features as finetuning_features
+
+DOCUMENT_START = "-DOCSTART-"
+# What is read together -> what numbered sentences of one row (or of its pieces) have in common.
+_UNIT_KEYS: dict[str, Callable[[tuple[int, Sentence]], Any]] = {
+    "sentence": lambda numbered: numbered[0],
+    "document": lambda numbered: (numbered[1].path, numbered[1].document),
+}
+_NO_PART_OF_SPEECH = "_"
+_SPECIALS = 2  # [CLS] and [SEP]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """The words of a sentence, with a tag each or no tags at all.
+
+    `document` counts the file's -DOCSTART- up to here. The words stand in the lines of `path` from
+    `line` on.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    parts_of_speech: tuple[str, ...]
+    document: int
+    path: str
+    line: int
+
+    def source(self, word: int = 0) -> str:
+        """Returns the "file:line" of a word."""
+        return f"{self.path}:{self.line + word}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """A line with a word; lines of one `sentence` have no empty line between them."""
+
+    number: int
+    cells: tuple[str, ...]
+    sentence: int
+    document: int
+
+
+def read(
+    path: epath.PathLike,
+    *,
+    word_column: int = 0,
+    tag_column: int | None = -1,
+    scheme: str | None = None,
+) -> list[Sentence]:
+    """Returns the sentences of a file; tags of entities are in IOB2 whatever the file has.
+
+    Negative columns count from the last; `tag_column` None reads words without tags. `scheme` is a
+    key of `tag_schemes.SCHEMES` or "plain"; None recognizes it. Given "iob1", a B is allowed
+    everywhere, so that tags of no pure scheme are read as conlleval reads them.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: naming file and line, if it is not UTF-8, a line has not as many columns as the
+        others, a word is empty, or a tag is invalid in itself or where it stands.
+    """
+    known = (*tag_schemes.SCHEMES, tag_schemes.PLAIN)
+    if scheme is not None and scheme not in known:
+        raise ValueError(f"scheme is {scheme!r}; known are {', '.join(known)}, and None")
+    lines = _lines(path)
+    if not lines:
+        raise ValueError(f"{path} has no words; give a file with a word and its tag in each line")
+    width = len(lines[0].cells)
+    source = f"{path}:{lines[0].number}"
+    word, tag = (_place(column, width, source) for column in (word_column, tag_column))
+    if word is None or word == tag:
+        raise ValueError(
+            f"{source}: word and tag are both column {word} of {width}; they must be two, with "
+            "tabs or spaces between them"
+        )
+    _check_cells(path, lines, width, word)
+    sentences = [
+        _sentence(path, list(group), word, tag)
+        for _, group in itertools.groupby(lines, key=lambda line: line.sentence)
+    ]
+    if tag is None or scheme == tag_schemes.PLAIN:
+        return sentences
+    _check_tags(sentences, scheme)
+    return [
+        dataclasses.replace(sentence, tags=tag_schemes.convert(sentence.tags, "iob2"))
+        for sentence in sentences
+    ]
+
+
+def labels(sentences: Iterable[Sentence], *, scheme: str = "iob2") -> tuple[str, ...]:
+    """Returns the tags that a model of these sentences can give, by number.
+
+    For entities: "O", and every tag of the scheme for every type. Plain tags: those that occur.
+    """
+    tags = {tag for sentence in sentences for tag in sentence.tags}
+    if scheme == tag_schemes.PLAIN:
+        return tuple(sorted(tags))
+    types = {tag_schemes.split(tag)[1] for tag in tags - {tag_schemes.OUTSIDE}}
+    return tag_schemes.labels(sorted(types), scheme)
+
+
+def write_predictions(
+    path: epath.PathLike, sentences: Sequence[Sentence], predictions: Sequence[Sequence[str]]
+) -> None:
+    """Writes what conlleval reads: word, part of speech, right tag, predicted tag; spaces between.
+
+    Raises:
+      ValueError: if a sentence has no tags, or not as many predictions as words.
+    """
+    if len(sentences) != len(predictions):
+        raise ValueError(
+            f"there are predictions for {len(predictions)} sentences; there must be one tuple of "
+            f"tags for each of the {len(sentences)}"
+        )
+    written = []
+    for sentence, predicted in zip(sentences, predictions, strict=True):
+        if not len(sentence.words) == len(sentence.tags) == len(predicted):
+            raise ValueError(
+                f"{sentence.source()}: the sentence has {len(sentence.words)} words, "
+                f"{len(sentence.tags)} tags and {len(predicted)} predictions; conlleval's columns "
+                "need as many of each"
+            )
+        columns = (sentence.words, sentence.parts_of_speech, sentence.tags, predicted)
+        written += [" ".join(map(_without_spaces, row)) for row in zip(*columns, strict=True)]
+        written.append("")
+    epath.Path(path).write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedRows:
+    """The rows that a model reads, and where each word is scored.
+
+    `rows` and `positions` have an entry for every word of all sentences, one after the other;
+    `num_words` has one for every sentence.
+    """
+
+    features: finetuning_features.FeatureSet
+    rows: Int[np.ndarray, " words"]
+    positions: Int[np.ndarray, " words"]
+    num_words: Int[np.ndarray, " sentences"]
+
+    def tags(
+        self, predictions: Sequence[Int[np.ndarray, " _"]], labels: Sequence[str]
+    ) -> list[tuple[str, ...]]:
+        """Returns the tags of each sentence's words.
+
+        `predictions` has the numbers of the tags at all positions of each row, in the order of the
+        rows; what it has at padding is not looked at.
+        """
+        if len(predictions) != len(self.features):
+            raise ValueError(
+                f"there are predictions for {len(predictions)} rows; there must be one array for "
+                f"each of the {len(self.features)}"
+            )
+        places = zip(self.rows.tolist(), self.positions.tolist(), strict=True)
+        tags = (labels[int(predictions[row][position])] for row, position in places)
+        return [tuple(itertools.islice(tags, count)) for count in self.num_words.tolist()]
+
+
+def features(
+    sentences: Sequence[Sentence],
+    tokenizer: tokenizers.Tokenizer,
+    *,
+    labels: Sequence[str],
+    max_seq_length: int,
+    context: str = "sentence",
+    stride: int | None = None,
+) -> TaggedRows:
+    """Returns [CLS] words [SEP] of every sentence, or of every document with `context` "document".
+
+    "labels" are the numbers of the tags in `labels` at the first tokens of words, and -1 elsewhere
+    and without tags. What is too long becomes pieces that begin about `stride` tokens (None: half a
+    piece) after each other. A word of no tokens is [UNK], one longer than a piece is cut. Source:
+    Devlin et al. 2019, section 5.3, which reads as much of the document as fits.
+
+    Raises:
+      ValueError: if there are no sentences, a tag is not among `labels`, or a number is out of its
+        range.
+    """
+    capacity = max_seq_length - _SPECIALS
+    stride = max(capacity // 2, 1) if stride is None else stride
+    _check_options(sentences, capacity, stride, context)
+    label_ids = _label_ids(sentences, labels)
+    words = [word for sentence in sentences for word in sentence.words]
+    word_ids = [ids[:capacity] or [tokenizer.unk_id] for ids in tokenizer.encode_batch(words)]
+    lengths = np.fromiter(map(len, word_ids), np.int64, len(words))
+    pieces = [
+        (slice(start + first, start + end), start + scored)
+        for start, count in _units(sentences, context)
+        for first, end, scored in windows.split(lengths[start : start + count], capacity, stride)
+    ]
+    rows, positions = np.full((2, len(words)), -1)
+    tokens: dict[str, list[np.ndarray]] = {"input_ids": [], "segment_ids": [], "labels": []}
+    for row, (piece, scored) in enumerate(pieces):
+        flat = itertools.chain.from_iterable(word_ids[piece])
+        input_ids = np.array([tokenizer.cls_id, *flat, tokenizer.sep_id], np.int32)
+        before = np.cumsum(lengths[piece]) - lengths[piece]
+        rows[scored], positions[scored] = row, 1 + before[scored - piece.start]
+        row_labels = np.full(len(input_ids), batches.NOT_SCORED, np.int32)
+        row_labels[positions[scored]] = label_ids[scored]
+        tokens["input_ids"].append(input_ids)
+        tokens["segment_ids"].append(np.zeros(len(input_ids), np.int32))
+        tokens["labels"].append(row_labels)
+    num_words = np.array([len(sentence.words) for sentence in sentences])
+    feature_set = finetuning_features.FeatureSet(tokens, {}, pad_id=tokenizer.pad_id)
+    return TaggedRows(feature_set, rows, positions, num_words)
+
+
+def _lines(path: epath.PathLike) -> list[_Line]:
+    """Returns the lines that hold words, cut at tabs if the first one has a tab, else at spaces."""
+    found: list[_Line] = []
+    separator, sentence, document = "", 0, 0
+    for number, line in enumerate(texts.lines(path), start=1):
+        is_document_start = re.match(rf"{DOCUMENT_START}(\s|$)", line) is not None
+        if is_document_start or not line.strip(" \t"):
+            sentence, document = sentence + 1, document + is_document_start
+            continue
+        separator = separator or ("\t" if "\t" in line else " ")
+        if separator == " ":
+            # Not str.split: a word may hold a space of another kind.
+            line = re.sub(" +", " ", line.strip(" "))
+        cells = tuple(line.split(separator))
+        found.append(_Line(number, cells, sentence, document))
+    return found
+
+
+def _place(column: int | None, width: int, source: str) -> int | None:
+    """Returns the number of a column from the left."""
+    if column is None:
+        return None
+    if not -width <= column < width:
+        raise ValueError(
+            f"{source}: there are {width} columns; column {column} was asked for, give one from 0 "
+            f"to {width - 1}, or from -1 backwards"
+        )
+    return column % width
+
+
+def _check_cells(path: epath.PathLike, lines: Sequence[_Line], width: int, word: int) -> None:
+    faults = texts.Faults()
+    for line in lines:
+        source = f"{path}:{line.number}"
+        if len(line.cells) != width:
+            found = len(line.cells)
+            faults.add(source, f"the line has {found} columns; it must have {width}, as the first")
+        elif not line.cells[word].strip():
+            faults.add(source, f"the word is empty; column {word} must have one")
+    faults.check()
+
+
+def _sentence(path: epath.PathLike, lines: Sequence[_Line], word: int, tag: int | None) -> Sentence:
+    def cells(column: int) -> tuple[str, ...]:
+        return tuple(line.cells[column] for line in lines)
+
+    # CoNLL's second column; with fewer than three there is none.
+    has_part_of_speech = len(lines[0].cells) > 2 and 1 not in (word, tag)
+    return Sentence(
+        words=cells(word),
+        tags=() if tag is None else cells(tag),
+        parts_of_speech=cells(1) if has_part_of_speech else (_NO_PART_OF_SPEECH,) * len(lines),
+        document=lines[0].document,
+        path=str(path),
+        line=lines[0].number,
+    )
+
+
+def _check_tags(sentences: Sequence[Sentence], scheme: str | None) -> None:
+    """Checks each tag in itself, and then where it stands."""
+    faults = texts.Faults()
+    for sentence in sentences:
+        for place, tag in enumerate(sentence.tags):
+            if reason := tag_schemes.tag_fault(tag, scheme):
+                faults.add(sentence.source(place), reason)
+    faults.check()
+    tags = [sentence.tags for sentence in sentences]
+    if scheme == "iob1" or (scheme is None and tag_schemes.recognize(tags)):
+        return
+    has_ends = any(tag[0] in "ES" for sentence_tags in tags for tag in sentence_tags)
+    wanted = scheme or ("iobes" if has_ends else "iob2")
+    advice = "" if wanted == "iobes" else "; give the scheme iob1 to read tags as conlleval does"
+    for sentence in sentences:
+        for place, reason in tag_schemes.faults(sentence.tags, wanted):
+            faults.add(sentence.source(place), reason + advice)
+    faults.check()
+
+
+def _check_options(sentences: Sequence[Sentence], capacity: int, stride: int, context: str) -> None:
+    if not sentences:
+        raise ValueError("there are no sentences; a data set needs at least one")
+    if capacity < 1:
+        raise ValueError(
+            f"max_seq_length is {capacity + _SPECIALS}; it must be at least {1 + _SPECIALS}, for "
+            f"{_SPECIALS} special tokens and a word"
+        )
+    if not 1 <= stride <= capacity:
+        raise ValueError(
+            f"stride is {stride}; it must be from 1 to the {capacity} tokens of a piece"
+        )
+    if context not in _UNIT_KEYS:
+        raise ValueError(f"context is {context!r}; known are {', '.join(_UNIT_KEYS)}")
+    if context == "document" and not any(sentence.document for sentence in sentences):
+        raise ValueError(
+            f"{sentences[0].path} has no {DOCUMENT_START}, so its documents are not known; give "
+            "the context 'sentence'"
+        )
+
+
+def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> Int[np.ndarray, " words"]:
+    """Returns the number of every word's tag, NOT_SCORED where there are no tags."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    faults = texts.Faults()
+    found: list[int] = []
+    for sentence in sentences:
+        for place, tag in enumerate(sentence.tags):
+            if tag not in numbers:
+                faults.add(
+                    sentence.source(place),
+                    f"the tag is {tag!r} (in IOB2); known are {', '.join(labels)}",
+                )
+        found += [numbers.get(tag, batches.NOT_SCORED) for tag in sentence.tags]
+        found += [batches.NOT_SCORED] * (len(sentence.words) - len(sentence.tags))
+    faults.check()
+    return np.array(found, np.int32)
+
+
+def _units(sentences: Sequence[Sentence], context: str) -> Iterator[tuple[int, int]]:
+    """Yields the first word of each sentence or document, and how many words it has."""
+    start = 0
+    for _, group in itertools.groupby(enumerate(sentences), key=_UNIT_KEYS[context]):
+        count = sum(len(sentence.words) for _, sentence in group)
+        yield start, count
+        start += count
+
+
+def _without_spaces(cell: str) -> str:
+    # conlleval counts columns, and a word of a file with tabs may hold a space.
+    return re.sub(r"\s", "_", cell)

@@ -1,0 +1,317 @@
+"""The nine tasks of GLUE and its diagnostic set, from the official TSV files or from TFDS.
+
+What is different from task to task stands in one table, `TASKS`. Predictions for the server belong
+to `glue_submission`, what is done with TFDS to `glue_tfds`.
+
+Source: gluebenchmark.com (files, scores); Wang et al. 2019, table 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from bertjax.finetuning import glue_tfds, texts
+
+Example = texts.Example
+features = texts.features
+
+TFDS_PREFIX = "tfds:"
+TFDS_GLUE = TFDS_PREFIX + glue_tfds.COLLECTION  # all tasks, each a dataset
+
+# Of two sentences that mean the same (STS-B); those that have nothing in common have 0.
+HIGHEST_SCORE = 5.0
+
+_SPLITS = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+_ENTAILMENT = ("entailment", "not_entailment")
+_DIAGNOSTIC = ("contradiction", "entailment", "neutral")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What there is to know of a task; without labels it is a regression.
+
+    `texts` and `label` are columns; `labels` are the classes as the files and the server write
+    them, in the order of the released code, `label_names` (the names of TFDS) what they mean.
+    `scores` are those of the leaderboard, `submissions` the server's file of each test split.
+    """
+
+    folder: str
+    texts: tuple[str, ...]
+    scores: tuple[str, ...]
+    submissions: Mapping[str, str]
+    label: str = "label"
+    labels: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
+    files: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(_SPLITS))
+    # Columns of files that have no header, all but the tests.
+    columns: tuple[str, ...] = ()
+    # Written by crowds, hundreds of thousands of rows: empty texts are read, rows with a wrong
+    # number of columns left out of training, and the log says how many.
+    has_flaws: bool = False
+    # Names of the texts in TFDS, where they are others.
+    tfds_texts: tuple[str, ...] = ()
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the label is a number from 0 to `HIGHEST_SCORE`."""
+        return not self.labels
+
+    @property
+    def evaluation_splits(self) -> tuple[str, ...]:
+        """The splits with labels that scores are made of."""
+        return tuple(split for split in self.files if split.startswith("dev"))
+
+
+def _binary(zero: str, one: str) -> dict[str, Any]:
+    return {"labels": ("0", "1"), "label_names": (zero, one)}
+
+
+def _named(names: tuple[str, ...]) -> dict[str, Any]:
+    return {"labels": names, "label_names": names}
+
+
+# Source: the headers of the official files; google-research/bert, run_classifier.py (classes).
+TASKS: dict[str, Task] = {
+    "cola": Task(
+        "CoLA",
+        ("sentence",),
+        ("matthews_correlation",),
+        {"test": "CoLA.tsv"},
+        columns=("source", "label", "star", "sentence"),
+        **_binary("unacceptable", "acceptable"),
+    ),
+    "sst2": Task(
+        "SST-2",
+        ("sentence",),
+        ("accuracy",),
+        {"test": "SST-2.tsv"},
+        **_binary("negative", "positive"),
+    ),
+    "mrpc": Task(
+        "MRPC",
+        ("#1 String", "#2 String"),
+        ("accuracy", "f1"),
+        {"test": "MRPC.tsv"},
+        label="Quality",
+        tfds_texts=("sentence1", "sentence2"),
+        **_binary("not_equivalent", "equivalent"),
+    ),
+    "stsb": Task(
+        "STS-B",
+        ("sentence1", "sentence2"),
+        ("pearson", "spearman"),
+        {"test": "STS-B.tsv"},
+        label="score",
+    ),
+    "qqp": Task(
+        "QQP",
+        ("question1", "question2"),
+        ("accuracy", "f1"),
+        {"test": "QQP.tsv"},
+        label="is_duplicate",
+        has_flaws=True,
+        **_binary("not_duplicate", "duplicate"),
+    ),
+    "mnli": Task(
+        "MNLI",
+        ("sentence1", "sentence2"),
+        ("accuracy",),
+        {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
+        label="gold_label",
+        files={
+            "train": "train.tsv",
+            "dev_matched": "dev_matched.tsv",
+            "dev_mismatched": "dev_mismatched.tsv",
+            "test_matched": "test_matched.tsv",
+            "test_mismatched": "test_mismatched.tsv",
+        },
+        has_flaws=True,
+        tfds_texts=("premise", "hypothesis"),
+        **_named(_DIAGNOSTIC),
+    ),
+    "qnli": Task(
+        "QNLI",
+        ("question", "sentence"),
+        ("accuracy",),
+        {"test": "QNLI.tsv"},
+        **_named(_ENTAILMENT),
+    ),
+    "rte": Task(
+        "RTE",
+        ("sentence1", "sentence2"),
+        ("accuracy",),
+        {"test": "RTE.tsv"},
+        **_named(_ENTAILMENT),
+    ),
+    "wnli": Task(
+        "WNLI",
+        ("sentence1", "sentence2"),
+        ("accuracy",),
+        {"test": "WNLI.tsv"},
+        **_binary("not_entailment", "entailment"),
+    ),
+    # The diagnostic set: predictions of a model of MNLI, no labels.
+    "ax": Task(
+        "diagnostic",
+        ("sentence1", "sentence2"),
+        ("matthews_correlation",),
+        {"test": "AX.tsv"},
+        files={"test": "diagnostic.tsv"},
+        tfds_texts=("premise", "hypothesis"),
+        **_named(_DIAGNOSTIC),
+    ),
+}
+
+# MRPC as Microsoft gave it out: the training file also holds the dev set, which this file lists.
+_MRPC_ORIGINAL = {
+    "train": "msr_paraphrase_train.txt",
+    "dev": "msr_paraphrase_train.txt",
+    "test": "msr_paraphrase_test.txt",
+}
+_MRPC_DEV_IDS = "dev_ids.tsv"
+_MRPC_IDS = ("#1 ID", "#2 ID")
+
+
+def task_named(name: str) -> Task:
+    """Returns the task.
+
+    Raises:
+      ValueError: if there is none of that name.
+    """
+    if name not in TASKS:
+        raise ValueError(f"GLUE has no task {name!r}; its tasks are {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def read(location: str, name: str, split: str) -> list[Example]:
+    """Returns the examples of a split in the order of the file; those of tests have no labels.
+
+    `location` is the directory of GLUE, which holds RTE/train.tsv and so on, the task's own
+    folder, or "tfds:glue", "tfds:glue/rte" or "tfds:DIRECTORY" of a prepared dataset of TFDS.
+
+    Raises:
+      FileNotFoundError: if the file is not there.
+      ValueError: if the task or the split is unknown, or the file is not as it must be: the first
+        ten of its faults, with their lines.
+    """
+    task = task_named(name)
+    if split not in task.files:
+        raise ValueError(f"task {name} has no split {split!r}; it has {', '.join(task.files)}")
+    faults, flaws = texts.Faults(), texts.Faults()
+    # A test takes one prediction for each of its rows, so none is left out there.
+    broken = flaws if task.has_flaws and split == "train" else faults
+    examples: list[Example] = []
+    for source, row in _rows(location, name, split, broken):
+        if not all(row[column].strip() for column in task.texts):
+            (flaws if task.has_flaws else faults).add(source, "a text is empty")
+        try:
+            label = None if split in task.submissions else _label(task, row[task.label])
+        except ValueError as error:
+            faults.add(source, str(error))
+            continue
+        examples.append(Example(tuple(row[column] for column in task.texts), label, source))
+    faults.check()
+    if len(flaws):
+        logging.warning("%s of %s, flaws of the official file: %s", split, name, flaws.summary())
+    if not examples:
+        raise ValueError(f"{split} of task {name} in {location} holds no examples")
+    return examples
+
+
+def _label(task: Task, value: Any) -> int | float:
+    if not task.is_regression:
+        if value not in task.labels:
+            raise ValueError(f"label {value!r} is unknown; labels are {', '.join(task.labels)}")
+        return task.labels.index(value)
+    try:
+        score = float(value)
+    except ValueError:
+        score = float("nan")
+    if not 0 <= score <= HIGHEST_SCORE:
+        raise ValueError(f"{task.label} is {value!r}; it must be a number from 0 to 5")
+    return score
+
+
+def _rows(
+    location: str, name: str, split: str, broken: texts.Faults
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields ("file:line", {column: value}); rows of TFDS get the official names and labels."""
+    task = TASKS[name]
+    if location.startswith(TFDS_PREFIX):
+        dataset = glue_tfds.Dataset(
+            location.removeprefix(TFDS_PREFIX),
+            name,
+            columns=dict(zip(task.texts, task.tfds_texts or task.texts, strict=True)),
+            label=task.label,
+            label_of=dict(zip(task.label_names, task.labels, strict=True)),
+        )
+        return glue_tfds.rows(dataset, split)
+    path = _file(location, name, split)
+    label = () if split in task.submissions else (task.label,)
+    if path.name in _MRPC_ORIGINAL.values():
+        return _mrpc_rows(path, split, (*task.texts, *label), broken)
+    header = task.columns if label else ()
+    return _tsv_rows(path, header, (*task.texts, *label), broken)
+
+
+def _file(location: str, name: str, split: str) -> epath.Path:
+    task = TASKS[name]
+    directory = epath.Path(location)
+    files = [task.files[split]]
+    if name == "mrpc":
+        files.append(_MRPC_ORIGINAL[split])
+    paths = [folder / file for folder in (directory / task.folder, directory) for file in files]
+    for path in paths:
+        if path.exists():
+            return path
+    raise FileNotFoundError(
+        f"there is no {' and no '.join(map(str, paths))}; give the directory of the official "
+        f"files of GLUE (https://gluebenchmark.com/tasks), or {TFDS_PREFIX}glue/{name}"
+    )
+
+
+def _tsv_rows(
+    path: epath.Path, header: Sequence[str], wanted: Sequence[str], broken: texts.Faults
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields the rows of a file whose quotes are characters like others.
+
+    Without a `header`, the first line is one.
+    """
+    lines = texts.lines(path)
+    names = list(header) or lines[:1] and lines[0].split("\t")
+    if fault := texts.missing_columns(names, wanted):
+        raise texts.FaultyFile(f"{path}:1: {fault}")
+    first = 0 if header else 1
+    for number, line in enumerate(lines[first:], start=first + 1):
+        values = line.split("\t")
+        source = f"{path}:{number}"
+        if len(values) == len(names):
+            yield source, dict(zip(names, values, strict=True))
+        else:
+            broken.add(source, texts.wrong_columns(len(values), len(names)))
+
+
+def _mrpc_rows(
+    path: epath.Path, split: str, wanted: Sequence[str], broken: texts.Faults
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields the rows of Microsoft's files that GLUE has in the split."""
+    rows = _tsv_rows(path, (), (*_MRPC_IDS, *wanted), broken)
+    if split == "test":
+        return rows
+    listed = path.parent / _MRPC_DEV_IDS
+    if not listed.exists():
+        raise FileNotFoundError(
+            f"{listed} does not exist; it tells which rows of {path.name} are GLUE's dev set: "
+            "download it with GLUE, or give train.tsv, dev.tsv and test.tsv"
+        )
+    dev = set(texts.lines(listed))
+    return (
+        (source, row)
+        for source, row in rows
+        if ("\t".join(row[name] for name in _MRPC_IDS) in dev) == (split == "dev")
+    )

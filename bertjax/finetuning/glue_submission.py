@@ -1,0 +1,204 @@
+"""Predictions for the test sets of GLUE as its server takes them: a file each, zipped.
+
+A file is "index<tab>prediction", then a row for each row of the test set, in its order. The server
+takes a zip that holds all eleven files and nothing else.
+
+Source: gluebenchmark.com, FAQ and its sample submission.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from etils import epath
+
+from bertjax.finetuning import glue, texts
+
+HEADER = "index\tprediction"
+
+# Rows of the test sets. Counted in the official files, but MRPC, QQP and MNLI: the sizes that
+# tensorflow-datasets lists in its catalog (glue/mrpc, glue/qqp, glue/mnli).
+TEST_ROWS = {
+    "CoLA.tsv": 1063,
+    "SST-2.tsv": 1821,
+    "MRPC.tsv": 1725,
+    "STS-B.tsv": 1379,
+    "QQP.tsv": 390965,
+    "MNLI-m.tsv": 9796,
+    "MNLI-mm.tsv": 9847,
+    "QNLI.tsv": 5463,
+    "RTE.tsv": 3000,
+    "WNLI.tsv": 146,
+    "AX.tsv": 1104,
+}
+
+_TASK_OF = {file: task for task in glue.TASKS.values() for file in task.submissions.values()}
+
+# The same predictions give the same zip, byte for byte: the earliest time that zip knows.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def task_of(name: str) -> glue.Task:
+    """Returns the task whose predictions stand in the server's file `name`.
+
+    Raises:
+      ValueError: if there is no such file.
+    """
+    if name not in _TASK_OF:
+        raise ValueError(f"the server has no file {name!r}; its files are {', '.join(TEST_ROWS)}")
+    return _TASK_OF[name]
+
+
+def prediction_file(name: str, predictions: Sequence[int] | Sequence[float] | np.ndarray) -> str:
+    """Returns the content of the server's file `name`, such as "RTE.tsv".
+
+    `predictions` are the places of the classes in `Task.labels`; for STS-B scores, of which those
+    below 0 become 0 and those above 5 become 5.
+
+    Raises:
+      ValueError: if there is no such file, or not one class or finite number for each row.
+    """
+    task = task_of(name)
+    values = np.asarray(predictions)
+    if values.shape != (TEST_ROWS[name],):
+        raise ValueError(
+            f"predictions for {name} have shape {values.shape}; the test set has "
+            f"{TEST_ROWS[name]} rows"
+        )
+    if task.is_regression:
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values)))
+            raise ValueError(f"the prediction for row {row} of {name} is {values[row]}, no number")
+        words = [f"{value:.3f}" for value in np.clip(values, 0, glue.HIGHEST_SCORE).tolist()]
+    else:
+        words = _labels(name, task, values)
+    rows = (f"{index}\t{word}\n" for index, word in enumerate(words))
+    return "".join([HEADER + "\n", *rows])
+
+
+def write_submission(
+    path: epath.PathLike, predictions: Mapping[str, Sequence[int] | Sequence[float] | np.ndarray]
+) -> None:
+    """Writes the predictions for each of the server's files into a directory, or into a ".zip".
+
+    A zip must be complete. A directory takes any of the files, and keeps those that it has:
+    `pack_submission` zips them once all are there.
+
+    Raises:
+      ValueError: if a file is not one of the server's, has not the predictions it needs, or the
+        zip lacks one. Then nothing is written.
+    """
+    path = epath.Path(path)
+    files = {name: prediction_file(name, values) for name, values in predictions.items()}
+    if path.suffix == ".zip":
+        _zip(path, files)
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (path / name).write_text(content)
+
+
+def pack_submission(directory: epath.PathLike, path: epath.PathLike) -> None:
+    """Writes a zip of the prediction files in a directory, once all are there and right.
+
+    Raises:
+      ValueError: what `check_submission` raises.
+    """
+    _zip(epath.Path(path), _files(epath.Path(directory)))
+
+
+def check_submission(path: epath.PathLike) -> None:
+    """Checks names, headers, numbers of rows, indices and labels of a zip or of a directory.
+
+    Raises:
+      FileNotFoundError: if there is neither.
+      ValueError: if the server would refuse it or count rows as wrong: the first ten faults.
+    """
+    _check(path, _files(epath.Path(path)))
+
+
+def _labels(name: str, task: glue.Task, values: np.ndarray) -> list[str]:
+    if values.dtype.kind not in "iu":
+        raise ValueError(
+            f"predictions for {name} have dtype {values.dtype}; they must be classes, integers "
+            f"below {len(task.labels)} (the place of the highest logit)"
+        )
+    wrong = np.flatnonzero((values < 0) | (values >= len(task.labels)))
+    if wrong.size:
+        raise ValueError(
+            f"the prediction for row {wrong[0]} of {name} is {values[wrong[0]]}; classes are 0 to "
+            f"{len(task.labels) - 1} ({', '.join(task.labels)})"
+        )
+    return [task.labels[value] for value in values.tolist()]
+
+
+def _files(path: epath.Path) -> dict[str, str]:
+    """Returns name and content of the files in a directory or a zip."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give a zip or a directory of predictions")
+    if path.is_dir():
+        found = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+        # What else lies in a directory is not zipped, in contrast to what a zip holds.
+        found = {name: data for name, data in found.items() if name.endswith(".tsv")}
+    else:
+        try:
+            with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+                found = {name: archive.read(name) for name in archive.namelist()}
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{path} is not a zip file ({error}); write it again") from error
+    return {name: data.decode("utf-8", errors="replace") for name, data in found.items()}
+
+
+def _check(path: epath.PathLike, files: Mapping[str, str]) -> None:
+    faults = texts.Faults()
+    for name, content in sorted(files.items()):
+        source = f"{path}/{name}"
+        if name not in TEST_ROWS:
+            faults.add(source, f"it is none of the server's files: {', '.join(TEST_ROWS)}")
+            continue
+        for line, fault in _faults(name, content):
+            faults.add(f"{source}:{line}", fault)
+    if missing := [name for name in TEST_ROWS if name not in files]:
+        faults.add(str(path), f"{', '.join(missing)} must be there: the server wants all files")
+    faults.check()
+
+
+def _faults(name: str, content: str) -> Iterator[tuple[int, str]]:
+    """Yields (line, what is wrong there) of a file."""
+    task = _TASK_OF[name]
+    header, *rows = content.removesuffix("\n").split("\n")
+    if header != HEADER:
+        yield 1, f"the header is {header!r}; it must be {HEADER!r}"
+    if len(rows) != TEST_ROWS[name]:
+        yield len(rows) + 1, f"there are {len(rows)} rows; the test set has {TEST_ROWS[name]}"
+    if not rows:
+        return
+    indices, _, predictions = zip(*(row.partition("\t") for row in rows), strict=True)
+    # Each word once: QQP has two of them in 390,965 rows.
+    wrong = {word for word in set(predictions) if not _is_prediction(task, word)}
+    wanted = ", ".join(task.labels) or f"a number from 0 to {glue.HIGHEST_SCORE:g}"
+    for index, (found, word) in enumerate(zip(indices, predictions, strict=True)):
+        if found != str(index):
+            yield index + 2, f"the index is {found!r}; it must be {index}"
+        elif word in wrong:
+            yield index + 2, f"the prediction is {word!r}; it must be one of {wanted}"
+
+
+def _is_prediction(task: glue.Task, text: str) -> bool:
+    if not task.is_regression:
+        return text in task.labels
+    try:
+        return 0 <= float(text) <= glue.HIGHEST_SCORE
+    except ValueError:
+        return False
+
+
+def _zip(path: epath.Path, files: Mapping[str, str]) -> None:
+    _check(path, files)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, _DATE)
+            archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED)

@@ -1,0 +1,186 @@
+"""Which of four endings goes on a text: SWAG's official CSV files, and CODAH's TSV files.
+
+A row of the model is one choice, [CLS] context [SEP] ending [SEP], so an example has four. SWAG's
+second sentence is begun in the file (`sent2`, "She"); its beginning stands before each ending.
+CODAH's files keep it with the context.
+
+Source: Devlin et al. 2019, section 4.4; Zellers et al. 2018 (SWAG), Chen et al. 2019 (CODAH).
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from etils import epath
+from jaxtyping import Int
+
+from bertjax.data import tokenizer as tokenizers
+from bertjax.finetuning import features as finetuning_features
+from bertjax.finetuning import texts
+
+CHOICES = 4
+_LABELS = tuple(str(choice) for choice in range(CHOICES))
+
+_ENDINGS = tuple(f"ending{choice}" for choice in range(CHOICES))
+_SENTENCES, _WHOLE_CONTEXT, _LABEL = ("sent1", "sent2"), "startphrase", "label"
+# CODAH's files have no header.
+_CODAH_COLUMNS = ("category", _WHOLE_CONTEXT, *_ENDINGS, _LABEL)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """A text, its four endings, and which is right (None in a test file).
+
+    `source` is "file:line".
+    """
+
+    context: str
+    endings: tuple[str, ...]
+    label: int | None
+    source: str
+
+
+def read(path: epath.PathLike) -> list[Example]:
+    """Returns the examples of a file in its order: ".csv" is SWAG's format, ".tsv" CODAH's.
+
+    A CSV file needs the columns ending0 to ending3 and either sent1 and sent2 or startphrase; one
+    without the column label is a test file.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if the name ends otherwise, or the file is not as it must be: the first ten of
+        its faults, with their lines.
+    """
+    path = epath.Path(path)
+    formats = {".csv": _swag_rows, ".tsv": _codah_rows}
+    if path.suffix not in formats:
+        raise ValueError(
+            f"{path} must end with .csv (SWAG's format) or .tsv (CODAH's), but ends with "
+            f"{path.suffix!r}"
+        )
+    faults = texts.Faults()
+    examples: list[Example] = []
+    for source, row in formats[path.suffix](path, faults):
+        if fault := _fault(row):
+            faults.add(source, fault)
+        else:
+            examples.append(_example(source, row))
+    faults.check()
+    if not examples:
+        raise ValueError(f"{path} holds no examples; a data set needs at least one")
+    return examples
+
+
+def features(
+    examples: Sequence[Example], tokenizer: tokenizers.Tokenizer, *, max_seq_length: int
+) -> finetuning_features.FeatureSet:
+    """Returns the four rows of each example; "labels" are int32, none where no example has one.
+
+    Raises:
+      ValueError: if there are no examples, some have a label and some have not, or max_seq_length
+        is too small.
+    """
+    if not examples:
+        raise ValueError("there are no examples; a data set needs at least one")
+    labels = [example.label for example in examples if example.label is not None]
+    if labels and len(labels) < len(examples):
+        raise ValueError(
+            f"{len(labels)} of {len(examples)} examples have a label; all or none of a data set "
+            "must have one"
+        )
+    input_ids, segment_ids = finetuning_features.sequence_pairs(
+        tokenizer,
+        [example.context for example in examples for _ in example.endings],
+        [ending for example in examples for ending in example.endings],
+        max_seq_length=max_seq_length,
+    )
+    return finetuning_features.FeatureSet(
+        {"input_ids": input_ids, "segment_ids": segment_ids},
+        {"labels": np.array(labels, np.int32)} if labels else {},
+        choices=CHOICES,
+        pad_id=tokenizer.pad_id,
+    )
+
+
+def write_predictions(path: epath.PathLike, predictions: Int[np.ndarray, " examples"]) -> None:
+    """Writes the chosen endings (0 to 3) in the order of the examples, as SWAG's baselines do.
+
+    Source: rowanz/swagaf, csv_predict.py: a CSV file with the columns "" (the row, from 0) and
+    "pred".
+
+    Raises:
+      ValueError: if a prediction is not one of the four.
+    """
+    wrong = np.flatnonzero((predictions < 0) | (predictions >= CHOICES))
+    if len(wrong):
+        raise ValueError(
+            f"predictions of {len(wrong)} examples are no choices, such as "
+            f"{predictions[wrong[0]]} for example {wrong[0]}; they must be from 0 to {CHOICES - 1}"
+        )
+    rows = (f"{row},{choice}\n" for row, choice in enumerate(predictions.tolist()))
+    epath.Path(path).write_text(",pred\n" + "".join(rows))
+
+
+def _swag_rows(path: epath.Path, faults: texts.Faults) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields ("file:line", {column: value}) of a file with a header; quotes may hold line ends."""
+    lines = texts.lines(path)
+    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    names: list[str] = []
+    while (line := reader.line_num + 1) <= len(lines):
+        try:
+            values = next(reader)
+        except csv.Error as error:
+            faults.add(f"{path}:{line}", f"it is no row of a CSV file: {error}")
+            continue
+        if not names:
+            names = _checked_header(path, values)
+        elif len(values) == len(names):
+            yield f"{path}:{line}", dict(zip(names, values, strict=True))
+        else:
+            faults.add(f"{path}:{line}", texts.wrong_columns(len(values), len(names)))
+
+
+def _checked_header(path: epath.Path, names: list[str]) -> list[str]:
+    only_whole = _WHOLE_CONTEXT in names and not set(_SENTENCES) <= set(names)
+    context = (_WHOLE_CONTEXT,) if only_whole else _SENTENCES
+    label = (_LABEL,) if _LABEL in names else ()
+    if fault := texts.missing_columns(names, (*context, *_ENDINGS, *label)):
+        raise texts.FaultyFile(f"{path}:1: {fault}")
+    return names
+
+
+def _codah_rows(path: epath.Path, faults: texts.Faults) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields ("file:line", {column: value}); quotes are characters like others."""
+    for number, line in enumerate(texts.lines(path), start=1):
+        values = line.split("\t")
+        if len(values) == len(_CODAH_COLUMNS):
+            yield f"{path}:{number}", dict(zip(_CODAH_COLUMNS, values, strict=True))
+        else:
+            faults.add(
+                f"{path}:{number}",
+                f"the row has {len(values)} columns; it must have the {len(_CODAH_COLUMNS)} of "
+                f"CODAH: {', '.join(_CODAH_COLUMNS)}",
+            )
+
+
+def _fault(row: dict[str, str]) -> str | None:
+    """Returns what is wrong with a row, None if nothing is."""
+    context = _SENTENCES[0] if set(_SENTENCES) <= set(row) else _WHOLE_CONTEXT
+    empty = [name for name in (context, *_ENDINGS) if not row[name].strip()]
+    if empty:
+        return f"{', '.join(empty)} is empty; each needs a text"
+    if _LABEL in row and row[_LABEL] not in _LABELS:
+        return f"label {row[_LABEL]!r} is unknown; labels are {', '.join(_LABELS)}"
+    return None
+
+
+def _example(source: str, row: dict[str, str]) -> Example:
+    label = int(row[_LABEL]) if _LABEL in row else None
+    endings = tuple(row[name] for name in _ENDINGS)
+    if not set(_SENTENCES) <= set(row):
+        return Example(row[_WHOLE_CONTEXT], endings, label, source)
+    context, begun = (row[name] for name in _SENTENCES)
+    return Example(context, tuple(f"{begun} {end}".strip() for end in endings), label, source)

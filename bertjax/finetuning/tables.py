@@ -1,0 +1,252 @@
+"""A classification or regression task of the user's own: CSV, TSV or JSON lines.
+
+Files name their columns: CSV and TSV in the first line, JSON lines as keys. Fields of CSV may be
+quoted and then hold commas and line ends (RFC 4180); in TSV, as in the files of GLUE, a quote is a
+character like others.
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from bertjax.finetuning import texts
+
+Example = texts.Example
+features = texts.features
+
+# Where a row stands, and its values by column; those of JSON need not be text.
+_Row = tuple[str, Mapping[str, Any]]
+
+# Texts, the number or the name of the class, and where it stands.
+_RawExample = tuple[tuple[str, ...], Any, str]
+
+# csv.reader refuses longer fields than its limit, 131,072 unless told; a text may be a book.
+_MAX_FIELD_CHARACTERS = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Which columns hold one or two texts, and which the label, a class or a number.
+
+    Without a label column the files are to be predicted on.
+
+    Raises:
+      ValueError: if there are not one or two texts, or a column is named twice.
+    """
+
+    texts: tuple[str, ...]
+    label: str | None = None
+    is_number: bool = False
+
+    def __post_init__(self):
+        if len(self.texts) not in (1, 2):
+            raise ValueError(f"text columns are {self.texts}; there must be one or two")
+        if len(set(self.wanted)) != len(self.wanted):
+            raise ValueError(f"columns are {self.wanted}; each must be another one")
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """All columns that a file must have."""
+        return (*self.texts, *([] if self.label is None else [self.label]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The examples of a file, and the classes: `Example.label` is a place in `labels`.
+
+    `labels` is empty where the label is a number or there is none.
+    """
+
+    examples: list[Example]
+    labels: tuple[str, ...]
+
+
+def read(path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None) -> Table:
+    """Returns the examples of a .csv, .tsv, .jsonl or .json (lines) file, in its order.
+
+    Without `labels`, as for the training file, the classes are those found, sorted: as numbers if
+    all are whole ones, else as text. Other files get the `labels` of training, which are to be
+    stored with the checkpoint. White space around a class does not count.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if its kind is unknown, a column is missing, there are no rows, only one class,
+        or rows have the wrong number of columns, an empty text, an unknown class or no number: the
+        first ten faults with their lines.
+    """
+    path = epath.Path(path)
+    faults = texts.Faults()
+    raw = list(_raw_examples(path, columns, faults))
+    if columns.label is None or columns.is_number:
+        known: tuple[str, ...] = ()
+        examples = [Example(*parts) for parts in raw]
+    else:
+        known = _sorted_labels(label for _, label, _ in raw) if labels is None else tuple(labels)
+        examples = list(_with_places(raw, known, columns.label, faults))
+    faults.check()
+    if not examples:
+        raise texts.FaultyFile(f"{path} has no rows; it must have at least one")
+    if len(known) == 1:
+        raise texts.FaultyFile(
+            f"{path}: {columns.label!r} is {known[0]!r} in every row; there must be two classes"
+        )
+    _log(path, columns, examples, known)
+    return Table(examples, known)
+
+
+def _with_places(
+    raw: Iterable[_RawExample], labels: Sequence[str], column: str, faults: texts.Faults
+) -> Iterator[Example]:
+    """Yields the examples with the place of their class in `labels`."""
+    places = {label: place for place, label in enumerate(labels)}
+    for found, label, source in raw:
+        if label in places:
+            yield Example(found, places[label], source)
+        else:
+            faults.add(source, f"{column!r} is {label!r}; known are {', '.join(labels)}")
+
+
+def _raw_examples(
+    path: epath.Path, columns: Columns, faults: texts.Faults
+) -> Iterator[_RawExample]:
+    for source, row in _rows(path, columns, faults):
+        try:
+            found = tuple(_text(row[column], column) for column in columns.texts)
+            label = None if columns.label is None else _label(row[columns.label], columns)
+        except ValueError as error:
+            faults.add(source, str(error))
+            continue
+        yield found, label, source
+
+
+def _text(value: Any, column: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{column!r} is {json.dumps(value)}; it must be a text")
+    if not value.strip():
+        raise ValueError(f"{column!r} is empty; it must be a text")
+    return value
+
+
+def _label(value: Any, columns: Columns) -> str | float:
+    if isinstance(value, list | dict):
+        raise ValueError(f"{columns.label!r} is {json.dumps(value)}; it must be one value")
+    if not isinstance(value, str):  # of JSON: 1 is the class "1", true is "true"
+        value = "" if value is None else json.dumps(value)
+    value = value.strip()
+    if not columns.is_number:
+        if not value:
+            raise ValueError(f"{columns.label!r} is empty; it must be a class")
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{columns.label!r} is {value!r}; it must be a finite number")
+    return number
+
+
+def _sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    found = sorted(set(labels))
+    if all(re.fullmatch(r"-?[0-9]+", label, re.ASCII) for label in found):
+        found.sort(key=int)
+    return tuple(found)
+
+
+def _log(
+    path: epath.Path, columns: Columns, examples: Sequence[Example], labels: Sequence[str]
+) -> None:
+    counts = collections.Counter(example.label for example in examples)
+    told = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(labels))
+    suffix = f"; {columns.label!r} is one of {told}" if told else ""
+    logging.info("%s: %d examples%s", path, len(examples), suffix)
+
+
+def _rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[_Row]:
+    """Yields the rows that have the right columns."""
+    kind = path.suffix.lower()
+    if kind not in _READERS:
+        raise ValueError(f"{path} ends in {kind!r}; known files end in {', '.join(_READERS)}")
+    return _READERS[kind](path, columns, faults)
+
+
+def _csv_rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[_Row]:
+    return _under_header(path, _csv_fields(path), columns, faults)
+
+
+def _tsv_rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[_Row]:
+    lines = enumerate(texts.lines(path), start=1)
+    fields = ((number, line.split("\t")) for number, line in lines if line)
+    return _under_header(path, fields, columns, faults)
+
+
+def _json_rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[_Row]:
+    for number, line in enumerate(texts.lines(path), start=1):
+        source = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            faults.add(source, f"it is not JSON ({error}); each line must be an object")
+            continue
+        if not isinstance(row, dict):
+            faults.add(source, f"it is a JSON {type(row).__name__}; each line must be an object")
+        elif fault := texts.missing_columns(list(row), columns.wanted):
+            faults.add(source, fault)
+        else:
+            yield source, row
+
+
+_READERS = {
+    ".csv": _csv_rows,
+    ".tsv": _tsv_rows,
+    ".jsonl": _json_rows,
+    ".json": _json_rows,
+}
+
+
+def _csv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields (first line, fields) of each row that is not blank."""
+    limit = csv.field_size_limit(_MAX_FIELD_CHARACTERS)
+    first = 1
+    try:
+        reader = csv.reader((line + "\n" for line in texts.lines(path)), strict=True)
+        for fields in reader:
+            if fields:
+                yield first, fields
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise texts.FaultyFile(
+            f"{path}:{first}: the row is not CSV ({error}); a field with quotes stands in quotes, "
+            "and each of its own is doubled"
+        ) from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _under_header(
+    path: epath.Path,
+    fields: Iterator[tuple[int, list[str]]],
+    columns: Columns,
+    faults: texts.Faults,
+) -> Iterator[_Row]:
+    line, names = next(fields, (1, []))
+    if fault := texts.missing_columns(names, columns.wanted):
+        raise texts.FaultyFile(f"{path}:{line}: {fault}")
+    for number, values in fields:
+        source = f"{path}:{number}"
+        if len(values) == len(names):
+            yield source, dict(zip(names, values, strict=True))
+        else:
+            faults.add(source, texts.wrong_columns(len(values), len(names)))

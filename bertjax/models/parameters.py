@@ -1,0 +1,94 @@
+"""Parameters as a nested dict of arrays, whose paths are their names, and rules over those names.
+
+Flax stays behind `split` and `merge`. A parameter's path is its place in the dict, joined by dots:
+`encoder.layers.7.attention.query.kernel`. Rules are ordered (regex, value): the first whose regex
+matches the whole path wins; one idea for sharding, weight decay, freezing and rates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+from flax import nnx
+
+Params = dict[str, Any]
+Value = TypeVar("Value")
+
+
+def split(module: nnx.Module) -> tuple[nnx.GraphDef, Params]:
+    """Returns the static part of a module and its parameters as a nested dict with string keys."""
+    graphdef, variables = nnx.split(module, graph=False)
+    return graphdef, _string_keys(nnx.to_pure_dict(variables))
+
+
+def merge(graphdef: nnx.GraphDef, params: Params) -> Any:
+    """Returns the module again; the inverse of `split`."""
+    return nnx.merge(graphdef, nnx.restore_int_paths(params))
+
+
+def _string_keys(tree: Any) -> Any:
+    # Layer numbers are ints in nnx; checkpoints and JAX's sorting of dict keys want one key type.
+    if not isinstance(tree, dict):
+        return tree
+    return {str(key): _string_keys(value) for key, value in tree.items()}
+
+
+def nested(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the nested dict of dotted paths, as `parameters.merge` takes it."""
+    tree: dict[str, Any] = {}
+    for path, value in params.items():
+        *outer, last = path.split(".")
+        node = tree
+        for part in outer:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return tree
+
+
+def flat(tree: Mapping[str, Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the leaves of a nested dict by dotted path; the inverse of `nested`."""
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            leaves |= flat(value, (*prefix, name))
+        else:
+            leaves[".".join((*prefix, name))] = value
+    return leaves
+
+
+def path_name(path: Sequence[Any]) -> str:
+    """Returns the dotted name of a `jax.tree_util` key path."""
+    return jax.tree_util.keystr(tuple(path), simple=True, separator=".")
+
+
+def assign(rules: Sequence[tuple[str, Value]], tree: Any, *, table: str) -> Any:
+    """Returns a tree shaped like `tree` that holds every leaf's first matching rule's value.
+
+    Raises:
+      ValueError: naming every leaf that no rule matches and every rule that no leaf uses; `table`
+        is how the message calls the rules.
+    """
+    used, unmatched = set(), []
+
+    def first_match(path: Sequence[Any], _: Any) -> Value | None:
+        name = path_name(path)
+        for index, (pattern, value) in enumerate(rules):
+            if re.fullmatch(pattern, name):
+                used.add(index)
+                return value
+        unmatched.append(name)
+        return None
+
+    assigned = jax.tree_util.tree_map_with_path(first_match, tree)
+    faults = [f"no rule matches parameter {name}" for name in unmatched]
+    faults += [
+        f"rule {pattern!r} matches no parameter that an earlier rule leaves"
+        for index, (pattern, _) in enumerate(rules)
+        if index not in used
+    ]
+    if faults:
+        raise ValueError(f"{table} does not fit the model:\n  " + "\n  ".join(faults))
+    return assigned

@@ -1,0 +1,57 @@
+"""Where activations lie on a mesh: rows over `data`, heads and intermediate units over `tensor`.
+
+Here belongs what modules say while they compute. Where parameters and batches lie is
+`bertjax.devices.sharding`'s affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+DATA, TENSOR = "data", "tensor"
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Pins `x` to mesh axes inside jit, under `jax.set_mesh`.
+
+    Without a mesh, or with one of other axis names (another project's), it returns `x` as it is.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not set(axes) - {None} <= set(mesh.axis_names):
+        return x
+    return jax.lax.with_sharding_constraint(x, P(*axes))
+
+
+def per_device(
+    function: Callable[..., Any],
+    arguments: Sequence[jax.Array],
+    in_specs: Sequence[P],
+    out_specs: Sequence[P],
+) -> Any:
+    """Returns the list `function(*arguments)`, computed by each device from its own slices.
+
+    For what the compiler cannot split: kernels. A mesh axis that does not divide every dimension
+    it is named for is left out: the devices along it then compute the same. Without a mesh, or with
+    one of other axis names, it calls `function` as it is.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names):
+        return function(*arguments)
+    left_out = {
+        axis
+        for x, spec in zip(arguments, in_specs, strict=True)
+        for size, axis in zip(x.shape, spec, strict=False)
+        if axis is not None and size % mesh.shape[axis]
+    }
+
+    def kept(specs: Sequence[P]) -> list[P]:
+        return [P(*(None if axis in left_out else axis for axis in spec)) for spec in specs]
+
+    split = jax.shard_map(
+        function, in_specs=tuple(kept(in_specs)), out_specs=kept(out_specs), check_vma=False
+    )
+    return split(*arguments)

@@ -1,0 +1,210 @@
+"""What makes a config wrong, as far as it needs no data and no device to be seen.
+
+Here belong ranges and options that do not go together. The names that an option may have are the
+keys of the table that it chooses from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_collections
+
+from bertjax import config as config_lib
+from bertjax import jobs
+from bertjax.data import masking
+from bertjax.devices import sharding, xla_presets
+from bertjax.jobs import finetuning
+from bertjax.models import attention, classification, encoder, layers
+from bertjax.tasks import pretraining
+from bertjax.training import optim, state
+
+MASKINGS = ("static", "dynamic")  # of records: stored in them, or drawn as they are read
+
+# Option -> what it may be.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "task": tuple(jobs.JOBS),
+    "pretraining.pair_loss": pretraining.PAIR_LOSSES,
+    "pretraining.masking": MASKINGS,
+    "pretraining.mask_strategy": tuple(masking.MASKERS),
+    "finetuning.dataset": tuple(finetuning.DATASETS),
+    "finetuning.pooling": classification.POOLINGS,
+    "finetuning.context": ("sentence", "document"),
+    "data.source": ("records", "synthetic"),
+    "optimizer.name": tuple(optim.OPTIMIZERS),
+    "schedule.name": tuple(optim.SCHEDULES),
+    "sharding": tuple(sharding.RULES),
+    "model.dtype": ("auto", *encoder.DTYPES),
+    "model.remat": tuple(encoder.REMAT_POLICIES),
+    "model.attention": attention.IMPLEMENTATIONS,
+    "model.hidden_act": tuple(layers.ACTIVATIONS),
+    "prng_impl": ("auto", *state.PRNG_IMPLS),
+    "xla_preset": tuple(xla_presets.PRESETS),
+}
+
+# Option of finetuning -> its default, and the data sets for which another value means something.
+OF_DATASETS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "finetuning.pooling": ("cls", ("glue", "table")),
+    "finetuning.is_regression": (False, ("table",)),
+    "finetuning.feature_based": (False, ("conll",)),
+    "finetuning.context": ("sentence", ("conll",)),
+}
+
+
+def validate(config: ml_collections.ConfigDict) -> None:
+    """Raises a ValueError that lists every fault which needs no data and no device to be seen."""
+    options = dict(config_lib.flatten(config))
+    faults = [
+        f"config.{name} is {options[name]!r}; known are {', '.join(known)}"
+        for name, known in CHOICES.items()
+        if options[name] not in known
+    ]
+    faults += of(config, options)
+    if faults:
+        raise ValueError("the config cannot be used:\n  " + "\n  ".join(faults))
+
+
+def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for every fault; `options` are those of `config` by their dotted names."""
+    is_finetuning = options["task"] == "finetuning"
+    of_task = _finetuning_faults if is_finetuning else _pretraining_faults
+    faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
+    if is_finetuning:
+        faults += _dataset_faults(options)
+    if config.resize_vocabulary and not config.init_from:
+        faults.append(
+            "config.resize_vocabulary is True, but config.init_from is empty: there is no "
+            "vocabulary to resize; give --config.init_from=PATH or leave it at False"
+        )
+    return faults
+
+
+def _pretraining_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    yield from _batch_faults(config)
+    if config.data.source == "records" and not config.data.train_dir:
+        yield (
+            "config.data.train_dir is empty; give the record directory that "
+            "`python -m data_pipelines.build` wrote: --config.data.train_dir=DIR"
+        )
+    if config.data.source == "synthetic" and not config.model.vocab_size:
+        yield "config.model.vocab_size is 0; with config.data.source=synthetic set it"
+    if config.seeds > 1 or config.search:
+        yield "config.seeds and config.search are for finetuning; leave them at 1 and False"
+
+
+def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
+    at_least = {
+        "global_batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "schedule.warmup_steps": 0,
+        "seeds": 1,
+        "finetuning.max_seq_length": 5,
+        "finetuning.lora_rank": 0,
+        "finetuning.doc_stride": 1,
+        "finetuning.max_query_length": 1,
+        "finetuning.max_answer_length": 1,
+        "finetuning.n_best_size": 2 if options["finetuning.name"] == "v2" else 1,  # "" is one
+        "optimizer.head_multiplier": 0,
+        "checkpoint.save_every_steps": 1,
+        "checkpoint.keep_last": 1,
+        "checkpoint.keep_every_steps": 0,
+        "checkpoint.keep_best": 0,
+        "evaluation.every_steps": 0 if options["task"] == "finetuning" else 1,
+        "evaluation.global_batch_size": 1,
+        "evaluation.max_batches": 0,
+        "log_every_steps": 1,
+        "max_skipped_steps": 1,
+        "data.max_streams": 1,
+        "data.shuffle_buffer_size": 1,
+        "optimizer.clip_norm": 0,
+        "schedule.peak_learning_rate": 0,
+        "model.vocab_size": 0,
+        "model.hidden_size": 1,
+        "model.num_hidden_layers": 1,
+        "model.num_attention_heads": 1,
+        "model.intermediate_size": 1,
+    }
+    for name, least in at_least.items():
+        if options[name] < least:
+            yield f"config.{name} is {options[name]}; it must be at least {least}"
+    if not 0 < options["pretraining.masked_lm_prob"] < 1:
+        value = options["pretraining.masked_lm_prob"]
+        yield f"config.pretraining.masked_lm_prob is {value}; it must be between 0 and 1"
+    if not 0 < options["optimizer.layer_decay"] <= 1:
+        value = options["optimizer.layer_decay"]
+        yield f"config.optimizer.layer_decay is {value}; it must be in (0, 1]"
+    for name in (
+        "model.hidden_dropout_prob",
+        "model.attention_probs_dropout_prob",
+        "schedule.warmup_share",
+    ):
+        if not 0 <= options[name] < 1:
+            yield f"config.{name} is {options[name]}; it must be in [0, 1)"
+    hidden_size, num_heads = options["model.hidden_size"], options["model.num_attention_heads"]
+    if hidden_size % max(num_heads, 1):
+        yield (
+            f"config.model.hidden_size is {hidden_size}; it must be a multiple of "
+            f"config.model.num_attention_heads, {num_heads}"
+        )
+
+
+def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    if not config.init_from:
+        yield (
+            "config.init_from is empty; finetuning starts from pretrained weights: give "
+            "--config.init_from=PATH, a workdir of bertjax or a checkpoint that conversion reads"
+        )
+    if config.finetuning.num_epochs <= 0:
+        yield f"config.finetuning.num_epochs is {config.finetuning.num_epochs}; it must be above 0"
+    if config.data.source != "records":
+        yield f"config.data.source is {config.data.source!r}; finetuning has texts of its own"
+
+
+def _dataset_faults(options: Mapping[str, Any]) -> Iterator[str]:
+    dataset = options["finetuning.dataset"]
+    for name, (default, datasets) in OF_DATASETS.items():
+        if options[name] != default and dataset not in datasets:
+            yield (
+                f"config.{name} is {options[name]!r}; it is for the dataset "
+                f"{' or '.join(map(repr, datasets))}, not for {dataset!r}: leave it at {default!r}"
+            )
+    if options["finetuning.feature_based"] and options["finetuning.lora_rank"]:
+        yield (
+            f"config.finetuning.lora_rank is {options['finetuning.lora_rank']}, but with "
+            "config.finetuning.feature_based the encoder stays as it is: leave one of them out"
+        )
+
+
+def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
+    strategy, masking = options["pretraining.mask_strategy"], options["pretraining.masking"]
+    if masking == "static" and strategy in ("whole_word", "ngram", "span"):
+        yield (
+            f"config.pretraining.mask_strategy is {strategy!r}, but with "
+            "config.pretraining.masking 'static' masks are those of the records: set it to "
+            "'dynamic' (records built so), or leave mask_strategy at 'token' and choose when "
+            "the records are built"
+        )
+
+
+def _batch_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    if not config.phases:
+        yield "config.phases is empty; it must hold at least one config.phase_config()"
+    for name in sorted(config.phases):
+        phase = config.phases[name]
+        batch_size = phase.global_batch_size or config.global_batch_size
+        for option in ("num_steps", "max_seq_length"):
+            if phase[option] < 1:
+                yield f"config.phases.{name}.{option} is {phase[option]}; it must be at least 1"
+        if batch_size % max(config.gradient_accumulation_steps, 1):
+            yield (
+                f"the global_batch_size of config.phases.{name} is {batch_size}; it must be a "
+                f"multiple of config.gradient_accumulation_steps, "
+                f"{config.gradient_accumulation_steps}"
+            )
+        if phase.max_seq_length > config.model.max_position_embeddings:
+            yield (
+                f"config.phases.{name}.max_seq_length is {phase.max_seq_length}; "
+                f"config.model.max_position_embeddings allows "
+                f"{config.model.max_position_embeddings}"
+            )

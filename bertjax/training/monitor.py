@@ -1,0 +1,204 @@
+"""Watches a run: collects the steps' reports, and notices what must not pass silently.
+
+Throughput, skipped steps and a loss that never leaves its chance level are seen here; drawing and
+writing belong to `writers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from absl import logging
+
+from bertjax.tasks import base, metrics
+from bertjax.training import state, writers
+
+PLATEAU_CAUSES = (
+    "the learning rate is too low, or so high that it diverged early (try a third, and a longer "
+    "warm-up); the batch is too small for this vocabulary; the corpus repeats the same lines (see "
+    "`python -m data_pipelines.inspect DIR`); the vocabulary is not the one of the records; or the "
+    "run is simply young: every run passes through it"
+)
+
+
+class DivergedError(RuntimeError):
+    """Too many steps in a row had a non-finite loss or gradient."""
+
+
+@dataclasses.dataclass
+class Skipped:
+    """Counts of non-finite steps; part of a checkpoint's meta."""
+
+    in_a_row: int = 0
+    total: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class MonitorOptions:
+    """The last step has a line, too; `peak_flops` is of all devices, None where it is unknown."""
+
+    objectives: tuple[str, ...]
+    log_every_steps: int
+    last_step: int
+    max_skipped_steps: int
+    plateau_check_step: int
+    plateau_margin: float
+    peak_flops: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseFacts:
+    """What a step of a batch shape amounts to.
+
+    `chance_loss` is a loss's name and its chance level.
+    """
+
+    tokens_per_step: int
+    flops_per_step: float
+    chance_loss: tuple[str, float] | None
+
+
+class Monitor:
+    """Takes one report a step, looks at it one step late, and writes a line every so many steps.
+
+    `last_checkpoint` returns the newest complete checkpoint's step, for the message of a stop.
+    """
+
+    def __init__(
+        self,
+        options: MonitorOptions,
+        writer: writers.RunWriter,
+        skipped: Skipped,
+        last_checkpoint: Callable[[], int | None],
+    ):
+        self.skipped = skipped
+        self._options = options
+        self._writer = writer
+        self._last_checkpoint = last_checkpoint
+        self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts] | None = None
+        self._means: base.Means = {}
+        self._compiled: set[PhaseFacts] = set()
+        self._restart_clock(0.0)
+        self._has_checked_plateau = False
+
+    def submit(
+        self, step: int, report: state.StepReport, record_positions: np.ndarray, phase: PhaseFacts
+    ) -> None:
+        """Takes the report of the step that made the count `step`, which may still be running.
+
+        The report before it is fetched now, so that fetching never leaves the devices idle.
+
+        Raises:
+          DivergedError: as `flush`, one step late.
+        """
+        self.flush()
+        self._pending = (step, report, record_positions, phase)
+
+    def flush(self) -> None:
+        """Waits for the last step submitted and takes its report into account.
+
+        Raises:
+          DivergedError: if it is the last of `max_skipped_steps` non-finite steps in a row.
+        """
+        if self._pending is None:
+            return
+        step, report, record_positions, phase = self._pending
+        self._pending = None
+        report = jax.device_get(report)
+        self._steps_timed += 1
+        self._tokens_timed += phase.tokens_per_step
+        self._flops_timed += phase.flops_per_step
+        if phase not in self._compiled:  # the first step of a batch shape holds its compilation
+            self._compiled.add(phase)
+            self._restart_clock(time.perf_counter())
+        if report.is_finite:
+            self.skipped.in_a_row = 0
+            self._means = metrics.merge(self._means, report.means)
+        else:
+            self._count_skipped(step, record_positions)
+        if step % self._options.log_every_steps == 0 or step == self._options.last_step:
+            self._write(step, report, phase)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keeps what happens inside (evaluation, saving) out of the throughput."""
+        start = time.perf_counter()
+        yield
+        self._paused_seconds += time.perf_counter() - start
+
+    def _count_skipped(self, step: int, record_positions: np.ndarray) -> None:
+        self.skipped.in_a_row += 1
+        self.skipped.total += 1
+        logging.warning("Step %d had a non-finite loss or gradient; its update was skipped", step)
+        if self.skipped.in_a_row < self._options.max_skipped_steps:
+            return
+        # Of records they are pairs, of finetuning examples single numbers.
+        pairs = record_positions[:8].reshape(len(record_positions[:8]), -1).tolist()
+        shown = ", ".join(":".join(map(str, pair)) for pair in pairs)
+        last_checkpoint = self._last_checkpoint()
+        saved = "no checkpoint yet" if last_checkpoint is None else f"step {last_checkpoint}"
+        raise DivergedError(
+            f"{self.skipped.in_a_row} steps in a row up to step {step} had a non-finite loss or "
+            f"gradient (config.max_skipped_steps). The batch of step {step} held the "
+            f"{'records (shard:index)' if record_positions.ndim > 1 else 'examples'} "
+            f"{shown}{', ...' if len(record_positions) > 8 else ''}. The last good "
+            f"checkpoint: {saved}. Lower config.schedule.peak_learning_rate or lengthen the "
+            "warm-up in a new workdir; if the records are at fault, look at them with "
+            "`python -m data_pipelines.inspect`"
+        )
+
+    def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:
+        averages = metrics.values(self._means)
+        scalars = {f"train/{name}": value for name, value in averages.items()}
+        losses = [averages.get(name, float("nan")) for name in self._options.objectives]
+        scalars |= {
+            "train/loss": float(np.sum(losses)),
+            "train/learning_rate": float(report.learning_rate),
+            "train/grad_norm": float(report.grad_norm),
+            "train/skipped_steps": float(self.skipped.total),
+            **self._throughput(),
+        }
+        self._writer.scalars(step, scalars)
+        self._writer.progress(step, scalars)
+        self._check_plateau(step, averages, phase)
+        self._means = {}
+
+    def _restart_clock(self, now: float) -> None:
+        self._started, self._paused_seconds, self._steps_timed = now, 0.0, 0
+        self._tokens_timed, self._flops_timed = 0, 0.0
+
+    def _throughput(self) -> dict[str, float]:
+        now = time.perf_counter()
+        seconds = now - self._started - self._paused_seconds
+        steps, tokens, flops = self._steps_timed, self._tokens_timed, self._flops_timed
+        self._restart_clock(now)
+        if not steps or seconds <= 0:
+            return {}
+        scalars = {
+            "perf/step_seconds": seconds / steps,
+            "perf/tokens_per_second": tokens / seconds,
+        }
+        if self._options.peak_flops:
+            rate = flops / seconds
+            scalars["perf/model_flop_utilization"] = rate / self._options.peak_flops
+        return scalars
+
+    def _check_plateau(self, step: int, averages: dict[str, float], phase: PhaseFacts) -> None:
+        check_step = self._options.plateau_check_step
+        if self._has_checked_plateau or not check_step or step < check_step:
+            return
+        if phase.chance_loss is None or phase.chance_loss[0] not in averages:
+            return
+        self._has_checked_plateau = True
+        name, chance = phase.chance_loss
+        if averages[name] > chance - self._options.plateau_margin:
+            logging.warning(
+                "At step %d %s is %.3f nats: still at the unigram plateau (%.3f nats, what is "
+                "reached without looking at the context). Likely causes: %s.",
+                step, name, averages[name], chance, PLATEAU_CAUSES,
+            )  # fmt: skip

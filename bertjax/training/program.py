@@ -1,0 +1,169 @@
+"""What a job on a mesh computes: its state as shapes with shardings, and its jitted steps.
+
+`train` runs a program and `plan` compiles it for devices that are not there, so nothing here asks
+JAX which devices there are, allocates, or compiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_collections
+from jax.sharding import Mesh
+
+from bertjax import jobs
+from bertjax.devices import sharding, xla_presets
+from bertjax.tasks import base
+from bertjax.training import optim, state
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A job's functions on a mesh. `config` is the job's, with everything resolved.
+
+    `abstract_state` is the state as shapes that know their shardings; the steps are jitted, to be
+    called or lowered under `jax.set_mesh(mesh)`: `init` of a seed, `train_step` of state, batch and
+    `knobs`, `eval_step` of parameters and batch, `predict_step` of a batch that has no labels.
+    """
+
+    config: ml_collections.ConfigDict
+    job: jobs.Job
+    mesh: Mesh
+    learner: state.Learner
+    abstract_state: state.TrainState
+    knobs: state.Knobs
+    init: jax.stages.Wrapped | Callable[..., state.TrainState]
+    train_step: jax.stages.Wrapped | Callable[..., tuple[state.TrainState, state.StepReport]]
+    eval_step: jax.stages.Wrapped | Callable[..., tuple[base.Means, dict[str, Any]]]
+    predict_step: jax.stages.Wrapped | Callable[..., dict[str, Any]]
+
+    @property
+    def abstract_knobs(self) -> state.Knobs:
+        """The knobs as shapes that know their sharding."""
+        replicated = jax.sharding.NamedSharding(self.mesh, sharding.P())
+        return jax.tree.map(lambda number: _placed(number, replicated), self.knobs)
+
+
+def build(job: jobs.Job, mesh: Mesh) -> Program:
+    """Returns the program of a job whose config is resolved.
+
+    Raises:
+      ValueError: if the mesh does not divide a batch or a parameter, what is frozen does not fit
+        the model, or the attention kernel is not for these devices.
+    """
+    config = job.config
+    check_batch_sizes(job, mesh)
+    check_attention(config, mesh.devices.flat[0].device_kind)
+    learner = state.make_learner(
+        job.task,
+        optimizer=optim.OptimizerOptions(**config.optimizer),
+        schedule=schedule_options(job),
+        seed=config.seed,
+        prng_impl=config.prng_impl,
+        accumulation_steps=config.gradient_accumulation_steps,
+    )
+    shapes = jax.eval_shape(learner.init)
+    placed = sharding.shardings(mesh, shapes.params, shapes, rule_table=config.sharding)
+    replicated = jax.sharding.NamedSharding(mesh, sharding.P())
+    rows = sharding.batch_sharding(mesh)
+    platform = mesh.devices.flat[0].platform
+    return Program(
+        config=config,
+        job=job,
+        mesh=mesh,
+        learner=learner,
+        abstract_state=jax.tree.map(_placed, shapes, placed),
+        knobs=learner.knobs,
+        init=jax.jit(learner.init, out_shardings=placed),
+        train_step=jax.jit(
+            learner.train_step,
+            in_shardings=(placed, rows, replicated),
+            out_shardings=(placed, replicated),
+            donate_argnums=0,
+            compiler_options=xla_presets.compiler_options(config.xla_preset, platform),
+        ),
+        eval_step=jax.jit(
+            learner.answer_step, in_shardings=(placed.params, rows), out_shardings=replicated
+        ),
+        predict_step=jax.jit(
+            learner.predict_step, in_shardings=(placed.params, rows), out_shardings=replicated
+        ),
+    )
+
+
+def for_job(program: Program, job: jobs.Job) -> Program:
+    """Returns the program of a job that differs in seed, rate, batch size or length alone.
+
+    The jitted functions are the same, so what is compiled already is compiled once.
+
+    Raises:
+      ValueError: if the mesh does not divide a batch.
+    """
+    check_batch_sizes(job, program.mesh)
+    knobs = state.make_knobs(job.config.seed, schedule_options(job))
+    learner = dataclasses.replace(program.learner, knobs=knobs)
+    return dataclasses.replace(program, config=job.config, job=job, learner=learner, knobs=knobs)
+
+
+def schedule_options(job: jobs.Job) -> optim.ScheduleOptions:
+    """Returns the schedule of a job's config over all its steps."""
+    options, total_steps = job.config.schedule, job.phases[-1].end_step
+    warmup_steps = options.warmup_steps
+    if options.warmup_share:
+        # Rounded down. Source: google-research/bert, run_classifier.py, num_warmup_steps.
+        warmup_steps = int(options.warmup_share * total_steps)
+    return optim.ScheduleOptions(
+        options.name, options.peak_learning_rate, warmup_steps, total_steps
+    )
+
+
+def resolve(config: ml_collections.ConfigDict, platform: str) -> ml_collections.ConfigDict:
+    """Returns a copy in which every "auto" stands for what the platform wants."""
+    config = config.copy_and_resolve_references()
+    is_cpu = platform == "cpu"
+    if config.model.dtype == "auto":
+        config.model.dtype = "float32" if is_cpu else "bfloat16"
+    if config.prng_impl == "auto":
+        config.prng_impl = "threefry2x32" if is_cpu else "rbg"
+    return config
+
+
+def check_attention(config: ml_collections.ConfigDict, device_kind: str) -> None:
+    """Raises a ValueError if the attention kernel cannot be compiled for this kind of device."""
+    if config.model.attention == "pallas" and device_kind in ("TPU v2", "TPU v3"):
+        raise ValueError(
+            f"config.model.attention is 'pallas', whose kernel needs a TPU v4 or a newer one; the "
+            f"devices are {device_kind}: set it to 'xla'"
+        )
+
+
+def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
+    """Raises a ValueError that lists every batch which the mesh and accumulation cannot divide."""
+    config = job.config
+    sizes = {
+        f"the global_batch_size of config.phases.{phase.name}": (
+            phase.global_batch_size,
+            mesh.shape[sharding.DATA] * config.gradient_accumulation_steps,
+        )
+        for phase in job.phases
+    }
+    if job.has_evaluation:
+        evaluation_size = config.evaluation.global_batch_size
+        name = "config.evaluation.global_batch_size"
+        sizes[name] = (evaluation_size, mesh.shape[sharding.DATA])
+    faults = [
+        f"{name} is {size}; it must be a multiple of {unit} (data-parallel devices x "
+        "micro-batches): "
+        f"{size // unit * unit or unit} or {size // unit * unit + unit}"
+        for name, (size, unit) in sizes.items()
+        if size % unit
+    ]
+    if faults:
+        raise ValueError("the batch does not fit the mesh:\n  " + "\n  ".join(faults))
+
+
+def _placed(shape: Any, where: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)

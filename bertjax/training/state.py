@@ -1,0 +1,239 @@
+"""What training changes, and the pure functions that change it.
+
+Flax stays behind `split` and `merge`: everything outside `models` and `tasks` sees parameters as a
+nested dict of arrays whose paths are their names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
+
+from bertjax.models import parameters, reductions
+from bertjax.tasks import base, metrics
+from bertjax.training import optim
+
+PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """The only thing donated, sharded and saved. `step` counts the steps done, skipped ones too."""
+
+    step: Int[Array, ""]
+    params: parameters.Params
+    opt_state: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Knobs:
+    """Numbers of a training that its compiled step takes as arguments: seed and schedule.
+
+    So several seeds and rates cost one compilation.
+    """
+
+    seed: Int[Array, ""] | UInt[np.ndarray, ""]
+    schedule: optim.ScheduleOptions
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StepReport:
+    """What one step tells: losses and metrics as sums, and the numbers of the update."""
+
+    means: base.Means
+    learning_rate: Float[Array, ""]
+    grad_norm: Float[Array, ""]
+    is_finite: Bool[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """A task joined with its optimizer: pure functions of (state, batch), ready for `jax.jit`.
+
+    Dropout keys are `fold_in(seed, step)`, so a step's randomness depends on nothing that went
+    before. `prng_impl` is "threefry2x32" or "rbg"; parameters are always drawn with threefry and
+    so are the same on every backend and mesh. `knobs` are those of a step that is given none.
+
+    `is_frozen` and `rate_multipliers` are trees of bools and floats, shaped as the parameters.
+    """
+
+    task: base.Task
+    graphdef: nnx.GraphDef
+    optimizer: optax.GradientTransformation
+    is_frozen: Any = dataclasses.field(compare=False)
+    rate_multipliers: Any = dataclasses.field(compare=False)
+    knobs: Knobs = dataclasses.field(compare=False)
+    prng_impl: str = "threefry2x32"
+    accumulation_steps: int = 1
+
+    def init(self, seed: Any = None) -> TrainState:
+        """Returns the state before the first step; without a seed, of that of `knobs`."""
+        seed = self.knobs.seed if seed is None else seed
+        key = jax.random.key(seed, impl="threefry2x32")
+        _, params = parameters.split(self.task.init(nnx.Rngs(key)))
+        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
+
+    def train_step(
+        self, state: TrainState, batch: base.Batch, knobs: Knobs | None = None
+    ) -> tuple[TrainState, StepReport]:
+        """Returns the state after one optimizer update and what there is to report.
+
+        The batch's rows are first split into `accumulation_steps` micro-batches; losses are divided
+        by the weights of the whole batch, so the gradient equals that of one large batch. A
+        non-finite loss or gradient leaves parameters and optimizer state as they were.
+        """
+        knobs = knobs or self.knobs
+        key = jax.random.key(knobs.seed, impl=self.prng_impl)
+        grads, means = self._gradients(state.params, batch, jax.random.fold_in(key, state.step))
+        with jax.named_scope("optimizer"):
+            grad_norm = reductions.global_norm(grads)
+            learning_rate = optim.make_schedule(knobs.schedule)(state.step)
+            updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+            params = self._moved(state.params, updates, learning_rate)
+            losses = [means[name].total for name in self.task.objectives]
+            is_finite = jnp.isfinite(jnp.stack([grad_norm, *losses])).all()
+            params, opt_state = jax.tree.map(
+                lambda new, old: jnp.where(is_finite, new, old),
+                (params, opt_state),
+                (state.params, state.opt_state),
+            )
+        report = StepReport(means, learning_rate, grad_norm, is_finite)
+        return TrainState(state.step + 1, params, opt_state), report
+
+    def eval_step(self, params: parameters.Params, batch: base.Batch) -> base.Means:
+        """Returns the task's metrics of one evaluation batch."""
+        return self.task.evaluate(parameters.merge(self.graphdef, params), batch)
+
+    def answer_step(
+        self, params: parameters.Params, batch: base.Batch
+    ) -> tuple[base.Means, dict[str, Any]]:
+        """Returns the metrics of one evaluation batch and, with their places, the task's answers.
+
+        A task without `predict` has no answers.
+        """
+        return self.eval_step(params, batch), self.predict_step(params, batch)
+
+    def predict_step(self, params: parameters.Params, batch: base.Batch) -> dict[str, Any]:
+        """Returns the task's answers to a batch, which needs no labels, and record_positions."""
+        if not hasattr(self.task, "predict"):
+            return {}
+        task: Any = self.task
+        answers = task.predict(parameters.merge(self.graphdef, params), batch)
+        return {**answers, "record_positions": batch["record_positions"]}
+
+    def _moved(
+        self, params: parameters.Params, updates: parameters.Params, learning_rate: Float[Array, ""]
+    ) -> parameters.Params:
+        def move(value: Array, update: Array, is_frozen: bool, multiplier: float) -> Array:
+            if is_frozen:
+                return value
+            rate = learning_rate if multiplier == 1 else multiplier * learning_rate
+            return value - rate * update
+
+        return jax.tree.map(move, params, updates, self.is_frozen, self.rate_multipliers)
+
+    def _trained(self, params: parameters.Params) -> parameters.Params:
+        """Returns the parameters with no gradient into the frozen ones: it is not computed."""
+        return jax.tree.map(
+            lambda value, is_frozen: jax.lax.stop_gradient(value) if is_frozen else value,
+            params,
+            self.is_frozen,
+        )
+
+    def _gradients(
+        self, params: parameters.Params, batch: base.Batch, key: PRNGKeyArray
+    ) -> tuple[parameters.Params, base.Means]:
+        # Only the weights of this full-batch pass are used; they depend on the batch alone, so the
+        # compiler drops the rest of it.
+        model = parameters.merge(self.graphdef, params)
+        weights = {
+            name: mean.weight for name, mean in self.task.loss(model, batch, key=None).items()
+        }
+
+        def objective(params: parameters.Params, micro_batch: base.Batch, key: PRNGKeyArray):
+            model = parameters.merge(self.graphdef, self._trained(params))
+            means = self.task.loss(model, micro_batch, key=key)
+            loss = sum(
+                coefficient * means[name].total / jnp.where(weights[name] > 0, weights[name], 1)
+                for name, coefficient in self.task.objectives.items()
+            )
+            return loss, means
+
+        gradient = jax.grad(objective, has_aux=True)
+        if self.accumulation_steps == 1:
+            return gradient(params, batch, key)
+
+        def accumulate(
+            carry: tuple[parameters.Params, base.Means], index_and_batch: tuple[Array, base.Batch]
+        ):
+            index, micro_batch = index_and_batch
+            grads, means = gradient(params, micro_batch, jax.random.fold_in(key, index))
+            total_grads, total_means = carry
+            total_grads = jax.tree.map(jnp.add, total_grads, grads)
+            return (total_grads, metrics.merge(total_means, means)), None
+
+        micro_batches = jax.tree.map(self._micro_batches, batch)
+        means_shape = jax.eval_shape(
+            lambda: self.task.loss(model, jax.tree.map(lambda x: x[0], micro_batches), key=None)
+        )
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, means_shape))
+        indices = jnp.arange(self.accumulation_steps)
+        return jax.lax.scan(accumulate, zeros, (indices, micro_batches))[0]
+
+    def _micro_batches(self, rows: Array) -> Array:
+        # Strided, so that every device keeps its own rows: micro-batch i takes rows i, i + n, ...
+        grouped = rows.reshape(-1, self.accumulation_steps, *rows.shape[1:])
+        return jnp.swapaxes(grouped, 0, 1)
+
+
+def make_learner(
+    task: base.Task,
+    *,
+    optimizer: optim.OptimizerOptions,
+    schedule: optim.ScheduleOptions,
+    seed: int,
+    prng_impl: str = "threefry2x32",
+    accumulation_steps: int = 1,
+) -> Learner:
+    """Returns the learner of a task; nothing is allocated, only shapes are traced.
+
+    Raises:
+      ValueError: if a pattern of what is frozen matches no parameter, or nothing is left to train.
+    """
+    graphdef, params = base.abstract_model(task)
+    frozen = (*optimizer.frozen, *getattr(task, "frozen", ()))
+    is_frozen = optim.frozen_parameters(frozen, params)
+    return Learner(
+        task=task,
+        graphdef=graphdef,
+        optimizer=optim.make_optimizer(optimizer, params, is_frozen),
+        is_frozen=is_frozen,
+        rate_multipliers=optim.rate_multipliers(optimizer, params),
+        knobs=make_knobs(seed, schedule),
+        prng_impl=prng_impl,
+        accumulation_steps=accumulation_steps,
+    )
+
+
+def make_knobs(seed: int, schedule: optim.ScheduleOptions) -> Knobs:
+    """Returns the numbers as NumPy arrays of the types that the compiled step takes."""
+    return Knobs(
+        # The low 32 bits, which is what jax.random.key takes of a Python int.
+        seed=np.asarray(seed & 0xFFFFFFFF, np.uint32),
+        schedule=optim.ScheduleOptions(
+            schedule.name,
+            np.asarray(schedule.peak_learning_rate, np.float32),
+            np.asarray(schedule.warmup_steps, np.int32),
+            np.asarray(schedule.total_steps, np.int32),
+        ),
+    )

@@ -1,0 +1,234 @@
+"""Several trainings of one finetuning job: seeds, and the paper's grid of settings.
+
+One process opens the data and compiles once; each training has a workdir of its own under the
+common one, so that all of them resume as any run does. Training itself belongs to `train`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+from absl import logging
+from etils import epath
+
+from bertjax import jobs
+from bertjax.training import program as program_lib
+from bertjax.training import writers
+
+RESULTS_FILE = "results.json"
+CURVES_FILE = "learning_curves.png"
+
+# Source: Devlin et al. 2019, appendix A.3; the middle rates of the paper's and its epochs.
+BATCH_SIZES = (16, 32)
+LEARNING_RATES = (5e-5, 3e-5, 2e-5)
+EPOCHS = (3.0, 4.0)
+
+Execute = Callable[[program_lib.Program, epath.Path], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What the grid varies."""
+
+    global_batch_size: int
+    peak_learning_rate: float
+    num_epochs: float
+
+    @property
+    def name(self) -> str:
+        rate = f"rate{self.peak_learning_rate:g}"
+        return f"batch{self.global_batch_size}_{rate}_epochs{self.num_epochs:g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One training: `name` is its directory; `seed` is that of head, order and dropout."""
+
+    name: str
+    setting: Setting
+    seed: int
+
+
+def are_wanted(config: ml_collections.ConfigDict) -> bool:
+    """Returns whether a config asks for more than one training."""
+    return config.seeds > 1 or config.search
+
+
+def list_trials(config: ml_collections.ConfigDict) -> list[Trial]:
+    """Returns every seed of every setting: of the grid, or of the config's own setting."""
+    seeds = range(config.seed, config.seed + config.seeds)
+    if not config.search:
+        own = Setting(
+            config.global_batch_size,
+            config.schedule.peak_learning_rate,
+            config.finetuning.num_epochs,
+        )
+        return [Trial(f"seed_{seed}", own, seed) for seed in seeds]
+    settings = (
+        Setting(*values) for values in itertools.product(BATCH_SIZES, LEARNING_RATES, EPOCHS)
+    )
+    return [
+        Trial(f"{setting.name}_seed{seed}", setting, seed) for setting in settings for seed in seeds
+    ]
+
+
+def workdirs(config: ml_collections.ConfigDict, workdir: epath.Path) -> list[epath.Path]:
+    """Returns where the trainings that a config asks for have their checkpoints."""
+    if not are_wanted(config):
+        return [workdir]
+    return [workdir / trial.name for trial in list_trials(config)]
+
+
+def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute) -> dict[str, Any]:
+    """Trains them all one after the other and returns their results, which it also writes.
+
+    `execute` trains a program in a workdir to the end. Trainings that are done stay as they are.
+    In the workdir are then results.json (see `summarize`) and learning_curves.png.
+
+    Raises:
+      ValueError: if the job has nothing to evaluate on.
+    """
+    if not program.job.evaluation_sets or program.job.best_score is None:
+        raise ValueError(
+            "config.seeds and config.search compare scores, but there is no evaluation set: give "
+            "--config.finetuning.eval_file=FILE"
+        )
+    workdir = epath.Path(workdir)
+    trials, curves = list_trials(program.config), {}
+    for number, trial in enumerate(trials, start=1):
+        logging.info("Training %d of %d: %s", number, len(trials), trial.name)
+        own = program_lib.for_job(program, job_of(program.job, trial))
+        execute(own, workdir / trial.name)
+        if jax.process_index() == 0:
+            curves[trial.name] = _read_lines(workdir / trial.name / writers.METRICS_FILE)
+    if jax.process_index() != 0:
+        return {}
+    metric, is_higher_better = program.job.best_score
+    score = f"eval/{program.job.evaluation_sets[0]}/{metric}"
+    scores = {name: last_scores(lines) for name, lines in curves.items()}
+    results = summarize(trials, scores, score=score, is_higher_better=is_higher_better)
+    (workdir / RESULTS_FILE).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+    writers.save_picture(writers.draw_trials(curves, score), workdir / CURVES_FILE)
+    for line in sentences(results):
+        logging.info("%s", line)
+    return results
+
+
+def job_of(job: jobs.Job, trial: Trial) -> Any:
+    """Returns the job of one training: its config asks for that one alone."""
+    config = job.config.copy_and_resolve_references()
+    config.update(seed=trial.seed, seeds=1, search=False)
+    config.global_batch_size = trial.setting.global_batch_size
+    config.schedule.peak_learning_rate = trial.setting.peak_learning_rate
+    config.finetuning.num_epochs = trial.setting.num_epochs
+    phase: Any = next(iter(config.phases.values()))
+    phase.global_batch_size = 0  # that of the config
+    job_with: Any = job
+    changed = dataclasses.replace(job_with, config=config)
+    phase.num_steps = changed.phases[0].num_steps
+    return changed
+
+
+def last_scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns the scores of a run's last evaluation, nan where one is no number."""
+    evaluations = [line for line in lines if any(name.startswith("eval/") for name in line)]
+    if not evaluations:
+        raise ValueError("the run has no evaluation in its metrics.jsonl")
+    return {
+        name: math.nan if value is None else value
+        for name, value in evaluations[-1].items()
+        if name.startswith("eval/")
+    }
+
+
+def summarize(
+    trials: Sequence[Trial],
+    scores: Mapping[str, Mapping[str, float]],
+    *,
+    score: str,
+    is_higher_better: bool,
+) -> dict[str, Any]:
+    """Returns the results as JSON objects.
+
+    `settings` holds for each setting the score's median, mean, sample standard deviation and best
+    over its seeds; `chosen` is the one with the best median, `best` the training with the best
+    score, `trials` every training with all its scores. What is no number is None, and the worst.
+    """
+    sign = 1 if is_higher_better else -1
+
+    def rank(value: float | None) -> float:
+        return -math.inf if value is None else sign * value
+
+    rows = [_trial_row(trial, scores[trial.name], score) for trial in trials]
+    settings = []
+    for setting in dict.fromkeys(trial.setting for trial in trials):
+        own = [row for row, trial in zip(rows, trials, strict=True) if trial.setting == setting]
+        values = [row["score"] for row in own]
+        best = max(own, key=lambda row: rank(row["score"]))
+        settings.append(
+            {**dataclasses.asdict(setting), **_statistics(values), "best": best["score"]}
+        )
+    return {
+        "score": score,
+        "is_higher_better": is_higher_better,
+        "chosen": max(settings, key=lambda row: rank(row["median"])),
+        "best": max(rows, key=lambda row: rank(row["score"])),
+        "settings": settings,
+        "trials": rows,
+    }
+
+
+def sentences(results: Mapping[str, Any]) -> list[str]:
+    """Returns what people want to know of the results, a line for each setting and for the best."""
+    lines = []
+    for row in results["settings"]:
+        setting = Setting(row["global_batch_size"], row["peak_learning_rate"], row["num_epochs"])
+        numbers = ", ".join(
+            f"{name} {_shown(row[name])}" for name in ("median", "mean", "std", "best")
+        )
+        lines.append(f"{setting.name}: {results['score']} of {row['seeds']} seeds: {numbers}")
+    best = results["best"]
+    return [*lines, f"The best training is {best['name']}: {_shown(best['score'])}"]
+
+
+def _trial_row(trial: Trial, scores: Mapping[str, float], score: str) -> dict[str, Any]:
+    numbers = {name: _finite(value) for name, value in scores.items()}
+    if score not in numbers:
+        raise ValueError(f"{trial.name} has no score {score}; it has {', '.join(numbers)}")
+    setting = dataclasses.asdict(trial.setting)
+    return {"name": trial.name, "seed": trial.seed, **setting} | {
+        "score": numbers[score],
+        "scores": numbers,
+    }
+
+
+def _statistics(values: Sequence[float | None]) -> dict[str, Any]:
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
+        return {"seeds": len(values), "median": None, "mean": None, "std": None}
+    return {
+        "seeds": len(values),
+        "median": statistics.median(numbers),
+        "mean": statistics.fmean(numbers),
+        "std": statistics.stdev(numbers) if len(numbers) > 1 else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _shown(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4f}"
+
+
+def _read_lines(path: epath.Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,312 @@
+"""A fresh run's parameters taken from weights that are there already: config.init_from.
+
+Here belong the checks that the source fits the run, made before anything is compiled, and the
+replacement itself, under any sharding. Reading the formats belongs to `convert`; continuing a run
+of one's own is resuming, which is `checkpoint`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+
+from bertjax import jobs
+from bertjax.convert import pretrained
+from bertjax.data import tokenizer
+from bertjax.models import encoder, parameters
+from bertjax.training import state
+
+# What a run may choose anew; every other field of EncoderConfig must be as in the source. The size
+# of the vocabulary has rules of its own.
+FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS)
+# What finetuning takes: heads are its own, whatever the source was trained for.
+BODY = ("encoder", "pooler")
+# The parameters with a row for each entry of the vocabulary.
+VOCABULARY_PARAMETERS = ("encoder.embeddings.word.embedding", "mlm_head.bias")
+SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What a source must fit.
+
+    `params` are shapes. `vocabulary` is that of the data, None for random tokens;
+    `max_seq_length` is that of the longest phase. `parts` are the first names of the parameters
+    that may be taken, () for all.
+    """
+
+    encoder: encoder.EncoderConfig
+    params: parameters.Params
+    vocabulary: tokenizer.Tokenizer | None
+    max_seq_length: int
+    resize_vocabulary: bool = False
+    parts: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """Values to take over, by parameter path; the other parameters stay as initialized.
+
+    Of the parameters with a row per vocabulary entry the first `vocabulary_rows` are taken over.
+    """
+
+    values: Mapping[str, np.ndarray]
+    vocabulary_rows: int
+    fresh: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
+    """Returns what the job's config.init_from has for `params` (shapes), None without one.
+
+    Raises:
+      FileNotFoundError, ValueError: as `read`.
+    """
+    if not job.config.init_from:
+        return None
+    target = Target(
+        encoder=encoder.EncoderConfig(**job.config.model),
+        params=params,
+        vocabulary=job.vocabulary(),
+        max_seq_length=max(phase.max_seq_length for phase in job.phases),
+        resize_vocabulary=job.config.resize_vocabulary,
+        parts=BODY if job.config.task == "finetuning" else (),
+    )
+    return read(job.config.init_from, target)
+
+
+def read(path: str, target: Target) -> WarmStart:
+    """Returns what `path` has for the target, and logs which parameters are loaded, which not.
+
+    Raises:
+      FileNotFoundError: if there is nothing at `path`.
+      ValueError: if it cannot be read, or does not fit the target; all that does not fit at once.
+    """
+    from bertjax.convert import formats  # the formats' packages, only where weights are read
+
+    try:
+        source = formats.read(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"config.init_from is {path}, to start from: {error}") from error
+    made = match(source, target)
+    size = sum(value.size for value in made.values.values())
+    logging.info("Starting from %s: %s values taken over", source.source, f"{size:,}")
+    logging.info("Parameters loaded (%d): %s", len(made.values), grouped(made.values))
+    logging.info(
+        "Parameters fresh, not in the source (%d): %s", len(made.fresh), grouped(made.fresh)
+    )
+    logging.info(
+        "Parameters of the source left unused (%d): %s", len(made.unused), grouped(made.unused)
+    )
+    if made.vocabulary_rows < target.encoder.vocab_size:
+        logging.info(
+            "Vocabulary resized: rows 0 to %d are the source's, %d to %d fresh",
+            made.vocabulary_rows - 1, made.vocabulary_rows, target.encoder.vocab_size - 1,
+        )  # fmt: skip
+    return made
+
+
+def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
+    """Returns what the source has for the target.
+
+    Raises:
+      ValueError: listing everything that does not fit, and the flags that would make it fit.
+    """
+    flags: list[str] = []
+    faults = list(_size_faults(source.config, target, flags))
+    if target.max_seq_length > source.config.max_position_embeddings:
+        faults.append(
+            f"the longest phase has max_seq_length {target.max_seq_length}, the source reads at "
+            f"most {source.config.max_position_embeddings} positions: shorten the phase"
+        )
+    vocabulary_faults = list(_vocabulary_faults(source, target))
+    faults += vocabulary_faults or _row_faults(source.config.vocab_size, target, flags)
+    vocabulary_rows = _vocabulary_rows(source, target)
+    shapes = {
+        parameters.path_name(path): leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path(target.params)
+    }
+    taken = {
+        name: value
+        for name, value in source.params.items()
+        if name in shapes and (not target.parts or name.split(".")[0] in target.parts)
+    }
+    fresh = tuple(name for name in shapes if name not in taken)
+    faults += _parameter_faults(taken, fresh, shapes, has_same_sizes=not flags)
+    if faults:
+        lines = "\n  ".join(faults)
+        together = f"\nAll flags together: {' '.join(flags)}" if len(flags) > 1 else ""
+        raise ValueError(
+            f"config.init_from, {source.source}, does not fit this run:\n  {lines}{together}"
+        )
+    unused = (*(name for name in source.params if name not in taken), *source.unused)
+    return WarmStart(taken, vocabulary_rows, fresh, unused)
+
+
+def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainState:
+    """Returns a fresh state with the values taken over; every array stays where it lies.
+
+    Only parameters change: no optimizer's first state depends on their values.
+    """
+
+    def replaced(path: tuple, fresh: jax.Array) -> jax.Array:
+        name = parameters.path_name(path)
+        if name not in warm_start.values:
+            return fresh
+        value = warm_start.values[name].astype(fresh.dtype, copy=False)
+        if name not in VOCABULARY_PARAMETERS:
+            return _like(fresh, value)
+        rows = warm_start.vocabulary_rows
+        padding = [(0, len(fresh) - rows)] + [(0, 0)] * (value.ndim - 1)
+        if rows == len(fresh):
+            return _like(fresh, value[:rows])
+        return _with_first_rows(fresh, _like(fresh, np.pad(value[:rows], padding)), rows)
+
+    params = jax.tree_util.tree_map_with_path(replaced, train_state.params)
+    return dataclasses.replace(train_state, params=params)
+
+
+def grouped(names: Iterable[str]) -> str:
+    """Returns the names in one line: two leading parts each, with the layers as a range.
+
+    For example "encoder.embeddings.* (5), encoder.layers.0-23.* (384), mlm_head.bias".
+    """
+    groups: dict[str, list[str]] = {}
+    layers: dict[str, set[int]] = {}
+    for name in sorted(names):
+        if layer := re.fullmatch(r"(.*?\D)(\d+)[./].+", name):
+            key = layer[1]
+            layers.setdefault(key, set()).add(int(layer[2]))
+        else:
+            key = "".join(re.split(r"([./])", name)[:3])
+        groups.setdefault(key, []).append(name)
+    shown = []
+    for key, members in groups.items():
+        if key in layers:
+            key += _range(sorted(layers[key]))
+        shown.append(members[0] if len(members) == 1 else f"{key}.* ({len(members)})")
+    return ", ".join(shown) or "none"
+
+
+def _range(numbers: list[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if last - first >= len(numbers):
+        return ",".join(map(str, numbers))
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _size_faults(found: encoder.EncoderConfig, target: Target, flags: list[str]) -> Iterator[str]:
+    """Yields a sentence for every field that differs, and adds the flag that changes it."""
+    for field in dataclasses.fields(found):
+        theirs, ours = getattr(found, field.name), getattr(target.encoder, field.name)
+        if field.name not in FREE_FIELDS and theirs != ours:
+            flags.append(f"--config.model.{field.name}={theirs}")
+            yield f"config.model.{field.name} is {ours!r}, the source has {theirs!r}: {flags[-1]}"
+
+
+def _row_faults(theirs: int, target: Target, flags: list[str]) -> Iterator[str]:
+    ours = target.encoder.vocab_size
+    if ours < theirs:
+        flags.append(f"--config.model.vocab_size={theirs}")
+        yield f"config.model.vocab_size is {ours}, the source has {theirs} rows: {flags[-1]}"
+    if ours > theirs and not target.resize_vocabulary:
+        yield (
+            f"config.model.vocab_size is {ours}, the source has {theirs} rows: "
+            "--config.resize_vocabulary=True adds fresh ones at the end"
+        )
+
+
+def _vocabulary_faults(source: pretrained.Pretrained, target: Target) -> Iterator[str]:
+    theirs, ours = source.vocabulary, target.vocabulary
+    if theirs is None or ours is None:
+        logging.warning(
+            "%s no vocabulary: that ids mean the same in it and in the data is not checked, only "
+            "that the sizes agree",
+            "The data has" if ours is None else f"{source.source} has",
+        )
+        return
+    if theirs.describe()["sha256"] == ours.describe()["sha256"]:
+        return
+    for name in ("kind", "lowercase", "strip_accents"):
+        was, now = theirs.describe()[name], ours.describe()[name]
+        if was != now:
+            yield (
+                f"the vocabulary of the data has {name} {now!r}, the source's has {was!r}: build "
+                "the records with the source's vocabulary and casing"
+            )
+    yield from _entry_faults(theirs, ours, target.resize_vocabulary)
+
+
+def _entry_faults(
+    theirs: tokenizer.Tokenizer, ours: tokenizer.Tokenizer, resize: bool
+) -> Iterator[str]:
+    shared = range(min(theirs.vocab_size, ours.vocab_size))
+    differing = [index for index in shared if theirs.token(index) != ours.token(index)]
+    if differing:
+        examples = "; ".join(
+            f"entry {index} is {ours.token(index)!r}, the source's is {theirs.token(index)!r}"
+            for index in differing[:SHOWN_ENTRIES]
+        )
+        yield (
+            f"the vocabulary of the data is not the source's; {len(differing)} of {len(shared)} "
+            f"entries differ: {examples}. Build the records with the source's vocabulary; new "
+            "entries may only follow at its end"
+        )
+    elif ours.vocab_size < theirs.vocab_size:
+        yield (
+            f"the vocabulary of the data has {ours.vocab_size} entries, the source's goes on to "
+            f"{theirs.vocab_size}: build the records with the source's vocabulary"
+        )
+    elif ours.vocab_size > theirs.vocab_size and not resize:
+        yield (
+            f"the vocabulary of the data has {ours.vocab_size} entries, the source's "
+            f"{theirs.vocab_size}, the first of them: --config.resize_vocabulary=True gives the "
+            "others fresh rows"
+        )
+
+
+def _vocabulary_rows(source: pretrained.Pretrained, target: Target) -> int:
+    theirs, ours = source.vocabulary, target.vocabulary
+    rows = min(source.config.vocab_size, target.encoder.vocab_size)
+    if theirs is not None and ours is not None and ours.vocab_size > theirs.vocab_size:
+        # Rows beyond the source's entries, where a table was rounded up, were trained to be wrong.
+        return min(rows, theirs.vocab_size)
+    return rows
+
+
+def _parameter_faults(
+    taken: Mapping[str, np.ndarray],
+    fresh: Iterable[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    has_same_sizes: bool,
+) -> Iterator[str]:
+    for name in fresh:
+        if name.startswith("encoder.") and has_same_sizes:
+            yield f"the source lacks the parameter {name}"
+    for name, value in taken.items():
+        per_row = name in VOCABULARY_PARAMETERS
+        wanted = shapes[name][1:] if per_row else shapes[name]
+        if has_same_sizes and (value.shape[1:] if per_row else value.shape) != wanted:
+            yield f"{name} has shape {value.shape} in the source; the run's has {shapes[name]}"
+        if not np.isfinite(value).all():
+            yield f"{name} holds NaN or infinite values in the source"
+
+
+def _like(fresh: jax.Array, value: np.ndarray) -> jax.Array:
+    # Every process holds the whole value and hands its devices their parts.
+    return jax.make_array_from_callback(fresh.shape, fresh.sharding, lambda index: value[index])
+
+
+def _with_first_rows(fresh: jax.Array, value: jax.Array, rows: int) -> jax.Array:
+    def joined(fresh: jax.Array, value: jax.Array) -> jax.Array:
+        is_known = jnp.arange(len(fresh)) < rows
+        return jnp.where(is_known.reshape(-1, *[1] * (fresh.ndim - 1)), value, fresh)
+
+    return jax.jit(joined, out_shardings=fresh.sharding)(fresh, value)

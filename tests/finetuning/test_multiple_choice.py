@@ -1,0 +1,220 @@
+"""Files of SWAG and CODAH, and the four rows of each of their examples."""
+
+import numpy as np
+import pytest
+
+from bertjax.data import tokenizer
+from bertjax.finetuning import batches, multiple_choice
+
+Example = multiple_choice.Example
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["a", "dog", "barks", ".", "he", "she", "runs", "sits", "sleeps", "home", ",", "quietly"]
+
+SWAG_HEADER = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
+)
+# As the official files are: a row has quotes only where it must.
+SWAG = [
+    SWAG_HEADER,
+    "0,anetv_x,18,A dog barks. He,A dog barks.,He,gold,runs.,sits.,sleeps.,runs home.,2",
+    '1,lsmdc_y,19,She sits. A,She sits.,A,gold,"dog ""barks"", quietly.",dog.,runs,sleeps,0',
+]
+CODAH = [
+    "o\tA dog barks. He\truns.\tsits.\tsleeps.\truns home.\t2",
+    '\tShe says "a"\t"dog"\tdog.\truns\tsleeps\t0',  # no category; quotes are characters
+]
+
+
+@pytest.fixture
+def words():
+    return tokenizer.WordPieceTokenizer([*SPECIALS, *WORDS])
+
+
+def write(path, lines):
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return path
+
+
+def examples(count, labels=True):
+    return [
+        Example(
+            " ".join(WORDS[: 1 + number % 5]),
+            tuple(" ".join(WORDS[: 1 + (number + choice) % 3]) for choice in range(4)),
+            number % 4 if labels else None,
+            f"file:{number + 1}",
+        )
+        for number in range(count)
+    ]
+
+
+def test_swags_second_sentence_begins_before_each_ending(tmp_path):
+    path = write(tmp_path / "val.csv", SWAG)
+    assert multiple_choice.read(path) == [
+        Example(
+            "A dog barks.",
+            ("He runs.", "He sits.", "He sleeps.", "He runs home."),
+            2,
+            f"{path}:2",
+        ),
+        Example(
+            "She sits.", ('A dog "barks", quietly.', "A dog.", "A runs", "A sleeps"), 0, f"{path}:3"
+        ),
+    ]
+
+
+def test_codah_keeps_the_beginning_with_the_context(tmp_path):
+    path = write(tmp_path / "fold.tsv", CODAH)
+    endings = ("runs.", "sits.", "sleeps.", "runs home.")
+    assert multiple_choice.read(path) == [
+        Example("A dog barks. He", endings, 2, f"{path}:1"),
+        Example('She says "a"', ('"dog"', "dog.", "runs", "sleeps"), 0, f"{path}:2"),
+    ]
+
+
+def test_a_file_without_labels_is_a_test_file(tmp_path, words):
+    lines = [line.rpartition(",")[0] for line in SWAG]
+    read = multiple_choice.read(write(tmp_path / "test.csv", lines))
+    assert [example.label for example in read] == [None, None]
+    features = multiple_choice.features(read, words, max_seq_length=32)
+    assert features.columns == {}
+    assert len(features) == 2
+
+
+def test_without_two_sentences_the_start_phrase_is_the_context(tmp_path):
+    header = "startphrase,ending0,ending1,ending2,ending3,label"
+    path = write(tmp_path / "own.csv", [header, "A dog,runs,sits,barks,sleeps,3"])
+    assert multiple_choice.read(path) == [
+        Example("A dog", ("runs", "sits", "barks", "sleeps"), 3, f"{path}:2")
+    ]
+
+
+def test_a_second_sentence_that_is_not_begun_leaves_the_ending_alone(tmp_path):
+    path = write(tmp_path / "own.csv", [SWAG_HEADER, "0,v,1,A.,A.,,gold,runs,sits,barks,x,1"])
+    (example,) = multiple_choice.read(path)
+    assert example.endings == ("runs", "sits", "barks", "x")
+
+
+def test_lines_are_counted_through_quoted_line_ends(tmp_path):
+    broken = SWAG[1].replace("runs home.", '"runs\nhome."')
+    path = write(tmp_path / "val.csv", [SWAG_HEADER, broken, SWAG[2]])
+    read = multiple_choice.read(path)
+    assert read[0].endings[3] == "He runs\nhome."
+    assert [example.source for example in read] == [f"{path}:2", f"{path}:4"]
+
+
+def test_each_choice_is_a_row_of_context_and_ending(words):
+    both = [
+        Example("a dog barks", ("he runs", "she", "sits .", "he sleeps"), 1, "file:1"),
+        Example("she sits .", ("a dog", "home", "quietly", "she runs"), 3, "file:2"),
+    ]
+    features = multiple_choice.features(both, words, max_seq_length=32)
+    rows = [[words.token(i) for i in row.tolist()] for row in features.tokens["input_ids"]]
+    assert [" ".join(row) for row in rows] == [
+        f"[CLS] {example.context} [SEP] {ending} [SEP]"
+        for example in both
+        for ending in example.endings
+    ]
+    for row, segments in zip(rows, features.tokens["segment_ids"], strict=True):
+        np.testing.assert_array_equal(segments, [0] * 5 + [1] * (len(row) - 5))
+    assert (features.choices, len(features), features.columns["labels"].tolist()) == (4, 2, [1, 3])
+    assert features.columns["labels"].dtype == np.int32
+
+
+def test_a_long_context_loses_its_end_and_the_ending_stays(words):
+    example = Example("a dog barks he runs home", ("he", "she", "dog", "a dog"), 0, "file:1")
+    features = multiple_choice.features([example], words, max_seq_length=8)
+    assert max(map(len, features.tokens["input_ids"])) == 8
+    first, *_, last = (words.decode(row.tolist()) for row in features.tokens["input_ids"])
+    assert "home" not in first + last
+    assert last.endswith("a dog [SEP]")
+
+
+def test_the_rows_of_an_example_stay_together_in_batches(words):
+    features = multiple_choice.features(examples(11), words, max_seq_length=32)
+    seen = []
+    for batch in batches.evaluation_batches(features, batch_size=4, buckets=(16, 32)):
+        assert batch["input_ids"].shape == (4, 4, 16)
+        for row, position in enumerate(batch["record_positions"].tolist()):
+            if position < 0:
+                continue
+            seen.append(position)
+            assert batch["labels"][row] == position % 4
+            for choice in range(4):
+                ids = features.tokens["input_ids"][4 * position + choice]
+                np.testing.assert_array_equal(batch["input_ids"][row, choice, : len(ids)], ids)
+    assert sorted(seen) == list(range(11))
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "fault"),
+    [
+        (
+            "a.tsv",
+            [*CODAH, "o\tA dog\truns"],
+            r"a\.tsv:3: the row has 3 columns; .* the 7 of CODAH",
+        ),
+        (
+            "a.tsv",
+            ["o\tA\tb\tc\td\te\t4"],
+            r"a\.tsv:1: label '4' is unknown; labels are 0, 1, 2, 3",
+        ),
+        ("a.tsv", ["o\tA\tb\t \td\t\t1"], r"a\.tsv:1: ending1, ending3 is empty"),
+        ("a.tsv", ["o\t\tb\tb\td\td\t1"], r"a\.tsv:1: startphrase is empty"),
+        ("a.tsv", [*CODAH, ""], r"a\.tsv:3: the row has 1 columns"),
+        ("a.csv", [*SWAG, "1,2,3"], r"a\.csv:4: the row has 3 columns; .* the 12 of the header"),
+        ("a.csv", [*SWAG[:2], SWAG[2][:-1]], r"a\.csv:3: label '' is unknown"),
+        ("a.csv", [SWAG[0], SWAG[1].replace("A dog barks.,", ",")], r"a\.csv:2: sent1 is empty"),
+        ("a.csv", [*SWAG[:2], '2,"open', SWAG[1]], r"a\.csv:3: it is no row of a CSV file: .*end"),
+        ("a.csv", [SWAG_HEADER.replace("ending3", "x")], r"a\.csv:1: there is no column 'ending3'"),
+        ("a.csv", [SWAG_HEADER.replace("sent2,", "").replace("startphrase", "")], "column 'sent2'"),
+        (
+            "a.csv",
+            [SWAG_HEADER.replace("video-id", "label")],
+            r"a\.csv:1: .*several columns 'label'",
+        ),
+        ("a.csv", [SWAG_HEADER], "a.csv holds no examples"),
+        ("a.tsv", [], "a.tsv holds no examples"),
+        ("a.txt", CODAH, r"must end with \.csv .*but ends with '\.txt'"),
+    ],
+)
+def test_a_faulty_file_is_told_with_its_line(tmp_path, name, lines, fault):
+    path = tmp_path / name
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with pytest.raises(ValueError, match=fault):
+        multiple_choice.read(path)
+
+
+def test_faults_are_told_together(tmp_path):
+    path = write(tmp_path / "a.tsv", [*CODAH, "one", "o\tA\tb\tc\td\te\tx", CODAH[0], "two"])
+    with pytest.raises(ValueError, match=r"(?s)3 faults.*tsv:3: .*tsv:4: label 'x'.*tsv:6: "):
+        multiple_choice.read(path)
+
+
+def test_reading_goes_on_after_a_stray_quote(tmp_path):
+    stray = '2,v,1,A. She,A.,She,gold,"runs" home,a,b,c,1'
+    path = write(tmp_path / "a.csv", [SWAG_HEADER, stray, SWAG[2], stray])
+    with pytest.raises(ValueError, match=r"(?s)2 faults:.*csv:2: it is no row .*csv:4: it is no"):
+        multiple_choice.read(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.csv does not exist"):
+        multiple_choice.read(tmp_path / "none.csv")
+
+
+def test_examples_without_labels_among_labelled_ones_are_refused(words):
+    mixed = [*examples(2), *examples(1, labels=False)]
+    with pytest.raises(ValueError, match="2 of 3 examples have a label"):
+        multiple_choice.features(mixed, words, max_seq_length=32)
+    with pytest.raises(ValueError, match="no examples"):
+        multiple_choice.features([], words, max_seq_length=32)
+
+
+def test_predictions_are_written_as_swags_baselines_do(tmp_path):
+    path = tmp_path / "predictions.csv"
+    multiple_choice.write_predictions(path, np.array([2, 0, 3]))
+    assert path.read_text() == ",pred\n0,2\n1,0\n2,3\n"
+    with pytest.raises(ValueError, match="2 examples are no choices, such as 4 for example 1"):
+        multiple_choice.write_predictions(path, np.array([2, 4, -1]))
+    assert path.read_text().endswith("2,3\n")

@@ -1,0 +1,189 @@
+"""Claims about a user's own CSV, TSV and JSON lines."""
+
+import json
+
+import pytest
+
+from bertjax.data import tokenizer
+from bertjax.finetuning import tables
+
+COLUMNS = tables.Columns(("text",), "label")
+PAIR = tables.Columns(("a", "b"), "label")
+NUMBER = tables.Columns(("text",), "label", is_number=True)
+KINDS = ("csv", "tsv", "jsonl", "json")
+
+
+def write(directory, kind, rows, names=("text", "label")):
+    path = directory / f"train.{kind}"
+    if kind in ("jsonl", "json"):
+        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    else:
+        lines = [{"csv": ",", "tsv": "\t"}[kind].join(row) for row in (names, *rows)]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def raw(directory, name, text):
+    path = directory / name
+    path.write_bytes(text.encode())
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file_gives_the_same_examples(tmp_path, kind):
+    path = write(tmp_path, kind, [("one", "spam"), ("two", "ham"), ("three", " spam ")])
+    table = tables.read(path, COLUMNS)
+    assert table.labels == ("ham", "spam")
+    assert [example.texts for example in table.examples] == [("one",), ("two",), ("three",)]
+    assert [example.label for example in table.examples] == [1, 0, 1]
+    first = 1 if kind.startswith("json") else 2
+    assert table.examples[0].source == f"{path}:{first}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_texts_in_any_order_of_columns(tmp_path, kind):
+    path = write(
+        tmp_path, kind, [("0", "B", "x", "A"), ("1", "D", "y", "C")], ["id", "b", "label", "a"]
+    )
+    assert [example.texts for example in tables.read(path, PAIR).examples] == [
+        ("A", "B"),
+        ("C", "D"),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_is_no_class(tmp_path, kind):
+    table = tables.read(write(tmp_path, kind, [("one", "1.5"), ("two", "-3e2")]), NUMBER)
+    assert table.labels == ()
+    assert [example.label for example in table.examples] == [1.5, -300.0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_to_predict_on_needs_no_label(tmp_path, kind):
+    table = tables.read(write(tmp_path, kind, [("one", "?")]), tables.Columns(("text",)))
+    assert table.labels == ()
+    assert [example.label for example in table.examples] == [None]
+
+
+def test_a_later_file_has_the_classes_of_training(tmp_path):
+    path = write(tmp_path, "csv", [("one", "c"), ("two", "a")])
+    table = tables.read(path, COLUMNS, labels=("c", "b", "a"))
+    assert table.labels == ("c", "b", "a")
+    assert [example.label for example in table.examples] == [0, 2]
+    with pytest.raises(ValueError, match="train.csv:2: 'label' is 'c'; known are a, b"):
+        tables.read(path, COLUMNS, labels=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("found", "labels"),
+    [
+        (["10", "9", "-1"], ("-1", "9", "10")),
+        (["10", "9", "x"], ("10", "9", "x")),
+        (["b", "B", "ä", "a"], ("B", "a", "b", "ä")),
+    ],
+)
+def test_classes_are_sorted_as_numbers_where_all_are(tmp_path, found, labels):
+    path = write(tmp_path, "csv", [("text", label) for label in found])
+    assert tables.read(path, COLUMNS).labels == labels
+
+
+def test_values_of_json_are_classes_and_numbers(tmp_path):
+    lines = [{"text": "a", "label": 1}, {"text": "b", "label": 0}, {"label": 10, "text": "c"}]
+    path = raw(tmp_path, "train.jsonl", "\n\n".join(map(json.dumps, lines)))
+    assert tables.read(path, COLUMNS).labels == ("0", "1", "10")
+    assert [example.label for example in tables.read(path, NUMBER).examples] == [1.0, 0.0, 10.0]
+    path = raw(
+        tmp_path, "bool.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": false}'
+    )
+    assert tables.read(path, COLUMNS).labels == ("false", "true")
+
+
+def test_fields_of_csv_may_be_quoted_and_lines_are_counted_through_them(tmp_path):
+    text = '\ufefftext,label\r\n"one, ""1""\r\nmore",x\r\n\r\ntwo,y\r\nthree,\r\n'
+    path = raw(tmp_path, "train.csv", text)
+    with pytest.raises(ValueError, match="train.csv:6: 'label' is empty"):
+        tables.read(path, COLUMNS)
+    path = raw(tmp_path, "train.csv", text.replace("three,", "three,y"))
+    examples = tables.read(path, COLUMNS).examples
+    assert [example.texts[0] for example in examples] == ['one, "1"\nmore', "two", "three"]
+    assert [example.source for example in examples] == [f"{path}:{line}" for line in (2, 5, 6)]
+
+
+def test_a_quote_in_tsv_is_a_character(tmp_path):
+    path = write(tmp_path, "tsv", [('"one', "x"), ('two"', "y")])
+    assert [example.texts[0] for example in tables.read(path, COLUMNS).examples] == ['"one', 'two"']
+
+
+def test_a_text_may_be_as_long_as_a_book(tmp_path):
+    path = write(tmp_path, "csv", [("word " * 100_000, "x"), ("two", "y")])
+    assert len(tables.read(path, COLUMNS).examples[0].texts[0]) == 500_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "", "a.csv:1: there is no column 'text' or 'label'"),
+        ("a.csv", "text,lable\na,b\n", "a.csv:1: there is no column 'label'; .* 'text', 'lable'"),
+        ("a.csv", "text,label,text\n", "a.csv:1: there are several columns 'text'"),
+        ("a.csv", "text,label\n", "a.csv has no rows"),
+        ("a.csv", "text,label\na,x\nb\n", "a.csv:3: the row has 1 columns; it must have the 2"),
+        ("a.csv", "text,label\na,x\nb,c,y\n", "a.csv:3: the row has 3 columns"),
+        ("a.csv", "text,label\na,x\n ,y\n", "a.csv:3: 'text' is empty"),
+        ("a.csv", 'text,label\na,x\n"b"c,y\n', "a.csv:3: the row is not CSV"),
+        ("a.csv", 'text,label\na,x\n"b,y\nc,z\n', "a.csv:3: the row is not CSV"),
+        ("a.csv", "text,label\na,x\nb,x\n", "a.csv: 'label' is 'x' in every row"),
+        ("a.tsv", "text\tlabel\na\tx\n\nb\n", "a.tsv:4: the row has 1 columns"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b"}', "a.jsonl:2: there is no column"),
+        ("a.jsonl", '{"text": "a"', "a.jsonl:1: it is not JSON"),
+        ("a.jsonl", '["a", "x"]', "a.jsonl:1: it is a JSON list; each line must be an object"),
+        ("a.jsonl", '{"text": 3, "label": "x"}', "a.jsonl:1: 'text' is 3; it must be a text"),
+        ("a.jsonl", '{"text": "a", "label": null}', "a.jsonl:1: 'label' is empty"),
+        ("a.jsonl", '{"text": "a", "label": ["x"]}', "a.jsonl:1: 'label' is .*one value"),
+        ("a.jsonl", "", "a.jsonl has no rows"),
+        ("a.xlsx", "", "ends in '.xlsx'; known files end in .csv, .tsv"),
+    ],
+)
+def test_faults_of_a_file_name_file_and_line(tmp_path, name, text, message):
+    with pytest.raises(ValueError, match=message):
+        tables.read(raw(tmp_path, name, text), COLUMNS)
+
+
+@pytest.mark.parametrize("number", ["high", "nan", "inf", ""])
+def test_a_number_must_be_finite(tmp_path, number):
+    path = raw(tmp_path, "a.csv", f"text,label\nb,1\na,{number}\n")
+    with pytest.raises(ValueError, match=f"a.csv:3: 'label' is '{number}'; .*finite number"):
+        tables.read(path, NUMBER)
+
+
+def test_all_faults_are_told_at_once(tmp_path):
+    path = raw(tmp_path, "a.csv", "text,label\n,x\nb\nc,z\n")
+    with pytest.raises(ValueError, match="^3 faults:\n") as told:
+        tables.read(path, COLUMNS, labels=("x", "y"))
+    for fault in (":2: 'text' is empty", ":3: the row has 1 columns", ":4: 'label' is 'z'"):
+        assert f"a.csv{fault}" in str(told.value)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="absent.csv does not exist"):
+        tables.read(tmp_path / "absent.csv", COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("names", "label", "message"),
+    [
+        ((), "x", "must be one or two"),
+        (("a", "b", "c"), "x", "one or two"),
+        (("a",), "a", "another"),
+    ],
+)
+def test_columns_are_one_or_two_texts_and_another_label(names, label, message):
+    with pytest.raises(ValueError, match=message):
+        tables.Columns(names, label)
+
+
+def test_examples_become_rows(tmp_path):
+    known = tokenizer.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    table = tables.read(write(tmp_path, "csv", [("a", "x"), ("b", "y")]), COLUMNS)
+    made = tables.features(table.examples, known, max_seq_length=8)
+    assert [row.tolist() for row in made.tokens["input_ids"]] == [[2, 5, 3], [2, 6, 3]]
+    assert made.columns["labels"].tolist() == [0, 1]

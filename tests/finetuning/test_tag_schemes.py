@@ -1,0 +1,96 @@
+"""Schemes of entity tags: what each allows, and that the entities survive every conversion."""
+
+import numpy as np
+import pytest
+
+from bertjax.finetuning import tag_schemes
+
+# One sentence with an entity of one word, two that touch, and one at the end, in each scheme.
+SAME = {
+    "iob1": "O I-PER O I-LOC I-LOC B-LOC I-ORG O I-PER I-PER I-PER",
+    "iob2": "O B-PER O B-LOC I-LOC B-LOC B-ORG O B-PER I-PER I-PER",
+    "iobes": "O S-PER O B-LOC E-LOC S-LOC S-ORG O B-PER I-PER E-PER",
+}
+ENTITIES = [(1, 2, "PER"), (3, 5, "LOC"), (5, 6, "LOC"), (6, 7, "ORG"), (8, 11, "PER")]
+
+
+def random_entities(rng, length=12):
+    """Entities beside and apart from each other, of two types."""
+    borders = np.unique(rng.integers(0, length + 1, 6)).tolist()
+    spans = zip(borders[:-1], borders[1:], strict=True)
+    return [(a, b, str(rng.choice(["X", "Y"]))) for a, b in spans if rng.random() < 0.7]
+
+
+def written(entities, scheme, length=12):
+    """The tags of `entities` by the definition of the scheme, word by word."""
+    tags = ["O"] * length
+    for start, end, kind in entities:
+        for place in range(start, end):
+            first, last = place == start, place == end - 1
+            touches = any(b == start and other == kind for _, b, other in entities)
+            prefix = {
+                "iob1": "B" if first and touches else "I",
+                "iob2": "B" if first else "I",
+                "iobes": "S" if first and last else "B" if first else "E" if last else "I",
+            }[scheme]
+            tags[place] = f"{prefix}-{kind}"
+    return tuple(tags)
+
+
+@pytest.mark.parametrize("scheme", tag_schemes.SCHEMES)
+def test_a_hand_made_sentence_is_the_same_in_all_schemes(scheme):
+    tags = SAME[scheme].split()
+    assert tag_schemes.entities(tags) == ENTITIES
+    assert tag_schemes.recognize([tags]) == scheme
+    for other in SAME:
+        assert " ".join(tag_schemes.convert(tags, other)) == SAME[other]
+
+
+@pytest.mark.parametrize("scheme", tag_schemes.SCHEMES)
+def test_conversion_keeps_the_entities_and_the_rules_of_the_scheme(scheme):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        entities = random_entities(rng)
+        tags = written(entities, scheme)
+        assert tag_schemes.entities(tags) == entities
+        assert not list(tag_schemes.faults(tags, scheme))
+        for other in tag_schemes.SCHEMES:
+            assert tag_schemes.convert(tags, other) == written(entities, other)
+
+
+def test_a_rule_that_is_broken_is_found_where_it_is_broken():
+    broken = ["O", "I-X", "O", "B-X", "I-Y"]
+    assert [place for place, _ in tag_schemes.faults(broken, "iob2")] == [1, 4]
+    assert [place for place, _ in tag_schemes.faults(["B-X", "I-X", "B-X"], "iob1")] == [0]
+    broken = ["B-X", "O", "S-X", "E-X", "B-X", "I-X"]
+    assert [place for place, _ in tag_schemes.faults(broken, "iobes")] == [1, 3, 5]
+
+
+def test_a_mixture_is_no_scheme():
+    assert tag_schemes.recognize([["B-X", "O"], ["O", "I-X"]]) is None
+    assert tag_schemes.recognize([["S-X", "O"], ["O", "I-X"]]) is None
+    assert tag_schemes.recognize([("O", "O")]) == "iob2"
+    assert tag_schemes.recognize([("B-X", "E-X")]) == "iobes"
+
+
+def test_tags_of_no_scheme_are_read_as_conlleval_reads_them():
+    assert tag_schemes.entities(["O", "I-X", "I-Y", "B-Y", "O", "E-X", "I-X"]) == [
+        (1, 2, "X"), (2, 3, "Y"), (3, 4, "Y"), (5, 6, "X"), (6, 7, "X"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tag", ["", "X", "B", "B-", "-X", "BX", "o", "U-X", "BI-X", "O-X", "b-X"])
+def test_what_is_no_tag_is_told(tag):
+    assert repr(tag) in tag_schemes.tag_fault(tag)
+
+
+def test_a_type_may_hold_hyphens_and_e_belongs_to_iobes_alone():
+    assert tag_schemes.tag_fault("I-creative-work") is None
+    assert tag_schemes.split("I-creative-work") == ("I", "creative-work")
+    assert tag_schemes.tag_fault("E-X", "iobes") is None
+    assert "B-TYPE, I-TYPE" in tag_schemes.tag_fault("E-X", "iob2")
+
+
+def test_labels_are_all_tags_of_the_types():
+    assert tag_schemes.labels(["Y", "X"], "iob2") == ("O", "B-X", "I-X", "B-Y", "I-Y")
+    assert len(tag_schemes.labels(["Y", "X"], "iobes")) == 9

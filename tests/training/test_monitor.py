@@ -1,0 +1,253 @@
+"""Claims about what a run notices: skipped steps, divergence, exact averages, the plateau."""
+
+import dataclasses
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.tasks import metrics
+from bertjax.training import monitor, state
+
+ENTROPY = 6.0
+PHASE = monitor.PhaseFacts(
+    tokens_per_step=2048, flops_per_step=1e9, chance_loss=("mlm_loss", ENTROPY)
+)
+NEXT_PHASE = dataclasses.replace(PHASE, tokens_per_step=4096)
+POSITIONS = np.stack([np.full(10, 3), np.arange(40, 50)], axis=1)
+
+
+class Lines:
+    """Stands for the writer: keeps what it is given."""
+
+    def __init__(self):
+        self.scalar_lines, self.progress_lines = {}, {}
+
+    def scalars(self, step, values):
+        self.scalar_lines[step] = dict(values)
+
+    def progress(self, step, values):
+        self.progress_lines[step] = dict(values)
+
+
+def make_monitor(*, last_checkpoint=None, skipped=None, **changes):
+    options = {
+        "objectives": ("mlm_loss", "nsp_loss"),
+        "log_every_steps": 4,
+        "last_step": 1_000,
+        "max_skipped_steps": 3,
+        "plateau_check_step": 0,
+        "plateau_margin": 0.3,
+        "peak_flops": None,
+    } | changes
+    lines = Lines()
+    watch = monitor.Monitor(
+        monitor.MonitorOptions(**options),
+        lines,
+        monitor.Skipped() if skipped is None else skipped,
+        lambda: last_checkpoint,
+    )
+    return watch, lines
+
+
+def report(*, loss=1.0, weight=1.0, pair_loss=0.5, finite=True):
+    means = {
+        "mlm_loss": metrics.Mean(np.float32(loss * weight), np.float32(weight)),
+        "nsp_loss": metrics.Mean(np.float32(pair_loss * 8), np.float32(8)),
+    }
+    return state.StepReport(means, np.float32(1e-3), np.float32(2.5), np.bool_(finite))
+
+
+def run(watch, reports, first_step=1, phase=PHASE):
+    for step, one in enumerate(reports, start=first_step):
+        watch.submit(step, one, POSITIONS, phase)
+    watch.flush()
+
+
+BAD, GOOD = report(loss=np.nan, finite=False), report()
+
+
+def test_the_last_step_has_a_line_of_what_came_since_the_line_before():
+    watch, lines = make_monitor(last_step=6)
+    run(watch, [GOOD] * 4 + [report(loss=2.0), report(loss=4.0)])
+    assert list(lines.scalar_lines) == [4, 6]
+    assert lines.scalar_lines[6]["train/mlm_loss"] == 3.0
+
+
+def test_skipped_steps_are_counted_in_a_row_and_in_all():
+    watch, lines = make_monitor()
+    run(watch, [BAD, GOOD, BAD, BAD])
+    assert watch.skipped == monitor.Skipped(in_a_row=2, total=3)
+    assert lines.scalar_lines[4]["train/skipped_steps"] == 3
+
+
+def test_too_many_skipped_steps_in_a_row_stop_the_run_and_say_where():
+    watch, _ = make_monitor(last_checkpoint=50)
+    with pytest.raises(monitor.DivergedError) as caught:
+        run(watch, [GOOD, BAD, BAD, BAD], first_step=61)
+    message = str(caught.value)
+    assert "3 steps in a row up to step 64" in message
+    assert "(shard:index) 3:40, 3:41, 3:42, 3:43, 3:44, 3:45, 3:46, 3:47, ..." in message
+    assert "The last good checkpoint: step 50" in message
+    assert "config.max_skipped_steps" in message
+
+
+@pytest.mark.parametrize(
+    ("last_checkpoint", "words"), [(None, "no checkpoint yet"), (0, "checkpoint: step 0")]
+)
+def test_the_message_knows_no_checkpoint_from_that_of_step_0(last_checkpoint, words):
+    watch, _ = make_monitor(last_checkpoint=last_checkpoint, max_skipped_steps=1)
+    with pytest.raises(monitor.DivergedError, match=words):
+        run(watch, [BAD])
+
+
+def test_a_finite_step_between_starts_the_count_again():
+    watch, _ = make_monitor()
+    run(watch, [BAD, BAD, GOOD, BAD, BAD, GOOD, BAD, BAD])
+    assert watch.skipped == monitor.Skipped(in_a_row=2, total=6)
+
+
+def test_a_resumed_run_goes_on_counting():
+    watch, _ = make_monitor(skipped=monitor.Skipped(in_a_row=2, total=9))
+    with pytest.raises(monitor.DivergedError, match="3 steps in a row up to step 101"):
+        run(watch, [BAD], first_step=101)
+    assert watch.skipped.total == 10
+
+
+def test_averages_over_an_interval_are_weighted_means_of_its_finite_steps():
+    rng = np.random.default_rng(0)
+    losses, weights = rng.uniform(1, 9, 12), rng.integers(1, 40, 12)
+    finite = np.array([1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 1, 1], bool)
+    watch, lines = make_monitor()
+    run(
+        watch,
+        [
+            report(loss=loss if ok else np.nan, weight=weight, finite=ok)
+            for loss, weight, ok in zip(losses, weights, finite, strict=True)
+        ],
+    )
+    assert sorted(lines.scalar_lines) == [4, 8, 12]
+    for end in (4, 8, 12):
+        window = slice(end - 4, end)
+        expected = np.average(losses[window], weights=weights[window] * finite[window])
+        line = lines.scalar_lines[end]
+        np.testing.assert_allclose(line["train/mlm_loss"], expected, rtol=1e-6)
+        np.testing.assert_allclose(line["train/nsp_loss"], 0.5, rtol=1e-6)
+        np.testing.assert_allclose(line["train/loss"], expected + 0.5, rtol=1e-6)
+    assert lines.progress_lines == lines.scalar_lines
+
+
+def test_an_interval_of_skipped_steps_only_reports_no_loss():
+    watch, lines = make_monitor(max_skipped_steps=9)
+    run(watch, [BAD] * 4)
+    assert np.isnan(lines.scalar_lines[4]["train/loss"])
+    assert lines.scalar_lines[4]["train/skipped_steps"] == 4
+
+
+def test_the_line_carries_the_numbers_of_its_step():
+    watch, lines = make_monitor(peak_flops=1e15)
+    run(watch, [GOOD] * 8)
+    line = lines.scalar_lines[8]
+    assert line["train/learning_rate"] == pytest.approx(1e-3)
+    assert line["train/grad_norm"] == 2.5
+    assert line["perf/tokens_per_second"] * line["perf/step_seconds"] == pytest.approx(2048)
+    utilization = 1e9 / line["perf/step_seconds"] / 1e15
+    assert line["perf/model_flop_utilization"] == pytest.approx(utilization)
+
+
+def test_utilization_is_left_out_where_the_peak_is_unknown():
+    watch, lines = make_monitor()
+    run(watch, [GOOD] * 8)
+    assert "perf/model_flop_utilization" not in lines.scalar_lines[8]
+
+
+def test_time_in_a_pause_is_no_step_time(monkeypatch):
+    clock = types.SimpleNamespace(perf_counter=iter([1.0, 2.0, 6.0, 10.0, 110.0]).__next__)
+    monkeypatch.setattr(monitor, "time", clock)
+    watch, lines = make_monitor(log_every_steps=2)
+    run(watch, [GOOD, GOOD])  # starts at 1, writes at 2
+    with watch.paused():  # 6 to 10
+        pass
+    run(watch, [GOOD, GOOD], first_step=3)  # writes at 110
+    assert lines.scalar_lines[2]["perf/step_seconds"] == 1.0
+    assert lines.scalar_lines[4]["perf/step_seconds"] == (108 - 4) / 2
+
+
+def test_the_first_step_of_a_phase_is_no_step_time(monkeypatch):
+    """It holds the compilation of the phase's batch shape."""
+    clock = types.SimpleNamespace(perf_counter=iter([1.0, 2.0, 50.0, 53.0]).__next__)
+    monkeypatch.setattr(monitor, "time", clock)
+    watch, lines = make_monitor(log_every_steps=2)
+    run(watch, [GOOD, GOOD])  # starts at 1, writes at 2
+    for step in (3, 4):  # the first ends at 50, the second at 53
+        watch.submit(step, GOOD, POSITIONS, NEXT_PHASE)
+    watch.flush()
+    assert lines.scalar_lines[4]["perf/step_seconds"] == 3.0
+
+
+def test_a_shape_that_was_there_before_is_timed(monkeypatch):
+    """Length buckets alternate; each is compiled once, and its own tokens are counted."""
+    clock = types.SimpleNamespace(perf_counter=iter([1.0, 2.0, 3.0, 7.0]).__next__)
+    monkeypatch.setattr(monitor, "time", clock)
+    watch, lines = make_monitor(log_every_steps=4)
+    for step, phase in enumerate([PHASE, NEXT_PHASE, PHASE, NEXT_PHASE], start=1):
+        watch.submit(step, GOOD, POSITIONS, phase)
+    watch.flush()  # compiled at 1 and 2, written at 3
+    assert lines.scalar_lines[4]["perf/step_seconds"] == (3.0 - 2.0) / 2
+    assert lines.scalar_lines[4]["perf/tokens_per_second"] == 2048 + 4096
+
+
+def test_examples_of_finetuning_are_named_by_their_numbers():
+    watch, _ = make_monitor(max_skipped_steps=1)
+    watch.submit(1, BAD, np.arange(5, 15), PHASE)
+    with pytest.raises(monitor.DivergedError, match=r"examples 5, 6, 7, 8, 9, 10, 11, 12, \.\.\."):
+        watch.flush()
+
+
+def test_a_report_is_fetched_one_step_late(monkeypatch):
+    fetched = []
+    original = jax.device_get
+    monkeypatch.setattr(jax, "device_get", lambda tree: fetched.append(tree) or original(tree))
+    watch, lines = make_monitor(log_every_steps=1)
+    reports = [report(loss=step) for step in range(1, 4)]
+    for step, one in enumerate(reports, start=1):
+        watch.submit(step, one, POSITIONS, PHASE)
+        assert fetched == reports[: step - 1]
+        assert sorted(lines.scalar_lines) == list(range(1, step))
+    watch.flush()
+    watch.flush()  # there is nothing left to fetch
+    assert fetched == reports and sorted(lines.scalar_lines) == [1, 2, 3]
+
+
+def warnings(caplog):
+    return [text for text in caplog.messages if "still at the unigram plateau" in text]
+
+
+def test_a_loss_at_the_plateau_is_reported_once_with_its_causes(caplog):
+    watch, _ = make_monitor(plateau_check_step=6)
+    run(watch, [report(loss=ENTROPY - 0.2)] * 7)
+    assert not warnings(caplog)  # at step 4 it is too early, at 6 and 7 no interval ends
+    run(watch, [report(loss=ENTROPY - 0.2)] * 20, first_step=8)
+    (text,) = warnings(caplog)
+    assert "At step 8 mlm_loss is 5.800" in text and "(6.000 nats" in text
+    assert monitor.PLATEAU_CAUSES in text
+
+
+def test_a_loss_that_left_the_plateau_is_not_reported(caplog):
+    watch, _ = make_monitor(plateau_check_step=6)
+    run(watch, [report(loss=ENTROPY - 0.4)] * 12)
+    assert not warnings(caplog)
+
+
+@pytest.mark.parametrize("chance_loss", [None, ("another_loss", ENTROPY)])
+def test_a_chance_level_that_is_unknown_is_not_compared(caplog, chance_loss):
+    watch, _ = make_monitor(plateau_check_step=6)
+    run(watch, [report(loss=99.0)] * 12, phase=monitor.PhaseFacts(2048, 1e9, chance_loss))
+    assert not warnings(caplog)
+
+
+def test_check_step_0_never_reports_the_plateau(caplog):
+    watch, _ = make_monitor(plateau_check_step=0)
+    run(watch, [report(loss=99.0)] * 12)
+    assert not warnings(caplog)

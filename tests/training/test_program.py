@@ -1,0 +1,109 @@
+"""Claims about programs: they lower for TPU without one, and presets reach only TPU's compiler."""
+
+import importlib
+
+import jax
+import pytest
+
+from bertjax import config as config_lib
+from bertjax import jobs
+from bertjax.devices import sharding, xla_presets
+from bertjax.planning import compiled
+from bertjax.training import config_faults, program
+
+FAST = ("smoke", "quickstart", "bert_tiny", "bert_mini", "bert_small")
+FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
+SLOW = ("bert_medium", "bert_base", "bert_large", *FINETUNING)
+
+
+def recipe(name):
+    return importlib.import_module(f"configs.{name}").get_config()
+
+
+def built(config, platform="cpu", devices=1):
+    config = config.copy_and_resolve_references()
+    config.model.vocab_size = config.model.vocab_size or 1000
+    count = devices if config.mesh.data == -1 else config.mesh.data * config.mesh.tensor
+    mesh = sharding.make_mesh(
+        jax.devices()[:count], data=config.mesh.data, tensor=config.mesh.tensor
+    )
+    job = jobs.JOBS[config.task].outline(program.resolve(config, platform))
+    return program.build(job, mesh)
+
+
+def test_every_recipe_is_lowered_here(request):
+    found = {path.stem for path in (request.config.rootpath / "configs").glob("*.py")}
+    assert found - {"__init__"} == {*FAST, *SLOW}
+
+
+@pytest.mark.parametrize(
+    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
+    made = built(recipe(name), platform="tpu")
+    phase = made.job.phases[-1]
+    with jax.set_mesh(made.mesh):
+        exported = jax.export.export(made.train_step, platforms=["tpu"])(
+            made.abstract_state, compiled.abstract_batch(made, phase), made.abstract_knobs
+        )
+    assert exported.platforms == ("tpu",)
+    # What the platform wants is in the program: bfloat16 products, and bits from the hardware.
+    text, has_dropout = exported.mlir_module(), made.config.model.hidden_dropout_prob > 0
+    assert "xbf16>" in text
+    assert ("stablehlo.rng_bit_generator" in text) == has_dropout
+
+
+def test_a_resolved_config_says_nothing_of_auto():
+    for platform, dtype, bits in (("cpu", "float32", "threefry2x32"), ("tpu", "bfloat16", "rbg")):
+        config = program.resolve(config_lib.default_config(), platform)
+        assert (config.model.dtype, config.prng_impl) == (dtype, bits)
+
+
+def test_a_choice_of_the_config_outlives_its_resolution():
+    config = config_lib.default_config()
+    config.model.dtype, config.prng_impl = "float32", "threefry2x32"
+    resolved = program.resolve(config, "tpu")
+    assert (resolved.model.dtype, resolved.prng_impl) == ("float32", "threefry2x32")
+
+
+def test_a_share_of_warm_up_is_rounded_down_as_in_the_released_code():
+    config = recipe("classification")
+    config.model.vocab_size = 1000
+    for steps, warmup_steps in ((19, 1), (20, 2), (9, 0), (234, 23)):
+        config.phases.phase1.num_steps = steps
+        made = program.schedule_options(jobs.outline_finetuning(config))
+        assert (made.warmup_steps, made.total_steps) == (warmup_steps, steps)
+
+
+def test_the_presets_are_those_that_a_config_may_name():
+    assert tuple(xla_presets.PRESETS) == config_faults.CHOICES["xla_preset"]
+    assert recipe("bert_base").xla_preset == "none"
+
+
+@pytest.mark.parametrize("name", xla_presets.PRESETS)
+def test_a_preset_is_for_tpu_alone_and_says_so_elsewhere(name, caplog):
+    assert xla_presets.compiler_options(name, "tpu") == (xla_presets.PRESETS[name] or None)
+    assert not caplog.messages
+    assert xla_presets.compiler_options(name, "gpu") is None
+    assert len(caplog.messages) == (name != "none")
+
+
+def test_the_attention_kernel_is_for_tpu_v4_and_newer():
+    config = recipe("smoke")
+    program.check_attention(config, "TPU v3")
+    config.model.attention = "pallas"
+    program.check_attention(config, "TPU v4")
+    with pytest.raises(ValueError, match="TPU v3: set it to 'xla'"):
+        program.check_attention(config, "TPU v3")
+
+
+def test_presets_reach_the_compiler_of_the_step(monkeypatch):
+    config = recipe("smoke")
+    config.xla_preset = "large_vmem"
+    # A CPU that takes itself for a TPU: its compiler names the option it does not know.
+    monkeypatch.setattr(
+        xla_presets, "compiler_options", lambda name, platform: xla_presets.PRESETS[name]
+    )
+    made = built(config)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_tpu_scoped_vmem_limit_kib"):
+        compiled.compile_step(made, made.job.phases[0])

@@ -1,0 +1,229 @@
+"""The training step: micro-batches, skipped updates, keys; on one device."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bertjax.models import parameters
+from bertjax.tasks import finetuning, pretraining
+from bertjax.training import optim, state
+
+
+def make_learner(config, *, accumulation_steps=1, pair_loss="nsp", seed=0, rate=1e-2, **optimizer):
+    return state.make_learner(
+        pretraining.Pretraining(config, pair_loss=pair_loss),
+        optimizer=optim.OptimizerOptions(**optimizer),
+        schedule=optim.ScheduleOptions("linear", rate, 0, 100),
+        seed=seed,
+        accumulation_steps=accumulation_steps,
+    )
+
+
+def assert_trees_close(left, right, **tolerance):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), left, right)
+
+
+def test_split_and_merge_are_inverse(tiny):
+    learner = make_learner(tiny)
+    params = learner.init().params
+    assert set(params["encoder"]["layers"]) == {"0", "1"}
+    _, again = parameters.split(parameters.merge(learner.graphdef, params))
+    assert jax.tree.structure(params) == jax.tree.structure(again)
+
+
+@pytest.mark.parametrize("accumulation_steps", [2, 8])
+def test_unequal_micro_batches_equal_one_batch(tiny, batch, accumulation_steps):
+    weights_per_row = np.asarray(batch["masked_lm_weights"]).sum(axis=1)
+    assert len(set(weights_per_row.tolist())) > 1  # else a mean of means would pass too
+    whole, parts = make_learner(tiny), make_learner(tiny, accumulation_steps=accumulation_steps)
+    key = jax.random.key(0)
+    params = whole.init().params
+    gradients = [jax.jit(learner._gradients)(params, batch, key) for learner in (whole, parts)]
+    assert_trees_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_the_pass_for_the_weights_costs_nothing(tiny, batch):
+    """The compiler drops all of the full-batch pass but the weights."""
+    learner = make_learner(tiny)
+
+    def plain(params, key):
+        def loss(params):
+            means = learner.task.loss(parameters.merge(learner.graphdef, params), batch, key=key)
+            return sum(means[n].total / means[n].weight for n in learner.task.objectives)
+
+        return jax.grad(loss)(params)
+
+    params, key = learner.init().params, jax.random.key(0)
+    ours = jax.jit(lambda p, k: learner._gradients(p, batch, k)).lower(params, key).compile()
+    plain_flops = jax.jit(plain).lower(params, key).compile().cost_analysis()["flops"]
+    assert ours.cost_analysis()["flops"] < 1.1 * plain_flops
+
+
+def test_a_non_finite_gradient_skips_the_update_and_says_so(tiny, batch):
+    learner = make_learner(tiny)
+    step = jax.jit(learner.train_step)
+    train_state, _ = step(learner.init(), batch)
+    poisoned = batch | {"masked_lm_weights": batch["masked_lm_weights"] * jnp.nan}
+    after, report = step(train_state, poisoned)
+    assert not report.is_finite
+    assert int(after.step) == int(train_state.step) + 1
+    assert_trees_close(after.params, train_state.params, rtol=0, atol=0)
+    assert_trees_close(after.opt_state, train_state.opt_state, rtol=0, atol=0)
+    healthy, report = step(after, batch)
+    assert report.is_finite
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(healthy.params))
+
+
+def test_dropout_is_a_function_of_seed_and_step(tiny, batch):
+    config = dataclasses.replace(tiny, hidden_dropout_prob=0.5)
+    learner = make_learner(config)
+    train_state = learner.init()
+    step = jax.jit(learner.train_step)
+
+    def loss_at(number, learner_step=step):
+        at = dataclasses.replace(train_state, step=jnp.asarray(number, jnp.int32))
+        return float(learner_step(at, batch)[1].means["mlm_loss"].total)
+
+    assert loss_at(3) == loss_at(3)
+    assert loss_at(3) != loss_at(4)
+    other = make_learner(config, seed=1)
+    assert loss_at(3) != loss_at(3, jax.jit(other.train_step))
+
+
+def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, batch):
+    nsp, sop = (make_learner(tiny, pair_loss=pair_loss) for pair_loss in ("nsp", "sop"))
+    params = nsp.init().params
+    assert jax.tree.structure(params) == jax.tree.structure(sop.init().params)
+    assert dict(sop.task.objectives) == {"mlm_loss": 1.0, "sop_loss": 1.0}
+    old, new = nsp.eval_step(params, batch), sop.eval_step(params, batch)
+    assert {name.replace("nsp", "sop") for name in old} == set(new)
+    for name in ("loss", "accuracy"):
+        assert old[f"nsp_{name}"].value() == new[f"sop_{name}"].value()
+
+
+def test_without_pair_loss_there_is_no_pair_head(tiny, batch):
+    learner = make_learner(tiny, pair_loss="none")
+    assert set(learner.init().params) == {"encoder", "mlm_head"}
+    _, report = jax.jit(learner.train_step)(learner.init(), batch)
+    assert set(report.means) == {"mlm_loss", "mlm_accuracy"}
+
+
+def test_rows_of_weight_zero_count_for_nothing(tiny, batch):
+    learner = make_learner(tiny)
+    params = learner.init().params
+    padded = {name: jnp.concatenate([rows, rows[:3]]) for name, rows in batch.items()}
+    weights = jnp.ones(19).at[16:].set(0.0)
+    padded["example_weights"] = weights
+    padded["masked_lm_weights"] = padded["masked_lm_weights"] * weights[:, None]
+    for name, mean in learner.eval_step(params, batch).items():
+        other = learner.eval_step(params, padded)[name]
+        np.testing.assert_allclose(mean.value(), other.value(), rtol=1e-6)
+
+
+def test_training_on_one_batch_learns_it(tiny, batch):
+    learner = make_learner(tiny)
+    step = jax.jit(learner.train_step)
+    train_state = learner.init()
+    losses = []
+    for _ in range(60):
+        train_state, report = step(train_state, batch)
+        losses.append(report.means["mlm_loss"].value())
+    assert losses[0] > 4.0
+    assert losses[-1] < 0.5
+
+
+def test_what_is_frozen_stays_bit_for_bit_and_gets_no_gradient(tiny, batch):
+    learner = make_learner(tiny, frozen=(r"encoder\.(embeddings|layers\.0)\..*",))
+    start = learner.init()
+    grads, _ = jax.jit(learner._gradients)(start.params, batch, jax.random.key(0))
+    train_state, report = start, None
+    step = jax.jit(learner.train_step)
+    for _ in range(2):
+        train_state, report = step(train_state, batch)
+    trained = optax.tree.norm(grads["encoder"]["layers"]["1"]), report.grad_norm
+    assert all(norm > 0 for norm in trained)
+    for name, before in (("embeddings", None), ("layers", "0"), ("layers", "1")):
+        old, new, grad = (
+            tree["encoder"][name] for tree in (start.params, train_state.params, grads)
+        )
+        if before is not None:
+            old, new, grad = old[before], new[before], grad[before]
+        is_frozen = before != "1"
+        same = jax.tree.map(lambda a, b: bool((a == b).all()), old, new)
+        assert all(jax.tree.leaves(same)) == is_frozen
+        assert (optax.tree.norm(grad) == 0) == is_frozen
+
+
+def test_the_backward_pass_of_frozen_layers_is_not_computed(tiny, batch):
+    def flops(**options):
+        learner = make_learner(tiny, **options)
+        params = jax.eval_shape(learner.init).params
+        lowered = jax.jit(learner._gradients).lower(params, batch, jax.random.key(0))
+        return lowered.compile().cost_analysis()["flops"]
+
+    # Of three passes over the encoder one is left.
+    assert flops(frozen=(r"encoder\..*",)) < 0.7 * flops()
+
+
+def test_a_multiplier_scales_the_first_step_of_its_parameters(tiny, batch):
+    moves = []
+    for multiplier in (1.0, 3.0):
+        learner = make_learner(tiny, head_multiplier=multiplier)
+        start = learner.init()
+        after, _ = jax.jit(learner.train_step)(start, batch)
+        moves.append(jax.tree.map(jnp.subtract, after.params, start.params))
+    once, thrice = moves
+    assert_trees_close(once["encoder"], thrice["encoder"], rtol=0, atol=0)
+    tripled = jax.tree.map(lambda move: 3 * move, once["mlm_head"])
+    assert_trees_close(tripled, thrice["mlm_head"], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_one_compiled_step_serves_other_seeds_and_rates(tiny, batch):
+    config = dataclasses.replace(tiny, hidden_dropout_prob=0.5)
+    shared = jax.jit(make_learner(config).train_step)
+    for seed, rate in ((0, 1e-2), (7, 1e-3), (-1, 1e-3)):
+        own = make_learner(config, seed=seed, rate=rate)
+        expected, report = jax.jit(own.train_step)(own.init(), batch)
+        got, shared_report = shared(own.init(), batch, own.knobs)
+        assert_trees_close(got.params, expected.params, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(shared_report.learning_rate, rate, rtol=1e-6)
+        assert float(report.means["mlm_loss"].total) == pytest.approx(
+            float(shared_report.means["mlm_loss"].total), rel=1e-5
+        )
+    assert shared._cache_size() == 1
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("seed", [0, 5, 2**31 - 1, -3])
+def test_the_key_of_a_seed_is_the_one_of_the_python_int(seed, impl):
+    schedule = optim.ScheduleOptions("linear", 1e-2, 0, 100)
+    traced = jax.jit(lambda s: jax.random.key_data(jax.random.key(s, impl=impl)))
+    found = traced(state.make_knobs(seed, schedule).seed)
+    np.testing.assert_array_equal(found, jax.random.key_data(jax.random.key(seed, impl=impl)))
+
+
+def test_answers_cost_no_second_forward_pass(tiny):
+    task = finetuning.Classification(tiny, 3)
+    learner = state.make_learner(
+        task,
+        optimizer=optim.OptimizerOptions(),
+        schedule=optim.ScheduleOptions("linear", 1e-2, 0, 100),
+        seed=0,
+    )
+    rows = {name: jnp.ones((8, 16), jnp.int32) for name in ("input_ids", "input_mask")}
+    rows |= {"segment_ids": jnp.zeros((8, 16), jnp.int32), "labels": jnp.zeros(8, jnp.int32)}
+    rows |= {"example_weights": jnp.ones(8), "record_positions": jnp.arange(8)}
+    params = learner.init().params
+
+    def flops(function):
+        return jax.jit(function).lower(params, rows).compile().cost_analysis()["flops"]
+
+    assert flops(learner.answer_step) < 1.1 * flops(learner.eval_step)
+    means, answers = learner.answer_step(params, rows)
+    assert set(means) == {"loss", "accuracy"}
+    assert set(answers) == {"logits", "predictions", "record_positions"}

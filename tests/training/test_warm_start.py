@@ -1,0 +1,362 @@
+"""Claims about config.init_from: what a fresh run takes over, and what it refuses to start from."""
+
+import dataclasses
+import logging
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bertjax import train
+from bertjax.convert import formats, pretrained
+from bertjax.data import tokenizer
+from bertjax.devices import sharding
+from bertjax.models import parameters
+from bertjax.tasks import pretraining
+from bertjax.training import state, warm_start
+from bertjax.workdirs import checkpoint
+from configs import smoke
+from tests import conftest, small_records
+from tests.convert import weights
+
+ENTRIES = small_records.vocabulary().vocab_size
+SIZES = dataclasses.replace(conftest.TINY, vocab_size=ENTRIES)
+MORE_WORDS = [*small_records.WORDS, "n0", "n1", "n2"]
+WORD = "encoder.embeddings.word.embedding"
+BIAS = "mlm_head.bias"
+
+
+def cold(sizes=SIZES, seed=0, pair_loss="nsp"):
+    """A state as a run with this seed initializes it; the parameters stand for the optimizer."""
+    task = pretraining.Pretraining(sizes, pair_loss=pair_loss)
+    params = parameters.split(task.init(nnx.Rngs(seed)))[1]
+    return state.TrainState(jnp.zeros((), jnp.int32), params, opt_state=())
+
+
+def flat(params):
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {parameters.path_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def make_source(sizes=SIZES, pair_loss="nsp", **changes):
+    """Weights that no run with seed 0 begins with, biases included."""
+    noise = np.random.default_rng(1)
+    params = {
+        name: value + noise.normal(size=value.shape).astype(np.float32)
+        for name, value in flat(cold(sizes, 1, pair_loss).params).items()
+    }
+    source = pretrained.Pretrained(
+        config=sizes,
+        params=params,
+        vocabulary=small_records.vocabulary(),
+        head="pretraining" if pair_loss == "nsp" else "masked_lm",
+        labels={},
+        source="the weights",
+        unused=(),
+    )
+    return dataclasses.replace(source, **changes)
+
+
+def make_target(sizes=SIZES, **changes):
+    target = warm_start.Target(
+        encoder=sizes,
+        params=jax.eval_shape(lambda: cold(sizes)).params,
+        vocabulary=small_records.vocabulary(),
+        max_seq_length=16,
+    )
+    return dataclasses.replace(target, **changes)
+
+
+def resized_target(words=MORE_WORDS, **changes):
+    vocabulary = small_records.vocabulary(words)
+    sizes = dataclasses.replace(SIZES, vocab_size=vocabulary.vocab_size)
+    return make_target(sizes, vocabulary=vocabulary, **changes)
+
+
+def fault_lines(source, target):
+    with pytest.raises(ValueError, match="the weights, does not fit this run") as caught:
+        warm_start.match(source, target)
+    return str(caught.value).splitlines()[1:]
+
+
+def test_what_the_source_has_replaces_what_the_seed_drew():
+    source = make_source()
+    made = warm_start.apply(warm_start.match(source, make_target()), cold())
+    assert not made.opt_state
+    jax.tree.map(np.testing.assert_array_equal, flat(made.params), source.params)
+
+
+def test_heads_that_the_source_lacks_are_those_of_a_cold_start():
+    source = make_source(pair_loss="none", unused=("cls.seq_relationship.weight",))
+    matched = warm_start.match(source, make_target())
+    heads = {
+        f"{part}.dense.{leaf}" for part in ("pooler", "nsp_head") for leaf in ("kernel", "bias")
+    }
+    assert set(matched.fresh) == heads
+    assert matched.unused == ("cls.seq_relationship.weight",)
+    made, fresh = flat(warm_start.apply(matched, cold()).params), flat(cold().params)
+    for name in made:
+        expected = fresh[name] if name in heads else source.params[name]
+        np.testing.assert_array_equal(made[name], expected, err_msg=name)
+
+
+def test_heads_that_the_run_lacks_are_unused():
+    params = jax.eval_shape(lambda: cold(pair_loss="none")).params
+    matched = warm_start.match(make_source(), make_target(params=params))
+    assert not matched.fresh
+    assert {name.split(".")[0] for name in matched.unused} == {"pooler", "nsp_head"}
+
+
+def test_every_size_that_differs_is_named_at_once_with_the_flags_to_copy():
+    changes = {
+        "hidden_size": (32, 16), "num_hidden_layers": (2, 1), "num_attention_heads": (4, 2),
+        "intermediate_size": (64, 48), "hidden_act": ("gelu", "gelu_tanh"),
+        "max_position_embeddings": (24, 12), "type_vocab_size": (2, 3),
+        "layer_norm_eps": (1e-12, 1e-5),
+    }  # fmt: skip
+    theirs = {name: there for name, (_, there) in changes.items()}
+    source = make_source(dataclasses.replace(SIZES, **theirs))
+    *lines, together = fault_lines(source, make_target())
+    for name, (ours, there) in changes.items():
+        (line,) = (line for line in lines if f"config.model.{name} is" in line)
+        assert f"is {ours!r}, the source has {there!r}" in line
+        assert f"--config.model.{name}={there}" in line and line.split()[-1] in together
+    assert "max_seq_length 16, the source reads at most 12 positions" in lines[-1]
+    assert len(lines) == len(changes) + 1
+
+
+def test_of_a_target_with_parts_only_these_are_taken():
+    made = warm_start.match(make_source(), make_target(parts=("encoder", "pooler")))
+    assert {name.split(".")[0] for name in made.values} == {"encoder", "pooler"}
+    assert {name.split(".")[0] for name in made.fresh} == {"mlm_head", "nsp_head"}
+    assert set(made.fresh) == set(made.unused)
+
+
+def test_what_a_run_may_choose_anew_is_no_fault():
+    changes = {
+        "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2,
+        "initializer_range": 0.1, "dtype": "bfloat16", "remat": "full",
+    }  # fmt: skip
+    warm_start.match(make_source(dataclasses.replace(SIZES, **changes)), make_target())
+
+
+def test_a_larger_vocabulary_keeps_the_sources_rows_and_adds_those_of_a_cold_start():
+    source = make_source()
+    target = resized_target(resize_vocabulary=True)
+    made = warm_start.apply(warm_start.match(source, target), cold(target.encoder))
+    made, fresh = flat(made.params), flat(cold(target.encoder).params)
+    for name in (WORD, BIAS):
+        np.testing.assert_array_equal(made[name][:ENTRIES], source.params[name])
+        np.testing.assert_array_equal(made[name][ENTRIES:], fresh[name][ENTRIES:])
+    assert made[WORD][ENTRIES:].std() > 0
+    assert not made[BIAS][ENTRIES:].any()
+
+
+def test_rows_of_a_rounded_table_that_new_entries_take_are_fresh():
+    sizes = dataclasses.replace(SIZES, vocab_size=128)
+    target = make_target(
+        sizes, vocabulary=small_records.vocabulary(MORE_WORDS), resize_vocabulary=True
+    )
+    source = make_source(sizes)
+    made = flat(warm_start.apply(warm_start.match(source, target), cold(sizes)).params)
+    np.testing.assert_array_equal(made[WORD][:ENTRIES], source.params[WORD][:ENTRIES])
+    np.testing.assert_array_equal(made[WORD][ENTRIES:], flat(cold(sizes).params)[WORD][ENTRIES:])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (MORE_WORDS, "98 entries, the source's 95, the first of them: --config.resize_vocabulary"),
+        (small_records.WORDS[:-1], "94 entries, the source's goes on to 95"),
+        (["x", *small_records.WORDS[1:]], r"1 of 95 entries differ: entry 5 is 'x'.* 'w0'"),
+        (["x", *MORE_WORDS], "90 of 95 entries differ: entry 5 .*; entry 6 .*; entry 7 [^;]*; new"),
+    ],
+    ids=["more", "fewer", "one", "shifted"],
+)
+def test_another_vocabulary_is_refused(words, said):
+    (line, *_) = fault_lines(make_source(), resized_target(words))
+    assert re.search(said, line)
+
+
+def test_another_casing_is_refused_even_with_the_same_entries():
+    entries = [*small_records.SPECIALS, *small_records.WORDS]
+    vocabulary = tokenizer.WordPieceTokenizer(entries, lowercase=False, strip_accents=True)
+    (line,) = fault_lines(make_source(), make_target(vocabulary=vocabulary))
+    assert "the data has lowercase False, the source's has True" in line
+
+
+def test_a_resize_does_not_excuse_entries_that_differ():
+    target = resized_target(["x", *MORE_WORDS], resize_vocabulary=True)
+    (line,) = fault_lines(make_source(), target)
+    assert "entries differ" in line
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [(64, "--config.model.vocab_size=95"), (128, "--config.resize_vocabulary=True")],
+)
+def test_without_a_vocabulary_the_sizes_are_checked_and_a_warning_given(rows, said, caplog):
+    target = make_target(dataclasses.replace(SIZES, vocab_size=rows))
+    (line,) = fault_lines(make_source(vocabulary=None), target)
+    assert f"config.model.vocab_size is {rows}, the source has 95 rows: {said}" in line
+    caplog.clear()
+    warm_start.match(make_source(vocabulary=None), make_target())
+    warm_start.match(make_source(), make_target(vocabulary=None))
+    assert "the weights has no vocabulary" in caplog.messages[0]
+    assert "The data has no vocabulary" in caplog.messages[1]
+
+
+def test_parameters_that_are_missing_misshapen_or_not_numbers_are_faults():
+    params = dict(make_source().params)
+    params.pop("encoder.layers.1.output.bias")
+    params["encoder.layers.0.output.bias"] = np.zeros(31, np.float32)
+    params[BIAS][7] = np.nan
+    lines = fault_lines(make_source(params=params), make_target())
+    assert "lacks the parameter encoder.layers.1.output.bias" in lines[0]
+    assert "encoder.layers.0.output.bias has shape (31,)" in lines[1] and "(32,)" in lines[1]
+    assert f"{BIAS} holds NaN" in lines[2]
+    assert len(lines) == 3
+
+
+def test_names_are_logged_with_all_layers_as_one():
+    names = [f"encoder.layers.{layer}.output.{leaf}" for layer in range(24) for leaf in "ab"]
+    shown = warm_start.grouped([*names, "pooler.dense.bias", "mlm_head.bias"])
+    assert shown == "encoder.layers.0-23.* (48), mlm_head.bias, pooler.dense.bias"
+    assert warm_start.grouped([f"bert/layer_{n}/kernel/adam_m" for n in (0, 2)]) == (
+        "bert/layer_0,2.* (2)"
+    )
+    assert warm_start.grouped([]) == "none"
+
+
+@pytest.mark.parametrize("table", ["tensor", "fsdp"])
+def test_a_sharded_start_equals_a_replicated_one_and_lies_as_declared(table):
+    mesh = sharding.make_mesh(jax.local_devices()[:4], data=2, tensor=2)
+    source, target = make_source(), resized_target(resize_vocabulary=True)
+    fresh = cold(target.encoder)
+    matched = warm_start.match(source, target)
+    placed = sharding.shardings(mesh, fresh.params, fresh.params, rule_table=table)
+    on_mesh = dataclasses.replace(fresh, params=jax.device_put(fresh.params, placed))
+    made = warm_start.apply(matched, on_mesh).params
+    assert jax.tree.map(lambda leaf: leaf.sharding, made) == placed
+    replicated = warm_start.apply(matched, fresh).params
+    jax.tree.map(np.testing.assert_array_equal, flat(made), flat(replicated))
+
+
+def test_training_on_leaves_the_values_of_the_source_alone():
+    source = make_source()
+    before = jax.tree.map(np.copy, dict(source.params))
+    made = warm_start.apply(warm_start.match(source, make_target()), cold())
+    jax.jit(lambda params: jax.tree.map(lambda x: x + 1, params), donate_argnums=0)(made.params)
+    jax.tree.map(np.testing.assert_array_equal, dict(source.params), before)
+
+
+def make_config(record_dir, **changes):
+    """One layer of 32 on small records: 4 steps of 8 sequences on one device."""
+    made = smoke.get_config()
+    made.data.update(source="records", train_dir=str(record_dir))
+    made.model.update(vocab_size=0, hidden_size=32, num_hidden_layers=1, intermediate_size=64)
+    made.global_batch_size = 8
+    made.phases.phase1.update(num_steps=4, max_seq_length=16)
+    made.schedule.update(peak_learning_rate=1e-2, warmup_steps=1)
+    made.checkpoint.save_every_steps = 2
+    made.update_from_flattened_dict(changes)
+    return made
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_device():
+    """Whole runs here are about the loop; the sharded test asks for its devices by itself."""
+    devices = jax.devices()[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train.jax, "devices", lambda: devices)
+        yield
+
+
+@pytest.fixture(scope="module")
+def record_dir(tmp_path_factory):
+    return small_records.write(tmp_path_factory.mktemp("records") / "train")
+
+
+@pytest.fixture(scope="module")
+def first(record_dir, tmp_path_factory):
+    """The workdir of a run to start from."""
+    workdir = tmp_path_factory.mktemp("first") / "run"
+    train.train(make_config(record_dir), workdir)
+    return workdir
+
+
+def started(made, workdir):
+    """The state with which training would go on, and the loss of one batch at it."""
+    run = train.prepare(made, workdir)
+    retention = checkpoint.RetentionOptions()
+    with jax.set_mesh(run.mesh), checkpoint.Checkpointer(workdir, retention) as checkpointer:
+        train_state, _ = train.start(run, checkpointer)
+        batch = next(run.job.train_batches(run.job.phases[0], start_step=0, rows=None))
+        batch.pop("record_positions")
+        return train_state, jax.device_get(run.eval_step(train_state.params, batch))
+
+
+def test_a_run_starts_from_the_weights_of_a_workdir_with_its_loss(record_dir, first, tmp_path):
+    there, loss = started(make_config(record_dir), first)
+    made, same_loss = started(make_config(record_dir, init_from=str(first)), tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, made.params, there.params)
+    jax.tree.map(np.testing.assert_array_equal, same_loss, loss)
+    assert (int(there.step), int(made.step)) == (4, 0)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(made.opt_state))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["huggingface", "tf1"])
+def test_a_whole_run_starts_from_what_others_have_trained(record_dir, tmp_path, caplog, format):
+    source = weights.make("sequence_classification")
+    formats.write(source, tmp_path / "source", format=format)
+    made = make_config(record_dir, init_from=str(tmp_path / "source"))
+    made.model.update(num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=40)
+    made.phases.phase1.num_steps = 2
+    made.schedule.peak_learning_rate = 1e-30  # so small that the values stay
+    with caplog.at_level(logging.INFO):
+        params = flat(train.train(made, tmp_path / "run").params)
+    for name in source.params.keys() & params.keys():
+        np.testing.assert_allclose(params[name], source.params[name], rtol=0, atol=1e-20)
+    said = caplog.text
+    assert "loaded (39): encoder.embeddings.* (5), encoder.layers.0-1.* (32), pooler." in said
+    assert "fresh, not in the source (7): mlm_head.bias, mlm_head.dense.* (2), mlm_h" in said
+    assert "left unused (2): classifier.bias, classifier.kernel" in said
+    assert "no vocabulary" not in said  # the source's is that of the records
+
+
+@pytest.mark.slow
+def test_a_resumed_run_needs_no_source_and_keeps_telling_where_it_began(
+    record_dir, first, tmp_path, caplog
+):
+    source, whole, parts = (tmp_path / name for name in ("source", "whole", "parts"))
+    shutil.copytree(first, source)
+    expected = train.train(make_config(record_dir, init_from=str(source)), whole)
+    shutil.copytree(whole, parts)
+    shutil.rmtree(parts / checkpoint.DIRECTORY / "4")
+    shutil.rmtree(source)
+    made = train.train(make_config(record_dir, init_from="elsewhere"), parts)
+    jax.tree.map(np.testing.assert_array_equal, made, expected)
+    assert "config.init_from, elsewhere, is not read" in caplog.text
+    assert "began from " + str(source) in caplog.text
+    assert checkpoint.load_params(parts)[1]["config"]["init_from"] == str(source)
+
+
+def test_a_source_that_does_not_fit_stops_the_run_before_it_writes(record_dir, first, tmp_path):
+    other = small_records.write(tmp_path / "other", words=["x", *small_records.WORDS[1:]])
+    made = make_config(other, **{"init_from": str(first), "model.hidden_size": 16})
+    with pytest.raises(ValueError, match="does not fit this run") as caught:
+        train.train(made, tmp_path / "warm")
+    assert "--config.model.hidden_size=32" in str(caught.value)
+    assert "entry 5 is 'x'" in str(caught.value)
+    assert not (tmp_path / "warm" / train.CONFIG_FILE).exists()
+
+
+def test_a_source_that_is_not_there_is_an_error_that_names_it(record_dir, tmp_path):
+    made = make_config(record_dir, init_from=str(tmp_path / "nothing"))
+    with pytest.raises(FileNotFoundError, match="config.init_from is .*nothing, to start from"):
+        train.train(made, tmp_path / "run")

@@ -1,0 +1,252 @@
+"""Claims about what a run writes for people to watch."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl import logging as absl_logging
+from matplotlib import image
+from tensorboardX.proto import event_pb2
+
+from bertjax.devices import accelerators
+from bertjax.training import writers
+
+SCALARS = {"train/loss": 7.25, "train/learning_rate": 1e-4, "perf/tokens_per_second": 1234.0}
+
+
+def strict_lines(path: Path) -> list[dict]:
+    """Returns the lines of a JSON-lines file, as a parser reads them that knows no NaN."""
+
+    def refuse(constant):
+        raise ValueError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def events(directory: Path) -> list[event_pb2.Event]:
+    """Returns the events of all TensorBoard files: records of length, crc, bytes, crc."""
+    found = []
+    for path in sorted(directory.glob("events.*")):
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            found.append(event_pb2.Event.FromString(data[12 : 12 + length]))
+            data = data[16 + length :]
+    return found
+
+
+def write(workdir, steps, *, start_step=0):
+    with writers.RunWriter(workdir, total_steps=10, start_step=start_step) as writer:
+        for step in steps:
+            writer.scalars(step, {"train/loss": 10.0 - step})
+
+
+def logged(monkeypatch) -> list[str]:
+    """Returns a list that fills with the lines logged from now on."""
+    lines: list[str] = []
+    monkeypatch.setattr(
+        absl_logging, "info", lambda message, *arguments: lines.append(message % arguments)
+    )
+    return lines
+
+
+def test_scalars_are_one_json_line_and_one_event_each(tmp_path):
+    with writers.RunWriter(tmp_path, total_steps=10) as writer:
+        writer.scalars(3, SCALARS)
+    assert strict_lines(tmp_path / "metrics.jsonl") == [{"step": 3, **SCALARS}]
+    written = {
+        value.tag: value.simple_value
+        for event in events(tmp_path / "tensorboard")
+        for value in event.summary.value
+        if event.step == 3
+    }
+    assert written == pytest.approx(SCALARS)
+
+
+def test_scalars_of_numpy_are_taken_as_numbers(tmp_path):
+    with writers.RunWriter(tmp_path, total_steps=10) as writer:
+        writer.scalars(1, {"loss": np.float32(0.5), "skipped": 2, "array": np.array(1.5)})
+    expected = {"step": 1, "loss": 0.5, "skipped": 2.0, "array": 1.5}
+    assert strict_lines(tmp_path / "metrics.jsonl") == [expected]
+
+
+def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
+    with writers.RunWriter(tmp_path, total_steps=10) as writer:
+        writer.scalars(1, SCALARS)
+        assert len(strict_lines(tmp_path / "metrics.jsonl")) == 1
+
+
+def test_values_that_are_not_finite_are_null_in_valid_json(tmp_path):
+    values = {"nan": math.nan, "up": math.inf, "down": -math.inf, "one": 1.0}
+    with writers.RunWriter(tmp_path, total_steps=10) as writer:
+        writer.scalars(1, values)
+        writer.curves()
+    expected = {"step": 1, "nan": None, "up": None, "down": None, "one": 1.0}
+    assert strict_lines(tmp_path / "metrics.jsonl") == [expected]
+
+
+def test_a_resumed_run_leaves_the_file_of_a_run_that_never_stopped(tmp_path):
+    write(tmp_path / "whole", range(1, 11))
+    write(tmp_path / "resumed", range(1, 8))
+    write(tmp_path / "resumed", range(5, 11), start_step=4)
+    whole, resumed = (tmp_path / name / "metrics.jsonl" for name in ("whole", "resumed"))
+    assert resumed.read_bytes() == whole.read_bytes()
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_its_file_afresh(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    write(tmp_path, [1])
+    assert [line["step"] for line in strict_lines(tmp_path / "metrics.jsonl")] == [1]
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 3, "train/lo', b'{"step": 3}', b"\x00\x00\n", b"7\n"])
+def test_a_torn_last_line_is_dropped_and_later_lines_are_whole(tmp_path, torn):
+    write(tmp_path, [1, 2])
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(torn)
+    write(tmp_path, [4], start_step=3)
+    assert [line["step"] for line in strict_lines(tmp_path / "metrics.jsonl")] == [1, 2, 4]
+
+
+def test_tensorboard_is_told_to_drop_the_steps_that_are_run_again(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    write(tmp_path, [3], start_step=2)
+    restarts = [
+        event.step for event in events(tmp_path / "tensorboard") if event.HasField("session_log")
+    ]
+    assert restarts[-1] == 3
+
+
+def test_processes_other_than_the_first_write_nothing(tmp_path):
+    with writers.RunWriter(tmp_path / "run", total_steps=10, enabled=False) as writer:
+        writer.scalars(1, SCALARS)
+        writer.progress(1, SCALARS)
+        writer.curves()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_line_that_cannot_be_written_names_the_file(tmp_path):
+    with writers.RunWriter(tmp_path, total_steps=10) as writer:
+        (tmp_path / "metrics.jsonl").mkdir()
+        with pytest.raises(OSError, match=r"not recorded.*metrics\.jsonl"):
+            writer.scalars(1, SCALARS)
+
+
+def test_curves_are_a_picture_that_is_replaced_and_leave_nothing_else(tmp_path):
+    with writers.RunWriter(tmp_path, total_steps=10) as writer:
+        writer.curves()
+        empty = image.imread(tmp_path / "curves.png")
+        for step in range(1, 10):
+            writer.scalars(step, {**SCALARS, "eval/validation/mlm_loss": 7.0, "odd": 1.0})
+        writer.curves()
+    drawn = image.imread(tmp_path / "curves.png")
+    assert drawn.shape == empty.shape
+    assert (drawn != empty).any()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"metrics.jsonl", "curves.png", "tensorboard"}
+
+
+def test_each_panel_draws_its_scalars_and_no_others():
+    entries = [
+        {"step": 1, "train/loss": 9.0, "train/loss_scale": 0.7, "train/nsp_accuracy": 0.5},
+        {"step": 2, "train/loss": None, "eval/held_out/mlm_loss": 8.0},
+    ]
+    axes = writers.draw_curves(entries).axes
+    labels = [[str(line.get_label()) for line in panel.lines] for panel in axes]
+    assert labels == [["train/loss", "eval/held_out/mlm_loss"], ["train/nsp_accuracy"], [], []]
+    assert list(axes[0].lines[0].get_xdata()) == [1, 2]
+    assert math.isnan(axes[0].lines[0].get_ydata()[1])
+
+
+def test_the_progress_line_holds_what_is_there_in_words():
+    values = {"perf/model_flop_utilization": 0.4123, "train/loss": 2.0, "train/grad_norm": 1.0}
+    assert writers.progress_text(values) == "loss 2.000, MFU 41.2%"
+    assert writers.progress_text(SCALARS) == "loss 7.250, 1.2k tokens/s"
+
+
+def test_progress_without_a_terminal_is_rationed_but_always_shows_the_last_step(
+    tmp_path, monkeypatch
+):
+    lines = logged(monkeypatch)
+    with writers.RunWriter(tmp_path, total_steps=4, log_every_seconds=3600.0) as writer:
+        for step in range(1, 5):
+            writer.progress(step, SCALARS)
+    assert [re.match(r"step (\d)/4", line).group(1) for line in lines] == ["1", "4"]
+    assert lines[-1].endswith("[00:00 left]: loss 7.250, 1.2k tokens/s")
+
+
+def test_time_left_counts_the_steps_since_the_last_line(tmp_path, monkeypatch):
+    lines = logged(monkeypatch)
+    clock = iter([100.0, 120.0])
+    monkeypatch.setattr(writers.time, "monotonic", lambda: next(clock))
+    progress = writers._ProgressLog(total_steps=1000, start_step=500, log_every_seconds=10.0)
+    progress.show(600, "a")
+    progress.show(610, "b")
+    assert lines == ["step 600/1000: a", "step 610/1000 [13:00 left]: b"]
+
+
+def test_progress_on_a_terminal_is_a_bar_from_the_resumed_step(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(writers.sys.stderr, "isatty", lambda: True, raising=False)
+    with writers.RunWriter(tmp_path, total_steps=10, start_step=5) as writer:
+        writer.progress(6, SCALARS)
+    shown = capsys.readouterr().err
+    assert "step 5/10" in shown
+    assert "step 6/10" in shown
+    assert "loss 7.250, 1.2k tokens/s" in shown
+
+
+def test_a_remote_workdir_receives_the_files_and_is_resumed_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(writers, "is_remote", lambda path: True)
+    with writers.RunWriter(tmp_path, total_steps=10) as writer:
+        writer.scalars(1, SCALARS)
+        writer.scalars(2, SCALARS)
+        assert not (tmp_path / "metrics.jsonl").exists()
+        writer.curves()
+        assert (tmp_path / "curves.png").exists()
+    write(tmp_path, [2, 3], start_step=1)
+    assert [line["step"] for line in strict_lines(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2
+
+
+def test_addresses_of_stores_are_remote_and_paths_are_not():
+    assert writers.is_remote("gs://bucket/run")
+    assert not writers.is_remote(Path("runs/base"))
+
+
+def test_two_cores_of_one_chip_are_half_a_chip_each():
+    assert accelerators.peak_flops("TPU v3") == 61.5e12
+    assert accelerators.memory_bytes("TPU7x") == 96 * 2**30
+    assert accelerators.peak_flops("TPU v5 lite") == accelerators.peak_flops("TPU v5e") == 197e12
+
+
+def test_the_peak_of_a_cpu_is_not_known():
+    assert accelerators.peak_flops("cpu") is None
+    assert accelerators.memory_bytes("cpu") is None
+
+
+@pytest.mark.parametrize(("count", "columns"), [(0, 1), (5, 1), (60, 2)])
+def test_each_of_several_runs_has_a_colour_and_its_name_once(count, columns):
+    lines = [{"step": 1, "train/loss": 0.5}, {"step": 2, "eval/dev/f1": 0.1}]
+    curves = {f"run_{number}": lines for number in range(count)}
+    picture = writers.draw_trials(curves, "eval/dev/f1")
+    (legend,) = picture.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(curves)
+    assert legend._ncols == columns
+    for axes in picture.axes:
+        assert len({tuple(line.get_color()) for line in axes.lines}) == len(axes.lines) == count
+
+
+def test_scores_in_percent_have_an_axis_of_their_own():
+    entries = [{"step": 1, "train/accuracy": 0.5, "eval/dev/f1": 88.0, "eval/dev/loss": 3.0}]
+    loss, scores, *_, percent = writers.draw_curves(entries).axes
+    assert [line.get_label() for line in scores.lines] == ["train/accuracy"]
+    assert [line.get_label() for line in percent.lines] == ["eval/dev/f1"]
+    assert percent.get_ylabel() == "percent" and percent.bbox.bounds == scores.bbox.bounds
+    assert [text.get_text() for text in percent.get_legend().get_texts()] == [
+        "train/accuracy",
+        "eval/dev/f1",
+    ]
+    assert len(loss.lines) == 1

@@ -1,0 +1,381 @@
+"""Claims about checkpoints: what is saved comes back bit for bit, or its fault is named."""
+
+import contextlib
+import dataclasses
+import resource
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bertjax.devices import sharding
+from bertjax.tasks import pretraining
+from bertjax.training import optim, state
+from bertjax.workdirs import checkpoint
+from tests import conftest
+
+RETENTION = checkpoint.RetentionOptions()
+KEEP_ALL = checkpoint.RetentionOptions(keep_last=1000)
+# When orbax cannot read an array or write a file, it leaves coroutines of a closed loop behind.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+META = {"config": {"seed": 3}, "skipped": {"in_a_row": 0, "total": 1}}
+
+
+def make_learner():
+    schedule = optim.ScheduleOptions("linear", 1e-3, 0, 100)
+    task = pretraining.Pretraining(conftest.TINY)
+    return state.make_learner(task, optimizer=optim.OptimizerOptions(), schedule=schedule, seed=0)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A state in which no leaf is zero or like another."""
+    shapes = jax.eval_shape(make_learner().init)
+    rng = np.random.default_rng(0)
+
+    def draw(leaf):
+        if leaf.dtype == np.int32:
+            return np.int32(7)
+        return rng.standard_normal(leaf.shape, np.float32)
+
+    drawn = jax.tree.map(draw, shapes)
+    return state.TrainState(np.int32(5), drawn.params, drawn.opt_state)
+
+
+def placements(tree, *, data=1, tensor=1, rule_table="data_parallel"):
+    mesh = sharding.make_mesh(jax.devices()[: data * tensor], data=data, tensor=tensor)
+    return sharding.shardings(mesh, tree.params, tree, rule_table=rule_table)
+
+
+def on_devices(tree, step=None, **where):
+    placed = jax.device_put(tree, placements(tree, **where))
+    if step is None:
+        return placed
+    return state.TrainState(
+        jax.device_put(np.int32(step), placed.step.sharding), placed.params, placed.opt_state
+    )
+
+
+def abstract(tree, **where):
+    def shape(leaf, placement):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placement)
+
+    return jax.tree.map(shape, tree, placements(tree, **where))
+
+
+def save_steps(workdir, tree, steps, retention=RETENTION):
+    with checkpoint.Checkpointer(workdir, retention) as checkpointer:
+        for step in steps:
+            checkpointer.save(on_devices(tree, step), META)
+        checkpointer.wait()
+
+
+def restore(workdir, tree, **where):
+    with checkpoint.Checkpointer(workdir, RETENTION) as checkpointer:
+        return checkpointer.restore(abstract(tree, **where))
+
+
+def saved_steps(workdir):
+    names = (workdir / checkpoint.DIRECTORY).iterdir()
+    return sorted(int(path.name) for path in names if path.name.isdigit())
+
+
+def assert_identical(found, expected):
+    found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def data_file(workdir, step, item):
+    """The file that holds the arrays of an item."""
+    files = (workdir / checkpoint.DIRECTORY / str(step) / item).rglob("*")
+    return max((path for path in files if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+PLACES = [
+    {"data": 1},
+    {"data": 8, "rule_table": "fsdp"},
+    {"data": 2, "tensor": 4, "rule_table": "fsdp_tensor"},
+    {"data": 2, "tensor": 2, "rule_table": "tensor"},
+]
+
+
+@pytest.mark.parametrize("saved_at", PLACES[:2], ids=str)
+def test_a_state_comes_back_bit_for_bit_on_any_mesh(tmp_path, trained, saved_at):
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        checkpointer.save(on_devices(trained, **saved_at), META)
+    for place in PLACES:
+        restored = restore(tmp_path, trained, **place)
+        assert_identical(restored.state, trained)
+        assert jax.tree.structure(restored.state) == jax.tree.structure(trained)
+        assert restored.meta["config"] == META["config"]
+        assert restored.meta["skipped"] == META["skipped"]
+        for leaf, wanted in zip(
+            jax.tree.leaves(restored.state),
+            jax.tree.leaves(placements(trained, **place)),
+            strict=True,
+        ):
+            assert leaf.sharding.is_equivalent_to(wanted, leaf.ndim)
+
+
+def test_a_workdir_without_checkpoints_restores_nothing(tmp_path, trained):
+    assert restore(tmp_path, trained) is None
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        assert checkpointer.latest_step() is None
+        assert checkpointer.read_meta() is None
+
+
+def test_the_newest_the_regular_and_the_best_checkpoints_stay(tmp_path, trained):
+    retention = checkpoint.RetentionOptions(keep_last=2, keep_every_steps=4, keep_best=1)
+    losses = {2: float("nan"), 3: 1.0, 6: 2.0, 9: 1.5}
+    for steps in (range(1, 6), range(6, 12)):  # a resumed run knows the scores of before
+        with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
+            for step in steps:
+                scores = {"mlm_loss": losses[step], "nsp_loss": -step} if step in losses else None
+                checkpointer.save(on_devices(trained, step), META, scores)
+    assert saved_steps(tmp_path) == [3, 4, 8, 10, 11]
+
+
+def test_two_best_by_another_metric_stay(tmp_path, trained):
+    retention = checkpoint.RetentionOptions(keep_last=1, keep_best=2, best_metric="nsp_loss")
+    with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
+        for step in range(1, 7):
+            scores = {"mlm_loss": step, "nsp_loss": abs(step - 2.6)}
+            checkpointer.save(on_devices(trained, step), META, scores)
+    assert saved_steps(tmp_path) == [2, 3, 6]
+
+
+def test_the_best_of_a_score_is_the_highest(tmp_path, trained):
+    retention = checkpoint.RetentionOptions(
+        keep_last=1, keep_best=2, best_metric="f1", is_higher_better=True
+    )
+    with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
+        for step in range(1, 7):
+            checkpointer.save(on_devices(trained, step), META, {"f1": -abs(step - 2.6)})
+    assert saved_steps(tmp_path) == [2, 3, 6]
+
+
+def test_a_metric_that_the_task_lacks_ranks_nothing(tmp_path, trained):
+    retention = checkpoint.RetentionOptions(keep_last=1, best_metric="f1")
+    with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(on_devices(trained, step), META, {"mlm_loss": 1.0})
+    assert saved_steps(tmp_path) == [2]
+
+
+def test_a_step_that_is_saved_already_is_left_alone(tmp_path, trained):
+    save_steps(tmp_path, trained, [1, 1])
+    assert saved_steps(tmp_path) == [1]
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip_byte(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+def remove_item(path):
+    item = next(p for p in path.parents if p.name in ("params", "opt_state"))
+    shutil.rmtree(item)
+
+
+@pytest.mark.parametrize("item", ["params", "opt_state"])
+@pytest.mark.parametrize("damage", [cut, flip_byte, remove_item])
+def test_a_damaged_checkpoint_is_reported_set_aside_and_passed_over(
+    tmp_path, trained, caplog, item, damage
+):
+    save_steps(tmp_path, trained, [4, 6])
+    damage(data_file(tmp_path, 6, item))
+    restored = restore(tmp_path, trained)
+    assert int(restored.state.step) == 4
+    assert_identical(restored.state.params, trained.params)
+    assert_identical(restored.state.opt_state, trained.opt_state)
+    assert "A checkpoint cannot be read and is set aside, step 6: " in caplog.text
+    assert saved_steps(tmp_path) == [4]
+    assert [p.name for p in (tmp_path / checkpoint.UNREADABLE_DIRECTORY).iterdir()] == ["6_0"]
+
+
+def test_a_byte_that_orbax_reads_without_complaint_fails_the_fingerprint(tmp_path, trained, caplog):
+    save_steps(tmp_path, trained, [4, 6])
+    flip_byte(data_file(tmp_path, 6, "params"))
+    restore(tmp_path, trained)
+    assert "the values of item 'params' are not those that were saved" in caplog.text
+
+
+def test_a_checkpoint_without_meta_is_passed_over(tmp_path, trained):
+    save_steps(tmp_path, trained, [4, 6])
+    shutil.rmtree(tmp_path / checkpoint.DIRECTORY / "6" / "meta")
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        assert checkpointer.read_meta()["config"] == META["config"]
+        assert int(checkpointer.restore(abstract(trained)).state.step) == 4
+
+
+def test_a_step_that_was_set_aside_is_saved_again(tmp_path, trained):
+    save_steps(tmp_path, trained, [4, 6])
+    cut(data_file(tmp_path, 6, "params"))
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        assert int(checkpointer.restore(abstract(trained)).state.step) == 4
+        assert checkpointer.latest_step() == 4
+        checkpointer.save(on_devices(trained, 6), META)
+    assert int(restore(tmp_path, trained).state.step) == 6
+
+
+def test_when_none_can_be_read_all_are_named(tmp_path, trained):
+    save_steps(tmp_path, trained, [4, 6])
+    cut(data_file(tmp_path, 4, "params"))
+    remove_item(data_file(tmp_path, 6, "opt_state"))
+    with pytest.raises(checkpoint.CheckpointError, match=r"(?s)step 6: .*step 4: ") as caught:
+        restore(tmp_path, trained)
+    assert str(tmp_path / checkpoint.UNREADABLE_DIRECTORY) in str(caught.value)
+    assert len(list((tmp_path / checkpoint.UNREADABLE_DIRECTORY).iterdir())) == 2
+
+
+def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):
+    rng = np.random.default_rng(0)
+    params = {"kernel": rng.standard_normal((512, 1024), np.float32)}
+    optimizer = optax.scale_by_adam()
+    first = state.TrainState(np.int32(0), params, optimizer.init(params))
+    expected = {0: params["kernel"] + np.float32(1)}
+    step_on = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    running = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 1, tree))(
+        jax.device_put(first, here)
+    )
+    before, running = running, step_on(running)
+    assert before.params["kernel"].is_deleted()
+    running = dataclasses.replace(running, step=jnp.int32(0))
+    with checkpoint.Checkpointer(tmp_path, KEEP_ALL) as checkpointer:
+        for step in range(20):
+            checkpointer.save(running, META)
+            following = step_on(step_on(running))
+            running = dataclasses.replace(following, step=jnp.int32(step + 1))
+            expected[step + 1] = (expected[step] + np.float32(1)) + np.float32(1)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), running
+    )
+    for step in reversed(range(20)):
+        restored = restore_only(tmp_path, shapes)
+        assert int(restored.state.step) == step
+        assert_identical(restored.state.params["kernel"], expected[step])
+        assert int(restored.state.opt_state.count) == 2 * step + 1
+        shutil.rmtree(tmp_path / checkpoint.DIRECTORY / str(step))
+
+
+def restore_only(workdir, shapes):
+    with checkpoint.Checkpointer(workdir, KEEP_ALL) as checkpointer:
+        return checkpointer.restore(shapes)
+
+
+@contextlib.contextmanager
+def no_file_larger_than(size):
+    """Makes the kernel refuse writes beyond `size` bytes of a file, as a full disk does."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def test_a_save_that_the_disk_refuses_names_directory_and_last_good_step(tmp_path, trained):
+    save_steps(tmp_path, trained, [4])
+    with (
+        pytest.raises(checkpoint.CheckpointError) as caught,
+        checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
+        no_file_larger_than(30_000),
+    ):
+        checkpointer.save(on_devices(trained, 6), META)
+        checkpointer.wait()
+    message = str(caught.value)
+    assert str(tmp_path / checkpoint.DIRECTORY) in message
+    assert "the last good one is step 4" in message
+    assert saved_steps(tmp_path) == [4]
+    restored = restore(tmp_path, trained)
+    assert int(restored.state.step) == 4
+    assert_identical(restored.state.params, trained.params)
+    save_steps(tmp_path, trained, [6])  # there is room again
+    assert int(restore(tmp_path, trained).state.step) == 6
+
+
+def test_a_save_that_failed_in_the_background_is_reported_by_the_next(tmp_path, trained):
+    with (
+        pytest.raises(checkpoint.CheckpointError, match="there is no earlier one"),
+        checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
+        no_file_larger_than(30_000),
+    ):
+        checkpointer.save(on_devices(trained, 4), META)
+        checkpointer.save(on_devices(trained, 6), META)
+    assert saved_steps(tmp_path) == []
+
+
+def test_leaving_the_block_reports_a_save_that_failed(tmp_path, trained):
+    with (
+        pytest.raises(checkpoint.CheckpointError, match="could not be written"),
+        no_file_larger_than(30_000),
+        checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
+    ):
+        checkpointer.save(on_devices(trained, 4), META)
+
+
+def test_a_save_that_failed_does_not_hide_the_error_that_ends_the_run(tmp_path, trained, caplog):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        no_file_larger_than(30_000),
+        checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
+    ):
+        checkpointer.save(on_devices(trained, 4), META)
+        raise KeyboardInterrupt
+    assert "a checkpoint could not be written to" in caplog.text
+
+
+def test_load_params_gives_numpy_parameters_meta_and_step(tmp_path, trained):
+    save_steps(tmp_path, trained, [4, 6])
+    params, meta, step = checkpoint.load_params(tmp_path)
+    assert step == 6 and meta["config"] == META["config"]
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
+    assert jax.tree.structure(params) == jax.tree.structure(trained.params)
+    assert_identical(params, trained.params)
+
+
+def test_load_params_reads_nothing_of_the_optimizer(tmp_path, trained):
+    save_steps(tmp_path, trained, [6])
+    remove_item(data_file(tmp_path, 6, "opt_state"))
+    assert_identical(checkpoint.load_params(tmp_path)[0], trained.params)
+
+
+@pytest.mark.parametrize("damage", [cut, flip_byte, remove_item])
+def test_load_params_refuses_damaged_parameters(tmp_path, trained, damage):
+    save_steps(tmp_path, trained, [4, 6])
+    damage(data_file(tmp_path, 6, "params"))
+    with pytest.raises(checkpoint.CheckpointError, match="the checkpoint of step 6 in .* cannot"):
+        checkpoint.load_params(tmp_path)
+
+
+def test_load_params_says_what_a_directory_without_checkpoints_is(tmp_path):
+    with pytest.raises(FileNotFoundError, match="--checkpoint takes the workdir"):
+        checkpoint.load_params(tmp_path)
+    (tmp_path / checkpoint.DIRECTORY).mkdir()
+    with pytest.raises(FileNotFoundError, match="holds no complete checkpoint"):
+        checkpoint.load_params(tmp_path)
+
+
+def test_parameters_alone_are_used_but_not_resumed(trained, tmp_path):
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        checkpointer.save_params(trained.params, META)
+    params, meta, step = checkpoint.load_params(tmp_path)
+    assert_identical(params, trained.params)
+    assert step == 0 and meta["skipped"] == META["skipped"]
+    with (
+        checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
+        pytest.raises(checkpoint.CheckpointError, match=f"init_from={tmp_path} and another"),
+    ):
+        checkpointer.read_meta()
+    assert saved_steps(tmp_path) == [0]
