@@ -1,1 +1,1 @@
-"""What the training loop is made of: the program of a job, its state, what watches and writes it."""
+"""What the training loop is made of: a program, its state, what watches it and what writes."""

@@ -1,1 +1,1 @@
-"""What lies in a workdir: checkpoints, config, vocabulary, the curves; written and read here alone."""
+"""What lies in a workdir: checkpoints, config, vocabulary, curves; read and written here alone."""
