@@ -18,6 +18,7 @@ from absl import flags
 from jaxtyping import Array
 
 from bertjax import command_line, inference
+from bertjax.devices import sharding
 from bertjax.models import parameters
 
 # `last4` concatenates the last four layers: the best feature-based choice of Devlin et al. 2019,
@@ -74,13 +75,17 @@ def encode(
 def _in_batches(
     model: inference.TrainedModel, texts: Sequence[str], run: Any, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    unit = model.mesh.size
+    batch_size, most = (-(-size // unit) * unit for size in (batch_size, len(texts)))
     for start in range(0, len(texts), batch_size):
         chosen = texts[start : start + batch_size]
         tokens = model.vocabulary.encode_batch(chosen)
         # A short last batch is filled up, so that it needs no program of its own.
-        filler = [[]] * (min(batch_size, len(texts)) - len(tokens))
+        filler = [[]] * (min(batch_size, most) - len(tokens))
         batch = inference.single_segment_batch([*tokens, *filler], model)
-        features = np.asarray(run(batch), np.float32)
+        features = np.asarray(
+            run(sharding.to_devices(batch, model.mesh, len(batch["input_ids"]))), np.float32
+        )
         count = len(tokens)
         yield features[:count], batch["input_mask"][:count], batch["input_ids"][:count]
 
@@ -104,7 +109,7 @@ def _features(params: Any, batch: Any, *, graphdef: Any, layers: str, pooling: s
 
 
 def _define_flags() -> None:
-    flags.DEFINE_string("checkpoint", None, "Workdir of a training run.", required=True)
+    inference.define_flags("Workdir of a training run.")
     flags.DEFINE_enum("layers", "last", list(LAYERS), "Which layers' hidden states.")
     flags.DEFINE_enum(
         "pooling", "mean", POOLINGS, "How tokens become one vector; none: all tokens."
@@ -121,7 +126,7 @@ def main(argv: list[str]) -> None:
     if not texts:
         raise ValueError("standard input holds no text; give one text per line")
     features = encode(
-        inference.load(options.checkpoint),
+        inference.load(options.checkpoint, step=options.step),
         texts,
         layers=options.layers,
         pooling=options.pooling,

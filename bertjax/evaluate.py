@@ -18,7 +18,7 @@ from bertjax.data import masking, records
 from bertjax.devices import sharding
 from bertjax.models import parameters
 from bertjax.tasks import base, metrics
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, reader
 
 EvalStep = Callable[[parameters.Params, base.Batch], base.Means]
 AnswerStep = Callable[[parameters.Params, base.Batch], tuple[base.Means, Mapping[str, Any]]]
@@ -148,7 +148,7 @@ def evaluate_checkpoint(
         or the checkpoint is of another task.
     """
     params, meta, step = checkpoint.load_params(workdir)
-    config = jobs.config_of(meta)
+    config = reader.config_of(meta)
     if config.task != "pretraining":
         raise ValueError(
             f"{workdir} holds a model of task {config.task!r}, which cannot be scored on records: "

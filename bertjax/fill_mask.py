@@ -83,7 +83,7 @@ def filled(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
 
 
 def _define_flags() -> None:
-    flags.DEFINE_string("checkpoint", None, "Workdir of a training run.", required=True)
+    inference.define_flags("Workdir of a training run.")
     flags.DEFINE_integer("num_candidates", 5, "Tokens per mask.", lower_bound=1)
     flags.DEFINE_bool("json", False, "Print one JSON object per sentence.")
 
@@ -93,7 +93,7 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     if len(argv) < 2:
         raise ValueError('give at least one sentence: fill_mask --checkpoint=DIR "A [MASK] ..."')
-    model = inference.load(options.checkpoint)
+    model = inference.load(options.checkpoint, step=options.step)
     for text in argv[1:]:
         masks = fill_mask(model, text, num_candidates=options.num_candidates)
         print(json.dumps({"text": text, "masks": masks}) if options.json else _table(text, masks))

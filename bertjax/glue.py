@@ -15,7 +15,6 @@ import pathlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import ml_collections
 from absl import flags, logging
@@ -24,7 +23,8 @@ from ml_collections import config_flags
 
 from bertjax import command_line, train
 from bertjax.finetuning import glue, glue_submission
-from bertjax.training import held_out, preemption, trials, writers
+from bertjax.training import held_out, preemption, trials
+from bertjax.workdirs import scalars
 
 RECIPE = pathlib.Path(__file__).parents[1] / "configs" / "glue.py"
 TABLE_FILE, SCORES_FILE = "glue.md", "glue.json"
@@ -183,7 +183,7 @@ def pack(found: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
 def _finetune(config: ml_collections.ConfigDict, workdir: epath.Path) -> Finetuned:
     if not trials.are_wanted(config):
         train.train(config, workdir)
-        last = trials.last_scores(_metrics(workdir))
+        last = trials.last_scores(scalars.read(workdir / scalars.FILE))
         scores = {name: value if math.isfinite(value) else None for name, value in last.items()}
         return Finetuned((scores,), scores, workdir)
     results = train.train_trials(config, workdir)
@@ -192,11 +192,6 @@ def _finetune(config: ml_collections.ConfigDict, workdir: epath.Path) -> Finetun
     seeds = [row for row in results["trials"] if setting.items() <= row.items()]
     best = results["best"]
     return Finetuned(tuple(row["scores"] for row in seeds), best["scores"], workdir / best["name"])
-
-
-def _metrics(workdir: epath.Path) -> list[dict[str, Any]]:
-    text = (workdir / writers.METRICS_FILE).read_text()
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def _median(found: Mapping[str, Finetuned], column: Column) -> float | None:

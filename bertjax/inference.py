@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import ml_collections
 import numpy as np
+from absl import flags
 from etils import epath
 from flax import nnx
+from jax.sharding import Mesh
 
 from bertjax import jobs
 from bertjax.data import tokenizer
-from bertjax.models import encoder, lora, parameters
+from bertjax.devices import sharding
+from bertjax.models import encoder, parameters
 from bertjax.tasks import base as tasks_base
-from bertjax.tasks import finetuning
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import reader
 
 
 class EncoderAlone(nnx.Module):
@@ -30,7 +33,8 @@ class EncoderAlone(nnx.Module):
 class TrainedModel:
     """The parts of a run that are needed to use its model.
 
-    Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`.
+    Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`. `params` lie whole on every
+    device of `mesh`.
     """
 
     graphdef: nnx.GraphDef
@@ -38,38 +42,43 @@ class TrainedModel:
     vocabulary: tokenizer.Tokenizer
     max_length: int
     fills_masks: bool
+    mesh: Mesh
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetunedModel:
     """A finetuned model, with LoRA merged into its kernels, and what its answers mean.
 
-    `options` are config.finetuning as training left them: with the labels that it found and the
-    no-answer threshold that it tuned.
+    `options` are config.finetuning, with the labels that training found; `tuned` the numbers that
+    its evaluation tuned, by the names of the options in whose place they are. `params` lie whole on
+    every device of `mesh`.
     """
 
-    task: finetuning.FinetuningTask
+    task: tasks_base.Task
     graphdef: nnx.GraphDef
     params: parameters.Params
     vocabulary: tokenizer.Tokenizer
     options: ml_collections.ConfigDict
+    tuned: Mapping[str, float]
+    mesh: Mesh
 
 
-def load(workdir: epath.PathLike) -> TrainedModel:
-    """Returns the newest checkpoint's model with its vocabulary.
+def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel:
+    """Returns a checkpoint's model with its vocabulary: the newest, the best, or that of a step.
 
     Weights without the masked-token head (converted, or finetuned) give the encoder alone.
 
     Raises:
-      FileNotFoundError: if `workdir` holds no checkpoint, or no vocabulary (a synthetic run).
-      checkpoint.CheckpointError: if the checkpoint cannot be read.
+      FileNotFoundError: if `workdir` holds no such checkpoint, or no vocabulary (a synthetic run).
+      ValueError, checkpoint.CheckpointError: as `workdirs.reader.read`.
     """
-    params, config, vocabulary = _read(workdir)
+    found = _read(workdir, step)
+    params = found.params
     fills_masks = "mlm_head" in params
     if fills_masks:
-        graphdef, _ = tasks_base.abstract_model(jobs.JOBS[config.task].task(config))
+        graphdef, _ = tasks_base.abstract_model(jobs.JOBS[found.config.task].task(found.config))
     else:
-        sizes = encoder.EncoderConfig(**config.model)
+        sizes = encoder.EncoderConfig(**found.config.model)
         graphdef, _ = parameters.split(
             nnx.eval_shape(lambda: EncoderAlone(sizes, rngs=nnx.Rngs(0)))
         )
@@ -77,48 +86,59 @@ def load(workdir: epath.PathLike) -> TrainedModel:
     return TrainedModel(
         graphdef=graphdef,
         params=params,
-        vocabulary=vocabulary,
-        max_length=config.model.max_position_embeddings,
+        vocabulary=found.needed_vocabulary(),
+        max_length=found.config.model.max_position_embeddings,
         fills_masks=fills_masks,
+        mesh=all_devices(),
     )
 
 
-def load_finetuned(workdir: epath.PathLike) -> FinetunedModel:
-    """Returns the newest checkpoint's finetuned model with its vocabulary.
+def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> FinetunedModel:
+    """Returns a checkpoint's finetuned model with its vocabulary.
 
     Raises:
       FileNotFoundError, checkpoint.CheckpointError: as `load`.
-      ValueError: if the run was no finetuning.
+      ValueError: if the run was no finetuning, or as `load`.
     """
-    params, config, vocabulary = _read(workdir)
-    if config.task != "finetuning":
+    found = _read(workdir, step)
+    if found.config.task != "finetuning":
         raise ValueError(
-            f"{workdir} holds a model of task {config.task!r}, which was finetuned for nothing: "
-            f"finetune it with --config.init_from={workdir}, or use `python -m bertjax.fill_mask` "
-            "or `python -m bertjax.encode`"
+            f"{workdir} holds a model of task {found.config.task!r}, which was finetuned for "
+            f"nothing: finetune it with --config.init_from={workdir}, or use "
+            "`python -m bertjax.fill_mask` or `python -m bertjax.encode`"
         )
-    options = config.finetuning
-    options.lora_rank = 0  # merged
-    task = jobs.finetuning_task(config)
+    config = found.config
+    config.finetuning.lora_rank = 0  # merged
+    task = jobs.JOBS[config.task].task(config)
     graphdef, _ = tasks_base.abstract_model(task)
-    return FinetunedModel(task, graphdef, params, vocabulary, options)
+    return FinetunedModel(
+        task=task,
+        graphdef=graphdef,
+        params=found.params,
+        vocabulary=found.needed_vocabulary(),
+        options=config.finetuning,
+        tuned=reader.tuned(found.meta),
+        mesh=all_devices(),
+    )
 
 
-def _read(
-    workdir: epath.PathLike,
-) -> tuple[dict[str, Any], ml_collections.ConfigDict, tokenizer.Tokenizer]:
-    """Returns parameters (LoRA merged), config and vocabulary of the newest checkpoint."""
-    params, meta, _ = checkpoint.load_params(workdir)
-    config = jobs.config_of(meta)
-    directory = epath.Path(workdir) / jobs.VOCABULARY_DIRECTORY
-    if not directory.exists():
-        raise FileNotFoundError(
-            f"{directory} does not exist: a run on synthetic data, or weights that came without "
-            "their vocabulary, cannot read text"
-        )
-    if "lora" in params:
-        params = lora.merge(params, alpha=config.finetuning.lora_alpha)
-    return dict(params), config, tokenizer.load(directory)
+def all_devices() -> Mesh:
+    """Returns the mesh of a program that uses a model: rows over all devices."""
+    return sharding.make_mesh(jax.devices(), data=-1)
+
+
+def define_flags(checkpoint_help: str) -> None:
+    """Defines --checkpoint and --step, which all programs that use a model have."""
+    flags.DEFINE_string("checkpoint", None, checkpoint_help, required=True)
+    flags.DEFINE_string("step", "newest", "Which checkpoint: newest, best, or the number of one.")
+
+
+def _read(workdir: epath.PathLike, step: str | int) -> reader.Workdir:
+    """Returns the workdir's model, before any time is spent on parameters if it reads no text."""
+    described = reader.describe(workdir)
+    if described is not None:
+        described.needed_vocabulary()
+    return reader.read(workdir, step=step, mesh=all_devices())
 
 
 def single_segment_batch(

@@ -333,7 +333,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Any]:
 
 
 def _define_flags() -> None:
-    flags.DEFINE_string("checkpoint", None, "Workdir of a finetuning run.", required=True)
+    inference.define_flags("Workdir of a finetuning run.")
     flags.DEFINE_integer("batch_size", 32, "Rows at a time, over all devices.", lower_bound=1)
     flags.DEFINE_float(
         "null_threshold", None, "SQuAD v2.0: no answer above it; without it the tuned one."
@@ -345,7 +345,7 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is no flag; give the lines on standard input: < FILE")
     options = flags.FLAGS
-    model = inference.load_finetuned(options.checkpoint)
+    model = inference.load_finetuned(options.checkpoint, step=options.step)
     if options.null_threshold is not None:
         model.options.null_threshold = options.null_threshold
     logging.info("Answers of dataset %s %s", model.options.dataset, model.options.name)

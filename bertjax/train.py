@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -36,9 +35,7 @@ from bertjax.training import (
     warm_start,
     writers,
 )
-from bertjax.workdirs import checkpoint
-
-CONFIG_FILE = "config.json"
+from bertjax.workdirs import checkpoint, reader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,10 +241,8 @@ def _meta(run: Run, skipped: monitor.Skipped) -> dict[str, Any]:
 
 def _write_workdir(run: Run) -> None:
     if jax.process_index() == 0:
-        run.workdir.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(run.config.to_dict(), indent=2, sort_keys=True)
-        (run.workdir / CONFIG_FILE).write_text(text + "\n")
-        run.job.save_vocabulary(run.workdir / jobs.VOCABULARY_DIRECTORY)
+        reader.write_config(run.config.to_dict(), run.workdir)
+        run.job.save_vocabulary(run.workdir / reader.VOCABULARY_DIRECTORY)
 
 
 def _log_start(run: Run) -> None:

@@ -9,7 +9,7 @@ import bertjax
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.tasks import base as tasks_base
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, reader
 from tests import small_records
 
 SIZES = {
@@ -62,7 +62,7 @@ def write(directory, dataset, *, seed=0, **options):
     """Writes a checkpoint at step 0 of `random_params`, and returns its config."""
     made = config(dataset, **options)
     vocabulary = small_records.vocabulary()
-    vocabulary.save(directory / jobs.VOCABULARY_DIRECTORY)
+    vocabulary.save(directory / reader.VOCABULARY_DIRECTORY)
     meta = {
         "config": json.loads(json.dumps(made.to_dict())),
         "identity": {"manifests": {}, "tokenizer_sha256": vocabulary.describe()["sha256"]},

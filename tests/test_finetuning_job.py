@@ -8,7 +8,7 @@ import pytest
 
 from bertjax import jobs, train
 from bertjax.training import preemption
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, reader
 from tests import small_datasets
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -53,7 +53,7 @@ def test_a_run_evaluates_writes_predictions_and_keeps_what_the_data_told(tmp_pat
     assert len(lines) == 17 and lines[1].split("\t")[1].startswith("class ")
     params, meta, step = checkpoint.load_params(tmp_path / "run")
     assert step == 4 and params["classifier"]["kernel"].shape == (32, 3)
-    saved = jobs.config_of(meta)
+    saved = reader.config_of(meta)
     assert saved.finetuning.labels == ("class 0", "class 1", "class 2")
     assert saved.phases.phase1.num_steps == 4 and saved.model.hidden_size == 32
 

@@ -20,7 +20,7 @@ from bertjax.devices import sharding
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import metrics
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, reader
 from configs import smoke
 from tests import small_records
 
@@ -78,7 +78,7 @@ def all_at_once(directory):
 @pytest.fixture(scope="module")
 def expected_scores(workdir, held_out):
     params, meta, _ = checkpoint.load_params(workdir)
-    task = jobs.pretraining_task(jobs.config_of(meta))
+    task = jobs.pretraining_task(reader.config_of(meta))
     graphdef, _ = tasks_base.abstract_model(task)
     batch = all_at_once(held_out)
     means = jax.jit(lambda p, b: task.loss(parameters.merge(graphdef, p), b, key=None))(

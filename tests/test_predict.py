@@ -218,6 +218,7 @@ def test_the_program_writes_a_line_for_each_line_with_its_id(tmp_path, monkeypat
     lines = [{**line, "id": f"no {n}"} for n, line in enumerate(CASES["v2"][2])]
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(x) + "\n" for x in lines)))
     options = {"checkpoint": str(tmp_path), "null_threshold": -1e9, "batch_size": 4}
+    options = {"step": "newest"} | options
     monkeypatch.setattr(predict.flags, "FLAGS", types.SimpleNamespace(**options))
     predict.main(["predict"])
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -17,7 +17,7 @@ from etils import epath
 from bertjax import __version__, jobs
 from bertjax.convert import pretrained
 from bertjax.data import records
-from bertjax.training import writers
+from bertjax.workdirs import reader, scalars
 
 # Head -> the task by which the hub lists the model; the inference that transformers has for it.
 PIPELINES = {
@@ -54,8 +54,10 @@ def read_run(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Run
     if "converted" in meta:
         return None
     workdir = epath.Path(workdir)
-    scores_step, scores = _last_scores(workdir / writers.METRICS_FILE, step)
-    return Run(jobs.config_of(meta), step, _manifests(meta), scores, scores_step)
+    lines = scalars.read(workdir / scalars.FILE)
+    scores_step, found = scalars.last_evaluation(lines, until_step=step)
+    scores = {name.removeprefix("eval/"): value for name, value in found.items()}
+    return Run(reader.config_of(meta), step, _manifests(meta), scores, scores_step)
 
 
 def text(
@@ -192,7 +194,7 @@ def _scores(run: Run) -> Iterator[str]:
 
 def _manifests(meta: Mapping[str, Any]) -> dict[str, records.Manifest]:
     """Returns the manifests that the run was trained with, if they still lie where they lay."""
-    config = jobs.config_of(meta)
+    config = reader.config_of(meta)
     if config.task != "pretraining":
         return {}
     config.data.eval_dir = ""  # not needed, and not part of the identity
@@ -203,19 +205,6 @@ def _manifests(meta: Mapping[str, Any]) -> dict[str, records.Manifest]:
     is_same = json.loads(json.dumps(job.identity())) == meta["identity"]
     train_sets = job.train_sets if is_same else {}
     return {name: found.manifest for name, found in train_sets.items()}
-
-
-def _last_scores(path: epath.Path, last_step: int) -> tuple[int | None, dict[str, float]]:
-    step, scores = None, {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue  # a line that a kill has cut short
-        values = {n.removeprefix("eval/"): v for n, v in found.items() if n.startswith("eval/")}
-        if values and found["step"] <= last_step:
-            step, scores = found["step"], values
-    return step, scores
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

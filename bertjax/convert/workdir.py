@@ -17,11 +17,10 @@ from etils import epath
 
 import bertjax
 from bertjax import config as config_lib
-from bertjax import jobs
 from bertjax.convert import pretrained
 from bertjax.data import tokenizer
 from bertjax.models import encoder, lora, parameters
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, reader
 
 CONFIG_FILE = "config.json"  # as bertjax.train writes it
 
@@ -61,8 +60,8 @@ def read_with_meta(
     """
     directory = epath.Path(path)
     params, meta, step = checkpoint.load_params(directory)
-    config = jobs.config_of(meta)
-    vocabulary = directory / jobs.VOCABULARY_DIRECTORY
+    config = reader.config_of(meta)
+    vocabulary = directory / reader.VOCABULARY_DIRECTORY
     if "lora" in params:
         params = lora.merge(params, alpha=config.finetuning.lora_alpha)
     flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(params).items()}
@@ -84,7 +83,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     text = json.dumps(meta["config"], indent=2, sort_keys=True)
     (directory / CONFIG_FILE).write_text(text + "\n")
     if weights.vocabulary is not None:
-        weights.vocabulary.save(directory / jobs.VOCABULARY_DIRECTORY)
+        weights.vocabulary.save(directory / reader.VOCABULARY_DIRECTORY)
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:
         checkpointer.save_params(parameters.nested(weights.params), meta)
 

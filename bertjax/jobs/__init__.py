@@ -13,11 +13,9 @@ import ml_collections
 
 from bertjax.jobs.base import (
     OWN_MODEL_OPTIONS,
-    VOCABULARY_DIRECTORY,
     Batches,
     Job,
     Phase,
-    config_of,
     phases,
 )
 from bertjax.jobs.finetuning import (
@@ -39,14 +37,12 @@ from bertjax.tasks import base as tasks
 __all__ = [
     "JOBS",
     "OWN_MODEL_OPTIONS",
-    "VOCABULARY_DIRECTORY",
     "Batches",
     "FinetuningJob",
     "Job",
     "JobKind",
     "Phase",
     "PretrainingJob",
-    "config_of",
     "draw_masks",
     "finetuning_task",
     "open_finetuning",

@@ -17,8 +17,6 @@ from bertjax.tasks import base as tasks
 
 Batches = Iterator[dict[str, np.ndarray]]
 
-VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
-
 # Options of config.model that a run chooses whatever weights it starts from.
 OWN_MODEL_OPTIONS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
@@ -121,11 +119,6 @@ class Job(Protocol):
     def save_vocabulary(self, directory: epath.Path) -> None:
         """Writes what turns text into tokens, so that the workdir is enough to use the model."""
         ...
-
-
-def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    """Returns the resolved config of a checkpoint's meta item."""
-    return ml_collections.ConfigDict(config_lib.completed(meta["config"]))
 
 
 def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:

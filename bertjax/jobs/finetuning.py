@@ -23,7 +23,7 @@ from bertjax.finetuning import features as feature_sets
 from bertjax.jobs import base, datasets, structured_datasets
 from bertjax.models import encoder, lora
 from bertjax.tasks import finetuning
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import reader
 
 DATASETS: dict[str, Callable[..., datasets.Dataset]] = {
     "glue": datasets.Glue,
@@ -245,9 +245,9 @@ def _begun(
 ) -> tuple[Mapping[str, Any], tokenizers.Tokenizer] | None:
     """Returns the sizes and the vocabulary of the first workdir that holds a run, if one does."""
     for workdir in map(epath.Path, workdirs):
-        meta, directory = checkpoint.read_meta(workdir), workdir / base.VOCABULARY_DIRECTORY
-        if meta is not None and directory.exists():
-            return base.config_of(meta).model.to_dict(), tokenizers.load(directory)
+        begun = reader.describe(workdir)
+        if begun is not None and begun.vocabulary is not None:
+            return begun.config.model.to_dict(), begun.vocabulary
     return None
 
 

@@ -14,7 +14,7 @@ from etils import epath
 
 from bertjax.planning import planner
 from bertjax.training import program as program_lib
-from bertjax.training import writers
+from bertjax.workdirs import scalars
 
 PLAN_FILE = "plan.json"
 
@@ -58,10 +58,7 @@ def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:
 
 def step_seconds(workdir: epath.Path, program: program_lib.Program) -> dict[str, float]:
     """Returns the median of perf/step_seconds in metrics.jsonl for each phase that has any."""
-    path = workdir / writers.METRICS_FILE
-    if not path.exists():
-        return {}
-    found = [json.loads(line) for line in path.read_text().splitlines()]
+    found = scalars.read(workdir / scalars.FILE)
     medians = {}
     for phase in program.job.phases:
         values = [

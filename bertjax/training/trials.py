@@ -22,6 +22,7 @@ from etils import epath
 from bertjax import jobs
 from bertjax.training import program as program_lib
 from bertjax.training import writers
+from bertjax.workdirs import scalars
 
 RESULTS_FILE = "results.json"
 CURVES_FILE = "learning_curves.png"
@@ -108,7 +109,7 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
         own = program_lib.for_job(program, job_of(program.job, trial))
         execute(own, workdir / trial.name)
         if jax.process_index() == 0:
-            curves[trial.name] = _read_lines(workdir / trial.name / writers.METRICS_FILE)
+            curves[trial.name] = scalars.read(workdir / trial.name / scalars.FILE)
     if jax.process_index() != 0:
         return {}
     metric, is_higher_better = program.job.best_score
@@ -139,14 +140,10 @@ def job_of(job: jobs.Job, trial: Trial) -> Any:
 
 def last_scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Returns the scores of a run's last evaluation, nan where one is no number."""
-    evaluations = [line for line in lines if any(name.startswith("eval/") for name in line)]
-    if not evaluations:
+    step, scores = scalars.last_evaluation(lines)
+    if step is None:
         raise ValueError("the run has no evaluation in its metrics.jsonl")
-    return {
-        name: math.nan if value is None else value
-        for name, value in evaluations[-1].items()
-        if name.startswith("eval/")
-    }
+    return {name: math.nan if value is None else value for name, value in scores.items()}
 
 
 def summarize(
@@ -228,7 +225,3 @@ def _finite(value: float) -> float | None:
 
 def _shown(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.4f}"
-
-
-def _read_lines(path: epath.Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]

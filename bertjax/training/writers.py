@@ -7,7 +7,6 @@ Scalars are named `train/loss`, `train/mlm_accuracy`, `perf/tokens_per_second`,
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import re
@@ -15,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -26,7 +25,8 @@ from absl import logging
 from etils import epath
 from matplotlib import colormaps, figure
 
-METRICS_FILE = "metrics.jsonl"
+from bertjax.workdirs import scalars
+
 CURVES_FILE = "curves.png"
 TENSORBOARD_DIRECTORY = "tensorboard"
 MAX_LEGEND_ROWS = 30  # beside the curves of several runs
@@ -86,8 +86,8 @@ class RunWriter:
         self._mirror = _Mirror(workdir) if is_remote(workdir) else None
         self._directory = self._mirror.local if self._mirror else Path(workdir)
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._metrics = self._directory / METRICS_FILE
-        forget_after(self._metrics, start_step)
+        self._metrics = self._directory / scalars.FILE
+        scalars.forget_after(self._metrics, start_step)
         # TensorBoard drops the events of an earlier run from purge_step on, that step included. The
         # suffix keeps apart two runs that start within a second, which the usual name would mix.
         self._events = tensorboardX.SummaryWriter(
@@ -115,7 +115,7 @@ class RunWriter:
         """
         if not self._enabled:
             return
-        _append_line(self._metrics, json_line(step, values))
+        _append_line(self._metrics, scalars.line_of(step, values))
         for name, value in values.items():
             self._events.add_scalar(name, float(value), step)
 
@@ -128,7 +128,7 @@ class RunWriter:
         """Redraws curves.png from metrics.jsonl; a reader sees the old picture or the new one."""
         if not self._enabled:
             return
-        picture = draw_curves(read_metrics(self._metrics))
+        picture = draw_curves(scalars.read(self._metrics))
         unfinished = self._directory / f".{CURVES_FILE}"
         picture.savefig(unfinished, format="png", dpi=120)
         os.replace(unfinished, self._directory / CURVES_FILE)
@@ -154,50 +154,6 @@ class RunWriter:
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Returns whether the path is an address of a store (gs://, s3://) and not of a disk."""
     return "://" in os.fspath(path)
-
-
-def json_line(step: int, values: Mapping[str, SupportsFloat]) -> str:
-    """Returns one line of metrics.jsonl: the step, then the scalars, null where not finite."""
-    numbers = {name: float(value) for name, value in values.items()}
-    finite = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-    return json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n"
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a metrics.jsonl; a line torn by a kill is left out and reported."""
-    return [entry for entry, _ in _complete_lines(path)]
-
-
-def forget_after(path: Path, step: int) -> None:
-    """Drops, atomically, the lines of a metrics.jsonl that are later than the step, or torn."""
-    if not path.exists():
-        return
-    kept = "".join(line for entry, line in _complete_lines(path) if entry["step"] <= step)
-    unfinished = path.with_name(f".{path.name}")
-    unfinished.write_text(kept, encoding="utf-8")
-    os.replace(unfinished, path)
-
-
-def _complete_lines(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields each entry with its line."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
-        entry = _parse(line)
-        if entry is None:
-            logging.warning("%s, line %d is not complete; it is left out.", path, number)
-        else:
-            yield entry, line
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    # A line without its end is torn even where it happens to parse: the next append would join it.
-    if not line.endswith("\n"):
-        return None
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None
 
 
 def _append_line(path: Path, line: str) -> None:
@@ -277,9 +233,9 @@ class _Mirror:
     def __init__(self, remote: str | os.PathLike[str]):
         self._remote = epath.Path(remote)
         self.local = Path(tempfile.mkdtemp(prefix="bertjax_run_"))
-        metrics = self._remote / METRICS_FILE
+        metrics = self._remote / scalars.FILE
         if metrics.exists():
-            (self.local / METRICS_FILE).write_bytes(metrics.read_bytes())
+            (self.local / scalars.FILE).write_bytes(metrics.read_bytes())
 
     def upload(self) -> None:
         for path in sorted(self.local.rglob("*")):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from bertjax.models import parameters
 
 DIRECTORY = "checkpoints"
 UNREADABLE_DIRECTORY = "checkpoints_unreadable"
+NEWEST, BEST = "newest", "best"  # the checkpoints that have names
 
 # What orbax and tensorstore raise on torn, foreign or altered files and on failed writes; reading
 # has one more, see `_reading`.
@@ -104,7 +106,7 @@ class Checkpointer:
     def __init__(self, workdir: epath.PathLike, retention: RetentionOptions):
         self._root = _absolute(workdir)
         self._directory = self._root / DIRECTORY
-        self._best_metric = retention.best_metric
+        self._retention = retention
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_preservation_policy(retention),
             # Only with a best_fn does orbax write the metrics, and so know them after a restart.
@@ -147,8 +149,8 @@ class Checkpointer:
         step = int(train_state.step)
         if step == self.latest_step():
             return
-        score = (evaluation or {}).get(self._best_metric, math.nan)
-        metrics = {self._best_metric: score} if math.isfinite(score) else {}
+        score = (evaluation or {}).get(self._retention.best_metric, math.nan)
+        metrics = {self._retention.best_metric: score} if math.isfinite(score) else {}
         trees = {"params": train_state.params, "opt_state": _by_path(train_state.opt_state)}
         self._save(step, trees, meta, metrics)
 
@@ -169,7 +171,11 @@ class Checkpointer:
     ) -> None:
         fingerprints = {name: _fingerprint_of(tree) for name, tree in trees.items()}
         items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}  # pyright: ignore[reportCallIssue]
-        items["meta"] = ocp.args.JsonSave(dict(meta) | {"fingerprints": fingerprints})  # pyright: ignore[reportCallIssue]
+        ours = {
+            "fingerprints": fingerprints,
+            "is_higher_better": self._retention.is_higher_better,
+        }
+        items["meta"] = ocp.args.JsonSave(dict(meta) | ours)  # pyright: ignore[reportCallIssue]
         try:
             self._manager.save(step, args=ocp.args.Composite(**items), metrics=dict(metrics))
         except _STORAGE_ERRORS as error:
@@ -219,7 +225,8 @@ class Checkpointer:
         Raises:
           CheckpointError: if it is that of parameters alone, with which no run can be continued.
         """
-        meta = _newest_meta(self._manager)
+        newest = _newest_meta(self._manager)
+        meta = None if newest is None else newest[0]
         if meta is not None and "opt_state" not in meta["fingerprints"]:
             raise CheckpointError(
                 f"{self._root} holds weights without the state of an optimizer, so no run can "
@@ -270,12 +277,17 @@ class Checkpointer:
         )
 
 
-def load_params(workdir: epath.PathLike) -> tuple[parameters.Params, Mapping[str, Any], int]:
-    """Returns the newest checkpoint's parameters (NumPy), meta item and step, to use the model.
+def load_params(
+    workdir: epath.PathLike, step: str | int = "newest"
+) -> tuple[parameters.Params, Mapping[str, Any], int]:
+    """Returns a checkpoint's parameters (NumPy), meta item and step, to use the model.
+
+    `step` is "newest", "best" (by the score that keep_best goes by), or a number.
 
     Raises:
-      FileNotFoundError: if `workdir` holds no checkpoint.
-      CheckpointError: if the newest one cannot be read.
+      FileNotFoundError: if `workdir` holds no checkpoint, or not that one.
+      ValueError: if `step` is none of these, or there is no score to find the best by.
+      CheckpointError: if it cannot be read.
     """
     directory = _absolute(workdir) / DIRECTORY
     if not directory.exists():
@@ -286,9 +298,7 @@ def load_params(workdir: epath.PathLike) -> tuple[parameters.Params, Mapping[str
     with ocp.CheckpointManager(
         directory, options=ocp.CheckpointManagerOptions(read_only=True)
     ) as m:
-        step = m.latest_step()
-        if step is None:
-            raise FileNotFoundError(f"{directory} holds no complete checkpoint")
+        step = _chosen_step(m, directory, step)
         try:
             with _reading():
                 meta = _read_meta(m, step)
@@ -302,8 +312,50 @@ def load_params(workdir: epath.PathLike) -> tuple[parameters.Params, Mapping[str
     return params, meta, step
 
 
-def read_meta(workdir: epath.PathLike) -> Mapping[str, Any] | None:
-    """Returns the newest readable meta item of a workdir, None if it holds no checkpoint."""
+def _chosen_step(manager: ocp.CheckpointManager, directory: epath.Path, wanted: str | int) -> int:
+    steps = sorted(manager.all_steps())
+    if not steps:
+        raise FileNotFoundError(f"{directory} holds no complete checkpoint")
+    if wanted == NEWEST:
+        return steps[-1]
+    if wanted == BEST:
+        return _best_step(manager, directory, steps)
+    if not str(wanted).isdecimal():
+        raise ValueError(f"the step is {wanted!r}; it must be {NEWEST}, {BEST} or a number")
+    if int(wanted) not in steps:
+        kept = ", ".join(map(str, steps))
+        raise FileNotFoundError(f"{directory} holds no checkpoint of step {wanted}; it has {kept}")
+    return int(wanted)
+
+
+def _best_step(manager: ocp.CheckpointManager, directory: epath.Path, steps: Sequence[int]) -> int:
+    """Returns the step with the best score; of equal ones the earliest, as keep_best does."""
+    scores = {step: _score(directory / str(step)) for step in steps}
+    known = {step: score for step, score in scores.items() if score is not None}
+    newest = _newest_meta(manager)
+    if not known or newest is None:
+        raise ValueError(
+            f"no checkpoint in {directory} has a score, so none is the best: set the step to "
+            f"{NEWEST} or to one of {', '.join(map(str, steps))}"
+        )
+    meta, _ = newest
+    # Before 0.2 checkpoints did not tell: finetuning had scores, pretraining a loss.
+    is_higher_better = meta.get("is_higher_better", meta["config"].get("task") == "finetuning")
+    sign = -1 if is_higher_better else 1
+    return min(known, key=lambda step: (sign * known[step], step))
+
+
+def _score(checkpoint: epath.Path) -> float | None:
+    """Returns the one number that keep_best goes by, None where nothing was evaluated."""
+    try:
+        (score,) = json.loads((checkpoint / "metrics" / "metrics").read_text()).values()
+    except (OSError, ValueError, AttributeError):
+        return None
+    return score
+
+
+def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
+    """Returns a workdir's newest readable meta item with its step, None without a checkpoint."""
     directory = _absolute(workdir) / DIRECTORY
     if not directory.exists():
         return None
@@ -319,11 +371,11 @@ def _absolute(path: epath.PathLike) -> epath.Path:
     return path if "://" in os.fspath(path) else path.absolute()
 
 
-def _newest_meta(manager: ocp.CheckpointManager) -> Mapping[str, Any] | None:
+def _newest_meta(manager: ocp.CheckpointManager) -> tuple[Mapping[str, Any], int] | None:
     for step in sorted(manager.all_steps(), reverse=True):
         try:
             with _reading():
-                return _read_meta(manager, step)
+                return _read_meta(manager, step), step
         except _UnreadableError as error:
             logging.error("The meta item of step %d cannot be read: %s", step, error)
     return None

@@ -16,6 +16,7 @@ from bertjax.models import lora
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import finetuning as tasks
 from bertjax.training import warm_start
+from bertjax.workdirs import reader
 from tests import finetuned_workdir, small_datasets, small_records
 from tests.convert import weights
 
@@ -185,7 +186,7 @@ def test_low_rank_factors_are_fresh_beside_the_kernels_that_are_taken(open_job):
 def test_a_checkpoint_tells_its_task_without_the_data(open_job):
     job = open_job("conll", **{"finetuning.feature_based": True})
     meta = json.loads(json.dumps({"config": job.config.to_dict()}))
-    assert jobs.JOBS["finetuning"].task(jobs.config_of(meta)) == job.task
+    assert jobs.JOBS["finetuning"].task(reader.config_of(meta)) == job.task
     assert job.task.is_feature_based and job.task.num_labels == 5
 
 

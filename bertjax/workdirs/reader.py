@@ -1,0 +1,128 @@
+"""The one reader of a workdir: parameters, config, vocabulary, and which checkpoint they are of.
+
+Programs that use a model, conversion, warm starts and finetuning read workdirs here alone. Only
+resuming a run does not: that is the checkpointer's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import ml_collections
+from etils import epath
+from jax.sharding import Mesh
+
+from bertjax import config as config_lib
+from bertjax.data import tokenizer
+from bertjax.devices import sharding
+from bertjax.models import lora, parameters
+from bertjax.workdirs import checkpoint
+
+VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
+CONFIG_FILE = "config.json"  # for people: programs read the checkpoint's own
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a workdir tells of its model without its parameters.
+
+    `config` is resolved: sizes, labels and dtype are known. `meta` is the checkpoint's meta item,
+    `step` the checkpoint's. `vocabulary` is None after training on random tokens, or where weights
+    came without one.
+    """
+
+    config: ml_collections.ConfigDict
+    meta: Mapping[str, Any]
+    step: int
+    vocabulary: tokenizer.Tokenizer | None
+    directory: epath.Path
+
+    def needed_vocabulary(self) -> tokenizer.Tokenizer:
+        """Returns the vocabulary; a FileNotFoundError says why there may be none."""
+        if self.vocabulary is None:
+            raise FileNotFoundError(
+                f"{self.directory / VOCABULARY_DIRECTORY} does not exist: a run on synthetic data, "
+                "or weights that came without their vocabulary, cannot read text"
+            )
+        return self.vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Workdir(Description):
+    """A model as a workdir holds it; `params` is a nested dict, with LoRA merged into kernels."""
+
+    params: parameters.Params
+
+
+def read(
+    workdir: epath.PathLike, *, step: str | int = "newest", mesh: Mesh | None = None
+) -> Workdir:
+    """Returns what a workdir holds of one checkpoint: "newest", "best", or that of a step.
+
+    The best is the one with the best score among those that keep_best looked at. Parameters are
+    whole on every device of `mesh`, or NumPy arrays without one.
+
+    Raises:
+      FileNotFoundError: if there is no checkpoint, or none of that step, naming those that are.
+      ValueError: if `step` is neither of the words nor a number, or nothing was evaluated.
+      checkpoint.CheckpointError: if it cannot be read.
+    """
+    params, meta, found_step = checkpoint.load_params(workdir, step)
+    described = _described(workdir, meta, found_step)
+    if "lora" in params:
+        params = lora.merge(params, alpha=described.config.finetuning.lora_alpha)
+    if mesh is not None:
+        everywhere = jax.sharding.NamedSharding(mesh, sharding.P())
+        params = jax.device_put(params, everywhere)
+    return Workdir(**vars(described), params=dict(params))
+
+
+def describe(workdir: epath.PathLike) -> Description | None:
+    """Returns what is told by the newest checkpoint whose meta item can be read, None without one.
+
+    No parameter is read.
+    """
+    found = checkpoint.read_meta(workdir)
+    return None if found is None else _described(workdir, *found)
+
+
+def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    """Returns the resolved config of a checkpoint's meta item."""
+    return ml_collections.ConfigDict(config_lib.completed(meta["config"]))
+
+
+def tuned(meta: Mapping[str, Any]) -> dict[str, float]:
+    """Returns what evaluation tuned for the model's answers, by name, from the meta item.
+
+    Before 0.2 the one such number was kept in the config.
+    """
+    if "tuned" in meta:
+        return dict(meta["tuned"])
+    config = config_of(meta)
+    if config.task != "finetuning":
+        return {}
+    return {"null_threshold": config.finetuning.null_threshold}
+
+
+def write_config(config: Mapping[str, Any], workdir: epath.PathLike) -> None:
+    """Writes a config for people to read."""
+    directory = epath.Path(workdir)
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(config, indent=2, sort_keys=True)
+    (directory / CONFIG_FILE).write_text(text + "\n")
+
+
+def _described(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Description:
+    directory = epath.Path(workdir)
+    vocabulary = directory / VOCABULARY_DIRECTORY
+    return Description(
+        config=config_of(meta),
+        meta=meta,
+        step=step,
+        vocabulary=tokenizer.load(vocabulary) if vocabulary.exists() else None,
+        directory=directory,
+    )

@@ -1,0 +1,82 @@
+"""metrics.jsonl: a line for every step that told something, the names of its scalars with them.
+
+Here it is written and read, by whatever lives on it: curves, model cards, tables of scores.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, SupportsFloat
+
+from absl import logging
+from etils import epath
+
+FILE = "metrics.jsonl"  # in the workdir
+
+
+def line_of(step: int, values: Mapping[str, SupportsFloat]) -> str:
+    """Returns one line of metrics.jsonl: the step, then the scalars, null where not finite."""
+    numbers = {name: float(value) for name, value in values.items()}
+    finite = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+    return json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n"
+
+
+def read(path: epath.PathLike) -> list[dict[str, Any]]:
+    """Returns the lines of a metrics.jsonl, none where there is no such file.
+
+    A line torn by a kill is left out and reported.
+    """
+    return [entry for entry, _ in _complete_lines(epath.Path(path))]
+
+
+def last_evaluation(
+    lines: Sequence[Mapping[str, Any]], *, until_step: float = math.inf
+) -> tuple[int | None, dict[str, float | None]]:
+    """Returns the step and the scores, "eval/..." and so on, of the last evaluation in `lines`.
+
+    One later than `until_step` does not count. A score that is no number is None; where nothing
+    was evaluated the step is None and the scores are {}.
+    """
+    step, scores = None, {}
+    for line in lines:
+        found = {name: value for name, value in line.items() if name.startswith("eval/")}
+        if found and line["step"] <= until_step:
+            step, scores = line["step"], found
+    return step, scores
+
+
+def forget_after(path: Path, step: int) -> None:
+    """Drops, atomically, the lines of a metrics.jsonl that are later than the step, or torn."""
+    if not path.exists():
+        return
+    kept = "".join(line for entry, line in _complete_lines(path) if entry["step"] <= step)
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text(kept, encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+def _complete_lines(path: Path | epath.Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yields each entry with its line."""
+    # Decoded here: a remote path's read_text takes no `errors`.
+    text = path.read_bytes().decode("utf-8", errors="replace") if path.exists() else ""
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        entry = _parse(line)
+        if entry is None:
+            logging.warning("%s, line %d is not complete; it is left out.", path, number)
+        else:
+            yield entry, line
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    # A line without its end is torn even where it happens to parse: the next append would join it.
+    if not line.endswith("\n"):
+        return None
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None

@@ -1,0 +1,87 @@
+"""Claims about reading a workdir: which checkpoint, where its parameters lie, what it tells."""
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.devices import sharding
+from bertjax.workdirs import checkpoint, reader
+from tests import finetuned_workdir
+
+SCORES = {2: 0.25, 4: 0.75, 6: 0.5}
+
+
+def write(directory, scores=SCORES, *, is_higher_better=True, tells_direction=True):
+    """Checkpoints whose one parameter is their step; returns their meta item."""
+    config = finetuned_workdir.config("table")
+    if not is_higher_better:
+        config.task = "pretraining"
+    meta = {"config": config.to_dict(), "skipped": {}}
+    retention = checkpoint.RetentionOptions(
+        keep_last=9, best_metric="score", is_higher_better=is_higher_better
+    )
+    for step, score in scores.items():
+        with checkpoint.Checkpointer(directory, retention) as checkpointer:
+            params = {"w": {"kernel": np.full((2, 3), step, np.float32)}}
+            checkpointer._save(
+                step, {"params": params}, meta, {} if score is None else {"score": score}
+            )
+    if not tells_direction:
+        for file in (directory / checkpoint.DIRECTORY).glob("*/meta/metadata"):
+            file.write_text(file.read_text().replace("is_higher_better", "something_else"))
+    return meta
+
+
+@pytest.mark.parametrize("tells_direction", [True, False])
+@pytest.mark.parametrize(("is_higher_better", "best"), [(True, 4), (False, 2)])
+def test_the_newest_the_best_or_that_of_a_step_is_read(
+    tmp_path, is_higher_better, best, tells_direction
+):
+    write(tmp_path, is_higher_better=is_higher_better, tells_direction=tells_direction)
+    for wanted, step in [("newest", 6), ("best", best), ("4", 4), (2, 2)]:
+        found = reader.read(tmp_path, step=wanted)
+        assert found.step == step
+        np.testing.assert_array_equal(found.params["w"]["kernel"], step)
+        assert isinstance(found.params["w"]["kernel"], np.ndarray)
+
+
+def test_a_step_that_is_not_there_is_told_with_those_that_are(tmp_path):
+    write(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint of step 5; it has 2, 4, 6"):
+        reader.read(tmp_path, step="5")
+    with pytest.raises(ValueError, match="the step is 'last'; it must be newest, best or a number"):
+        reader.read(tmp_path, step="last")
+
+
+def test_without_a_score_none_is_the_best(tmp_path):
+    write(tmp_path, {2: None, 4: None})
+    with pytest.raises(ValueError, match="has a score, so none is the best.* 2, 4"):
+        reader.read(tmp_path, step="best")
+
+
+def test_with_a_mesh_parameters_lie_whole_on_every_device(tmp_path):
+    write(tmp_path)
+    mesh = sharding.make_mesh(jax.devices()[:4], data=4)
+    kernel = reader.read(tmp_path, mesh=mesh).params["w"]["kernel"]
+    assert kernel.sharding.is_fully_replicated and len(kernel.sharding.device_set) == 4
+
+
+def test_a_description_reads_no_parameters_and_says_what_misses(tmp_path):
+    write(tmp_path)
+    for file in (tmp_path / checkpoint.DIRECTORY).glob("*/params/**/*"):
+        file.unlink() if file.is_file() else None
+    found = reader.describe(tmp_path)
+    assert (found.step, found.config.finetuning.dataset) == (6, "table")
+    with pytest.raises(FileNotFoundError, match="vocabulary does not exist: a run on synthetic"):
+        found.needed_vocabulary()
+    assert reader.describe(tmp_path / "nothing") is None
+
+
+def test_what_was_tuned_comes_from_the_meta_item_or_from_an_older_config(tmp_path):
+    config = finetuned_workdir.config("squad", name="v2")
+    config.finetuning.null_threshold = 1.5
+    assert reader.tuned({"config": config.to_dict()}) == {"null_threshold": 1.5}
+    meta = {"config": config.to_dict(), "tuned": {"null_threshold": -2.0}}
+    assert reader.tuned(meta) == {"null_threshold": -2.0}
+    config.task = "pretraining"
+    assert reader.tuned({"config": config.to_dict()}) == {}
