@@ -87,7 +87,7 @@ def timed_build(
             max_predictions_per_seq=PREDICTIONS,
             dupe_factor=PASSES,
             random_seed=SEED,
-            algorithm=algorithm,  # pyright: ignore[reportArgumentType]
+            algorithm=algorithm,
             sentence_splitter="lines",
             num_workers=int(num_workers),
         )

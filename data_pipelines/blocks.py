@@ -96,7 +96,9 @@ def group_blocks(
     group: Sequence[sources.Unit], reading: sources.Reading, log: sources.Log
 ) -> Iterator[list[sources.Document]]:
     """Yields the blocks of one group's documents."""
-    return text_blocks(document for unit in group for document in sources.read(unit, reading, log))
+    return text_blocks(
+        document for unit in group for document in sources.read_unit(unit, reading, log)
+    )
 
 
 def text_blocks(documents: Iterable[sources.Document]) -> Iterator[list[sources.Document]]:
@@ -148,8 +150,8 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         tokens, lengths = _with_separators(tokens, lengths, counts, vocabulary.sep_id)
     corpus = examples.Corpus(
         tokens=tokens.astype(how.vocabulary.token_dtype),
-        sentence_starts=_starts(lengths),
-        document_starts=_starts(counts),
+        sentence_starts=examples.starts(lengths),
+        document_starts=examples.starts(counts),
     )
     return TokenizedBlock(corpus, tally, log)
 
@@ -173,7 +175,3 @@ def _with_separators(
     longer = lengths.copy()
     longer[last_sentences] += 1
     return np.insert(tokens, ends, sep_id), longer
-
-
-def _starts(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -11,14 +11,15 @@ same command continues it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
 from etils import epath
 
 from bertjax.data import records, tokenizer
-from data_pipelines import blocks, command_line, exact_build, fast, sources, tfds_metadata
+from data_pipelines import blocks, builders, command_line, fast, sources, tfds_metadata
+from data_pipelines.exact import build as exact_build
 from data_pipelines.options import Options, checked
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import health, report, report_html
@@ -33,13 +34,11 @@ TOKEN_OPTIONS = (
 )
 
 
-# What writes the shards: `fast.build`, `exact_build.build`, or the Beam pipeline.
-Maker = Callable[
-    [Options, blocks.Vocabulary, Sequence[sources.Unit], PartialOutput, fast.Judge], fast.Content
-]
+# Algorithm -> what writes the shards. The Beam pipeline is another for "fast", with the same bytes.
+BUILDERS: dict[str, builders.Builder] = {"fast": fast.build, "exact": exact_build.build}
 
 
-def build(options: Options, make: Maker | None = None) -> records.Manifest:
+def build(options: Options, make: builders.Builder | None = None) -> records.Manifest:
     """Writes the record directory that `options` describe and returns its manifest.
 
     `make` writes the shards; by default the algorithm of the options does.
@@ -65,15 +64,16 @@ def build(options: Options, make: Maker | None = None) -> records.Manifest:
             raise
 
 
-def _build(options: Options, output: PartialOutput, make: Maker | None) -> records.Manifest:
+def _build(
+    options: Options, output: PartialOutput, make: builders.Builder | None
+) -> records.Manifest:
     vocabulary = blocks.Vocabulary.of(options.vocabulary, options.do_lower_case)
     units = sources.units(options.input)
-    sources.check(units, options.reading)
+    sources.check_units(units, options.reading)
     output.begin(*_keys(options, vocabulary, units))
 
     judge = _Judge(options, vocabulary)
-    if make is None:
-        make = exact_build.build if options.algorithm == "exact" else fast.build
+    make = make or BUILDERS[options.algorithm]
     content = make(options, vocabulary, units, output, judge)
     judge(content.statistics)
     manifest = records.Manifest(

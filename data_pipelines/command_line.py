@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from absl import app, flags
@@ -14,9 +14,28 @@ from absl import app, flags
 from data_pipelines import workers
 
 
-def option(help_text: str, **field_arguments: Any) -> Any:
-    """Returns a dataclass field with the help text of its flag."""
-    return dataclasses.field(metadata={"help": help_text}, **field_arguments)
+def option(
+    help_text: str | Callable[[], str],
+    *,
+    choices: Callable[[], Iterable[str]] | None = None,
+    **field_arguments: Any,
+) -> Any:
+    """Returns a dataclass field with the help text of its flag.
+
+    What comes from a table is a function, so that a new row is known wherever it is asked for.
+    `choices` are the values that the flag may have.
+    """
+    metadata = {"help": help_text, "choices": choices}
+    return dataclasses.field(metadata=metadata, **field_arguments)
+
+
+def choices(options_class: type) -> dict[str, list[str]]:
+    """Returns the values that options may have, of those that have a choice."""
+    return {
+        field.name: list(field.metadata["choices"]())
+        for field in dataclasses.fields(options_class)
+        if field.metadata["choices"]
+    }
 
 
 def run(options_class: type, main: Callable[[Any], None], *, positional: str = "") -> None:
@@ -38,21 +57,21 @@ def run(options_class: type, main: Callable[[Any], None], *, positional: str = "
 
 def define_flags(options_class: type, flag_values: flags.FlagValues, positional: str = "") -> None:
     """Defines a flag for every field but the positional one; without default it is required."""
-    hints = typing.get_type_hints(options_class)
+    hints, known = typing.get_type_hints(options_class), choices(options_class)
     for field in dataclasses.fields(options_class):
         if field.name == positional:
             continue
         required = field.default is dataclasses.MISSING
         default: Any = None if required else field.default
         help_text = field.metadata["help"]
-        kind = _without_none(hints[field.name])
+        help_text = help_text() if callable(help_text) else help_text
         # Listed by --help as the program's own, as if it had defined them itself.
         arguments: dict[str, Any] = {"module_name": sys.argv[0]}
         arguments |= {"flag_values": flag_values, "required": required}
-        if typing.get_origin(kind) is typing.Literal:
-            choices = list(typing.get_args(kind))
-            flags.DEFINE_enum(field.name, default, choices, help_text, **arguments)
+        if field.name in known:
+            flags.DEFINE_enum(field.name, default, known[field.name], help_text, **arguments)
         else:
+            kind = _without_none(hints[field.name])
             _DEFINERS[kind](field.name, default, help_text, **arguments)
 
 

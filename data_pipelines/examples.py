@@ -9,7 +9,7 @@ decided by `pairing`; masks are drawn over finished rows by `bertjax.data.maskin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -50,20 +50,9 @@ class Corpus:
         return len(self.sentence_starts) - 1
 
 
-def corpus(documents: Iterable[Iterable[Sequence[int]]]) -> Corpus:
-    """Returns documents of sentences of token ids as a corpus; drops what is empty."""
-    chunks, lengths, counts = [], [], []
-    for document in documents:
-        sentences = [np.asarray(sentence, np.int32) for sentence in document if len(sentence)]
-        if sentences:
-            chunks.append(np.concatenate(sentences))
-            lengths += [len(sentence) for sentence in sentences]
-            counts.append(len(sentences))
-    return Corpus(
-        tokens=np.concatenate(chunks) if chunks else np.zeros(0, np.int32),
-        sentence_starts=np.cumsum([0, *lengths]),
-        document_starts=np.cumsum([0, *counts]),
-    )
+def starts(lengths: Sequence[int] | Int[np.ndarray, " items"]) -> Int[np.ndarray, " items_and_end"]:
+    """Returns where items of these lengths begin one after the other, and where the last ends."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def cut_to(spans: Spans, budget: int, rng: np.random.Generator) -> Spans:

@@ -9,39 +9,30 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import itertools
 import json
-import math
 import pathlib
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from bertjax.data import atomic, records
-from data_pipelines import blocks, progress, shards, sources, store, workers
+from data_pipelines import (
+    blocks,
+    builders,
+    pairing,
+    progress,
+    shards,
+    sizes,
+    sources,
+    store,
+    workers,
+)
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import statistics
 
-DEFAULT_NUM_SHARDS = 32
-SHARD_BYTES = 200_000_000
-SAMPLE_BATCHES = 4
-# Of a TFRecord: its length and two checksums.
-FRAME_BYTES = 16
 READING_NOTES = "reading.json"
-
-# Called with all figures known so far, before anything is written that depends on them.
-Judge = Callable[[Mapping[str, Any]], None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Content:
-    """What a build has written: the shards and the figures of the health report."""
-
-    shards: tuple[records.Shard, ...]
-    statistics: Mapping[str, Any]
 
 
 def build(
@@ -49,8 +40,8 @@ def build(
     vocabulary: blocks.Vocabulary,
     units: Sequence[sources.Unit],
     output: PartialOutput,
-    judge: Judge,
-) -> Content:
+    judge: builders.Judge,
+) -> builders.Content:
     """Writes the shards of `options` into `output.records`.
 
     Raises:
@@ -67,9 +58,9 @@ def _build(
     vocabulary: blocks.Vocabulary,
     units: Sequence[sources.Unit],
     output: PartialOutput,
-    judge: Judge,
+    judge: builders.Judge,
     pool: workers.Pool,
-) -> Content:
+) -> builders.Content:
     kept, known = _tokenized(options, vocabulary, units, output, pool)
     judge(known)
     job = shards.Job(
@@ -81,32 +72,15 @@ def _build(
         block_documents=kept.block_documents(),
     )
     pairs, counts = _paired(job, pool)
-    if options.pair_objective != "none":
+    if pairing.labels(options.pair_objective):
         known |= pairs.statistics()
-    first = shards.feature_batches(job, 0, sample_shards(pairs.examples), counts)
-    example_bytes = sample(first, tally := job.new_tally())
+    first = shards.feature_batches(job, 0, sizes.sample_shards(pairs.examples), counts)
+    example_bytes = sizes.sample(first, tally := job.new_tally())
     judge(known | tally.statistics(vocabulary.load()) | {"examples": pairs.examples})
-    num_shards = options.num_shards or default_num_shards(pairs.examples, example_bytes)
-    check_size(num_shards, pairs.examples, example_bytes, output)
+    num_shards = options.num_shards or sizes.default_num_shards(pairs.examples, example_bytes)
+    sizes.check(num_shards, pairs.examples, example_bytes, output)
     written, tally = _written(job, num_shards, counts, pool)
-    return Content(tuple(written), known | tally.statistics(vocabulary.load()))
-
-
-def default_num_shards(num_examples: int, example_bytes: float = 0) -> int:
-    """Returns a multiple of 32 by which shards have at most about `SHARD_BYTES`.
-
-    For fewer than 32 examples, it is the largest power of two that leaves no shard empty.
-    """
-    if num_examples < DEFAULT_NUM_SHARDS:
-        return 2 ** (max(num_examples, 1).bit_length() - 1)
-    return DEFAULT_NUM_SHARDS * max(
-        1, math.ceil(num_examples * example_bytes / (DEFAULT_NUM_SHARDS * SHARD_BYTES))
-    )
-
-
-def sample_shards(num_examples: int) -> int:
-    """Returns the number of shards of which the first is as large as a sample."""
-    return max(1, num_examples // (SAMPLE_BATCHES * shards.ROWS_PER_BATCH))
+    return builders.Content(tuple(written), known | tally.statistics(vocabulary.load()))
 
 
 def _tokenized(
@@ -134,22 +108,8 @@ def _tokenized(
         atomic.write(notes, json.dumps(read))
     tally, later_log = kept.summary()
     log.merge(later_log)
-    check_text(tally, options)
+    builders.check_text(tally, options)
     return kept, tally.statistics() | log.statistics()
-
-
-def check_text(tally: statistics.CorpusTally, options: Options) -> None:
-    """Raises ValueError if nothing was found in the input."""
-    if not tally.documents:
-        raise ValueError(
-            f"input {options.input!r} holds no documents in its split {options.split!r}; give "
-            "other files, or another --split and --heldout_fraction"
-        )
-    if not tally.sentences:
-        raise ValueError(
-            f"the {tally.documents} documents of input {options.input!r} hold no sentence; check "
-            "that they are text"
-        )
 
 
 def _read(
@@ -201,49 +161,7 @@ def _paired(job: shards.Job, pool: workers.Pool) -> tuple[shards.PairCounts, np.
         for counts in pool.map(pair, range(job.num_blocks)):
             found.append(counts)
             shown.at(len(found))
-    return sum_of_pairs(found), np.array([counts.examples for counts in found], np.int64)
-
-
-def sum_of_pairs(found: Sequence[shards.PairCounts]) -> shards.PairCounts:
-    """Returns what all blocks gave together; ValueError if that is nothing."""
-    total = functools.reduce(shards.PairCounts.__add__, found)
-    if not total.examples:
-        raise ValueError(
-            "no examples are left: all pairs are random, so that half of them cannot be next "
-            "sentences; drop --balanced_nsp, and look whether documents have several sentences"
-        )
-    return total
-
-
-def sample(batches: Iterable[Mapping[str, np.ndarray]], tally: statistics.ExampleTally) -> float:
-    """Counts the first few batches and returns the mean bytes of a record in its file."""
-    sizes: list[int] = []
-    for batch in itertools.islice(batches, SAMPLE_BATCHES):
-        tally.add(batch)
-        sizes += [len(record) + FRAME_BYTES for record in records.encode_batch(batch)]
-    return float(np.mean(sizes))
-
-
-def check_size(
-    num_shards: int, num_examples: int, example_bytes: float, output: PartialOutput
-) -> None:
-    """Raises ValueError if a shard would be empty, OSError if the disk cannot hold the shards."""
-    if num_shards > num_examples:
-        raise ValueError(
-            f"num_shards is {num_shards}, but there are only {num_examples} examples; give at most "
-            "that many, or 0 to have the number chosen"
-        )
-    if "://" in str(output.records):
-        return
-    finished = sum(path.stat().length for path in output.records.iterdir())
-    needed = num_examples * example_bytes - finished
-    free = shutil.disk_usage(output.records).free
-    if needed > free:
-        raise OSError(
-            f"the records take about {needed / 1e9:.1f} GB more, but {output.records} has "
-            f"{free / 1e9:.1f} GB free: make space or choose another --output, or a smaller "
-            "--dupe_factor; the tokenized corpus is kept for the next call"
-        )
+    return shards.PairCounts.total(found), np.array([counts.examples for counts in found], np.int64)
 
 
 def _written(

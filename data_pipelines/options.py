@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from bertjax.data import masking
 from data_pipelines import blocks, command_line, pairing, sentences, sources, workers
+from data_pipelines.formats import base as format_base
+from data_pipelines.objectives import base, packed_sentences
 
-CHOICES = {
-    "algorithm": ("fast", "exact"),
-    "pair_objective": pairing.PAIR_OBJECTIVES,
-    "packing": pairing.PACKINGS,
-    "mask": (*masking.MASKERS, "none"),
-    "split": sources.SPLITS,
+# Algorithm -> what it knows of an option, where that is not everything; `build` has the builders.
+ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
+    "fast": {},
+    "exact": {
+        "pair_objective": ("nsp",),
+        "mask": ("token", "whole_word"),
+        "balanced_nsp": (False,),
+        "sentence_splitter": ("lines",),
+        "split": ("all",),
+        "one_document_per_file": (False,),
+    },
 }
+# The mask of records that store none.
+NO_MASK = "none"
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What to build; names as in the released create_pretraining_data.py where it has them."""
 
-    input: str = command_line.option(
-        "files and globs (text, .jsonl, .parquet, Wikipedia .xml; .gz .bz2 .xz .zst), "
-        "tfds:NAME, or documentation; several with commas between them"
-    )
+    input: str = command_line.option(sources.help_text)
     vocabulary: str = command_line.option("a vocabulary directory, a vocab.txt or a .model")
     output: str = command_line.option("the record directory to make")
     max_seq_length: int = command_line.option("tokens per example", default=128)
@@ -39,24 +46,26 @@ class Options:
         "passes over the corpus, each with other pairs and masks", default=10
     )
     random_seed: int = command_line.option("seed of pairs, masks and shuffle", default=12345)
-    algorithm: Literal["fast", "exact"] = command_line.option(
+    algorithm: str = command_line.option(
         "exact: the examples of the released script, to the bit; one process, in memory",
+        choices=lambda: ALGORITHMS,
         default="fast",
     )
-    pair_objective: Literal["nsp", "sop", "none"] = command_line.option(
-        "nsp: two segments, the second random in half the examples; sop: in half of them swapped; "
-        "none: full sentences",
-        default="nsp",
+    pair_objective: str = command_line.option(
+        pairing.help_text, choices=lambda: pairing.PAIR_OBJECTIVES, default="nsp"
     )
     balanced_nsp: bool = command_line.option(
         "exactly half of the pairs random; as released it is half or more", default=False
     )
-    packing: Literal["doc_sentences", "full_sentences"] = command_line.option(
+    packing: str = command_line.option(
         "for pair_objective none: segments of one document, or across documents",
+        choices=lambda: packed_sentences.PACKINGS,
         default="doc_sentences",
     )
-    mask: Literal["token", "whole_word", "ngram", "span", "none"] = command_line.option(
-        "what is masked together; none: no masks are stored, training draws them", default="token"
+    mask: str = command_line.option(
+        "what is masked together; none: no masks are stored, training draws them",
+        choices=lambda: (*masking.MASKERS, NO_MASK),
+        default="token",
     )
     do_whole_word_mask: bool = command_line.option(
         "the released name of --mask=whole_word", default=False
@@ -66,8 +75,8 @@ class Options:
         "corpus",
         default=0,
     )
-    split: Literal["all", "train", "heldout"] = command_line.option(
-        "which documents to take", default="all"
+    split: str = command_line.option(
+        "which documents to take", choices=lambda: format_base.SPLITS, default="all"
     )
     heldout_fraction: float = command_line.option(
         "share of documents held out, chosen by a hash of their id", default=0.02
@@ -78,10 +87,17 @@ class Options:
         default="",
     )
     one_document_per_file: bool = command_line.option(
-        "text files are documents; otherwise blank lines separate them", default=False
+        lambda: (
+            f"files ({sources.formats_that_heed('one_document_per_file')}) are documents; "
+            "otherwise blank lines separate them"
+        ),
+        default=False,
     )
     text_field: str = command_line.option(
-        "the field that holds the text of JSON, Parquet and TFDS records", default="text"
+        lambda: (
+            f"the field that holds the text of a record ({sources.formats_that_heed('text_field')})"
+        ),
+        default="text",
     )
     do_lower_case: bool | None = command_line.option(
         "lower-case the text; unset: as the vocabulary directory says, true for a vocab.txt",
@@ -107,9 +123,9 @@ class Options:
         )
 
     @property
-    def pairs(self) -> pairing.PairOptions:
+    def pairs(self) -> base.PairOptions:
         """How documents become examples."""
-        return pairing.PairOptions(
+        return base.PairOptions(
             max_seq_length=self.max_seq_length,
             pair_objective=self.pair_objective,
             packing=self.packing,
@@ -122,14 +138,14 @@ class Options:
     @property
     def masking(self) -> masking.MaskingOptions | None:
         """How tokens are masked; None where training draws the masks."""
-        if self.mask == "none":
+        if self.mask == NO_MASK:
             return None
         return masking.MaskingOptions(self.masked_lm_prob, self.max_predictions_per_seq, self.mask)
 
     @property
     def separates_documents(self) -> bool:
         """Whether segments cross documents, with a [SEP] between them."""
-        return self.pair_objective == "none" and self.packing == "full_sentences"
+        return pairing.separates_documents(self.pairs)
 
     def tokenization(self, vocabulary: blocks.Vocabulary) -> blocks.Tokenization:
         """How text becomes tokens."""
@@ -164,7 +180,7 @@ def checked(options: Options) -> Options:
     predictions = options.max_predictions_per_seq or default
     return dataclasses.replace(
         options,
-        max_predictions_per_seq=0 if options.mask == "none" else predictions,
+        max_predictions_per_seq=0 if options.mask == NO_MASK else predictions,
         num_workers=options.num_workers or workers.available_cores(),
     )
 
@@ -184,7 +200,7 @@ def _faults(options: Options) -> list[str]:
             ("heldout_fraction", 0 <= options.heldout_fraction < 1, "at least 0 and below 1"),
             *(
                 (name, getattr(options, name) in known, f"one of {', '.join(known)}")
-                for name, known in CHOICES.items()
+                for name, known in command_line.choices(Options).items()
             ),
         )
         if not holds
@@ -198,28 +214,29 @@ def _contradictions(options: Options) -> list[str]:
         sentences.splitter(options.sentence_splitter)
     except ValueError as error:
         found.append(str(error))
-    if options.balanced_nsp and options.pair_objective != "nsp":
-        found.append(
-            f"balanced_nsp is for pair_objective nsp, which is {options.pair_objective!r}; drop it"
-        )
-    if options.packing != "doc_sentences" and options.pair_objective != "none":
-        found.append(
-            f"packing {options.packing} is for pair_objective none, which is "
-            f"{options.pair_objective!r}; give --pair_objective=none"
-        )
-    if options.algorithm == "exact":
-        released = {
-            "pair_objective": ("nsp",),
-            "mask": ("token", "whole_word"),
-            "balanced_nsp": (False,),
-            "sentence_splitter": ("lines",),
-            "split": ("all",),
-            "one_document_per_file": (False,),
-        }
-        found += [
-            f"{name} is {getattr(options, name)!r}, but algorithm exact is the released script, "
-            f"which only knows {' and '.join(map(str, known))}: set it, or use --algorithm=fast"
-            for name, known in released.items()
-            if getattr(options, name) not in known
+    found += _of_other_objectives(options)
+    found += [
+        f"{name} is {getattr(options, name)!r}, but algorithm {options.algorithm} only knows "
+        f"{' and '.join(map(str, known))}: set it, or use --algorithm=fast"
+        for name, known in ALGORITHMS.get(options.algorithm, {}).items()
+        if getattr(options, name) not in known
+    ]
+    return found
+
+
+def _of_other_objectives(options: Options) -> list[str]:
+    """Returns what is wrong with options that mean nothing for the chosen pair objective."""
+    found = []
+    for field in dataclasses.fields(options):
+        knowing = [
+            name
+            for name, objective in pairing.PAIR_OBJECTIVES.items()
+            if field.name in objective.own_options
         ]
+        value = getattr(options, field.name)
+        if knowing and value != field.default and options.pair_objective not in knowing:
+            found.append(
+                f"{field.name} is {value!r}, which is for pair_objective {' or '.join(knowing)}, "
+                f"not for {options.pair_objective!r}: leave it at {field.default!r}"
+            )
     return found

@@ -9,9 +9,11 @@ makes rows, masks and records. Both leave their counts in a JSON file beside the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import operator
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from etils import epath
 
 from bertjax.data import atomic, masking, records, tokenizer
 from data_pipelines import blocks, examples, pairing, store
+from data_pipelines.objectives import base
 from data_pipelines.reports import statistics
 
 # Small enough for a processor's cache; part of the random stream of the masks.
@@ -30,7 +33,7 @@ class Recipe:
     """How examples are made."""
 
     vocabulary: blocks.Vocabulary
-    pairs: pairing.PairOptions
+    pairs: base.PairOptions
     masking: masking.MaskingOptions | None
 
     def new_tally(self) -> statistics.ExampleTally:
@@ -68,7 +71,7 @@ class PairCounts:
     dropped: int
 
     @classmethod
-    def of(cls, drafts: pairing.Drafts) -> PairCounts:
+    def of(cls, drafts: base.Drafts) -> PairCounts:
         """Returns the counts of one block."""
         random = int(drafts.spans["label"].sum())
         return cls(len(drafts.spans), random, drafts.forced_random, drafts.dropped)
@@ -76,6 +79,17 @@ class PairCounts:
     def __add__(self, other: PairCounts) -> PairCounts:
         sums = (a + b for a, b in zip(*map(dataclasses.astuple, (self, other)), strict=True))
         return PairCounts(*sums)
+
+    @classmethod
+    def total(cls, found: Sequence[PairCounts]) -> PairCounts:
+        """Returns what all blocks gave together; ValueError if that is nothing."""
+        total = functools.reduce(operator.add, found)
+        if not total.examples:
+            raise ValueError(
+                "no examples are left: all pairs are random, so that half of them cannot be next "
+                "sentences; drop --balanced_nsp, and look whether documents have several sentences"
+            )
+        return total
 
     def statistics(self) -> dict[str, Any]:
         """Returns what the finished rows no longer tell."""
@@ -109,7 +123,7 @@ def pair_block(index: int, job: Job) -> PairCounts:
         first_document=first,
         num_documents=corpus.num_documents,
     )
-    segments = pairing.random_segments(corpus, drafts.requests)
+    segments = base.random_segments(corpus, drafts.requests)
     spans = finished(drafts, *segments, job.pairs, index=index, first_token=first_token)
     with atomic.writing(path) as file:
         np.save(file, spans)
@@ -119,10 +133,10 @@ def pair_block(index: int, job: Job) -> PairCounts:
 
 
 def finished(
-    drafts: pairing.Drafts,
+    drafts: base.Drafts,
     begin_b: np.ndarray,
     length_b: np.ndarray,
-    pairs: pairing.PairOptions,
+    pairs: base.PairOptions,
     *,
     index: int,
     first_token: int,
@@ -132,8 +146,8 @@ def finished(
     `begin_b` and `length_b` are the segments that the drafts request, in tokens of the whole
     corpus, in which the block begins at `first_token`; so are the positions returned.
     """
-    spans = pairing.completed(drafts, begin_b, length_b, first_token=first_token)
-    spans = examples.cut_to(spans, pairs.budget, pairs.generator("cuts", index))
+    spans = base.completed(drafts, begin_b, length_b, first_token=first_token)
+    spans = examples.cut_to(spans, pairing.budget(pairs), pairs.generator("cuts", index))
     return spans[pairs.generator("block order", index).permutation(len(spans))]
 
 
@@ -171,7 +185,7 @@ def feature_batches(
     return row_batches(job, shard, _corpus(job).tokens, spans)
 
 
-def order(pairs: pairing.PairOptions, shard: int, size: int) -> np.ndarray:
+def order(pairs: base.PairOptions, shard: int, size: int) -> np.ndarray:
     """Returns the order in which a shard has its examples; before, they are in that of blocks."""
     return pairs.generator("shard order", shard).permutation(size)
 
@@ -192,7 +206,7 @@ def row_batches(
             sep_id=vocabulary.sep_id,
             pad_id=vocabulary.pad_id,
         )
-        if recipe.pairs.pair_objective != "none":
+        if pairing.labels(recipe.pairs.pair_objective):
             batch[records.PAIR_FEATURE] = part["label"][:, None].astype(np.int32)
         yield masked(batch, recipe.masking, vocabulary, mask_rng)
 

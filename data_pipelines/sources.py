@@ -1,23 +1,21 @@
 """Where documents come from: every source is a generator of `Document`, in a fixed order.
 
-A source is a comma-separated list of
-  - paths and globs of files. The suffix says what they hold: `.jsonl .ndjson .json` JSON lines,
-    `.parquet` a table, `.xml` a Wikipedia dump, any other plain text; each but Parquet may be
-    compressed: `.gz .bz2 .xz .zst`;
-  - `tfds:NAME[:split]`, a dataset of tensorflow-datasets, by name or by directory;
-  - `documentation`, the built-in corpus.
-Here the formats meet; how each is read belongs to `text_files`, `tables`, `wikipedia`,
-`tfds_source` and `documentation`, the cutting of paragraphs into sentences to `sentences`.
+A source is a comma-separated list of paths and globs of files, whose suffix says what they hold,
+and of the keywords of what is no file. Here the formats meet, in the table `FORMATS`; a new one is
+a module in `formats` and a row, from which options, checks and help follow. The cutting of
+paragraphs into sentences belongs to `sentences`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
 
 from data_pipelines.formats import (
+    base,
     documentation,
     input_files,
     tables,
@@ -26,61 +24,71 @@ from data_pipelines.formats import (
     wikipedia,
 )
 
-DOCUMENTATION = "documentation"
-TFDS_PREFIX = "tfds:"
-SPLITS = ("all", "train", "heldout")
-FORMATS = {
-    ".jsonl": "json_lines",
-    ".ndjson": "json_lines",
-    ".json": "json_lines",
-    ".parquet": "parquet",
-    ".xml": "wikipedia",
+# What a file holds that has the suffix of no other format.
+TEXT = "text"
+
+FORMATS: dict[str, base.Format] = {
+    TEXT: base.Format(
+        help="text",
+        check=text_files.check,
+        read=text_files.read,
+        heeds=("one_document_per_file",),
+    ),
+    "json_lines": base.Format(
+        help=".jsonl",
+        suffixes=(".jsonl", ".ndjson", ".json"),
+        check=tables.check_json_lines,
+        read=tables.read_json_lines,
+        heeds=("text_field",),
+    ),
+    "parquet": base.Format(
+        help=".parquet",
+        suffixes=(".parquet",),
+        check=tables.check_parquet,
+        read=tables.read_parquet,
+        may_be_compressed=False,
+        heeds=("text_field",),
+    ),
+    "wikipedia": base.Format(
+        help="Wikipedia .xml",
+        # Dumps in parts are named like articles1.xml-p1p41242.bz2.
+        suffixes=(".xml", ".xml-p*"),
+        check=wikipedia.check,
+        read=wikipedia.read,
+        prose=wikipedia.prose,
+    ),
+    "tfds": base.Format(
+        help="tfds:NAME",
+        keyword="tfds:",
+        check=tfds_source.check,
+        read=tfds_source.read,
+        size=tfds_source.size,
+        heeds=("text_field",),
+    ),
+    "documentation": base.Format(
+        help="documentation",
+        keyword="documentation",
+        read=documentation.read,
+        size=lambda location: 0,
+    ),
 }
 
 Log = input_files.Log
+Reading = base.Reading
+_AS_A_RULE = Reading()
 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
     """One text and the name that stays its own whatever else the corpus holds.
 
-    `text` is paragraphs separated by newlines; with markup "wikitext" it is what an author of
-    Wikipedia typed, which `prose` turns into paragraphs.
+    `text` is paragraphs separated by newlines; with `markup`, the name of a format, it is what
+    `prose` turns into paragraphs.
     """
 
     id: str
     text: str
     markup: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How to read a source: what its name cannot say.
-
-    `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
-    TFDS records.
-
-    Raises:
-      ValueError: if split, fraction or field are not what they must be.
-    """
-
-    one_document_per_file: bool = False
-    text_field: str = "text"
-    split: str = "all"
-    heldout_fraction: float = 0.02
-
-    def __post_init__(self) -> None:
-        if self.split not in SPLITS:
-            raise ValueError(f"split is {self.split!r}; known are {', '.join(SPLITS)}")
-        if not 0 <= self.heldout_fraction < 1:
-            raise ValueError(
-                f"heldout_fraction is {self.heldout_fraction}; it must be at least 0 and below 1"
-            )
-        if not all(self.text_field.split(".")):
-            raise ValueError(
-                f"text_field is {self.text_field!r}; it must be the name of a field, or several "
-                "with dots between them"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +103,21 @@ class Unit:
     bytes: int = 0
 
 
+def help_text() -> str:
+    """Returns what an input may be, for the help of an option."""
+    files = ", ".join(one.help for one in FORMATS.values() if not one.keyword)
+    others = ", or ".join(one.help for one in FORMATS.values() if one.keyword)
+    packed = " ".join(input_files.DECOMPRESSORS)
+    return f"files and globs ({files}; {packed}), {others}; several with commas between them"
+
+
+def formats_that_heed(name: str) -> str:
+    """Returns the formats for which an option of `Reading` means something."""
+    return ", ".join(one.help for one in FORMATS.values() if name in one.heeds)
+
+
 def documents(
-    source: str, reading: Reading = Reading(), log: Log | None = None
+    source: str, reading: Reading = _AS_A_RULE, log: Log | None = None
 ) -> Iterator[Document]:
     """Returns the documents of all units of `source`, after a look into each of them.
 
@@ -106,9 +127,9 @@ def documents(
         if it turns out to be damaged further on.
     """
     found = units(source)
-    check(found, reading)
+    check_units(found, reading)
     record = Log() if log is None else log
-    return (document for unit in found for document in read(unit, reading, record))
+    return (document for unit in found for document in read_unit(unit, reading, record))
 
 
 def units(source: str) -> list[Unit]:
@@ -116,51 +137,40 @@ def units(source: str) -> list[Unit]:
 
     Raises:
       FileNotFoundError: if a path or glob matches no file.
-      ValueError: if a path is a directory.
+      ValueError: if a path is a directory, or a file compressed that cannot be read so.
     """
-    found: list[Unit] = []
-    for part in source.split(","):
-        if part == DOCUMENTATION:
-            found.append(Unit(DOCUMENTATION, part))
-        elif part.startswith(TFDS_PREFIX):
-            location = part.removeprefix(TFDS_PREFIX)
-            found.append(Unit("tfds", location, tfds_source.size(location)))
-        else:
-            found += [_file_unit(path) for path in input_files.find(part)]
+    found = (unit for part in source.split(",") for unit in _units(part))
     first: dict[str, Unit] = {}
     for unit in found:
         first.setdefault(_same_whatever_the_spelling(unit), unit)
     return list(first.values())
 
 
-def check(units: Sequence[Unit], reading: Reading = Reading()) -> None:
+def are_files(part: str) -> bool:
+    """Returns whether a part of a source is a path or glob."""
+    return _keyword_format(part) is None
+
+
+def check_units(units: Sequence[Unit], reading: Reading) -> None:
     """Opens every unit and reads its beginning, so that what cannot work is an error at once.
 
     Raises:
       ValueError: if one cannot be read as what it seems to be.
     """
     for unit in units:
-        if unit.format == "text":
-            text_files.check(unit.location)
-        elif unit.format == "json_lines":
-            tables.check_json_lines(unit.location, reading.text_field)
-        elif unit.format == "parquet":
-            tables.check_parquet(unit.location, reading.text_field)
-        elif unit.format == "wikipedia":
-            wikipedia.check(unit.location)
-        elif unit.format == "tfds":
-            tfds_source.check(unit.location, reading.text_field)
+        FORMATS[unit.format].check(unit.location, reading)
 
 
-def read(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
+def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
     """Yields the documents of one unit that belong to `reading.split`.
 
     Raises:
       ValueError: if the unit turns out to be damaged.
     """
-    markup = "wikitext" if unit.format == "wikipedia" else ""
+    form = FORMATS[unit.format]
+    markup = unit.format if form.prose else ""
     wanted = reading.split == "heldout"
-    for name, text in _pairs(unit, reading, log):
+    for name, text in form.read(unit.location, reading, log):
         if reading.split == "all" or is_heldout(name, reading.heldout_fraction) == wanted:
             yield Document(name, text, markup)
 
@@ -179,46 +189,51 @@ def prose(document: Document, log: Log | None = None) -> str:
     """
     if not document.markup:
         return document.text
-    if document.markup != "wikitext":
+    form = FORMATS.get(document.markup)
+    if form is None or form.prose is None:
         raise ValueError(f"markup of document {document.id!r} is {document.markup!r}; not known")
-    text = wikipedia.prose(document.text)
+    text = form.prose(document.text)
     if text is None and log is not None:
         log.problem("unparsable_pages", document.id)
     return text or ""
 
 
-def _pairs(unit: Unit, reading: Reading, log: Log) -> Iterator[tuple[str, str]]:
-    path, field = unit.location, reading.text_field
-    match unit.format:
-        case "text":
-            return text_files.documents(
-                path, log, one_document_per_file=reading.one_document_per_file
-            )
-        case "json_lines":
-            return tables.json_lines(path, log, text_field=field)
-        case "parquet":
-            return tables.parquet_rows(path, log, text_field=field)
-        case "wikipedia":
-            return wikipedia.articles(path, log)
-        case "tfds":
-            return tfds_source.documents(path, log, text_field=field)
-        case "documentation":
-            return documentation.documents()
-    raise ValueError(f"unit {path!r} has the format {unit.format!r}, which is not known")
+def _keyword_format(part: str) -> str | None:
+    for name, form in FORMATS.items():
+        takes_location = form.keyword.endswith(":")
+        if form.keyword and (
+            part.startswith(form.keyword) if takes_location else part == form.keyword
+        ):
+            return name
+    return None
+
+
+def _units(part: str) -> Iterator[Unit]:
+    """Yields the units of a part of a source."""
+    name = _keyword_format(part)
+    if name is None:
+        yield from map(_file_unit, input_files.find(part, known=help_text()))
+        return
+    form = FORMATS[name]
+    location = part.removeprefix(form.keyword) if form.keyword.endswith(":") else part
+    yield Unit(name, location, form.size(location))
 
 
 def _file_unit(path: str) -> Unit:
     suffix, compression = input_files.suffixes(path)
-    # Wikipedia's dumps in parts are named like articles1.xml-p1p41242.bz2.
-    name = FORMATS.get(".xml" if suffix.startswith(".xml-p") else suffix, "text")
-    if name == "parquet" and compression:
-        raise ValueError(f"{path} is compressed as a whole; Parquet cannot be read so, unpack it")
-    return Unit(name, path, input_files.size(path))
+    fitting = (
+        name
+        for name, form in FORMATS.items()
+        if any(fnmatch.fnmatchcase(suffix, pattern) for pattern in form.suffixes)
+    )
+    name = next(fitting, TEXT)
+    form = FORMATS[name]
+    if compression and not form.may_be_compressed:
+        raise ValueError(f"{path} is compressed as a whole; {name} cannot be read so, unpack it")
+    return Unit(name, path, form.size(path))
 
 
 def _same_whatever_the_spelling(unit: Unit) -> str:
-    return (
-        unit.location
-        if unit.format in (DOCUMENTATION, "tfds") or input_files.is_remote(unit.location)
-        else os.path.abspath(unit.location)
-    )
+    is_file = not FORMATS[unit.format].keyword
+    is_here = is_file and not input_files.is_remote(unit.location)
+    return os.path.abspath(unit.location) if is_here else unit.location

@@ -14,7 +14,6 @@ import io
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal
 
 import numpy as np
 import sentencepiece
@@ -37,6 +36,7 @@ MAX_DISTINCT_CHARACTERS = 2**25
 # Text without white space is cut into units of so many characters, for sentencepiece.
 MAX_UNIT_CHARACTERS = 1000
 
+MODEL_TYPES = ("unigram", "bpe")
 # The sums that sentencepiece makes depend on how many threads share them, so this is not the
 # number of cores.
 SENTENCEPIECE_THREADS = 2
@@ -46,16 +46,15 @@ SENTENCEPIECE_THREADS = 2
 class Options:
     """What to train on and what kind of vocabulary to make."""
 
-    input: str = command_line.option(
-        "files and globs (text, .jsonl, .parquet, Wikipedia .xml; .gz .bz2 .xz .zst), "
-        "tfds:NAME, or documentation; several with commas between them"
-    )
+    input: str = command_line.option(sources.help_text)
     output: str = command_line.option("the directory for vocabulary and tokenizer_config.json")
-    kind: Literal["wordpiece", "sentencepiece"] = command_line.option(
-        "wordpiece as BERT has it, or a sentencepiece model", default="wordpiece"
+    kind: str = command_line.option(
+        "wordpiece as BERT has it, or a sentencepiece model",
+        choices=lambda: KINDS,
+        default="wordpiece",
     )
-    model_type: Literal["unigram", "bpe"] = command_line.option(
-        "the kind of sentencepiece model", default="unigram"
+    model_type: str = command_line.option(
+        "the kind of sentencepiece model", choices=lambda: MODEL_TYPES, default="unigram"
     )
     size: int = command_line.option("entries at most, specials included", default=30522)
     lowercase: bool = command_line.option("lower-case the text", default=True)
@@ -67,10 +66,15 @@ class Options:
         default=0.02,
     )
     one_document_per_file: bool = command_line.option(
-        "files are documents; otherwise blank lines separate them", default=False
+        lambda: (
+            f"files ({sources.formats_that_heed('one_document_per_file')}) are documents; "
+            "otherwise blank lines separate them"
+        ),
+        default=False,
     )
     text_field: str = command_line.option(
-        "the field with the text, in JSON lines, Parquet and TFDS", default="text"
+        lambda: f"the field with the text of a record ({sources.formats_that_heed('text_field')})",
+        default="text",
     )
     overwrite: bool = command_line.option("replace the vocabulary in output", default=False)
 
@@ -133,21 +137,6 @@ class Counts:
 
 def _size(counts: Mapping[str, int]) -> int:
     return sum(map(len, counts))
-
-
-def train(
-    texts: Iterable[str], *, size: int, lowercase: bool = True, strip_accents: bool | None = None
-) -> wordpiece.WordPieceTokenizer:
-    """Returns a tokenizer with the WordPiece vocabulary of the texts.
-
-    Raises:
-      ValueError: if the texts are empty or `size` does not hold the characters.
-    """
-    counts = Counts(_word_splitter(lowercase, strip_accents))
-    for text in texts:
-        counts.add(text)
-    entries = wordpiece_entries(counts.units(), size)
-    return wordpiece.WordPieceTokenizer(entries, lowercase=lowercase, strip_accents=strip_accents)
 
 
 def wordpiece_entries(word_counts: Mapping[str, int], size: int) -> list[str]:
@@ -250,13 +239,7 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
             f"{existing[0]} exists; choose another output or replace it with --overwrite"
         )
     seen, unseen = _counted(options)
-    casing = {"lowercase": options.lowercase, "strip_accents": options.strip_accents}
-    made: tokenizer.Tokenizer
-    if options.kind == "wordpiece":
-        made = wordpiece.WordPieceTokenizer(wordpiece_entries(seen, options.size), **casing)
-    else:
-        model = sentencepiece_model(seen, options.size, options.model_type)
-        made = sentence_piece.SentencePieceTokenizer(model, **casing)
+    made = KINDS[options.kind].train(seen, options)
     for path in existing:
         path.unlink()
     made.save(output)
@@ -277,10 +260,7 @@ def main(options: Options) -> None:
 
 def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Returns the units to train on, and the white-space-separated words to measure on."""
-    if options.kind == "wordpiece":
-        seen = Counts(_word_splitter(options.lowercase, options.strip_accents))
-    else:
-        seen = Counts(_unit_splitter(options.lowercase, options.strip_accents))
+    seen = Counts(KINDS[options.kind].splitter(options.lowercase, options.strip_accents))
     unseen = Counts(lambda chunk: [chunk])
     reading = sources.Reading(
         one_document_per_file=options.one_document_per_file,
@@ -357,6 +337,44 @@ def _repeated(word_counts: Mapping[str, int]) -> Iterator[str]:
     for word, count in word_counts.items():
         for start in range(0, count, 2**16):
             yield f"{word} " * min(2**16, count - start)
+
+
+def _train_wordpiece(
+    word_counts: Mapping[str, int], options: Options
+) -> wordpiece.WordPieceTokenizer:
+    return wordpiece.WordPieceTokenizer(
+        wordpiece_entries(word_counts, options.size),
+        lowercase=options.lowercase,
+        strip_accents=options.strip_accents,
+    )
+
+
+def _train_sentencepiece(
+    unit_counts: Mapping[str, int], options: Options
+) -> sentence_piece.SentencePieceTokenizer:
+    return sentence_piece.SentencePieceTokenizer(
+        sentencepiece_model(unit_counts, options.size, options.model_type),
+        lowercase=options.lowercase,
+        strip_accents=options.strip_accents,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of vocabulary.
+
+    `splitter(lowercase, strip_accents)` returns what cuts a chunk without white space into the
+    units to be counted, `train(counts, options)` the tokenizer of units with such counts.
+    """
+
+    splitter: Callable[[bool, bool | None], Callable[[str], Iterable[str]]]
+    train: Callable[[Mapping[str, int], Options], tokenizer.Tokenizer]
+
+
+KINDS = {
+    "wordpiece": Kind(_word_splitter, _train_wordpiece),
+    "sentencepiece": Kind(_unit_splitter, _train_sentencepiece),
+}
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class Manifest:
             raise FileNotFoundError(
                 f"{path} does not exist; make records with `python -m data_pipelines.build`, or "
                 "give TFRecord files of the original BERT script a manifest with "
-                "`python -m data_pipelines.inspect DIR --adopt --vocabulary=vocab.txt`"
+                "`python -m data_pipelines.inspect_records DIR --adopt --vocabulary=vocab.txt`"
             )
         try:
             fields = json.loads(path.read_text())

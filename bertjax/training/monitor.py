@@ -21,7 +21,7 @@ from bertjax.training import state, writers
 PLATEAU_CAUSES = (
     "the learning rate is too low, or so high that it diverged early (try a third, and a longer "
     "warm-up); the batch is too small for this vocabulary; the corpus repeats the same lines (see "
-    "`python -m data_pipelines.inspect DIR`); the vocabulary is not the one of the records; or the "
+    "`python -m data_pipelines.inspect_records DIR`); the vocabulary is not the one of the records; or the "
     "run is simply young: every run passes through it"
 )
 
@@ -149,7 +149,7 @@ class Monitor:
             f"{shown}{', ...' if len(record_positions) > 8 else ''}. The last good "
             f"checkpoint: {saved}. Lower config.schedule.peak_learning_rate or lengthen the "
             "warm-up in a new workdir; if the records are at fault, look at them with "
-            "`python -m data_pipelines.inspect`"
+            "`python -m data_pipelines.inspect_records`"
         )
 
     def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:

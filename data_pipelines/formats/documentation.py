@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator
 
 from absl import logging
 
+from data_pipelines.formats import base, input_files
+
 # Brought by `pip install -e .`, directly or by its dependencies. The order is the corpus's order.
 PACKAGES = (
     *("PIL", "absl", "etils", "flax", "fsspec", "google.protobuf", "grpc", "h5py"),
@@ -66,12 +68,13 @@ _INLINE = (
 )
 
 
-def documents() -> Iterator[tuple[str, str]]:
+def read(location: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
     """Yields (qualified name, paragraphs one per line) in a fixed order, each name once.
 
     Objects documented mostly by paragraphs that came before (wrappers, older copies) are left
     out. The order and the texts depend only on the installed versions.
     """
+    del location, reading, log  # There is one, which is what is installed.
     seen_names: set[str] = set()
     seen_paragraphs: set[str] = set()
     for name, text in _raw_documents():

@@ -73,15 +73,15 @@ class Log:
         }
 
 
-def find(pattern: str) -> list[str]:
+def find(pattern: str, *, known: str = "paths and globs of files") -> list[str]:
     """Returns the files that a path or glob (`**` recursive) stands for, sorted.
 
     Raises:
-      FileNotFoundError: if there is none.
+      FileNotFoundError: if there is none; says what is `known` as an input.
       ValueError: if it is a directory.
     """
     if is_remote(pattern):
-        return _find_remote(pattern)
+        return _find_remote(pattern, known)
     # Folders that a glob meets are no mistake: `**` matches them always.
     found = [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
     if found:
@@ -91,7 +91,7 @@ def find(pattern: str) -> list[str]:
             f"input {pattern!r} is a directory; say which of its files to read, for example "
             f"{os.path.join(pattern, '**', '*.txt')!r}"
         )
-    raise _matches_nothing(pattern)
+    raise _matches_nothing(pattern, known)
 
 
 def is_remote(path: str) -> bool:
@@ -102,7 +102,7 @@ def is_remote(path: str) -> bool:
 def suffixes(path: str) -> tuple[str, str]:
     """Returns the suffixes of format and compression, each maybe empty: ".jsonl", ".gz"."""
     name = pathlib.PurePath(path.lower())
-    if name.suffix in _DECOMPRESSORS:
+    if name.suffix in DECOMPRESSORS:
         return pathlib.PurePath(name.stem).suffix, name.suffix
     return name.suffix, ""
 
@@ -126,7 +126,7 @@ def opened(path: str, log: Log | None = None) -> Iterator[BinaryIO]:
             raw = stack.enter_context(unbuffered(path))
             file: Any = io.BufferedReader(_CountedFile(raw, log or Log()), BUFFER_BYTES)
             if compression:
-                file = stack.enter_context(_DECOMPRESSORS[compression](file))
+                file = stack.enter_context(DECOMPRESSORS[compression](file))
             yield file
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         # Only the system's own errors have numbers; those of gzip, bz2 and arrow have none.
@@ -162,7 +162,7 @@ def head(path: str, size: int) -> bytes:
     return first
 
 
-def _find_remote(pattern: str) -> list[str]:
+def _find_remote(pattern: str, known: str) -> list[str]:
     parts = pattern.split("/")
     if "**" in pattern:
         raise ValueError(
@@ -174,15 +174,12 @@ def _find_remote(pattern: str) -> list[str]:
     if not wanted and root.exists():
         found = [pattern]
     if not found:
-        raise _matches_nothing(pattern)
+        raise _matches_nothing(pattern, known)
     return found
 
 
-def _matches_nothing(pattern: str) -> FileNotFoundError:
-    return FileNotFoundError(
-        f"input {pattern!r} matches no file; give 'documentation', 'tfds:NAME', or paths and globs "
-        "of files, separated by commas"
-    )
+def _matches_nothing(pattern: str, known: str) -> FileNotFoundError:
+    return FileNotFoundError(f"input {pattern!r} matches no file; give {known}")
 
 
 class _CountedFile(io.RawIOBase):
@@ -213,7 +210,7 @@ def _zstandard(file: BinaryIO) -> Any:
     return io.BufferedReader(stream, BUFFER_BYTES)  # pyright: ignore[reportArgumentType]
 
 
-_DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
+DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".bz2": bz2.BZ2File,
     ".xz": lzma.LZMAFile,

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from data_pipelines.formats import input_files, text_files
+from data_pipelines.formats import base, input_files, text_files
 
 # A longer line is no record but a file without line ends; the whole line must be in memory.
 LONGEST_RECORD_BYTES = 1 << 28
@@ -21,7 +21,9 @@ ROWS_PER_BATCH = 256
 _SKIPPED_BYTES = 1 << 20
 
 
-def json_lines(path: str, log: input_files.Log, *, text_field: str) -> Iterator[tuple[str, str]]:
+def read_json_lines(
+    path: str, reading: base.Reading, log: input_files.Log
+) -> Iterator[tuple[str, str]]:
     """Yields ("path:line", text) of the records of a JSON lines file.
 
     Lines that are not JSON, and records without text in that field, are counted and left out.
@@ -32,7 +34,7 @@ def json_lines(path: str, log: input_files.Log, *, text_field: str) -> Iterator[
     found = 0
     for number, line in _records(path, log):
         place = f"{path}:{number}"
-        kind, text = _json_text(line, text_field)
+        kind, text = _json_text(line, reading.text_field)
         found += 1
         if text is None:
             log.problem(kind, place)
@@ -42,27 +44,29 @@ def json_lines(path: str, log: input_files.Log, *, text_field: str) -> Iterator[
         log.problem("empty_files", path)
 
 
-def check_json_lines(path: str, text_field: str) -> None:
+def check_json_lines(path: str, reading: base.Reading) -> None:
     """Reads the first record of a JSON lines file.
 
     Raises:
       ValueError: if it is not JSON or lacks the field.
     """
-    text_files.check(path)
+    text_files.check(path, reading)
     line = next((line for _, line in _records(path, input_files.Log())), None)
     if line is None:
         return
-    kind, text = _json_text(line, text_field)
+    kind, text = _json_text(line, reading.text_field)
     if kind == "invalid_utf8_lines" or kind == "invalid_json_lines":
         raise ValueError(
             f"{path} does not begin with a JSON record on a line of its own; JSON lines are wanted "
             "(`jq -c '.[]'` makes them of an array)"
         )
     if text is None:
-        raise ValueError(_wrong_field(path, text_field, _field_names(json.loads(line))))
+        raise ValueError(_wrong_field(path, reading.text_field, _field_names(json.loads(line))))
 
 
-def parquet_rows(path: str, log: input_files.Log, *, text_field: str) -> Iterator[tuple[str, str]]:
+def read_parquet(
+    path: str, reading: base.Reading, log: input_files.Log
+) -> Iterator[tuple[str, str]]:
     """Yields ("path:row", text) of a Parquet file, rows numbered from 1, reading one column.
 
     Rows without text are counted and left out.
@@ -70,7 +74,7 @@ def parquet_rows(path: str, log: input_files.Log, *, text_field: str) -> Iterato
     Raises:
       ValueError: if the file is damaged.
     """
-    row = 0
+    row, text_field = 0, reading.text_field
     with _opened_parquet(path) as file:
         size = input_files.size(path)
         for group in range(file.num_row_groups):
@@ -90,12 +94,13 @@ def parquet_rows(path: str, log: input_files.Log, *, text_field: str) -> Iterato
         log.problem("empty_files", path)
 
 
-def check_parquet(path: str, text_field: str) -> None:
+def check_parquet(path: str, reading: base.Reading) -> None:
     """Reads the schema of a Parquet file.
 
     Raises:
       ValueError: if the file is none, or has no such column of strings.
     """
+    text_field = reading.text_field
     with _opened_parquet(path) as file:
         schema = file.schema_arrow
     names = _column_names(schema)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from data_pipelines.formats import input_files
+from data_pipelines.formats import base, input_files
 
 LONGEST_LINE_BYTES = 1 << 20
 LONGEST_DOCUMENT = 16_000_000  # characters
@@ -31,13 +31,11 @@ _C1_LEAD = b"\xc2"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def documents(
-    path: str, log: input_files.Log, *, one_document_per_file: bool = False
-) -> Iterator[tuple[str, str]]:
+def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
     """Yields (id, paragraphs separated by newlines) of a text file.
 
-    A blank line ends a document unless `one_document_per_file`. Ids are "path:first line", or the
-    path alone for the one document of a file.
+    A blank line ends a document unless `reading.one_document_per_file`. Ids are "path:first line",
+    or the path alone for the one document of a file.
 
     Raises:
       ValueError: if the file cannot be read or decompressed.
@@ -46,14 +44,15 @@ def documents(
     name, size, found = "", 0, 0
     for number, text in lines(path, log):
         is_full = size + len(text) > LONGEST_DOCUMENT
-        if paragraphs and (is_full or not (text or one_document_per_file)):
+        if paragraphs and (is_full or not (text or reading.one_document_per_file)):
             if is_full:
                 log.problem("long_documents", name)
             yield name, "\n".join(paragraphs)
             paragraphs, size = [], 0
         if text:
             if not paragraphs:
-                name = path if one_document_per_file and not found else f"{path}:{number}"
+                is_whole = reading.one_document_per_file and not found
+                name = path if is_whole else f"{path}:{number}"
                 found += 1
             paragraphs.append(text)
             size += len(text) + 1
@@ -105,12 +104,13 @@ def tidied(name: str, text: str, log: input_files.Log) -> Iterator[tuple[str, st
         yield from _parts(name, [part for line in kept for part in _cut(line, name, log)], log)
 
 
-def check(path: str) -> None:
+def check(path: str, reading: base.Reading) -> None:
     """Reads the beginning of a file.
 
     Raises:
       ValueError: if the file cannot be read, or its beginning is not UTF-8 text.
     """
+    del reading  # The encoding is the same question for all.
     first = input_files.head(path, HEAD_BYTES)
     if first.startswith((b"\xff\xfe", b"\xfe\xff")) or (
         first.count(0) > MAXIMUM_NUL_SHARE * len(first)

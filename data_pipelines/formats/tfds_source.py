@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data import tfds_datasets
-from data_pipelines.formats import input_files, text_files
+from data_pipelines.formats import base, input_files, text_files
 
 DEFAULT_SPLIT = "train"
 
@@ -31,13 +31,13 @@ class Name:
         return cls(dataset, split or DEFAULT_SPLIT)
 
 
-def check(location: str, text_field: str) -> None:
+def check(location: str, reading: base.Reading) -> None:
     """Opens a dataset, and downloads and prepares it if that was never done.
 
     Raises:
       ValueError: if there is no such dataset, split or field of text.
     """
-    name = Name.parse(location)
+    name, text_field = Name.parse(location), reading.text_field
     builder = _builder(name.dataset)
     # The fields before the splits: those are known before the dataset is downloaded.
     names = sorted(_text_fields(builder.info.features))
@@ -67,7 +67,7 @@ def size(location: str) -> int:
     return int(getattr(builder.info.splits[name.split], "num_bytes", 0) or 0)
 
 
-def documents(location: str, log: input_files.Log, *, text_field: str) -> Iterator[tuple[str, str]]:
+def read(location: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
     """Yields (id, text) of a split in the order of its files.
 
     The id is the dataset's name and the example's file and place in it, whichever slice is read.
@@ -78,7 +78,7 @@ def documents(location: str, log: input_files.Log, *, text_field: str) -> Iterat
     name = Name.parse(location)
     builder = _builder(name.dataset)
     total, examples = size(location), builder.info.splits[name.split].num_examples
-    for number, (tfds_id, encoded) in enumerate(_texts(builder, name, text_field)):
+    for number, (tfds_id, encoded) in enumerate(_texts(builder, name, reading.text_field)):
         log.bytes_read += total * (number + 1) // examples - total * number // examples
         place = f"{builder.info.full_name}/{tfds_id}"
         try:

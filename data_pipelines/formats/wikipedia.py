@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
-from data_pipelines.formats import input_files, text_files
+from data_pipelines.formats import base, input_files, text_files
 
 LEFT_OUT_SECTIONS = {
     *("references", "notes", "footnotes", "citations", "sources", "bibliography", "works cited"),
@@ -62,12 +62,13 @@ _TIDYING = (
 )
 
 
-def articles(path: str, log: input_files.Log) -> Iterator[tuple[str, str]]:
+def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
     """Yields (title, wikitext) of the articles of an XML dump, compressed or not.
 
     Raises:
       ValueError: if the file is damaged, or its XML ends early.
     """
+    del reading  # An article is a document, and all of its page is its text.
     found = False
     links = re.compile("(?!)")
     with input_files.opened(path, log) as file:
@@ -97,12 +98,13 @@ def articles(path: str, log: input_files.Log) -> Iterator[tuple[str, str]]:
         log.problem("empty_files", path)
 
 
-def check(path: str) -> None:
+def check(path: str, reading: base.Reading) -> None:
     """Reads the beginning of a dump.
 
     Raises:
       ValueError: if it does not begin like one, or mwparserfromhell is not installed.
     """
+    del reading
     _parse()
     if b"<mediawiki" not in input_files.head(path, text_files.HEAD_BYTES):
         raise ValueError(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertjax.data import masking, records
+from data_pipelines import pairing
 
 # English under its own vocabulary has below 0.1%: a few emoji and foreign letters.
 UNKNOWN_RATE, HIGH_UNKNOWN_RATE = 0.01, 0.05
@@ -185,7 +186,7 @@ def _blank_lines_text(facts: _Facts) -> str:
     harm = (
         "most segments then have no next sentence, so that most pairs are random and the label "
         "teaches little"
-        if facts.pair_objective != "none"
+        if pairing.labels(facts.pair_objective)
         else "an example then is a few sentences and much padding, with little context"
     )
     return (

@@ -16,14 +16,13 @@ import numpy as np
 from etils import epath
 
 from bertjax.data import records, tokenizer
+from data_pipelines import pairing
 from data_pipelines.reports import health
 
 LABEL_WIDTH, LINE_WIDTH = 24, 100
 
 # How `DecodedExample` shows the hidden tokens.
 LEGEND = "«word» hidden by [MASK], «word→other» by another token, «word=» shown as it is"
-# What a pair label 0 and 1 mean.
-PAIR_LABELS = {"nsp": ("next", "random"), "sop": ("in order", "swapped")}
 
 # A title, and labels with their figures in words.
 Group = tuple[str, list[tuple[str, str]]]
@@ -62,7 +61,7 @@ def groups(manifest: records.Manifest) -> list[Group]:
         ("Records", _record_rows(manifest)),
         ("Text", _text_rows(statistics)),
         ("Reading problems", _problem_rows(statistics.get("reading_problems") or {})),
-        ("Examples", _example_rows(statistics, manifest.max_seq_length)),
+        ("Examples", _example_rows(manifest)),
         ("What is to be predicted", _target_rows(statistics)),
     ]
     return [(title, rows) for title, rows in found if rows]
@@ -70,7 +69,7 @@ def groups(manifest: records.Manifest) -> list[Group]:
 
 def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
     size = sum(shard.bytes for shard in manifest.shards) / 1e6
-    described, labels = manifest.tokenizer, PAIR_LABELS.get(manifest.pair_objective)
+    described, labels = manifest.tokenizer, pairing.labels(manifest.pair_objective)
     casing = ", lower-cased" if described.get("lowercase") else ", cased"
     masks = f"at most {manifest.max_predictions_per_seq} of {manifest.max_seq_length} tokens"
     return [
@@ -110,15 +109,17 @@ def _problem_rows(problems: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _example_rows(statistics: Mapping[str, Any], max_seq_length: int) -> list[tuple[str, str]]:
+def _example_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
+    statistics, max_seq_length = manifest.statistics, manifest.max_seq_length
     rows = _Rows(statistics)
     if "fill" in statistics:
         mean = statistics["fill"] * max_seq_length
         rows.add("fill", "fill", "{:.2%}" + f", {mean:.1f} of {max_seq_length} tokens")
     rows.add("unknown tokens", "example_unknown_rate", "{:.3%}")
-    forced = rows.text("forced_random_share", ", {:.2%} because a chunk was one sentence")
-    rows.add("random pairs", "random_pair_share", "{:.2%}" + forced)
-    rows.add("swapped pairs", "swapped_pair_share", "{:.2%}")
+    for label in pairing.labels(manifest.pair_objective)[1:]:
+        forced = rows.text("forced_random_share", ", {:.2%} because a chunk was one sentence")
+        wording = "{:.2%}" + (forced if label == "random" else "")
+        rows.add(f"{label} pairs", f"{label}_pair_share", wording)
     if statistics.get("dropped_pair_share"):
         rows.add("pairs left out", "dropped_pair_share", "{:.2%}, to balance the labels")
     second = rows.text("second_segment_length", " and {:.1f} tokens")
@@ -241,7 +242,7 @@ def decoded_row(
             segments.setdefault(segment, []).append(piece)
     label = ""
     if records.PAIR_FEATURE in example:
-        label = PAIR_LABELS[manifest.pair_objective][int(example[records.PAIR_FEATURE])]
+        label = pairing.labels(manifest.pair_objective)[int(example[records.PAIR_FEATURE])]
     return DecodedExample(tuple(map(tuple, segments.values())), label, length)
 
 

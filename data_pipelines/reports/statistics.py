@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bertjax.data import masking, records, tokenizer
+from data_pipelines import pairing
 from data_pipelines.reports import distinct, lengths
 
 # A shorter line that comes twice ("Yes.", "Chapter II", "* * *") says nothing about a corpus.
@@ -171,8 +172,7 @@ class CorpusTally:
 class ExampleTally:
     """Counts over batches of finished rows; `statistics()` are the shares that follow.
 
-    `pair_objective` says what a pair label 1 means: a random second segment (nsp), or both segments
-    swapped (sop).
+    `pair_objective` says what a pair label 1 means, and so what its share is called.
     """
 
     def __init__(
@@ -278,10 +278,9 @@ class ExampleTally:
         counts, pairs = self._counts, self._counts["pairs"]
         if not pairs:
             return {}
-        is_swapped = self._pair_objective == "sop"
-        label = "swapped_pair_share" if is_swapped else "random_pair_share"
+        _, label = pairing.labels(self._pair_objective)
         return {
-            label: counts["labelled_pairs"] / pairs,
+            f"{label}_pair_share": counts["labelled_pairs"] / pairs,
             # Of the text alone, without the first one's [CLS] and [SEP] and the second one's [SEP].
             "first_segment_length": counts["first_tokens"] / pairs - 2,
             "second_segment_length": counts["second_tokens"] / pairs - 1,

@@ -6,6 +6,15 @@ import pytest
 from bertjax.data import tokenizer
 from data_pipelines import examples
 
+# The pairs of BERT, once over the corpus.
+PAIRS = {
+    "pair_objective": "nsp",
+    "packing": "doc_sentences",
+    "balanced_nsp": False,
+    "short_seq_prob": 0.1,
+    "dupe_factor": 1,
+    "random_seed": 3,
+}
 SYLLABLES = ["ka", "lo", "mi", "ren", "tus", "vor", "pe", "sha", "dim", "gol"]
 
 
@@ -49,6 +58,18 @@ def vocabulary(vocabulary_directory) -> tokenizer.Tokenizer:
     return tokenizer.load(vocabulary_directory)
 
 
+def corpus_of(documents) -> examples.Corpus:
+    """Documents of sentences of token ids, none of them empty, as a corpus."""
+    documents = list(documents)
+    sentences = [sentence for document in documents for sentence in document]
+    tokens = [token for sentence in sentences for token in sentence]
+    return examples.Corpus(
+        tokens=np.array(tokens, np.int32),
+        sentence_starts=examples.starts([len(sentence) for sentence in sentences]),
+        document_starts=examples.starts([len(document) for document in documents]),
+    )
+
+
 @pytest.fixture(scope="session")
 def numbered_corpus() -> examples.Corpus:
     """Sixty documents of 1 to 14 sentences; every token is its own position in the corpus."""
@@ -60,4 +81,4 @@ def numbered_corpus() -> examples.Corpus:
             document.append(range(token, token + length))
             token += length
         documents.append(document)
-    return examples.corpus(documents)
+    return corpus_of(documents)

@@ -104,8 +104,8 @@ def test_a_line_of_a_hundred_megabytes_is_read_in_pieces_and_little_memory(
     # The peak of a process that reads it. (What the kernel tells a parent of its child counts the
     # parent's own memory, up to the child's exec.)
     code = (
-        "import sys; from data_pipelines.formats import input_files, text_files\n"
-        "found = text_files.documents(sys.argv[1], input_files.Log())\n"
+        "import sys; from data_pipelines.formats import base, input_files, text_files\n"
+        "found = text_files.read(sys.argv[1], base.Reading(), input_files.Log())\n"
         "print(sum(len(text) for _, text in found), open('/proc/self/status').read())"
     )
     said = subprocess.check_output([sys.executable, "-c", code, str(path)], text=True)

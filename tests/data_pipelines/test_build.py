@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bertjax.data import masking, records, tokenizer
-from data_pipelines import blocks, build, exact, shards
+from data_pipelines import blocks, build, shards
+from data_pipelines.exact import algorithm
 from data_pipelines.options import Options
 from tests.data_pipelines import conftest
 
@@ -259,7 +260,7 @@ def test_the_exact_algorithm_deals_its_examples_to_the_shards_in_turn(
     )
     manifest = build.build(changed)
     batch = read(tmp_path / "out")
-    expected = exact.batches(
+    expected = algorithm.batches(
         [text_file],
         vocabulary,
         max_seq_length=LENGTH,

@@ -5,7 +5,7 @@ import sys
 import pytest
 from absl import flags
 
-from data_pipelines import command_line, inspect, options, train_vocabulary
+from data_pipelines import command_line, inspect_records, options, train_vocabulary
 
 REQUIRED = ["--input=a", "--output=b"]
 
@@ -41,9 +41,9 @@ def test_missing_misspelt_and_mistyped_options_are_refused(arguments):
 
 
 def test_positional_argument_is_taken_and_required():
-    assert parse(inspect.Options, ["DIR", "--adopt"], "directory").directory == "DIR"
+    assert parse(inspect_records.Options, ["DIR", "--adopt"], "directory").directory == "DIR"
     with pytest.raises(ValueError, match="one argument, the directory"):
-        parse(inspect.Options, [], "directory")
+        parse(inspect_records.Options, [], "directory")
 
 
 def test_a_program_ends_with_one_line_for_bad_input(tmp_path):

@@ -6,14 +6,6 @@ CLS, SEP, PAD = 1, 2, 0
 BUDGET = 29
 
 
-def test_corpus_drops_empty_sentences_and_documents():
-    made = examples.corpus([[[5], []], [[]], [], [[6, 7], [8]]])
-    assert made.tokens.tolist() == [5, 6, 7, 8]
-    assert made.sentence_starts.tolist() == [0, 1, 3, 4]
-    assert made.document_starts.tolist() == [0, 1, 3]
-    assert made.num_sentences == 3 and made.num_documents == 2
-
-
 def released_cut(length_a, length_b, budget, rng):
     """Lengths and front losses by one token at a time, as the released code does."""
     front_a = front_b = 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import atomic, records
-from data_pipelines import blocks, fast, options, partial_output, shards, sources, store
+from data_pipelines import blocks, fast, options, partial_output, shards, sizes, sources, store
 
 NUM_SHARDS = 4
 
@@ -173,7 +173,7 @@ def test_finished_work_is_not_done_again(build, monkeypatch, tmp_path):
         raise AssertionError("done again")
 
     monkeypatch.setattr(blocks, "tokenize", never)
-    monkeypatch.setattr(sources, "read", never)
+    monkeypatch.setattr(sources, "read_unit", never)
     build()
     for name, time in before.items():
         assert (tmp_path / "out.partial" / "records" / name).stat().st_mtime_ns == time
@@ -287,7 +287,7 @@ def test_the_expected_size_is_about_the_real_one(build, monkeypatch):
     def note(num_shards, num_examples, example_bytes, output):
         said.append(num_examples * example_bytes)
 
-    monkeypatch.setattr(fast, "check_size", note)
+    monkeypatch.setattr(sizes, "check", note)
     made = build(short_seq_prob=0.5)
     assert abs(said[0] / sum(map(len, made.files.values())) - 1) < 0.05
 
@@ -311,12 +311,12 @@ def test_text_that_allows_no_records_is_one_clear_error(build, tmp_path, text, c
 
 
 def test_shards_are_a_multiple_of_32_of_bounded_size_or_few_for_few_examples():
-    found = [fast.default_num_shards(number) for number in (1, 2, 5, 31, 32, 10**6)]
+    found = [sizes.default_num_shards(number) for number in (1, 2, 5, 31, 32, 10**6)]
     assert found == [1, 2, 4, 16, 32, 32]
     for number in np.logspace(2, 11, 50).astype(int):
-        size = fast.default_num_shards(int(number), 500.0)
+        size = sizes.default_num_shards(int(number), 500.0)
         assert size % 32 == 0
-        assert number * 500 / size <= 1.5 * fast.SHARD_BYTES
+        assert number * 500 / size <= 1.5 * sizes.SHARD_BYTES
 
 
 def test_examples_of_tokens_that_have_changed_are_made_again(

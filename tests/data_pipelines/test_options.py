@@ -38,8 +38,14 @@ def test_all_faults_are_named_together():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"balanced_nsp": True, "pair_objective": "sop"}, "balanced_nsp is for pair_objective nsp"),
-        ({"packing": "full_sentences"}, "packing full_sentences is for pair_objective none"),
+        (
+            {"balanced_nsp": True, "pair_objective": "sop"},
+            "balanced_nsp is True, which is for pair_objective nsp, not for 'sop'",
+        ),
+        (
+            {"packing": "full_sentences"},
+            "packing is 'full_sentences', which is for pair_objective none",
+        ),
         ({"mask": "span", "do_whole_word_mask": True}, "do_whole_word_mask"),
         ({"algorithm": "exact", "sentence_splitter": "lines", "mask": "span"}, "mask is 'span'"),
         (

@@ -6,6 +6,8 @@ import pytest
 
 from bertjax.data import masking, records
 from data_pipelines import blocks, examples, pairing, shards, sources, store
+from data_pipelines.objectives import base, packed_sentences
+from tests.data_pipelines.conftest import PAIRS
 
 LENGTH = 32
 
@@ -36,7 +38,7 @@ def new_job(text_file, vocabulary_directory, tmp_path_factory):
     vocabulary = blocks.Vocabulary.of(vocabulary_directory, None)
 
     def made(mask="token", **changes):
-        fields = {"pair_objective": "nsp", "dupe_factor": 2, "random_seed": 5} | changes
+        fields = PAIRS | {"dupe_factor": 2, "random_seed": 5} | changes
         scratch = tmp_path_factory.mktemp("scratch")
         kept = store.Store(scratch, token_dtype=vocabulary.token_dtype)
         separate = fields.get("packing") == "full_sentences"
@@ -47,7 +49,7 @@ def new_job(text_file, vocabulary_directory, tmp_path_factory):
             scratch=str(scratch),
             directory=str(tmp_path_factory.mktemp("records")),
             vocabulary=vocabulary,
-            pairs=pairing.PairOptions(max_seq_length=LENGTH, **fields),
+            pairs=base.PairOptions(max_seq_length=LENGTH, **fields),
             masking=None if mask == "none" else masking.MaskingOptions(0.15, 5, mask),
             block_documents=kept.block_documents(),
         )
@@ -110,7 +112,7 @@ def test_pairs_are_text_of_the_corpus_as_their_label_says(
     assert swapped > 10 if pair_objective == "sop" else swapped == 0
 
 
-@pytest.mark.parametrize("packing", pairing.PACKINGS)
+@pytest.mark.parametrize("packing", packed_sentences.PACKINGS)
 def test_packed_rows_hold_every_token_once_in_each_pass(new_job, vocabulary, packing):
     job = new_job("none", pair_objective="none", packing=packing)
     batch = all_features(job, 3, paired(job))
@@ -187,9 +189,10 @@ def test_what_is_finished_is_not_made_again(new_job, monkeypatch):
 def test_masks_differ_between_shards_and_repeat(new_job):
     job = new_job()
     corpus = store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16))
-    drafts = pairing.draft(corpus, job.pairs)
-    spans = pairing.completed(drafts, *pairing.random_segments(corpus, drafts.requests))
-    spans = examples.cut_to(spans, job.pairs.budget, np.random.default_rng(0))[:100]
+    place = {"index": 0, "first_document": 0, "num_documents": corpus.num_documents}
+    drafts = pairing.draft(corpus, job.pairs, **place)
+    spans = base.completed(drafts, *base.random_segments(corpus, drafts.requests))
+    spans = examples.cut_to(spans, pairing.budget(job.pairs), np.random.default_rng(0))[:100]
 
     def positions(shard, job):
         (batch,) = shards.row_batches(job, shard, corpus.tokens, spans)

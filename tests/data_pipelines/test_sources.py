@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import json
 import pickle
@@ -7,6 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from data_pipelines import sources
+from data_pipelines.formats import base
 
 
 def write(folder, **texts):
@@ -45,7 +47,7 @@ def test_units_read_one_by_one_are_the_documents_of_the_whole(mixed):
     apart = [
         document
         for unit in sources.units(source)
-        for document in sources.read(pickle.loads(pickle.dumps(unit)), reading, sources.Log())
+        for document in sources.read_unit(pickle.loads(pickle.dumps(unit)), reading, sources.Log())
     ]
     assert apart == list(sources.documents(source, reading))
 
@@ -63,7 +65,7 @@ def test_train_and_heldout_documents_are_disjoint_and_together_all(tmp_path):
             d.id
             for d in sources.documents(source, sources.Reading(split=split, heldout_fraction=0.1))
         }
-        for split in sources.SPLITS
+        for split in base.SPLITS
     }
     assert not ids["train"] & ids["heldout"]
     assert ids["train"] | ids["heldout"] == ids["all"]
@@ -132,7 +134,8 @@ def test_a_file_that_turns_out_to_be_damaged_names_itself(tmp_path):
 
 def test_the_documentation_mixes_with_files(tmp_path, monkeypatch):
     made = [("name", "built in")]
-    monkeypatch.setattr(sources.documentation, "documents", lambda: iter(made))
+    row = dataclasses.replace(sources.FORMATS["documentation"], read=lambda *_: iter(made))
+    monkeypatch.setitem(sources.FORMATS, "documentation", row)
     found = sources.documents(f"documentation,{write(tmp_path, a='text')}")
     assert [document.text for document in found] == ["built in", "text"]
 

@@ -5,6 +5,7 @@ import pytest
 
 from data_pipelines import blocks, examples, sources, store
 from data_pipelines.reports import statistics
+from tests.data_pipelines import conftest
 
 
 def tokenized(corpus, dtype=np.uint16):
@@ -68,7 +69,7 @@ def test_what_was_appended_block_by_block_is_the_corpus(tmp_path, parts, numbere
 
 
 def test_large_ids_keep_their_value(tmp_path):
-    corpus = examples.corpus([[[3, 2**16, 2**30]]])
+    corpus = conftest.corpus_of([[[3, 2**16, 2**30]]])
     kept = store.Store(tmp_path, token_dtype=np.dtype(np.uint32))
     kept.append("digest", tokenized(corpus, np.uint32))
     assert store.open_corpus(tmp_path, np.dtype(np.uint32)).tokens.tolist() == [3, 2**16, 2**30]

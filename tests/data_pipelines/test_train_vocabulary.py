@@ -14,6 +14,16 @@ def options(text_file, output, **changes):
     return train_vocabulary.Options(**(fields | changes))
 
 
+def trained(texts, **changes):
+    """The tokenizer of texts that are held in memory."""
+    chosen = train_vocabulary.Options(input="", output="", **changes)
+    kind = train_vocabulary.KINDS[chosen.kind]
+    counts = train_vocabulary.Counts(kind.splitter(chosen.lowercase, chosen.strip_accents))
+    for text in texts:
+        counts.add(text)
+    return kind.train(counts.units(), chosen)
+
+
 def test_vocabulary_begins_with_specials_has_no_duplicates_and_fits(text_file, tmp_path):
     made, coverage = train_vocabulary.train_vocabulary(options(text_file, tmp_path))
     entries = (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines()
@@ -64,9 +74,9 @@ def test_equal_runs_in_other_processes_write_equal_bytes(text_file, tmp_path, fl
 
 def test_when_text_is_folded_into_counts_changes_no_vocabulary(text_file, monkeypatch):
     texts = pathlib.Path(text_file).read_text(encoding="utf-8").split("\n\n")
-    at_once = train_vocabulary.train(iter(texts), size=150)
+    at_once = trained(iter(texts), size=150)
     monkeypatch.setattr(train_vocabulary, "FOLD_CHARACTERS", 500)
-    assert train_vocabulary.train(iter(texts), size=150).vocabulary == at_once.vocabulary
+    assert trained(iter(texts), size=150).vocabulary == at_once.vocabulary
 
 
 def test_counts_forget_rare_units_rather_than_grow(monkeypatch):
@@ -86,7 +96,7 @@ def test_counts_forget_rare_units_rather_than_grow(monkeypatch):
 
 def test_words_are_split_as_the_tokenizer_will(tmp_path):
     texts = ["wo\x0brd, 博推 wo\u00adrd \ue000\ue000 \u03a3\u03a3"] * 10
-    made = train_vocabulary.train(texts, size=60)
+    made = trained(texts, size=60)
     assert {"word", "博", "推", "\ue000\ue000", "\u03c3\u03c2", ","} <= set(made.vocabulary)
     # Punctuation and CJK characters never continue a word.
     assert not {"##,", "##博", "##推"} & set(made.vocabulary)
@@ -98,19 +108,19 @@ def test_words_are_split_as_the_tokenizer_will(tmp_path):
 def test_alphabet_grows_with_the_characters_that_the_text_needs():
     # 1,500 characters of equal frequency: none may be left out because of their number.
     many = "".join(chr(0x4E00 + number) for number in range(1500))
-    assert train_vocabulary.train([many], size=1600).vocab_size == 1505
+    assert trained([many], size=1600).vocab_size == 1505
     # A character beyond the first thousand that makes no difference is.
-    entries = train_vocabulary.train([many[:1000] * 100 + "\u9000"], size=1600).vocabulary
+    entries = trained([many[:1000] * 100 + "\u9000"], size=1600).vocabulary
     assert len(entries) == 1005 and "\u9000" not in entries
 
 
 def test_casing_and_accents_are_separate(tmp_path):
     texts = ["Élan élan Élan"] * 20
-    kept = train_vocabulary.train(texts, size=60, lowercase=True, strip_accents=False)
+    kept = trained(texts, size=60, lowercase=True, strip_accents=False)
     assert "é" in kept.vocabulary and "É" not in kept.vocabulary
-    cased = train_vocabulary.train(texts, size=60, lowercase=False)
+    cased = trained(texts, size=60, lowercase=False)
     assert "É" in cased.vocabulary
-    assert "é" not in train_vocabulary.train(texts, size=60).vocabulary
+    assert "é" not in trained(texts, size=60).vocabulary
 
 
 def test_heldout_documents_are_not_trained_on(tmp_path):

@@ -2,16 +2,16 @@ import tracemalloc
 
 import pytest
 
-from data_pipelines.formats import input_files, text_files
+from data_pipelines.formats import base, input_files, text_files
 
 
 def read(folder, content: bytes, **options):
     path = folder / "a.txt"
     path.write_bytes(content)
-    log = input_files.Log()
+    log, reading = input_files.Log(), base.Reading(**options)
     found = [
         (name.removeprefix(f"{path}"), text)
-        for name, text in text_files.documents(str(path), log, **options)
+        for name, text in text_files.read(str(path), reading, log)
     ]
     return found, log.counts
 
@@ -82,7 +82,7 @@ def test_memory_does_not_grow_with_the_line(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"word " * 10_000_000)
     tracemalloc.start()
-    for _ in text_files.documents(str(path), log := input_files.Log()):
+    for _ in text_files.read(str(path), base.Reading(), log := input_files.Log()):
         break
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -129,7 +129,7 @@ def test_tidied_text_obeys_the_rules_of_files(monkeypatch):
 def test_another_encoding_is_an_error_before_anything_is_read(tmp_path, content):
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(ValueError, match="a.txt is not UTF-8.*iconv"):
-        text_files.check(str(tmp_path / "a.txt"))
+        text_files.check(str(tmp_path / "a.txt"), base.Reading())
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_another_encoding_is_an_error_before_anything_is_read(tmp_path, content)
 )
 def test_utf8_and_a_few_damaged_lines_pass_the_check(tmp_path, content):
     (tmp_path / "a.txt").write_bytes(content)
-    text_files.check(str(tmp_path / "a.txt"))
+    text_files.check(str(tmp_path / "a.txt"), base.Reading())

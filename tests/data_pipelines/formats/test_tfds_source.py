@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import records
-from data_pipelines.formats import input_files, tfds_source
+from data_pipelines.formats import base, input_files, tfds_source
 
 # tensorflow-datasets 4.9.10 still asks protobuf for it.
 pytestmark = pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
@@ -55,7 +55,7 @@ def dataset(tmp_path_factory) -> str:
 
 def read(location, text_field="text"):
     log = input_files.Log()
-    return list(tfds_source.documents(location, log, text_field=text_field)), log
+    return list(tfds_source.read(location, base.Reading(text_field=text_field), log)), log
 
 
 def test_the_train_split_is_read_in_order_by_default(dataset):
@@ -92,7 +92,7 @@ def test_fields_may_be_nested_and_texts_that_are_not_utf8_are_counted(dataset):
 )
 def test_what_is_not_there_is_an_error_that_says_what_is(dataset, location, field, message):
     with pytest.raises(ValueError, match=message):
-        tfds_source.check(location.format(dataset), field)
+        tfds_source.check(location.format(dataset), base.Reading(text_field=field))
 
 
 def test_a_damaged_dataset_is_an_error_that_names_it(dataset):

@@ -7,7 +7,7 @@ from xml.sax import saxutils
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.formats import input_files, wikipedia
+from data_pipelines.formats import base, input_files, wikipedia
 
 ARTICLE = """{{Short description|Made-up river}}
 {{Infobox river
@@ -132,7 +132,7 @@ def test_broken_wikitext_never_raises_and_leaves_no_brackets(wikitext):
 
 def test_articles_are_pages_of_namespace_0_without_redirects(dump):
     log = input_files.Log()
-    found = list(wikipedia.articles(dump, log))
+    found = list(wikipedia.read(dump, base.Reading(), log))
     assert [title for title, _ in found] == ["Lomi", "Q&A"]
     assert found[0][1] == ARTICLE
     assert not log.counts
@@ -150,7 +150,7 @@ def test_a_dump_may_be_compressed_otherwise_or_not_at_all(tmp_path, name):
     data = "".join([HEAD, *PAGES, "</mediawiki>"]).encode()
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     found = sources.documents(str(tmp_path / name))
-    assert [document.markup for document in found] == ["wikitext", "wikitext"]
+    assert [document.markup for document in found] == ["wikipedia", "wikipedia"]
 
 
 def test_memory_does_not_grow_with_the_dump(tmp_path):
@@ -159,7 +159,7 @@ def test_memory_does_not_grow_with_the_dump(tmp_path):
     with path.open("a") as file:
         file.write("</mediawiki>")
     tracemalloc.start()
-    count = sum(1 for _ in wikipedia.articles(str(path), input_files.Log()))
+    count = sum(1 for _ in wikipedia.read(str(path), base.Reading(), input_files.Log()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 500
@@ -170,13 +170,13 @@ def test_a_dump_that_ends_early_is_an_error_that_names_it(tmp_path):
     path = tmp_path / "a.xml"
     path.write_text(HEAD + PAGES[0])
     with pytest.raises(ValueError, match="a.xml is damaged"):
-        list(wikipedia.articles(str(path), input_files.Log()))
+        list(wikipedia.read(str(path), base.Reading(), input_files.Log()))
 
 
 def test_other_xml_is_an_error_at_once(tmp_path):
     (tmp_path / "a.xml").write_text("<html></html>")
     with pytest.raises(ValueError, match="a.xml is XML, but does not begin like a Wikipedia dump"):
-        wikipedia.check(str(tmp_path / "a.xml"))
+        wikipedia.check(str(tmp_path / "a.xml"), base.Reading())
 
 
 def test_a_page_that_cannot_be_parsed_is_empty_and_counted(monkeypatch):
@@ -188,7 +188,7 @@ def test_a_page_that_cannot_be_parsed_is_empty_and_counted(monkeypatch):
 
     monkeypatch.setattr(wikipedia, "_parse", lambda: (parse, ParserError))
     log = input_files.Log()
-    assert sources.prose(sources.Document("Lomi", "text", "wikitext"), log) == ""
+    assert sources.prose(sources.Document("Lomi", "text", "wikipedia"), log) == ""
     assert log.first_places == {"unparsable_pages": ["Lomi"]}
 
 
@@ -203,4 +203,4 @@ def test_without_the_parser_the_error_tells_how_to_install_it(dump, monkeypatch)
     wikipedia._parse.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ValueError, match="pip install"):
-        wikipedia.check(dump)
+        wikipedia.check(dump, base.Reading())

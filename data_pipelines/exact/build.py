@@ -1,4 +1,4 @@
-"""The exact build: the examples of `exact`, written round robin as the released script does."""
+"""The exact build: the examples of `algorithm`, written round robin as the released script does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from bertjax.data import records
-from data_pipelines import blocks, exact, fast, progress, shards, sources
+from data_pipelines import blocks, builders, progress, shards, sizes, sources
+from data_pipelines.exact import algorithm
 from data_pipelines.formats import input_files
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
@@ -18,8 +19,8 @@ def build(
     vocabulary: blocks.Vocabulary,
     units: Sequence[sources.Unit],
     output: PartialOutput,
-    judge: fast.Judge,
-) -> fast.Content:
+    judge: builders.Judge,
+) -> builders.Content:
     """Writes the shards of `options` into `output.records`; example i into shard i modulo shards.
 
     One process, with the tokens and the draws of all examples in memory.
@@ -29,7 +30,7 @@ def build(
       OSError: if the disk is, or would be, full.
     """
     loaded = vocabulary.load()
-    made = exact.batches(
+    made = algorithm.batches(
         _plain_text_paths(units),
         loaded,
         max_seq_length=options.max_seq_length,
@@ -49,10 +50,10 @@ def build(
         "unknown_rate": float((corpus.tokens == loaded.unk_id).mean()),
     }
     tally = statistics.ExampleTally(loaded, max_seq_length=options.max_seq_length)
-    example_bytes = fast.sample(made, tally)
+    example_bytes = sizes.sample(made, tally)
     judge(known | tally.statistics(loaded) | {"examples": made.num_examples})
-    num_shards = options.num_shards or fast.default_num_shards(made.num_examples, example_bytes)
-    fast.check_size(num_shards, made.num_examples, example_bytes, output)
+    num_shards = options.num_shards or sizes.default_num_shards(made.num_examples, example_bytes)
+    sizes.check(num_shards, made.num_examples, example_bytes, output)
 
     tally = statistics.ExampleTally(loaded, max_seq_length=options.max_seq_length)
     written = []
@@ -62,12 +63,12 @@ def build(
             path = output.records / records.shard_name(index, num_shards)
             written.append(shards.write_batches(path, share, tally))
             shown.at(len(written))
-    return fast.Content(tuple(written), known | tally.statistics(loaded))
+    return builders.Content(tuple(written), known | tally.statistics(loaded))
 
 
 def _plain_text_paths(units: Sequence[sources.Unit]) -> list[str]:
     for unit in units:
-        if unit.format != "text" or input_files.suffixes(unit.location)[1]:
+        if unit.format != sources.TEXT or input_files.suffixes(unit.location)[1]:
             raise ValueError(
                 f"input {unit.location} is not a plain text file; algorithm exact is the released "
                 "script, which reads nothing else: convert it, or use --algorithm=fast"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import wordpiece
-from data_pipelines import exact
+from data_pipelines.exact import algorithm, draws
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefgh"
@@ -138,7 +138,7 @@ def made(tmp_path, *texts, vocabulary=VOCABULARY, batch_size=7, **options):
     paths = [tmp_path / f"{number}.txt" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return exact.batches(paths, vocabulary, batch_size=batch_size, **OPTIONS | options)
+    return algorithm.batches(paths, vocabulary, batch_size=batch_size, **OPTIONS | options)
 
 
 def features(examples):
@@ -186,7 +186,7 @@ def test_the_size_of_batches_changes_nothing(tmp_path):
 def test_the_number_of_lines_tokenized_at_a_time_changes_nothing(tmp_path, monkeypatch):
     text = random_text(3)
     expected = features(made(tmp_path, text))
-    monkeypatch.setattr(exact, "_LINES_PER_BATCH", 3)
+    monkeypatch.setattr(algorithm, "_LINES_PER_BATCH", 3)
     assert_equal(features(made(tmp_path, text)), expected)
 
 
@@ -227,10 +227,10 @@ def test_shuffles_and_draws_are_those_of_python(size):
     for front in {0, 1, 2, size // 2, size - 1, size}:
         ours, theirs = random.Random(size), random.Random(size)
         items, expected = list(range(size)), list(range(size))
-        exact.shuffle(ours, items, front)
+        draws.shuffle(ours, items, front)
         theirs.shuffle(expected)
         assert items[:front] == expected[:front]
-        assert exact.below(ours, size) == theirs.randrange(size)
+        assert draws.below(ours, size) == theirs.randrange(size)
         assert ours.getstate() == theirs.getstate()
 
 

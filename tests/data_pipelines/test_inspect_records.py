@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import records, tokenizer
-from data_pipelines import build, inspect
+from data_pipelines import build, inspect_records
 from tests import small_records
 
 
@@ -46,14 +46,14 @@ def foreign(tmp_path, vocabulary):
 def adopting(directory, vocabulary_directory, **changes):
     fields = {"directory": str(directory), "adopt": True}
     fields["vocabulary"] = f"{vocabulary_directory}/vocab.txt"
-    return inspect.Options(**(fields | changes))
+    return inspect_records.Options(**(fields | changes))
 
 
 def test_records_of_the_original_script_can_be_trained_on_once_adopted(
     foreign, vocabulary_directory, vocabulary
 ):
     (foreign / "tf_examples.tfrecord2.1.draft").write_bytes(b"of a writer that was killed")
-    manifest = inspect.adopt(adopting(foreign, vocabulary_directory))
+    manifest = inspect_records.adopt(adopting(foreign, vocabulary_directory))
     assert [shard.examples for shard in manifest.shards] == [5, 3]
     assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (16, 3)
     assert manifest.pair_objective == "nsp"
@@ -66,9 +66,9 @@ def test_records_of_the_original_script_can_be_trained_on_once_adopted(
 
 
 def test_a_directory_with_manifest_is_not_adopted_again(foreign, vocabulary_directory):
-    inspect.adopt(adopting(foreign, vocabulary_directory))
+    inspect_records.adopt(adopting(foreign, vocabulary_directory))
     with pytest.raises(FileExistsError, match="nothing is to adopt"):
-        inspect.adopt(adopting(foreign, vocabulary_directory))
+        inspect_records.adopt(adopting(foreign, vocabulary_directory))
 
 
 def write_foreign(foreign, records_written):
@@ -83,7 +83,7 @@ def test_a_file_of_another_length_is_named(foreign, vocabulary, vocabulary_direc
     rng = np.random.default_rng(1)
     write_foreign(foreign, [original_record(rng, tf, vocabulary, length=20)])
     with pytest.raises(ValueError, match="tfrecord1 does not hold records of max_seq_length 16"):
-        inspect.adopt(adopting(foreign, vocabulary_directory))
+        inspect_records.adopt(adopting(foreign, vocabulary_directory))
     assert not (foreign / records.MANIFEST_FILE).exists()
 
 
@@ -93,14 +93,14 @@ def test_a_damaged_file_is_named(foreign, vocabulary_directory):
     content[60] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(ValueError, match="tfrecord1 .* is damaged"):
-        inspect.adopt(adopting(foreign, vocabulary_directory))
+        inspect_records.adopt(adopting(foreign, vocabulary_directory))
 
 
 @pytest.mark.parametrize("content", [b"", b"not records at all, but text"])
 def test_files_that_are_no_records_are_named(foreign, vocabulary_directory, content):
     (foreign / "tf_examples.tfrecord").write_bytes(content)
     with pytest.raises(ValueError, match=r"tf_examples\.tfrecord "):
-        inspect.adopt(adopting(foreign, vocabulary_directory))
+        inspect_records.adopt(adopting(foreign, vocabulary_directory))
 
 
 def test_another_vocabulary_is_noticed(foreign, tmp_path_factory):
@@ -108,15 +108,15 @@ def test_another_vocabulary_is_noticed(foreign, tmp_path_factory):
     small = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     tokenizer.WordPieceTokenizer(small).save(directory)
     with pytest.raises(ValueError, match="the vocabulary has 6 entries"):
-        inspect.adopt(adopting(foreign, directory))
+        inspect_records.adopt(adopting(foreign, directory))
 
 
 def test_adopt_says_what_it_lacks(foreign, vocabulary_directory, tmp_path_factory):
     with pytest.raises(ValueError, match="--vocabulary"):
-        inspect.adopt(adopting(foreign, vocabulary_directory, vocabulary=""))
+        inspect_records.adopt(adopting(foreign, vocabulary_directory, vocabulary=""))
     empty = tmp_path_factory.mktemp("empty")
     with pytest.raises(FileNotFoundError, match="--pattern"):
-        inspect.adopt(adopting(empty, vocabulary_directory))
+        inspect_records.adopt(adopting(empty, vocabulary_directory))
 
 
 def test_inspect_prints_report_and_decoded_examples(
@@ -133,7 +133,9 @@ def test_inspect_prints_report_and_decoded_examples(
         )
     )
     page = tmp_path / "page.html"
-    inspect.main(inspect.Options(directory=output, examples=2, recount=True, html=str(page)))
+    inspect_records.main(
+        inspect_records.Options(directory=output, examples=2, recount=True, html=str(page))
+    )
     printed = capsys.readouterr().out
     assert "  documents               120\n" in printed
     assert "nats" in printed and "few examples" in printed
@@ -142,20 +144,22 @@ def test_inspect_prints_report_and_decoded_examples(
     assert page.read_text().count("<article>") == 2
     shutil.rmtree(output)
     with pytest.raises(FileNotFoundError, match="manifest.json"):
-        inspect.main(inspect.Options(directory=output))
+        inspect_records.main(inspect_records.Options(directory=output))
 
 
 def test_strict_fails_where_there_is_something_to_warn_of(tmp_path, capsys):
     directory = small_records.write(tmp_path / "made")
-    inspect.main(inspect.Options(directory=str(directory), strict=True))
+    inspect_records.main(inspect_records.Options(directory=str(directory), strict=True))
     assert "Warnings: none" in capsys.readouterr().out
     with pytest.raises(ValueError, match="(?s)--strict.*168 examples"):
-        inspect.main(inspect.Options(directory=str(directory), recount=True, strict=True))
+        inspect_records.main(
+            inspect_records.Options(directory=str(directory), recount=True, strict=True)
+        )
 
 
 def test_strict_adopts_nothing_that_is_to_be_warned_of(foreign, vocabulary_directory):
     with pytest.raises(ValueError, match="(?s)--strict.*8 examples"):
-        inspect.adopt(adopting(foreign, vocabulary_directory, strict=True))
+        inspect_records.adopt(adopting(foreign, vocabulary_directory, strict=True))
     assert not (foreign / records.MANIFEST_FILE).exists()
 
 
@@ -167,14 +171,16 @@ def changed_manifest(directory, **changes):
 
 def test_a_recount_finds_figures_that_are_not_those_of_the_records(tmp_path):
     directory, vocabulary = small_records.write(tmp_path / "made"), small_records.vocabulary()
-    counted, warnings = inspect.recounted(changed_manifest(directory, statistics={}), vocabulary)
+    counted, warnings = inspect_records.recounted(
+        changed_manifest(directory, statistics={}), vocabulary
+    )
     assert warnings == []
-    _, warnings = inspect.recounted(
+    _, warnings = inspect_records.recounted(
         changed_manifest(directory, statistics=counted.statistics), vocabulary
     )
     assert warnings == []
     wrong = {**counted.statistics, "masked_share": 0.5, "documents": 7}
-    recounted, (warning,) = inspect.recounted(
+    recounted, (warning,) = inspect_records.recounted(
         changed_manifest(directory, statistics=wrong), vocabulary
     )
     assert "(masked_share: 0.5, now 0.1" in warning.text
@@ -186,18 +192,18 @@ def test_a_recount_reads_all_records_and_checksums(tmp_path):
     shards = records.Manifest.load(directory).shards
     wrong = (dataclasses.replace(shards[0], examples=3), *shards[1:])
     with pytest.raises(ValueError, match=f"{shards[0].file} has 40 examples, the manifest says 3"):
-        inspect.recounted(changed_manifest(directory, shards=wrong), vocabulary)
+        inspect_records.recounted(changed_manifest(directory, shards=wrong), vocabulary)
     record_set = changed_manifest(directory, shards=shards)
     path = directory / shards[-1].file
     content = bytearray(path.read_bytes())
     content[-20] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(ValueError, match=f"{shards[-1].file} .* is damaged"):
-        inspect.recounted(record_set, vocabulary)
+        inspect_records.recounted(record_set, vocabulary)
 
 
 def test_adopted_records_have_all_figures_that_records_tell(foreign, vocabulary_directory):
-    statistics = inspect.adopt(adopting(foreign, vocabulary_directory)).statistics
+    statistics = inspect_records.adopt(adopting(foreign, vocabulary_directory)).statistics
     for name in ("fill", "random_pair_share", "example_length", "first_segment_length"):
         assert name in statistics
     assert statistics["masks_per_example"] == 2

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bertjax.data import records
-from data_pipelines import beam, beam_workers, blocks, fast, shards, sources
+from data_pipelines import blocks, fast, shards, sizes, sources
 from data_pipelines import build as local
+from data_pipelines.beam import program, work
 from data_pipelines.options import Options
-
-from .conftest import made_up_text
+from tests.data_pipelines.conftest import made_up_text
 
 BLOCKED = (
     "import sys, runpy; sys.modules['apache_beam'] = None; "
@@ -26,9 +26,9 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 2000)
     monkeypatch.setattr(blocks, "GROUP_BYTES", 10_000)
     monkeypatch.setattr(shards, "ROWS_PER_BATCH", 16)
-    monkeypatch.setattr(fast, "SAMPLE_BATCHES", 1)
-    monkeypatch.setattr(fast, "SHARD_BYTES", 4400)
-    monkeypatch.setattr(beam_workers, "PIECE_TOKENS", 500)
+    monkeypatch.setattr(sizes, "SAMPLE_BATCHES", 1)
+    monkeypatch.setattr(sizes, "SHARD_BYTES", 4400)
+    monkeypatch.setattr(work, "PIECE_TOKENS", 500)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def judged_build(options: Options, make) -> list[Mapping[str, Any]]:
 
 
 def run_here(name, add_steps):
-    beam._run("DirectRunner", [], name, add_steps)
+    program._run("DirectRunner", [], name, add_steps)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,8 @@ def test_beam_writes_the_files_of_the_local_build(tmp_path, files, vocabulary_di
 
     here = judged_build(options(Options, "local"), fast.build)
     there = judged_build(
-        options(beam.BeamOptions, "beam"), lambda *arguments: beam.make(*arguments, run=run_here)
+        options(program.BeamOptions, "beam"),
+        lambda *arguments: program.make(*arguments, run=run_here),
     )
     assert there == here
     names = sorted(path.name for path in (tmp_path / "local").iterdir())
@@ -100,13 +101,13 @@ def test_beam_writes_the_files_of_the_local_build(tmp_path, files, vocabulary_di
 
 def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_directory):
     (tmp_path / "text.txt").write_text("One. Two. Three.")
-    options = beam.BeamOptions(
+    options = program.BeamOptions(
         input=str(tmp_path / "text.txt"),
         vocabulary=vocabulary_directory,
         output=str(tmp_path / "records"),
     )
     with pytest.raises(ValueError, match="the corpus has 1 documents") as caught:
-        beam.build(options)
+        program.build(options)
     # Said by the program itself, not by a worker with the names of its step and trace.
     assert "while running" not in str(caught.value)
     assert not (tmp_path / "records").exists()
@@ -118,8 +119,8 @@ def test_each_block_deals_its_share_to_every_shard():
         counts = rng.integers(0, 30, size=rng.integers(1, 8))
         num_shards = int(rng.integers(1, 12))
         starts = np.concatenate([[0], np.cumsum(counts)])
-        layout = beam_workers.Layout(np.array(["name"] * len(counts)), starts, starts, starts)
-        dealt = [beam_workers.places(layout, index, num_shards) for index in range(len(counts))]
+        layout = work.Layout(np.array(["name"] * len(counts)), starts, starts, starts)
+        dealt = [work.places(layout, index, num_shards) for index in range(len(counts))]
         for shard in range(num_shards):
             begin, end = shards.shares(counts, shard, num_shards)
             found = [np.flatnonzero(shard_of == shard) for shard_of, _ in dealt]
@@ -127,7 +128,7 @@ def test_each_block_deals_its_share_to_every_shard():
                 list(range(first, last)) for first, last in zip(begin, end, strict=True)
             ]
             places = np.concatenate([place[shard_of == shard] for shard_of, place in dealt])
-            size = beam_workers.shard_size(int(starts[-1]), shard, num_shards)
+            size = work.shard_size(int(starts[-1]), shard, num_shards)
             assert places.tolist() == list(range(size))
 
 
@@ -151,15 +152,15 @@ def test_groups_are_runs_of_units_of_enough_bytes(monkeypatch):
     ],
 )
 def test_options_that_cannot_work_are_named(chosen, complaint):
-    options = beam.BeamOptions(input="x", vocabulary="y", output="somewhere", **chosen)
+    options = program.BeamOptions(input="x", vocabulary="y", output="somewhere", **chosen)
     with pytest.raises(ValueError, match=complaint):
-        beam.build(options)
+        program.build(options)
 
 
 def test_a_misspelled_option_is_not_passed_on_to_beam():
-    beam._check_unknown(["--max_num_workers=3", "--project", "max", "--flink_master=host:1"])
+    program._check_unknown(["--max_num_workers=3", "--project", "max", "--flink_master=host:1"])
     with pytest.raises(ValueError, match="did you mean --max_seq_length"):
-        beam._check_unknown(["--max_seq_lenght=64"])
+        program._check_unknown(["--max_seq_lenght=64"])
 
 
 def test_without_beam_the_program_says_how_to_install_it():

@@ -5,7 +5,7 @@ the same order: documents, then for each pass and document the target length, cu
 partners, truncation and masks of one example after the other, and at the end the order of all.
 What differs is the bookkeeping: tokens are ids in one array, an example is two stretches of it
 and the masks drawn for it, and rows are made when they are asked for. One process, because what a
-draw means depends on all draws before it. The same rules drawn for all cores are in `pairing`.
+draw means depends on all draws before it. The same rules drawn for all cores are in `objectives`.
 
 Source: google-research/bert, create_pretraining_data.py and tokenization.py.
 """
@@ -15,11 +15,10 @@ from __future__ import annotations
 import array
 import bisect
 import dataclasses
-import functools
 import itertools
 import random
 import struct
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tqdm
@@ -28,6 +27,7 @@ from jaxtyping import Bool, Int
 
 from bertjax.data import masking, records, tokenizer
 from data_pipelines import examples
+from data_pipelines.exact import draws
 
 _RANDOM_DOCUMENT_DRAWS = 10
 _LINES_PER_BATCH = 20_000
@@ -137,10 +137,10 @@ def batches(
     """
     if max_seq_length < 5:
         raise ValueError(f"max_seq_length is {max_seq_length}; it must be at least 5")
-    corpus = _read(paths, vocabulary)
+    corpus = _read_corpus(paths, vocabulary)
     rng = random.Random(random_seed)
     documents = array.array("q", range(corpus.num_documents))
-    shuffle(rng, documents, len(documents))
+    draws.shuffle(rng, documents, len(documents))
     budget = max_seq_length - 3
     # Python's rounding of halves to even numbers is the released one, too.
     wanted = [
@@ -154,7 +154,7 @@ def batches(
     pairs = _pairs(corpus, documents, budget, short_seq_prob, dupe_factor, rng)
     spans, ends, chosen, replacements = _draw(pairs, choose, vocabulary, max_seq_length, rng)
     order = array.array("q", range(len(spans)))
-    shuffle(rng, order, len(order))
+    draws.shuffle(rng, order, len(order))
     return ExactExamples(
         corpus=corpus,
         spans=spans,
@@ -169,53 +169,9 @@ def batches(
     )
 
 
-def shuffle(rng: random.Random, items: MutableSequence[int], front: int) -> None:
-    """Shuffles in place as `rng.shuffle(items)` would; only the first `front` items are valid.
-
-    The others may be lost, which saves half of the work.
-
-    Source: CPython 3.11 to 3.14, Lib/random.py, Random.shuffle and _randbelow_with_getrandbits.
-    """
-    getrandbits = rng.getrandbits
-    for bits, lasts in _steps(len(items), max(front, 1)):
-        for last in lasts:
-            place = getrandbits(bits)
-            while place > last:
-                place = getrandbits(bits)
-            items[place] = items[last]
-    for bits, lasts in _steps(min(front, len(items)), 1):
-        for last in lasts:
-            place = getrandbits(bits)
-            while place > last:
-                place = getrandbits(bits)
-            items[last], items[place] = items[place], items[last]
-
-
-def below(rng: random.Random, limit: int) -> int:
-    """Returns what `rng.randrange(limit)` would.
-
-    Source: CPython 3.11 to 3.14, Lib/random.py, _randbelow_with_getrandbits.
-    """
-    bits = limit.bit_length()
-    drawn = rng.getrandbits(bits)
-    while drawn >= limit:
-        drawn = rng.getrandbits(bits)
-    return drawn
-
-
-@functools.lru_cache(maxsize=4096)
-def _steps(size: int, stop: int) -> tuple[tuple[int, range], ...]:
-    """Returns the last indices of a shuffle from `size` items down to `stop`, by bits to draw."""
-    found = []
-    while size > stop:
-        bits = size.bit_length()
-        lowest = max(1 << (bits - 1), stop + 1)
-        found.append((bits, range(size - 1, lowest - 2, -1)))
-        size = lowest - 1
-    return tuple(found)
-
-
-def _read(paths: Sequence[epath.PathLike], vocabulary: tokenizer.Tokenizer) -> examples.Corpus:
+def _read_corpus(
+    paths: Sequence[epath.PathLike], vocabulary: tokenizer.Tokenizer
+) -> examples.Corpus:
     dtype = np.uint16 if vocabulary.vocab_size <= 1 << 16 else np.uint32
     tokens, lengths, documents = [], [], []
     num_breaks = 0
@@ -270,17 +226,17 @@ def _pairs(
         sentence, last = bounds[documents[index]], bounds[documents[index] + 1]
         target = budget
         if rng.random() < short_seq_prob:
-            target = 2 + below(rng, budget - 1)
+            target = 2 + draws.below(rng, budget - 1)
         while sentence < last:
             begin_a = starts[sentence]
             end = bisect.bisect_left(starts, begin_a + target, sentence + 1, last)
             count = end - sentence
-            middle = end if count == 1 else sentence + 1 + below(rng, count - 1)
+            middle = end if count == 1 else sentence + 1 + draws.below(rng, count - 1)
             is_random = count == 1 or rng.random() < 0.5
             if is_random:
                 wanted = target - (starts[middle] - begin_a)
                 other = documents[_random_index(index, len(documents), rng)]
-                first_b = bounds[other] + below(rng, bounds[other + 1] - bounds[other])
+                first_b = bounds[other] + draws.below(rng, bounds[other + 1] - bounds[other])
                 end_b = bisect.bisect_left(
                     starts, starts[first_b] + wanted, first_b + 1, bounds[other + 1]
                 )
@@ -296,7 +252,7 @@ def _pairs(
 def _random_index(own: int, size: int, rng: random.Random) -> int:
     """Returns an index that is not `own`, if there was another one in ten draws."""
     for _ in range(_RANDOM_DOCUMENT_DRAWS):
-        drawn = below(rng, size)
+        drawn = draws.below(rng, size)
         if drawn != own:
             return drawn
     return own
@@ -325,7 +281,7 @@ def _token_chooser(wanted: Sequence[int], rng: random.Random) -> Chooser:
         length = pair[2] + pair[3]
         tokens = list(range(length))
         front = wanted[length + 3]
-        shuffle(rng, tokens, front)
+        draws.shuffle(rng, tokens, front)
         return tokens[:front]
 
     return choose
@@ -352,7 +308,7 @@ def _word_chooser(
         first, *others = range(length)
         bounds = [first, *itertools.compress(others, begins[1:]), length]
         words = list(range(len(bounds) - 1))
-        shuffle(rng, words, len(words))
+        draws.shuffle(rng, words, len(words))
         count = wanted[length + 3]
         chosen: list[int] = []
         for word in words:
@@ -384,7 +340,9 @@ def _draw(
             chosen.append(token)
             masked = draw() < mask_share
             # The size of the vocabulary stands for the token itself.
-            replacements.append(mask_id if masked else size if draw() < 0.5 else below(rng, size))
+            replacements.append(
+                mask_id if masked else size if draw() < 0.5 else draws.below(rng, size)
+            )
         spans += _PACK_SPAN(*pair)
         ends.append(len(chosen))
     # Something for unused slots to point at, should no example have a mask.

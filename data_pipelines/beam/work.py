@@ -2,7 +2,7 @@
 
 Inside a step only numbers and bytes pass between workers: blocks ask other blocks for the places of
 random segments, and shards get the tokens of their segments. A worker holds a block or a shard,
-never more. How the work is spread is said in `beam_steps`.
+never more. How the work is spread is said in `steps`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from apache_beam import pvalue
 from etils import epath
 
 from bertjax.data import atomic, records
-from data_pipelines import blocks, examples, fast, pairing, shards, sources
+from data_pipelines import blocks, examples, pairing, shards, sizes, sources
+from data_pipelines.objectives import base
 from data_pipelines.reports import statistics
 
 # What the steps have found: lists as JSON, in the scratch directory.
@@ -128,7 +129,7 @@ def tokenize_block(
 
 def draft_block(
     index: int, layout: Layout, job: Job
-) -> Iterator[tuple[int, pairing.Drafts] | pvalue.TaggedOutput]:
+) -> Iterator[tuple[int, base.Drafts] | pvalue.TaggedOutput]:
     """Yields the drafts of a block and, tagged, its requests for each other block."""
     drafts = pairing.draft(
         _corpus(index, layout, job),
@@ -156,9 +157,9 @@ def answer_requests(
     corpus = _corpus(index, layout, job)
     for asking, message in messages:
         request = np.frombuffer(message, REQUEST)
-        begin, length = pairing.random_segments(
+        begin, length = base.random_segments(
             corpus,
-            pairing.Requests(
+            base.Requests(
                 example=request["example"],
                 document=request["document"].astype(np.int64),
                 place=request["place"],
@@ -271,7 +272,7 @@ def write_shard(
     order = shards.order(job.pairs, shard, size)[: len(places)]
     batches = shards.row_batches(job, shard, tokens, spans[np.searchsorted(places, order)])
     if dealing.places is not None:
-        return (fast.sample(batches, tally),), tally
+        return (sizes.sample(batches, tally),), tally
     path = epath.Path(job.directory) / records.shard_name(shard, dealing.num_shards)
     return dataclasses.astuple(shards.write_batches(path, batches, tally)), tally
 

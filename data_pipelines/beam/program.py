@@ -1,11 +1,6 @@
-r"""Text to records like `build`, as an Apache Beam pipeline, for corpora larger than one machine.
+"""The program: its options, the four runs of the pipeline, and what lies between them.
 
-    python -m data_pipelines.beam --runner=DirectRunner --input='corpus/*.txt' \
-        --vocabulary=DIR_OR_VOCAB_TXT --output=DIR --max_seq_length=128
-
-The options are those of `data_pipelines.build`, and so are the records, byte for byte; what is
-neither is passed on to Beam. Input, output and `--scratch` must be places that all workers reach.
-What each step does is in `beam_steps` and `beam_workers`.
+What each step does is in `steps` and `work`.
 """
 
 from __future__ import annotations
@@ -25,25 +20,23 @@ try:
     import apache_beam
     from apache_beam.options.pipeline_options import PipelineOptions
 except ModuleNotFoundError as error:
-    MISSING = (
+    raise ModuleNotFoundError(
         "data_pipelines.beam needs Apache Beam, which is optional: pip install 'bertjax[beam]'"
-    )
-    if __name__ == "__main__":
-        sys.exit(f"error: {MISSING}")
-    raise ModuleNotFoundError(MISSING) from error
+    ) from error
 
 from bertjax.data import records
 from data_pipelines import (
-    beam_steps,
-    beam_workers,
     blocks,
+    builders,
     command_line,
-    fast,
+    examples,
     pairing,
     shards,
+    sizes,
     sources,
 )
 from data_pipelines import build as local
+from data_pipelines.beam import steps, work
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import report, statistics
@@ -92,10 +85,10 @@ def make(
     vocabulary: blocks.Vocabulary,
     units: Sequence[sources.Unit],
     output: PartialOutput,
-    judge: fast.Judge,
+    judge: builders.Judge,
     *,
     run: Runner,
-) -> fast.Content:
+) -> builders.Content:
     """Writes the shards of `options` into `output.records`, in four runs of Beam.
 
     Raises:
@@ -104,26 +97,26 @@ def make(
       OSError: if the disk would be full.
     """
     job = _job(options, vocabulary, output)
-    run("tokens", lambda pipeline: beam_steps.tokenize(pipeline, blocks.groups(units), job))
+    run("tokens", lambda pipeline: steps.tokenize(pipeline, blocks.groups(units), job))
     layout, known = _tokenized(options, job)
     judge(known)
     pairing.check_documents(int(layout.documents[-1]), options.pairs)
     layout.save(job)
-    run("pairs", lambda pipeline: beam_steps.pair(pipeline, job))
+    run("pairs", lambda pipeline: steps.pair(pipeline, job))
     layout, pairs = _paired(job, layout)
-    if options.pair_objective != "none":
+    if pairing.labels(options.pair_objective):
         known |= pairs.statistics()
     layout.save(job)
     sample = _sample(job, pairs.examples)
-    run("sample", lambda pipeline: beam_steps.write(pipeline, job, sample))
+    run("sample", lambda pipeline: steps.write(pipeline, job, sample))
     ((example_bytes,),), figures = _written(job)
     judge(known | figures | {"examples": pairs.examples})
-    num_shards = options.num_shards or fast.default_num_shards(pairs.examples, example_bytes)
-    fast.check_size(num_shards, pairs.examples, example_bytes, output)
-    dealing = beam_workers.Dealing(num_shards)
-    run("records", lambda pipeline: beam_steps.write(pipeline, job, dealing))
+    num_shards = options.num_shards or sizes.default_num_shards(pairs.examples, example_bytes)
+    sizes.check(num_shards, pairs.examples, example_bytes, output)
+    dealing = work.Dealing(num_shards)
+    run("records", lambda pipeline: steps.write(pipeline, job, dealing))
     written, figures = _written(job)
-    return fast.Content(tuple(records.Shard(*fields) for fields in written), known | figures)
+    return builders.Content(tuple(records.Shard(*fields) for fields in written), known | figures)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -138,16 +131,14 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"error: {error}")
 
 
-def _job(
-    options: Options, vocabulary: blocks.Vocabulary, output: PartialOutput
-) -> beam_workers.Job:
+def _job(options: Options, vocabulary: blocks.Vocabulary, output: PartialOutput) -> work.Job:
     """Returns what the workers need, with a copy of the vocabulary where they find it."""
     scratch = output.scratch / "beam"
     directory = scratch / "vocabulary"
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary.load().save(directory)
     shared = blocks.Vocabulary.of(str(directory), None)
-    return beam_workers.Job(
+    return work.Job(
         vocabulary=shared,
         pairs=options.pairs,
         masking=options.masking,
@@ -158,55 +149,47 @@ def _job(
     )
 
 
-def _tokenized(
-    options: Options, job: beam_workers.Job
-) -> tuple[beam_workers.Layout, dict[str, Any]]:
+def _tokenized(options: Options, job: work.Job) -> tuple[work.Layout, dict[str, Any]]:
     """Returns where the blocks lie, and the figures of the text."""
-    facts = beam_workers.found(job, beam_workers.TOKENS_FILE)
-    (fields,) = beam_workers.found(job, beam_workers.TOKENS_TALLY_FILE)
+    facts = work.found(job, work.TOKENS_FILE)
+    (fields,) = work.found(job, work.TOKENS_TALLY_FILE)
     tally, log = statistics.CorpusTally.from_json(fields), sources.Log()
-    for _, read in beam_workers.found(job, beam_workers.READING_FILE):
+    for _, read in work.found(job, work.READING_FILE):
         log.merge(sources.Log(**read))
     for fact in facts:
         log.merge(sources.Log(**fact[-1]))
-    fast.check_text(tally, options)
+    builders.check_text(tally, options)
     _, _, names, documents, tokens, _ = zip(*facts, strict=True)
-    layout = beam_workers.Layout(
-        np.array(names), _starts(documents), _starts(tokens), np.zeros(0, np.int64)
+    layout = work.Layout(
+        np.array(names), examples.starts(documents), examples.starts(tokens), np.zeros(0, np.int64)
     )
     return layout, tally.statistics() | log.statistics()
 
 
-def _paired(
-    job: beam_workers.Job, layout: beam_workers.Layout
-) -> tuple[beam_workers.Layout, shards.PairCounts]:
+def _paired(job: work.Job, layout: work.Layout) -> tuple[work.Layout, shards.PairCounts]:
     """Returns the layout with the numbers of examples, and what all blocks gave together."""
-    facts = beam_workers.found(job, beam_workers.PAIRS_FILE)
+    facts = work.found(job, work.PAIRS_FILE)
     found = [shards.PairCounts(*counts) for _, *counts in facts]
-    total = fast.sum_of_pairs(found)
-    starts = _starts([counts.examples for counts in found])
+    total = shards.PairCounts.total(found)
+    starts = examples.starts([counts.examples for counts in found])
     return dataclasses.replace(layout, examples=starts), total
 
 
-def _sample(job: beam_workers.Job, num_examples: int) -> beam_workers.Dealing:
+def _sample(job: work.Job, num_examples: int) -> work.Dealing:
     """Returns the first batches of the first shard, as in the local build."""
-    num_shards = fast.sample_shards(num_examples)
-    size = beam_workers.shard_size(num_examples, 0, num_shards)
-    rows = fast.SAMPLE_BATCHES * shards.ROWS_PER_BATCH
-    return beam_workers.Dealing(num_shards, shards.order(job.pairs, 0, size)[:rows])
+    num_shards = sizes.sample_shards(num_examples)
+    size = work.shard_size(num_examples, 0, num_shards)
+    rows = sizes.SAMPLE_BATCHES * shards.ROWS_PER_BATCH
+    return work.Dealing(num_shards, shards.order(job.pairs, 0, size)[:rows])
 
 
-def _written(job: beam_workers.Job) -> tuple[list[Any], dict[str, Any]]:
+def _written(job: work.Job) -> tuple[list[Any], dict[str, Any]]:
     """Returns what the last step found of every shard, and the figures of the examples."""
-    (fields,) = beam_workers.found(job, beam_workers.RECORDS_TALLY_FILE)
+    (fields,) = work.found(job, work.RECORDS_TALLY_FILE)
     tally = job.new_tally()
     tally.add_json(fields)
-    facts = beam_workers.found(job, beam_workers.RECORDS_FILE)
+    facts = work.found(job, work.RECORDS_FILE)
     return facts, tally.statistics(job.vocabulary.load())
-
-
-def _starts(lengths: Sequence[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def _run(
@@ -250,11 +233,7 @@ def _check(options: BeamOptions) -> None:
 
 def _places_on_this_machine(options: BeamOptions) -> list[str]:
     """Returns what workers on other machines could not reach."""
-    files = [
-        part
-        for part in options.input.split(",")
-        if part != sources.DOCUMENTATION and not part.startswith(sources.TFDS_PREFIX)
-    ]
+    files = [part for part in options.input.split(",") if sources.are_files(part)]
     places = [("output", options.output), *(("input", part) for part in files)]
     if options.scratch:
         places.append(("scratch", options.scratch))
@@ -277,7 +256,7 @@ def _check_unknown(arguments: Sequence[str]) -> None:
             raise ValueError(f"there is no option --{name}; did you mean --{meant[0]}?")
 
 
-if __name__ == "__main__":
+def start() -> None:
+    """Parses the command line and runs the program; what is no flag of ours may be one of Beam."""
     command_line.define_flags(BeamOptions, flags.FLAGS)
-    # What is no flag of ours may be one of Beam.
     app.run(main, flags_parser=functools.partial(flags.FLAGS, known_only=True))

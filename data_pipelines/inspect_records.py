@@ -1,8 +1,8 @@
 """Shows a record directory: its health report and a few examples as text; adopts foreign records.
 
-    python -m data_pipelines.inspect DIR
-    python -m data_pipelines.inspect DIR --recount --strict
-    python -m data_pipelines.inspect DIR --adopt --vocabulary=vocab.txt
+    python -m data_pipelines.inspect_records DIR
+    python -m data_pipelines.inspect_records DIR --recount --strict
+    python -m data_pipelines.inspect_records DIR --adopt --vocabulary=vocab.txt
 
 The figures are those of the manifest; `--recount` reads every record instead. Adopting reads
 TFRecord files of the original BERT script once and writes the manifest and the vocabulary beside

@@ -1,0 +1,1 @@
+"""The fast build on many machines: an Apache Beam pipeline of the same functions."""

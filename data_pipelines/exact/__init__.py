@@ -1,0 +1,1 @@
+"""The released create_pretraining_data.py, to the bit."""

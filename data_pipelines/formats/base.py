@@ -1,0 +1,70 @@
+"""What every input format is: how it is named, checked and read; and what a reader is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from data_pipelines.formats import input_files
+
+SPLITS = ("all", "train", "heldout")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How to read a source: what its name cannot say.
+
+    `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
+    TFDS records.
+
+    Raises:
+      ValueError: if split, fraction or field are not what they must be.
+    """
+
+    one_document_per_file: bool = False
+    text_field: str = "text"
+    split: str = "all"
+    heldout_fraction: float = 0.02
+
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise ValueError(f"split is {self.split!r}; known are {', '.join(SPLITS)}")
+        if not 0 <= self.heldout_fraction < 1:
+            raise ValueError(
+                f"heldout_fraction is {self.heldout_fraction}; it must be at least 0 and below 1"
+            )
+        if not all(self.text_field.split(".")):
+            raise ValueError(
+                f"text_field is {self.text_field!r}; it must be the name of a field, or several "
+                "with dots between them"
+            )
+
+
+def _checks_nothing(location: str, reading: Reading) -> None:
+    del location, reading
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One kind of file or dataset.
+
+    Of files, `suffixes` are the patterns of their names' ends. What is no file has a `keyword`, by
+    which the input names it: that word alone or, where it ends with a colon, with the location
+    behind it. `help` is how the input's description names it.
+
+    `check(location, reading)` reads the beginning, so that what cannot work is an error at once.
+    `read(location, reading, log)` yields the id and the text of each document: paragraphs separated
+    by newlines, or what `prose` turns into them; that may be slow, since the workers do it.
+    `size(location)` is what reading adds to `log.bytes_read`, 0 where nobody knows.
+    `heeds` are the fields of `Reading` that mean something for some formats only, and for this one.
+    """
+
+    help: str
+    read: Callable[[str, Reading, input_files.Log], Iterator[tuple[str, str]]]
+    check: Callable[[str, Reading], None] = _checks_nothing
+    size: Callable[[str], int] = input_files.size
+    suffixes: tuple[str, ...] = ()
+    keyword: str = ""
+    prose: Callable[[str], str | None] | None = None
+    may_be_compressed: bool = True
+    heeds: tuple[str, ...] = ()

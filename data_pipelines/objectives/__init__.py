@@ -1,0 +1,1 @@
+"""How text becomes examples: one module for each kind of pair objective; `pairing` has them all."""

@@ -1,0 +1,76 @@
+"""Examples without pairs: single segments of as many whole sentences as fit (RoBERTa).
+
+`packing` says of what: doc_sentences fills a segment from one document, full_sentences goes on into
+the next one of the block, where the corpus then holds a separator after each document.
+
+Source: RoBERTa (Liu et al. 2019), section 4.2, DOC-SENTENCES and FULL-SENTENCES.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+from collections.abc import Iterator
+
+import numpy as np
+
+from data_pipelines import examples
+from data_pipelines.objectives import base
+
+PACKINGS = ("doc_sentences", "full_sentences")
+
+
+def separates_documents(options: base.PairOptions) -> bool:
+    """Returns whether segments cross documents, with a [SEP] between them."""
+    return options.packing == "full_sentences"
+
+
+def draft(
+    block: examples.Corpus,
+    options: base.PairOptions,
+    *,
+    index: int,
+    first_document: int,
+    num_documents: int,
+) -> base.Drafts:
+    """Returns the segments of a block in all passes; a sentence longer than one is cut."""
+    del first_document, num_documents  # All text is the block's own.
+    starts = (block.sentence_starts - block.sentence_starts[0]).tolist()
+    documents = (block.document_starts - block.document_starts[0]).tolist()
+    crosses = separates_documents(options)
+    if crosses:
+        documents = [0, documents[-1]]
+    segments: list[tuple[int, int]] = []
+    for pass_index in range(options.dupe_factor):
+        rng = random.Random(f"packs {options.random_seed} {index} {pass_index}")
+        for first, last in zip(documents, documents[1:], strict=False):
+            segments += _segments(starts, first, last, options, rng)
+    begin, end = np.array(segments, np.int64).reshape(-1, 2).T
+    if crosses:
+        # A separator at an edge of the segment would stand beside [CLS] or another [SEP].
+        ends = np.array(starts)[block.document_starts[1:] - block.document_starts[0]]
+        begin = np.where(np.isin(begin, ends - 1), begin + 1, begin)
+        end = np.where(np.isin(end, ends), end - 1, end)
+        begin, end = begin[end > begin], end[end > begin]
+    spans = np.zeros(len(begin), examples.SPAN)
+    spans["begin_a"], spans["length_a"] = begin, end - begin
+    return base.Drafts(spans, base.Requests.none())
+
+
+def _segments(
+    starts: list[int], first: int, last: int, options: base.PairOptions, rng: random.Random
+) -> Iterator[tuple[int, int]]:
+    """Yields begin and end of the segments of sentences `first` to `last`.
+
+    A short target holds for one document or, where segments cross documents, for one segment.
+    """
+    budget = options.budget(1)
+    target = options.target_length(budget, rng)
+    position = starts[first]
+    while position < starts[last]:
+        whole = starts[bisect.bisect_right(starts, position + target, first, last + 1) - 1]
+        end = whole if whole > position else position + target
+        yield position, end
+        position = end
+        if separates_documents(options):
+            target = options.target_length(budget, rng)

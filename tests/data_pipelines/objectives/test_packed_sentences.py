@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+
+from data_pipelines import examples, pairing
+from tests.data_pipelines.objectives import drafting
+
+
+def test_doc_sentences_cover_the_corpus_once_without_crossing_documents(numbered_corpus):
+    spans = drafting.draft(numbered_corpus, drafting.options(pair_objective="none")).spans
+    begin, end = spans["begin_a"], spans["begin_a"] + spans["length_a"]
+    np.testing.assert_array_equal(begin[1:], end[:-1])
+    assert begin[0] == 0 and end[-1] == len(numbered_corpus.tokens)
+    assert (end - begin).max() == drafting.BUDGET + 1  # One [SEP] less than a pair has.
+    last = drafting.document_of(numbered_corpus, end - 1)
+    np.testing.assert_array_equal(drafting.document_of(numbered_corpus, begin), last)
+    # It ends with a sentence, unless that sentence alone is longer than the target.
+    lengths = np.diff(numbered_corpus.sentence_starts)
+    sentence = np.searchsorted(numbered_corpus.sentence_starts, begin, side="right") - 1
+    assert (np.isin(end, numbered_corpus.sentence_starts) | (lengths[sentence] > 2)).all()
+    assert not spans["length_b"].any() and not spans["label"].any()
+
+
+SEP = -1
+
+
+def with_separators(corpus):
+    """The corpus as it is tokenized for full_sentences: SEP ends every document."""
+    ends = np.zeros(corpus.num_sentences, np.int64)
+    ends[corpus.document_starts[1:] - 1] = 1
+    starts = corpus.sentence_starts + np.concatenate([[0], np.cumsum(ends)])
+    document_ends = corpus.sentence_starts[corpus.document_starts[1:]]
+    return examples.Corpus(
+        np.insert(corpus.tokens, document_ends, SEP), starts, corpus.document_starts
+    )
+
+
+@pytest.mark.parametrize(("budget", "short_seq_prob"), [(29, 0.1), (125, 0.0), (10, 1.0)])
+def test_full_sentences_cross_documents_with_one_separator(numbered_corpus, budget, short_seq_prob):
+    corpus = with_separators(numbered_corpus)
+    chosen = drafting.options(
+        budget,
+        pair_objective="none",
+        packing="full_sentences",
+        dupe_factor=3,
+        short_seq_prob=short_seq_prob,
+    )
+    seen, crossing = [], 0
+    for begin, _, length, *_ in drafting.draft(corpus, chosen).spans.tolist():
+        segment = corpus.tokens[begin : begin + length]
+        assert 0 < length <= budget + 1
+        # [CLS] stands before and [SEP] after it: a separator at an edge would separate nothing.
+        assert segment[0] != SEP and segment[-1] != SEP
+        text = segment[segment != SEP]
+        # Tokens are numbers: consecutive text, with a separator where a document ends.
+        np.testing.assert_array_equal(np.diff(text), 1)
+        between = drafting.document_of(numbered_corpus, text[-1]) - drafting.document_of(
+            numbered_corpus, text[0]
+        )
+        assert (segment == SEP).sum() == between
+        crossing += between > 0
+        seen.append(text)
+    assert crossing
+    np.testing.assert_array_equal(
+        np.bincount(np.concatenate(seen)), np.full(len(numbered_corpus.tokens), 3)
+    )
+
+
+def test_full_sentences_are_as_long_as_whole_sentences_allow(numbered_corpus):
+    corpus = with_separators(numbered_corpus)
+    chosen = drafting.options(
+        125, pair_objective="none", packing="full_sentences", short_seq_prob=0.0
+    )
+    spans = drafting.draft(corpus, chosen).spans
+    sentences = np.searchsorted(corpus.sentence_starts, spans["begin_a"] + spans["length_a"])
+    following = np.diff(corpus.sentence_starts)[sentences[:-1]]
+    # Up to two separators were taken from the edges.
+    assert (spans["length_a"][:-1] + following + 2 > pairing.budget(chosen)).all()
