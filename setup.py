@@ -5,6 +5,7 @@ import pathlib
 import setuptools
 
 HERE = pathlib.Path(__file__).parent
+PACKAGES = setuptools.find_packages(include=["bertjax*", "data_pipelines*"])
 
 BEAM = ["apache-beam>=2.77"]
 SENTENCES = ["sentencex>=1.0.32"]
@@ -19,7 +20,8 @@ setuptools.setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=setuptools.find_packages(include=["bertjax*", "data_pipelines*"]),
+    packages=[*PACKAGES, "bertjax.configs"],
+    package_dir={"bertjax.configs": "configs"},  # found by bertjax.recipes, installed or not
     package_data={"bertjax": ["py.typed"]},
     install_requires=[
         "absl-py>=2.1",
@@ -57,8 +59,9 @@ setuptools.setup(
         "wikipedia": WIKIPEDIA,
         # With what the other extras bring, so that nothing goes untested.
         "test": [
-            *("beartype>=0.22", "pytest>=8", "pytest-xdist>=3.6"),
+            *("beartype>=0.22", "hypothesis>=6.150", "pytest>=8", "pytest-xdist>=3.6"),
             "filelock>=3.16",  # JAX locks its cache of compiled programs with it
+            "setuptools>=77",  # to build the wheel that is tested
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
             *(*BEAM, *SENTENCES, *WIKIPEDIA),
         ],

@@ -19,9 +19,7 @@ import collections
 import contextlib
 import dataclasses
 import os
-import pathlib
 import platform
-import runpy
 import statistics
 import sys
 import tempfile
@@ -35,11 +33,10 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from bertjax import train
+from bertjax import recipes, train
 from bertjax.devices import sharding
 from bertjax.training import monitor, state
 
-SMOKE = pathlib.Path(__file__).parents[1] / "configs" / "smoke.py"
 TARGET_MS = 2.0
 WARM_UP_STEPS = 50
 
@@ -144,7 +141,7 @@ def run_loop(config: ml_collections.ConfigDict) -> tuple[list[float], dict[str, 
 
 def smoke_config(num_steps: int) -> ml_collections.ConfigDict:
     """Returns the smoke recipe with `num_steps` steps, saving only after the last."""
-    config = runpy.run_path(str(SMOKE))["get_config"]()
+    config = recipes.load("smoke")
     config.phases.phase1.num_steps = num_steps
     config.checkpoint.save_every_steps = num_steps
     return config

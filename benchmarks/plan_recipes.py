@@ -10,7 +10,6 @@ plan of a large recipe takes minutes; later ones come from the user's cache.
 from __future__ import annotations
 
 import argparse
-import importlib
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import jax
 from absl import logging
 
-from bertjax import plan
+from bertjax import plan, recipes
 from bertjax.planning import cache, estimates, planner
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "scaling.md"
@@ -40,7 +39,7 @@ HEADER = (
 
 def plan_recipe(name: str, topology: str) -> planner.Plan:
     """Returns the plan of a recipe for a slice."""
-    config = importlib.import_module(f"configs.{name}").get_config()
+    config = recipes.load(name)
     config, assumptions = plan.with_vocabulary(config, 0)
     target = plan.make_target(topology, config)
     return planner.plan(
@@ -111,5 +110,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(PAGE.parents[1]))  # configs are read from the checkout
     sys.exit(main())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import pathlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,13 @@ from collections.abc import Mapping, Sequence
 import ml_collections
 from absl import flags, logging
 from etils import epath
-from ml_collections import config_flags
 
-from bertjax import command_line, train
+from bertjax import command_line, recipes, train
 from bertjax.finetuning import glue, glue_submission
 from bertjax.training import held_out, preemption, trials
 from bertjax.workdirs import scalars
 
-RECIPE = pathlib.Path(__file__).parents[1] / "configs" / "glue.py"
+RECIPE = "glue"
 TABLE_FILE, SCORES_FILE = "glue.md", "glue.json"
 SUBMISSION_DIRECTORY, SUBMISSION_FILE = "submission", "submission.zip"
 
@@ -214,9 +212,7 @@ def _shown(value: float | None) -> str:
 
 
 def _define_flags() -> None:
-    config_flags.DEFINE_config_file(
-        "config", str(RECIPE), "The recipe of every task.", lock_config=True
-    )
+    recipes.define_flag(default=RECIPE)
     flags.DEFINE_string("init_from", None, "Weights: config.init_from.", required=True)
     flags.DEFINE_string("data", None, "Official files, or tfds:glue.", required=True)
     flags.DEFINE_string("workdir", None, "Each task has a directory in it.", required=True)

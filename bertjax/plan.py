@@ -17,9 +17,8 @@ import jax
 import ml_collections
 from absl import flags, logging
 from etils import epath
-from ml_collections import config_flags
 
-from bertjax import command_line
+from bertjax import command_line, recipes
 from bertjax.planning import cache, comparison, estimates, planner, text, topologies
 
 DEFAULT_VOCAB_SIZE = 30522  # of bert-base-uncased
@@ -143,7 +142,7 @@ def _local_devices(platform: str) -> list[Any]:
 
 def define_flags() -> None:
     """Defines the flags of `main`."""
-    config_flags.DEFINE_config_file("config", None, "A recipe, configs/NAME.py.", lock_config=True)
+    recipes.define_flag()
     flags.DEFINE_string("topology", None, "v5e-16, v4-8, ..., a shape (v5e:4x4), cpu or gpu.")
     flags.DEFINE_integer("num_slices", 1, "Slices of that topology.", lower_bound=1)
     flags.DEFINE_bool("search", False, "Find the largest batch that fits, and changes that help.")

@@ -17,10 +17,9 @@ import ml_collections
 import numpy as np
 from absl import flags, logging
 from etils import epath
-from ml_collections import config_flags
 
 import bertjax
-from bertjax import command_line, jobs
+from bertjax import command_line, jobs, recipes
 from bertjax import config as config_lib
 from bertjax.devices import accelerators, sharding
 from bertjax.planning import comparison
@@ -305,7 +304,7 @@ def _open_writer(run: Run, step: int) -> writers.RunWriter:
 
 def define_flags() -> None:
     """Defines the flags of `main`; importing this module defines none."""
-    config_flags.DEFINE_config_file("config", None, "A recipe, configs/NAME.py.", lock_config=True)
+    recipes.define_flag()
     flags.DEFINE_string("workdir", None, "Where checkpoints and curves go; resumed if it has any.")
     flags.DEFINE_bool("distributed", False, "Join the other hosts (Cloud TPU, Slurm, GKE: found).")
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, where not found.")

@@ -30,7 +30,7 @@ def test_a_reader_that_has_enough_ends_the_program_without_a_word():
     ("recipe", "reason"),
     [
         ("configs/squad.py:v3", "the version is 'v3'; known are v1, v2\n"),
-        ("configs/squat.py", "No such file or directory: 'configs/squat.py'\n"),
+        ("configs/squat.py", "quickstart, smoke, squad, swag)\n"),
     ],
 )
 def test_a_recipe_that_is_not_there_is_told_without_a_traceback(tmp_path, recipe, reason):

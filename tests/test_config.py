@@ -9,10 +9,9 @@ import sys
 import ml_collections
 import pytest
 from absl import flags
-from ml_collections import config_flags
 
 from bertjax import config as config_lib
-from bertjax import jobs
+from bertjax import jobs, recipes
 from bertjax.data import masking
 from bertjax.devices import sharding
 from bertjax.models import encoder, layers
@@ -42,7 +41,7 @@ def fault_lines(config):
 
 def command_line(monkeypatch, recipe, *arguments):
     values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", None, lock_config=True, flag_values=values)
+    recipes.define_flag(flag_values=values)
     arguments = ["program", f"--config={recipe}", *arguments]
     monkeypatch.setattr(sys, "argv", arguments)  # where ml_collections looks too
     values(sys.argv)
@@ -245,7 +244,6 @@ def test_an_unknown_option_is_an_error_with_a_suggestion():
 
 
 # ml_collections loads the recipe with what Python 3.15 will drop.
-@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 def test_an_unknown_option_on_the_command_line_is_an_error_with_a_suggestion(monkeypatch):
     recipe = next(path for path in RECIPES if path.stem == "smoke")
     config = command_line(monkeypatch, recipe, "--config.model.hidden_size=32", "--config.seed=5")
@@ -300,7 +298,6 @@ def test_all_recipes_are_found():
     assert {path.stem for path in RECIPES} >= sizes | finetuning | {"quickstart", "smoke"}
 
 
-@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
 @pytest.mark.parametrize(
     ("recipe", "options"),
     [
@@ -311,9 +308,7 @@ def test_all_recipes_are_found():
     ],
 )
 def test_what_follows_a_recipes_name_chooses_within_it(monkeypatch, recipe, options):
-    name, _, argument = recipe.partition(":")
-    path = RECIPES[0].with_name(f"{name}.py")
-    config = command_line(monkeypatch, f"{path}:{argument}")
+    config = command_line(monkeypatch, recipe)
     assert {option: config.finetuning[option] for option in options} == options
 
 

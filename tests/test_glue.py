@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax import config as config_lib
-from bertjax import glue, train
+from bertjax import glue, recipes, train
 from bertjax.finetuning import glue as glue_data
 from bertjax.finetuning import glue_submission
 from bertjax.training import trials
@@ -142,7 +142,7 @@ def test_missing_files_and_unknown_tasks_are_told_before_anything_is_trained(tmp
 
 
 def test_the_recipe_is_that_of_glue():
-    assert glue.RECIPE.exists() and glue.RECIPE.name == "glue.py"
+    assert recipes.load(glue.RECIPE).finetuning.dataset == "glue"
 
 
 @pytest.mark.slow

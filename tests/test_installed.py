@@ -1,0 +1,93 @@
+"""What `pip install bertjax` installs, used outside of a checkout and without TensorFlow."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+OF_TENSORFLOW = ("tensorflow", "keras", "tfds")
+SOURCES = ("bertjax", "data_pipelines", "configs")
+FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """Runs Python in an environment with bertjax's wheel and all else but TensorFlow."""
+    root = tmp_path_factory.mktemp("installed")
+    venv.create(root / "venv")
+    executable = root / "venv" / "bin" / "python"
+    libraries = root / "libraries"
+    libraries.mkdir()
+    for path in pathlib.Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith((*OF_TENSORFLOW, *SOURCES)) and path.suffix != ".pth":
+            (libraries / path.name).symlink_to(path)
+    packages = sysconfig.get_path("purelib", vars={"base": str(root / "venv")})
+    pathlib.Path(packages, "libraries.pth").write_text(f"{libraries}\n")
+    for name in SOURCES:  # setuptools would build in the checkout, beside what is there of before
+        shutil.copytree(ROOT / name, root / "source" / name)
+    for name in FILES:
+        shutil.copy(ROOT / name, root / "source")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run_checked([*pip, "wheel", "--no-deps", "--no-build-isolation", "."], cwd=root / "source")
+    (wheel,) = (root / "source").glob("*.whl")
+    run_checked([*pip, "--python", str(executable), "install", "--no-deps", str(wheel)])
+    elsewhere = root / "elsewhere"
+    elsewhere.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*arguments):
+        return subprocess.run(
+            [str(executable), *arguments],
+            cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+
+    return run
+
+
+def run_checked(command, cwd=None):
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.slow
+def test_the_models_are_those_of_the_wheel_and_there_is_no_tensorflow(python):
+    code = "import bertjax.models, importlib.util as u; print(u.find_spec('tensorflow'))"
+    done = python("-c", f"{code}; print(bertjax.__file__)")
+    assert done.returncode == 0, done.stderr
+    tensorflow, file = done.stdout.split()
+    assert tensorflow == "None" and "venv" in file and str(ROOT) not in file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["smoke", "configs/smoke.py"])
+def test_an_installed_bertjax_trains_a_recipe_on_synthetic_data(python, recipe, tmp_path):
+    arguments = [
+        f"--config={recipe}",
+        f"--workdir={tmp_path}",
+        "--config.phases.phase1.num_steps=2",
+    ]
+    done = python("-m", "bertjax.train", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "metrics.jsonl").exists() and (tmp_path / "checkpoints" / "2").is_dir()
+
+
+@pytest.mark.slow
+def test_an_unknown_recipe_lists_those_of_the_wheel(python, tmp_path):
+    done = python("-m", "bertjax.train", "--config=bert_bas", f"--workdir={tmp_path}")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    known = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+    assert f"({', '.join(known)})" in done.stderr
+
+
+@pytest.mark.slow
+def test_glue_finds_its_recipe(python, tmp_path):
+    directories = [f"--data={tmp_path / 'none'}", f"--workdir={tmp_path / 'run'}"]
+    done = python("-m", "bertjax.glue", "--init_from=weights", *directories, "--tasks=rte")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{tmp_path / 'none' / 'RTE'} must hold the files of rte" in done.stderr

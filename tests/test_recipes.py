@@ -1,0 +1,78 @@
+"""Claims about where a recipe is found, and what is said of one that is not there."""
+
+import pathlib
+import sys
+
+import pytest
+from absl import flags
+
+from bertjax import recipes
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+OF_MINE = """
+from bertjax.config import default_config
+
+def get_config(size="3"):
+    config = default_config()
+    config.seed = int(size)
+    return config
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """A folder that holds no recipe, as a notebook's."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "recipe", ["bert_base", "bert_base.py", "configs/bert_base.py", str(CONFIGS / "bert_base.py")]
+)
+def test_a_recipe_is_found_from_any_folder_by_name_and_by_path(recipe):
+    assert recipes.find(recipe) == CONFIGS / "bert_base.py"
+    config = recipes.load(recipe)
+    assert config.is_locked and config.mesh.data == 4
+
+
+def test_every_file_of_configs_is_known_by_its_name():
+    assert set(recipes.names()) == {path.stem for path in CONFIGS.glob("*.py")}
+
+
+def test_what_follows_the_colon_is_the_recipes_argument():
+    assert recipes.load("glue:stsb").finetuning.name == "stsb"
+    assert recipes.load("configs/squad.py:v2").finetuning.num_epochs == 2.0
+    with pytest.raises(ValueError, match="smoke takes no argument, but 'large' follows"):
+        recipes.load("smoke:large")
+
+
+@pytest.mark.parametrize("name", ["mine.py", "bert_base.py", "configs/bert_base.py"])
+def test_a_file_that_is_there_comes_before_a_recipe_of_its_name(elsewhere, name):
+    path = elsewhere / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(OF_MINE)
+    assert recipes.load(name).seed == recipes.load(str(path)).seed == 3
+    assert recipes.load(f"{name}:7").seed == 7
+
+
+@pytest.mark.parametrize(
+    "recipe", ["bert_bas", "other/bert_base.py", "configs/bert_bas.py", "glu:rte"]
+)
+def test_an_unknown_recipe_is_an_error_that_lists_the_known(recipe):
+    with pytest.raises(FileNotFoundError) as caught:
+        recipes.load(recipe)
+    assert f"no recipe {recipe.split(':')[0]}:" in str(caught.value)
+    assert ", ".join(recipes.names()) in str(caught.value)
+
+
+def test_a_flag_has_a_default_recipe_and_options_after_it(monkeypatch):
+    def parsed(*arguments):
+        values = flags.FlagValues()
+        monkeypatch.setattr(sys, "argv", ["program", *arguments])  # where ml_collections looks
+        recipes.define_flag("glue", values)
+        values(sys.argv)
+        return values.config
+
+    assert parsed().finetuning.name == "rte"
+    assert parsed("--config.seed=5").seed == 5
+    assert parsed("--config=glue:cola", "--config.seed=5").finetuning.name == "cola"
