@@ -93,7 +93,7 @@ def _in_batches(
 @functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooling"))
 def _features(params: Any, batch: Any, *, graphdef: Any, layers: str, pooling: str) -> Array:
     encoder = parameters.merge(graphdef, params).encoder
-    states = encoder.hidden_states(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
+    states = encoder.hidden_states(batch)
     if len(states) - 1 < LAYERS_NEEDED[layers]:
         raise ValueError(
             f"--layers={layers} needs {LAYERS_NEEDED[layers]} layers; the model has "

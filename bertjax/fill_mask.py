@@ -69,7 +69,7 @@ def _best(
     num_candidates: int,
 ) -> Any:
     module = parameters.merge(graphdef, params)
-    hidden = module.encoder(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
+    hidden = module.encoder(batch)
     probabilities = jax.nn.softmax(module.mlm_logits(hidden, positions)[0], axis=-1)
     # A model may have more outputs than its vocabulary has tokens.
     return jax.lax.top_k(probabilities[:, :num_tokens], min(num_candidates, num_tokens))

@@ -109,7 +109,8 @@ def test_the_class_and_the_probabilities_are_those_of_the_models_logits(model):
         ours.vocabulary, line["sentence1"], line["sentence2"], max_seq_length=32
     )
     module = parameters.merge(ours.graphdef, jax.tree.map(jnp.asarray, ours.params))
-    logits = module(*(jnp.asarray(row)[None] for row in (ids, np.ones_like(ids), segments)))[0]
+    rows = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
+    logits = module({name: jnp.asarray(row)[None] for name, row in rows.items()})[0]
     (answer,) = predict.predict(ours, [line], batch_size=4)
     labels = finetuned_workdir.LABELS["glue"]
     wanted = dict(zip(labels, np.asarray(jax.nn.softmax(logits)).tolist(), strict=True))

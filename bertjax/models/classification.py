@@ -43,19 +43,17 @@ class SequenceClassifier(nnx.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "batch length"],
-        input_mask: Int[Array, "batch length"],
-        segment_ids: Int[Array, "batch length"],
+        inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch classes"]:
         """Returns float32 logits."""
         encoder_key, head_key = _split(key)
-        hidden = self.encoder(input_ids, input_mask, segment_ids, key=encoder_key)
+        hidden = self.encoder(inputs, key=encoder_key)
         if self.pooling == "cls":
             pooled = self.pooler(hidden)
         else:
-            pooled = pool(hidden, input_mask, self.pooling)
+            pooled = pool(hidden, inputs["input_mask"], self.pooling)
         pooled = layers.dropout(pooled, self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32))
 
@@ -73,15 +71,13 @@ class TokenClassifier(nnx.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "batch length"],
-        input_mask: Int[Array, "batch length"],
-        segment_ids: Int[Array, "batch length"],
+        inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length classes"]:
         """Returns float32 logits, at padding too."""
         encoder_key, head_key = _split(key)
-        hidden = self.encoder(input_ids, input_mask, segment_ids, key=encoder_key)
+        hidden = self.encoder(inputs, key=encoder_key)
         hidden = layers.dropout(hidden, self.dropout_rate, head_key)
         return self.classifier(hidden.astype(jnp.float32))
 
@@ -99,14 +95,12 @@ class SpanClassifier(nnx.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "batch length"],
-        input_mask: Int[Array, "batch length"],
-        segment_ids: Int[Array, "batch length"],
+        inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "batch length"], Float[Array, "batch length"]]:
         """Returns the float32 logits of the start and of the end, at padding too."""
-        hidden = self.encoder(input_ids, input_mask, segment_ids, key=key)
+        hidden = self.encoder(inputs, key=key)
         logits = self.span_head(hidden.astype(jnp.float32))
         return logits[:, :, 0], logits[:, :, 1]
 
@@ -125,17 +119,19 @@ class MultipleChoice(nnx.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "batch choices length"],
-        input_mask: Int[Array, "batch choices length"],
-        segment_ids: Int[Array, "batch choices length"],
+        inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch choices"]:
-        """Returns float32 logits."""
-        batch, choices, length = input_ids.shape
-        inputs = (x.reshape(batch * choices, length) for x in (input_ids, input_mask, segment_ids))
+        """Returns float32 logits, of inputs [batch, choices, length]."""
+        batch, choices, _ = inputs["input_mask"].shape
+        of_choices = {
+            name: x.reshape(batch * choices, *x.shape[2:])
+            for name, x in inputs.items()
+            if x.ndim > 2 and x.shape[:2] == (batch, choices)
+        }
         encoder_key, head_key = _split(key)
-        hidden = self.encoder(*inputs, key=encoder_key)
+        hidden = self.encoder(of_choices, key=encoder_key)
         pooled = layers.dropout(self.pooler(hidden), self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32)).reshape(batch, choices)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from bertjax.models import attention, layers, pallas_attention, placement
 
@@ -113,11 +113,15 @@ class Embeddings(nnx.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "batch length"],
-        segment_ids: Int[Array, "batch length"],
+        inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
+        """Reads `input_ids` and `segment_ids`; without those all is of segment 0."""
+        input_ids = inputs["input_ids"]
+        segment_ids = (
+            inputs["segment_ids"] if "segment_ids" in inputs else jnp.zeros_like(input_ids)
+        )
         length = input_ids.shape[1]
         positions = self.position.embedding[...]
         if length > positions.shape[0]:
@@ -187,28 +191,27 @@ class Encoder(nnx.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "batch length"],
-        input_mask: Int[Array, "batch length"],
-        segment_ids: Int[Array, "batch length"],
+        inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        """Returns the last layer's hidden states; `input_mask` is 1 at tokens, 0 at padding."""
-        return self.hidden_states(input_ids, input_mask, segment_ids, key=key)[-1]
+        """Returns the last layer's hidden states.
+
+        Of `inputs` it reads `input_mask`, 1 at tokens, 0 at padding; the embeddings read the rest.
+        """
+        return self.hidden_states(inputs, key=key)[-1]
 
     def hidden_states(
         self,
-        input_ids: Int[Array, "batch length"],
-        input_mask: Int[Array, "batch length"],
-        segment_ids: Int[Array, "batch length"],
+        inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
     ) -> list[Float[Array, "batch length hidden"]]:
         """Returns the embeddings' output and then every layer's, `num_hidden_layers` + 1 in all."""
-        is_real = input_mask != 0
+        is_real = inputs["input_mask"] != 0
         keys = _split(key, len(self.layers) + 1)
         with jax.named_scope("embeddings"):
-            embedded = self.embeddings(input_ids, segment_ids, key=keys[0])
+            embedded = self.embeddings(inputs, key=keys[0])
         states = [placement.constrain(embedded, placement.DATA)]
         for layer, layer_key in zip(self.layers, keys[1:], strict=True):
 

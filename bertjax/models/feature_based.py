@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from bertjax.models import layers
 from bertjax.models.encoder import Encoder, EncoderConfig
@@ -52,18 +52,16 @@ class FeatureBasedTagger(nnx.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "batch length"],
-        input_mask: Int[Array, "batch length"],
-        segment_ids: Int[Array, "batch length"],
+        inputs: layers.Inputs,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length classes"]:
         """Returns float32 logits, at padding too; `key` is for the dropout before each layer."""
-        states = self.encoder.hidden_states(input_ids, input_mask, segment_ids, key=None)
+        states = self.encoder.hidden_states(inputs, key=None)
         features = jnp.concatenate(states[-self.num_feature_layers :], axis=-1)
         outputs = jax.lax.stop_gradient(features).astype(jnp.float32)
         for index, layer in enumerate(self.lstm):
-            outputs = layer(self._drop(outputs, key, index), input_mask != 0)
+            outputs = layer(self._drop(outputs, key, index), inputs["input_mask"] != 0)
         return self.classifier(self._drop(outputs, key, NUM_LSTM_LAYERS))
 
     def _drop(

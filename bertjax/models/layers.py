@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
 from bertjax.models import reductions
 
+# What a model is called with: a batch, its features by name. Those that a model has no use for, as
+# labels, it leaves alone.
+Inputs = Mapping[str, Array]
 MaskSeeds = tuple[UInt32[Array, "*planes"], UInt32[Array, "*planes"]]
 
 # BERT's released code calls the tanh form "gelu" since February 2019; before that, and in

@@ -277,7 +277,7 @@ class LowRank:
 
 
 def _forward(model: Any, batch: base.Batch, key: PRNGKeyArray | None = None) -> Any:
-    return model(batch["input_ids"], batch["input_mask"], batch["segment_ids"], key=key)
+    return model(batch, key=key)
 
 
 def _span_logits(

@@ -77,9 +77,7 @@ class Pretraining:
         Those are nsp_loss and nsp_accuracy, or sop_loss and sop_accuracy. Keys of `batch` are
         those of the records, and `example_weights` [batch].
         """
-        hidden = model.encoder(
-            batch["input_ids"], batch["input_mask"], batch["segment_ids"], key=key
-        )
+        hidden = model.encoder(batch, key=key)
         logits = model.mlm_logits(hidden, batch["masked_lm_positions"])
         labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
         means = {

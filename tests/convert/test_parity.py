@@ -52,10 +52,14 @@ def load(head):
     assert read.head == head
     assert read.unused == ()
     golden = dict(np.load(GOLDEN / head / "golden.npz"))
-    inputs = [
-        jnp.asarray(golden[name], jnp.int32)
-        for name in ("input_ids", "attention_mask", "token_type_ids")
-    ]
+    inputs = {
+        ours: jnp.asarray(golden[theirs], jnp.int32)
+        for ours, theirs in [
+            ("input_ids", "input_ids"),
+            ("input_mask", "attention_mask"),
+            ("segment_ids", "token_type_ids"),
+        ]
+    }
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: make_module(read)))
     params = jax.tree.map(jnp.asarray, parameters.nested(read.params))
     return graphdef, params, inputs, golden
@@ -63,7 +67,8 @@ def load(head):
 
 def outputs_of(head, model, inputs, hidden):
     """Returns what the head computes under the names of transformers."""
-    positions = jnp.broadcast_to(jnp.arange(inputs[0].shape[-1]), inputs[0].shape)
+    ids = inputs["input_ids"]
+    positions = jnp.broadcast_to(jnp.arange(ids.shape[-1]), ids.shape)
     match head:
         case "pretraining":
             mlm, pair = model.mlm_logits(hidden, positions), model.pair_logits(hidden)
@@ -73,9 +78,9 @@ def outputs_of(head, model, inputs, hidden):
         case "none":
             return {"last_hidden_state": hidden, "pooler_output": model.pooler(hidden)}
         case "question_answering":
-            start, end = model(*inputs)
+            start, end = model(inputs)
             return {"start_logits": start, "end_logits": end}
-    return {"logits": model(*inputs)}
+    return {"logits": model(inputs)}
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -85,8 +90,8 @@ def test_every_layer_and_every_output_equal_transformers(head):
     @jax.jit
     def apply(params):
         model = parameters.merge(graphdef, params)
-        rows = [x.reshape(-1, x.shape[-1]) for x in inputs]
-        states = model.encoder.hidden_states(*rows)
+        rows = {name: x.reshape(-1, x.shape[-1]) for name, x in inputs.items()}
+        states = model.encoder.hidden_states(rows)
         return states, outputs_of(head, model, inputs, states[-1])
 
     states, outputs = apply(params)
@@ -102,11 +107,11 @@ def test_loss_and_gradients_equal_those_of_torch():
     task = pretraining.Pretraining(
         huggingface_read.read(GOLDEN / "pretraining").config, pair_loss="nsp"
     )
-    batch = dict(zip(("input_ids", "input_mask", "segment_ids"), inputs, strict=True))
+    batch = dict(inputs)
     for name in ("masked_lm_positions", "masked_lm_ids", "next_sentence_labels"):
         batch[name] = jnp.asarray(golden[name], jnp.int32)
     batch["masked_lm_weights"] = jnp.asarray(golden["masked_lm_weights"])
-    batch["example_weights"] = jnp.ones(len(inputs[0]))
+    batch["example_weights"] = jnp.ones(len(batch["input_ids"]))
 
     def loss(params):
         means = task.loss(parameters.merge(graphdef, params), batch, key=None)

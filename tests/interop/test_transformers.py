@@ -124,7 +124,8 @@ def test_logits_are_equal(tmp_path):
     task = pretraining.Pretraining(models.EncoderConfig(**vars(made.config)))
     graphdef, _ = tasks_base.abstract_model(task)
     ours = parameters.merge(graphdef, jax.tree.map(jnp.asarray, parameters.nested(made.params)))
-    hidden = ours.encoder(*map(jnp.asarray, (ids, mask, segments)))
+    inputs = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+    hidden = ours.encoder(jax.tree.map(jnp.asarray, inputs))
     positions = jnp.tile(jnp.arange(12), (3, 1))
     real = mask != 0
     logits = np.asarray(ours.mlm_logits(hidden, positions))

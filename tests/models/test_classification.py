@@ -19,81 +19,72 @@ def tiny(tiny):
     return dataclasses.replace(tiny, num_hidden_layers=1)
 
 
-INPUTS = ("input_ids", "input_mask", "segment_ids")
-
-
-@pytest.fixture
-def inputs(batch):
-    return [batch[name] for name in INPUTS]
-
-
 def make(kind, config):
     labels = {} if kind in (models.SpanClassifier, models.MultipleChoice) else {"num_labels": 3}
     return kind(config, rngs=nnx.Rngs(0), **labels)
 
 
+INPUTS = ("input_ids", "input_mask", "segment_ids")
 KINDS = (models.SequenceClassifier, models.TokenClassifier, models.SpanClassifier)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_does_not_change_the_logits_of_tokens(kind, tiny, inputs):
-    ids, mask, segments = inputs
-    is_real = np.asarray(mask) != 0
+def test_padding_does_not_change_the_logits_of_tokens(kind, tiny, batch):
+    is_real = np.asarray(batch["input_mask"]) != 0
+    changed = batch | {"input_ids": jnp.where(is_real, batch["input_ids"], 7)}
     model = make(kind, tiny)
-    before = jax.tree.leaves(model(ids, mask, segments))
-    after = jax.tree.leaves(model(jnp.where(is_real, ids, 7), mask, segments))
+    before = jax.tree.leaves(model(batch))
+    after = jax.tree.leaves(model(changed))
     for left, right in zip(before, after, strict=True):
         if left.shape[:2] == is_real.shape:
             left, right = left[is_real], right[is_real]
         np.testing.assert_array_equal(left, right)
 
 
-def test_a_sequence_is_classified_by_its_first_position(tiny, inputs):
+def test_a_sequence_is_classified_by_its_first_position(tiny, batch):
     model = make(models.SequenceClassifier, tiny)
-    pooled = model.pooler(model.encoder(*inputs))
-    np.testing.assert_allclose(model(*inputs), model.classifier(pooled), atol=1e-6)
-    assert model(*inputs).shape == (16, 3)
+    pooled = model.pooler(model.encoder(batch))
+    np.testing.assert_allclose(model(batch), model.classifier(pooled), atol=1e-6)
+    assert model(batch).shape == (16, 3)
 
 
-def test_start_and_end_are_the_two_columns_of_the_head(tiny, inputs):
+def test_start_and_end_are_the_two_columns_of_the_head(tiny, batch):
     model = make(models.SpanClassifier, tiny)
-    start, end = model(*inputs)
-    both = model.span_head(model.encoder(*inputs))
+    start, end = model(batch)
+    both = model.span_head(model.encoder(batch))
     np.testing.assert_allclose(np.stack([start, end], -1), both, atol=1e-6)
 
 
-def test_choices_are_scored_one_by_one(tiny, inputs):
+def test_choices_are_scored_one_by_one(tiny, batch):
     model = make(models.MultipleChoice, tiny)
-    choices = [x.reshape(8, 2, -1) for x in inputs]
-    logits = model(*choices)
+    choices = {name: batch[name].reshape(8, 2, -1) for name in INPUTS}
+    logits = model(choices | {"labels": jnp.zeros(8, jnp.int32)})
     assert logits.shape == (8, 2)
-    second = model(*(x[:, 1:] for x in choices))
+    second = model({name: x[:, 1:] for name, x in choices.items()})
     np.testing.assert_allclose(logits[:, 1:], second, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [models.SequenceClassifier, models.TokenClassifier])
-def test_there_is_dropout_before_the_head(kind, tiny, inputs):
+def test_there_is_dropout_before_the_head(kind, tiny, batch):
     model = make(kind, dataclasses.replace(tiny, hidden_dropout_prob=0.5))
     model.encoder = models.Encoder(tiny, rngs=nnx.Rngs(0))  # which has none
-    outputs = [model(*inputs, key=jax.random.key(n)) for n in (0, 0, 1)]
+    outputs = [model(batch, key=jax.random.key(n)) for n in (0, 0, 1)]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     assert np.abs(outputs[0] - outputs[2]).max() > 0
 
 
-def test_no_key_is_no_dropout(tiny, inputs):
+def test_no_key_is_no_dropout(tiny, batch):
     dropping = make(models.SpanClassifier, dataclasses.replace(tiny, hidden_dropout_prob=0.5))
-    for left, right in zip(
-        dropping(*inputs), make(models.SpanClassifier, tiny)(*inputs), strict=True
-    ):
+    for left, right in zip(dropping(batch), make(models.SpanClassifier, tiny)(batch), strict=True):
         np.testing.assert_array_equal(left, right)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, models.MultipleChoice])
-def test_logits_are_float32_whatever_the_encoder_computes_in(kind, tiny, inputs):
+def test_logits_are_float32_whatever_the_encoder_computes_in(kind, tiny, batch):
     model = make(kind, dataclasses.replace(tiny, dtype="bfloat16"))
     if kind is models.MultipleChoice:
-        inputs = [x[:, None] for x in inputs]
-    assert {x.dtype for x in jax.tree.leaves(model(*inputs))} == {jnp.dtype("float32")}
+        batch = {name: batch[name][:, None] for name in INPUTS}
+    assert {x.dtype for x in jax.tree.leaves(model(batch))} == {jnp.dtype("float32")}
 
 
 def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
@@ -105,9 +96,9 @@ def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
     assert set(finetuned) == {"encoder", "pooler", "classifier"}
 
 
-def test_mean_and_max_are_over_real_positions(tiny, inputs):
-    ids, mask, segments = inputs
-    hidden = models.Encoder(tiny, rngs=nnx.Rngs(0))(ids, mask, segments)
+def test_mean_and_max_are_over_real_positions(tiny, batch):
+    mask = batch["input_mask"]
+    hidden = models.Encoder(tiny, rngs=nnx.Rngs(0))(batch)
     for pooling, function in [("mean", np.mean), ("max", np.max)]:
         pooled = classification.pool(hidden, mask, pooling)
         for row, length in enumerate(np.asarray(mask).sum(axis=1)):
@@ -118,10 +109,10 @@ def test_mean_and_max_are_over_real_positions(tiny, inputs):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_a_pooling_of_all_positions_needs_no_pooler(pooling, tiny, inputs):
+def test_a_pooling_of_all_positions_needs_no_pooler(pooling, tiny, batch):
     model = models.SequenceClassifier(tiny, num_labels=3, pooling=pooling, rngs=nnx.Rngs(0))
-    pooled = classification.pool(model.encoder(*inputs), inputs[1], pooling)
-    np.testing.assert_allclose(model(*inputs), model.classifier(pooled), atol=1e-6)
+    pooled = classification.pool(model.encoder(batch), batch["input_mask"], pooling)
+    np.testing.assert_allclose(model(batch), model.classifier(pooled), atol=1e-6)
     assert set(parameters.split(model)[1]) == {"encoder", "classifier"}
 
 

@@ -70,9 +70,7 @@ def model_and_params(tiny):
 
 
 def encode(model, batch, key=None):
-    return model.encoder.hidden_states(
-        batch["input_ids"], batch["input_mask"], batch["segment_ids"], key=key
-    )
+    return model.encoder.hidden_states(batch, key=key)
 
 
 def test_every_layer_equals_the_numpy_model(model_and_params, batch, tiny):
@@ -154,7 +152,7 @@ def test_bfloat16_stays_near_float32(tiny, batch):
     outputs = []
     for dtype in ("float32", "bfloat16"):
         model = models.Encoder(dataclasses.replace(tiny, dtype=dtype), rngs=nnx.Rngs(0))
-        hidden = model(batch["input_ids"], batch["input_mask"], batch["segment_ids"])
+        hidden = model(batch)
         assert hidden.dtype == dtype
         outputs.append(np.asarray(hidden, np.float32))
     np.testing.assert_allclose(*outputs, atol=0.1)
@@ -165,7 +163,7 @@ def test_too_long_an_input_is_an_error(tiny):
     model = models.Encoder(tiny, rngs=nnx.Rngs(0))
     ids = jnp.ones((1, 25), jnp.int32)
     with pytest.raises(ValueError, match="25 positions.*max_position_embeddings = 24"):
-        model(ids, ids, jnp.zeros_like(ids))
+        model({"input_ids": ids, "input_mask": ids})
 
 
 def test_all_faults_of_a_config_are_reported_at_once():

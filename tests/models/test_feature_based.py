@@ -9,7 +9,6 @@ from flax import nnx
 
 from bertjax.models import feature_based, parameters
 
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 BATCH, LENGTH, IN, SIZE = 3, 7, 4, 5
 
 
@@ -50,12 +49,11 @@ def test_both_directions_are_the_equations_on_the_real_part_of_each_row():
 def test_features_are_the_last_four_layers_and_logits_depend_on_nothing_else(tiny, batch):
     deep = dataclasses.replace(tiny, num_hidden_layers=5)
     model = feature_based.FeatureBasedTagger(deep, num_labels=3, lstm_size=SIZE, rngs=nnx.Rngs(0))
-    inputs = [batch[name] for name in INPUTS]
-    states = model.encoder.hidden_states(*inputs)
+    states = model.encoder.hidden_states(batch)
     outputs = jnp.concatenate(states[2:], axis=-1)
     for layer in model.lstm:
         outputs = layer(outputs, batch["input_mask"] != 0)
-    np.testing.assert_allclose(model(*inputs), model.classifier(outputs), atol=1e-5)
+    np.testing.assert_allclose(model(batch), model.classifier(outputs), atol=1e-5)
     assert model.lstm[0].forward.input.kernel.shape == (4 * deep.hidden_size, 4 * SIZE)
     assert len(model.lstm) == 2
 
@@ -65,7 +63,7 @@ def test_the_frozen_encoder_has_no_dropout_and_the_lstm_has(tiny, batch):
     made = feature_based.FeatureBasedTagger(
         dropping, num_labels=3, lstm_size=SIZE, rngs=nnx.Rngs(0)
     )
-    call = jax.jit(lambda model, key: model(*(batch[name] for name in INPUTS), key=key))
+    call = jax.jit(lambda model, key: model(batch, key=key))
     keys = [jax.random.key(n) for n in (0, 1)]
     assert jnp.abs(call(made, keys[0]) - call(made, keys[1])).max() > 0
     made.dropout_rate = 0.0

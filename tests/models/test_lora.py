@@ -13,7 +13,6 @@ from bertjax.devices import sharding
 from bertjax.models import lora, parameters
 from bertjax.training import optim
 
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 ALL_KERNELS = lora.LoraOptions(rank=2, alpha=6.0, targets=(r"encoder\..*\.kernel",))
 SECOND_LAYER = lora.LoraOptions(rank=2, targets=(r"encoder\.layers\.1\.intermediate\.kernel",))
 
@@ -40,11 +39,10 @@ def paths(tree):
 
 def test_a_new_adapter_is_the_identity(tiny, batch):
     plain, adapted = make(tiny, ALL_KERNELS)
-    inputs = [batch[name] for name in INPUTS]
     _, params = parameters.split(plain)
     _, merged = parameters.split(lora.merged(adapted, alpha=6.0))
     jax.tree.map(np.testing.assert_array_equal, params, {k: merged[k] for k in params})
-    np.testing.assert_array_equal(lora.merged(adapted, alpha=6.0)(*inputs), plain(*inputs))
+    np.testing.assert_array_equal(lora.merged(adapted, alpha=6.0)(batch), plain(batch))
 
 
 def test_every_parameter_but_the_factors_keeps_its_name_and_value(tiny):
@@ -81,10 +79,9 @@ def test_merged_parameters_are_the_plain_model_with_the_same_logits(tiny, batch)
     _, params = parameters.split(adapted)
     merged = lora.merge(jax.tree.map(np.asarray, params), alpha=6.0)
     assert jax.tree.structure(merged) == jax.tree.structure(before)
-    inputs = [batch[name] for name in INPUTS]
-    logits = parameters.merge(graphdef, jax.tree.map(jnp.asarray, merged))(*inputs)
-    np.testing.assert_allclose(logits, lora.merged(adapted, alpha=6.0)(*inputs), atol=1e-5)
-    assert np.abs(logits - plain(*inputs)).max() > 1e-3
+    logits = parameters.merge(graphdef, jax.tree.map(jnp.asarray, merged))(batch)
+    np.testing.assert_allclose(logits, lora.merged(adapted, alpha=6.0)(batch), atol=1e-5)
+    assert np.abs(logits - plain(batch)).max() > 1e-3
 
 
 def test_merging_leaves_its_argument_as_it_was(tiny):
@@ -96,11 +93,10 @@ def test_merging_leaves_its_argument_as_it_was(tiny):
 
 def test_of_the_encoder_only_factors_get_a_gradient(tiny, batch):
     graphdef, params = parameters.split(moved(make(tiny, lora.LoraOptions(rank=2))[1]))
-    inputs = [batch[name] for name in INPUTS]
 
     @jax.grad
     def gradient(params):
-        return lora.merged(parameters.merge(graphdef, params), alpha=2.0)(*inputs)[:, 0].sum()
+        return lora.merged(parameters.merge(graphdef, params), alpha=2.0)(batch)[:, 0].sum()
 
     for path, leaf in zip(paths(params), jax.tree.leaves(gradient(params)), strict=True):
         assert bool((leaf == 0).all()) == path.startswith("encoder."), path

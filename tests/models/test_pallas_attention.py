@@ -113,9 +113,8 @@ def loss_and_gradients(config):
     @jax.jit
     def run(params):
         def loss(params):
-            hidden = nnx.merge(graphdef, params)(
-                ids, mask, jnp.zeros_like(ids), key=jax.random.key(2)
-            )
+            inputs = {"input_ids": ids, "input_mask": mask}
+            hidden = nnx.merge(graphdef, params)(inputs, key=jax.random.key(2))
             return (hidden[:, :5] ** 3).sum()
 
         return jax.value_and_grad(loss)(params)
