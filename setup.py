@@ -61,11 +61,11 @@ setuptools.setup(
         "test": [
             *("beartype>=0.22", "hypothesis>=6.150", "pytest>=8", "pytest-xdist>=3.6"),
             "filelock>=3.16",  # JAX locks its cache of compiled programs with it
-            "setuptools>=77",  # to build the wheel that is tested
+            *("import-linter>=2.16", "setuptools>=77"),  # who imports whom; the wheel
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
             *(*BEAM, *SENTENCES, *WIKIPEDIA),
         ],
-        "dev": ["pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
+        "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
         "tpu": ["jax[tpu]>=0.10"],
     },
 )
