@@ -214,9 +214,9 @@ def results_of(command: Sequence[str]) -> Iterator[Any]:
 
 def metrics_of(case: Case) -> tuple[str, ...]:
     """Returns the leaderboard's scores of a task."""
-    from bertjax.finetuning import glue
+    from bertjax.finetuning import glue_files
 
-    return glue.TASKS[case.task].scores
+    return glue_files.TASKS[case.task].scores
 
 
 def score_table(cases: Sequence[Case], results: Results) -> str:

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import squad
+from bertjax.finetuning import squad_files
 
 EXACT = "come back as the original string"
 INSIDE_A_WORD = "do not, but begin or end inside a word"
@@ -26,7 +26,11 @@ WRONG = "do not come back"
 IN_NO_WINDOW = "fit in no window"
 
 
-def outcome(question: squad.Question, answer: squad.Answer, windows: Sequence[squad.Window]) -> str:
+def outcome(
+    question: squad_files.Question,
+    answer: squad_files.Answer,
+    windows: Sequence[squad_files.Window],
+) -> str:
     """Returns what becomes of an answer in the windows of its question."""
     recovered = set()
     for window in windows:
@@ -68,9 +72,9 @@ def main() -> int:
     parser.add_argument("--vocabulary", required=True, help="vocab.txt or a tokenizer's folder.")
     parser.add_argument("--version_2", action="store_true", help="Questions may be unanswerable.")
     options = parser.parse_args()
-    questions = squad.read(options.file, version_2=options.version_2)
-    by_question: dict[int, list[squad.Window]] = collections.defaultdict(list)
-    for window in squad.windows(questions, tokenizers.load(options.vocabulary)):
+    questions = squad_files.read_questions(options.file, version_2=options.version_2)
+    by_question: dict[int, list[squad_files.Window]] = collections.defaultdict(list)
+    for window in squad_files.windows(questions, tokenizers.load(options.vocabulary)):
         by_question[window.question].append(window)
     outcomes = collections.Counter(
         outcome(question, answer, by_question[place])

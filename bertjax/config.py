@@ -99,7 +99,7 @@ def _pretraining() -> ml_collections.ConfigDict:
 
 def _finetuning() -> ml_collections.ConfigDict:
     finetuning = ml_collections.ConfigDict()
-    finetuning.dataset = "glue"  # glue | table | squad | conll | swag
+    finetuning.dataset = "glue"  # a key of bertjax.finetuning.KINDS
     finetuning.name = ""  # glue: the task (cola, ..., wnli); squad: v1 | v2
     finetuning.data_dir = ""  # glue: a directory of the official files, or tfds:...
     finetuning.train_file = ""  # all but glue

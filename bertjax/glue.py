@@ -20,7 +20,7 @@ from absl import flags, logging
 from etils import epath
 
 from bertjax import command_line, recipes, train
-from bertjax.finetuning import glue, glue_submission
+from bertjax.finetuning import glue_files, glue_submission
 from bertjax.training import held_out, preemption, trials
 from bertjax.workdirs import scalars
 
@@ -40,7 +40,7 @@ class Column:
     @property
     def score(self) -> str:
         """The name of the score in metrics.jsonl: Spearman for STS-B, F1 for MRPC and QQP."""
-        return f"eval/{self.evaluation_set}/{glue.TASKS[self.task].scores[-1]}"
+        return f"eval/{self.evaluation_set}/{glue_files.TASKS[self.task].scores[-1]}"
 
 
 # Source: Devlin et al. 2019, table 1: its columns, in its order. It leaves WNLI out.
@@ -106,9 +106,9 @@ def check(data_dir: str, tasks: Sequence[str]) -> None:
         raise ValueError(f"--tasks has {', '.join(unknown)}; known are {', '.join(TASKS)}")
     if not tasks:
         raise ValueError(f"--tasks is empty; known are {', '.join(TASKS)}")
-    if data_dir.startswith(glue.TFDS_PREFIX):
+    if data_dir.startswith(glue_files.TFDS_PREFIX):
         return
-    folders = {task: epath.Path(data_dir) / glue.TASKS[task].folder for task in tasks}
+    folders = {task: epath.Path(data_dir) / glue_files.TASKS[task].folder for task in tasks}
     if missing := [task for task, folder in folders.items() if not folder.exists()]:
         rest = [task for task in tasks if task not in missing]
         raise ValueError(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax import evaluate, train
-from bertjax.jobs import datasets
+from bertjax.finetuning import texts
 from bertjax.training import held_out, preemption
 from bertjax.workdirs import checkpoint
 from tests import small_datasets
@@ -61,16 +61,16 @@ def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(tmp_pa
 
 def test_predictions_are_there_for_all_test_sets_or_for_none(tmp_path, source, monkeypatch):
     config = make_config(tmp_path, source, **{"finetuning.num_epochs": 1.0})
-    monkeypatch.setattr(datasets.Glue, "test_sets", ("test", "dev"))
+    monkeypatch.setattr(texts.Glue, "test_sets", ("test", "dev"))
     with monkeypatch.context() as patch:
-        write = datasets.Glue.write_predictions
+        write = texts.Glue.write_predictions
 
-        def killed_at_the_second(self, name, outputs, directory):
+        def killed_at_the_second(self, name, outputs, directory, tuned):
             if name == "dev":
                 raise KeyboardInterrupt
-            write(self, name, outputs, directory)
+            write(self, name, outputs, directory, tuned)
 
-        patch.setattr(datasets.Glue, "write_predictions", killed_at_the_second)
+        patch.setattr(texts.Glue, "write_predictions", killed_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             train.train(config, tmp_path / "run")
     directory = tmp_path / "run" / held_out.PREDICTIONS_DIRECTORY

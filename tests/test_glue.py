@@ -9,8 +9,7 @@ import pytest
 
 from bertjax import config as config_lib
 from bertjax import glue, recipes, train
-from bertjax.finetuning import glue as glue_data
-from bertjax.finetuning import glue_submission
+from bertjax.finetuning import glue_files, glue_submission
 from bertjax.training import trials
 from tests import small_datasets
 
@@ -27,7 +26,7 @@ def recipe(data_dir="tfds:glue", **changes):
 
 def scores_of(task, value):
     sets = [column.evaluation_set for column in glue.COLUMNS if column.task == task] or ["dev"]
-    names = glue_data.TASKS[task].scores
+    names = glue_files.TASKS[task].scores
     return {f"eval/{s}/{name}": value + index for s in sets for index, name in enumerate(names)}
 
 
@@ -35,7 +34,7 @@ def write_predictions(directory, task):
     """All files of a task and, for MNLI, the diagnostic set's, as training writes them."""
     directory.mkdir(parents=True)
     for name in (task, *(["ax"] if task == "mnli" else [])):
-        described = glue_data.TASKS[name]
+        described = glue_files.TASKS[name]
         for file in described.submissions.values():
             shape = glue_submission.TEST_ROWS[file]
             values = RNG.integers(0, max(len(described.labels), 1), shape)

@@ -17,6 +17,7 @@ from etils import epath
 
 import bertjax
 from bertjax import config as config_lib
+from bertjax import finetuning
 from bertjax.convert import pretrained
 from bertjax.data import tokenizer
 from bertjax.models import encoder, lora, parameters
@@ -27,15 +28,6 @@ CONFIG_FILE = "config.json"  # as bertjax.train writes it
 # The heads that the pretraining task knows, with its pair loss. Weights with another head are kept
 # all the same: to export them again, or to start from.
 PAIR_LOSSES = {"pretraining": "nsp", "masked_lm": "none"}
-
-# config.finetuning.dataset -> the head of its models.
-FINETUNED_HEADS = {
-    "glue": "sequence_classification",
-    "table": "sequence_classification",
-    "conll": "token_classification",
-    "squad": "question_answering",
-    "swag": "multiple_choice",
-}
 
 
 def read(path: epath.PathLike) -> pretrained.Pretrained:
@@ -103,26 +95,13 @@ def _finetuned(options: ml_collections.ConfigDict) -> dict[str, Any]:
     labels = dict(enumerate(options.labels))
     if options.is_regression:
         labels = {0: "LABEL_0"}  # as transformers calls it
+    kind = finetuning.KINDS[options.dataset]
     return {
-        "head": FINETUNED_HEADS[options.dataset],
+        "head": kind.head(options),
         "labels": labels,
         "is_regression": options.is_regression,
-        "only_here": _why_only_here(options),
+        "only_here": kind.only_here(options),
     }
-
-
-def _why_only_here(options: ml_collections.ConfigDict) -> str:
-    if options.dataset == "conll" and options.feature_based:
-        return (
-            "its tags come from a BiLSTM on the last layers (config.finetuning.feature_based), and "
-            "the other formats have no model of that kind"
-        )
-    if options.dataset in ("glue", "table") and options.pooling != "cls":
-        return (
-            f"it was trained with config.finetuning.pooling={options.pooling}, and the classifiers "
-            "of the other formats read [CLS] through the pooler alone"
-        )
-    return ""
 
 
 def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:

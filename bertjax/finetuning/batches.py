@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.finetuning import features as finetuning_features
+from bertjax.finetuning import feature_sets
 
 Batch = dict[str, np.ndarray]
 
@@ -43,7 +43,7 @@ def steps_per_epoch(examples: int, batch_size: int) -> int:
 
 
 def train_batches(
-    features: finetuning_features.FeatureSet,
+    features: feature_sets.FeatureSet,
     *,
     global_batch_size: int,
     seed: int,
@@ -72,7 +72,7 @@ def train_batches(
 
 
 def evaluation_batches(
-    features: finetuning_features.FeatureSet,
+    features: feature_sets.FeatureSet,
     *,
     batch_size: int,
     buckets: tuple[int, ...],
@@ -120,7 +120,7 @@ def epoch_order(
 
 
 def _endless(
-    features: finetuning_features.FeatureSet,
+    features: feature_sets.FeatureSet,
     batch_size: int,
     seed: int,
     start_step: int,
@@ -146,7 +146,7 @@ def _cut(order: Int[np.ndarray, " examples"], batch_size: int) -> Int[np.ndarray
 
 
 def _batch(
-    features: finetuning_features.FeatureSet,
+    features: feature_sets.FeatureSet,
     positions: Int[np.ndarray, " batch"],
     buckets: tuple[int, ...],
     rows: range,
@@ -184,7 +184,7 @@ def _batch(
 
 
 def _check(
-    features: finetuning_features.FeatureSet,
+    features: feature_sets.FeatureSet,
     batch_size: int,
     buckets: tuple[int, ...],
     rows: range,

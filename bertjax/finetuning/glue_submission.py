@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from etils import epath
 
-from bertjax.finetuning import glue, texts
+from bertjax.finetuning import example_files, glue_files
 
 HEADER = "index\tprediction"
 
@@ -34,13 +34,13 @@ TEST_ROWS = {
     "AX.tsv": 1104,
 }
 
-_TASK_OF = {file: task for task in glue.TASKS.values() for file in task.submissions.values()}
+_TASK_OF = {file: task for task in glue_files.TASKS.values() for file in task.submissions.values()}
 
 # The same predictions give the same zip, byte for byte: the earliest time that zip knows.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def task_of(name: str) -> glue.Task:
+def task_of(name: str) -> glue_files.Task:
     """Returns the task whose predictions stand in the server's file `name`.
 
     Raises:
@@ -71,7 +71,7 @@ def prediction_file(name: str, predictions: Sequence[int] | Sequence[float] | np
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise ValueError(f"the prediction for row {row} of {name} is {values[row]}, no number")
-        words = [f"{value:.3f}" for value in np.clip(values, 0, glue.HIGHEST_SCORE).tolist()]
+        words = [f"{value:.3f}" for value in np.clip(values, 0, glue_files.HIGHEST_SCORE).tolist()]
     else:
         words = _labels(name, task, values)
     rows = (f"{index}\t{word}\n" for index, word in enumerate(words))
@@ -119,7 +119,7 @@ def check_submission(path: epath.PathLike) -> None:
     _check(path, _files(epath.Path(path)))
 
 
-def _labels(name: str, task: glue.Task, values: np.ndarray) -> list[str]:
+def _labels(name: str, task: glue_files.Task, values: np.ndarray) -> list[str]:
     if values.dtype.kind not in "iu":
         raise ValueError(
             f"predictions for {name} have dtype {values.dtype}; they must be classes, integers "
@@ -152,7 +152,7 @@ def _files(path: epath.Path) -> dict[str, str]:
 
 
 def _check(path: epath.PathLike, files: Mapping[str, str]) -> None:
-    faults = texts.Faults()
+    faults = example_files.Faults()
     for name, content in sorted(files.items()):
         source = f"{path}/{name}"
         if name not in TEST_ROWS:
@@ -178,7 +178,7 @@ def _faults(name: str, content: str) -> Iterator[tuple[int, str]]:
     indices, _, predictions = zip(*(row.partition("\t") for row in rows), strict=True)
     # Each word once: QQP has two of them in 390,965 rows.
     wrong = {word for word in set(predictions) if not _is_prediction(task, word)}
-    wanted = ", ".join(task.labels) or f"a number from 0 to {glue.HIGHEST_SCORE:g}"
+    wanted = ", ".join(task.labels) or f"a number from 0 to {glue_files.HIGHEST_SCORE:g}"
     for index, (found, word) in enumerate(zip(indices, predictions, strict=True)):
         if found != str(index):
             yield index + 2, f"the index is {found!r}; it must be {index}"
@@ -186,11 +186,11 @@ def _faults(name: str, content: str) -> Iterator[tuple[int, str]]:
             yield index + 2, f"the prediction is {word!r}; it must be one of {wanted}"
 
 
-def _is_prediction(task: glue.Task, text: str) -> bool:
+def _is_prediction(task: glue_files.Task, text: str) -> bool:
     if not task.is_regression:
         return text in task.labels
     try:
-        return 0 <= float(text) <= glue.HIGHEST_SCORE
+        return 0 <= float(text) <= glue_files.HIGHEST_SCORE
     except ValueError:
         return False
 

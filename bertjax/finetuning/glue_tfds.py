@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertjax.data import tfds_datasets
-from bertjax.finetuning import texts
+from bertjax.finetuning import example_files
 
 COLLECTION = "glue"
 
@@ -49,8 +49,8 @@ def rows(dataset: Dataset, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         )
     features = builder.info.features
     wanted = [*dataset.columns.values(), "idx", "label"]
-    if fault := texts.missing_columns(sorted(features), wanted):
-        raise texts.FaultyFile(f"tfds:{dataset.name}: {fault}")
+    if fault := example_files.missing_columns(sorted(features), wanted):
+        raise example_files.FaultyFile(f"tfds:{dataset.name}: {fault}")
     if dataset.label_of:
         _check_classes(dataset, features["label"])
     examples = sorted(tfds_datasets.examples(builder, split), key=lambda one: int(one["idx"]))

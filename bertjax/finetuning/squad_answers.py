@@ -17,7 +17,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Float, Int
 
-from bertjax.finetuning import squad
+from bertjax.finetuning import squad_files
 
 PREDICTIONS_FILE = "predictions.json"
 NBEST_FILE = "nbest_predictions.json"
@@ -69,8 +69,8 @@ class Predictions:
 
 
 def predict(
-    questions: Sequence[squad.Question],
-    windows: Sequence[squad.Window],
+    questions: Sequence[squad_files.Question],
+    windows: Sequence[squad_files.Window],
     start_logits: Sequence[Float[np.ndarray, " _"]],
     end_logits: Sequence[Float[np.ndarray, " _"]],
     *,
@@ -173,7 +173,7 @@ def write(
 class _Row:
     """A window and the logits of its tokens."""
 
-    window: squad.Window
+    window: squad_files.Window
     start_logits: Float[np.ndarray, " length"]
     end_logits: Float[np.ndarray, " length"]
 
@@ -256,8 +256,8 @@ def _with_probabilities(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _rows(
-    questions: Sequence[squad.Question],
-    windows: Sequence[squad.Window],
+    questions: Sequence[squad_files.Question],
+    windows: Sequence[squad_files.Window],
     start_logits: Sequence[np.ndarray],
     end_logits: Sequence[np.ndarray],
 ) -> list[list[_Row]]:
@@ -277,7 +277,7 @@ def _rows(
     if missing := [q.id for q, own in zip(questions, rows, strict=True) if not own]:
         raise ValueError(
             f"{len(missing)} questions have no window, such as {missing[:10]}; give all windows "
-            "that `squad.windows` makes of the same questions"
+            "that `squad_files.windows` makes of the same questions"
         )
     return rows
 

@@ -2,14 +2,17 @@
 
 A tag is "O" or a prefix and a type ("B-PER"). IOB2 begins every entity with B. IOB1 begins it with
 I, and with B only directly after another of its type. IOBES also marks the last word (E) and an
-entity of one word (S). Source: Tjong Kim Sang and Veenstra 1999, section 2.
+entity of one word (S). Which words are an entity is one rule for all schemes, `scores.entities`.
+Source: Tjong Kim Sang and Veenstra 1999, section 2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-OUTSIDE = "O"
+from bertjax.scores import entities
+
+OUTSIDE = entities.OUTSIDE
 SCHEMES = {"iob1": "BI", "iob2": "BI", "iobes": "BIES"}  # scheme -> its prefixes
 PLAIN = "plain"  # Tags that name no entities, parts of speech for one: any string, taken as it is.
 
@@ -57,32 +60,16 @@ def recognize(sentences: Sequence[Tags]) -> str | None:
     return None
 
 
-def entities(tags: Tags) -> list[tuple[int, int, str]]:
-    """Returns start, end and type of each entity, `end` being the place after its last word.
-
-    The tags may break the rules of their scheme: B and S begin an entity, and so do I and E after
-    "O", after another type, after E and after S. This is how conlleval reads tags.
-    """
-    found: list[tuple[int, int, str]] = []
-    before = (OUTSIDE, "")
-    for place, (prefix, kind) in enumerate(map(split, tags)):
-        if prefix != OUTSIDE:
-            goes_on = prefix in "IE" and kind == before[1] and before[0] in "BI"
-            start = found.pop()[0] if goes_on else place
-            found.append((start, place + 1, kind))
-        before = prefix, kind
-    return found
-
-
 def convert(tags: Tags, scheme: str) -> tuple[str, ...]:
     """Returns the tags of the same entities in `scheme`, whatever the scheme of `tags`."""
     converted = [OUTSIDE] * len(tags)
-    before = (-1, -1, "")
-    for start, end, kind in entities(tags):
-        touches_its_like = before[1:] == (start, kind)
+    before = (-1, "")
+    for entity in entities.extract(tags):
+        start, end, kind = entity.start, entity.end, entity.type
+        touches_its_like = before == (start, kind)
         prefixes = _prefixes(end - start, scheme, touches_its_like=touches_its_like)
         converted[start:end] = [f"{prefix}-{kind}" for prefix in prefixes]
-        before = start, end, kind
+        before = end, kind
     return tuple(converted)
 
 

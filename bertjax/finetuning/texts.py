@@ -1,135 +1,329 @@
-"""Examples of one or two texts with a class or a number: what `glue` and `tables` read.
+"""A class or a number for one or two texts: the tasks of GLUE, and tables of the user's own.
 
-Here too: lines of a file, and its faults told together.
+GLUE's files belong to `glue_files`, what its server takes to `glue_submission`, tables to
+`table_files`.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import ClassVar
 
+import jax
 import numpy as np
+from absl import logging
 from etils import epath
+from flax import nnx
+from jaxtyping import Array, PRNGKeyArray
 
-from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import features as finetuning_features
+from bertjax.finetuning import (
+    base,
+    feature_sets,
+    glue_files,
+    glue_submission,
+    json_fields,
+    table_files,
+    text_examples,
+)
+from bertjax.models import classification as classifiers
+from bertjax.models import encoder as encoders
+from bertjax.scores import classification
+from bertjax.tasks import base as tasks
 
-MAX_FAULTS_TOLD = 10
 
+@dataclasses.dataclass(frozen=True)
+class Classification(base.FinetuningTask):
+    """One of `num_labels` classes for a sequence or a pair; `labels` [batch] are their numbers.
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Example:
-    """One or two texts; `label` is the place of the class, a number (float), or None.
-
-    `source` is "file:line".
+    Source: Devlin et al. 2019, section 4.1. `pooling` is one of `classification.POOLINGS`.
     """
 
-    texts: tuple[str, ...]
-    label: int | float | None
-    source: str
+    encoder: encoders.EncoderConfig
+    num_labels: int
+    pooling: str = "cls"
+
+    def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:
+        return classifiers.SequenceClassifier(
+            self.encoder, num_labels=self.num_labels, pooling=self.pooling, rngs=rngs
+        )
+
+    def loss(
+        self, model: classifiers.SequenceClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
+    ) -> tasks.Means:
+        """Returns the mean cross-entropy and the accuracy over rows."""
+        return base.of_classes(model(batch, key=key), batch["labels"], self.scored(batch))
+
+    def predict(
+        self, model: classifiers.SequenceClassifier, batch: tasks.Batch
+    ) -> dict[str, Array]:
+        """Returns `logits` and `predictions`, the numbers of the classes."""
+        return base.best(model(batch, key=None))
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        return base.pooled_flops(self.encoder, self.num_labels, self.pooling, batch_size, length)
 
 
-class FaultyFile(ValueError):
-    """A file of examples is not what it must be; the message names the file and the lines."""
+@dataclasses.dataclass(frozen=True)
+class Regression(base.FinetuningTask):
+    """A number for a sequence or a pair, by least squares; `labels` [batch] are float.
+
+    Source: the released XLNet's run_classifier.py for STS-B; the released BERT has no regression.
+    """
+
+    means: ClassVar[tuple[str, ...]] = ("loss",)
+
+    encoder: encoders.EncoderConfig
+    pooling: str = "cls"
+
+    def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:
+        return classifiers.SequenceClassifier(
+            self.encoder, num_labels=1, pooling=self.pooling, rngs=rngs
+        )
+
+    def loss(
+        self, model: classifiers.SequenceClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
+    ) -> tasks.Means:
+        """Returns the mean squared error over rows."""
+        errors = model(batch, key=key)[:, 0] - batch["labels"]
+        return {"loss": tasks.weighted(errors**2, self.scored(batch))}
+
+    def predict(
+        self, model: classifiers.SequenceClassifier, batch: tasks.Batch
+    ) -> dict[str, Array]:
+        """Returns `predictions`, the numbers."""
+        return {"predictions": model(batch, key=None)[:, 0]}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        return base.pooled_flops(self.encoder, 1, self.pooling, batch_size, length)
 
 
-class Faults:
-    """The faults of a file, gathered so that they are told at once: the first ten, and how many."""
+class _Texts(base.Kind):
+    """One or two texts under the names of their columns; a class, or a number, for them."""
 
-    def __init__(self):
-        self._told: list[str] = []
-        self._count = 0
+    own_options = {"pooling": "cls"}
 
-    def add(self, source: str, fault: str) -> None:
-        """Takes what is wrong at a "file:line"."""
-        self._count += 1
-        if len(self._told) < MAX_FAULTS_TOLD:
-            self._told.append(f"{source}: {fault}")
+    @classmethod
+    def task(
+        cls, encoder: encoders.EncoderConfig, options: base.Options
+    ) -> Classification | Regression:
+        if options.is_regression:
+            return Regression(encoder, options.pooling)
+        return Classification(encoder, len(options.labels), options.pooling)
 
-    def __len__(self) -> int:
-        return self._count
+    @classmethod
+    def head(cls, options: base.Options) -> str:
+        return "sequence_classification"
 
-    def summary(self) -> str:
-        """Returns the one fault, or how many there are and the first of them."""
-        if self._count == 1:
-            return self._told[0]
-        shown = "" if self._count <= MAX_FAULTS_TOLD else f", the first {MAX_FAULTS_TOLD}"
-        return "\n".join([f"{self._count} faults{shown}:", *self._told])
+    @classmethod
+    def only_here(cls, options: base.Options) -> str:
+        if options.pooling == "cls":
+            return ""
+        return (
+            f"it was trained with config.finetuning.pooling={options.pooling}, and the classifiers "
+            "of the other formats read [CLS] through the pooler alone"
+        )
+
+    @classmethod
+    def label_shapes(
+        cls, options: base.Options, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        dtype = np.float32 if options.is_regression else np.int32
+        return {"labels": jax.ShapeDtypeStruct((batch_size,), dtype)}
+
+    @property
+    @abc.abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """The names of the one or two texts, in JSON too."""
+
+    @property
+    @abc.abstractmethod
+    def score_names(self) -> tuple[str, ...]:
+        """The keys of classification.SCORES that are computed."""
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        labels = self.features(name).columns["labels"]
+        predictions = outputs["predictions"]
+        return {
+            score: classification.SCORES[score](labels, predictions) for score in self.score_names
+        }
+
+    def example(self, fields: base.Fields, source: str) -> text_examples.Example:
+        found = tuple(json_fields.text(fields, column) for column in self.columns)
+        return text_examples.Example(found, None, source)
+
+    def rows(
+        self, examples: Sequence[text_examples.Example]
+    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
+        features = text_examples.text_rows(
+            examples, self.tokenizer, max_seq_length=self.options.max_seq_length
+        )
+        return features, self._answers
+
+    def _answers(self, outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
+        places = outputs["predictions"].tolist()
+        if self.options.is_regression:
+            return [{"prediction": value} for value in places]
+        labels, shares = self.options.labels, base.probabilities(outputs["logits"])
+        return [
+            {"label": labels[place], "probabilities": dict(zip(labels, row, strict=True))}
+            for place, row in zip(places, shares, strict=True)
+        ]
+
+
+class Glue(_Texts):
+    """A task of GLUE; MNLI's dev and test sets are two each, and its model answers "ax"."""
+
+    DIAGNOSTIC = "ax"
 
     def check(self) -> None:
-        """Raises FaultyFile if there was a fault."""
-        if self._count:
-            raise FaultyFile(self.summary())
+        options = self.options
+        trainable = [name for name, task in glue_files.TASKS.items() if base.TRAIN in task.files]
+        faults = []
+        if options.name not in trainable:
+            faults.append(
+                f"config.finetuning.name is {options.name!r}; tasks of GLUE to train on are "
+                f"{', '.join(trainable)}"
+            )
+        if not options.data_dir:
+            faults.append(
+                "config.finetuning.data_dir is empty; give the directory of GLUE's official files, "
+                f"or {glue_files.TFDS_PREFIX}glue: --config.finetuning.data_dir=DIR"
+            )
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    @property
+    def of_glue(self) -> glue_files.Task:
+        """What there is to know of GLUE's task."""
+        return glue_files.task_named(self.options.name)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the classes mean, for predictions and exports; the server's may be numbers."""
+        return self.of_glue.label_names
+
+    @property
+    def is_regression(self) -> bool:
+        return self.of_glue.is_regression
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        # MRPC's own names are "#1 String" and "#2 String".
+        return self.of_glue.tfds_texts or self.of_glue.texts
+
+    @property
+    def evaluation_sets(self) -> tuple[str, ...]:
+        return tuple(split.removeprefix("dev_") for split in self.of_glue.evaluation_splits)
+
+    @functools.cached_property
+    def test_sets(self) -> tuple[str, ...]:
+        """The test sets whose files are there."""
+        location = self.options.data_dir
+        # A single dataset of TFDS holds one task.
+        is_single = location.startswith(glue_files.TFDS_PREFIX) and location != glue_files.TFDS_GLUE
+        of_model = () if self.options.name != "mnli" or is_single else (self.DIAGNOSTIC,)
+        names = (*self.of_glue.submissions, *of_model)
+        return tuple(name for name in names if self._is_there(name))
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            self.examples(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        return self.of_glue.scores
+
+    @property
+    def best_score(self) -> str:
+        """The score of the paper's table 1: F1 for MRPC and QQP, Spearman for STS-B."""
+        return self.of_glue.scores[-1]
+
+    def _examples(self, name: str) -> Sequence[text_examples.Example]:
+        location, task = self.options.data_dir, self.options.name
+        if name == self.DIAGNOSTIC:
+            return glue_files.read_split(location, name, base.TEST)
+        split = name if name in self.of_glue.files else f"dev_{name}"
+        return glue_files.read_split(location, task, split)
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes the server's file of a test set, or one like it for the others."""
+        is_diagnostic = name == self.DIAGNOSTIC
+        task = glue_files.TASKS[name] if is_diagnostic else self.of_glue
+        file = task.submissions.get(base.TEST if is_diagnostic else name)
+        predictions = outputs["predictions"]
+        if file is not None and len(predictions) == glue_submission.TEST_ROWS[file]:
+            glue_submission.write_submission(directory, {file: predictions})
+            return
+        if file is not None:
+            logging.warning(
+                "Set %s has %d rows, the server's %d: its predictions cannot be submitted",
+                name, len(predictions), glue_submission.TEST_ROWS[file],
+            )  # fmt: skip
+        _write_column(directory / f"{name}.tsv", predictions, self.of_glue.labels)
 
 
-def lines(path: epath.PathLike) -> list[str]:
-    r"""Returns the lines of a UTF-8 file, without their ends ("\n" or "\r\n") or a byte-order mark.
+class Table(_Texts):
+    """A task of the user's own, in CSV, TSV or JSON lines."""
 
-    Raises:
-      FileNotFoundError: if there is no such file.
-      FaultyFile: if it is not UTF-8.
-    """
-    path = epath.Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise FaultyFile(
-            f"{path}:{line}: it is not UTF-8 ({error.reason}); save the file as UTF-8"
-        ) from error
-    # Only "\n" ends a line: str.splitlines would also break texts at U+2028 and its kind.
-    found = text.replace("\r\n", "\n").split("\n")
-    return found[:-1] if not found[-1] else found
+    own_options = {**_Texts.own_options, "is_regression": False}
 
+    @property
+    def is_regression(self) -> bool:
+        return self.options.is_regression
 
-def missing_columns(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """Returns what is wrong with the names of the columns, None if all those wanted are there."""
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        return (
-            f"there is no column {' or '.join(map(repr, missing))}; the columns are "
-            f"{', '.join(map(repr, names)) or '(none, the file is empty)'}"
+    @functools.cached_property
+    def _training(self) -> table_files.Table:
+        return table_files.read_table(
+            self.options.train_file,
+            self._columns_of(base.TRAIN),
+            labels=tuple(self.options.labels) or None,
         )
-    repeated = sorted({name for name in wanted if list(names).count(name) > 1})
-    if repeated:
-        return f"there are several columns {', '.join(map(repr, repeated))}; names must be unique"
-    return None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those of the option, or what the training file holds."""
+        return self._training.labels
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        names = (self.options.text_column, self.options.second_text_column)
+        return tuple(name for name in names if name)
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        return ("pearson", "spearman") if self.is_regression else ("accuracy", "macro_f1")
+
+    @property
+    def best_score(self) -> str:
+        return "spearman" if self.is_regression else "accuracy"
+
+    def _columns_of(self, name: str) -> table_files.Columns:
+        label = None if name == base.TEST else self.options.label_column
+        return table_files.Columns(self.columns, label, self.is_regression)
+
+    def _examples(self, name: str) -> Sequence[text_examples.Example]:
+        if name == base.TRAIN:
+            return self._training.examples
+        columns = self._columns_of(name)
+        return table_files.read_table(self.file(name), columns, labels=self.labels).examples
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes a TSV file with the columns index and prediction."""
+        _write_column(directory / f"{name}.tsv", outputs["predictions"], self.labels)
 
 
-def wrong_columns(found: int, wanted: int) -> str:
-    """Returns what is wrong with a row that has not as many columns as there are names."""
-    return f"the row has {found} columns; it must have the {wanted} of the header"
-
-
-def features(
-    examples: Sequence[Example], tokenizer: tokenizers.Tokenizer, *, max_seq_length: int
-) -> finetuning_features.FeatureSet:
-    """Returns the rows of the examples; "labels" are int32 classes or float32 numbers, if any.
-
-    Raises:
-      ValueError: if there are no examples, some have a label or a second text and some have not,
-        or max_seq_length is too small.
-    """
-    if not examples:
-        raise ValueError("there are no examples; a data set needs at least one")
-    kinds = {(len(example.texts), type(example.label)) for example in examples}
-    if len(kinds) > 1:
-        found = ", ".join(sorted(f"{n} texts with {kind.__name__}" for n, kind in kinds))
-        raise ValueError(
-            f"examples of different kinds ({found}); all of a data set need as many texts and the "
-            "same kind of label"
-        )
-    ((num_texts, label_type),) = kinds
-    first, *second = ([example.texts[place] for example in examples] for place in range(num_texts))
-    input_ids, segment_ids = finetuning_features.sequence_pairs(
-        tokenizer, first, second[0] if second else None, max_seq_length=max_seq_length
-    )
-    columns: dict[str, np.ndarray] = {}
-    if label_type is not type(None):
-        dtype = np.float32 if label_type is float else np.int32
-        columns["labels"] = np.array([example.label for example in examples], dtype)
-    tokens = {"input_ids": input_ids, "segment_ids": segment_ids}
-    return finetuning_features.FeatureSet(tokens, columns, pad_id=tokenizer.pad_id)
+def _write_column(path: epath.Path, predictions: np.ndarray, labels: Sequence[str]) -> None:
+    """Writes "index<tab>prediction" lines under such a header: names of classes, or numbers."""
+    words = [labels[value] if labels else f"{value:.6g}" for value in predictions.tolist()]
+    rows = (f"{index}\t{word}\n" for index, word in enumerate(words))
+    path.write_text(glue_submission.HEADER + "\n" + "".join(rows))

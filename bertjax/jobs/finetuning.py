@@ -1,6 +1,6 @@
 """Finetuning as a job: a data set, the weights that are started from, and the task between them.
 
-The data sets belong to `datasets` and `structured_datasets`, batches to `bertjax.finetuning`.
+What differs from one kind of data set to another belongs to `bertjax.finetuning`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,48 +17,20 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from bertjax import finetuning
 from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import batches, multiple_choice
-from bertjax.finetuning import features as feature_sets
-from bertjax.jobs import base, datasets, structured_datasets
-from bertjax.models import encoder, lora
-from bertjax.tasks import finetuning
+from bertjax.finetuning import base as kinds
+from bertjax.finetuning import batches, feature_sets, low_rank
+from bertjax.jobs import base
+from bertjax.models import encoder
 from bertjax.workdirs import reader
 
-DATASETS: dict[str, Callable[..., datasets.Dataset]] = {
-    "glue": datasets.Glue,
-    "table": datasets.Table,
-    "squad": structured_datasets.Spans,
-    "conll": structured_datasets.Tags,
-    "swag": structured_datasets.Choices,
-}
 
-
-def finetuning_task(config: ml_collections.ConfigDict) -> finetuning.FinetuningTask:
+def finetuning_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
     """Returns the task of a resolved config (sizes, labels and dtype known)."""
-    sizes, options = encoder.EncoderConfig(**config["model"]), config["finetuning"]
-    task = _task(sizes, options)
-    if not options["lora_rank"]:
-        return task
-    return finetuning.LowRank(
-        task,
-        lora.LoraOptions(
-            options["lora_rank"], options["lora_alpha"], tuple(options["lora_targets"])
-        ),
-    )
-
-
-def _task(sizes: encoder.EncoderConfig, options: Any) -> finetuning.FinetuningTask:
-    dataset, num_labels = options["dataset"], len(options["labels"])
-    if dataset == "squad":
-        return finetuning.SpanExtraction(sizes)
-    if dataset == "swag":
-        return finetuning.MultipleChoice(sizes, multiple_choice.CHOICES)
-    if dataset == "conll":
-        return finetuning.TokenClassification(sizes, num_labels, options["feature_based"])
-    if options["is_regression"]:
-        return finetuning.Regression(sizes, options["pooling"])
-    return finetuning.Classification(sizes, num_labels, options["pooling"])
+    sizes, options = encoder.EncoderConfig(**config.model), config.finetuning
+    task = finetuning.KINDS[options.dataset].task(sizes, options)
+    return low_rank.with_factors(task, options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +41,7 @@ class FinetuningJob:
     """
 
     config: ml_collections.ConfigDict
-    dataset: datasets.Dataset | None
+    dataset: kinds.Kind | None
     tokenizer: tokenizers.Tokenizer | None
 
     @property
@@ -78,14 +50,14 @@ class FinetuningJob:
         config, (phase,) = self.config, base.phases(self.config)
         if self.dataset is None:
             return (phase,)
-        examples = len(self.dataset.features(datasets.TRAIN))
+        examples = len(self.dataset.features(kinds.TRAIN))
         steps = batches.steps_per_epoch(examples, phase.global_batch_size)
         return (
             dataclasses.replace(phase, num_steps=math.ceil(config.finetuning.num_epochs * steps)),
         )
 
     @property
-    def task(self) -> finetuning.FinetuningTask:
+    def task(self) -> kinds.FinetuningTask:
         return finetuning_task(self.config)
 
     @property
@@ -118,14 +90,14 @@ class FinetuningJob:
         return {
             "manifests": {},
             "tokenizer_sha256": self.tokenizer.describe()["sha256"] if self.tokenizer else None,
-            "train_sha256": _digest(self._dataset().features(datasets.TRAIN)),
+            "train_sha256": _digest(self._dataset().features(kinds.TRAIN)),
         }
 
     def train_batches(
         self, phase: base.Phase, *, start_step: int, rows: range | None
     ) -> base.Batches:
         return batches.train_batches(
-            self._dataset().features(datasets.TRAIN),
+            self._dataset().features(kinds.TRAIN),
             global_batch_size=phase.global_batch_size,
             seed=self.config.seed,
             start_step=start_step - phase.first_step,
@@ -142,13 +114,15 @@ class FinetuningJob:
         )
 
     def scores(self, name: str, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the scores, and keeps a tuned no-answer threshold in the config for what follows.
+        """Returns the scores, and keeps what is tuned in the config for what follows.
 
         It is that of the first evaluation set.
         """
-        scores = self._dataset().scores(name, outputs)
-        if "null_threshold" in scores and name == self.evaluation_sets[0]:
-            self.config.finetuning.null_threshold = scores["null_threshold"]
+        dataset = self._dataset()
+        scores = dataset.scores(name, outputs)
+        if name == self.evaluation_sets[0]:
+            tuned = {score: scores[score] for score in dataset.tunes if score in scores}
+            self.config.finetuning.update(tuned)
         return scores
 
     def write_predictions(
@@ -156,26 +130,15 @@ class FinetuningJob:
     ) -> None:
         directory = epath.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        dataset = self._dataset().with_options(self.config.finetuning)
-        dataset.write_predictions(name, outputs, directory)
+        dataset, options = self._dataset(), self.config.finetuning
+        tuned = {name: options[name] for name in dataset.tunes}
+        dataset.write_predictions(name, outputs, directory, tuned)
 
     def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
-        dataset = self.config.finetuning.dataset
-        rows, length = (phase.global_batch_size,), phase.max_seq_length
-        choices = (multiple_choice.CHOICES,) if dataset == "swag" else ()
-        shapes: dict[str, tuple[int, ...]] = {
-            name: (*rows, *choices, length) for name in _SEQUENCES
-        }
-        if dataset == "squad":
-            shapes |= {"start_positions": rows, "end_positions": rows}
-        else:
-            shapes["labels"] = (*rows, length) if dataset == "conll" else rows
-        shapes["example_weights"] = rows
-        numbers = ["example_weights"] + ["labels"] * self.config.finetuning.is_regression
-        return {
-            name: jax.ShapeDtypeStruct(shape, np.float32 if name in numbers else np.int32)
-            for name, shape in shapes.items()
-        }
+        options = self.config.finetuning
+        return finetuning.KINDS[options.dataset].batch_shapes(
+            options, phase.global_batch_size, phase.max_seq_length
+        )
 
     def train_flops(self, phase: base.Phase) -> float:
         """Those of the longest batch: with length buckets others need fewer."""
@@ -191,13 +154,10 @@ class FinetuningJob:
         if self.tokenizer is not None:
             self.tokenizer.save(directory)
 
-    def _dataset(self) -> datasets.Dataset:
+    def _dataset(self) -> kinds.Kind:
         if self.dataset is None:
             raise ValueError("this is the outline of a job; it has no data")
         return self.dataset
-
-
-_SEQUENCES = ("input_ids", "input_mask", "segment_ids")
 
 
 def open_finetuning(
@@ -220,8 +180,9 @@ def open_finetuning(
         {name: sizes[name] for name in config.model if name not in base.OWN_MODEL_OPTIONS}
     )
     _check_length(config)
-    dataset = DATASETS[config.finetuning.dataset](config.finetuning, vocabulary)
-    training = dataset.features(datasets.TRAIN)
+    dataset = finetuning.KINDS[config.finetuning.dataset](config.finetuning, vocabulary)
+    dataset.check()
+    training = dataset.features(kinds.TRAIN)
     _check_segments(config, training)
     for name in dataset.evaluation_sets:
         logging.info("Evaluation set %s: %d examples", name, len(dataset.features(name)))

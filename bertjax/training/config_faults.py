@@ -6,16 +6,15 @@ keys of the table that it chooses from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import ml_collections
 
 from bertjax import config as config_lib
-from bertjax import jobs
+from bertjax import finetuning, jobs
 from bertjax.data import masking
 from bertjax.devices import sharding, xla_presets
-from bertjax.jobs import finetuning
 from bertjax.models import attention, classification, encoder, layers
 from bertjax.tasks import pretraining
 from bertjax.training import optim, state
@@ -23,12 +22,12 @@ from bertjax.training import optim, state
 MASKINGS = ("static", "dynamic")  # of records: stored in them, or drawn as they are read
 
 # Option -> what it may be.
-CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, Collection[str]] = {
     "task": tuple(jobs.JOBS),
     "pretraining.pair_loss": pretraining.PAIR_LOSSES,
     "pretraining.masking": MASKINGS,
     "pretraining.mask_strategy": tuple(masking.MASKERS),
-    "finetuning.dataset": tuple(finetuning.DATASETS),
+    "finetuning.dataset": finetuning.KINDS.keys(),
     "finetuning.pooling": classification.POOLINGS,
     "finetuning.context": ("sentence", "document"),
     "data.source": ("records", "synthetic"),
@@ -41,14 +40,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.hidden_act": tuple(layers.ACTIVATIONS),
     "prng_impl": ("auto", *state.PRNG_IMPLS),
     "xla_preset": tuple(xla_presets.PRESETS),
-}
-
-# Option of finetuning -> its default, and the data sets for which another value means something.
-OF_DATASETS: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "finetuning.pooling": ("cls", ("glue", "table")),
-    "finetuning.is_regression": (False, ("table",)),
-    "finetuning.feature_based": (False, ("conll",)),
-    "finetuning.context": ("sentence", ("conll",)),
 }
 
 
@@ -70,8 +61,8 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     is_finetuning = options["task"] == "finetuning"
     of_task = _finetuning_faults if is_finetuning else _pretraining_faults
     faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
-    if is_finetuning:
-        faults += _dataset_faults(options)
+    if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
+        faults += _kind_faults(config.finetuning)
     if config.resize_vocabulary and not config.init_from:
         faults.append(
             "config.resize_vocabulary is True, but config.init_from is empty: there is no "
@@ -104,7 +95,7 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         "finetuning.doc_stride": 1,
         "finetuning.max_query_length": 1,
         "finetuning.max_answer_length": 1,
-        "finetuning.n_best_size": 2 if options["finetuning.name"] == "v2" else 1,  # "" is one
+        "finetuning.n_best_size": 1,
         "optimizer.head_multiplier": 0,
         "checkpoint.save_every_steps": 1,
         "checkpoint.keep_last": 1,
@@ -161,19 +152,20 @@ def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         yield f"config.data.source is {config.data.source!r}; finetuning has texts of its own"
 
 
-def _dataset_faults(options: Mapping[str, Any]) -> Iterator[str]:
-    dataset = options["finetuning.dataset"]
-    for name, (default, datasets) in OF_DATASETS.items():
-        if options[name] != default and dataset not in datasets:
+def _kind_faults(options: ml_collections.ConfigDict) -> Iterator[str]:
+    """Yields the faults that the kind sees, and the options of other kinds that it would ignore."""
+    kind = finetuning.KINDS[options.dataset]
+    yield from kind.faults(options)
+    defaults: dict[str, Any] = {}
+    for other in finetuning.KINDS.values():
+        defaults |= other.own_options
+    for name, default in defaults.items():
+        if options[name] != default and name not in kind.own_options:
+            having = [repr(key) for key, it in finetuning.KINDS.items() if name in it.own_options]
             yield (
-                f"config.{name} is {options[name]!r}; it is for the dataset "
-                f"{' or '.join(map(repr, datasets))}, not for {dataset!r}: leave it at {default!r}"
+                f"config.finetuning.{name} is {options[name]!r}; it is for the dataset "
+                f"{' or '.join(having)}, not for {options.dataset!r}: leave it at {default!r}"
             )
-    if options["finetuning.feature_based"] and options["finetuning.lora_rank"]:
-        yield (
-            f"config.finetuning.lora_rank is {options['finetuning.lora_rank']}, but with "
-            "config.finetuning.feature_based the encoder stays as it is: leave one of them out"
-        )
 
 
 def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:

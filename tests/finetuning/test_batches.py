@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bertjax.finetuning import batches, features
+from bertjax.finetuning import batches, feature_sets
 
 BUCKETS = (8, 16, 24)
 PAD_ID = 99
@@ -21,7 +21,7 @@ def feature_set(count=103, *, choices=1, seed=0, token_labels=False):
     if token_labels:
         tokens["labels"] = [np.full(length, 7, np.int32) for length in lengths]
     columns = {"end" if token_labels else "labels": np.arange(count, dtype=np.int32)}
-    return features.FeatureSet(tokens, columns, choices=choices, pad_id=PAD_ID)
+    return feature_sets.FeatureSet(tokens, columns, choices=choices, pad_id=PAD_ID)
 
 
 def training(made, steps, *, size=8, seed=1, start_step=0, buckets=BUCKETS, rows=None):
@@ -177,7 +177,7 @@ def test_evaluation_reads_every_example_once_and_the_longest_first(count):
 
 def test_features_without_labels_make_batches():
     made = feature_set(9)
-    unlabelled = features.FeatureSet(made.tokens, {}, pad_id=PAD_ID)
+    unlabelled = feature_sets.FeatureSet(made.tokens, {}, pad_id=PAD_ID)
     assert [batch.keys() - {"labels"} for batch in evaluation(made)] == [
         batch.keys() for batch in evaluation(unlabelled)
     ]
@@ -218,6 +218,6 @@ def test_what_cannot_be_batched_is_an_error_at_once(change, message):
 
 
 def test_no_examples_are_an_error():
-    empty = features.FeatureSet({"input_ids": []}, {})
+    empty = feature_sets.FeatureSet({"input_ids": []}, {})
     with pytest.raises(ValueError, match="no examples"):
         batches.evaluation_batches(empty, batch_size=8, buckets=BUCKETS)

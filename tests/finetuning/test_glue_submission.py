@@ -5,7 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from bertjax.finetuning import glue, glue_submission
+from bertjax.finetuning import glue_files, glue_submission
 
 
 def made_up(name, rows):
@@ -34,7 +34,7 @@ def zip_of(path, name, content):
 
 
 def test_every_test_split_has_a_file_and_every_file_its_rows():
-    files = [file for task in glue.TASKS.values() for file in task.submissions.values()]
+    files = [file for task in glue_files.TASKS.values() for file in task.submissions.values()]
     assert sorted(files) == sorted(glue_submission.TEST_ROWS)
     assert sum(glue_submission.TEST_ROWS.values()) == 426_309
     names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"

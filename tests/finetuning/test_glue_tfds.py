@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import records
-from bertjax.finetuning import glue
+from bertjax.finetuning import glue_files
 
 # tensorflow-datasets 4.9.10 still asks protobuf for it.
 pytestmark = pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
@@ -63,28 +63,28 @@ def mnli(tmp_path_factory):
 
 
 def test_rows_come_in_the_order_of_the_official_file_with_our_classes(mnli):
-    found = glue.read(mnli, "mnli", "train")
-    names = [glue.TASKS["mnli"].label_names[example.label] for example in found]
+    found = glue_files.read_split(mnli, "mnli", "train")
+    names = [glue_files.TASKS["mnli"].label_names[example.label] for example in found]
     assert names == ["neutral", "contradiction", "entailment"]
     assert [e.texts for e in found] == [(f"premise {t}", f"hypothesis {t}") for t in TEXTS[:3]]
     assert found[2].source == f"{mnli}:train:2"
 
 
 def test_splits_have_the_official_names_and_tests_no_labels(mnli):
-    assert [e.label for e in glue.read(mnli, "mnli", "dev_matched")] == [1]
-    assert [e.label for e in glue.read(mnli, "mnli", "dev_mismatched")] == [0]
-    tests = glue.read(mnli, "mnli", "test_matched")
+    assert [e.label for e in glue_files.read_split(mnli, "mnli", "dev_matched")] == [1]
+    assert [e.label for e in glue_files.read_split(mnli, "mnli", "dev_mismatched")] == [0]
+    tests = glue_files.read_split(mnli, "mnli", "test_matched")
     assert [(e.texts[0], e.label) for e in tests] == [("premise a", None), ("premise b", None)]
 
 
 def test_classes_that_the_files_number_are_found_by_their_names(tmp_path):
     rows = {"train": [(0, 0), (1, 1)]}
     location = prepared(tmp_path / "c", ("sentence",), classes("unacceptable", "acceptable"), rows)
-    assert [e.label for e in glue.read(location, "cola", "train")] == [0, 1]
+    assert [e.label for e in glue_files.read_split(location, "cola", "train")] == [0, 1]
     location = prepared(
         tmp_path / "m", ("sentence1", "sentence2"), classes("equivalent", "not_equivalent"), rows
     )
-    assert [e.label for e in glue.read(location, "mrpc", "train")] == [1, 0]
+    assert [e.label for e in glue_files.read_split(location, "mrpc", "train")] == [1, 0]
 
 
 def test_scores_are_numbers(tmp_path):
@@ -94,9 +94,9 @@ def test_scores_are_numbers(tmp_path):
         lambda tfds: tfds.features.Scalar(np.float32),
         {"train": [(0, 2.5), (1, 5.0)], "validation": [(0, 5.5)]},
     )
-    assert [e.label for e in glue.read(location, "stsb", "train")] == [2.5, 5.0]
+    assert [e.label for e in glue_files.read_split(location, "stsb", "train")] == [2.5, 5.0]
     with pytest.raises(ValueError, match="stsb:validation:0: score is 5.5"):
-        glue.read(location, "stsb", "dev")
+        glue_files.read_split(location, "stsb", "dev")
 
 
 def test_a_class_that_has_no_name_is_a_fault(tmp_path):
@@ -107,7 +107,7 @@ def test_a_class_that_has_no_name_is_a_fault(tmp_path):
         {"train": [(0, 0), (1, -1)]},
     )
     with pytest.raises(ValueError, match="rte:train:1: label '-1' is unknown"):
-        glue.read(location, "rte", "train")
+        glue_files.read_split(location, "rte", "train")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_class_that_has_no_name_is_a_fault(tmp_path):
 )
 def test_what_is_not_there_is_an_error_that_says_what_is(mnli, location, task, split, message):
     with pytest.raises(ValueError, match=message):
-        glue.read(location.format(mnli), task, split)
+        glue_files.read_split(location.format(mnli), task, split)
 
 
 def test_the_classes_of_another_task_are_an_error(tmp_path):
@@ -130,7 +130,7 @@ def test_the_classes_of_another_task_are_an_error(tmp_path):
         tmp_path / "other", ("sentence1", "sentence2"), classes("no", "entailment"), rows
     )
     with pytest.raises(ValueError, match="has the classes no, entailment; task rte has entail"):
-        glue.read(location, "rte", "train")
+        glue_files.read_split(location, "rte", "train")
 
 
 def test_a_damaged_file_is_an_error_that_names_the_dataset(tmp_path):
@@ -142,4 +142,4 @@ def test_a_damaged_file_is_an_error_that_names_the_dataset(tmp_path):
     whole = file.read_bytes()
     file.write_bytes(whole[:20] + bytes(8) + whole[28:])
     with pytest.raises(ValueError, match="is damaged"):
-        glue.read(location, "sst2", "train")
+        glue_files.read_split(location, "sst2", "train")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import squad, squad_answers
+from bertjax.finetuning import squad_answers, squad_files
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "who", "."]
@@ -21,7 +21,7 @@ def known():
 
 
 def ask(context=CONTEXT, name="q"):
-    return squad.Question(name, "who", context)
+    return squad_files.Question(name, "who", context)
 
 
 def flat(windows, value=0.0):
@@ -79,7 +79,7 @@ def test_predictions_are_those_of_the_released_rules(
         "n_best_size": n_best_size,
         "max_answer_length": max_answer_length,
     }
-    windows = squad.windows([ask()], known, **OPTIONS)
+    windows = squad_files.windows([ask()], known, **OPTIONS)
     assert len(windows) > 2
     compared = 0
     for seed in range(200):
@@ -103,7 +103,7 @@ def test_predictions_are_those_of_the_released_rules(
     [(0, 0, "A"), (1, 3, "b  c d"), (4, 6, "; \u00c9 f"), (5, 5, "\u00c9"), (9, 11, "h i j")],
 )
 def test_answers_are_original_characters(known, first, last, text):
-    (window,) = squad.windows([ask()], known)
+    (window,) = squad_files.windows([ask()], known)
     starts, ends = np.zeros(20), np.zeros(20)
     starts[window.context_position + first] = ends[window.context_position + last] = 9
     made = squad_answers.predict([ask()], [window], [starts], [ends])
@@ -111,7 +111,7 @@ def test_answers_are_original_characters(known, first, last, text):
 
 
 def test_a_text_that_stands_twice_is_one_candidate_with_its_best_logits(known):
-    (window,) = squad.windows([ask("a b a")], known)
+    (window,) = squad_files.windows([ask("a b a")], known)
     starts, ends = np.arange(7.0), np.arange(7.0)
     options = {"max_answer_length": 1}
     made = squad_answers.predict([ask("a b a")], [window], [starts], [ends], **options)
@@ -121,9 +121,9 @@ def test_a_text_that_stands_twice_is_one_candidate_with_its_best_logits(known):
 def test_a_piece_that_is_only_white_space_adds_nothing_and_is_no_answer():
     # As a sentencepiece model has it: "a", the lone mark of a word's start, "b".
     places = np.array([[7, 8, 9], [0, 3, 3], [1, 3, 4]], np.int32)
-    context = squad.TokenizedContext(*places)
+    context = squad_files.TokenizedContext(*places)
     row = np.arange(6, dtype=np.int32)
-    window = squad.Window(0, row, context, 0, 3, 2, np.ones(3, bool))
+    window = squad_files.Window(0, row, context, 0, 3, 2, np.ones(3, bool))
     starts, ends = [np.array([0, 0, 5, 6, 1, 0.0])], [np.array([0, 0, 0, 5, 1, 0.0])]
     made = squad_answers.predict([ask("a  b")], [window], starts, ends)
     assert [one.text for one in made.nbest["q"]] == ["a", "b", "a  b"]
@@ -131,7 +131,7 @@ def test_a_piece_that_is_only_white_space_adds_nothing_and_is_no_answer():
 
 def test_padding_changes_nothing(known):
     questions = [ask(), ask("a b", "r")]
-    windows = squad.windows(questions, known, **OPTIONS)
+    windows = squad_files.windows(questions, known, **OPTIONS)
     starts, ends = random_logits(windows, 1), random_logits(windows, 2)
     made = squad_answers.predict(questions, windows, starts, ends, version_2=True)
     for window, start_logits, end_logits in zip(windows, starts, ends, strict=True):
@@ -141,7 +141,7 @@ def test_padding_changes_nothing(known):
 
 
 def test_a_question_whose_best_starts_and_ends_do_not_fit_has_an_answer_all_the_same(known):
-    (window,) = squad.windows([ask("a b c")], known)
+    (window,) = squad_files.windows([ask("a b c")], known)
     starts, ends = np.zeros(7), np.zeros(7)
     starts[window.context_position + 2] = ends[window.context_position] = 9.0
     starts[0] = ends[0] = 8.0
@@ -152,7 +152,7 @@ def test_a_question_whose_best_starts_and_ends_do_not_fit_has_an_answer_all_the_
 
 
 def test_the_null_score_is_the_lowest_of_all_windows_and_the_threshold_decides(known):
-    windows = squad.windows([ask()], known, **OPTIONS)
+    windows = squad_files.windows([ask()], known, **OPTIONS)
     starts, ends = flat(windows), flat(windows)
     for place, logits in enumerate(starts):
         logits[0] = 5.0 - place
@@ -167,7 +167,7 @@ def test_the_null_score_is_the_lowest_of_all_windows_and_the_threshold_decides(k
 
 def test_a_context_without_tokens_is_answered_with_nothing(known):
     question = ask("\u200b")
-    windows = squad.windows([question], known)
+    windows = squad_files.windows([question], known)
     for version_2 in (False, True):
         made = squad_answers.predict(
             [question], windows, flat(windows, 1), flat(windows, 1), version_2=version_2
@@ -199,7 +199,7 @@ def test_the_tuned_threshold_gives_the_best_score_of_all_thresholds():
 
 def test_the_official_files_are_written(known, tmp_path):
     questions = [ask(), ask("\u00c9 f", "r")]
-    windows = squad.windows(questions, known, **OPTIONS)
+    windows = squad_files.windows(questions, known, **OPTIONS)
     starts, ends = random_logits(windows, 5), random_logits(windows, 6)
     made = squad_answers.predict(questions, windows, starts, ends, version_2=True)
     squad_answers.write(made, tmp_path / "out", null_score_diff_threshold=-1e9)
@@ -220,7 +220,7 @@ def test_the_official_files_are_written(known, tmp_path):
 
 
 def test_logits_that_do_not_belong_to_the_windows_are_refused(known):
-    windows = squad.windows([ask()], known, **OPTIONS)
+    windows = squad_files.windows([ask()], known, **OPTIONS)
     logits = flat(windows)
     with pytest.raises(ValueError, match=f"{len(windows)} windows, but 1 rows of start_logits"):
         squad_answers.predict([ask()], windows, logits[:1], logits)

@@ -10,24 +10,22 @@ import pytest
 
 from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
-from bertjax.finetuning import glue_submission
-from bertjax.jobs import datasets, finetuning
+from bertjax.finetuning import choices, glue_files, glue_submission, spans, tags, texts
 from bertjax.models import lora
 from bertjax.tasks import base as tasks_base
-from bertjax.tasks import finetuning as tasks
 from bertjax.training import warm_start
 from bertjax.workdirs import reader
 from tests import finetuned_workdir, small_datasets, small_records
 from tests.convert import weights
 
 TASK = {
-    "glue": tasks.Classification,
-    "regression": tasks.Regression,
-    "table": tasks.Classification,
-    "squad_v1": tasks.SpanExtraction,
-    "squad_v2": tasks.SpanExtraction,
-    "conll": tasks.TokenClassification,
-    "swag": tasks.MultipleChoice,
+    "glue": texts.Classification,
+    "regression": texts.Regression,
+    "table": texts.Classification,
+    "squad_v1": spans.SpanExtraction,
+    "squad_v2": spans.SpanExtraction,
+    "conll": tags.TokenClassification,
+    "swag": choices.MultipleChoice,
 }
 LABELS = {
     "glue": ("entailment", "not_entailment"),
@@ -263,8 +261,8 @@ def test_the_sentences_of_a_document_are_read_together_where_the_config_says_so(
     assert [len(row) - 2 for row in features.tokens["input_ids"]] == [30, 30, 18]
     assert sum(np.count_nonzero(row >= 0) for row in features.tokens["labels"]) == 54
     answers = true_answers(job, "dev")["predictions"]
-    tags = job.dataset.rows("dev").tags(list(answers), job.dataset.labels)
-    assert tags == [("O",) * 9] * 6
+    found = job.dataset.tagged_rows("dev").tags(list(answers), job.dataset.labels)
+    assert found == [("O",) * 9] * 6
 
 
 def test_weights_without_a_vocabulary_are_refused(tmp_path, open_job):
@@ -365,14 +363,14 @@ def test_mnli_has_two_evaluation_sets_and_answers_the_diagnostic_set(tmp_path, s
 def test_one_task_of_tfds_has_no_diagnostic_set(source, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        datasets.glue, "read", lambda location, name, split: asked.append((name, split)) or [0]
+        glue_files, "read_split", lambda location, name, split: asked.append((name, split)) or [0]
     )
     options = small_datasets.config_lib.default_config().finetuning
     options.update(name="mnli", data_dir="tfds:glue/mnli")
-    assert datasets.Glue(options, None).test_sets == ("test_matched", "test_mismatched")
+    assert texts.Glue(options, None).test_sets == ("test_matched", "test_mismatched")
     assert asked == [("mnli", "test_matched"), ("mnli", "test_mismatched")]
     options.data_dir = "tfds:glue"
-    assert datasets.Glue(options, None).test_sets == ("test_matched", "test_mismatched", "ax")
+    assert texts.Glue(options, None).test_sets == ("test_matched", "test_mismatched", "ax")
 
 
 def test_answers_that_no_window_holds_are_counted_and_the_first_is_named(open_job, caplog):
@@ -385,9 +383,3 @@ def test_answers_that_no_window_holds_are_counted_and_the_first_is_named(open_jo
     assert 0 < len(found) < 16
     assert f"{16 - len(found)} of 16 questions have an answer that is whole in no" in caplog.text
     assert re.search(r"such as .*train\.json: question 'q\d+'", caplog.text)
-
-
-def test_every_data_set_of_the_config_has_a_class():
-    known = small_datasets.config_faults.CHOICES["finetuning.dataset"]
-    assert set(finetuning.DATASETS) == set(known)
-    assert all(issubclass(kind, datasets.Dataset) for kind in finetuning.DATASETS.values())

@@ -8,8 +8,9 @@ import numpy as np
 import optax
 import pytest
 
+from bertjax.finetuning import texts
 from bertjax.models import parameters
-from bertjax.tasks import finetuning, pretraining
+from bertjax.tasks import pretraining
 from bertjax.training import optim, state
 
 
@@ -208,7 +209,7 @@ def test_the_key_of_a_seed_is_the_one_of_the_python_int(seed, impl):
 
 
 def test_answers_cost_no_second_forward_pass(tiny):
-    task = finetuning.Classification(tiny, 3)
+    task = texts.Classification(tiny, 3)
     learner = state.make_learner(
         task,
         optimizer=optim.OptimizerOptions(),

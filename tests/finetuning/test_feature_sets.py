@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import features
+from bertjax.finetuning import feature_sets
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{number}" for number in range(30)]
@@ -34,7 +34,7 @@ def truncated(a, b, limit):
 
 
 def test_one_text_stands_between_cls_and_sep():
-    rows = features.sequence_pairs(TOKENIZER, [text(0, 3), text(5, 1)], max_seq_length=8)
+    rows = feature_sets.sequence_pairs(TOKENIZER, [text(0, 3), text(5, 1)], max_seq_length=8)
     assert lists(rows) == (
         [[CLS, *ids(0, 3), SEP], [CLS, *ids(5, 1), SEP]],
         [[0] * 5, [0] * 3],
@@ -42,7 +42,7 @@ def test_one_text_stands_between_cls_and_sep():
 
 
 def test_the_second_text_and_its_sep_are_segment_one():
-    input_ids, segment_ids = features.sequence_pair(
+    input_ids, segment_ids = feature_sets.sequence_pair(
         TOKENIZER, text(0, 3), text(7, 2), max_seq_length=8
     )
     assert input_ids.tolist() == [CLS, *ids(0, 3), SEP, *ids(7, 2), SEP]
@@ -51,14 +51,14 @@ def test_the_second_text_and_its_sep_are_segment_one():
 
 
 def test_a_single_text_loses_its_end():
-    input_ids, _ = features.sequence_pair(TOKENIZER, text(0, 9), max_seq_length=6)
+    input_ids, _ = feature_sets.sequence_pair(TOKENIZER, text(0, 9), max_seq_length=6)
     assert input_ids.tolist() == [CLS, *ids(0, 4), SEP]
 
 
 @pytest.mark.parametrize("max_seq_length", [5, 6, 11, 12, 30])
 def test_two_texts_lose_what_the_released_rule_takes(max_seq_length):
     pairs = [(a, b) for a in range(13) for b in range(13)]
-    rows = features.sequence_pairs(
+    rows = feature_sets.sequence_pairs(
         TOKENIZER,
         [text(0, a) for a, _ in pairs],
         [text(15, b) for _, b in pairs],
@@ -73,7 +73,7 @@ def test_two_texts_lose_what_the_released_rule_takes(max_seq_length):
 
 @pytest.mark.parametrize("texts_b", [None, []])
 def test_no_texts_are_no_rows(texts_b):
-    assert features.sequence_pairs(TOKENIZER, [], texts_b, max_seq_length=8) == ([], [])
+    assert feature_sets.sequence_pairs(TOKENIZER, [], texts_b, max_seq_length=8) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_no_texts_are_no_rows(texts_b):
 )
 def test_rows_that_cannot_be_made_are_errors(texts_b, length, message):
     with pytest.raises(ValueError, match=message):
-        features.sequence_pairs(TOKENIZER, ["a"], texts_b, max_seq_length=length)
+        feature_sets.sequence_pairs(TOKENIZER, ["a"], texts_b, max_seq_length=length)
 
 
 def rows(*lengths):
@@ -94,7 +94,9 @@ def rows(*lengths):
 
 
 def test_an_example_is_as_long_as_its_longest_choice():
-    made = features.FeatureSet({"input_ids": rows(3, 5, 4, 2)}, {"labels": np.zeros(2)}, choices=2)
+    made = feature_sets.FeatureSet(
+        {"input_ids": rows(3, 5, 4, 2)}, {"labels": np.zeros(2)}, choices=2
+    )
     assert len(made) == 2
     assert made.lengths().tolist() == [5, 4]
 
@@ -112,4 +114,4 @@ def test_an_example_is_as_long_as_its_longest_choice():
 )
 def test_parts_that_do_not_fit_together_are_errors(tokens, columns, choices, message):
     with pytest.raises(ValueError, match=message):
-        features.FeatureSet({"input_ids": rows(3, 4)} | tokens, columns, choices=choices)
+        feature_sets.FeatureSet({"input_ids": rows(3, 4)} | tokens, columns, choices=choices)

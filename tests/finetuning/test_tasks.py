@@ -11,9 +11,9 @@ import numpy as np
 import optax
 import pytest
 
+from bertjax.finetuning import base, choices, low_rank, spans, tags, texts
 from bertjax.models import lora, parameters
 from bertjax.tasks import base as tasks_base
-from bertjax.tasks import finetuning
 from bertjax.training import optim, state
 from tests import conftest
 
@@ -40,44 +40,44 @@ def make_inputs(shape=(ROWS,), *, seed=0):
 def make_batch(task, *, seed=0):
     """Random answers, so that nothing but the rows themselves can tell them."""
     rng = np.random.default_rng(seed + 1)
-    shape = (ROWS, CHOICES) if isinstance(task, finetuning.MultipleChoice) else (ROWS,)
+    shape = (ROWS, CHOICES) if isinstance(task, choices.MultipleChoice) else (ROWS,)
     batch = make_inputs(shape, seed=seed) | {"example_weights": jnp.ones(ROWS)}
     mask = np.asarray(batch["input_mask"])
     lengths = mask.sum(axis=-1)
-    task = task.task if isinstance(task, finetuning.LowRank) else task
+    task = task.task if isinstance(task, low_rank.LowRank) else task
     match task:
-        case finetuning.Regression():
+        case texts.Regression():
             labels = {"labels": rng.uniform(0, 5, ROWS).astype(np.float32)}
-        case finetuning.Classification():
+        case texts.Classification():
             labels = {"labels": rng.integers(0, CLASSES, ROWS)}
-        case finetuning.MultipleChoice():
+        case choices.MultipleChoice():
             labels = {"labels": rng.integers(0, CHOICES, ROWS)}
-        case finetuning.SpanExtraction():
+        case spans.SpanExtraction():
             starts = rng.integers(0, lengths)
             labels = {"start_positions": starts, "end_positions": rng.integers(starts, lengths)}
-        case finetuning.TokenClassification():
+        case tags.TokenClassification():
             is_scored = (mask != 0) & (rng.random(mask.shape) < 0.7)
             labels = {"labels": np.where(is_scored, rng.integers(0, CLASSES, mask.shape), -1)}
-    as_read = {"labels": np.float32} if isinstance(task, finetuning.Regression) else {}
+    as_read = {"labels": np.float32} if isinstance(task, texts.Regression) else {}
     return batch | {
         name: jnp.asarray(values, as_read.get(name, np.int32)) for name, values in labels.items()
     }
 
 
 def make_tasks(config):
-    classes = finetuning.Classification(config, CLASSES)
+    classes = texts.Classification(config, CLASSES)
     return {
         "classification": classes,
-        "mean pooling": finetuning.Classification(config, CLASSES, pooling="mean"),
-        "max pooling": finetuning.Classification(config, CLASSES, pooling="max"),
-        "regression": finetuning.Regression(config),
-        "tags": finetuning.TokenClassification(config, CLASSES),
-        "tags, feature-based": finetuning.TokenClassification(
+        "mean pooling": texts.Classification(config, CLASSES, pooling="mean"),
+        "max pooling": texts.Classification(config, CLASSES, pooling="max"),
+        "regression": texts.Regression(config),
+        "tags": tags.TokenClassification(config, CLASSES),
+        "tags, feature-based": tags.TokenClassification(
             config, CLASSES, is_feature_based=True, lstm_size=24
         ),
-        "spans": finetuning.SpanExtraction(config),
-        "choices": finetuning.MultipleChoice(config, CHOICES),
-        "classification, LoRA": finetuning.LowRank(classes, LORA),
+        "spans": spans.SpanExtraction(config),
+        "choices": choices.MultipleChoice(config, CHOICES),
+        "classification, LoRA": low_rank.LowRank(classes, LORA),
     }
 
 
@@ -99,7 +99,7 @@ def make_learner(task, *, accumulation_steps=1, learning_rate=1e-2):
 class Made:
     """A task with its compiled functions, which the tests share: compiling is what takes time."""
 
-    task: finetuning.FinetuningTask
+    task: base.FinetuningTask
     learner: state.Learner
     start: parameters.Params
     params: parameters.Params
@@ -145,13 +145,13 @@ def reference_loss(task, logits, batch):
     losses, batch = [], {name: np.asarray(values) for name, values in batch.items()}
     for row in range(ROWS):
         match task:
-            case finetuning.Regression():
+            case texts.Regression():
                 losses.append((logits[0][row] - batch["labels"][row]) ** 2)
-            case finetuning.TokenClassification():
+            case tags.TokenClassification():
                 for place, label in enumerate(batch["labels"][row]):
                     if label >= 0:
                         losses.append(-log_softmax(logits[0][row, place])[label])
-            case finetuning.SpanExtraction():
+            case spans.SpanExtraction():
                 length = batch["input_mask"][row].sum()
                 positions = batch["start_positions"][row], batch["end_positions"][row]
                 both = zip(logits, positions, strict=True)
@@ -165,7 +165,7 @@ def reference_loss(task, logits, batch):
 @every_task
 def test_the_loss_is_the_formula_of_the_paper(name):
     made = make(name)
-    task = made.task.task if isinstance(made.task, finetuning.LowRank) else made.task
+    task = made.task.task if isinstance(made.task, low_rank.LowRank) else made.task
     batch = make_batch(task)
     wanted = reference_loss(task, logits_of(made.predict(made.params, batch)), batch)
     loss = made.evaluate(made.params, batch)["loss"].value()

@@ -15,10 +15,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.finetuning import glue_tfds, texts
-
-Example = texts.Example
-features = texts.features
+from bertjax.finetuning import example_files, glue_tfds, text_examples
 
 TFDS_PREFIX = "tfds:"
 TFDS_GLUE = TFDS_PREFIX + glue_tfds.COLLECTION  # all tasks, each a dataset
@@ -188,7 +185,7 @@ def task_named(name: str) -> Task:
     return TASKS[name]
 
 
-def read(location: str, name: str, split: str) -> list[Example]:
+def read_split(location: str, name: str, split: str) -> list[text_examples.Example]:
     """Returns the examples of a split in the order of the file; those of tests have no labels.
 
     `location` is the directory of GLUE, which holds RTE/train.tsv and so on, the task's own
@@ -202,10 +199,10 @@ def read(location: str, name: str, split: str) -> list[Example]:
     task = task_named(name)
     if split not in task.files:
         raise ValueError(f"task {name} has no split {split!r}; it has {', '.join(task.files)}")
-    faults, flaws = texts.Faults(), texts.Faults()
+    faults, flaws = example_files.Faults(), example_files.Faults()
     # A test takes one prediction for each of its rows, so none is left out there.
     broken = flaws if task.has_flaws and split == "train" else faults
-    examples: list[Example] = []
+    examples: list[text_examples.Example] = []
     for source, row in _rows(location, name, split, broken):
         if not all(row[column].strip() for column in task.texts):
             (flaws if task.has_flaws else faults).add(source, "a text is empty")
@@ -214,7 +211,9 @@ def read(location: str, name: str, split: str) -> list[Example]:
         except ValueError as error:
             faults.add(source, str(error))
             continue
-        examples.append(Example(tuple(row[column] for column in task.texts), label, source))
+        examples.append(
+            text_examples.Example(tuple(row[column] for column in task.texts), label, source)
+        )
     faults.check()
     if len(flaws):
         logging.warning("%s of %s, flaws of the official file: %s", split, name, flaws.summary())
@@ -238,7 +237,7 @@ def _label(task: Task, value: Any) -> int | float:
 
 
 def _rows(
-    location: str, name: str, split: str, broken: texts.Faults
+    location: str, name: str, split: str, broken: example_files.Faults
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields ("file:line", {column: value}); rows of TFDS get the official names and labels."""
     task = TASKS[name]
@@ -276,16 +275,16 @@ def _file(location: str, name: str, split: str) -> epath.Path:
 
 
 def _tsv_rows(
-    path: epath.Path, header: Sequence[str], wanted: Sequence[str], broken: texts.Faults
+    path: epath.Path, header: Sequence[str], wanted: Sequence[str], broken: example_files.Faults
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields the rows of a file whose quotes are characters like others.
 
     Without a `header`, the first line is one.
     """
-    lines = texts.lines(path)
+    lines = example_files.lines(path)
     names = list(header) or lines[:1] and lines[0].split("\t")
-    if fault := texts.missing_columns(names, wanted):
-        raise texts.FaultyFile(f"{path}:1: {fault}")
+    if fault := example_files.missing_columns(names, wanted):
+        raise example_files.FaultyFile(f"{path}:1: {fault}")
     first = 0 if header else 1
     for number, line in enumerate(lines[first:], start=first + 1):
         values = line.split("\t")
@@ -293,11 +292,11 @@ def _tsv_rows(
         if len(values) == len(names):
             yield source, dict(zip(names, values, strict=True))
         else:
-            broken.add(source, texts.wrong_columns(len(values), len(names)))
+            broken.add(source, example_files.wrong_columns(len(values), len(names)))
 
 
 def _mrpc_rows(
-    path: epath.Path, split: str, wanted: Sequence[str], broken: texts.Faults
+    path: epath.Path, split: str, wanted: Sequence[str], broken: example_files.Faults
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields the rows of Microsoft's files that GLUE has in the split."""
     rows = _tsv_rows(path, (), (*_MRPC_IDS, *wanted), broken)
@@ -309,7 +308,7 @@ def _mrpc_rows(
             f"{listed} does not exist; it tells which rows of {path.name} are GLUE's dev set: "
             "download it with GLUE, or give train.tsv, dev.tsv and test.tsv"
         )
-    dev = set(texts.lines(listed))
+    dev = set(example_files.lines(listed))
     return (
         (source, row)
         for source, row in rows

@@ -5,7 +5,7 @@ import logging as standard_logging
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import glue
+from bertjax.finetuning import glue_files, text_examples
 
 PARSES = [f"sentence{number}_{kind}" for kind in ("binary_parse", "parse") for number in (1, 2)]
 MNLI_HEADER = ["index", "promptID", "pairID", "genre", *PARSES]
@@ -140,7 +140,7 @@ def test_each_task_is_read_as_its_files_are(tmp_path, name, file, split, lines, 
     write(path, lines)
     first = 1 if len(lines) == len(texts) else 2
     for directory in (tmp_path, path.parent):  # of all tasks, and the task's own
-        found = glue.read(str(directory), name, split)
+        found = glue_files.read_split(str(directory), name, split)
         assert [example.texts for example in found] == texts
         assert [example.label for example in found] == labels
         assert [example.source for example in found] == [
@@ -152,7 +152,9 @@ def test_a_last_line_may_end_and_lines_may_end_as_on_windows(tmp_path):
     path = tmp_path / "RTE/train.tsv"
     write(path, [RTE, ["0", "a", "b", "entailment"]])
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
-    assert [example.label for example in glue.read(str(tmp_path), "rte", "train")] == [0]
+    assert [example.label for example in glue_files.read_split(str(tmp_path), "rte", "train")] == [
+        0
+    ]
 
 
 def test_mrpc_as_microsoft_gave_it_out_is_split_by_the_list_of_dev_ids(tmp_path):
@@ -161,9 +163,12 @@ def test_mrpc_as_microsoft_gave_it_out_is_split_by_the_list_of_dev_ids(tmp_path)
     write(tmp_path / "MRPC/msr_paraphrase_train.txt", [header, *rows])
     write(tmp_path / "MRPC/msr_paraphrase_test.txt", [header, ["1", "20", "21", "g", "h"]])
     with pytest.raises(FileNotFoundError, match="dev_ids.tsv does not exist; it tells which rows"):
-        glue.read(str(tmp_path), "mrpc", "train")
+        glue_files.read_split(str(tmp_path), "mrpc", "train")
     write(tmp_path / "MRPC/dev_ids.tsv", [["12", "13"], ["77", "78"]])
-    found = {split: glue.read(str(tmp_path), "mrpc", split) for split in ("train", "dev", "test")}
+    found = {
+        split: glue_files.read_split(str(tmp_path), "mrpc", split)
+        for split in ("train", "dev", "test")
+    }
     read = {split: [(e.texts, e.label) for e in examples] for split, examples in found.items()}
     assert read == {
         "train": [(("a", "b"), 1), (("e", "f"), 0)],
@@ -177,12 +182,12 @@ def test_broken_rows_of_qqp_are_left_out_of_training_with_a_warning(tmp_path, ca
     for split in ("train", "dev"):
         write(tmp_path / f"QQP/{split}.tsv", [QQP_HEADER, [*QQP_ROW, "1"], *broken])
     with caplog.at_level(standard_logging.WARNING):
-        found = glue.read(str(tmp_path), "qqp", "train")
+        found = glue_files.read_split(str(tmp_path), "qqp", "train")
     assert [example.texts for example in found] == [("How so?", "Why so?"), ("", "Why so?")]
     assert "train.tsv:3: the row has 3 columns" in caplog.text
     assert "train.tsv:4: a text is empty" in caplog.text
     with pytest.raises(ValueError, match="dev.tsv:3: the row has 3 columns"):
-        glue.read(str(tmp_path), "qqp", "dev")
+        glue_files.read_split(str(tmp_path), "qqp", "dev")
 
 
 @pytest.mark.parametrize(
@@ -205,23 +210,23 @@ def test_broken_rows_of_qqp_are_left_out_of_training_with_a_warning(tmp_path, ca
 def test_faults_of_a_file_name_file_and_line(tmp_path, lines, message):
     write(tmp_path / "RTE/train.tsv", lines)
     with pytest.raises(ValueError, match=message):
-        glue.read(str(tmp_path), "rte", "train")
+        glue_files.read_split(str(tmp_path), "rte", "train")
 
 
 @pytest.mark.parametrize("score", ["high", "nan", "-0.1", "5.01", ""])
 def test_a_score_of_stsb_is_a_number_from_0_to_5(tmp_path, score):
     write(tmp_path / "STS-B/train.tsv", [[*STSB, "score"], [*STSB_ROW, score]])
     with pytest.raises(ValueError, match=f"train.tsv:2: score is '{score}'; .* from 0 to 5"):
-        glue.read(str(tmp_path), "stsb", "train")
+        glue_files.read_split(str(tmp_path), "stsb", "train")
 
 
 def test_what_is_not_there_is_an_error_that_says_what_is(tmp_path):
     with pytest.raises(FileNotFoundError, match="RTE/train.tsv and no .*/train.tsv; give"):
-        glue.read(str(tmp_path), "rte", "train")
+        glue_files.read_split(str(tmp_path), "rte", "train")
     with pytest.raises(ValueError, match="no task 'snli'; its tasks are cola, sst2"):
-        glue.read(str(tmp_path), "snli", "train")
+        glue_files.read_split(str(tmp_path), "snli", "train")
     with pytest.raises(ValueError, match="no split 'dev'; it has train, dev_matched, dev_mis"):
-        glue.read(str(tmp_path), "mnli", "dev")
+        glue_files.read_split(str(tmp_path), "mnli", "dev")
 
 
 def test_all_nine_tasks_have_the_scores_of_the_leaderboard():
@@ -236,19 +241,19 @@ def test_all_nine_tasks_have_the_scores_of_the_leaderboard():
         "rte": ("accuracy",),
         "wnli": ("accuracy",),
     }
-    tasks = {name: task for name, task in glue.TASKS.items() if name != "ax"}
+    tasks = {name: task for name, task in glue_files.TASKS.items() if name != "ax"}
     assert {name: task.scores for name, task in tasks.items()} == scores
     evaluated = {name: task.evaluation_splits for name, task in tasks.items()}
     assert evaluated.pop("mnli") == ("dev_matched", "dev_mismatched")
     assert set(evaluated.values()) == {("dev",)}
-    assert [name for name, task in glue.TASKS.items() if task.is_regression] == ["stsb"]
-    assert glue.TASKS["ax"].labels == glue.TASKS["mnli"].labels
+    assert [name for name, task in glue_files.TASKS.items() if task.is_regression] == ["stsb"]
+    assert glue_files.TASKS["ax"].labels == glue_files.TASKS["mnli"].labels
 
 
 def test_examples_become_rows(tmp_path):
     write(tmp_path / "RTE/train.tsv", [RTE, ["0", "a b", "b", "not_entailment"]])
     known = tokenizer.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
-    examples = glue.read(str(tmp_path), "rte", "train")
-    made = glue.features(examples, known, max_seq_length=16)
+    examples = glue_files.read_split(str(tmp_path), "rte", "train")
+    made = text_examples.text_rows(examples, known, max_seq_length=16)
     assert made.tokens["input_ids"][0].tolist() == [2, 5, 6, 3, 6, 3]
     assert made.columns["labels"].tolist() == [1]

@@ -20,7 +20,7 @@ from etils import epath
 from jaxtyping import Bool, Int
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import features as feature_sets
+from bertjax.finetuning import feature_sets
 
 MAX_FAULTS_SHOWN = 10
 
@@ -99,7 +99,9 @@ class Window:
         return span[0] + shift, span[1] + shift
 
 
-def read(path: epath.PathLike, *, version_2: bool = False, labelled: bool = True) -> list[Question]:
+def read_questions(
+    path: epath.PathLike, *, version_2: bool = False, labelled: bool = True
+) -> list[Question]:
     """Returns the questions of an official JSON file (or such a file packed by gzip).
 
     With `version_2` questions may be marked "is_impossible". With `labelled=False` answers are
@@ -168,7 +170,7 @@ def windows(
     return made
 
 
-def features(
+def window_rows(
     questions: Sequence[Question],
     windows: Sequence[Window],
     tokenizer: tokenizers.Tokenizer,

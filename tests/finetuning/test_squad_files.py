@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import batches, squad
+from bertjax.finetuning import batches, squad_files
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,'?()1234567890博推ß"
@@ -38,7 +38,9 @@ def write(path, content):
 
 
 def question(context, *answers, text="Where is it?", name="q"):
-    return squad.Question(name, text, context, tuple(squad.Answer(*answer) for answer in answers))
+    return squad_files.Question(
+        name, text, context, tuple(squad_files.Answer(*answer) for answer in answers)
+    )
 
 
 def recovered(window, context, answer):
@@ -51,14 +53,17 @@ def test_questions_keep_every_answer_and_the_text_as_it_is(tmp_path):
     two = record(1, " Where? ")
     two["answers"].append({"text": "café", "answer_start": CONTEXT.find("café")})
     path = write(tmp_path / "dev.json", document(record(), two))
-    first, second = squad.read(path)
+    first, second = squad_files.read_questions(path)
     assert (first.id, first.context) == ("q0", CONTEXT)
     assert second.text == " Where? "
     assert [answer.text for answer in second.answers] == ["São Paulo", "café"]
     assert first.source == f"{path}: question 'q0'"
     packed = tmp_path / "dev.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert [question.answers for question in squad.read(packed)] == [first.answers, second.answers]
+    assert [question.answers for question in squad_files.read_questions(packed)] == [
+        first.answers,
+        second.answers,
+    ]
 
 
 def test_version_2_has_questions_without_answers(tmp_path):
@@ -70,16 +75,18 @@ def test_version_2_has_questions_without_answers(tmp_path):
             record(1, text="", is_impossible=True, plausible_answers=plausible),
         ),
     )
-    assert [len(question.answers) for question in squad.read(path, version_2=True)] == [1, 0]
+    assert [
+        len(question.answers) for question in squad_files.read_questions(path, version_2=True)
+    ] == [1, 0]
     with pytest.raises(ValueError, match="dev.json: question 'q1': it has no answer.*version_2"):
-        squad.read(path)
+        squad_files.read_questions(path)
 
 
 def test_a_file_without_answers_is_read_where_none_are_wanted(tmp_path):
     path = write(tmp_path / "test.json", document({"id": "x", "question": "Where?"}))
-    assert squad.read(path, labelled=False)[0].answers == ()
+    assert squad_files.read_questions(path, labelled=False)[0].answers == ()
     with pytest.raises(ValueError, match="question 'x': the key 'answers' is missing"):
-        squad.read(path)
+        squad_files.read_questions(path)
 
 
 def changed(key, value):
@@ -119,7 +126,7 @@ FAULTS = [
 def test_a_fault_is_named_with_file_and_question(tmp_path, fault, message):
     path = write(tmp_path / "train.json", document(fault))
     with pytest.raises(ValueError, match=f"train.json: .*{message}"):
-        squad.read(path, version_2=True)
+        squad_files.read_questions(path, version_2=True)
 
 
 @pytest.mark.parametrize(
@@ -138,28 +145,28 @@ def test_a_fault_is_named_with_file_and_question(tmp_path, fault, message):
 def test_a_fault_around_questions_is_named_with_its_place(tmp_path, content, message):
     path = write(tmp_path / "train.json", content)
     with pytest.raises(ValueError, match=f"train.json: .*{message}"):
-        squad.read(path)
+        squad_files.read_questions(path)
 
 
 def test_what_is_no_json_is_named_with_its_line(tmp_path):
     path = tmp_path / "train.json"
     path.write_text('{"data":\n [}')
     with pytest.raises(ValueError, match="train.json:2: it is not JSON"):
-        squad.read(path)
+        squad_files.read_questions(path)
     path.write_bytes(b'{"data": "\xff"}')
     with pytest.raises(ValueError, match="train.json: it cannot be read: .*utf-8"):
-        squad.read(path)
+        squad_files.read_questions(path)
     (tmp_path / "train.json.gz").write_bytes(b"{}")
     with pytest.raises(ValueError, match="train.json.gz: it cannot be read"):
-        squad.read(tmp_path / "train.json.gz")
+        squad_files.read_questions(tmp_path / "train.json.gz")
     with pytest.raises(FileNotFoundError, match="missing.json does not exist"):
-        squad.read(tmp_path / "missing.json")
+        squad_files.read_questions(tmp_path / "missing.json")
 
 
 def test_ten_faults_are_shown_at_once(tmp_path):
     path = write(tmp_path / "x.json", document(*(record(n, question="") for n in range(13))))
     with pytest.raises(ValueError) as caught:
-        squad.read(path)
+        squad_files.read_questions(path)
     lines = str(caught.value).splitlines()
     assert [f"question 'q{n}'" in line for n, line in enumerate(lines)] == [True] * 10 + [False]
     assert lines[-1] == "... and 3 more"
@@ -169,16 +176,16 @@ def test_ten_faults_are_shown_at_once(tmp_path):
     "answer", ["Zoë", "café", "1920", "São Paulo", "博", "cafe\u0301", "later"]
 )
 def test_an_answer_is_recovered_as_its_original_characters(known, answer):
-    found = squad.Answer(answer, CONTEXT.find(answer))
-    (window,) = squad.windows([question(CONTEXT)], known)
+    found = squad_files.Answer(answer, CONTEXT.find(answer))
+    (window,) = squad_files.windows([question(CONTEXT)], known)
     assert recovered(window, CONTEXT, found) == answer
 
 
 def test_an_answer_inside_a_token_gets_the_tightest_tokens_around_it(known):
-    (window,) = squad.windows([question(CONTEXT)], known)
-    assert recovered(window, CONTEXT, squad.Answer("at", CONTEXT.find("ater"))) == "later"
-    assert recovered(window, CONTEXT, squad.Answer(" was ", CONTEXT.find(" was "))) == "was"
-    assert window.positions(squad.Answer("  ", CONTEXT.find("  "))) == (0, 0)
+    (window,) = squad_files.windows([question(CONTEXT)], known)
+    assert recovered(window, CONTEXT, squad_files.Answer("at", CONTEXT.find("ater"))) == "later"
+    assert recovered(window, CONTEXT, squad_files.Answer(" was ", CONTEXT.find(" was "))) == "was"
+    assert window.positions(squad_files.Answer("  ", CONTEXT.find("  "))) == (0, 0)
 
 
 def random_context(rng, words):
@@ -203,13 +210,13 @@ def test_every_answer_that_fits_in_a_window_is_recovered_exactly(known):
     rng = random.Random(3)
     contexts = [random_context(rng, words) for words in (1, 5, 30, 80, 120)]
     options = {"max_seq_length": 40, "doc_stride": 9, "max_query_length": 6}
-    for window in squad.windows([question(text) for text in contexts], known, **options):
+    for window in squad_files.windows([question(text) for text in contexts], known, **options):
         context, tokens = contexts[window.question], window.context
         for _ in range(20):
             first = rng.randrange(len(tokens.ids))
             last = min(first + rng.randrange(12), len(tokens.ids) - 1)
             start, end = tokens.starts[first], tokens.ends[last]
-            answer = squad.Answer(context[start:end], int(start))
+            answer = squad_files.Answer(context[start:end], int(start))
             if first >= window.begin and last < window.end:
                 assert recovered(window, context, answer) == answer.text
             elif (tokens.ends[:first] <= start).all() and (tokens.starts[last + 1 :] >= end).all():
@@ -219,7 +226,9 @@ def test_every_answer_that_fits_in_a_window_is_recovered_exactly(known):
 def test_rows_are_question_and_context_between_specials(known):
     text = "a b c d e f g h"
     options = {"max_seq_length": 10, "doc_stride": 2, "max_query_length": 3}
-    made = squad.windows([question(text, text="who is it"), question("a b")], known, **options)
+    made = squad_files.windows(
+        [question(text, text="who is it"), question("a b")], known, **options
+    )
     tokens = [[known.token(token_id) for token_id in w.input_ids.tolist()] for w in made]
     query = ["[CLS]", "w", "##h", "##o", "[SEP]"]
     assert tokens == [
@@ -229,7 +238,7 @@ def test_rows_are_question_and_context_between_specials(known):
         ["[CLS]", "w", "##h", "##e", "[SEP]", "a", "b", "[SEP]"],
     ]
     assert [window.question for window in made] == [0, 0, 0, 1]
-    features = squad.features([question(text), question("a b")], made, known)
+    features = squad_files.window_rows([question(text), question("a b")], made, known)
     assert features.tokens["segment_ids"][0].tolist() == [0] * 5 + [1] * 5
     assert features.tokens["segment_ids"][3].tolist() == [0] * 5 + [1] * 3
     assert features.pad_id == known.pad_id and len(features) == 4
@@ -238,7 +247,7 @@ def test_rows_are_question_and_context_between_specials(known):
 def test_windows_cover_every_token_and_each_has_its_best_context_once(known):
     # The rule as the released code has it, token by token.
     for size, room, stride in [(0, 5, 2), (1, 5, 2), (5, 5, 2), (6, 5, 2), (47, 9, 4), (30, 4, 9)]:
-        ranges = squad._ranges(size, room, stride)
+        ranges = squad_files._ranges(size, room, stride)
         assert all(end - begin <= room for begin, end, _ in ranges)
         assert [begin for begin, _, _ in ranges] == [
             n * min(stride, room) for n in range(len(ranges))
@@ -261,18 +270,18 @@ def test_windows_without_the_whole_answer_and_unanswerable_ones_point_to_cls(kno
     text = "a b c d e f g h"
     questions = [question(text, ("d e", 6), ("a", 0)), question(text), question(text, ("h", 14))]
     options = {"max_seq_length": 10, "doc_stride": 2, "max_query_length": 3}
-    made = squad.windows(questions, known, **options)
-    columns = squad.features(questions, made, known).columns
+    made = squad_files.windows(questions, known, **options)
+    columns = squad_files.window_rows(questions, made, known).columns
     # abcd cdef efgh; the context begins at 5.
     assert columns["start_positions"].tolist() == [0, 6, 0, 0, 0, 0, 0, 0, 8]
     assert columns["end_positions"].tolist() == [0, 7, 0, 0, 0, 0, 0, 0, 8]
     assert columns["start_positions"].dtype == np.int32
-    assert squad.features(questions, made, known, labelled=False).columns == {}
+    assert squad_files.window_rows(questions, made, known, labelled=False).columns == {}
 
 
 def test_features_become_batches(known):
     questions = [question(CONTEXT, ("1920", CONTEXT.find("1920")), name=str(n)) for n in range(5)]
-    features = squad.features(questions, squad.windows(questions, known), known)
+    features = squad_files.window_rows(questions, squad_files.windows(questions, known), known)
     batch = next(batches.evaluation_batches(features, batch_size=8, buckets=(96, 384)))
     assert batch["start_positions"].shape == (8,)
     row = batch["input_ids"][0, batch["start_positions"][0] : batch["end_positions"][0] + 1]
@@ -285,14 +294,14 @@ def test_each_context_is_tokenized_once(known, monkeypatch):
     monkeypatch.setattr(
         known, "encode_with_offsets", lambda text: asked.append(text) or encode(text)
     )
-    squad.windows([question("a b"), question("c"), question("a b")], known)
+    squad_files.windows([question("a b"), question("c"), question("a b")], known)
     assert asked == ["a b", "c"]
 
 
 def test_a_context_that_has_no_tokens_is_one_window_that_points_to_cls(known):
-    (window,) = squad.windows([question("\u200b", ("\u200b", 0))], known)
+    (window,) = squad_files.windows([question("\u200b", ("\u200b", 0))], known)
     assert window.end == window.begin == 0
-    assert window.positions(squad.Answer("\u200b", 0)) == (0, 0)
+    assert window.positions(squad_files.Answer("\u200b", 0)) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -305,5 +314,5 @@ def test_a_context_that_has_no_tokens_is_one_window_that_points_to_cls(known):
 )
 def test_sizes_without_room_are_refused(known, options, message):
     with pytest.raises(ValueError, match=message):
-        squad.windows([question("a")], known, **options)
-    assert squad.windows([question("a")], known, max_seq_length=68)
+        squad_files.windows([question("a")], known, **options)
+    assert squad_files.windows([question("a")], known, max_seq_length=68)

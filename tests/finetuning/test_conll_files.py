@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import wordpiece
-from bertjax.finetuning import batches, conll
+from bertjax.finetuning import batches, conll_files
 
 CONLL_2003 = """\
 -DOCSTART- -X- -X- O
@@ -43,7 +43,7 @@ def tags(sentences):
 
 
 def test_conll_2003_is_read_in_iob2(write):
-    sentences = conll.read(write(CONLL_2003))
+    sentences = conll_files.read_sentences(write(CONLL_2003))
     assert [sentence.words for sentence in sentences] == [
         ("EU", "rejects", "German", "call"), ("Peter", "Blackburn"), ("Fischler", "Vienna", "Graz"),
     ]  # fmt: skip
@@ -64,21 +64,21 @@ def test_conll_2003_is_read_in_iob2(write):
     ],
 )
 def test_tabs_line_ends_and_empty_lines_are_as_people_write_them(write, text):
-    sentences = conll.read(write(text))
+    sentences = conll_files.read_sentences(write(text))
     assert [sentence.words for sentence in sentences] == [("a", "b c"), ("d",)]
     assert tags(sentences) == [("B-X", "I-X"), ("O",)]
 
 
 def test_only_spaces_part_columns_and_only_line_feeds_end_lines(write):
-    (sentence,) = conll.read(write("a\u00a0b   O\n c\u2028d O \n"))
+    (sentence,) = conll_files.read_sentences(write("a\u00a0b   O\n c\u2028d O \n"))
     assert sentence.words == ("a\u00a0b", "c\u2028d")
 
 
 def test_columns_are_chosen(write):
     text = "1 I-X EU\n2 O says\n"
-    (sentence,) = conll.read(write(text), word_column=2, tag_column=1)
+    (sentence,) = conll_files.read_sentences(write(text), word_column=2, tag_column=1)
     assert (sentence.words, sentence.tags) == (("EU", "says"), ("B-X", "O"))
-    (sentence,) = conll.read(write("EU\nsays\n"), tag_column=None)
+    (sentence,) = conll_files.read_sentences(write("EU\nsays\n"), tag_column=None)
     assert (sentence.words, sentence.tags) == (("EU", "says"), ())
 
 
@@ -92,18 +92,18 @@ def test_columns_are_chosen(write):
     ],
 )
 def test_every_scheme_comes_out_the_same(write, scheme, text):
-    assert tags(conll.read(write(text), scheme=scheme)) == [("B-X", "I-X", "B-X")]
+    assert tags(conll_files.read_sentences(write(text), scheme=scheme)) == [("B-X", "I-X", "B-X")]
 
 
 def test_plain_tags_are_taken_as_they_are(write):
-    sentences = conll.read(write("EU NNP\n, ,\n"), scheme="plain")
+    sentences = conll_files.read_sentences(write("EU NNP\n, ,\n"), scheme="plain")
     assert tags(sentences) == [("NNP", ",")]
-    assert conll.labels(sentences, scheme="plain") == (",", "NNP")
+    assert conll_files.labels(sentences, scheme="plain") == (",", "NNP")
 
 
 def test_labels_hold_all_tags_of_the_types_that_occur(write):
-    sentences = conll.read(write("a I-Y\nb O\nc I-X\n"))
-    assert conll.labels(sentences) == ("O", "B-X", "I-X", "B-Y", "I-Y")
+    sentences = conll_files.read_sentences(write("a I-Y\nb O\nc I-X\n"))
+    assert conll_files.labels(sentences) == ("O", "B-X", "I-X", "B-Y", "I-Y")
 
 
 @pytest.mark.parametrize(
@@ -127,21 +127,23 @@ def test_labels_hold_all_tags_of_the_types_that_occur(write):
 def test_a_bad_file_is_refused_by_name_and_line(write, text, options, parts):
     path = write(text)
     with pytest.raises(ValueError) as error:
-        conll.read(path, **options)
+        conll_files.read_sentences(path, **options)
     for part in parts:
         assert (f"{path}{part}" if part.startswith(":") else part) in str(error.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"dev\.txt"):
-        conll.read(tmp_path / "dev.txt")
+        conll_files.read_sentences(tmp_path / "dev.txt")
 
 
 def test_an_unknown_tag_is_named_with_its_line(write):
     train, dev = write("a I-X\n"), write("\na O\nb I-NEW\nc O\n", "dev.txt")
-    known = conll.labels(conll.read(train))
+    known = conll_files.labels(conll_files.read_sentences(train))
     with pytest.raises(ValueError, match=r"dev\.txt:3: the tag is 'B-NEW'.*O, B-X, I-X"):
-        conll.features(conll.read(dev), TOKENIZER, labels=known, max_seq_length=8)
+        conll_files.tagged_rows(
+            conll_files.read_sentences(dev), TOKENIZER, labels=known, max_seq_length=8
+        )
 
 
 @pytest.mark.parametrize(
@@ -154,14 +156,16 @@ def test_an_unknown_tag_is_named_with_its_line(write):
     ],
 )
 def test_an_option_out_of_range_is_refused(write, options, part):
-    sentences = conll.read(write("a O\n"))
+    sentences = conll_files.read_sentences(write("a O\n"))
     with pytest.raises(ValueError, match=part):
-        conll.features(sentences, TOKENIZER, labels=["O"], **options)
+        conll_files.tagged_rows(sentences, TOKENIZER, labels=["O"], **options)
 
 
 def test_the_first_token_of_a_word_has_its_label(write):
-    made = conll.features(
-        conll.read(write("abc I-X\n\u0007 O\nd I-X\n")),  # the second word has no tokens at all
+    made = conll_files.tagged_rows(
+        conll_files.read_sentences(
+            write("abc I-X\n\u0007 O\nd I-X\n")
+        ),  # the second word has no tokens at all
         TOKENIZER,
         labels=["O", "B-X", "I-X"],
         max_seq_length=16,
@@ -192,9 +196,11 @@ every_context = pytest.mark.parametrize("context", ["sentence", "document"])
 @every_context
 @pytest.mark.parametrize("max_seq_length", [3, 7, 30, 64, 512])
 def test_every_word_is_scored_once_and_comes_back_to_its_place(write, context, max_seq_length):
-    sentences = conll.read(write(random_file(np.random.default_rng(max_seq_length))))
-    labels = conll.labels(sentences)
-    made = conll.features(
+    sentences = conll_files.read_sentences(
+        write(random_file(np.random.default_rng(max_seq_length)))
+    )
+    labels = conll_files.labels(sentences)
+    made = conll_files.tagged_rows(
         sentences, TOKENIZER, labels=labels, max_seq_length=max_seq_length, context=context
     )
     assert made.features.lengths().max() <= max_seq_length
@@ -205,9 +211,13 @@ def test_every_word_is_scored_once_and_comes_back_to_its_place(write, context, m
 
 @every_context
 def test_the_token_at_a_words_place_is_its_first(write, context):
-    sentences = conll.read(write(random_file(np.random.default_rng(1))))
-    made = conll.features(
-        sentences, TOKENIZER, labels=conll.labels(sentences), max_seq_length=24, context=context
+    sentences = conll_files.read_sentences(write(random_file(np.random.default_rng(1))))
+    made = conll_files.tagged_rows(
+        sentences,
+        TOKENIZER,
+        labels=conll_files.labels(sentences),
+        max_seq_length=24,
+        context=context,
     )
     words = [word for sentence in sentences for word in sentence.words]
     for word, row, position in zip(words, made.rows, made.positions, strict=True):
@@ -215,9 +225,9 @@ def test_the_token_at_a_words_place_is_its_first(write, context):
 
 
 def test_a_document_is_read_in_one_and_no_two_documents_are(write):
-    sentences = conll.read(write("-DOCSTART- O\na O\n\nb O\n-DOCSTART- O\nc O\n"))
+    sentences = conll_files.read_sentences(write("-DOCSTART- O\na O\n\nb O\n-DOCSTART- O\nc O\n"))
     kinds = {
-        context: conll.features(
+        context: conll_files.tagged_rows(
             sentences, TOKENIZER, labels=["O"], max_seq_length=16, context=context
         )
         for context in ("sentence", "document")
@@ -232,15 +242,19 @@ def test_a_document_is_read_in_one_and_no_two_documents_are(write):
 
 def test_documents_of_two_files_stay_apart(write):
     text = "-DOCSTART- O\na O\n"
-    sentences = conll.read(write(text)) + conll.read(write(text, "more.txt"))
-    made = conll.features(sentences, TOKENIZER, labels=["O"], max_seq_length=16, context="document")
+    sentences = conll_files.read_sentences(write(text)) + conll_files.read_sentences(
+        write(text, "more.txt")
+    )
+    made = conll_files.tagged_rows(
+        sentences, TOKENIZER, labels=["O"], max_seq_length=16, context="document"
+    )
     assert len(made.features) == 2
 
 
 def test_predictions_out_of_batches_come_back_to_their_words(write):
-    sentences = conll.read(write(random_file(np.random.default_rng(2))))
-    labels = conll.labels(sentences)
-    made = conll.features(sentences, TOKENIZER, labels=labels, max_seq_length=20)
+    sentences = conll_files.read_sentences(write(random_file(np.random.default_rng(2))))
+    labels = conll_files.labels(sentences)
+    made = conll_files.tagged_rows(sentences, TOKENIZER, labels=labels, max_seq_length=20)
     rows = [np.zeros(0, np.int32)] * len(made.features)
     for batch in batches.evaluation_batches(made.features, batch_size=8, buckets=(10, 20)):
         for row, position in zip(batch["labels"], batch["record_positions"], strict=True):
@@ -252,8 +266,8 @@ def test_predictions_out_of_batches_come_back_to_their_words(write):
 
 
 def test_words_without_tags_are_scored_nowhere_and_predicted_everywhere(write):
-    sentences = conll.read(write("ab\nc\n\nd\n"), tag_column=None)
-    made = conll.features(sentences, TOKENIZER, labels=["O", "B-X"], max_seq_length=8)
+    sentences = conll_files.read_sentences(write("ab\nc\n\nd\n"), tag_column=None)
+    made = conll_files.tagged_rows(sentences, TOKENIZER, labels=["O", "B-X"], max_seq_length=8)
     assert all((row == -1).all() for row in made.features.tokens["labels"])
     ones = [np.ones(8, np.int32)] * 2
     assert made.tags(ones, ["O", "B-X"]) == [("B-X", "B-X"), ("B-X",)]
@@ -261,19 +275,19 @@ def test_words_without_tags_are_scored_nowhere_and_predicted_everywhere(write):
 
 def test_predictions_are_written_in_the_columns_of_conlleval(write, tmp_path):
     path = tmp_path / "predictions.txt"
-    sentences = conll.read(write(CONLL_2003))[:2]
-    conll.write_predictions(path, sentences, [("O", "O", "B-MISC", "O"), ("B-PER", "O")])
+    sentences = conll_files.read_sentences(write(CONLL_2003))[:2]
+    conll_files.write_predictions(path, sentences, [("O", "O", "B-MISC", "O"), ("B-PER", "O")])
     assert path.read_text() == (
         "EU NNP B-ORG O\nrejects VBZ O O\nGerman JJ B-MISC B-MISC\ncall NN O O\n\n"
         "Peter NNP B-PER B-PER\nBlackburn NNP I-PER O\n\n"
     )
-    (sentence,) = conll.read(write("a b\tO\n"))
-    conll.write_predictions(path, [sentence], [("O",)])
+    (sentence,) = conll_files.read_sentences(write("a b\tO\n"))
+    conll_files.write_predictions(path, [sentence], [("O",)])
     assert path.read_text() == "a_b _ O O\n\n"
 
 
 def test_predictions_that_do_not_fit_are_refused(write, tmp_path):
-    sentences = conll.read(write("a O\n\nb O\nc O\n"))
+    sentences = conll_files.read_sentences(write("a O\n\nb O\nc O\n"))
     for predictions, part in [([("O",)], "for 1 sentences"), ([("O",), ("O",)], r"train\.txt:3: ")]:
         with pytest.raises(ValueError, match=part):
-            conll.write_predictions(tmp_path / "out.txt", sentences, predictions)
+            conll_files.write_predictions(tmp_path / "out.txt", sentences, predictions)

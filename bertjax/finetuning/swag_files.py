@@ -18,8 +18,7 @@ from etils import epath
 from jaxtyping import Int
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import features as finetuning_features
-from bertjax.finetuning import texts
+from bertjax.finetuning import example_files, feature_sets
 
 CHOICES = 4
 _LABELS = tuple(str(choice) for choice in range(CHOICES))
@@ -43,7 +42,7 @@ class Example:
     source: str
 
 
-def read(path: epath.PathLike) -> list[Example]:
+def read_examples(path: epath.PathLike) -> list[Example]:
     """Returns the examples of a file in its order: ".csv" is SWAG's format, ".tsv" CODAH's.
 
     A CSV file needs the columns ending0 to ending3 and either sent1 and sent2 or startphrase; one
@@ -61,7 +60,7 @@ def read(path: epath.PathLike) -> list[Example]:
             f"{path} must end with .csv (SWAG's format) or .tsv (CODAH's), but ends with "
             f"{path.suffix!r}"
         )
-    faults = texts.Faults()
+    faults = example_files.Faults()
     examples: list[Example] = []
     for source, row in formats[path.suffix](path, faults):
         if fault := _fault(row):
@@ -74,9 +73,9 @@ def read(path: epath.PathLike) -> list[Example]:
     return examples
 
 
-def features(
+def choice_rows(
     examples: Sequence[Example], tokenizer: tokenizers.Tokenizer, *, max_seq_length: int
-) -> finetuning_features.FeatureSet:
+) -> feature_sets.FeatureSet:
     """Returns the four rows of each example; "labels" are int32, none where no example has one.
 
     Raises:
@@ -91,13 +90,13 @@ def features(
             f"{len(labels)} of {len(examples)} examples have a label; all or none of a data set "
             "must have one"
         )
-    input_ids, segment_ids = finetuning_features.sequence_pairs(
+    input_ids, segment_ids = feature_sets.sequence_pairs(
         tokenizer,
         [example.context for example in examples for _ in example.endings],
         [ending for example in examples for ending in example.endings],
         max_seq_length=max_seq_length,
     )
-    return finetuning_features.FeatureSet(
+    return feature_sets.FeatureSet(
         {"input_ids": input_ids, "segment_ids": segment_ids},
         {"labels": np.array(labels, np.int32)} if labels else {},
         choices=CHOICES,
@@ -124,9 +123,11 @@ def write_predictions(path: epath.PathLike, predictions: Int[np.ndarray, " examp
     epath.Path(path).write_text(",pred\n" + "".join(rows))
 
 
-def _swag_rows(path: epath.Path, faults: texts.Faults) -> Iterator[tuple[str, dict[str, str]]]:
+def _swag_rows(
+    path: epath.Path, faults: example_files.Faults
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields ("file:line", {column: value}) of a file with a header; quotes may hold line ends."""
-    lines = texts.lines(path)
+    lines = example_files.lines(path)
     reader = csv.reader((f"{line}\n" for line in lines), strict=True)
     names: list[str] = []
     while (line := reader.line_num + 1) <= len(lines):
@@ -140,21 +141,23 @@ def _swag_rows(path: epath.Path, faults: texts.Faults) -> Iterator[tuple[str, di
         elif len(values) == len(names):
             yield f"{path}:{line}", dict(zip(names, values, strict=True))
         else:
-            faults.add(f"{path}:{line}", texts.wrong_columns(len(values), len(names)))
+            faults.add(f"{path}:{line}", example_files.wrong_columns(len(values), len(names)))
 
 
 def _checked_header(path: epath.Path, names: list[str]) -> list[str]:
     only_whole = _WHOLE_CONTEXT in names and not set(_SENTENCES) <= set(names)
     context = (_WHOLE_CONTEXT,) if only_whole else _SENTENCES
     label = (_LABEL,) if _LABEL in names else ()
-    if fault := texts.missing_columns(names, (*context, *_ENDINGS, *label)):
-        raise texts.FaultyFile(f"{path}:1: {fault}")
+    if fault := example_files.missing_columns(names, (*context, *_ENDINGS, *label)):
+        raise example_files.FaultyFile(f"{path}:1: {fault}")
     return names
 
 
-def _codah_rows(path: epath.Path, faults: texts.Faults) -> Iterator[tuple[str, dict[str, str]]]:
+def _codah_rows(
+    path: epath.Path, faults: example_files.Faults
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields ("file:line", {column: value}); quotes are characters like others."""
-    for number, line in enumerate(texts.lines(path), start=1):
+    for number, line in enumerate(example_files.lines(path), start=1):
         values = line.split("\t")
         if len(values) == len(_CODAH_COLUMNS):
             yield f"{path}:{number}", dict(zip(_CODAH_COLUMNS, values, strict=True))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import batches, multiple_choice
+from bertjax.finetuning import batches, swag_files
 
-Example = multiple_choice.Example
+Example = swag_files.Example
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "dog", "barks", ".", "he", "she", "runs", "sits", "sleeps", "home", ",", "quietly"]
@@ -50,7 +50,7 @@ def examples(count, labels=True):
 
 def test_swags_second_sentence_begins_before_each_ending(tmp_path):
     path = write(tmp_path / "val.csv", SWAG)
-    assert multiple_choice.read(path) == [
+    assert swag_files.read_examples(path) == [
         Example(
             "A dog barks.",
             ("He runs.", "He sits.", "He sleeps.", "He runs home."),
@@ -66,7 +66,7 @@ def test_swags_second_sentence_begins_before_each_ending(tmp_path):
 def test_codah_keeps_the_beginning_with_the_context(tmp_path):
     path = write(tmp_path / "fold.tsv", CODAH)
     endings = ("runs.", "sits.", "sleeps.", "runs home.")
-    assert multiple_choice.read(path) == [
+    assert swag_files.read_examples(path) == [
         Example("A dog barks. He", endings, 2, f"{path}:1"),
         Example('She says "a"', ('"dog"', "dog.", "runs", "sleeps"), 0, f"{path}:2"),
     ]
@@ -74,9 +74,9 @@ def test_codah_keeps_the_beginning_with_the_context(tmp_path):
 
 def test_a_file_without_labels_is_a_test_file(tmp_path, words):
     lines = [line.rpartition(",")[0] for line in SWAG]
-    read = multiple_choice.read(write(tmp_path / "test.csv", lines))
+    read = swag_files.read_examples(write(tmp_path / "test.csv", lines))
     assert [example.label for example in read] == [None, None]
-    features = multiple_choice.features(read, words, max_seq_length=32)
+    features = swag_files.choice_rows(read, words, max_seq_length=32)
     assert features.columns == {}
     assert len(features) == 2
 
@@ -84,21 +84,21 @@ def test_a_file_without_labels_is_a_test_file(tmp_path, words):
 def test_without_two_sentences_the_start_phrase_is_the_context(tmp_path):
     header = "startphrase,ending0,ending1,ending2,ending3,label"
     path = write(tmp_path / "own.csv", [header, "A dog,runs,sits,barks,sleeps,3"])
-    assert multiple_choice.read(path) == [
+    assert swag_files.read_examples(path) == [
         Example("A dog", ("runs", "sits", "barks", "sleeps"), 3, f"{path}:2")
     ]
 
 
 def test_a_second_sentence_that_is_not_begun_leaves_the_ending_alone(tmp_path):
     path = write(tmp_path / "own.csv", [SWAG_HEADER, "0,v,1,A.,A.,,gold,runs,sits,barks,x,1"])
-    (example,) = multiple_choice.read(path)
+    (example,) = swag_files.read_examples(path)
     assert example.endings == ("runs", "sits", "barks", "x")
 
 
 def test_lines_are_counted_through_quoted_line_ends(tmp_path):
     broken = SWAG[1].replace("runs home.", '"runs\nhome."')
     path = write(tmp_path / "val.csv", [SWAG_HEADER, broken, SWAG[2]])
-    read = multiple_choice.read(path)
+    read = swag_files.read_examples(path)
     assert read[0].endings[3] == "He runs\nhome."
     assert [example.source for example in read] == [f"{path}:2", f"{path}:4"]
 
@@ -108,7 +108,7 @@ def test_each_choice_is_a_row_of_context_and_ending(words):
         Example("a dog barks", ("he runs", "she", "sits .", "he sleeps"), 1, "file:1"),
         Example("she sits .", ("a dog", "home", "quietly", "she runs"), 3, "file:2"),
     ]
-    features = multiple_choice.features(both, words, max_seq_length=32)
+    features = swag_files.choice_rows(both, words, max_seq_length=32)
     rows = [[words.token(i) for i in row.tolist()] for row in features.tokens["input_ids"]]
     assert [" ".join(row) for row in rows] == [
         f"[CLS] {example.context} [SEP] {ending} [SEP]"
@@ -123,7 +123,7 @@ def test_each_choice_is_a_row_of_context_and_ending(words):
 
 def test_a_long_context_loses_its_end_and_the_ending_stays(words):
     example = Example("a dog barks he runs home", ("he", "she", "dog", "a dog"), 0, "file:1")
-    features = multiple_choice.features([example], words, max_seq_length=8)
+    features = swag_files.choice_rows([example], words, max_seq_length=8)
     assert max(map(len, features.tokens["input_ids"])) == 8
     first, *_, last = (words.decode(row.tolist()) for row in features.tokens["input_ids"])
     assert "home" not in first + last
@@ -131,7 +131,7 @@ def test_a_long_context_loses_its_end_and_the_ending_stays(words):
 
 
 def test_the_rows_of_an_example_stay_together_in_batches(words):
-    features = multiple_choice.features(examples(11), words, max_seq_length=32)
+    features = swag_files.choice_rows(examples(11), words, max_seq_length=32)
     seen = []
     for batch in batches.evaluation_batches(features, batch_size=4, buckets=(16, 32)):
         assert batch["input_ids"].shape == (4, 4, 16)
@@ -182,39 +182,39 @@ def test_a_faulty_file_is_told_with_its_line(tmp_path, name, lines, fault):
     path = tmp_path / name
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     with pytest.raises(ValueError, match=fault):
-        multiple_choice.read(path)
+        swag_files.read_examples(path)
 
 
 def test_faults_are_told_together(tmp_path):
     path = write(tmp_path / "a.tsv", [*CODAH, "one", "o\tA\tb\tc\td\te\tx", CODAH[0], "two"])
     with pytest.raises(ValueError, match=r"(?s)3 faults.*tsv:3: .*tsv:4: label 'x'.*tsv:6: "):
-        multiple_choice.read(path)
+        swag_files.read_examples(path)
 
 
 def test_reading_goes_on_after_a_stray_quote(tmp_path):
     stray = '2,v,1,A. She,A.,She,gold,"runs" home,a,b,c,1'
     path = write(tmp_path / "a.csv", [SWAG_HEADER, stray, SWAG[2], stray])
     with pytest.raises(ValueError, match=r"(?s)2 faults:.*csv:2: it is no row .*csv:4: it is no"):
-        multiple_choice.read(path)
+        swag_files.read_examples(path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="none.csv does not exist"):
-        multiple_choice.read(tmp_path / "none.csv")
+        swag_files.read_examples(tmp_path / "none.csv")
 
 
 def test_examples_without_labels_among_labelled_ones_are_refused(words):
     mixed = [*examples(2), *examples(1, labels=False)]
     with pytest.raises(ValueError, match="2 of 3 examples have a label"):
-        multiple_choice.features(mixed, words, max_seq_length=32)
+        swag_files.choice_rows(mixed, words, max_seq_length=32)
     with pytest.raises(ValueError, match="no examples"):
-        multiple_choice.features([], words, max_seq_length=32)
+        swag_files.choice_rows([], words, max_seq_length=32)
 
 
 def test_predictions_are_written_as_swags_baselines_do(tmp_path):
     path = tmp_path / "predictions.csv"
-    multiple_choice.write_predictions(path, np.array([2, 0, 3]))
+    swag_files.write_predictions(path, np.array([2, 0, 3]))
     assert path.read_text() == ",pred\n0,2\n1,0\n2,3\n"
     with pytest.raises(ValueError, match="2 examples are no choices, such as 4 for example 1"):
-        multiple_choice.write_predictions(path, np.array([2, 4, -1]))
+        swag_files.write_predictions(path, np.array([2, 4, -1]))
     assert path.read_text().endswith("2,3\n")

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import tables
+from bertjax.finetuning import table_files, text_examples
 
-COLUMNS = tables.Columns(("text",), "label")
-PAIR = tables.Columns(("a", "b"), "label")
-NUMBER = tables.Columns(("text",), "label", is_number=True)
+COLUMNS = table_files.Columns(("text",), "label")
+PAIR = table_files.Columns(("a", "b"), "label")
+NUMBER = table_files.Columns(("text",), "label", is_number=True)
 KINDS = ("csv", "tsv", "jsonl", "json")
 
 
@@ -32,7 +32,7 @@ def raw(directory, name, text):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_gives_the_same_examples(tmp_path, kind):
     path = write(tmp_path, kind, [("one", "spam"), ("two", "ham"), ("three", " spam ")])
-    table = tables.read(path, COLUMNS)
+    table = table_files.read_table(path, COLUMNS)
     assert table.labels == ("ham", "spam")
     assert [example.texts for example in table.examples] == [("one",), ("two",), ("three",)]
     assert [example.label for example in table.examples] == [1, 0, 1]
@@ -45,7 +45,7 @@ def test_two_texts_in_any_order_of_columns(tmp_path, kind):
     path = write(
         tmp_path, kind, [("0", "B", "x", "A"), ("1", "D", "y", "C")], ["id", "b", "label", "a"]
     )
-    assert [example.texts for example in tables.read(path, PAIR).examples] == [
+    assert [example.texts for example in table_files.read_table(path, PAIR).examples] == [
         ("A", "B"),
         ("C", "D"),
     ]
@@ -53,25 +53,27 @@ def test_two_texts_in_any_order_of_columns(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_number_is_no_class(tmp_path, kind):
-    table = tables.read(write(tmp_path, kind, [("one", "1.5"), ("two", "-3e2")]), NUMBER)
+    table = table_files.read_table(write(tmp_path, kind, [("one", "1.5"), ("two", "-3e2")]), NUMBER)
     assert table.labels == ()
     assert [example.label for example in table.examples] == [1.5, -300.0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_to_predict_on_needs_no_label(tmp_path, kind):
-    table = tables.read(write(tmp_path, kind, [("one", "?")]), tables.Columns(("text",)))
+    table = table_files.read_table(
+        write(tmp_path, kind, [("one", "?")]), table_files.Columns(("text",))
+    )
     assert table.labels == ()
     assert [example.label for example in table.examples] == [None]
 
 
 def test_a_later_file_has_the_classes_of_training(tmp_path):
     path = write(tmp_path, "csv", [("one", "c"), ("two", "a")])
-    table = tables.read(path, COLUMNS, labels=("c", "b", "a"))
+    table = table_files.read_table(path, COLUMNS, labels=("c", "b", "a"))
     assert table.labels == ("c", "b", "a")
     assert [example.label for example in table.examples] == [0, 2]
     with pytest.raises(ValueError, match="train.csv:2: 'label' is 'c'; known are a, b"):
-        tables.read(path, COLUMNS, labels=("a", "b"))
+        table_files.read_table(path, COLUMNS, labels=("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -84,39 +86,46 @@ def test_a_later_file_has_the_classes_of_training(tmp_path):
 )
 def test_classes_are_sorted_as_numbers_where_all_are(tmp_path, found, labels):
     path = write(tmp_path, "csv", [("text", label) for label in found])
-    assert tables.read(path, COLUMNS).labels == labels
+    assert table_files.read_table(path, COLUMNS).labels == labels
 
 
 def test_values_of_json_are_classes_and_numbers(tmp_path):
     lines = [{"text": "a", "label": 1}, {"text": "b", "label": 0}, {"label": 10, "text": "c"}]
     path = raw(tmp_path, "train.jsonl", "\n\n".join(map(json.dumps, lines)))
-    assert tables.read(path, COLUMNS).labels == ("0", "1", "10")
-    assert [example.label for example in tables.read(path, NUMBER).examples] == [1.0, 0.0, 10.0]
+    assert table_files.read_table(path, COLUMNS).labels == ("0", "1", "10")
+    assert [example.label for example in table_files.read_table(path, NUMBER).examples] == [
+        1.0,
+        0.0,
+        10.0,
+    ]
     path = raw(
         tmp_path, "bool.jsonl", '{"text": "a", "label": true}\n{"text": "b", "label": false}'
     )
-    assert tables.read(path, COLUMNS).labels == ("false", "true")
+    assert table_files.read_table(path, COLUMNS).labels == ("false", "true")
 
 
 def test_fields_of_csv_may_be_quoted_and_lines_are_counted_through_them(tmp_path):
     text = '\ufefftext,label\r\n"one, ""1""\r\nmore",x\r\n\r\ntwo,y\r\nthree,\r\n'
     path = raw(tmp_path, "train.csv", text)
     with pytest.raises(ValueError, match="train.csv:6: 'label' is empty"):
-        tables.read(path, COLUMNS)
+        table_files.read_table(path, COLUMNS)
     path = raw(tmp_path, "train.csv", text.replace("three,", "three,y"))
-    examples = tables.read(path, COLUMNS).examples
+    examples = table_files.read_table(path, COLUMNS).examples
     assert [example.texts[0] for example in examples] == ['one, "1"\nmore', "two", "three"]
     assert [example.source for example in examples] == [f"{path}:{line}" for line in (2, 5, 6)]
 
 
 def test_a_quote_in_tsv_is_a_character(tmp_path):
     path = write(tmp_path, "tsv", [('"one', "x"), ('two"', "y")])
-    assert [example.texts[0] for example in tables.read(path, COLUMNS).examples] == ['"one', 'two"']
+    assert [example.texts[0] for example in table_files.read_table(path, COLUMNS).examples] == [
+        '"one',
+        'two"',
+    ]
 
 
 def test_a_text_may_be_as_long_as_a_book(tmp_path):
     path = write(tmp_path, "csv", [("word " * 100_000, "x"), ("two", "y")])
-    assert len(tables.read(path, COLUMNS).examples[0].texts[0]) == 500_000
+    assert len(table_files.read_table(path, COLUMNS).examples[0].texts[0]) == 500_000
 
 
 @pytest.mark.parametrize(
@@ -145,27 +154,27 @@ def test_a_text_may_be_as_long_as_a_book(tmp_path):
 )
 def test_faults_of_a_file_name_file_and_line(tmp_path, name, text, message):
     with pytest.raises(ValueError, match=message):
-        tables.read(raw(tmp_path, name, text), COLUMNS)
+        table_files.read_table(raw(tmp_path, name, text), COLUMNS)
 
 
 @pytest.mark.parametrize("number", ["high", "nan", "inf", ""])
 def test_a_number_must_be_finite(tmp_path, number):
     path = raw(tmp_path, "a.csv", f"text,label\nb,1\na,{number}\n")
     with pytest.raises(ValueError, match=f"a.csv:3: 'label' is '{number}'; .*finite number"):
-        tables.read(path, NUMBER)
+        table_files.read_table(path, NUMBER)
 
 
 def test_all_faults_are_told_at_once(tmp_path):
     path = raw(tmp_path, "a.csv", "text,label\n,x\nb\nc,z\n")
     with pytest.raises(ValueError, match="^3 faults:\n") as told:
-        tables.read(path, COLUMNS, labels=("x", "y"))
+        table_files.read_table(path, COLUMNS, labels=("x", "y"))
     for fault in (":2: 'text' is empty", ":3: the row has 1 columns", ":4: 'label' is 'z'"):
         assert f"a.csv{fault}" in str(told.value)
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent.csv does not exist"):
-        tables.read(tmp_path / "absent.csv", COLUMNS)
+        table_files.read_table(tmp_path / "absent.csv", COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -178,12 +187,12 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path):
 )
 def test_columns_are_one_or_two_texts_and_another_label(names, label, message):
     with pytest.raises(ValueError, match=message):
-        tables.Columns(names, label)
+        table_files.Columns(names, label)
 
 
 def test_examples_become_rows(tmp_path):
     known = tokenizer.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
-    table = tables.read(write(tmp_path, "csv", [("a", "x"), ("b", "y")]), COLUMNS)
-    made = tables.features(table.examples, known, max_seq_length=8)
+    table = table_files.read_table(write(tmp_path, "csv", [("a", "x"), ("b", "y")]), COLUMNS)
+    made = text_examples.text_rows(table.examples, known, max_seq_length=8)
     assert [row.tolist() for row in made.tokens["input_ids"]] == [[2, 5, 3], [2, 6, 3]]
     assert made.columns["labels"].tolist() == [0, 1]

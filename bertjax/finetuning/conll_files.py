@@ -18,8 +18,7 @@ from etils import epath
 from jaxtyping import Int
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import batches, tag_schemes, texts, windows
-from bertjax.finetuning import features as finetuning_features
+from bertjax.finetuning import batches, example_files, feature_sets, tag_schemes, windows
 
 DOCUMENT_START = "-DOCSTART-"
 # What is read together -> what numbered sentences of one row (or of its pieces) have in common.
@@ -61,7 +60,7 @@ class _Line:
     document: int
 
 
-def read(
+def read_sentences(
     path: epath.PathLike,
     *,
     word_column: int = 0,
@@ -154,7 +153,7 @@ class TaggedRows:
     `num_words` has one for every sentence.
     """
 
-    features: finetuning_features.FeatureSet
+    features: feature_sets.FeatureSet
     rows: Int[np.ndarray, " words"]
     positions: Int[np.ndarray, " words"]
     num_words: Int[np.ndarray, " sentences"]
@@ -177,7 +176,7 @@ class TaggedRows:
         return [tuple(itertools.islice(tags, count)) for count in self.num_words.tolist()]
 
 
-def features(
+def tagged_rows(
     sentences: Sequence[Sentence],
     tokenizer: tokenizers.Tokenizer,
     *,
@@ -222,7 +221,7 @@ def features(
         tokens["segment_ids"].append(np.zeros(len(input_ids), np.int32))
         tokens["labels"].append(row_labels)
     num_words = np.array([len(sentence.words) for sentence in sentences])
-    feature_set = finetuning_features.FeatureSet(tokens, {}, pad_id=tokenizer.pad_id)
+    feature_set = feature_sets.FeatureSet(tokens, {}, pad_id=tokenizer.pad_id)
     return TaggedRows(feature_set, rows, positions, num_words)
 
 
@@ -230,7 +229,7 @@ def _lines(path: epath.PathLike) -> list[_Line]:
     """Returns the lines that hold words, cut at tabs if the first one has a tab, else at spaces."""
     found: list[_Line] = []
     separator, sentence, document = "", 0, 0
-    for number, line in enumerate(texts.lines(path), start=1):
+    for number, line in enumerate(example_files.lines(path), start=1):
         is_document_start = re.match(rf"{DOCUMENT_START}(\s|$)", line) is not None
         if is_document_start or not line.strip(" \t"):
             sentence, document = sentence + 1, document + is_document_start
@@ -257,7 +256,7 @@ def _place(column: int | None, width: int, source: str) -> int | None:
 
 
 def _check_cells(path: epath.PathLike, lines: Sequence[_Line], width: int, word: int) -> None:
-    faults = texts.Faults()
+    faults = example_files.Faults()
     for line in lines:
         source = f"{path}:{line.number}"
         if len(line.cells) != width:
@@ -286,7 +285,7 @@ def _sentence(path: epath.PathLike, lines: Sequence[_Line], word: int, tag: int 
 
 def _check_tags(sentences: Sequence[Sentence], scheme: str | None) -> None:
     """Checks each tag in itself, and then where it stands."""
-    faults = texts.Faults()
+    faults = example_files.Faults()
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
             if reason := tag_schemes.tag_fault(tag, scheme):
@@ -328,7 +327,7 @@ def _check_options(sentences: Sequence[Sentence], capacity: int, stride: int, co
 def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> Int[np.ndarray, " words"]:
     """Returns the number of every word's tag, NOT_SCORED where there are no tags."""
     numbers = {label: number for number, label in enumerate(labels)}
-    faults = texts.Faults()
+    faults = example_files.Faults()
     found: list[int] = []
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):

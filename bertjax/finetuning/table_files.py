@@ -19,10 +19,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.finetuning import texts
-
-Example = texts.Example
-features = texts.features
+from bertjax.finetuning import example_files, text_examples
 
 # Where a row stands, and its values by column; those of JSON need not be text.
 _Row = tuple[str, Mapping[str, Any]]
@@ -67,11 +64,13 @@ class Table:
     `labels` is empty where the label is a number or there is none.
     """
 
-    examples: list[Example]
+    examples: list[text_examples.Example]
     labels: tuple[str, ...]
 
 
-def read(path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None) -> Table:
+def read_table(
+    path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None
+) -> Table:
     """Returns the examples of a .csv, .tsv, .jsonl or .json (lines) file, in its order.
 
     Without `labels`, as for the training file, the classes are those found, sorted: as numbers if
@@ -85,19 +84,19 @@ def read(path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None
         first ten faults with their lines.
     """
     path = epath.Path(path)
-    faults = texts.Faults()
+    faults = example_files.Faults()
     raw = list(_raw_examples(path, columns, faults))
     if columns.label is None or columns.is_number:
         known: tuple[str, ...] = ()
-        examples = [Example(*parts) for parts in raw]
+        examples = [text_examples.Example(*parts) for parts in raw]
     else:
         known = _sorted_labels(label for _, label, _ in raw) if labels is None else tuple(labels)
         examples = list(_with_places(raw, known, columns.label, faults))
     faults.check()
     if not examples:
-        raise texts.FaultyFile(f"{path} has no rows; it must have at least one")
+        raise example_files.FaultyFile(f"{path} has no rows; it must have at least one")
     if len(known) == 1:
-        raise texts.FaultyFile(
+        raise example_files.FaultyFile(
             f"{path}: {columns.label!r} is {known[0]!r} in every row; there must be two classes"
         )
     _log(path, columns, examples, known)
@@ -105,19 +104,19 @@ def read(path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None
 
 
 def _with_places(
-    raw: Iterable[_RawExample], labels: Sequence[str], column: str, faults: texts.Faults
-) -> Iterator[Example]:
+    raw: Iterable[_RawExample], labels: Sequence[str], column: str, faults: example_files.Faults
+) -> Iterator[text_examples.Example]:
     """Yields the examples with the place of their class in `labels`."""
     places = {label: place for place, label in enumerate(labels)}
     for found, label, source in raw:
         if label in places:
-            yield Example(found, places[label], source)
+            yield text_examples.Example(found, places[label], source)
         else:
             faults.add(source, f"{column!r} is {label!r}; known are {', '.join(labels)}")
 
 
 def _raw_examples(
-    path: epath.Path, columns: Columns, faults: texts.Faults
+    path: epath.Path, columns: Columns, faults: example_files.Faults
 ) -> Iterator[_RawExample]:
     for source, row in _rows(path, columns, faults):
         try:
@@ -164,7 +163,10 @@ def _sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def _log(
-    path: epath.Path, columns: Columns, examples: Sequence[Example], labels: Sequence[str]
+    path: epath.Path,
+    columns: Columns,
+    examples: Sequence[text_examples.Example],
+    labels: Sequence[str],
 ) -> None:
     counts = collections.Counter(example.label for example in examples)
     told = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(labels))
@@ -172,7 +174,7 @@ def _log(
     logging.info("%s: %d examples%s", path, len(examples), suffix)
 
 
-def _rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[_Row]:
+def _rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
     """Yields the rows that have the right columns."""
     kind = path.suffix.lower()
     if kind not in _READERS:
@@ -180,18 +182,18 @@ def _rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[
     return _READERS[kind](path, columns, faults)
 
 
-def _csv_rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[_Row]:
+def _csv_rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
     return _under_header(path, _csv_fields(path), columns, faults)
 
 
-def _tsv_rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[_Row]:
-    lines = enumerate(texts.lines(path), start=1)
+def _tsv_rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
+    lines = enumerate(example_files.lines(path), start=1)
     fields = ((number, line.split("\t")) for number, line in lines if line)
     return _under_header(path, fields, columns, faults)
 
 
-def _json_rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iterator[_Row]:
-    for number, line in enumerate(texts.lines(path), start=1):
+def _json_rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
+    for number, line in enumerate(example_files.lines(path), start=1):
         source = f"{path}:{number}"
         if not line.strip():
             continue
@@ -202,7 +204,7 @@ def _json_rows(path: epath.Path, columns: Columns, faults: texts.Faults) -> Iter
             continue
         if not isinstance(row, dict):
             faults.add(source, f"it is a JSON {type(row).__name__}; each line must be an object")
-        elif fault := texts.missing_columns(list(row), columns.wanted):
+        elif fault := example_files.missing_columns(list(row), columns.wanted):
             faults.add(source, fault)
         else:
             yield source, row
@@ -221,13 +223,13 @@ def _csv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     limit = csv.field_size_limit(_MAX_FIELD_CHARACTERS)
     first = 1
     try:
-        reader = csv.reader((line + "\n" for line in texts.lines(path)), strict=True)
+        reader = csv.reader((line + "\n" for line in example_files.lines(path)), strict=True)
         for fields in reader:
             if fields:
                 yield first, fields
             first = reader.line_num + 1
     except csv.Error as error:
-        raise texts.FaultyFile(
+        raise example_files.FaultyFile(
             f"{path}:{first}: the row is not CSV ({error}); a field with quotes stands in quotes, "
             "and each of its own is doubled"
         ) from error
@@ -239,14 +241,14 @@ def _under_header(
     path: epath.Path,
     fields: Iterator[tuple[int, list[str]]],
     columns: Columns,
-    faults: texts.Faults,
+    faults: example_files.Faults,
 ) -> Iterator[_Row]:
     line, names = next(fields, (1, []))
-    if fault := texts.missing_columns(names, columns.wanted):
-        raise texts.FaultyFile(f"{path}:{line}: {fault}")
+    if fault := example_files.missing_columns(names, columns.wanted):
+        raise example_files.FaultyFile(f"{path}:{line}: {fault}")
     for number, values in fields:
         source = f"{path}:{number}"
         if len(values) == len(names):
             yield source, dict(zip(names, values, strict=True))
         else:
-            faults.add(source, texts.wrong_columns(len(values), len(names)))
+            faults.add(source, example_files.wrong_columns(len(values), len(names)))

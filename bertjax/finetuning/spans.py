@@ -1,0 +1,256 @@
+"""Answers that are pieces of a text: SQuAD v1.1 and v2.0; a row of the model is a window.
+
+Its files and windows belong to `squad_files`, what logits answer to `squad_answers`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import logging
+from etils import epath
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from bertjax.data import tokenizer as tokenizers
+from bertjax.finetuning import base, feature_sets, json_fields, squad_answers, squad_files
+from bertjax.models import classification
+from bertjax.models import encoder as encoders
+from bertjax.scores import squad as squad_scores
+from bertjax.tasks import base as tasks
+
+VERSIONS = ("v1", "v2")
+
+# The official script's prefixes: of all questions, of those with an answer, of those without.
+_GROUPS = ("", "HasAns_", "NoAns_")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanExtraction(base.FinetuningTask):
+    """Where an answer starts and ends; `start_positions` and `end_positions` [batch].
+
+    The softmax is over the real positions of the window (the released code leaves padding in).
+    Source: Devlin et al. 2019, section 4.2; google-research/bert, run_squad.py.
+    """
+
+    encoder: encoders.EncoderConfig
+
+    def init(self, rngs: nnx.Rngs) -> classification.SpanClassifier:
+        return classification.SpanClassifier(self.encoder, rngs=rngs)
+
+    def loss(
+        self, model: classification.SpanClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
+    ) -> tasks.Means:
+        """Returns the mean over rows of the two cross-entropies' mean; accuracy is of both ends."""
+        start, end = _logits(model, batch, key)
+        starts, ends = batch["start_positions"], batch["end_positions"]
+        losses = (tasks.cross_entropy(start, starts) + tasks.cross_entropy(end, ends)) / 2
+        hits = (start.argmax(axis=-1) == starts) & (end.argmax(axis=-1) == ends)
+        weights = self.scored(batch)
+        return {
+            "loss": tasks.weighted(losses, weights),
+            "accuracy": tasks.weighted(hits.astype(jnp.float32), weights),
+        }
+
+    def predict(self, model: classification.SpanClassifier, batch: tasks.Batch) -> dict[str, Array]:
+        """Returns `start_logits` and `end_logits`, the lowest float32 at padding."""
+        start, end = _logits(model, batch, None)
+        return {"start_logits": start, "end_logits": end}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        head = 2.0 * length * self.encoder.hidden_size * 2
+        return 3.0 * batch_size * (self.encoder.forward_flops(length) + head)
+
+
+class Spans(base.Kind):
+    """A "question" on a "context"; the answer is a piece of it, or "" for none (v2.0)."""
+
+    # A question is answered "" where the score of "" is above that of the best answer by more.
+    tunes = ("null_threshold",)
+
+    def __init__(self, options: base.Options, tokenizer: tokenizers.Tokenizer | None):
+        super().__init__(options, tokenizer)
+        self.windows = functools.cache(lambda name: self._windows(self.examples(name)))
+
+    @classmethod
+    def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> SpanExtraction:
+        return SpanExtraction(encoder)
+
+    @classmethod
+    def head(cls, options: base.Options) -> str:
+        return "question_answering"
+
+    @classmethod
+    def faults(cls, options: base.Options) -> Iterator[str]:
+        if options.name == "v2" and options.n_best_size == 1:
+            yield (
+                "config.finetuning.n_best_size is 1; it must be at least 2, for an answer and none"
+            )
+
+    @classmethod
+    def label_shapes(
+        cls, options: base.Options, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        position = jax.ShapeDtypeStruct((batch_size,), np.int32)
+        return {"start_positions": position, "end_positions": position}
+
+    def check(self) -> None:
+        super().check()
+        if self.options.name not in VERSIONS:
+            raise ValueError(
+                f"config.finetuning.name is {self.options.name!r}; for dataset 'squad' it is the "
+                f"version, {' or '.join(VERSIONS)}"
+            )
+
+    @property
+    def is_version_2(self) -> bool:
+        """Whether questions may have no answer."""
+        return self.options.name == "v2"
+
+    @property
+    def best_score(self) -> str:
+        return "f1"
+
+    def _examples(self, name: str) -> Sequence[squad_files.Question]:
+        return squad_files.read_questions(
+            self.file(name), version_2=self.is_version_2, labelled=name != base.TEST
+        )
+
+    def _windows(self, questions: Sequence[squad_files.Question]) -> list[squad_files.Window]:
+        options = self.options
+        return squad_files.windows(
+            questions,
+            self.tokenizer,
+            max_seq_length=options.max_seq_length,
+            doc_stride=options.doc_stride,
+            max_query_length=options.max_query_length,
+        )
+
+    def _features(self, name: str) -> feature_sets.FeatureSet:
+        questions, windows = self.examples(name), self.windows(name)
+        features = squad_files.window_rows(
+            questions, windows, self.tokenizer, labelled=name != base.TEST
+        )
+        if name == base.TRAIN:
+            _warn_of_answers_in_no_window(questions, windows, features.columns["start_positions"])
+        return features
+
+    def _predictions(
+        self,
+        questions: Sequence[squad_files.Question],
+        windows: Sequence[squad_files.Window],
+        outputs: base.Outputs,
+    ) -> squad_answers.Predictions:
+        """Returns the answers that the logits of all windows give."""
+        return squad_answers.predict(
+            questions,
+            windows,
+            list(outputs["start_logits"]),
+            list(outputs["end_logits"]),
+            version_2=self.is_version_2,
+            n_best_size=self.options.n_best_size,
+            max_answer_length=self.options.max_answer_length,
+        )
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        """Returns what the official script prints, in percent.
+
+        For v2.0 with the best no-answer threshold of this set, which is the score null_threshold.
+        """
+        predictions = self._predictions(self.examples(name), self.windows(name), outputs)
+        gold = {q.id: [answer.text for answer in q.answers] for q in self.examples(name)}
+        if not self.is_version_2:
+            found = squad_scores.evaluate_v1(gold, predictions.answers())
+            return {score: found[score] for score in ("exact_match", "f1")}
+        threshold = _tuned_threshold(predictions, gold)
+        differences = predictions.score_differences
+        found = squad_scores.evaluate(gold, predictions.best_answers(), differences, threshold)
+        wanted = (f"{group}{score}" for group in _GROUPS for score in ("exact", "f1"))
+        scores = {score: found[score] for score in wanted if score in found}
+        return scores | {"null_threshold": threshold}
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes the files of the released code into a directory with the set's name."""
+        squad_answers.write(
+            self._predictions(self.examples(name), self.windows(name), outputs),
+            directory / name,
+            null_score_diff_threshold=self.number("null_threshold", tuned),
+        )
+
+    def example(self, fields: base.Fields, source: str) -> squad_files.Question:
+        # The source is unique, an id of the user's need not be.
+        return squad_files.Question(
+            source, json_fields.text(fields, "question"), json_fields.text(fields, "context")
+        )
+
+    def rows(
+        self, examples: Sequence[squad_files.Question]
+    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
+        """Returns the rows of all windows; there are no right answers in them."""
+        windows = self._windows(examples)
+        features = squad_files.window_rows(examples, windows, self.tokenizer, labelled=False)
+
+        def answers(outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
+            found = self._predictions(examples, windows, outputs)
+            threshold = self.number("null_threshold", tuned)
+            chosen = found.answers(null_score_diff_threshold=threshold)
+            return [_answer(found, question.id, chosen[question.id]) for question in examples]
+
+        return features, answers
+
+
+def _logits(
+    model: classification.SpanClassifier, batch: tasks.Batch, key: PRNGKeyArray | None
+) -> tuple[Float[Array, "batch length"], Float[Array, "batch length"]]:
+    is_real = batch["input_mask"] != 0
+    start, end = model(batch, key=key)
+    lowest = jnp.finfo(jnp.float32).min
+    return jnp.where(is_real, start, lowest), jnp.where(is_real, end, lowest)
+
+
+def _warn_of_answers_in_no_window(
+    questions: Sequence[squad_files.Question],
+    windows: Sequence[squad_files.Window],
+    starts: np.ndarray,
+) -> None:
+    found = {window.question for window, start in zip(windows, starts, strict=True) if start}
+    lost = [
+        question.source
+        for place, question in enumerate(questions)
+        if question.answers and place not in found
+    ]
+    if lost:
+        logging.warning(
+            "%d of %d questions have an answer that is whole in no window and are learnt as having "
+            "none, such as %s; a longer config.finetuning.max_seq_length or a smaller doc_stride "
+            "helps", len(lost), len(questions), lost[0],
+        )  # fmt: skip
+
+
+def _tuned_threshold(
+    predictions: squad_answers.Predictions, gold: Mapping[str, list[str]]
+) -> float:
+    """Returns the no-answer threshold with the best F1."""
+    best = predictions.best_answers()
+    f1s = {
+        question: max((squad_scores.f1(best[question], answer) for answer in answers), default=0.0)
+        for question, answers in gold.items()
+    }
+    answerable = {question: bool(answers) for question, answers in gold.items()}
+    return squad_answers.tune_threshold(predictions.score_differences or {}, f1s, answerable)[0]
+
+
+def _answer(found: squad_answers.Predictions, question: str, answer: str) -> base.Answer:
+    """Returns an answer, its probability among the n best and, for v2.0, how much "" is above."""
+    candidates = found.nbest[question]
+    probability = next(it.probability for it in candidates if it.text == answer)
+    differences = found.score_differences
+    no_answer = {} if differences is None else {"score_difference": differences[question]}
+    return {"answer": answer, "probability": probability} | no_answer

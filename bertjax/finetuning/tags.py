@@ -1,0 +1,219 @@
+"""Words with a tag each: named entities, parts of speech; `conll_files` reads the columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from flax import nnx
+from jaxtyping import Array, PRNGKeyArray
+
+from bertjax.data import tokenizer as tokenizers
+from bertjax.finetuning import base, batches, conll_files, feature_sets, json_fields, tag_schemes
+from bertjax.models import classification as classifiers
+from bertjax.models import encoder as encoders
+from bertjax.models import feature_based
+from bertjax.scores import classification, entities
+from bertjax.tasks import base as tasks
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenClassification(base.FinetuningTask):
+    """One of `num_labels` tags for every token; `labels` [batch, length], NOT_SCORED where none.
+
+    With `is_feature_based` the encoder stays as it is and a BiLSTM, `lstm_size` wide each way,
+    reads its last four layers. Source: Devlin et al. 2019, section 5.3.
+    """
+
+    encoder: encoders.EncoderConfig
+    num_labels: int
+    is_feature_based: bool = False
+    lstm_size: int = feature_based.LSTM_SIZE
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        return (r"encoder\..*",) if self.is_feature_based else ()
+
+    def init(
+        self, rngs: nnx.Rngs
+    ) -> classifiers.TokenClassifier | feature_based.FeatureBasedTagger:
+        if self.is_feature_based:
+            return feature_based.FeatureBasedTagger(
+                self.encoder, num_labels=self.num_labels, lstm_size=self.lstm_size, rngs=rngs
+            )
+        return classifiers.TokenClassifier(self.encoder, num_labels=self.num_labels, rngs=rngs)
+
+    def scored(self, batch: tasks.Batch) -> Array:
+        """Returns the weight of each token: 0 at those that have no label."""
+        return (batch["labels"] != batches.NOT_SCORED) * batch["example_weights"][:, None]
+
+    def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
+        """Returns the mean cross-entropy and the accuracy over the batch's scored tokens."""
+        return base.of_classes(model(batch, key=key), batch["labels"], self.scored(batch))
+
+    def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
+        """Returns `logits` and `predictions` of every token, at padding too."""
+        return base.best(model(batch, key=None))
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """Three times the forward pass; a frozen encoder has no backward pass."""
+        encoder, size = self.encoder.forward_flops(length), self.encoder.hidden_size
+        if not self.is_feature_based:
+            return 3.0 * batch_size * (encoder + 2.0 * length * size * self.num_labels)
+        layers = min(feature_based.NUM_FEATURE_LAYERS, self.encoder.num_hidden_layers)
+        width = self.lstm_size
+        in_sizes = layers * size + (feature_based.NUM_LSTM_LAYERS - 1) * 2 * width
+        products = 8 * width * (in_sizes + feature_based.NUM_LSTM_LAYERS * width)
+        head = 2.0 * length * (products + 2 * width * self.num_labels)
+        return batch_size * (encoder + 3.0 * head)
+
+
+class Tags(base.Kind):
+    """A list of "words"; a tag for each, and the entities that the tags name.
+
+    The option `name` is the scheme of the tags, "" where it is to be found out.
+    """
+
+    own_options = {"feature_based": False, "context": "sentence"}
+
+    def __init__(self, options: base.Options, tokenizer: tokenizers.Tokenizer | None):
+        super().__init__(options, tokenizer)
+        self.tagged_rows = functools.cache(self._tagged_rows)
+
+    @classmethod
+    def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> TokenClassification:
+        return TokenClassification(encoder, len(options.labels), options.feature_based)
+
+    @classmethod
+    def head(cls, options: base.Options) -> str:
+        return "token_classification"
+
+    @classmethod
+    def only_here(cls, options: base.Options) -> str:
+        if not options.feature_based:
+            return ""
+        return (
+            "its tags come from a BiLSTM on the last layers (config.finetuning.feature_based), and "
+            "the other formats have no model of that kind"
+        )
+
+    @classmethod
+    def faults(cls, options: base.Options) -> Iterator[str]:
+        if options.feature_based and options.lora_rank:
+            yield (
+                f"config.finetuning.lora_rank is {options.lora_rank}, but with "
+                "config.finetuning.feature_based the encoder stays as it is: leave one of them out"
+            )
+
+    @classmethod
+    def label_shapes(
+        cls, options: base.Options, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"labels": jax.ShapeDtypeStruct((batch_size, length), np.int32)}
+
+    def check(self) -> None:
+        super().check()
+        known = ("", *tag_schemes.SCHEMES, tag_schemes.PLAIN)
+        if self.options.name not in known:
+            raise ValueError(
+                f"config.finetuning.name is {self.options.name!r}; for dataset 'conll' it is the "
+                f"scheme of the tags, one of {', '.join(known[1:])}, or '' to find it out"
+            )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether tags name no entities."""
+        return self.options.name == tag_schemes.PLAIN
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        scheme = tag_schemes.PLAIN if self.is_plain else "iob2"  # as they are read
+        return tuple(self.options.labels) or conll_files.labels(
+            self.examples(base.TRAIN), scheme=scheme
+        )
+
+    @property
+    def best_score(self) -> str:
+        return "accuracy" if self.is_plain else "f1"
+
+    def _examples(self, name: str) -> Sequence[conll_files.Sentence]:
+        return conll_files.read_sentences(self.file(name), scheme=self.options.name or None)
+
+    def _tagged_rows(self, name: str) -> conll_files.TaggedRows:
+        return self._rows_of(self.examples(name), self.options.context)
+
+    def _rows_of(
+        self, sentences: Sequence[conll_files.Sentence], context: str
+    ) -> conll_files.TaggedRows:
+        return conll_files.tagged_rows(
+            sentences,
+            self.tokenizer,
+            labels=self.labels,
+            max_seq_length=self.options.max_seq_length,
+            context=context,
+        )
+
+    def _features(self, name: str) -> feature_sets.FeatureSet:
+        return self.tagged_rows(name).features
+
+    def _tags(self, rows: conll_files.TaggedRows, outputs: base.Outputs) -> list[tuple[str, ...]]:
+        return rows.tags(list(outputs["predictions"]), self.labels)
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        """Returns conlleval's scores of entities, in percent; for plain tags the accuracy.
+
+        Accuracies are fractions: that of the words is the task's own, in training too.
+        """
+        gold = [sentence.tags for sentence in self.examples(name)]
+        predicted = self._tags(self.tagged_rows(name), outputs)
+        if self.is_plain:
+            words = (
+                np.concatenate([np.array(tags) for tags in each]) for each in (gold, predicted)
+            )
+            return {"accuracy": classification.accuracy(*words)}
+        overall = entities.score(gold, predicted).overall
+        return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes the columns that conlleval reads."""
+        tags = self._tags(self.tagged_rows(name), outputs)
+        conll_files.write_predictions(directory / f"{name}.conll", self.examples(name), tags)
+
+    def example(self, fields: base.Fields, source: str) -> conll_files.Sentence:
+        return conll_files.Sentence(json_fields.texts(fields, "words"), (), (), 0, source, 1)
+
+    def rows(
+        self, examples: Sequence[conll_files.Sentence]
+    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
+        """Returns the rows of lists of words; what is to be read together stands in one list."""
+        made = self._rows_of(examples, "sentence")
+
+        def answers(outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
+            tags = self._tags(made, outputs)
+            if self.is_plain:
+                return [{"tags": list(found)} for found in tags]
+            return [
+                {"tags": list(found), "entities": _entities(sentence.words, found)}
+                for sentence, found in zip(examples, tags, strict=True)
+            ]
+
+        return made.features, answers
+
+
+def _entities(words: Sequence[str], tags: Sequence[str]) -> list[base.Answer]:
+    return [
+        {
+            "type": entity.type,
+            "start": entity.start,
+            "end": entity.end,
+            "text": " ".join(words[entity.start : entity.end]),
+        }
+        for entity in entities.extract(tags)
+    ]
