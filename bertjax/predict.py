@@ -31,10 +31,7 @@ BATCHES_READ = 16
 
 
 def predict(
-    model: inference.FinetunedModel,
-    records: Iterable[Any],
-    *,
-    batch_size: int = 32,
+    model: inference.FinetunedModel, records: Iterable[Any], *, batch_size: int = 32
 ) -> Iterator[kinds.Answer]:
     """Yields the answer to each record in turn, reading only BATCHES_READ batches of them ahead.
 

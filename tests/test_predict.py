@@ -96,11 +96,14 @@ def test_an_answer_does_not_depend_on_the_lines_around_it(name, model):
     assert len({json.dumps(answer) for answer in alone}) > 1  # an order could be wrong
 
 
-def test_several_devices_share_the_rows(model, devices):
+def test_several_devices_share_the_rows(tmp_path, model, devices):
     lines = CASES["glue"][2] * 5
     wanted = list(predict.predict(model("glue"), lines, batch_size=4))
     devices(4)
-    assert_same(list(predict.predict(model("glue"), lines, batch_size=2)), wanted)
+    finetuned_workdir.write(tmp_path, "glue")
+    spread = inference.load_finetuned(tmp_path)
+    assert spread.mesh.size == 4
+    assert_same(list(predict.predict(spread, lines, batch_size=2)), wanted)
 
 
 def test_the_class_and_the_probabilities_are_those_of_the_models_logits(model):

@@ -241,6 +241,17 @@ def test_rows_of_weight_zero_count_for_nothing(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *gradients)
 
 
+@every_task
+def test_weights_of_a_batch_alone_are_those_of_the_loss(name):
+    made, rng = make(name), np.random.default_rng(3)
+    for seed in (1, 2):
+        batch = make_batch(made.task, seed=seed)
+        batch["example_weights"] = jnp.asarray(rng.integers(0, 2, ROWS), jnp.float32)
+        means = made.evaluate(made.params, batch)
+        weights = made.task.weights({key: batch[key] for key in batch if key != "input_ids"})
+        assert weights == {key: mean.weight for key, mean in means.items()}
+
+
 @pytest.mark.parametrize("name", ["tags", "spans"])
 def test_unequal_micro_batches_equal_one_batch(name):
     made = make(name)
