@@ -39,7 +39,7 @@ class MultipleChoice(base.FinetuningTask):
 
     def predict(self, model: classification.MultipleChoice, batch: tasks.Batch) -> dict[str, Array]:
         """Returns `logits` and `predictions`, the numbers of the choices."""
-        return base.best(model(batch, key=None))
+        return base.best(model(batch))
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         return base.pooled_flops(self.encoder, 1, "cls", batch_size * self.choices, length)

@@ -58,7 +58,7 @@ class TokenClassification(base.FinetuningTask):
 
     def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
         """Returns `logits` and `predictions` of every token, at padding too."""
-        return base.best(model(batch, key=None))
+        return base.best(model(batch))
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass; a frozen encoder has no backward pass."""

@@ -60,7 +60,7 @@ class Classification(base.FinetuningTask):
         self, model: classifiers.SequenceClassifier, batch: tasks.Batch
     ) -> dict[str, Array]:
         """Returns `logits` and `predictions`, the numbers of the classes."""
-        return base.best(model(batch, key=None))
+        return base.best(model(batch))
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         return base.pooled_flops(self.encoder, self.num_labels, self.pooling, batch_size, length)
@@ -94,7 +94,7 @@ class Regression(base.FinetuningTask):
         self, model: classifiers.SequenceClassifier, batch: tasks.Batch
     ) -> dict[str, Array]:
         """Returns `predictions`, the numbers."""
-        return {"predictions": model(batch, key=None)[:, 0]}
+        return {"predictions": model(batch)[:, 0]}
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         return base.pooled_flops(self.encoder, 1, self.pooling, batch_size, length)
