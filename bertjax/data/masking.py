@@ -19,9 +19,9 @@ from bertjax.data import word_masking
 MASK_SHARE = 0.8
 KEEP_SHARE = 0.1
 
-# A Masker takes the maskable positions [B, L], those that continue the word of the position before
-# [B, L], how many to choose per row [B] and a generator, and returns the chosen positions [B, L].
-Masker = Callable[
+# Takes the maskable positions [B, L], those that continue the word of the position before [B, L],
+# how many to choose per row [B] and a generator, and returns the chosen positions [B, L].
+Choose = Callable[
     [
         Bool[np.ndarray, "batch length"],
         Bool[np.ndarray, "batch length"],
@@ -30,6 +30,19 @@ Masker = Callable[
     ],
     Bool[np.ndarray, "batch length"],
 ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Masker:
+    """What is masked together.
+
+    `needs_words`: it must know which tokens continue a word. `replaces_runs`: [MASK], another token
+    or itself is decided for all chosen tokens that stand in a row, not for each.
+    """
+
+    choose: Choose
+    needs_words: bool = True
+    replaces_runs: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +100,8 @@ def mask_tokens(
     `masked_lm_positions` are ascending; unused places hold position 0, id 0, weight 0. The number
     of predictions counts all real tokens, [CLS] and [SEP] among them, as the released code does;
     the random tokens come from the whole vocabulary, specials included, also as released.
-    `continues_word` is True for the entries that continue the word before ("##ing"); every
-    strategy but "token" needs it.
+    `continues_word` is True for the entries that continue the word before ("##ing"); maskers of
+    whole words need it.
 
     Source: google-research/bert, create_pretraining_data.py, create_masked_lm_predictions.
 
@@ -100,15 +113,16 @@ def mask_tokens(
     wanted = np.rint(real.sum(axis=1) * options.masked_lm_prob).astype(np.int64)
     wanted = np.minimum(np.maximum(wanted, 1), options.max_predictions_per_seq)
     continues = np.zeros_like(maskable)
-    if options.strategy != "token":
+    masker = MASKERS[options.strategy]
+    if masker.needs_words:
         entries = _checked(continues_word, options.strategy, vocab_size)
         continues[:, 1:] = entries[input_ids[:, 1:]] & maskable[:, 1:] & maskable[:, :-1]
-    chosen = MASKERS[options.strategy](maskable, continues, wanted, rng)
+    chosen = masker.choose(maskable, continues, wanted, rng)
 
     # From here on one number per chosen token, row by row: places in the flattened batch.
     places = np.flatnonzero(chosen)
     originals = input_ids.ravel()[places]
-    dice = _dice_per_run(chosen, rng) if options.strategy == "span" else rng.random(len(places))
+    dice = _dice_per_run(chosen, rng) if masker.replaces_runs else rng.random(len(places))
     substitutes = rng.integers(0, vocab_size, size=len(places))
     substitutes = np.where(dice < MASK_SHARE + KEEP_SHARE, originals, substitutes)
     masked = input_ids.astype(np.int32, order="C")
@@ -177,8 +191,8 @@ def _padded(
 
 
 MASKERS: dict[str, Masker] = {
-    "token": _choose_tokens,
-    "whole_word": word_masking.choose_whole_words,
-    "ngram": word_masking.choose_ngrams,
-    "span": word_masking.choose_spans,
+    "token": Masker(_choose_tokens, needs_words=False),
+    "whole_word": Masker(word_masking.choose_whole_words),
+    "ngram": Masker(word_masking.choose_ngrams),
+    "span": Masker(word_masking.choose_spans, replaces_runs=True),
 }
