@@ -1,17 +1,19 @@
 """Broken text, end to end: a counted, reported skip or one clear error; never a wrong record."""
 
+import contextlib
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from bertjax.data import records, tokenizer
 from data_pipelines import build
 from data_pipelines.options import Options
 from data_pipelines.reports import report
+from tests.data_pipelines import decoded
 
 GOOD = "Kalo miren. Tus vor pe.\nSha dim gol.\n\nRen ka lo mi. Vor tus.\n\nPe sha. Gol ka ren."
 
@@ -40,20 +42,10 @@ def build_of(tmp_path, vocabulary_directory):
 
 def words_of(directory):
     """The words of all examples, before masking, as a set."""
-    tf = records.import_tensorflow()
-    record_set = records.open(directory)
-    vocabulary = tokenizer.load(directory)
+    vocabulary, batch = tokenizer.load(directory), decoded.read(directory)
     words = set()
-    for serialized in tf.data.TFRecordDataset(record_set.shard_paths).batch(64):
-        parsed = records.parse_batch(serialized, record_set.manifest)
-        batch = {name: value.numpy() for name, value in parsed.items()}
-        ids = batch["input_ids"]
-        if record_set.manifest.has_static_masks:
-            rows, slots = np.nonzero(batch["masked_lm_weights"])
-            hidden = batch["masked_lm_ids"][rows, slots]
-            ids[rows, batch["masked_lm_positions"][rows, slots]] = hidden
-        for row, mask in zip(ids, batch["input_mask"], strict=True):
-            words.update(vocabulary.decode(row[mask != 0].tolist()).split())
+    for row, mask in zip(decoded.restored(batch), batch["input_mask"], strict=True):
+        words.update(vocabulary.decode(row[mask != 0].tolist()).split())
     return words
 
 
@@ -139,12 +131,6 @@ def test_documents_of_one_sentence_are_warned_of(build_of, text):
     assert "single sentence" in said and "blank line" in said
 
 
-def test_strict_refuses_documents_of_one_sentence(build_of, tmp_path):
-    with pytest.raises(ValueError, match="--strict"):
-        build_of("Ka lo.\n\nLo mi.\n\nRen pe.", strict=True)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_vocabulary_without_mask_is_an_error(build_of, tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nka\n")
@@ -169,22 +155,52 @@ def test_a_damaged_compressed_file_is_named(build_of, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@contextlib.contextmanager
+def disk_of(size):
+    """A disk on which files take at most so many bytes."""
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
+
+
 def test_a_disk_that_is_full_is_an_error_and_finished_work_is_kept(
     tmp_path, text_file, vocabulary_directory
 ):
-    command = [
-        *(sys.executable, "-m", "data_pipelines.build", f"--input={text_file}", "--num_workers=1"),
-        *(f"--vocabulary={vocabulary_directory}", f"--output={tmp_path / 'out'}"),
-        *("--max_seq_length=64", "--dupe_factor=40", "--num_shards=3"),
-    ]
-
-    # In blocks of 1024 bytes; a write beyond it fails, as on a full disk, if its signal is ignored.
-    limited = ["bash", "-c", 'trap "" XFSZ; ulimit -f 976; exec "$@"', "bash", *command]
-    failed = subprocess.run(limited, capture_output=True, text=True)
-    assert failed.returncode == 1
-    last = failed.stderr.strip().splitlines()[-1]
-    assert last.startswith("error:") and "bert-train.tfrecord-00000-of-00003" in last
+    chosen = Options(
+        input=text_file,
+        vocabulary=vocabulary_directory,
+        output=str(tmp_path / "out"),
+        max_seq_length=64,
+        num_shards=1,
+        num_workers=1,
+    )
+    shard = "bert-train.tfrecord-00000-of-00001"
+    with disk_of(400_000), pytest.raises(OSError, match="not written") as caught:
+        build.build(chosen)
+    assert shard in str(caught.value.filename)
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "out.partial" / "scratch" / "blocks.jsonl").exists()
-    subprocess.run(command, check=True, capture_output=True)
-    assert records.open(tmp_path / "out").manifest.num_examples > 1000
+    build.build(chosen)
+    assert (tmp_path / "out" / shard).stat().st_size > 400_000
+    assert records.open(tmp_path / "out").manifest.num_examples > 300
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "message"),
+    [
+        ("", {}, "holds no documents"),
+        ("\u200b\n\n\u200b", {}, "hold no sentence"),
+        ("Kalo. Mi.\n\nVor.", {"split": "heldout", "heldout_fraction": 0.0}, "split 'heldout'"),
+        ("Kalo.\n\nMi.", {"balanced_nsp": True}, "no examples are left.*balanced_nsp"),
+        ("Kalo. Mi.\n\nVor.", {"num_shards": 1000}, "num_shards is 1000, but there are only"),
+        ("Kalo.\n\nMi.", {"pair_objective": "mlm"}, "pair_objective is 'mlm'"),
+        ("Kalo.\n\nMi.", {"max_seq_length": 4, "dupe_factor": 0}, "max_seq_length.*\n.*dupe"),
+    ],
+)
+def test_what_allows_no_records_is_one_clear_error(build_of, tmp_path, text, changes, message):
+    with pytest.raises(ValueError, match=message):
+        build_of(text, **changes)
+    assert not (tmp_path / "out").exists()

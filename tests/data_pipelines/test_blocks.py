@@ -122,12 +122,21 @@ def test_a_vocabulary_that_changes_while_it_is_used_is_an_error(tmp_path, vocabu
     assert pickle.loads(pickle.dumps(made)).load() is made.load()
 
 
-def test_groups_are_consecutive_units_of_a_certain_size(monkeypatch):
+@pytest.mark.parametrize(
+    ("sizes", "grouped"),
+    [
+        ([4, 6, 30, 0, 3, 9, 1], [[4, 6], [30], [0, 3, 9], [1]]),
+        ([0, 4, 6, 12, 0, 3, 0], [[0, 4, 6], [12], [0, 3, 0]]),
+        ([0] * 1000, [[0] * 1000]),
+        ([], []),
+    ],
+)
+def test_groups_are_runs_of_units_of_enough_bytes(monkeypatch, sizes, grouped):
     monkeypatch.setattr(blocks, "GROUP_BYTES", 10)
-    units = [sources.Unit("text", str(size), size) for size in (4, 6, 30, 0, 3, 9, 1)]
-    sizes = [[unit.bytes for unit in group] for group in blocks.groups(units)]
-    assert sizes == [[4, 6], [30], [0, 3, 9], [1]]
-    assert blocks.groups([]) == []
+    units = [sources.Unit("text", str(place), size) for place, size in enumerate(sizes)]
+    found = blocks.groups(units)
+    assert [[unit.bytes for unit in group] for group in found] == grouped
+    assert [unit for group in found for unit in group] == units
 
 
 def test_empty_documents_fill_a_block_too(monkeypatch):

@@ -10,11 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from bertjax.data import masking, records, tokenizer
+from bertjax.data import records, tokenizer
 from data_pipelines import blocks, build, shards
-from data_pipelines.exact import algorithm
 from data_pipelines.options import Options
-from tests.data_pipelines import conftest
+from tests.data_pipelines import conftest, decoded
 
 LENGTH = 32
 
@@ -32,16 +31,12 @@ def options(text_file, vocabulary_directory, output, **changes):
     return Options(**(fields | changes))
 
 
-def read(directory):
-    """All records of a directory, decoded by the trainer's own parser."""
-    tf = records.import_tensorflow()
-    record_set = records.open(directory)
-    dataset = tf.data.TFRecordDataset(record_set.shard_paths).batch(1 << 20)
-    serialized = next(iter(dataset))
-    return {
-        name: values.numpy()
-        for name, values in records.parse_batch(serialized, record_set.manifest).items()
-    }
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """About six blocks of the test corpus."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocks, "BLOCK_CHARACTERS", 8_000)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -49,26 +44,20 @@ def built(text_file, vocabulary_directory, tmp_path_factory):
     """Options, manifest and decoded records of one build with pairs and static masks."""
     output = tmp_path_factory.mktemp("built") / "records"
     chosen = options(text_file, vocabulary_directory, output)
-    return chosen, build.build(chosen), read(output)
-
-
-def restored(batch):
-    """The ids before masking."""
-    ids = batch["input_ids"].copy()
-    rows, slots = np.nonzero(batch["masked_lm_weights"])
-    ids[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
-    return ids
+    return chosen, build.build(chosen), decoded.read(output)
 
 
 def files(directory):
     return {path.name: path.read_bytes() for path in sorted(pathlib.Path(directory).iterdir())}
 
 
-def test_two_builds_are_identical_in_every_byte(built, tmp_path):
+def test_two_processes_write_every_byte_of_one_and_another_seed_writes_others(built, tmp_path):
     chosen, _, _ = built
-    build.build(dataclasses.replace(chosen, output=str(tmp_path / "again")))
-    assert files(chosen.output) == files(tmp_path / "again")
-    build.build(dataclasses.replace(chosen, output=str(tmp_path / "other"), random_seed=1))
+    changed = dataclasses.replace(chosen, output=str(tmp_path / "two"), num_workers=2)
+    build.build(changed)
+    assert files(chosen.output) == files(tmp_path / "two")
+    changed = dataclasses.replace(chosen, output=str(tmp_path / "other"), random_seed=1)
+    build.build(changed)
     name = records.shard_name(0, 4)
     assert files(chosen.output)[name] != files(tmp_path / "other")[name]
 
@@ -78,27 +67,14 @@ def test_shards_are_equal_to_one_example_and_counted(built):
     counts = [shard.examples for shard in manifest.shards]
     assert len(counts) == 4 and max(counts) - min(counts) <= 1
     assert sum(counts) == len(batch["input_ids"]) == manifest.statistics["examples"]
+    sizes = [len(content) for name, content in files(chosen.output).items() if "tfrecord" in name]
+    assert [shard.bytes for shard in manifest.shards] == sizes
     assert records.Manifest.load(chosen.output).shards == manifest.shards
-
-
-def test_rows_are_well_formed(built, vocabulary):
-    _, _, batch = built
-    ids, mask, segments = restored(batch), batch["input_mask"], batch["segment_ids"]
-    lengths = mask.sum(axis=1)
-    place = np.arange(LENGTH)
-    np.testing.assert_array_equal(mask, place < lengths[:, None])
-    assert (ids[:, 0] == vocabulary.cls_id).all()
-    assert (ids[mask == 0] == vocabulary.pad_id).all()
-    assert ((ids == vocabulary.sep_id).sum(axis=1) == 2).all()
-    first_sep = (ids == vocabulary.sep_id).argmax(axis=1)
-    assert (ids[np.arange(len(ids)), lengths - 1] == vocabulary.sep_id).all()
-    expected = (place > first_sep[:, None]) & (mask == 1)
-    np.testing.assert_array_equal(segments, expected)
 
 
 def test_masks_have_their_statistics_and_never_touch_specials(built, vocabulary):
     _, manifest, batch = built
-    ids = restored(batch)
+    ids = decoded.restored(batch)
     used = batch["masked_lm_weights"] > 0
     assert not np.isin(batch["masked_lm_ids"][used], vocabulary.special_ids).any()
     assert (np.isin(ids, vocabulary.special_ids).sum(axis=1) >= 3).all()
@@ -121,7 +97,7 @@ def test_segments_are_text_of_the_corpus_in_the_order_of_their_label(built, voca
     _, manifest, batch = built
     text = " ".join(pathlib.Path(text_file).read_text(encoding="utf-8").split())
     corpus = "," + ",".join(map(str, vocabulary.encode(text))) + ","
-    ids, labels = restored(batch), batch["next_sentence_labels"]
+    ids, labels = decoded.restored(batch), batch["next_sentence_labels"]
     assert manifest.statistics["random_pair_share"] == labels.mean()
     assert 0.4 < labels.mean() < 0.9
     for row, label in zip(ids[:200], labels[:200], strict=True):
@@ -156,7 +132,7 @@ def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, voca
         max_predictions_per_seq=7,
     )
     manifest = build.build(chosen)
-    batch = read(tmp_path / "out")
+    batch = decoded.read(tmp_path / "out")
     assert set(batch) == set(records.TOKEN_FEATURES)
     assert not (batch["input_ids"] == vocabulary.mask_id).any()
     assert not batch["segment_ids"].any()
@@ -183,15 +159,6 @@ def test_existing_output_is_kept_unless_overwriting(built, tmp_path):
     manifest = build.build(dataclasses.replace(changed, overwrite=True))
     assert manifest.seed == 9 and records.Manifest.load(output).seed == 9
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
-
-
-def test_overwriting_never_deletes_what_is_not_records(built, tmp_path):
-    chosen, _, _ = built
-    (tmp_path / "thesis.tex").write_text("years of work")
-    changed = dataclasses.replace(chosen, output=str(tmp_path), overwrite=True)
-    with pytest.raises(FileExistsError, match="not a record directory"):
-        build.build(changed)
-    assert (tmp_path / "thesis.tex").exists()
 
 
 def test_a_build_that_fails_publishes_nothing_and_the_next_one_continues(
@@ -248,46 +215,6 @@ def test_a_build_killed_at_any_moment_continues_to_the_same_bytes(tmp_path, voca
     assert not partial.exists()
 
 
-def test_the_exact_algorithm_deals_its_examples_to_the_shards_in_turn(
-    built, vocabulary, tmp_path, text_file
-):
-    chosen, _, _ = built
-    changed = dataclasses.replace(
-        chosen,
-        output=str(tmp_path / "out"),
-        algorithm="exact",
-        do_whole_word_mask=True,
-    )
-    manifest = build.build(changed)
-    batch = read(tmp_path / "out")
-    expected = algorithm.batches(
-        [text_file],
-        vocabulary,
-        max_seq_length=LENGTH,
-        dupe_factor=3,
-        short_seq_prob=0.1,
-        masked_lm_prob=0.15,
-        max_predictions_per_seq=masking.default_max_predictions(LENGTH, 0.15),
-        do_whole_word_mask=True,
-        random_seed=12345,
-        batch_size=10_000,
-    )
-    (whole,) = expected
-    order = np.concatenate([np.arange(shard, len(whole["input_ids"]), 4) for shard in range(4)])
-    for name, values in batch.items():
-        np.testing.assert_array_equal(values, whole[name][order].reshape(values.shape))
-    assert manifest.statistics["documents"] == 120
-
-
-def test_an_exact_build_refuses_what_the_released_script_does_not_know(built, tmp_path):
-    chosen, _, _ = built
-    changed = dataclasses.replace(
-        chosen, output=str(tmp_path / "out"), algorithm="exact", pair_objective="sop", mask="span"
-    )
-    with pytest.raises(ValueError, match="pair_objective is 'sop'.*\\n.*mask is 'span'"):
-        build.build(changed)
-
-
 def test_warnings_are_said_once_and_fail_a_strict_build_before_a_shard_is_written(
     tmp_path, vocabulary_directory, caplog, monkeypatch
 ):
@@ -315,28 +242,3 @@ def test_the_output_is_a_dataset_of_tfds_and_has_a_report(built):
     in_order = tfds.ReadConfig(interleave_cycle_length=1)
     found = builder.as_dataset(split="train", batch_size=-1, read_config=in_order)
     np.testing.assert_array_equal(found["input_ids"].numpy(), batch["input_ids"])
-
-
-@pytest.mark.parametrize(
-    ("text", "changes", "message"),
-    [
-        ("", {}, "holds no documents"),
-        ("\u200b\n\n\u200b", {}, "hold no sentence"),
-        ("One document. Only one.", {}, "needs at least 2"),
-        ("One. Two.\n\nThree.", {"num_shards": 1000}, "num_shards is 1000"),
-        ("One.\n\nTwo.", {"pair_objective": "mlm"}, "pair_objective is 'mlm'"),
-        ("One.\n\nTwo.", {"max_seq_length": 4, "dupe_factor": 0}, "max_seq_length is 4.*\n.*dupe"),
-    ],
-)
-def test_bad_input_is_one_clear_error(vocabulary_directory, tmp_path, text, changes, message):
-    path = tmp_path / "text.txt"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        build.build(options(str(path), vocabulary_directory, tmp_path / "out", **changes))
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_vocabulary_without_mask_is_refused(text_file, tmp_path):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
-    with pytest.raises(ValueError, match=r"\[MASK\]"):
-        build.build(options(text_file, str(tmp_path / "vocab.txt"), tmp_path / "out"))

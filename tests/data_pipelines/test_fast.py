@@ -1,10 +1,8 @@
-import json
 import os
 import pathlib
 import shutil
 import types
 
-import numpy as np
 import pytest
 
 from bertjax.data import atomic, records
@@ -89,27 +87,6 @@ def recording(seen, tokenize):
         return tokenize(block, how)
 
     return recorded
-
-
-def test_two_processes_write_the_same_bytes_as_one(build):
-    one, two = build("one"), build("two", num_workers=2)
-    assert one.files == two.files and one.content == two.content
-    assert list(one.files) == [records.shard_name(index, NUM_SHARDS) for index in range(NUM_SHARDS)]
-    assert build("other", random_seed=1).files != one.files
-    json.dumps(dict(one.content.statistics))
-
-
-def test_shards_are_equal_to_one_example_and_complete(build):
-    made = build(pair_objective="none", mask="none", short_seq_prob=0.3)
-    counts = [shard.examples for shard in made.content.shards]
-    assert max(counts) - min(counts) <= 1
-    assert sum(counts) == made.content.statistics["examples"]
-    assert [shard.bytes for shard in made.content.shards] == [
-        len(content) for content in made.files.values()
-    ]
-    # Both passes store every token once: real places without [CLS] and [SEP].
-    length = made.content.statistics["fill"] * 32 * sum(counts)
-    assert round(length) - 2 * sum(counts) == 2 * made.content.statistics["tokens"]
 
 
 def test_the_size_of_blocks_changes_no_token(build, monkeypatch, tmp_path):
@@ -290,33 +267,6 @@ def test_the_expected_size_is_about_the_real_one(build, monkeypatch):
     monkeypatch.setattr(sizes, "check", note)
     made = build(short_seq_prob=0.5)
     assert abs(said[0] / sum(map(len, made.files.values())) - 1) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("text", "changes", "message"),
-    [
-        ("", {}, "holds no documents"),
-        ("\u200b\n\n\u200b", {}, "hold no sentence"),
-        ("Kalo. Only one.", {}, "needs at least 2"),
-        ("Kalo.\n\nMi.", {"balanced_nsp": True}, "no examples are left.*balanced_nsp"),
-        ("Kalo. Mi.\n\nVor.", {"num_shards": 1000}, "num_shards is 1000, but there are only"),
-        ("Kalo. Mi.\n\nVor.", {"split": "heldout", "heldout_fraction": 0.0}, "split 'heldout'"),
-    ],
-)
-def test_text_that_allows_no_records_is_one_clear_error(build, tmp_path, text, changes, message):
-    path = tmp_path / "text.txt"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        build(text=str(path), **changes)
-
-
-def test_shards_are_a_multiple_of_32_of_bounded_size_or_few_for_few_examples():
-    found = [sizes.default_num_shards(number) for number in (1, 2, 5, 31, 32, 10**6)]
-    assert found == [1, 2, 4, 16, 32, 32]
-    for number in np.logspace(2, 11, 50).astype(int):
-        size = sizes.default_num_shards(int(number), 500.0)
-        assert size % 32 == 0
-        assert number * 500 / size <= 1.5 * sizes.SHARD_BYTES
 
 
 def test_examples_of_tokens_that_have_changed_are_made_again(

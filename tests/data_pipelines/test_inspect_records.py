@@ -1,4 +1,5 @@
 import dataclasses
+import pathlib
 import shutil
 
 import numpy as np
@@ -130,6 +131,7 @@ def test_inspect_prints_report_and_decoded_examples(
             output=output,
             max_seq_length=32,
             dupe_factor=1,
+            num_workers=1,
         )
     )
     page = tmp_path / "page.html"
@@ -147,8 +149,19 @@ def test_inspect_prints_report_and_decoded_examples(
         inspect_records.main(inspect_records.Options(directory=output))
 
 
-def test_strict_fails_where_there_is_something_to_warn_of(tmp_path, capsys):
-    directory = small_records.write(tmp_path / "made")
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return small_records.write(tmp_path_factory.mktemp("small") / "made")
+
+
+@pytest.fixture
+def small(written, tmp_path):
+    """A record directory that a test may spoil."""
+    return pathlib.Path(shutil.copytree(written, tmp_path / "made"))
+
+
+def test_strict_fails_where_there_is_something_to_warn_of(written, capsys):
+    directory = written
     inspect_records.main(inspect_records.Options(directory=str(directory), strict=True))
     assert "Warnings: none" in capsys.readouterr().out
     with pytest.raises(ValueError, match="(?s)--strict.*168 examples"):
@@ -169,8 +182,8 @@ def changed_manifest(directory, **changes):
     return records.open(directory)
 
 
-def test_a_recount_finds_figures_that_are_not_those_of_the_records(tmp_path):
-    directory, vocabulary = small_records.write(tmp_path / "made"), small_records.vocabulary()
+def test_a_recount_finds_figures_that_are_not_those_of_the_records(small):
+    directory, vocabulary = small, small_records.vocabulary()
     counted, warnings = inspect_records.recounted(
         changed_manifest(directory, statistics={}), vocabulary
     )
@@ -187,8 +200,8 @@ def test_a_recount_finds_figures_that_are_not_those_of_the_records(tmp_path):
     assert recounted.statistics == {**counted.statistics, "documents": 7}
 
 
-def test_a_recount_reads_all_records_and_checksums(tmp_path):
-    directory, vocabulary = small_records.write(tmp_path / "made"), small_records.vocabulary()
+def test_a_recount_reads_all_records_and_checksums(small):
+    directory, vocabulary = small, small_records.vocabulary()
     shards = records.Manifest.load(directory).shards
     wrong = (dataclasses.replace(shards[0], examples=3), *shards[1:])
     with pytest.raises(ValueError, match=f"{shards[0].file} has 40 examples, the manifest says 3"):

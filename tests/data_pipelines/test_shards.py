@@ -1,22 +1,27 @@
 import dataclasses
 import pathlib
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies
 
 from bertjax.data import masking, records
 from data_pipelines import blocks, examples, pairing, shards, sources, store
 from data_pipelines.objectives import base, packed_sentences
+from tests.data_pipelines import decoded
 from tests.data_pipelines.conftest import PAIRS
 
 LENGTH = 32
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_shares_are_a_partition_of_every_block_and_shards_are_equal_to_one(seed):
-    rng = np.random.default_rng(seed)
-    counts = rng.integers(0, [1, 5, 40, 1000][seed % 4] + 1, size=rng.integers(1, 30))
-    num_shards = int(rng.integers(1, [3, 40][seed % 2]))
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=50)
+@hypothesis.given(
+    strategies.lists(strategies.integers(0, 1000), min_size=1, max_size=30),
+    strategies.integers(1, 40),
+)
+def test_shares_are_a_partition_of_every_block_and_shards_are_equal_to_one(counts, num_shards):
+    counts = np.array(counts)
     pieces = np.array([shards.shares(counts, shard, num_shards) for shard in range(num_shards)])
     begin, end = pieces[:, 0], pieces[:, 1]
     # One shard's piece begins where that of the shard before ends.
@@ -70,15 +75,6 @@ def all_features(job, num_shards, counts):
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def restored(batch):
-    """The ids before masking."""
-    ids = batch["input_ids"].copy()
-    if "masked_lm_weights" in batch:
-        rows, slots = np.nonzero(batch["masked_lm_weights"])
-        ids[rows, batch["masked_lm_positions"][rows, slots]] = batch["masked_lm_ids"][rows, slots]
-    return ids
-
-
 def text_of(ids):
     return "," + ",".join(map(str, ids)) + ","
 
@@ -91,7 +87,7 @@ def test_pairs_are_text_of_the_corpus_as_their_label_says(
     job = new_job(mask, pair_objective=pair_objective)
     batch = all_features(job, 3, paired(job))
     corpus = text_of(store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16)).tokens)
-    ids, labels = restored(batch), batch[records.PAIR_FEATURE]
+    ids, labels = decoded.restored(batch), batch[records.PAIR_FEATURE]
     assert labels.shape == (len(ids), 1) and 0.4 < labels.mean() < 0.9
     place, lengths = np.arange(LENGTH), batch["input_mask"].sum(axis=1)
     np.testing.assert_array_equal(batch["input_mask"], place < lengths[:, None])

@@ -4,11 +4,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bertjax.data import records
-from data_pipelines import blocks, fast, shards, sizes, sources
+from data_pipelines import blocks, fast, shards, sizes
 from data_pipelines import build as local
 from data_pipelines.beam import program, work
 from data_pipelines.options import Options
@@ -23,21 +22,22 @@ BLOCKED = (
 @pytest.fixture
 def small_parts(monkeypatch):
     """Many blocks, groups, batches and shards of little text."""
-    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 2000)
-    monkeypatch.setattr(blocks, "GROUP_BYTES", 10_000)
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1500)
+    monkeypatch.setattr(blocks, "GROUP_BYTES", 4000)
     monkeypatch.setattr(shards, "ROWS_PER_BATCH", 16)
     monkeypatch.setattr(sizes, "SAMPLE_BATCHES", 1)
-    monkeypatch.setattr(sizes, "SHARD_BYTES", 4400)
+    monkeypatch.setattr(sizes, "DEFAULT_NUM_SHARDS", 8)
+    monkeypatch.setattr(sizes, "SHARD_BYTES", 7000)
     monkeypatch.setattr(work, "PIECE_TOKENS", 500)
 
 
 @pytest.fixture
 def files(tmp_path) -> str:
-    for number, documents in enumerate([30, 2, 40, 20]):
+    for number, documents in enumerate([8, 2, 12, 6]):
         path = tmp_path / f"text{number}.txt"
         path.write_text(made_up_text(documents, seed=number), encoding="utf-8")
     # A block without a sentence, a file that is skipped, and a line with a problem.
-    (tmp_path / "text4.txt").write_text("\u200b\n\n" * 3000, encoding="utf-8")
+    (tmp_path / "text4.txt").write_text("\u200b\n\n" * 1000, encoding="utf-8")
     (tmp_path / "text5.txt").write_bytes(b"")
     (tmp_path / "text6.txt").write_bytes(b"Some words \xff here.\nAnd there.\n\nThe end is near.")
     return str(tmp_path / "*.txt")
@@ -61,8 +61,7 @@ def run_here(name, add_steps):
 @pytest.mark.parametrize(
     "chosen",
     [
-        {"num_shards": 0},
-        {"num_shards": 3, "balanced_nsp": True, "mask": "whole_word"},
+        {"num_shards": 0, "balanced_nsp": True, "mask": "whole_word"},
         {"num_shards": 5, "pair_objective": "none", "packing": "full_sentences", "mask": "none"},
     ],
     ids=lambda chosen: chosen.get("pair_objective", "nsp") + str(chosen["num_shards"]),
@@ -94,8 +93,8 @@ def test_beam_writes_the_files_of_the_local_build(tmp_path, files, vocabulary_di
     assert not differing and not errors
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["beam", "local"]
     manifest = records.Manifest.load(tmp_path / "beam")
-    assert len(manifest.shards) == (chosen["num_shards"] or 64)
-    assert manifest.statistics["empty_documents"] == 3000
+    assert len(manifest.shards) == (chosen["num_shards"] or 16)
+    assert manifest.statistics["empty_documents"] == 1000
     assert manifest.statistics["reading_problems"]["invalid_utf8_lines"]["count"] == 1
 
 
@@ -111,36 +110,6 @@ def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_dire
     # Said by the program itself, not by a worker with the names of its step and trace.
     assert "while running" not in str(caught.value)
     assert not (tmp_path / "records").exists()
-
-
-def test_each_block_deals_its_share_to_every_shard():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        counts = rng.integers(0, 30, size=rng.integers(1, 8))
-        num_shards = int(rng.integers(1, 12))
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        layout = work.Layout(np.array(["name"] * len(counts)), starts, starts, starts)
-        dealt = [work.places(layout, index, num_shards) for index in range(len(counts))]
-        for shard in range(num_shards):
-            begin, end = shards.shares(counts, shard, num_shards)
-            found = [np.flatnonzero(shard_of == shard) for shard_of, _ in dealt]
-            assert [part.tolist() for part in found] == [
-                list(range(first, last)) for first, last in zip(begin, end, strict=True)
-            ]
-            places = np.concatenate([place[shard_of == shard] for shard_of, place in dealt])
-            size = work.shard_size(int(starts[-1]), shard, num_shards)
-            assert places.tolist() == list(range(size))
-
-
-def test_groups_are_runs_of_units_of_enough_bytes(monkeypatch):
-    monkeypatch.setattr(blocks, "GROUP_BYTES", 10)
-    sizes = [0, 4, 6, 12, 0, 3, 0]
-    units = [sources.Unit("text", str(place), size) for place, size in enumerate(sizes)]
-    groups = blocks.groups(units)
-    assert [[unit.bytes for unit in group] for group in groups] == [[0, 4, 6], [12], [0, 3, 0]]
-    assert [unit for group in groups for unit in group] == units
-    assert len(blocks.groups([sources.Unit("text", "empty", 0)] * 1000)) == 1
-    assert blocks.groups([]) == []
 
 
 @pytest.mark.parametrize(

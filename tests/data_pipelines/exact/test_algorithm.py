@@ -2,11 +2,13 @@
 
 import random
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies
 
 from bertjax.data import wordpiece
-from data_pipelines.exact import algorithm, draws
+from data_pipelines.exact import algorithm
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefgh"
@@ -152,21 +154,41 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
-@pytest.mark.parametrize("seed", range(40))
-def test_examples_are_those_of_the_plain_rules(tmp_path, seed, whole_words):
-    rng = random.Random(seed)
-    options = OPTIONS | {
-        "max_seq_length": rng.choice([5, 6, 9, 24, 24, 40, 140]),
-        "short_seq_prob": rng.choice([0.1, 0.1, 0.9]),
-        "masked_lm_prob": rng.choice([0.15, 0.15, 0.6]),
-        "max_predictions_per_seq": rng.choice([1, 4, 20, 150]),
-        "do_whole_word_mask": whole_words,
-        "random_seed": seed,
-    }
-    text = random_text(seed)
-    examples = made(tmp_path, text, **options)
-    expected = plain_features(text, options)
+WORDS = strategies.text(LETTERS, min_size=1, max_size=4)
+SENTENCES = strategies.lists(WORDS, min_size=1, max_size=12).map(" ".join)
+DOCUMENTS = strategies.lists(SENTENCES, min_size=1, max_size=10).map("\n".join)
+TEXTS = strategies.lists(DOCUMENTS, min_size=1, max_size=6).map("\n\n".join)
+CHOICES = {
+    "max_seq_length": [5, 6, 9, 24, 40, 140],
+    "short_seq_prob": [0.1, 0.9],
+    "masked_lm_prob": [0.15, 0.6],
+    "max_predictions_per_seq": [1, 4, 20, 150],
+    "do_whole_word_mask": [False, True],
+    "random_seed": range(1000),
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("texts")
+
+
+@hypothesis.settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+@hypothesis.given(
+    TEXTS,
+    strategies.fixed_dictionaries(
+        {name: strategies.sampled_from(values) for name, values in CHOICES.items()}
+    ),
+)
+def test_examples_are_those_of_the_plain_rules(folder, text, options):
+    options = OPTIONS | options
+    examples = made(folder, text + "\n", **options)
+    expected = plain_features(text + "\n", options)
     assert_equal(features(examples), expected)
     assert examples.num_examples == len(expected["input_ids"])
 
@@ -220,18 +242,6 @@ def test_carriage_returns_are_dropped_within_words_too(tmp_path):
 def test_a_single_document_is_its_own_partner(tmp_path):
     found = features(made(tmp_path, "a b\nc d\n"))
     assert found["next_sentence_labels"].any()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 64, 100, 1025])
-def test_shuffles_and_draws_are_those_of_python(size):
-    for front in {0, 1, 2, size // 2, size - 1, size}:
-        ours, theirs = random.Random(size), random.Random(size)
-        items, expected = list(range(size)), list(range(size))
-        draws.shuffle(ours, items, front)
-        theirs.shuffle(expected)
-        assert items[:front] == expected[:front]
-        assert draws.below(ours, size) == theirs.randrange(size)
-        assert ours.getstate() == theirs.getstate()
 
 
 def test_a_file_that_is_not_utf_8_is_named_with_its_line(tmp_path):

@@ -1,0 +1,27 @@
+import hypothesis
+import numpy as np
+from hypothesis import strategies
+
+from data_pipelines import shards
+from data_pipelines.beam import work
+
+
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=50)
+@hypothesis.given(
+    strategies.lists(strategies.integers(0, 30), min_size=1, max_size=8),
+    strategies.integers(1, 12),
+)
+def test_each_block_deals_its_share_to_every_shard(counts, num_shards):
+    counts = np.array(counts)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    layout = work.Layout(np.array(["name"] * len(counts)), starts, starts, starts)
+    dealt = [work.places(layout, index, num_shards) for index in range(len(counts))]
+    for shard in range(num_shards):
+        begin, end = shards.shares(counts, shard, num_shards)
+        found = [np.flatnonzero(shard_of == shard) for shard_of, _ in dealt]
+        assert [part.tolist() for part in found] == [
+            list(range(first, last)) for first, last in zip(begin, end, strict=True)
+        ]
+        places = np.concatenate([place[shard_of == shard] for shard_of, place in dealt])
+        size = work.shard_size(int(starts[-1]), shard, num_shards)
+        assert places.tolist() == list(range(size))
