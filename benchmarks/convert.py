@@ -23,7 +23,7 @@ import time
 
 import numpy as np
 
-from bertjax.convert import names, pretrained, tensorflow1
+from bertjax.convert import pretrained, tensorflow1
 from bertjax.data import tokenizer
 from bertjax.models import EncoderConfig
 
@@ -44,7 +44,7 @@ def random_model(layers: int) -> pretrained.Pretrained:
     rng = np.random.default_rng(0)
     params = {
         path: rng.standard_normal(shape, np.float32)
-        for path, shape in names.shapes(config).items()
+        for path, shape in pretrained.shapes(config).items()
         if pretrained.is_required(path, "pretraining")
     }
     entries = [*SPECIAL, *(f"word{i}" for i in range(config.vocab_size - len(SPECIAL)))]

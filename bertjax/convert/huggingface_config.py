@@ -1,7 +1,7 @@
 """Hugging Face's config.json and EncoderConfig, one to one.
 
-Every field is known by name: it maps, or it must have the one value that this encoder is made for,
-or it does not change what the encoder computes. Any other is warned of.
+Every field is known to its family by name: it maps, or it must have the one value that the encoder
+is made for, or it does not change what the encoder computes. Any other is warned of.
 """
 
 from __future__ import annotations
@@ -15,92 +15,23 @@ from absl import logging
 from etils import epath
 
 from bertjax import models
+from bertjax.convert import families
+from bertjax.convert.families import base
 
 CONFIG_FILE = "config.json"
-
-# Head -> the class of transformers; `transformers.Auto*` find it by this name.
-ARCHITECTURES: dict[str, str] = {
-    "pretraining": "BertForPreTraining",
-    "masked_lm": "BertForMaskedLM",
-    "none": "BertModel",
-    "sequence_classification": "BertForSequenceClassification",
-    "token_classification": "BertForTokenClassification",
-    "question_answering": "BertForQuestionAnswering",
-    "multiple_choice": "BertForMultipleChoice",
-}
-
-# Their activation -> ours. Source: transformers, activations.py. "gelu_fast" is the tanh form with
-# its constant written to ten digits.
-ACTIVATIONS: dict[str, str] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "relu": "relu",
-}
-# Ours -> the name among theirs that the oldest versions know.
-_THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
 # The problem_type of a single number; without it their pipelines take it for a class's logit.
 REGRESSION = "regression"
 
-# Field -> type, the same name on both sides.
-FIELDS: dict[str, type] = {
-    "vocab_size": int,
-    "hidden_size": int,
-    "num_hidden_layers": int,
-    "num_attention_heads": int,
-    "intermediate_size": int,
-    "hidden_act": str,
-    "hidden_dropout_prob": float,
-    "attention_probs_dropout_prob": float,
-    "max_position_embeddings": int,
-    "type_vocab_size": int,
-    "initializer_range": float,
-    "layer_norm_eps": float,
-}
-
-# Field -> the one value that is supported; it is also the value of a config without the field.
-FIXED: dict[str, Any] = {
-    "model_type": "bert",
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "is_encoder_decoder": False,
-    "add_cross_attention": False,
-    "tie_word_embeddings": True,
-    "pruned_heads": {},
-    "quantization_config": None,
-}
-
-# Fields that do not change what the encoder computes: bookkeeping, the reader's own, generation,
-# and the pooler_* of a few of the released checkpoints, which no program ever read.
-WITHOUT_EFFECT = frozenset(
-    """
-    _attn_implementation_autoset _commit_hash _name_or_path architectures attn_implementation
-    auto_map bos_token_id chunk_size_feed_forward cls_token_id directionality dtype eos_token_id
-    finetuning_task gradient_checkpointing id2label label2id language mask_token_id name num_labels
-    output_attentions output_hidden_states output_past pad_token_id pooler_fc_size
-    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type prefix
-    problem_type return_dict sep_token_id task_specific_params tf_legacy_loss tokenizer_class
-    torch_dtype torchscript transformers_version use_bfloat16 use_cache use_return_dict
-    bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id
-    diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
-    exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty
-    max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
-    output_scores remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens
-    temperature tie_encoder_decoder top_k top_p typical_p
-    """.split()  # noqa: SIM905  sixty names, one a line, would fill a page
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a config.json tells: sizes, the classes that wrote it, the names of the labels.
+    """What a config.json tells: family, sizes, the classes that wrote it, the names of the labels.
 
     `is_regression` says that a classifier of one label gives a number, not a class.
     """
 
+    family: base.Family
     encoder: models.EncoderConfig
     architectures: tuple[str, ...] = ()
     labels: Mapping[int, str] = dataclasses.field(default_factory=dict)
@@ -109,16 +40,15 @@ class Description:
     @property
     def head(self) -> str | None:
         """The head of the first architecture that is known here, None without one."""
-        heads = {architecture: head for head, architecture in ARCHITECTURES.items()}
-        return next((heads[name] for name in self.architectures if name in heads), None)
+        return self.family.head(self.architectures)
 
 
-def read(path: epath.PathLike) -> Description:
+def read_config(path: epath.PathLike) -> Description:
     """Returns what the config.json at `path` (or in that directory) tells.
 
     Raises:
       FileNotFoundError: if there is none.
-      ValueError: if it is no JSON object, or as `parse`.
+      ValueError: if it is no JSON object, or as `parse_config`.
     """
     path = epath.Path(path)
     path = path / CONFIG_FILE if path.is_dir() else path
@@ -132,73 +62,86 @@ def read(path: epath.PathLike) -> Description:
         raise ValueError(f"{path} is not JSON ({error}); fetch it again") from error
     if not isinstance(fields, dict):
         raise ValueError(f"{path} holds a {type(fields).__name__}; a config is a JSON object")
-    return parse(fields, source=str(path))
+    return parse_config(fields, source=str(path))
 
 
-def parse(fields: Mapping[str, Any], *, source: str) -> Description:
+def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     """Returns what the fields of a config.json tell; `source` names it in messages.
 
-    A field that is not there has transformers' default, which is EncoderConfig's.
+    A field that is not there has the default of its family.
 
     Raises:
-      ValueError: listing every field with a value that is not supported.
+      ValueError: if the family is not known, or listing every field with a value that is not
+        supported.
     """
+    try:
+        family = families.named(fields.get("model_type") or families.WITHOUT_MODEL_TYPE)
+    except ValueError as error:
+        raise ValueError(f"{source} describes no model that is known here: {error}") from error
     faults = [
         f"{name} is {fields[name]!r}; only {value!r} is supported"
-        for name, value in FIXED.items()
+        for name, value in family.fixed.items()
         if fields.get(name, value) not in (value, None) and (fields[name] or value)
     ]
-    sizes = {}
-    for name, kind in FIELDS.items():
-        if name not in fields:
-            continue
-        if fault := _type_fault(fields[name], kind):
-            faults.append(f"{name} is {fields[name]!r}; {fault}")
-        else:
-            sizes[name] = kind(fields[name])
-    if sizes.get("hidden_act", "gelu") in ACTIVATIONS:
-        sizes["hidden_act"] = ACTIVATIONS[sizes.get("hidden_act", "gelu")]
-    else:
-        faults.append(
-            f"hidden_act is {sizes.pop('hidden_act')!r}; known are {', '.join(ACTIVATIONS)}"
-        )
+    sizes, size_faults = _sizes(fields, family)
     labels, label_faults = _labels(fields)
     architectures, architecture_faults = _architectures(fields)
+    faults += size_faults
     try:
         encoder = models.EncoderConfig(**sizes)
     except ValueError as error:
         encoder, faults = models.EncoderConfig(), [*faults, str(error)]
     if faults := [*faults, *label_faults, *architecture_faults]:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
-    _warn(fields, source)
+    _warn(fields, family, source)
     is_regression = fields.get("problem_type") == REGRESSION and len(labels) == 1
-    return Description(encoder, architectures, labels, is_regression)
+    return Description(family, encoder, architectures, labels, is_regression)
 
 
 def to_json(
-    config: models.EncoderConfig, *, head: str, labels: Mapping[int, str] | None = None
+    config: models.EncoderConfig,
+    family: base.Family,
+    *,
+    head: str,
+    labels: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
-    """Returns the fields of the config.json of a model with this head; the inverse of `parse`.
+    """Returns the fields of the config.json of a model with this head; undoes `parse_config`.
 
     Ours alone (`dtype`, `remat`) are not written: weights are float32 whatever computed them.
 
     Raises:
-      ValueError: if the head is not known.
+      ValueError: if the family has no class for the head.
     """
-    if head not in ARCHITECTURES:
-        raise ValueError(f"head is {head!r}; known are {', '.join(ARCHITECTURES)}")
-    fields = {name: getattr(config, name) for name in FIELDS}
-    fields["hidden_act"] = _THEIR_ACTIVATIONS[config.hidden_act]
+    if head not in family.architectures:
+        raise ValueError(
+            f"head is {head!r}; known of {family.title} are {', '.join(family.architectures)}"
+        )
+    fields = {name: field.written(config) for name, field in family.fields.items()}
     fields |= {
-        "architectures": [ARCHITECTURES[head]],
-        "model_type": "bert",
-        "position_embedding_type": "absolute",
-        "tie_word_embeddings": True,
+        **family.stated,
+        "architectures": [family.architectures[head]],
+        "model_type": family.model_type,
     }
     if labels:
         fields["id2label"] = {str(number): labels[number] for number in sorted(labels)}
         fields["label2id"] = {labels[number]: number for number in sorted(labels)}
     return dict(sorted(fields.items()))
+
+
+def _sizes(fields: Mapping[str, Any], family: base.Family) -> tuple[dict[str, Any], list[str]]:
+    """Returns the fields of EncoderConfig that can be told, and what is wrong with the others."""
+    sizes, faults = dict(family.traits), []
+    for name, field in family.fields.items():
+        value = fields.get(name, field.default)
+        if value is None and name not in fields:
+            continue
+        if fault := _type_fault(value, field.kind):
+            faults.append(f"{name} is {value!r}; {fault}")
+        elif field.values and value not in field.values:
+            faults.append(f"{name} is {value!r}; known are {', '.join(map(str, field.values))}")
+        else:
+            sizes[field.ours] = field.read(value)
+    return sizes, faults
 
 
 def _type_fault(value: Any, kind: type) -> str | None:
@@ -232,8 +175,9 @@ def _architectures(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str
     return (), [f"architectures is {given!r}; it must be a list of class names"]
 
 
-def _warn(fields: Mapping[str, Any], source: str) -> None:
-    for name in sorted(set(fields) - set(FIELDS) - set(FIXED) - WITHOUT_EFFECT):
+def _warn(fields: Mapping[str, Any], family: base.Family, source: str) -> None:
+    known = {*family.fields, *family.fixed, *family.without_effect}
+    for name in sorted(set(fields) - known):
         value = fields[name]
         if name == "classifier_dropout":
             if value is not None:

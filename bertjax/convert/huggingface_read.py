@@ -1,4 +1,4 @@
-"""Reads a Hugging Face BERT: a directory with config.json and weights, or the file of weights.
+"""Reads a Hugging Face model: a directory with config.json and weights, or the file of weights.
 
 Weights are model.safetensors, shards with an index, or pytorch_model.bin, in this order. What a
 directory holds besides (optimizers, other frameworks' weights, model cards) is not looked at.
@@ -7,9 +7,7 @@ directory holds besides (optimizers, other frameworks' weights, model cards) is 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import ml_dtypes  # noqa: F401  NumPy knows bfloat16, which safetensors asks it for, from here
 import numpy as np
@@ -24,24 +22,15 @@ from bertjax.convert import (
     pickled_weights,
     pretrained,
 )
-from bertjax.data import sentence_piece, tokenizer, wordpiece
+from bertjax.convert.families import base
 
 SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILE, PICKLE_INDEX)
-TOKENIZER_FILE = "tokenizer.json"
-VOCABULARY_FILES = (wordpiece.VOCABULARY_FILE, sentence_piece.MODEL_FILE)
 
-# No parameters: the numbers 0, 1, 2, ... and zeros that some versions saved.
-IGNORED = (r"bert\.embeddings\.position_ids", r"bert\.embeddings\.token_type_ids")
-
-# Copy -> the parameter that it is tied to.
-TIED = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
+BIAS = "classifier.bias"  # our path of what tells how many labels there are
 
 Weights = dict[str, np.ndarray]
 
@@ -61,53 +50,41 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         pretrained.check_head(head)
     path = epath.Path(path)
     directory = path if path.is_dir() else path.parent
-    description = huggingface_config.read(directory)
+    description = huggingface_config.read_config(directory)
+    family = description.family
     weights_file = _weights_file(path)
     weights = read_weights(weights_file)
     try:
-        weights = untie(weights)
+        weights = untie(weights, family)
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
-        unused = tuple(
-            name
-            for name in weights
-            if not all(
-                pretrained.belongs(ours, head)
-                for ours in names.our_paths([name], names.HUGGINGFACE, spelling=spelling)
-            )
-        )
+        unused = tuple(name for name in weights if not _is_of(name, family, head))
         params = {path: p for path, p in params.items() if pretrained.belongs(path, head)}
     except ValueError as error:
         raise ValueError(f"{weights_file}: {error}") from error
     return pretrained.Pretrained(
         config=description.encoder,
         params=params,
-        vocabulary=read_vocabulary(directory),
+        vocabulary=huggingface_tokenizer.read_tokenizer(directory, family.tokenizer),
         head=head,
         labels=_labels(description, weights, head),
         source=str(path),
         unused=unused,
         is_regression=description.is_regression and head == "sequence_classification",
+        model_type=family.model_type,
     )
 
 
-def spelling(name: str) -> str:
-    """Returns a name as transformers spells it today, with the prefix of a model with a head."""
-    name = re.sub(r"(?<=LayerNorm\.)(gamma|beta)$", _renamed, name)
-    is_headless = re.match(r"(embeddings|encoder|pooler)\.", name)
-    return f"bert.{name}" if is_headless else name
-
-
-def untie(weights: Mapping[str, np.ndarray]) -> Weights:
+def untie(weights: Mapping[str, np.ndarray], family: base.Family) -> Weights:
     """Returns the weights without the copies of tied ones; a copy alone stands for its original.
 
     Raises:
       ValueError: if a copy is not equal: the model was trained untied.
     """
     weights = dict(weights)
-    by_spelling = {spelling(name): name for name in weights}
+    by_spelling = {family.spelling(name): name for name in weights}
     faults = []
-    for copy, original in TIED.items():
+    for copy, original in family.tied.items():
         if copy not in by_spelling:
             continue
         values = weights.pop(by_spelling[copy])
@@ -129,16 +106,34 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
     Raises:
       ValueError: listing every name that is unknown, double, missing or of a wrong shape.
     """
+    family = description.family
     count = 1 if head == "multiple_choice" else len(_labels(description, weights, head)) or None
-    shapes = names.shapes(description.encoder, labels=count)
+    shapes = pretrained.shapes(description.encoder, labels=count)
+    table = names.of_head(family.tensors, head)
+    named_otherwise = {
+        name
+        for name in weights
+        if _paths(name, family.tensors, family) and not _paths(name, table, family)
+    }
     return names.to_ours(
-        weights,
-        names.HUGGINGFACE,
-        ignored=IGNORED,
+        {name: array for name, array in weights.items() if name not in named_otherwise},
+        table,
+        ignored=family.ignored,
         shapes=shapes,
         required=[path for path in shapes if pretrained.is_required(path, head)],
-        spelling=spelling,
+        spelling=family.spelling,
     )
+
+
+def _is_of(name: str, family: base.Family, head: str) -> bool:
+    """Returns whether a weight, if it is known at all, is part of the model with this head."""
+    paths = _paths(name, names.of_head(family.tensors, head), family)
+    is_known = paths or _paths(name, family.tensors, family)
+    return not is_known or any(pretrained.belongs(path, head) for path in paths)
+
+
+def _paths(name: str, table: Sequence[names.Name], family: base.Family) -> set[str]:
+    return names.our_paths([name], table, spelling=family.spelling)
 
 
 def read_weights(path: epath.PathLike) -> Weights:
@@ -163,61 +158,9 @@ def read_weights(path: epath.PathLike) -> Weights:
             )
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
-    loaded = pickled_weights.read(path)
+    loaded = pickled_weights.read_pickle(path)
     # Popped one by one, so that no more than the file and its float32 are in memory.
     return {name: _float32(loaded.pop(name)) for name in list(loaded)}
-
-
-def read_vocabulary(directory: epath.PathLike) -> tokenizer.Tokenizer | None:
-    """Returns the tokenizer of vocab.txt (or spiece.model), else of tokenizer.json, else None.
-
-    Raises:
-      ValueError: if it is damaged or does not do what the released BERT's does.
-    """
-    directory = epath.Path(directory)
-    if any((directory / name).exists() for name in VOCABULARY_FILES):
-        return tokenizer.load(directory)
-    path = directory / TOKENIZER_FILE
-    if not path.exists():
-        return None
-    try:
-        return _wordpiece(json.loads(path.read_text()))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a tokenizer of `tokenizers`: {error!r}") from error
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is no tokenizer of BERT: {error}; to read the weights alone, move it elsewhere"
-        ) from error
-
-
-def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
-    model, normalizer = fields["model"], fields.get("normalizer") or {}
-    # Ours spells the rules out; else it is transformers' own.
-    if casing := huggingface_tokenizer.casing(normalizer):
-        normalizer = {"type": "BertNormalizer", **casing}
-    wanted = [
-        ("model.type", model.get("type", "WordPiece"), "WordPiece"),
-        (
-            "model.continuing_subword_prefix",
-            model.get("continuing_subword_prefix", wordpiece.CONTINUATION),
-            wordpiece.CONTINUATION,
-        ),
-        ("normalizer.type", normalizer.get("type"), "BertNormalizer"),
-        ("normalizer.clean_text", normalizer.get("clean_text", True), True),
-        ("normalizer.handle_chinese_chars", normalizer.get("handle_chinese_chars", True), True),
-    ]
-    if faults := [f"{n} is {got!r}, not {value!r}" for n, got, value in wanted if got != value]:
-        raise ValueError("; ".join(faults))
-    ids = {entry: int(number) for entry, number in model["vocab"].items()}
-    ids |= {token["content"]: int(token["id"]) for token in fields.get("added_tokens") or ()}
-    entries = sorted(ids, key=ids.__getitem__)
-    if [ids[entry] for entry in entries] != list(range(len(entries))):
-        raise ValueError("the ids of its entries are not 0, 1, 2, ..., each once")
-    return tokenizer.WordPieceTokenizer(
-        entries,
-        lowercase=bool(normalizer.get("lowercase", True)),
-        strip_accents=normalizer.get("strip_accents"),
-    )
 
 
 def _weights_file(path: epath.Path) -> epath.Path:
@@ -230,7 +173,8 @@ def _weights_file(path: epath.Path) -> epath.Path:
 
 
 def _head(description: huggingface_config.Description, weights: Weights) -> str:
-    found = pretrained.head_of(names.our_paths(weights, names.HUGGINGFACE, spelling=spelling))
+    family = description.family
+    found = pretrained.head_of(names.our_paths(weights, family.tensors, spelling=family.spelling))
     stated = description.head
     # The released weights say BertForMaskedLM and hold both heads; a bare BertModel with a head in
     # its weights is a model whose config was written for its encoder.
@@ -247,14 +191,11 @@ def _labels(
     """Returns the names of a classifier's labels, LABEL_0 and so on if the config has none."""
     if head not in ("sequence_classification", "token_classification"):
         return {}
-    bias = weights.get("classifier.bias")
-    if description.labels or bias is None:
+    table = names.of_head(description.family.tensors, head)
+    biases = [a for n, a in weights.items() if _paths(n, table, description.family) == {BIAS}]
+    if description.labels or not biases:
         return description.labels
-    return {number: f"LABEL_{number}" for number in range(bias.size)}
-
-
-def _renamed(match: re.Match[str]) -> str:
-    return {"gamma": "weight", "beta": "bias"}[match[1]]
+    return {number: f"LABEL_{number}" for number in range(biases[0].size)}
 
 
 def _float32(array: np.ndarray) -> np.ndarray:

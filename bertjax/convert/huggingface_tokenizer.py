@@ -3,8 +3,7 @@
 Its own BertNormalizer and BertPreTokenizer judge a few hundred rare characters by other Unicode
 tables, lowercase a final sigma differently and give up on words of more than 100 characters. Here
 the rules of `wordpiece` are spelled out as regular expressions over Python's tables instead, so
-the ids are ours. transformers reads such a file as it stands if the class it is told is
-PreTrainedTokenizerFast; for BertTokenizer it would build the rules anew.
+the ids are ours. Which files there are and what is told in them belongs to the family.
 """
 
 from __future__ import annotations
@@ -22,24 +21,59 @@ import tokenizers
 from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from bertjax.convert.families import base
 from bertjax.data import tokenizer, wordpiece
 
 TOKENIZER_FILE = "tokenizer.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
-TOKENIZER_CLASS = "PreTrainedTokenizerFast"
 
 
-def write(vocabulary: tokenizer.Tokenizer, directory: epath.Path, *, max_length: int) -> None:
+def read_tokenizer(
+    directory: epath.PathLike, files: base.TokenizerFiles
+) -> tokenizer.Tokenizer | None:
+    """Returns the tokenizer of the family's own vocabulary, else of tokenizer.json, else None.
+
+    Raises:
+      ValueError: if it is damaged or does not do what the released BERT's does.
+    """
+    directory = epath.Path(directory)
+    if any((directory / name).exists() for name in files.vocabularies):
+        return tokenizer.load(directory)
+    path = directory / TOKENIZER_FILE
+    if not path.exists():
+        return None
+    try:
+        fields = json.loads(path.read_text())
+        kind = fields["model"].get("type", "WordPiece")
+        if kind not in READERS:
+            raise ValueError(f"model.type is {kind!r}; known are {', '.join(READERS)}")
+        return READERS[kind](fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a tokenizer of `tokenizers`: {error!r}") from error
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is no tokenizer that is known here: {error}; to read "
+            "the weights alone, move it elsewhere"
+        ) from error
+
+
+def write_tokenizer(
+    vocabulary: tokenizer.Tokenizer,
+    directory: epath.Path,
+    files: base.TokenizerFiles,
+    *,
+    max_length: int,
+) -> None:
     """Writes vocab.txt, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
     Raises:
       ValueError: for a kind of vocabulary that has no exact counterpart there.
     """
-    if not isinstance(vocabulary, tokenizer.WordPieceTokenizer):
+    if vocabulary.kind not in WRITERS:
         raise ValueError(
             f"the vocabulary is a {vocabulary.kind} model, and transformers would find other ids "
-            "in some texts (see docs/conversion.md); only WordPiece vocabularies can be written "
-            "for it: --format=bertjax keeps everything"
+            f"in some texts (see docs/conversion.md); only those of the kind {', '.join(WRITERS)} "
+            "can be written for it: --format=bertjax keeps everything"
         )
     vocabulary.save(directory)
     roles = ("pad", "unk", "cls", "sep", "mask")
@@ -48,18 +82,16 @@ def write(vocabulary: tokenizer.Tokenizer, directory: epath.Path, *, max_length:
         for role, token_id in zip(roles, vocabulary.special_ids, strict=True)
     }
     path = directory / wordpiece.CONFIG_FILE
-    config = json.loads(path.read_text()) | {
-        "tokenizer_class": TOKENIZER_CLASS,
-        "model_max_length": max_length,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        "clean_up_tokenization_spaces": False,
-    }
+    config = json.loads(path.read_text()) | {"model_max_length": max_length, **files.fields}
     path.write_text(_json(config))
     (directory / SPECIAL_TOKENS_FILE).write_text(_json(special))
-    (directory / TOKENIZER_FILE).write_text(fast_tokenizer(vocabulary).to_str(pretty=False))
+    made = WRITERS[vocabulary.kind](vocabulary, files)
+    (directory / TOKENIZER_FILE).write_text(made.to_str(pretty=False))
 
 
-def fast_tokenizer(vocabulary: tokenizer.WordPieceTokenizer) -> tokenizers.Tokenizer:
+def fast_tokenizer(
+    vocabulary: tokenizer.WordPieceTokenizer, files: base.TokenizerFiles
+) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the Rust library that gives the same ids, with [CLS] and [SEP].
 
     It takes the names of special tokens in a text for the tokens themselves; ours does so with
@@ -85,8 +117,8 @@ def fast_tokenizer(vocabulary: tokenizer.WordPieceTokenizer) -> tokenizers.Token
     )
     cls, sep = wordpiece.CLS, wordpiece.SEP
     made.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        single=files.single.format(cls=cls, sep=sep),
+        pair=files.pair.format(cls=cls, sep=sep),
         special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
     )
     made.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)  # pyright: ignore[reportAttributeAccessIssue]
@@ -106,6 +138,35 @@ def casing(normalizer: Mapping[str, Any]) -> dict[str, bool] | None:
         if steps == wanted + ["NFD", "Replace"] * strip_accents:
             return {"lowercase": lowercase, "strip_accents": strip_accents}
     return None
+
+
+def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
+    model, normalizer = fields["model"], fields.get("normalizer") or {}
+    # Ours spells the rules out; else it is transformers' own.
+    if ours := casing(normalizer):
+        normalizer = {"type": "BertNormalizer", **ours}
+    wanted = [
+        (
+            "model.continuing_subword_prefix",
+            model.get("continuing_subword_prefix", wordpiece.CONTINUATION),
+            wordpiece.CONTINUATION,
+        ),
+        ("normalizer.type", normalizer.get("type"), "BertNormalizer"),
+        ("normalizer.clean_text", normalizer.get("clean_text", True), True),
+        ("normalizer.handle_chinese_chars", normalizer.get("handle_chinese_chars", True), True),
+    ]
+    if faults := [f"{n} is {got!r}, not {value!r}" for n, got, value in wanted if got != value]:
+        raise ValueError("; ".join(faults))
+    ids = {entry: int(number) for entry, number in model["vocab"].items()}
+    ids |= {token["content"]: int(token["id"]) for token in fields.get("added_tokens") or ()}
+    entries = sorted(ids, key=ids.__getitem__)
+    if [ids[entry] for entry in entries] != list(range(len(entries))):
+        raise ValueError("the ids of its entries are not 0, 1, 2, ..., each once")
+    return tokenizer.WordPieceTokenizer(
+        entries,
+        lowercase=bool(normalizer.get("lowercase", True)),
+        strip_accents=normalizer.get("strip_accents"),
+    )
 
 
 def _normalizer(*, lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
@@ -181,6 +242,12 @@ def _characters() -> tuple[str, ...]:
 
 def _escaped(code_point: int) -> str:
     return re.sub(r"([\\\[\]^&-])", r"\\\1", chr(code_point))
+
+
+# model.type of tokenizer.json -> our tokenizer of its fields; and the kind of ours -> theirs. A
+# kind without an exact counterpart is not written.
+READERS: dict[str, Callable[[Mapping[str, Any]], tokenizer.Tokenizer]] = {"WordPiece": _wordpiece}
+WRITERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {"wordpiece": fast_tokenizer}
 
 
 def _json(values: dict[str, Any]) -> str:

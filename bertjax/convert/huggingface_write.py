@@ -17,9 +17,6 @@ from bertjax.convert import huggingface_config, huggingface_tokenizer, names, pr
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
 
-# Without a head transformers saves the names without it, too.
-PREFIX = "bert."
-
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: str) -> None:
     """Writes the directory's files; `card` is the text of its README.md.
@@ -28,18 +25,25 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
       ValueError: if a parameter has no name there, or the vocabulary no counterpart.
     """
     directory = epath.Path(directory)
-    tensors = names.to_theirs(weights.params, names.HUGGINGFACE)
-    if weights.head == "none":
-        tensors = {name.removeprefix(PREFIX): array for name, array in tensors.items()}
+    family = weights.family
+    tensors = names.to_theirs(weights.params, names.of_head(family.tensors, weights.head))
+    if weights.head == "none":  # then transformers saves the names without the prefix, too
+        tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)
-    config = huggingface_config.to_json(weights.config, head=weights.head, labels=weights.labels)
+    config = huggingface_config.to_json(
+        weights.config, family, head=weights.head, labels=weights.labels
+    )
     config["dtype"] = "float32"
     if weights.is_regression:
         config["problem_type"] = huggingface_config.REGRESSION
     if weights.vocabulary is not None:
-        config["pad_token_id"] = weights.vocabulary.pad_id
-        huggingface_tokenizer.write(
-            weights.vocabulary, directory, max_length=weights.config.max_position_embeddings
+        for field, name in family.tokenizer.ids.items():
+            config[field] = getattr(weights.vocabulary, name)
+        huggingface_tokenizer.write_tokenizer(
+            weights.vocabulary,
+            directory,
+            family.tokenizer,
+            max_length=weights.config.max_position_embeddings,
         )
     text = json.dumps(config, indent=2, sort_keys=True)
     (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")

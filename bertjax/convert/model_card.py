@@ -67,7 +67,8 @@ def text(
     parts = [*_front_matter(weights, license), "", "# Model card", ""]
     # No path of the source: cards are published, and paths tell of whoever wrote them.
     parts += [
-        f"A BERT with {weights.num_parameters:,} parameters, written by bertjax {__version__}."
+        f"A {weights.family.title} with {weights.num_parameters:,} parameters, written by bertjax "
+        f"{__version__}."
     ]
     parts += ["", *_sizes(weights)]
     if run is not None:
@@ -83,7 +84,7 @@ def _front_matter(weights: pretrained.Pretrained, license: str | None) -> Iterat
     yield "---"
     yield "library_name: transformers"
     yield f"pipeline_tag: {PIPELINES[weights.head]}"
-    yield "tags:\n- bert\n- bertjax"
+    yield f"tags:\n- {weights.family.model_type}\n- bertjax"
     if license is not None and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license.lower()):
         yield f"license: {license.lower()}"
     elif license is not None:

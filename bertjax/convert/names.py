@@ -1,7 +1,7 @@
-"""The names of every parameter: theirs, ours and what lies between, one table for both directions.
+"""The names of parameters: theirs, ours and what lies between, one table for both directions.
 
-Here belong names and shapes; files belong to the readers and writers. `{layer}` in a name is the
-number of a layer, counted from 0.
+The tables themselves belong to `families`, files to the readers and writers. `{layer}` in a name is
+the number of a layer, counted from 0.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
-from bertjax import models
 
 Transform = Callable[[np.ndarray], np.ndarray]
 
@@ -33,53 +31,19 @@ TRANSFORMS: dict[str, tuple[Transform, Transform]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Name:
-    """A parameter of another program, ours, and the transform from theirs to ours."""
+    """A parameter of another program, ours, and the transform from theirs to ours.
+
+    `heads` are those whose models have it under this name, () for all: a parameter may be called
+    otherwise with another head.
+    """
 
     theirs: str
     ours: str
     transform: str = "same"
+    heads: tuple[str, ...] = ()
 
 
-# Our path -> our shape: fields of EncoderConfig, numbers, or "labels", which only a head knows.
-SHAPES: dict[str, tuple[str | int, ...]] = {
-    "encoder.embeddings.word.embedding": ("vocab_size", "hidden_size"),
-    "encoder.embeddings.position.embedding": ("max_position_embeddings", "hidden_size"),
-    "encoder.embeddings.segment.embedding": ("type_vocab_size", "hidden_size"),
-    "encoder.embeddings.norm.scale": ("hidden_size",),
-    "encoder.embeddings.norm.bias": ("hidden_size",),
-    "encoder.layers.{layer}.attention.query.kernel": ("hidden_size", "hidden_size"),
-    "encoder.layers.{layer}.attention.query.bias": ("hidden_size",),
-    "encoder.layers.{layer}.attention.key.kernel": ("hidden_size", "hidden_size"),
-    "encoder.layers.{layer}.attention.key.bias": ("hidden_size",),
-    "encoder.layers.{layer}.attention.value.kernel": ("hidden_size", "hidden_size"),
-    "encoder.layers.{layer}.attention.value.bias": ("hidden_size",),
-    "encoder.layers.{layer}.attention.output.kernel": ("hidden_size", "hidden_size"),
-    "encoder.layers.{layer}.attention.output.bias": ("hidden_size",),
-    "encoder.layers.{layer}.attention_norm.scale": ("hidden_size",),
-    "encoder.layers.{layer}.attention_norm.bias": ("hidden_size",),
-    "encoder.layers.{layer}.intermediate.kernel": ("hidden_size", "intermediate_size"),
-    "encoder.layers.{layer}.intermediate.bias": ("intermediate_size",),
-    "encoder.layers.{layer}.output.kernel": ("intermediate_size", "hidden_size"),
-    "encoder.layers.{layer}.output.bias": ("hidden_size",),
-    "encoder.layers.{layer}.output_norm.scale": ("hidden_size",),
-    "encoder.layers.{layer}.output_norm.bias": ("hidden_size",),
-    "pooler.dense.kernel": ("hidden_size", "hidden_size"),
-    "pooler.dense.bias": ("hidden_size",),
-    "mlm_head.dense.kernel": ("hidden_size", "hidden_size"),
-    "mlm_head.dense.bias": ("hidden_size",),
-    "mlm_head.norm.scale": ("hidden_size",),
-    "mlm_head.norm.bias": ("hidden_size",),
-    "mlm_head.bias": ("vocab_size",),
-    "nsp_head.dense.kernel": ("hidden_size", 2),
-    "nsp_head.dense.bias": (2,),
-    "classifier.kernel": ("hidden_size", "labels"),
-    "classifier.bias": ("labels",),
-    "span_head.kernel": ("hidden_size", 2),
-    "span_head.bias": (2,),
-}
-
-
-def _affine(theirs: str, ours: str) -> tuple[Name, Name]:
+def torch_dense(theirs: str, ours: str) -> tuple[Name, Name]:
     """A torch Linear: its weight is [out, in], our kernel [in, out]."""
     return (
         Name(f"{theirs}.weight", f"{ours}.kernel", "transpose"),
@@ -87,90 +51,24 @@ def _affine(theirs: str, ours: str) -> tuple[Name, Name]:
     )
 
 
-def _torch_norm(theirs: str, ours: str) -> tuple[Name, Name]:
+def torch_norm(theirs: str, ours: str) -> tuple[Name, Name]:
+    """A torch LayerNorm."""
     return Name(f"{theirs}.weight", f"{ours}.scale"), Name(f"{theirs}.bias", f"{ours}.bias")
 
 
-_HF_LAYER, _LAYER = "bert.encoder.layer.{layer}", "encoder.layers.{layer}"
-
-# Source: transformers, models/bert/modeling_bert.py; the names of its state dicts.
-HUGGINGFACE: tuple[Name, ...] = (
-    Name("bert.embeddings.word_embeddings.weight", "encoder.embeddings.word.embedding"),
-    Name("bert.embeddings.position_embeddings.weight", "encoder.embeddings.position.embedding"),
-    Name("bert.embeddings.token_type_embeddings.weight", "encoder.embeddings.segment.embedding"),
-    *_torch_norm("bert.embeddings.LayerNorm", "encoder.embeddings.norm"),
-    *_affine(f"{_HF_LAYER}.attention.self.query", f"{_LAYER}.attention.query"),
-    *_affine(f"{_HF_LAYER}.attention.self.key", f"{_LAYER}.attention.key"),
-    *_affine(f"{_HF_LAYER}.attention.self.value", f"{_LAYER}.attention.value"),
-    *_affine(f"{_HF_LAYER}.attention.output.dense", f"{_LAYER}.attention.output"),
-    *_torch_norm(f"{_HF_LAYER}.attention.output.LayerNorm", f"{_LAYER}.attention_norm"),
-    *_affine(f"{_HF_LAYER}.intermediate.dense", f"{_LAYER}.intermediate"),
-    *_affine(f"{_HF_LAYER}.output.dense", f"{_LAYER}.output"),
-    *_torch_norm(f"{_HF_LAYER}.output.LayerNorm", f"{_LAYER}.output_norm"),
-    *_affine("bert.pooler.dense", "pooler.dense"),
-    *_affine("cls.predictions.transform.dense", "mlm_head.dense"),
-    *_torch_norm("cls.predictions.transform.LayerNorm", "mlm_head.norm"),
-    Name("cls.predictions.bias", "mlm_head.bias"),
-    *_affine("cls.seq_relationship", "nsp_head.dense"),
-    *_affine("classifier", "classifier"),
-    *_affine("qa_outputs", "span_head"),
-)
-
-
-def _tf_dense(theirs: str, ours: str) -> tuple[Name, Name]:
+def tf_dense(theirs: str, ours: str) -> tuple[Name, Name]:
+    """A tf.layers.dense: its kernel lies as ours does."""
     return Name(f"{theirs}/kernel", f"{ours}.kernel"), Name(f"{theirs}/bias", f"{ours}.bias")
 
 
-def _tf_norm(theirs: str, ours: str) -> tuple[Name, Name]:
+def tf_norm(theirs: str, ours: str) -> tuple[Name, Name]:
+    """A tf.contrib.layers.layer_norm."""
     return Name(f"{theirs}/gamma", f"{ours}.scale"), Name(f"{theirs}/beta", f"{ours}.bias")
 
 
-def _tf_output(theirs: str, ours: str) -> tuple[Name, Name]:
-    """The last layer of a head: the released code keeps its weights as [classes, hidden]."""
-    return (
-        Name(f"{theirs}output_weights", f"{ours}.kernel", "transpose"),
-        Name(f"{theirs}output_bias", f"{ours}.bias"),
-    )
-
-
-_TF_LAYER = "bert/encoder/layer_{layer}"
-
-# Source: google-research/bert, modeling.py, run_pretraining.py, run_classifier.py, run_squad.py.
-TF1: tuple[Name, ...] = (
-    Name("bert/embeddings/word_embeddings", "encoder.embeddings.word.embedding"),
-    Name("bert/embeddings/position_embeddings", "encoder.embeddings.position.embedding"),
-    Name("bert/embeddings/token_type_embeddings", "encoder.embeddings.segment.embedding"),
-    *_tf_norm("bert/embeddings/LayerNorm", "encoder.embeddings.norm"),
-    *_tf_dense(f"{_TF_LAYER}/attention/self/query", f"{_LAYER}.attention.query"),
-    *_tf_dense(f"{_TF_LAYER}/attention/self/key", f"{_LAYER}.attention.key"),
-    *_tf_dense(f"{_TF_LAYER}/attention/self/value", f"{_LAYER}.attention.value"),
-    *_tf_dense(f"{_TF_LAYER}/attention/output/dense", f"{_LAYER}.attention.output"),
-    *_tf_norm(f"{_TF_LAYER}/attention/output/LayerNorm", f"{_LAYER}.attention_norm"),
-    *_tf_dense(f"{_TF_LAYER}/intermediate/dense", f"{_LAYER}.intermediate"),
-    *_tf_dense(f"{_TF_LAYER}/output/dense", f"{_LAYER}.output"),
-    *_tf_norm(f"{_TF_LAYER}/output/LayerNorm", f"{_LAYER}.output_norm"),
-    *_tf_dense("bert/pooler/dense", "pooler.dense"),
-    *_tf_dense("cls/predictions/transform/dense", "mlm_head.dense"),
-    *_tf_norm("cls/predictions/transform/LayerNorm", "mlm_head.norm"),
-    Name("cls/predictions/output_bias", "mlm_head.bias"),
-    *_tf_output("cls/seq_relationship/", "nsp_head.dense"),
-    *_tf_output("", "classifier"),
-    *_tf_output("cls/squad/", "span_head"),
-)
-
-
-def shapes(config: models.EncoderConfig, *, labels: int | None = None) -> dict[str, Any]:
-    """Returns the shape of every parameter that a model of these sizes may have, by our path.
-
-    A number that is not known (`labels`, while that is None) is None in its shape.
-    """
-    sizes = {**dataclasses.asdict(config), "labels": labels}
-    expanded = {}
-    for path, dimensions in SHAPES.items():
-        shape = tuple(sizes[d] if isinstance(d, str) else d for d in dimensions)
-        for layer in range(config.num_hidden_layers if "{layer}" in path else 1):
-            expanded[path.format(layer=layer)] = shape
-    return expanded
+def of_head(table: Sequence[Name], head: str) -> tuple[Name, ...]:
+    """Returns the names that the models with this head have."""
+    return tuple(entry for entry in table if not entry.heads or head in entry.heads)
 
 
 def our_paths(
@@ -193,8 +91,8 @@ def to_ours(
     """Returns their parameters under our paths, in our layout and float32.
 
     `ignored` are regexes of names that are no parameters of the model (optimizer slots);
-    `shapes` are ours, as from `shapes`; `required` our paths that must be there; `spelling` maps a
-    name to the spelling of the table (other prefixes, older names).
+    `shapes` are ours, as from `pretrained.shapes`; `required` our paths that must be there;
+    `spelling` maps a name to the spelling of the table (other prefixes, older names).
 
     Raises:
       ValueError: listing every name that is unknown, there twice, of the wrong shape or type, and

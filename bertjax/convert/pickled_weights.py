@@ -164,7 +164,7 @@ class _Unpickler(pickle.Unpickler):
         return _Storage(np.frombuffer(self._archive.read(member), dtype))
 
 
-def read(path: epath.PathLike) -> dict[str, np.ndarray]:
+def read_pickle(path: epath.PathLike) -> dict[str, np.ndarray]:
     """Returns the tensors of a file of `torch.save(model.state_dict())`, in the types stored.
 
     Nothing in the file is run. The arrays may share memory and are read-only.

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
+import jax
 import numpy as np
+from flax import nnx
 
 from bertjax import models
+from bertjax.convert import families
+from bertjax.convert.families import base
 from bertjax.data import tokenizer
+from bertjax.models import parameters
 
 # Head -> the first names of the paths of its model; all of them must be there.
 PARTS: dict[str, tuple[str, ...]] = {
@@ -23,6 +30,14 @@ PARTS: dict[str, tuple[str, ...]] = {
 # A model without a head may have the pooler or not.
 OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {"none": ("pooler",)}
 
+# Part -> its module; the classifier has a size that the config does not tell.
+MODULES: dict[str, Callable[..., nnx.Module]] = {
+    "encoder": models.Encoder,
+    "pooler": models.Pooler,
+    "mlm_head": models.MlmHead,
+    "nsp_head": models.PairHead,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
@@ -33,6 +48,7 @@ class Pretrained:
     `source` says where it was read; `unused` lists the names found there that are no part of the
     model, as they are written there. `is_regression` says that the one number of a classifier is
     no class; `only_here` why its head can be written in no format, "" for those that can.
+    `model_type` is the family that the weights came from; with "" the config decides.
     """
 
     config: models.EncoderConfig
@@ -44,10 +60,22 @@ class Pretrained:
     unused: tuple[str, ...] = ()
     is_regression: bool = False
     only_here: str = ""
+    model_type: str = ""
 
     @property
     def num_parameters(self) -> int:
         return sum(array.size for array in self.params.values())
+
+    @property
+    def family(self) -> base.Family:
+        """How others write these weights down.
+
+        Raises:
+          ValueError: if no family that is known here has such encoders.
+        """
+        if self.model_type:
+            return families.named(self.model_type)
+        return families.holding(self.config)
 
 
 def belongs(path: str, head: str) -> bool:
@@ -58,6 +86,30 @@ def belongs(path: str, head: str) -> bool:
 def is_required(path: str, head: str) -> bool:
     """Returns whether the model with this head lacks something without the parameter at `path`."""
     return path.split(".")[0] in PARTS[head]
+
+
+def shapes(config: models.EncoderConfig, *, labels: int | None = None) -> dict[str, Any]:
+    """Returns the shape of every parameter that a model of these sizes may have, by our path.
+
+    A number that is not known (`labels`, while that is None) is None in its shape.
+    """
+    hidden = config.hidden_size
+    return {
+        **_shapes(config),
+        "classifier.kernel": (hidden, labels),
+        "classifier.bias": (labels,),
+        "span_head.kernel": (hidden, 2),
+        "span_head.bias": (2,),
+    }
+
+
+@functools.lru_cache(maxsize=16)  # an encoder takes a second to build, even without its numbers
+def _shapes(config: models.EncoderConfig) -> Mapping[str, tuple[int, ...]]:
+    def params(make: Callable[..., nnx.Module]) -> parameters.Params:
+        return parameters.split(make(config, rngs=nnx.Rngs(0)))[1]
+
+    parts = {part: jax.eval_shape(lambda make=make: params(make)) for part, make in MODULES.items()}
+    return {path: leaf.shape for path, leaf in parameters.flat(parts).items()}
 
 
 def head_of(paths: Collection[str]) -> str:

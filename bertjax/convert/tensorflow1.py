@@ -1,6 +1,6 @@
-"""Checkpoints of the released BERT code: bert_config.json, bert_model.ckpt.*, vocab.txt.
+"""Checkpoints of released TensorFlow 1 code: bert_config.json, bert_model.ckpt.*, vocab.txt.
 
-Which variable is which parameter stands in `names.TF1`, what the config means in
+Which variable is which parameter belongs to the family, what the config means to
 `tensorflow1_config`; here belong the files. TensorFlow, from `records.import_tensorflow`, reads and
 writes them as a plain table of arrays: no graph is read and none is written, for what the released
 code restores with, `tf.train.Saver` and `tf.train.init_from_checkpoint`, needs none.
@@ -20,11 +20,9 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax.convert import names, pretrained, tensorflow1_config
+from bertjax.convert import families, names, pretrained, tensorflow1_config
+from bertjax.convert.families import base
 from bertjax.data import records, sentence_piece, tokenizer, wordpiece
-
-CONFIG_FILE = tensorflow1_config.CONFIG_FILE
-CHECKPOINT = "bert_model.ckpt"
 
 # What optimizers keep beside the weights: those of BERT, ALBERT and NVIDIA's BERT (Adam, LAMB),
 # TensorFlow's own, and loss scaling.
@@ -53,18 +51,23 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
     prefix = find_checkpoint(path)
     faults: list[str] = []
     description = vocabulary = converted = None
-    with _noting(faults):
-        description = tensorflow1_config.read(prefix.parent / CONFIG_FILE)
-    with _noting(faults):
-        vocabulary = read_vocabulary(prefix.parent)
+    variables, slots = None, ()
     with _noting(faults):
         variables, slots = read_variables(prefix)
-        converted = _convert(variables, description)
+    family = families.releasing(variables or (), [file.name for file in prefix.parent.iterdir()])
+    released = tensorflow1_config.released(family)
+    with _noting(faults):
+        description = tensorflow1_config.read_config(prefix.parent / released.config, family)
+    with _noting(faults):
+        vocabulary = read_vocabulary(prefix.parent, released)
+    with _noting(faults):
+        if variables is not None:
+            converted = _convert(variables, released, description)
     vocab_size = description.config.vocab_size if description else None
     if vocabulary and vocab_size and vocabulary.vocab_size > vocab_size:
         faults.append(
-            f"the vocabulary has {vocabulary.vocab_size} entries, {CONFIG_FILE} says vocab_size "
-            f"{vocab_size}: they belong to different models"
+            f"the vocabulary has {vocabulary.vocab_size} entries, {released.config} says "
+            f"vocab_size {vocab_size}: they belong to different models"
         )
     if description is None or converted is None or faults:
         raise ValueError(f"{prefix} cannot be used:\n  " + "\n  ".join(faults))
@@ -77,21 +80,23 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
         labels=description.labels,
         source=f"{prefix} (TensorFlow 1 checkpoint)",
         unused=(*outside, *slots),
+        model_type=family.model_type,
     )
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
-    """Writes bert_config.json, bert_model.ckpt.* and the vocabulary into `directory`.
+    """Writes the config, the checkpoint's files and the vocabulary into `directory`.
 
     Raises:
-      ValueError: if a parameter has no name in the released code.
+      ValueError: if a parameter has no name in the released code, or the family has none.
       OSError: if the files cannot be written.
     """
     directory = epath.Path(directory)
-    variables = names.to_theirs(weights.params, names.TF1)
+    released = tensorflow1_config.released(weights.family)
+    variables = names.to_theirs(weights.params, names.of_head(released.names, weights.head))
     directory.mkdir(parents=True, exist_ok=True)
-    write_variables(variables, directory / CHECKPOINT)
-    tensorflow1_config.write(weights, directory / CONFIG_FILE)
+    write_variables(variables, directory / released.checkpoint)
+    tensorflow1_config.write_config(weights, directory / released.config)
     if weights.vocabulary is not None:
         weights.vocabulary.save(directory)
         if weights.vocabulary.kind != "wordpiece":
@@ -110,30 +115,38 @@ def find_checkpoint(path: epath.PathLike) -> epath.Path:
 
     Raises:
       FileNotFoundError: if there is none.
-      ValueError: if a directory holds several and none is called bert_model.ckpt.
+      ValueError: if a directory holds several and none is called as a family calls its own.
     """
     path = epath.Path(path)
+    known = [family.released for family in families.FAMILIES.values() if family.released]
+    examples = " or ".join(f"{released.example}/{released.checkpoint}" for released in known)
     if not path.is_dir():
         prefix = path.parent / re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path.name)
         if not (prefix.parent / f"{prefix.name}.index").exists():
             raise FileNotFoundError(
                 f"{prefix}.index does not exist; give the directory or the prefix of a TensorFlow "
-                f"checkpoint, such as uncased_L-12_H-768_A-12/{CHECKPOINT}"
+                f"checkpoint, such as {examples}"
             )
         return prefix.resolve()
     found = sorted(
         file.name.removesuffix(".index") for file in path.iterdir() if file.suffix == ".index"
     )
-    if CHECKPOINT in found or len(found) == 1:
-        return path.resolve() / (CHECKPOINT if CHECKPOINT in found else found[0])
+    for name in [released.checkpoint for released in known if released.checkpoint in found]:
+        return path.resolve() / name
+    if len(found) == 1:
+        return path.resolve() / found[0]
     if found:
         raise ValueError(
             f"{path} holds several checkpoints ({', '.join(found)}); give one, as in "
             f"{path / found[-1]}"
         )
     raise FileNotFoundError(
-        f"{path} holds no {CHECKPOINT}.index; a TensorFlow 1 BERT has {CONFIG_FILE}, "
-        f"{CHECKPOINT}.index, {CHECKPOINT}.data-00000-of-00001 and vocab.txt"
+        f"{path} holds no TensorFlow 1 checkpoint, which is "
+        + " or ".join(
+            f"{it.config}, {it.checkpoint}.index, {it.checkpoint}.data-00000-of-00001 and the "
+            f"vocabulary ({wordpiece.VOCABULARY_FILE}, {sentence_piece.MODEL_FILE})"
+            for it in known
+        )
     )
 
 
@@ -200,7 +213,7 @@ def write_variables(variables: Mapping[str, np.ndarray], prefix: epath.Path) -> 
         raise OSError(f"{prefix} cannot be written: {error.message}") from error
 
 
-def read_vocabulary(directory: epath.Path) -> tokenizer.Tokenizer | None:
+def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer.Tokenizer | None:
     """Returns the vocabulary in `directory` with its casing, None without one.
 
     The casing is what a tokenizer_config.json says, else what `is_lowercase` finds.
@@ -220,24 +233,27 @@ def read_vocabulary(directory: epath.Path) -> tokenizer.Tokenizer | None:
     if fields.get("do_lower_case") is not None:
         return tokenizer.load(directory)
     entries = path.read_bytes().decode("utf-8", errors="replace").splitlines()
-    lowercase, reason = is_lowercase(directory.name, entries)
+    lowercase, reason = is_lowercase(directory.name, entries, released)
     logging.info("Text is taken as %s: %s", "lowercase" if lowercase else "cased", reason)
     return tokenizer.load(directory, lowercase=lowercase)
 
 
-def is_lowercase(directory_name: str, vocabulary: Sequence[str]) -> tuple[bool, str]:
+def is_lowercase(
+    directory_name: str, vocabulary: Sequence[str], released: base.Released
+) -> tuple[bool, str]:
     """Returns whether a released model lowercases its text, and what says so.
 
-    bert_config.json does not tell. Released directories are called uncased_L-12_H-768_A-12,
-    cased_..., multi_cased_...; those called multilingual_L-... and chinese_L-... are lowercase.
+    Its config does not tell; the names of the released directories do.
     """
-    by_name = re.search(r"uncased|cased|(?:multilingual|chinese)_L-\d", directory_name)
+    by_name = re.search("|".join(released.casing), directory_name) if released.casing else None
     entries = [entry for entry in vocabulary if not entry.startswith("[")]
     capitals = sum(entry != entry.lower() for entry in entries)
     has_capitals = capitals > CASED_SHARE * len(entries)
     if not by_name:
         return not has_capitals, f"{capitals} of {len(entries)} entries have capitals"
-    lowercase = by_name[0] != "cased"
+    lowercase = next(
+        told for pattern, told in released.casing.items() if re.fullmatch(pattern, by_name[0])
+    )
     if lowercase == has_capitals:
         logging.warning(
             "The directory's name, %s, says %s, but %d of %d entries of its vocabulary have "
@@ -268,22 +284,24 @@ def _missing_data_files(prefix: epath.Path) -> list[str]:
 
 
 def _convert(
-    variables: Mapping[str, np.ndarray], description: tensorflow1_config.Description | None
+    variables: Mapping[str, np.ndarray],
+    released: base.Released,
+    description: tensorflow1_config.Description | None,
 ) -> tuple[str, dict[str, np.ndarray], list[str]]:
     """Returns the head, its model's parameters, and their names of what is not part of it.
 
     Without a description the names are checked, the shapes are not.
     """
-    paths = {name: names.our_paths([name], names.TF1) for name in variables}
+    paths = {name: names.our_paths([name], released.names) for name in variables}
     declared = description.head if description else ""
     head = declared or pretrained.head_of(set().union(*paths.values()))
     outside = [
         name for name in variables if any(not pretrained.belongs(p, head) for p in paths[name])
     ]
-    shapes = names.shapes(description.config) if description else None
+    shapes = pretrained.shapes(description.config) if description else None
     params = names.to_ours(
         {name: array for name, array in variables.items() if name not in outside},
-        names.TF1,
+        names.of_head(released.names, head),
         shapes=shapes,
         required=[path for path in shapes or () if pretrained.is_required(path, head)],
     )

@@ -1,6 +1,6 @@
-"""bert_config.json of the released BERT code, and what it means as an EncoderConfig.
+"""The config of released TensorFlow 1 code (bert_config.json), and what it means as EncoderConfig.
 
-Source: google-research/bert, modeling.py, BertConfig.
+What it can say belongs to the family; what it cannot say stands under a field of ours.
 """
 
 from __future__ import annotations
@@ -13,38 +13,12 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.convert import pretrained
+from bertjax.convert import families, pretrained
+from bertjax.convert.families import base
 from bertjax.models import encoder
 
-CONFIG_FILE = "bert_config.json"
-
-# For fields that a file leaves out, as the released BertConfig has them. (Its released models have
-# two segments, and their files say so.)
-RELEASED_DEFAULTS: Mapping[str, Any] = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 16,
-    "initializer_range": 0.02,
-}
-# In the released multilingual and Chinese files; the released code does not read them.
-UNREAD_FIELDS = (
-    "directionality",
-    "pooler_fc_size",
-    "pooler_num_attention_heads",
-    "pooler_num_fc_layers",
-    "pooler_size_per_head",
-    "pooler_type",
-)
 # What a released config cannot say stands under this field; the released code passes over it.
 OUR_FIELD = "bertjax"
-# tf.contrib.layers.layer_norm, variance_epsilon: not an option there.
-RELEASED_LAYER_NORM_EPS = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +30,23 @@ class Description:
     labels: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
 
-def read(path: epath.Path) -> Description:
-    """Returns what a bert_config.json means.
+def released(family: base.Family) -> base.Released:
+    """Returns how the family's released code writes its models down.
+
+    Raises:
+      ValueError: if it was not released in TensorFlow 1.
+    """
+    if family.released is None:
+        others = [name for name, other in families.FAMILIES.items() if other.released]
+        raise ValueError(
+            f"{family.title} was not released in TensorFlow 1; of the families that are known here "
+            f"{', '.join(others)} were: give another --format"
+        )
+    return family.released
+
+
+def read_config(path: epath.Path, family: base.Family) -> Description:
+    """Returns what the config at `path` means.
 
     "gelu" is the exact one, as when the models were released and as in transformers; the released
     code has computed the tanh form under that name since February 2019.
@@ -67,20 +56,20 @@ def read(path: epath.Path) -> Description:
         unsupported value.
     """
     fields = _read_fields(path)
-    own = fields.get(OUR_FIELD, {})
-    known = {**RELEASED_DEFAULTS, "vocab_size": None}
+    own, code = fields.get(OUR_FIELD, {}), released(family)
+    known = {**code.defaults, "vocab_size": None}
     faults = []
     if "vocab_size" not in fields:
         faults.append("vocab_size is missing")
-    for name in sorted(fields.keys() - known.keys() - {*UNREAD_FIELDS, OUR_FIELD}):
+    for name in sorted(fields.keys() - known.keys() - {*code.unread, OUR_FIELD}):
         faults.append(
-            f"{name} is {fields[name]!r}; the released BERT has no such option: if it changes "
-            "nothing in the model, remove it from the file"
+            f"{name} is {fields[name]!r}; the released {family.title} has no such option: if it "
+            "changes nothing in the model, remove it from the file"
         )
     sizes = {name: fields.get(name, default) for name, default in known.items()}
     sizes["vocab_size"] = sizes["vocab_size"] or 1
-    sizes["layer_norm_eps"] = own.get("layer_norm_eps", RELEASED_LAYER_NORM_EPS)
-    sizes["hidden_act"] = own.get("hidden_act", sizes["hidden_act"])
+    sizes |= family.traits | code.computed_with
+    sizes |= {name: own[name] for name in ("hidden_act", *code.computed_with) if name in own}
     head = own.get("head", "")
     if head not in ("", *pretrained.PARTS):
         faults.append(f"{OUR_FIELD}.head is {head!r}; known are {', '.join(pretrained.PARTS)}")
@@ -92,24 +81,26 @@ def read(path: epath.Path) -> Description:
     else:
         if not faults:
             return description
-    raise ValueError(f"{path.name} does not describe a BERT: " + "; ".join(faults))
+    raise ValueError(f"{path.name} does not describe a {family.title}: " + "; ".join(faults))
 
 
-def write(weights: pretrained.Pretrained, path: epath.Path) -> None:
-    """Writes a bert_config.json; what the released code would not follow is logged."""
-    config = weights.config
-    fields = {name: getattr(config, name) for name in ("vocab_size", *RELEASED_DEFAULTS)}
+def write_config(weights: pretrained.Pretrained, path: epath.Path) -> None:
+    """Writes the config; what the released code would not follow is logged."""
+    config, code = weights.config, released(weights.family)
+    fields = {name: getattr(config, name) for name in ("vocab_size", *code.defaults)}
     own: dict[str, Any] = {}
-    if config.hidden_act == "gelu_tanh":
-        fields["hidden_act"] = "gelu"  # The name that the released code knows it by.
+    if config.hidden_act in code.called:
+        fields["hidden_act"] = code.called[config.hidden_act]
         own["hidden_act"] = config.hidden_act
-    if config.layer_norm_eps != RELEASED_LAYER_NORM_EPS:
-        own["layer_norm_eps"] = config.layer_norm_eps
+    for name, value in code.computed_with.items():
+        if getattr(config, name) == value:
+            continue
+        own[name] = getattr(config, name)
         logging.warning(
-            "The model has layer_norm_eps %g; the released code computes with %g whatever the "
-            "config says",
-            config.layer_norm_eps,
-            RELEASED_LAYER_NORM_EPS,
+            "The model has %s %g; the released code computes with %g whatever the config says",
+            name,
+            own[name],
+            value,
         )
     if weights.head != pretrained.head_of(weights.params.keys()):
         own["head"] = weights.head

@@ -87,6 +87,7 @@ def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str
         "head": converted.get("head") or pretrained.head_of(params),
         "labels": {int(label): name for label, name in converted.get("labels", {}).items()},
         "is_regression": converted.get("is_regression", False),
+        "model_type": converted.get("model_type", ""),
     }
 
 
@@ -124,6 +125,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
             "head": weights.head,
             "labels": {str(label): name for label, name in weights.labels.items()},
             "is_regression": weights.is_regression,
+            "model_type": weights.model_type,
             "source": weights.source,
         },
     }

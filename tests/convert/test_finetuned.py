@@ -103,8 +103,10 @@ def test_a_regression_stays_one_through_every_format_that_can_say_so(tmp_path):
     formats.write(made, tmp_path / "again", format="bertjax")
     assert workdir.read(tmp_path / "again").is_regression
     assert not pretrained.select(made, "none").is_regression
-    fields = huggingface_config.to_json(made.config, head=made.head, labels={0: "a", 1: "b"})
-    two = huggingface_config.parse(fields | {"problem_type": "regression"}, source="a test")
+    fields = huggingface_config.to_json(
+        made.config, made.family, head=made.head, labels={0: "a", 1: "b"}
+    )
+    two = huggingface_config.parse_config(fields | {"problem_type": "regression"}, source="a test")
     assert not two.is_regression
 
 

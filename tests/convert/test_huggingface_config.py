@@ -7,6 +7,7 @@ import pytest
 
 from bertjax import models
 from bertjax.convert import huggingface_config
+from bertjax.convert.families import bert
 
 # What transformers 4 and 5 write for BERT, and what the first released configs had.
 FIELDS = {
@@ -22,7 +23,7 @@ FIELDS = {
 
 
 def parse(**fields):
-    return huggingface_config.parse(FIELDS | fields, source="config.json")
+    return huggingface_config.parse_config(FIELDS | fields, source="config.json")
 
 
 @pytest.fixture
@@ -42,18 +43,18 @@ def test_fields_map_one_to_one(warnings):
     assert not warnings.records
 
 
-@pytest.mark.parametrize("head", huggingface_config.ARCHITECTURES)
+@pytest.mark.parametrize("head", bert.ARCHITECTURES)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 def test_what_is_written_is_read_back(head, activation):
     config = models.EncoderConfig(hidden_act=activation, hidden_size=24, num_attention_heads=3)
     labels = {0: "no", 1: "yes"}
-    fields = huggingface_config.to_json(config, head=head, labels=labels)
-    read = huggingface_config.parse(json.loads(json.dumps(fields)), source="config.json")
+    fields = huggingface_config.to_json(config, bert.FAMILY, head=head, labels=labels)
+    read = huggingface_config.parse_config(json.loads(json.dumps(fields)), source="config.json")
     assert (read.encoder, read.head, read.labels) == (config, head, labels)
 
 
 def test_fields_that_are_not_there_have_the_defaults_of_bert():
-    assert huggingface_config.parse({}, source="").encoder == models.EncoderConfig()
+    assert huggingface_config.parse_config({}, source="").encoder == models.EncoderConfig()
 
 
 @pytest.mark.parametrize(
@@ -113,9 +114,9 @@ def test_labels_are_in_the_order_of_their_numbers():
 def test_a_file_that_is_no_config_is_an_error(tmp_path, text, message):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ValueError, match=message):
-        huggingface_config.read(tmp_path)
+        huggingface_config.read_config(tmp_path)
 
 
 def test_a_missing_config_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"config\.json does not exist"):
-        huggingface_config.read(tmp_path)
+        huggingface_config.read_config(tmp_path)

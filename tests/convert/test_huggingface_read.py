@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert import huggingface_read
+from bertjax.convert import huggingface_read, huggingface_tokenizer
+from bertjax.convert.families import bert
 from bertjax.data import tokenizer
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -264,12 +265,12 @@ def tokenizer_json(**normalizer):
 def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path, lowercase):
     wanted = tokenizer.WordPieceTokenizer(VOCABULARY, lowercase=lowercase).describe()
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json(lowercase=lowercase)))
-    read = huggingface_read.read_vocabulary(tmp_path)
+    read = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
     assert read is not None
     assert read.describe() == wanted
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
-    assert huggingface_read.read_vocabulary(tmp_path).describe() == wanted
+    assert huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER).describe() == wanted
 
 
 @pytest.mark.parametrize(
@@ -284,4 +285,4 @@ def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path, l
 def test_a_tokenizer_of_another_kind_is_an_error(tmp_path, fields, message):
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json() | fields))
     with pytest.raises(ValueError, match=message):
-        huggingface_read.read_vocabulary(tmp_path)
+        huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)

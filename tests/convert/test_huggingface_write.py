@@ -16,6 +16,7 @@ from bertjax.convert import (
     pretrained,
     workdir,
 )
+from bertjax.convert.families import bert
 from bertjax.data import sentence_piece, tokenizer
 from tests.convert import weights
 from tests.data import test_sentence_piece
@@ -103,7 +104,7 @@ def test_tokenizer_json_gives_our_ids(tmp_path, casing):
 @pytest.mark.parametrize("strip_accents", [True, False])
 def test_the_casing_stands_in_tokenizer_json_alone(lowercase, strip_accents):
     casing = {"lowercase": lowercase, "strip_accents": strip_accents}
-    made = huggingface_tokenizer.fast_tokenizer(vocabulary(**casing))
+    made = huggingface_tokenizer.fast_tokenizer(vocabulary(**casing), bert.TOKENIZER)
     normalizer = json.loads(made.to_str())["normalizer"]
     assert huggingface_tokenizer.casing(normalizer) == casing
     assert huggingface_tokenizer.casing({"type": "BertNormalizer"}) is None

@@ -14,6 +14,7 @@ from flax import nnx
 
 from bertjax import models
 from bertjax.convert import huggingface_read, names, pretrained
+from bertjax.convert.families import bert
 from bertjax.models import parameters
 from bertjax.tasks import pretraining
 
@@ -124,7 +125,7 @@ def test_loss_and_gradients_equal_those_of_torch():
         for name, array in golden.items()
         if name.startswith("gradient ")
     }
-    wanted = names.to_ours(theirs, names.HUGGINGFACE)
+    wanted = names.to_ours(theirs, bert.TENSORS)
     ours = parameters.flat(gradients)
     assert ours.keys() == wanted.keys()
     for path, gradient in wanted.items():

@@ -87,7 +87,7 @@ def test_tensors_are_read_with_their_shapes_offsets_and_strides(path):
             word("torch._utils", "_rebuild_parameter"), tensor(stored, (2,), (1,)), FALSE, FALSE
         ),
     ))  # fmt: skip
-    read = pickled_weights.read(path)
+    read = pickled_weights.read_pickle(path)
     np.testing.assert_array_equal(read["rows"], [[0, 1, 2], [3, 4, 5]])
     np.testing.assert_array_equal(read["columns"], read["rows"].T)
     np.testing.assert_array_equal(read["end"], [4, 5])
@@ -104,7 +104,7 @@ def test_tensors_are_read_with_their_shapes_offsets_and_strides(path):
 def test_every_type_is_read_as_it_is(path, kind, dtype):
     values = np.array([1.5, -2, 3], dtype)
     write(path, state_dict(a=tensor(storage(kind, "0", 3), (3,), (1,))), {"0": values})
-    read = pickled_weights.read(path)["a"]
+    read = pickled_weights.read_pickle(path)["a"]
     assert read.dtype == dtype
     np.testing.assert_array_equal(read, values)
 
@@ -145,7 +145,7 @@ def test_code_is_refused_and_not_run(path, tmp_path, name):
     target = tmp_path / "written_by_the_payload"
     write(path, attacks(target)[name])
     with pytest.raises(ValueError, match=r"pytorch_model\.bin is (refused|damaged)"):
-        pickled_weights.read(path)
+        pickled_weights.read_pickle(path)
     assert not target.exists()
 
 
@@ -159,7 +159,7 @@ def test_the_payload_would_have_written_its_file(tmp_path):
 def test_a_refusal_names_what_was_asked_for(path):
     write(path, call(word("builtins", "exec"), text("1")))
     with pytest.raises(ValueError, match=r"nothing in it was run: it asks for builtins\.exec"):
-        pickled_weights.read(path)
+        pickled_weights.read_pickle(path)
 
 
 @pytest.mark.parametrize(
@@ -179,19 +179,19 @@ def test_a_refusal_names_what_was_asked_for(path):
 def test_a_tensor_that_lies_about_its_numbers_is_refused(path, entry, message):
     write(path, state_dict(a=entry))
     with pytest.raises(ValueError, match=message):
-        pickled_weights.read(path)
+        pickled_weights.read_pickle(path)
 
 
 def test_what_is_no_tensor_is_named(path):
     write(path, state_dict(a=tensor(storage(), (6,), (1,)), epoch=number(3), model=b"}"))
     with pytest.raises(ValueError, match=r"'epoch' is a int\n.*'model' is a dict"):
-        pickled_weights.read(path)
+        pickled_weights.read_pickle(path)
 
 
 def test_a_legacy_file_gets_advice(path):
     path.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2))
     with pytest.raises(ValueError, match=r"not a zip archive, as torch has written since .* 1\.6"):
-        pickled_weights.read(path)
+        pickled_weights.read_pickle(path)
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.95])
@@ -199,7 +199,7 @@ def test_a_truncated_file_is_an_error(path, keep):
     write(path, state_dict(a=tensor(storage(), (6,), (1,))))
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
     with pytest.raises(ValueError, match="cut short"):
-        pickled_weights.read(path)
+        pickled_weights.read_pickle(path)
 
 
 def test_any_altered_byte_is_an_error_or_harmless(path):
@@ -211,7 +211,7 @@ def test_any_altered_byte_is_an_error_or_harmless(path):
         altered[place] ^= 0xFF
         path.write_bytes(altered)
         try:
-            read = pickled_weights.read(path)
+            read = pickled_weights.read_pickle(path)
         except ValueError:
             continue
         np.testing.assert_array_equal(read["a"], np.arange(6))
@@ -219,4 +219,4 @@ def test_any_altered_byte_is_an_error_or_harmless(path):
 
 def test_a_missing_file_is_an_error(path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        pickled_weights.read(path)
+        pickled_weights.read_pickle(path)

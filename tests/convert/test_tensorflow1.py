@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bertjax.convert import names, tensorflow1, tensorflow1_config
+from bertjax.convert import names, pretrained, tensorflow1
+from bertjax.convert.families import bert
 from bertjax.data import records, tokenizer
 from bertjax.models import EncoderConfig
 
@@ -92,7 +93,7 @@ def saved(tmp_path_factory) -> pathlib.Path:
 def released(directory: pathlib.Path, variables: Mapping[str, np.ndarray]) -> pathlib.Path:
     directory.mkdir()
     save(variables, directory / "bert_model.ckpt")
-    fields = {name: getattr(CONFIG, name) for name in tensorflow1_config.RELEASED_DEFAULTS}
+    fields = {name: getattr(CONFIG, name) for name in bert.RELEASED.defaults}
     write_config(directory, vocab_size=VOCABULARY, **fields)
     (directory / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
     return directory
@@ -181,8 +182,8 @@ def test_reading_and_writing_is_the_identity(saved, tmp_path):
 
 def test_through_the_names_of_hugging_face_and_back_is_the_identity(saved, tmp_path):
     model = tensorflow1.read(saved)
-    theirs = names.to_theirs(model.params, names.HUGGINGFACE)
-    back = names.to_ours(theirs, names.HUGGINGFACE, shapes=names.shapes(CONFIG))
+    theirs = names.to_theirs(model.params, bert.TENSORS)
+    back = names.to_ours(theirs, bert.TENSORS, shapes=pretrained.shapes(CONFIG))
     tensorflow1.write(dataclasses.replace(model, params=back), tmp_path)
     assert_same(loaded(tmp_path / "bert_model.ckpt"), released_variables())
 
@@ -305,7 +306,7 @@ def test_no_checkpoint_is_said_in_plain_words(tmp_path, given):
     ],
 )
 def test_the_directory_name_tells_the_casing_else_the_vocabulary(name, vocabulary, lowercase):
-    assert tensorflow1.is_lowercase(name, vocabulary)[0] == lowercase
+    assert tensorflow1.is_lowercase(name, vocabulary, bert.RELEASED)[0] == lowercase
 
 
 def test_a_tokenizer_config_tells_the_casing_first(saved, tmp_path):

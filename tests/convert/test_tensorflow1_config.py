@@ -8,6 +8,7 @@ import pytest
 from etils import epath
 
 from bertjax.convert import pretrained, tensorflow1_config
+from bertjax.convert.families import bert
 from bertjax.models import EncoderConfig
 
 TINY = EncoderConfig(vocab_size=12, hidden_size=4, num_attention_heads=2, intermediate_size=6)
@@ -16,6 +17,10 @@ TINY = EncoderConfig(vocab_size=12, hidden_size=4, num_attention_heads=2, interm
 @pytest.fixture
 def path(tmp_path) -> epath.Path:
     return epath.Path(tmp_path) / "bert_config.json"
+
+
+def read(path: epath.Path) -> tensorflow1_config.Description:
+    return tensorflow1_config.read_config(path, bert.FAMILY)
 
 
 def model(config: EncoderConfig, head: str = "none") -> pretrained.Pretrained:
@@ -27,12 +32,12 @@ def model(config: EncoderConfig, head: str = "none") -> pretrained.Pretrained:
 def test_left_out_fields_are_those_of_the_released_code(path):
     path.write_text('{"vocab_size": 7}')
     # The released BertConfig says 16 segments; its models have 2, and their files say so.
-    assert tensorflow1_config.read(path).config == EncoderConfig(vocab_size=7, type_vocab_size=16)
+    assert read(path).config == EncoderConfig(vocab_size=7, type_vocab_size=16)
 
 
 def test_the_fields_of_the_released_multilingual_files_are_passed_over(path):
     path.write_text('{"vocab_size": 7, "directionality": "bidi", "pooler_fc_size": 768}')
-    assert tensorflow1_config.read(path).config.vocab_size == 7
+    assert read(path).config.vocab_size == 7
 
 
 @pytest.mark.parametrize(
@@ -45,17 +50,17 @@ def test_the_fields_of_the_released_multilingual_files_are_passed_over(path):
     ],
 )
 def test_what_is_written_is_read(path, config):
-    tensorflow1_config.write(model(config), path)
-    assert tensorflow1_config.read(path).config == config
+    tensorflow1_config.write_config(model(config), path)
+    assert read(path).config == config
 
 
 def test_the_released_code_sees_only_activations_that_it_knows(path):
-    tensorflow1_config.write(model(EncoderConfig(hidden_act="gelu_tanh")), path)
+    tensorflow1_config.write_config(model(EncoderConfig(hidden_act="gelu_tanh")), path)
     assert json.loads(path.read_text())["hidden_act"] == "gelu"
 
 
 def test_a_plain_model_has_no_field_of_ours(path):
-    tensorflow1_config.write(model(TINY), path)
+    tensorflow1_config.write_config(model(TINY), path)
     assert tensorflow1_config.OUR_FIELD not in json.loads(path.read_text())
 
 
@@ -76,15 +81,15 @@ def test_a_plain_model_has_no_field_of_ours(path):
 def test_what_is_no_config_is_named(path, text, said):
     path.write_text(text)
     with pytest.raises(ValueError, match=said):
-        tensorflow1_config.read(path)
+        read(path)
 
 
 def test_all_faults_of_a_config_are_reported_at_once(path):
     path.write_text('{"hidden_act": "swish", "hidden_size": 10, "position_embedding_type": "rope"}')
     with pytest.raises(ValueError, match=r"vocab_size.*position_embedding_type.*multiple.*swish"):
-        tensorflow1_config.read(path)
+        read(path)
 
 
 def test_a_missing_config_says_what_to_copy(path):
     with pytest.raises(ValueError, match="bert_config.json is missing: copy"):
-        tensorflow1_config.read(path)
+        read(path)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import names, pretrained
+from bertjax.convert import pretrained
 from tests import small_records
 
 CONFIG = models.EncoderConfig(
@@ -21,7 +21,7 @@ NUM_LABELS = {"sequence_classification": 3, "token_classification": 3, "multiple
 def make(head="pretraining", *, vocabulary=None, seed=0):
     """A model with N(0, 0.2) everywhere, so that a mistake shows in the outputs."""
     rng = np.random.default_rng(seed)
-    shapes = names.shapes(CONFIG, labels=NUM_LABELS.get(head, 2))
+    shapes = pretrained.shapes(CONFIG, labels=NUM_LABELS.get(head, 2))
     params = {
         path: rng.normal(0, 0.2, shape).astype(np.float32)
         for path, shape in shapes.items()

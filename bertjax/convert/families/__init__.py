@@ -1,0 +1,57 @@
+"""The families of weights, one file each: how others name, describe and tokenize them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bertjax import models
+from bertjax.convert import names
+from bertjax.convert.families import base, bert
+
+# model_type of config.json -> family. Where several hold an encoder, the first is written.
+FAMILIES: dict[str, base.Family] = {family.model_type: family for family in (bert.FAMILY,)}
+
+# The first released configs of BERT have no model_type.
+WITHOUT_MODEL_TYPE = bert.FAMILY.model_type
+
+
+def named(model_type: str) -> base.Family:
+    """Returns the family of this model_type.
+
+    Raises:
+      ValueError: if there is none, with those that are known.
+    """
+    if model_type not in FAMILIES:
+        raise ValueError(f"model_type is {model_type!r}; known are {', '.join(FAMILIES)}")
+    return FAMILIES[model_type]
+
+
+def holding(config: models.EncoderConfig) -> base.Family:
+    """Returns the first family that has encoders of this kind.
+
+    Raises:
+      ValueError: if none has.
+    """
+    for family in FAMILIES.values():
+        if family.holds(config):
+            return family
+    raise ValueError(
+        f"no family of weights that is known here ({', '.join(FAMILIES)}) has encoders of this "
+        f"kind: {config}; --format=bertjax keeps them"
+    )
+
+
+def releasing(variables: Collection[str], files: Collection[str]) -> base.Family:
+    """Returns the family whose released code made a checkpoint with these variables.
+
+    That is the one that knows most of them; of equals the one whose config is among the `files`
+    beside the checkpoint.
+    """
+
+    def likeness(family: base.Family) -> tuple[int, bool]:
+        released = family.released
+        if released is None:
+            return -1, False
+        return len(names.our_paths(variables, released.names)), released.config in files
+
+    return max(FAMILIES.values(), key=likeness)

@@ -1,0 +1,165 @@
+"""What a family of weights is, to the formats: how others write its models down.
+
+A family has one file in this folder, which makes one `Family`, and one row in FAMILIES. The formats
+are handed a family and know none by name. What is computed belongs to `models`: if a family needs a
+part that is not there, it goes there, and the family's file says which fields choose it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax import models
+from bertjax.convert import names
+
+# Fields of EncoderConfig that say how something is computed, not what: no file tells them.
+HOW = ("dtype", "remat", "attention")
+
+# Fields of every config.json of transformers that do not change what an encoder computes:
+# bookkeeping, the reader's own, and generation.
+BOOKKEEPING = frozenset(
+    """
+    _attn_implementation_autoset _commit_hash _name_or_path architectures attn_implementation
+    auto_map bos_token_id chunk_size_feed_forward cls_token_id dtype eos_token_id finetuning_task
+    gradient_checkpointing id2label label2id language mask_token_id model_type name num_labels
+    output_attentions output_hidden_states output_past pad_token_id prefix problem_type return_dict
+    sep_token_id task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript
+    transformers_version use_bfloat16 use_cache use_return_dict
+    bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id
+    diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+    exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty
+    max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
+    output_scores remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens
+    temperature tie_encoder_decoder top_k top_p typical_p
+    """.split()  # noqa: SIM905  sixty names, one a line, would fill a page
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field of config.json: the field of EncoderConfig that it is, and its type.
+
+    `values` maps each value there to ours, empty where they are the same; of several that mean the
+    same the first is written. `shift` is what a number there has more than ours. `default` is that
+    of a file without the field; None: EncoderConfig's.
+    """
+
+    ours: str
+    kind: type
+    values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
+    shift: int = 0
+    default: Any = None
+
+    def read(self, value: Any) -> Any:
+        """Returns our value of one in a config.json."""
+        if self.values:
+            return self.values[value]
+        value = self.kind(value)
+        return value - self.shift if self.shift else value
+
+    def written(self, config: models.EncoderConfig) -> Any:
+        """Returns the value in a config.json."""
+        value = getattr(config, self.ours)
+        if self.values:
+            return next(theirs for theirs, ours in self.values.items() if ours == value)
+        return value + self.shift if self.shift else value
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerFiles:
+    """The files of a tokenizer beside the weights, as transformers reads them.
+
+    `vocabularies` are those that our tokenizers read, the first that is there; without them
+    tokenizer.json is read. `fields` go into tokenizer_config.json. `single` and `pair` are the
+    templates of an input, with {cls} and {sep}. `ids` are fields of config.json and the property
+    of the vocabulary that they are.
+    """
+
+    vocabularies: tuple[str, ...]
+    fields: Mapping[str, Any]
+    single: str
+    pair: str
+    ids: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Released:
+    """The TensorFlow 1 checkpoints that a family's own code made.
+
+    `names` are those of the variables, `config` is the name of the config's file, `checkpoint` the
+    prefix of the weights' files, `example` a folder that was released. `defaults` are the fields of
+    the config, called as ours are, with their values in a file without them (vocab_size has none);
+    `unread` are those that the code passes over. `computed_with` are fields of ours that are no
+    option there, with what the code computes with; `called` maps activations of ours that have no
+    name there to the one that is nearest. `casing` maps regexes of what the name of a folder holds
+    to whether its text is lowercase; of several the first.
+    """
+
+    names: tuple[names.Name, ...]
+    config: str
+    checkpoint: str
+    example: str
+    defaults: Mapping[str, Any]
+    unread: tuple[str, ...] = ()
+    computed_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    called: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    casing: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """How transformers, and the code that a family was released with, write its models down.
+
+    `model_type` is the name in config.json, `title` that in sentences. Of config.json `fields` are
+    those that map to ours, `fixed` have one value that is supported (it is also that of a file
+    without them), `stated` are written always, and `without_effect` change nothing in the encoder.
+    `architectures` maps our heads to the classes of transformers. `tensors` are the names of the
+    weights; `prefix` is what models without a head leave out of them, `older` are regexes of
+    earlier spellings and what stands for them today, `ignored` are regexes of what is no parameter,
+    and `tied` maps copies to their originals. `traits` are fields of EncoderConfig that all members
+    have, where they are not EncoderConfig's defaults.
+    """
+
+    model_type: str
+    title: str
+    fields: Mapping[str, Field]
+    fixed: Mapping[str, Any]
+    stated: Mapping[str, Any]
+    without_effect: frozenset[str]
+    architectures: Mapping[str, str]
+    tensors: tuple[names.Name, ...]
+    prefix: str
+    tokenizer: TokenizerFiles
+    older: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    traits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    released: Released | None = None
+
+    def spelling(self, name: str) -> str:
+        """Returns a name as transformers spells it today, prefixed as in a model with a head."""
+        for older, today in self.older:
+            name = re.sub(older, today, name)
+        headless = (
+            entry.theirs.removeprefix(self.prefix).split(".")[0]
+            for entry in self.tensors
+            if entry.theirs.startswith(self.prefix)
+        )
+        return f"{self.prefix}{name}" if name.split(".")[0] in {*headless} else name
+
+    def head(self, architectures: tuple[str, ...]) -> str | None:
+        """Returns the head of the first class that is known here, None without one."""
+        heads = {name: head for head, name in self.architectures.items()}
+        return next((heads[name] for name in architectures if name in heads), None)
+
+    def holds(self, config: models.EncoderConfig) -> bool:
+        """Returns whether the family has encoders of this kind, in some size."""
+        told = {field.ours for field in self.fields.values()}
+        return all(
+            getattr(config, field.name) == self.traits.get(field.name, field.default)
+            for field in dataclasses.fields(config)
+            if field.name not in told and field.name not in HOW
+        )
