@@ -2,7 +2,7 @@
 
 python -m bertjax.convert --from=WORKDIR --to=DIR --license=apache-2.0
 python -m bertjax.convert --from=DOWNLOADED_BERT --to=WORKDIR --format=bertjax
-python -m bertjax.convert --from=WORKDIR --to=DIR --head=none
+python -m bertjax.convert --from=WORKDIR --to=DIR --step=best --head=none
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from etils import epath
 
 from bertjax import command_line
 from bertjax.convert import formats, model_card, pretrained, workdir
+from bertjax.workdirs import checkpoint, reader
 
 # A training checkpoint of TensorFlow has some 800 optimizer slots.
 UNUSED_SHOWN = 10
@@ -23,16 +24,17 @@ def convert(
     *,
     format: str = "huggingface",
     head: str | None = None,
+    step: str | int = checkpoint.NEWEST,
     license: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Reads the weights at `source` and writes the directory `target`.
 
-    `head` is that of the model to write; None: the source's.
+    `head` is that of the model to write; None: the source's. `step` is that of a workdir.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
-        would go nowhere, or the source would be replaced.
+        would go nowhere, or the source would be replaced, or has no steps.
     """
     source, target = epath.Path(source), epath.Path(target)
     if license is not None and format != "huggingface":
@@ -44,9 +46,12 @@ def convert(
     kind = formats.recognize(source)
     logging.info("Reading %s (%s)", source, kind)
     if kind == "bertjax":
-        weights, meta, step = workdir.read_with_meta(source)
+        found = reader.read(source, step=step)
+        weights = workdir.weights_of(found)
         weights = weights if head is None else pretrained.select(weights, head)
-        run = model_card.read_run(source, meta, step) if format == "huggingface" else None
+        run = model_card.read_run(found) if format == "huggingface" else None
+    elif step != checkpoint.NEWEST:
+        raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
     else:
         weights, run = formats.read(source, format=kind, head=head), None
     if weights.unused:
@@ -68,6 +73,9 @@ def _define_flags() -> None:
     flags.DEFINE_enum(
         "head", None, [*pretrained.PARTS], "Head of the model to write; without it the source's."
     )
+    flags.DEFINE_string(
+        "step", checkpoint.NEWEST, "Of a workdir, which checkpoint: newest, best, or a number."
+    )
     flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
     flags.DEFINE_bool("overwrite", False, "Replace a directory of weights at --to.")
 
@@ -82,6 +90,7 @@ def main(argv: list[str]) -> None:
         options["to"],
         format=options["format"],
         head=options["head"],
+        step=options["step"],
         license=options["license"],
         overwrite=options["overwrite"],
     )

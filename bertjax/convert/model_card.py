@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
-from etils import epath
 
-from bertjax import __version__, jobs
+from bertjax import __version__
+from bertjax import config as config_lib
 from bertjax.convert import pretrained
 from bertjax.data import records
 from bertjax.workdirs import reader, scalars
@@ -42,22 +42,18 @@ class Run:
     config: ml_collections.ConfigDict
     step: int
     manifests: Mapping[str, records.Manifest]
-    scores: Mapping[str, float]
+    scores: Mapping[str, float | None]
     scores_step: int | None
 
 
-def read_run(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Run | None:
-    """Returns what the workdir tells; None if it was not trained but converted.
-
-    `meta` and `step` are those of its checkpoint.
-    """
-    if "converted" in meta:
+def read_run(workdir: reader.Description) -> Run | None:
+    """Returns what a workdir tells; None if it was not trained but converted."""
+    if "converted" in workdir.meta:
         return None
-    workdir = epath.Path(workdir)
-    lines = scalars.read(workdir / scalars.FILE)
-    scores_step, found = scalars.last_evaluation(lines, until_step=step)
+    lines = scalars.read(workdir.directory / scalars.FILE)
+    scores_step, found = scalars.last_evaluation(lines, until_step=workdir.step)
     scores = {name.removeprefix("eval/"): value for name, value in found.items()}
-    return Run(reader.config_of(meta), step, _manifests(meta), scores, scores_step)
+    return Run(workdir.config, workdir.step, _manifests(workdir), scores, scores_step)
 
 
 def text(
@@ -112,12 +108,17 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
 
 def _training(run: Run) -> Iterator[str]:
     config, optimizer, schedule = run.config, run.config.optimizer, run.config.schedule
-    yield f"Step {run.step:,} of {jobs.phases(config)[-1].end_step:,}, seed {config.seed}."
+    phases = {name: config.phases[name] for name in config_lib.phase_names(config)}
+    steps = sum(phase.num_steps for phase in phases.values())
+    yield f"Step {run.step:,} of {steps:,}, seed {config.seed}."
     yield ""
     names = ("phase", "steps", "sequences per step", "tokens per sequence")
     rows = [
-        (it.name, f"{it.num_steps:,}", it.global_batch_size, it.max_seq_length)
-        for it in jobs.phases(config)
+        (
+            *(name, f"{phase.num_steps:,}"),
+            *(phase.global_batch_size or config.global_batch_size, phase.max_seq_length),
+        )
+        for name, phase in phases.items()
     ]
     yield from _table(names, rows)
     yield ""
@@ -193,19 +194,20 @@ def _scores(run: Run) -> Iterator[str]:
     yield from _table(("metric", "value"), [(n, _number(v)) for n, v in run.scores.items()])
 
 
-def _manifests(meta: Mapping[str, Any]) -> dict[str, records.Manifest]:
+def _manifests(workdir: reader.Description) -> dict[str, records.Manifest]:
     """Returns the manifests that the run was trained with, if they still lie where they lay."""
-    config = reader.config_of(meta)
-    if config.task != "pretraining":
-        return {}
-    config.data.eval_dir = ""  # not needed, and not part of the identity
-    try:
-        job = jobs.open_pretraining(config)
-    except (FileNotFoundError, ValueError):
-        return {}
-    is_same = json.loads(json.dumps(job.identity())) == meta["identity"]
-    train_sets = job.train_sets if is_same else {}
-    return {name: found.manifest for name, found in train_sets.items()}
+    config, known = workdir.config, workdir.meta["identity"]["manifests"]
+    found = {}
+    for name, digest in known.items():
+        length = config.phases[name].max_seq_length
+        try:
+            manifest = records.Manifest.load(config.data.train_dir.format(max_seq_length=length))
+        except (FileNotFoundError, ValueError):
+            return {}
+        if manifest.digest() != digest:
+            return {}
+        found[name] = manifest
+    return found
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
@@ -213,5 +215,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     return [f"| {' | '.join(str(cell) for cell in line)} |" for line in lines]
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:  # metrics.jsonl has null for what is not finite
+        return "not finite"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"

@@ -7,7 +7,6 @@ state, and the training loop says so.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,61 +18,42 @@ import bertjax
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import pretrained
-from bertjax.data import tokenizer
-from bertjax.models import encoder, lora, parameters
+from bertjax.models import encoder, parameters
 from bertjax.workdirs import checkpoint, reader
-
-CONFIG_FILE = "config.json"  # as bertjax.train writes it
 
 # The heads that the pretraining task knows, with its pair loss. Weights with another head are kept
 # all the same: to export them again, or to start from.
 PAIR_LOSSES = {"pretraining": "nsp", "masked_lm": "none"}
 
 
-def read(path: epath.PathLike) -> pretrained.Pretrained:
-    """Returns the newest checkpoint of a workdir, whatever its mesh and the type of its products.
-
-    What LoRA has learnt is merged into the kernels.
+def read(path: epath.PathLike, *, step: str | int = "newest") -> pretrained.Pretrained:
+    """Returns a checkpoint of a workdir, whatever its mesh and the type of its products.
 
     Raises:
-      FileNotFoundError: if there is no checkpoint.
-      checkpoint.CheckpointError: if the newest one cannot be read.
+      FileNotFoundError, ValueError, checkpoint.CheckpointError: as `reader.read`.
     """
-    return read_with_meta(path)[0]
+    return weights_of(reader.read(path, step=step))
 
 
-def read_with_meta(
-    path: epath.PathLike,
-) -> tuple[pretrained.Pretrained, Mapping[str, Any], int]:
-    """Returns what `read` returns, the checkpoint's meta item and its step, in one reading.
-
-    Raises:
-      FileNotFoundError, checkpoint.CheckpointError: as `read`.
-    """
-    directory = epath.Path(path)
-    params, meta, step = checkpoint.load_params(directory)
-    config = reader.config_of(meta)
-    vocabulary = directory / reader.VOCABULARY_DIRECTORY
-    if "lora" in params:
-        params = lora.merge(params, alpha=config.finetuning.lora_alpha)
-    flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(params).items()}
-    weights = pretrained.Pretrained(
+def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
+    """Returns what was read of a workdir as the writers of all formats take it."""
+    flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(found.params).items()}
+    config = found.config
+    is_finetuned = config.task == "finetuning"
+    return pretrained.Pretrained(
         config=encoder.EncoderConfig(**config.model),
         params=flat,
-        vocabulary=tokenizer.load(vocabulary) if vocabulary.exists() else None,
-        source=f"{directory} (bertjax workdir, step {step})",
-        **(_finetuned(config.finetuning) if config.task == "finetuning" else _told(meta, flat)),
+        vocabulary=found.vocabulary,
+        source=f"{found.directory} (bertjax workdir, step {found.step})",
+        **(_finetuned(config.finetuning) if is_finetuned else _told(found.meta, flat)),
     )
-    return weights, meta, step
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     """Writes a checkpoint at step 0, its config and the vocabulary into `directory`."""
     directory = epath.Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     meta = _meta(weights)
-    text = json.dumps(meta["config"], indent=2, sort_keys=True)
-    (directory / CONFIG_FILE).write_text(text + "\n")
+    reader.write_config(meta["config"], directory)
     if weights.vocabulary is not None:
         weights.vocabulary.save(directory / reader.VOCABULARY_DIRECTORY)
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:

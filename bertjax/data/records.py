@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -81,6 +82,10 @@ class Manifest:
     def has_static_masks(self) -> bool:
         """Whether masks are stored, not drawn at load time."""
         return self.max_predictions_per_seq > 0
+
+    def digest(self) -> str:
+        """Returns a hash of all that it tells, by which a run knows its records again."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json into `directory`, whole or not at all."""

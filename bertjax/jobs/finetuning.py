@@ -18,6 +18,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import finetuning
+from bertjax.convert import formats
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, feature_sets, low_rank
@@ -214,8 +215,6 @@ def _begun(
 
 def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
     """Returns the sizes and the vocabulary of the weights at config.init_from."""
-    from bertjax.convert import formats  # the formats' packages, only where weights are read
-
     wanted = "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
     if not path:
         raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,7 +61,7 @@ class PretrainingJob:
     def identity(self) -> dict[str, Any]:
         manifests = {name: found.manifest for name, found in self.train_sets.items()}
         return {
-            "manifests": {name: _digest(manifest) for name, manifest in manifests.items()},
+            "manifests": {name: manifest.digest() for name, manifest in manifests.items()},
             "tokenizer_sha256": next(
                 (manifest.tokenizer["sha256"] for manifest in manifests.values()), None
             ),
@@ -275,7 +274,3 @@ def _masking_options(
         max_predictions_per_seq=predictions,
         strategy=options.mask_strategy,
     )
-
-
-def _digest(manifest: records.Manifest) -> str:
-    return hashlib.sha256(repr(manifest).encode()).hexdigest()

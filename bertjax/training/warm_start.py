@@ -17,7 +17,7 @@ import numpy as np
 from absl import logging
 
 from bertjax import jobs
-from bertjax.convert import pretrained
+from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
 from bertjax.models import encoder, parameters
 from bertjax.training import state
@@ -88,8 +88,6 @@ def read(path: str, target: Target) -> WarmStart:
       FileNotFoundError: if there is nothing at `path`.
       ValueError: if it cannot be read, or does not fit the target; all that does not fit at once.
     """
-    from bertjax.convert import formats  # the formats' packages, only where weights are read
-
     try:
         source = formats.read(path)
     except FileNotFoundError as error:

@@ -5,6 +5,7 @@ import pytest
 
 from bertjax import train
 from bertjax.convert import model_card, workdir
+from bertjax.workdirs import reader
 from configs import smoke
 from tests import small_records
 from tests.convert import weights
@@ -32,8 +33,8 @@ def run(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_card_tells_the_recipe_the_data_and_the_scores(run):
-    made, *checkpoint = workdir.read_with_meta(run)
-    told = model_card.read_run(run, *checkpoint)
+    found = reader.read(run)
+    made, told = workdir.weights_of(found), model_card.read_run(found)
     card = model_card.text(made, run=told, license="Apache-2.0")
     for fact in (
         "license: apache-2.0",
@@ -56,8 +57,7 @@ def test_other_records_at_the_same_place_are_not_described(run):
     manifest = (data / "manifest.json").read_text()
     (data / "manifest.json").write_text(manifest.replace('"seed": 0', '"seed": 1'))
     try:
-        made, *checkpoint = workdir.read_with_meta(run)
-        card = model_card.text(made, run=model_card.read_run(run, *checkpoint))
+        card = model_card.text(workdir.read(run), run=model_card.read_run(reader.read(run)))
     finally:
         (data / "manifest.json").write_text(manifest)
     assert "not at hand" in card and "168 examples" not in card
@@ -66,8 +66,7 @@ def test_other_records_at_the_same_place_are_not_described(run):
 
 def test_converted_weights_have_no_training_to_tell(tmp_path):
     workdir.write(weights.make("question_answering"), tmp_path / "run")
-    _, *checkpoint = workdir.read_with_meta(tmp_path / "run")
-    assert model_card.read_run(tmp_path / "run", *checkpoint) is None
+    assert model_card.read_run(reader.read(tmp_path / "run")) is None
     card = model_card.text(weights.make("question_answering"), license="Ask: me first")
     assert "pipeline_tag: question-answering" in card and "## Training" not in card
     assert 'license: other\nlicense_name: "Ask: me first"\n---\n' in card

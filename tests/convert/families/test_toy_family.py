@@ -1,0 +1,234 @@
+"""Claims about a family that nobody has: its one file is this one, its row is put into FAMILIES.
+
+The toy computes what BERT computes, always with ReLU. Everything that is written down is called
+otherwise: tensors, variables, classes, sizes, files.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax import nnx
+
+from bertjax.convert import __main__ as program
+from bertjax.convert import families, formats, huggingface_read, names, pretrained
+from bertjax.convert.families import base, bert
+from bertjax.models import parameters
+from bertjax.tasks import pretraining
+from bertjax.training import warm_start
+from tests.convert import weights
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
+
+# BERT's words -> the toy's.
+TENSOR_WORDS = {
+    "bert.encoder.layer.": "body.blocks.", "bert.": "body.", "attention.self.": "mixer.",
+    "word_embeddings": "words", "LayerNorm": "norm", "cls.predictions.": "vocabulary_head.",
+}  # fmt: skip
+VARIABLE_WORDS = {"bert/encoder/layer_": "body/block_", "bert/": "body/", "cls/": "heads/"}
+CLASSIFIER = "sequence_classification"
+
+
+def renamed(name, words):
+    for theirs, toys in words.items():
+        name = name.replace(theirs, toys)
+    return name
+
+
+def tensors():
+    """The pooler belongs to the classifier where there is one, as in RoBERTa."""
+    for entry in bert.TENSORS:
+        name = renamed(entry.theirs, TENSOR_WORDS)
+        if not entry.ours.startswith(("pooler", "classifier")):
+            yield dataclasses.replace(entry, theirs=name)
+            continue
+        others = tuple(head for head in pretrained.PARTS if head != CLASSIFIER)
+        yield dataclasses.replace(entry, theirs=name, heads=others)
+        part = "dense" if entry.ours.startswith("pooler") else "out"
+        in_classifier = f"classifier.{part}.{name.split('.')[-1]}"
+        yield dataclasses.replace(entry, theirs=in_classifier, heads=(CLASSIFIER,))
+
+
+TOY = base.Family(
+    model_type="toy",
+    title="Toy",
+    fields={
+        "width": base.Field("hidden_size", int, default=32),
+        "max_positions": base.Field("max_position_embeddings", int, shift=2),
+        **{
+            name: field
+            for name, field in bert.FIELDS.items()
+            if name not in ("hidden_size", "max_position_embeddings", "hidden_act")
+        },
+    },
+    fixed={"is_decoder": False},
+    stated={"blocks": "plain"},
+    without_effect=base.BOOKKEEPING | {"blocks"},
+    architectures={head: f"ToyFor{head.title()}" for head in pretrained.PARTS},
+    tensors=tuple(tensors()),
+    prefix="body.",
+    tokenizer=dataclasses.replace(
+        bert.TOKENIZER,
+        fields=bert.TOKENIZER.fields | {"model_input_names": ["input_ids", "attention_mask"]},
+        pair="{cls}:0 $A:0 {sep}:0 {sep}:0 $B:0 {sep}:0",
+        ids={"padding_id": "pad_id", "start_id": "cls_id"},
+    ),
+    tied={"vocabulary_head.decoder.weight": "body.embeddings.words.weight"},
+    traits={"hidden_act": "relu"},
+    released=dataclasses.replace(
+        bert.RELEASED,
+        names=tuple(
+            dataclasses.replace(entry, theirs=renamed(entry.theirs, VARIABLE_WORDS))
+            for entry in bert.VARIABLES
+        ),
+        config="toy_config.json",
+        checkpoint="toy.ckpt",
+        defaults={n: v for n, v in bert.RELEASED.defaults.items() if n != "hidden_act"},
+    ),
+)
+
+
+@pytest.fixture(autouse=True)
+def row(monkeypatch):
+    """The one line that a new family adds to a file that is there."""
+    monkeypatch.setitem(families.FAMILIES, "toy", TOY)
+
+
+def make(head="pretraining"):
+    made = weights.make(head)
+    config = dataclasses.replace(made.config, hidden_act="relu")
+    return dataclasses.replace(made, config=config, model_type="toy")
+
+
+def files(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_weights_of_others_are_read_under_its_names(tmp_path):
+    """transformers' BERT, renamed by hand and not by the table that reads it."""
+    wanted = huggingface_read.read(GOLDEN / "pretraining")
+    fields = json.loads((GOLDEN / "pretraining" / "config.json").read_text())
+    theirs = safetensors.numpy.load_file(GOLDEN / "pretraining" / "model.safetensors")
+    toys = {renamed(name, TENSOR_WORDS): array for name, array in theirs.items()}
+    toys["vocabulary_head.decoder.weight"] = toys.pop("body.embeddings.words.weight")
+    safetensors.numpy.save_file(toys, tmp_path / "model.safetensors")
+    fields |= {"model_type": "toy", "architectures": ["ToyForPretraining"]}
+    fields["width"] = fields.pop("hidden_size")
+    fields["max_positions"] = fields.pop("max_position_embeddings") + 2
+    del fields["hidden_act"]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    read = formats.read(tmp_path)
+    assert (read.head, read.model_type, read.unused) == ("pretraining", "toy", ())
+    assert read.config == dataclasses.replace(wanted.config, hidden_act="relu")
+    assert read.params.keys() == wanted.params.keys()
+    for path, array in wanted.params.items():
+        np.testing.assert_array_equal(read.params[path], array, err_msg=path)
+
+
+@pytest.mark.parametrize("head", ["pretraining", "none", CLASSIFIER])
+def test_through_a_workdir_and_back_every_byte_is_the_same(tmp_path, head):
+    formats.write(make(head), tmp_path / "a", format="huggingface")
+    program.convert(tmp_path / "a", tmp_path / "run", format="bertjax")
+    program.convert(tmp_path / "run", tmp_path / "b")
+    weights.assert_equal(formats.read(tmp_path / "b"), make(head))
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_what_is_written_speaks_its_language(tmp_path):
+    formats.write(make(CLASSIFIER), tmp_path / "toy", format="huggingface")
+    fields = json.loads((tmp_path / "toy" / "config.json").read_text())
+    assert fields["architectures"] == ["ToyForSequence_Classification"]
+    assert (fields["model_type"], fields["blocks"]) == ("toy", "plain")
+    assert (fields["width"], fields["max_positions"], fields["start_id"]) == (32, 42, 2)
+    assert not {"hidden_size", "hidden_act", "pad_token_id"} & fields.keys()
+    written = set(safetensors.numpy.load_file(tmp_path / "toy" / "model.safetensors"))
+    assert {
+        "body.embeddings.words.weight",
+        "classifier.dense.bias",
+        "classifier.out.bias",
+    } < written
+    assert not [name for name in written if "bert" in name or "pooler" in name]
+    tokenizer = json.loads((tmp_path / "toy" / "tokenizer_config.json").read_text())
+    assert tokenizer["model_input_names"] == ["input_ids", "attention_mask"]
+    card = (tmp_path / "toy" / "README.md").read_text()
+    assert "- toy\n" in card and "A Toy with" in card
+
+
+def test_the_name_of_another_head_is_unused_and_not_double(tmp_path):
+    formats.write(make(CLASSIFIER), tmp_path / "toy", format="huggingface")
+    read = formats.read(tmp_path / "toy", head="none")
+    assert set(read.unused) == {
+        f"classifier.{part}.{leaf}" for part in ("dense", "out") for leaf in ("weight", "bias")
+    }
+    assert {path.split(".")[0] for path in read.params} == {"encoder"}
+
+
+def test_a_field_that_is_not_there_has_the_default_of_the_family(tmp_path):
+    formats.write(make(), tmp_path / "toy", format="huggingface")
+    path = tmp_path / "toy" / "config.json"
+    fields = json.loads(path.read_text())
+    del fields["width"]
+    path.write_text(json.dumps(fields))
+    assert formats.read(tmp_path / "toy").config.hidden_size == 32
+
+
+def test_its_variables_tell_a_checkpoint_of_its_released_code(tmp_path):
+    formats.write(make(), tmp_path / "toy", format="tf1")
+    assert {"toy_config.json", "toy.ckpt.index"} < files(tmp_path / "toy").keys()
+    read = formats.read(tmp_path / "toy")
+    weights.assert_equal(read, make())
+    assert read.model_type == "toy"
+    formats.write(weights.make(), tmp_path / "bert", format="tf1")
+    assert formats.read(tmp_path / "bert").model_type == "bert"
+
+
+def test_a_family_without_released_code_has_none(tmp_path, monkeypatch):
+    monkeypatch.setitem(families.FAMILIES, "toy", dataclasses.replace(TOY, released=None))
+    with pytest.raises(ValueError, match="Toy was not released in TensorFlow 1; .* bert were"):
+        formats.write(make(), tmp_path / "toy", format="tf1")
+
+
+def test_a_run_starts_from_its_weights(tmp_path):
+    formats.write(make(), tmp_path / "toy", format="huggingface")
+    task = pretraining.Pretraining(make().config, pair_loss="nsp")
+    target = warm_start.Target(
+        encoder=make().config,
+        params=jax.eval_shape(lambda: parameters.split(task.init(nnx.Rngs(0)))[1]),
+        vocabulary=make().vocabulary,
+        max_seq_length=16,
+    )
+    made = warm_start.read(str(tmp_path / "toy"), target)
+    assert (made.fresh, made.unused) == ((), ())
+    for path, array in make().params.items():
+        np.testing.assert_array_equal(made.values[path], array, err_msg=path)
+
+
+def test_without_its_row_it_is_unknown_and_the_known_are_told(tmp_path, monkeypatch):
+    formats.write(make(), tmp_path / "toy", format="huggingface")
+    monkeypatch.delitem(families.FAMILIES, "toy")
+    with pytest.raises(ValueError, match=r"config\.json .*model_type is 'toy'; known are bert$"):
+        formats.read(tmp_path / "toy")
+
+
+def test_encoders_that_tell_no_family_are_written_as_the_first_that_holds_them(monkeypatch):
+    relu, gelu = make().config, weights.CONFIG
+    assert TOY.holds(relu) and not TOY.holds(gelu) and bert.FAMILY.holds(relu)
+    assert families.holding(relu) is bert.FAMILY
+    monkeypatch.delitem(families.FAMILIES, "bert")
+    assert families.holding(relu) is TOY
+    with pytest.raises(ValueError, match=r"known here \(toy\) has encoders of this kind"):
+        families.holding(gelu)
+
+
+def test_its_tables_are_whole(tiny):
+    """Every parameter has one name for each head whose models have it."""
+    shapes = pretrained.shapes(tiny, labels=3)
+    for head in pretrained.PARTS:
+        paths = {path for path in shapes if pretrained.belongs(path, head)}
+        table = names.of_head(TOY.tensors, head)
+        params = {path: np.zeros(shapes[path], np.float32) for path in paths}
+        assert names.our_paths(names.to_theirs(params, table), table) == paths
