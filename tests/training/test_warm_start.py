@@ -18,7 +18,7 @@ from bertjax.devices import sharding
 from bertjax.models import parameters
 from bertjax.tasks import pretraining
 from bertjax.training import state, warm_start
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, reader
 from configs import smoke
 from tests import conftest, small_records
 from tests.convert import weights
@@ -353,7 +353,7 @@ def test_a_source_that_does_not_fit_stops_the_run_before_it_writes(record_dir, f
         train.train(made, tmp_path / "warm")
     assert "--config.model.hidden_size=32" in str(caught.value)
     assert "entry 5 is 'x'" in str(caught.value)
-    assert not (tmp_path / "warm" / train.CONFIG_FILE).exists()
+    assert not (tmp_path / "warm" / reader.CONFIG_FILE).exists()
 
 
 def test_a_source_that_is_not_there_is_an_error_that_names_it(record_dir, tmp_path):
