@@ -1,0 +1,108 @@
+"""Another kind of finetuning is one file and one row of a table: here is one, and nothing else.
+
+It is trained, evaluated, asked and exported by the programs of all kinds.
+"""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import finetuning, inference, predict, train
+from bertjax.convert import __main__ as convert
+from bertjax.finetuning import base, json_fields, text_examples, texts
+from bertjax.training import config_faults
+from tests import small_datasets
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+LABELS = ("other", "reversed")
+
+
+class Reversals(base.Kind):
+    """Whether the words of one text are those of another from behind; it makes its own examples."""
+
+    @classmethod
+    def task(cls, encoder, options):
+        return texts.Classification(encoder, len(options.labels))
+
+    @classmethod
+    def head(cls, options):
+        return "sequence_classification"
+
+    @classmethod
+    def label_shapes(cls, options, batch_size, length):
+        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
+
+    def check(self):
+        """There is no file to miss."""
+
+    labels = LABELS
+    evaluation_sets = ("dev",)
+    test_sets = ("riddles",)
+    best_score = "accuracy"
+
+    def _examples(self, name):
+        rng = np.random.default_rng(len(name))
+        made = []
+        for number in range(24):
+            words = [f"w{word}" for word in rng.integers(0, 90, 4)]
+            other = words[::-1] if number % 2 else words
+            text, second = " ".join(words), " ".join(other)
+            made.append(text_examples.Example((text, second), number % 2, f"{name}:{number}"))
+        return made
+
+    def scores(self, name, outputs):
+        right = self.features(name).columns["labels"] == outputs["predictions"]
+        return {"accuracy": float(right.mean())}
+
+    def write_predictions(self, name, outputs, directory, tuned):
+        words = [LABELS[place] for place in outputs["predictions"]]
+        (directory / f"{name}.txt").write_text("\n".join(words))
+
+    def example(self, fields, source):
+        pair = json_fields.text(fields, "words"), json_fields.text(fields, "backwards")
+        return text_examples.Example(pair, None, source)
+
+    def rows(self, examples):
+        features = text_examples.text_rows(
+            examples, self.tokenizer, max_seq_length=self.options.max_seq_length
+        )
+        return features, lambda outputs, tuned: [
+            {"is_reversed": LABELS[place] == "reversed"} for place in outputs["predictions"]
+        ]
+
+
+@pytest.fixture
+def config(tmp_path, source):
+    made = small_datasets.make_config(tmp_path / "unused", "table", source)
+    files = dict.fromkeys(("train_file", "eval_file", "test_file"), "")
+    made.finetuning.update(dataset="reversals", num_epochs=1.0, **files)
+    return made
+
+
+def test_another_kind_needs_a_row_of_the_table_and_nothing_more(tmp_path, config, monkeypatch):
+    with pytest.raises(ValueError, match="dataset is 'reversals'; known are glue, table, squad"):
+        config_faults.validate(config)
+    monkeypatch.setitem(finetuning.KINDS, "reversals", Reversals)
+    config_faults.validate(config)
+    run = tmp_path / "run"
+    assert int(train.train(config, run).step) == 3
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert 0 <= lines[-1]["eval/dev/accuracy"] <= 1
+    answers = (run / "predictions" / "riddles.txt").read_text().splitlines()
+    assert len(answers) == 24 and set(answers) <= set(LABELS)
+
+    model = inference.load_finetuned(run)
+    riddles = Reversals(model.options, model.vocabulary).examples("riddles")
+    asked = [{"words": words, "backwards": back} for words, back in (r.texts for r in riddles)]
+    told = list(predict.predict(model, asked, batch_size=8))
+    assert told == [{"is_reversed": answer == "reversed"} for answer in answers]
+    with pytest.raises(ValueError, match="line 1: the key 'backwards' is missing"):
+        list(predict.predict(model, [{"words": "w1"}]))
+
+    convert.convert(run, tmp_path / "exported")
+    exported = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert exported["architectures"] == ["BertForSequenceClassification"]
+    assert exported["id2label"] == {"0": "other", "1": "reversed"}
