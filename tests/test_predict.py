@@ -108,8 +108,8 @@ def test_several_devices_share_the_rows(tmp_path, model, devices):
 
 def test_the_class_and_the_probabilities_are_those_of_the_models_logits(model):
     ours, line = model("glue"), CASES["glue"][2][1]
-    ids, segments = feature_sets.sequence_pair(
-        ours.vocabulary, line["sentence1"], line["sentence2"], max_seq_length=32
+    (ids,), (segments,) = feature_sets.sequence_pairs(
+        ours.vocabulary, [line["sentence1"]], [line["sentence2"]], max_seq_length=32
     )
     module = parameters.merge(ours.graphdef, jax.tree.map(jnp.asarray, ours.params))
     rows = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
@@ -159,7 +159,7 @@ def test_lora_is_merged_and_answers_as_it_did_in_training(tmp_path):
     params = finetuned_workdir.random_params(config)
     assert "lora" in params
     graphdef, _ = tasks_base.abstract_model(with_factors)
-    ids, segments = feature_sets.sequence_pair(ours.vocabulary, "w1 w2", max_seq_length=32)
+    (ids,), (segments,) = feature_sets.sequence_pairs(ours.vocabulary, ["w1 w2"], max_seq_length=32)
     rows = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": segments}
     batch = {key: jnp.asarray(row)[None] for key, row in rows.items()}
     module = parameters.merge(graphdef, jax.tree.map(jnp.asarray, params))

@@ -18,7 +18,7 @@ from etils import epath
 from jaxtyping import Int
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import batches, example_files, feature_sets, tag_schemes, windows
+from bertjax.finetuning import batches, example_files, feature_sets, overlapping_pieces, tag_schemes
 
 DOCUMENT_START = "-DOCSTART-"
 # What is read together -> what numbered sentences of one row (or of its pieces) have in common.
@@ -206,7 +206,9 @@ def tagged_rows(
     pieces = [
         (slice(start + first, start + end), start + scored)
         for start, count in _units(sentences, context)
-        for first, end, scored in windows.split(lengths[start : start + count], capacity, stride)
+        for first, end, scored in overlapping_pieces.split(
+            lengths[start : start + count], capacity, stride
+        )
     ]
     rows, positions = np.full((2, len(words)), -1)
     tokens: dict[str, list[np.ndarray]] = {"input_ids": [], "segment_ids": [], "labels": []}

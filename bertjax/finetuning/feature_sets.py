@@ -69,17 +69,6 @@ class FeatureSet:
         return _row_lengths(self.tokens["input_ids"]).reshape(len(self), self.choices).max(axis=1)
 
 
-def sequence_pair(
-    tokenizer: tokenizers.Tokenizer, text_a: str, text_b: str | None = None, *, max_seq_length: int
-) -> tuple[Int[np.ndarray, " length"], Int[np.ndarray, " length"]]:
-    """Returns the ids and segments of one row, as `sequence_pairs` makes them."""
-    texts_b = None if text_b is None else [text_b]
-    (input_ids,), (segment_ids,) = sequence_pairs(
-        tokenizer, [text_a], texts_b, max_seq_length=max_seq_length
-    )
-    return input_ids, segment_ids
-
-
 def sequence_pairs(
     tokenizer: tokenizers.Tokenizer,
     texts_a: Sequence[str],

@@ -290,7 +290,9 @@ class Table(_Texts):
     @property
     def labels(self) -> tuple[str, ...]:
         """Those of the option, or what the training file holds."""
-        return self._training.labels
+        if self.is_regression:
+            return ()
+        return tuple(self.options.labels) or self._training.labels
 
     @property
     def columns(self) -> tuple[str, ...]:

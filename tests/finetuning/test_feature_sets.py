@@ -42,8 +42,8 @@ def test_one_text_stands_between_cls_and_sep():
 
 
 def test_the_second_text_and_its_sep_are_segment_one():
-    input_ids, segment_ids = feature_sets.sequence_pair(
-        TOKENIZER, text(0, 3), text(7, 2), max_seq_length=8
+    (input_ids,), (segment_ids,) = feature_sets.sequence_pairs(
+        TOKENIZER, [text(0, 3)], [text(7, 2)], max_seq_length=8
     )
     assert input_ids.tolist() == [CLS, *ids(0, 3), SEP, *ids(7, 2), SEP]
     assert segment_ids.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
@@ -51,7 +51,7 @@ def test_the_second_text_and_its_sep_are_segment_one():
 
 
 def test_a_single_text_loses_its_end():
-    input_ids, _ = feature_sets.sequence_pair(TOKENIZER, text(0, 9), max_seq_length=6)
+    (input_ids,), _ = feature_sets.sequence_pairs(TOKENIZER, [text(0, 9)], max_seq_length=6)
     assert input_ids.tolist() == [CLS, *ids(0, 4), SEP]
 
 

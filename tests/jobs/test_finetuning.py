@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import shutil
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
-from bertjax.finetuning import choices, glue_files, glue_submission, spans, tags, texts
+from bertjax.finetuning import choices, spans, tags, texts
 from bertjax.models import lora
 from bertjax.tasks import base as tasks_base
 from bertjax.training import warm_start
@@ -49,24 +48,6 @@ def first_batch(job, step=0):
     return next(job.train_batches(job.phases[0], start_step=step, rows=None))
 
 
-def true_answers(job, name):
-    """What a model that knows every answer predicts."""
-    features = job.dataset.features(name)
-    if "start_positions" in features.columns:
-        positions = np.arange(job.config.finetuning.max_seq_length)
-        ends = {"start_logits": "start_positions", "end_logits": "end_positions"}
-        return {
-            logits: np.where(positions == features.columns[column][:, None], 9.0, 0.0)
-            for logits, column in ends.items()
-        }
-    if "labels" in features.columns:
-        return {"predictions": features.columns["labels"]}
-    predictions = np.full((len(features), job.config.finetuning.max_seq_length), -1)
-    for row, labels in zip(predictions, features.tokens["labels"], strict=True):
-        row[: len(labels)] = labels
-    return {"predictions": predictions}
-
-
 @pytest.mark.parametrize("kind", small_datasets.KINDS)
 def test_every_kind_has_its_task_its_labels_and_batches_of_the_shapes_it_says(open_job, kind):
     job = open_job(kind, **{"finetuning.length_buckets": False})
@@ -79,18 +60,6 @@ def test_every_kind_has_its_task_its_labels_and_batches_of_the_shapes_it_says(op
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
         name: (array.shape, array.dtype) for name, array in shapes.items()
     }
-
-
-@pytest.mark.parametrize("kind", small_datasets.KINDS)
-def test_right_answers_have_the_best_score_and_wrong_ones_a_lower_one(open_job, kind):
-    job = open_job(kind)
-    name, higher_is_better = job.best_score
-    assert higher_is_better
-    answers = true_answers(job, "dev")
-    best = 100.0 if kind in ("squad_v1", "squad_v2", "conll") else 1.0
-    assert job.scores("dev", answers)[name] == pytest.approx(best)
-    shifted = {field: np.roll(array, 1, axis=0) for field, array in answers.items()}
-    assert job.scores("dev", shifted)[name] < best
 
 
 @pytest.mark.parametrize("kind", small_datasets.KINDS)
@@ -247,24 +216,6 @@ def test_a_fault_in_the_test_file_is_told_when_the_job_opens(tmp_path, open_job)
         open_job("table", **{"finetuning.test_file": str(wrong)})
 
 
-def test_the_sentences_of_a_document_are_read_together_where_the_config_says_so(tmp_path, open_job):
-    path = tmp_path / "documents.conll"
-    sentences = [[f"w{n}" for n in range(first, first + 9)] for first in range(0, 54, 9)]
-    blocks = ["\n".join(f"{word} O" for word in words) for words in sentences]
-    path.write_text("-DOCSTART- O\n\n" + "\n\n".join([*blocks[:4], "-DOCSTART- O", *blocks[4:]]))
-    options = {"finetuning.train_file": str(path), "finetuning.eval_file": str(path)}
-    options |= {"finetuning.test_file": "", "finetuning.labels": ("O", "B-PER")}
-    assert len(open_job("conll", **options).dataset.features("dev")) == 6
-    job = open_job("conll", **options, **{"finetuning.context": "document"})
-    features = job.dataset.features("dev")
-    # 36 words of which 30 fit, in two rows, and 18 in one; each is scored once.
-    assert [len(row) - 2 for row in features.tokens["input_ids"]] == [30, 30, 18]
-    assert sum(np.count_nonzero(row >= 0) for row in features.tokens["labels"]) == 54
-    answers = true_answers(job, "dev")["predictions"]
-    found = job.dataset.tagged_rows("dev").tags(list(answers), job.dataset.labels)
-    assert found == [("O",) * 9] * 6
-
-
 def test_weights_without_a_vocabulary_are_refused(tmp_path, open_job):
     bare = dataclasses.replace(weights.make(), vocabulary=None)
     workdir.write(bare, tmp_path / "bare")
@@ -301,7 +252,7 @@ def test_the_outline_has_the_shapes_of_a_job_and_reads_nothing():
 
 def test_the_tuned_threshold_is_kept_and_decides_what_is_written(tmp_path, open_job):
     job = open_job("squad_v2")
-    answers = true_answers(job, "dev")
+    answers = small_datasets.true_answers(job.dataset, "dev")
     scores = job.scores("dev", answers)
     assert job.config.finetuning.null_threshold == scores["null_threshold"] != 0
     config = job.config.copy_and_resolve_references()
@@ -311,75 +262,3 @@ def test_the_tuned_threshold_is_kept_and_decides_what_is_written(tmp_path, open_
         replaced.write_predictions("test", answers, tmp_path / "out")
         written = json.loads((tmp_path / "out/test/predictions.json").read_text())
         assert all((answer == "") == is_silent for answer in written.values())
-
-
-def test_predictions_of_classes_are_written_by_name(tmp_path, open_job):
-    job = open_job("table")
-    job.write_predictions("test", {"predictions": np.array([2, 0])}, tmp_path / "out")
-    lines = (tmp_path / "out/test.tsv").read_text().splitlines()
-    assert lines == ["index\tprediction", "0\tclass 2", "1\tclass 0"]
-
-
-def test_predictions_for_a_whole_test_set_of_glue_are_the_servers_file(
-    tmp_path, open_job, monkeypatch
-):
-    job = open_job("glue")
-    predictions = {"predictions": np.arange(16) % 2}
-    job.write_predictions("test", predictions, tmp_path / "few")
-    assert [path.name for path in (tmp_path / "few").iterdir()] == ["test.tsv"]
-    monkeypatch.setitem(glue_submission.TEST_ROWS, "RTE.tsv", 16)
-    job.write_predictions("test", predictions, tmp_path / "whole")
-    lines = (tmp_path / "whole/RTE.tsv").read_text().splitlines()
-    assert lines[:3] == ["index\tprediction", "0\tentailment", "1\tnot_entailment"]
-
-
-def test_a_set_of_glue_that_is_not_there_is_no_test_set(tmp_path, open_job):
-    job = open_job("glue")
-    directory = tmp_path / "without"
-    shutil.copytree(job.config.finetuning.data_dir, directory)
-    (directory / "RTE/test.tsv").unlink()
-    assert open_job("glue", **{"finetuning.data_dir": str(directory)}).test_sets == ()
-
-
-def test_mnli_has_two_evaluation_sets_and_answers_the_diagnostic_set(tmp_path, source):
-    config = small_datasets.make_config(tmp_path / "data", "glue", source)
-    config.finetuning.name = "mnli"
-    rows = [f"w{n}\tw{n + 1}\t{('neutral', 'entailment')[n % 2]}" for n in range(6)]
-    labelled = "\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n"
-    for split in ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched"):
-        path = tmp_path / "data/MNLI" / f"{split}.tsv"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(labelled)
-    (tmp_path / "data/diagnostic").mkdir()
-    (tmp_path / "data/diagnostic/diagnostic.tsv").write_text(labelled)
-    job = jobs.open_finetuning(config)
-    assert job.evaluation_sets == ("matched", "mismatched")
-    assert job.test_sets == ("test_matched", "test_mismatched", "ax")
-    assert job.config.finetuning.labels == ("contradiction", "entailment", "neutral")
-    job.write_predictions("ax", {"predictions": np.zeros(6, int)}, tmp_path / "out")
-    assert "0\tcontradiction" in (tmp_path / "out/ax.tsv").read_text()
-
-
-def test_one_task_of_tfds_has_no_diagnostic_set(source, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        glue_files, "read_split", lambda location, name, split: asked.append((name, split)) or []
-    )
-    options = small_datasets.config_lib.default_config().finetuning
-    options.update(name="mnli", data_dir="tfds:glue/mnli")
-    assert texts.Glue(options, None).test_sets == ("test_matched", "test_mismatched")
-    assert asked == [("mnli", "test_matched"), ("mnli", "test_mismatched")]
-    options.data_dir = "tfds:glue"
-    assert texts.Glue(options, None).test_sets == ("test_matched", "test_mismatched", "ax")
-
-
-def test_answers_that_no_window_holds_are_counted_and_the_first_is_named(open_job, caplog):
-    open_job("squad_v1")
-    assert "in no window" not in caplog.text
-    job = open_job("squad_v1", **{"finetuning.max_seq_length": 8})  # 3 tokens of context
-    starts = job.dataset.features("train").columns["start_positions"]
-    windows = job.dataset.windows("train")
-    found = {window.question for window, start in zip(windows, starts, strict=True) if start}
-    assert 0 < len(found) < 16
-    assert f"{16 - len(found)} of 16 questions have an answer that is whole in no" in caplog.text
-    assert re.search(r"such as .*train\.json: question 'q\d+'", caplog.text)

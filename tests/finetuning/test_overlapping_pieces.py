@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.finetuning import windows
+from bertjax.finetuning import overlapping_pieces
 
 
 def cases():
@@ -16,7 +16,7 @@ def cases():
 
 def test_every_word_is_scored_once_and_in_its_piece():
     for lengths, capacity, stride in cases():
-        pieces = windows.split(lengths, capacity, stride)
+        pieces = overlapping_pieces.split(lengths, capacity, stride)
         scored = np.concatenate([words for _, _, words in pieces])
         assert sorted(scored.tolist()) == list(range(len(lengths)))
         for first, end, words in pieces:
@@ -26,7 +26,7 @@ def test_every_word_is_scored_once_and_in_its_piece():
 
 def test_no_other_piece_has_more_around_a_word():
     for lengths, capacity, stride in cases():
-        pieces = windows.split(lengths, capacity, stride)
+        pieces = overlapping_pieces.split(lengths, capacity, stride)
 
         def around(word, first, end, lengths=lengths):
             return min(lengths[first:word].sum(), lengths[word + 1 : end].sum())
@@ -38,27 +38,32 @@ def test_no_other_piece_has_more_around_a_word():
 
 
 def test_what_fits_is_one_piece():
-    assert [piece[:2] for piece in windows.split(np.array([3, 2, 5]), 10, 1)] == [(0, 3)]
-    assert len(windows.split(np.array([3, 2, 5]), 9, 9)) == 2
+    assert [piece[:2] for piece in overlapping_pieces.split(np.array([3, 2, 5]), 10, 1)] == [(0, 3)]
+    assert len(overlapping_pieces.split(np.array([3, 2, 5]), 9, 9)) == 2
 
 
 def test_pieces_overlap_by_what_the_stride_leaves_and_the_last_one_is_full():
-    pieces = windows.split(np.ones(100, int), 40, 10)
+    pieces = overlapping_pieces.split(np.ones(100, int), 40, 10)
     assert [piece[:2] for piece in pieces] == [
         (0, 40), (10, 50), (20, 60), (30, 70), (40, 80), (50, 90), (60, 100),
     ]  # fmt: skip
-    assert [piece[:2] for piece in windows.split(np.ones(50, int), 40, 40)] == [(0, 40), (10, 50)]
+    assert [piece[:2] for piece in overlapping_pieces.split(np.ones(50, int), 40, 40)] == [
+        (0, 40),
+        (10, 50),
+    ]
 
 
 @pytest.mark.parametrize(("capacity", "stride"), [(30, 15), (100, 50)])
 def test_half_a_piece_of_stride_leaves_a_quarter_on_both_sides_of_every_word(capacity, stride):
     count = 500
-    for first, end, words in windows.split(np.ones(count, int), capacity, stride):
+    for first, end, words in overlapping_pieces.split(np.ones(count, int), capacity, stride):
         inner = words[(words >= capacity // 4) & (words < count - capacity // 4)]
         assert (inner - first >= capacity // 4 - 1).all()
         assert (end - inner >= capacity // 4 - 1).all()
 
 
 def test_of_two_equal_pieces_the_first_scores_the_word():
-    (_, _, first), (_, _, second) = windows.split(np.ones(7, int), 5, 2)  # 0 to 4 and 2 to 6
+    (_, _, first), (_, _, second) = overlapping_pieces.split(
+        np.ones(7, int), 5, 2
+    )  # 0 to 4 and 2 to 6
     assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [4, 5, 6])

@@ -1,0 +1,82 @@
+"""Claims about GLUE's tasks and tables: which sets there are, and what is written of answers."""
+
+import shutil
+
+import numpy as np
+import pytest
+from etils import epath
+
+from bertjax.finetuning import base, glue_files, glue_submission, texts
+from tests import small_datasets
+
+
+@pytest.fixture
+def out(tmp_path):
+    directory = epath.Path(tmp_path / "out")
+    directory.mkdir()
+    return directory
+
+
+def test_predictions_of_classes_are_written_by_name(out, open_kind):
+    kind = open_kind("table")
+    kind.write_predictions("test", {"predictions": np.array([2, 0])}, out, {})
+    lines = (out / "test.tsv").read_text().splitlines()
+    assert lines == ["index\tprediction", "0\tclass 2", "1\tclass 0"]
+
+
+def test_predictions_for_a_whole_test_set_of_glue_are_the_servers_file(out, open_kind, monkeypatch):
+    kind = open_kind("glue")
+    predictions = {"predictions": np.arange(16) % 2}
+    kind.write_predictions("test", predictions, out, {})
+    assert [path.name for path in out.iterdir()] == ["test.tsv"]
+    monkeypatch.setitem(glue_submission.TEST_ROWS, "RTE.tsv", 16)
+    kind.write_predictions("test", predictions, out, {})
+    lines = (out / "RTE.tsv").read_text().splitlines()
+    assert lines[:3] == ["index\tprediction", "0\tentailment", "1\tnot_entailment"]
+
+
+def test_a_set_of_glue_that_is_not_there_is_no_test_set(tmp_path, open_kind):
+    kind = open_kind("glue")
+    directory = tmp_path / "without"
+    shutil.copytree(kind.options.data_dir, directory)
+    (directory / "RTE/test.tsv").unlink()
+    assert open_kind("glue", data_dir=str(directory)).test_sets == ()
+
+
+def test_mnli_has_two_evaluation_sets_and_answers_the_diagnostic_set(tmp_path, out, open_kind):
+    rows = [f"w{n}\tw{n + 1}\t{('neutral', 'entailment')[n % 2]}" for n in range(6)]
+    labelled = "\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n"
+    for split in ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched"):
+        path = tmp_path / "glue/MNLI" / f"{split}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(labelled)
+    (tmp_path / "glue/diagnostic").mkdir()
+    (tmp_path / "glue/diagnostic/diagnostic.tsv").write_text(labelled)
+    kind = open_kind("glue", name="mnli", data_dir=str(tmp_path / "glue"))
+    assert kind.evaluation_sets == ("matched", "mismatched")
+    assert kind.test_sets == ("test_matched", "test_mismatched", "ax")
+    assert kind.labels == ("contradiction", "entailment", "neutral")
+    kind.write_predictions("ax", {"predictions": np.zeros(6, int)}, out, {})
+    assert "0\tcontradiction" in (out / "ax.tsv").read_text()
+
+
+def test_one_task_of_tfds_has_no_diagnostic_set(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        glue_files, "read_split", lambda location, name, split: asked.append((name, split)) or []
+    )
+    options = small_datasets.config_lib.default_config().finetuning
+    options.update(name="mnli", data_dir="tfds:glue/mnli")
+    assert texts.Glue(options, None).test_sets == ("test_matched", "test_mismatched")
+    assert asked == [("mnli", "test_matched"), ("mnli", "test_mismatched")]
+    options.data_dir = "tfds:glue"
+    assert texts.Glue(options, None).test_sets == ("test_matched", "test_mismatched", "ax")
+
+
+def test_a_table_whose_classes_are_known_is_scored_without_its_training_file(open_kind):
+    kind = open_kind("table")
+    options = kind.options
+    options.update(labels=kind.labels, train_file="gone")
+    alone = texts.Table(options, kind.tokenizer)
+    rows, same = alone.features(base.DEV), kind.features(base.DEV)
+    np.testing.assert_array_equal(rows.columns["labels"], same.columns["labels"])
