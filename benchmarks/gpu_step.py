@@ -287,7 +287,7 @@ def model_flops(size: str, case: train_step.Case) -> float:
     config = train_step.step_config(job_of(size, case, OURS))
     config_faults.validate(config)
     job = jobs.JOBS[config.task].open(config)
-    return job.train_flops(job.phases[0])
+    return jobs.train_flops(job, job.phases[0])
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:

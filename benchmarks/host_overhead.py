@@ -85,7 +85,7 @@ def empty_step(run: train.Run) -> Callable[..., Any]:
     rows = sharding.batch_sharding(run.mesh)
     replicated = jax.sharding.NamedSharding(run.mesh, sharding.P())
     phase = run.job.phases[0]
-    host_batch = next(run.job.train_batches(phase, start_step=0, rows=None))
+    host_batch = next(run.job.data.train_batches(phase, start_step=0, rows=None))
     with jax.set_mesh(run.mesh):
         batch = sharding.to_devices(host_batch, run.mesh, phase.global_batch_size)
         _, shapes = jax.eval_shape(

@@ -121,7 +121,7 @@ def lower_ours(shape: tpu_peer.Shape, settings: Mapping[str, str]) -> Any:
     mesh = sharding.make_mesh(devices, data=config.mesh.data, tensor=config.mesh.tensor)
     job = jobs.JOBS[config.task].open(program.resolve(config, "tpu"))
     built = program.build(job, mesh)
-    batch = next(job.train_batches(job.phases[0], start_step=0, rows=None))
+    batch = next(job.data.train_batches(job.phases[0], start_step=0, rows=None))
     rows = sharding.batch_sharding(mesh)
     inputs = {
         name: jax.ShapeDtypeStruct(np.shape(value), value.dtype, sharding=rows)

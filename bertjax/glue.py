@@ -21,7 +21,7 @@ from etils import epath
 
 from bertjax import command_line, recipes, train
 from bertjax.finetuning import glue_files, glue_submission
-from bertjax.training import held_out, preemption, trials
+from bertjax.training import evaluation, preemption, trials
 from bertjax.workdirs import scalars
 
 RECIPE = "glue"
@@ -170,7 +170,7 @@ def pack(found: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
         directory.rmtree()
     directory.mkdir(parents=True)
     for task in found.values():
-        predictions = task.best_directory / held_out.PREDICTIONS_DIRECTORY
+        predictions = task.best_directory / evaluation.PREDICTIONS_DIRECTORY
         for name in glue_submission.TEST_ROWS:
             if (predictions / name).exists():
                 (predictions / name).copy(directory / name)

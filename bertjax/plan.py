@@ -19,7 +19,8 @@ from absl import flags, logging
 from etils import epath
 
 from bertjax import command_line, recipes
-from bertjax.planning import cache, comparison, estimates, planner, text, topologies
+from bertjax.planning import cache, estimates, planner, text, topologies
+from bertjax.training import planned
 
 DEFAULT_VOCAB_SIZE = 30522  # of bert-base-uncased
 LOCAL = ("cpu", "gpu")
@@ -178,7 +179,7 @@ def main(argv: list[str]) -> None:
     )
     fields = text.to_json(made, totals)
     if options.workdir:
-        comparison.save(epath.Path(options.workdir), fields)
+        planned.save(epath.Path(options.workdir), fields)
     if options.json:
         print(json.dumps(fields))
         return

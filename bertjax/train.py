@@ -22,11 +22,11 @@ import bertjax
 from bertjax import command_line, jobs, recipes
 from bertjax import config as config_lib
 from bertjax.devices import accelerators, sharding
-from bertjax.planning import comparison
 from bertjax.training import (
     config_faults,
-    held_out,
+    evaluation,
     monitor,
+    planned,
     preemption,
     program,
     state,
@@ -45,7 +45,7 @@ class Run(program.Program):
 
     @property
     def last_step(self) -> int:
-        return self.job.phases[-1].end_step
+        return self.job.last_step
 
 
 def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.TrainState:
@@ -78,12 +78,13 @@ def execute(run: Run) -> state.TrainState:
         checkpoint.Checkpointer(run.workdir, _retention(run)) as checkpointer,
         preemption.Notice() as notice,
     ):
-        train_state, skipped = start(run, checkpointer)
+        begun = start(run, checkpointer)
+        train_state, tuned = begun.state, begun.tuned
         step = first_step = int(train_state.step)
         knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
         with _open_writer(run, step) as writer:
             watch = monitor.Monitor(
-                _monitor_options(run), writer, skipped, checkpointer.latest_step
+                _monitor_options(run), writer, begun.skipped, checkpointer.latest_step
             )
             for phase, facts, batch in remaining_batches(run, step):
                 on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
@@ -96,21 +97,22 @@ def execute(run: Run) -> state.TrainState:
                     continue
                 watch.flush()
                 with watch.paused():
-                    scores = (
-                        held_out.score(run, train_state.params, writer, step)
-                        if must_evaluate
-                        else None
-                    )
+                    scores = None
+                    if must_evaluate:
+                        scores = evaluation.score(run, train_state.params, writer, step)
+                        tuned |= {name: scores[name] for name in run.job.evaluation.tunes if name in scores}
                     if must_save or is_preempted:
-                        checkpointer.save(train_state, _meta(run, watch.skipped), scores)
+                        checkpointer.save(train_state, _meta(run, watch.skipped, tuned), scores)
                 if is_preempted and step < run.last_step:
                     checkpointer.wait()
                     raise preemption.Preempted(step)
             writer.curves()
         checkpointer.wait()
-        held_out.write_predictions(run, train_state.params, run.workdir, is_new=step > first_step)
+        evaluation.write_predictions(
+            run, train_state.params, run.workdir, tuned, is_new=step > first_step
+        )
     if jax.process_index() == 0:
-        for line in comparison.lines(run.workdir, run):
+        for line in planned.lines(run.workdir, run):
             logging.info("%s", line)
     return train_state
 
@@ -134,9 +136,16 @@ def _run_in(made: program.Program, workdir: epath.Path) -> Run:
     return Run(**{**vars(made), "workdir": workdir})
 
 
-def start(
-    run: Run, checkpointer: checkpoint.Checkpointer
-) -> tuple[state.TrainState, monitor.Skipped]:
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a run begins with: its state, and what is known besides from before a restart."""
+
+    state: state.TrainState
+    skipped: monitor.Skipped
+    tuned: dict[str, float]
+
+
+def start(run: Run, checkpointer: checkpoint.Checkpointer) -> Start:
     """Returns the restored state, or a fresh one, after checking that the run may be continued.
 
     Only a fresh state takes over what config.init_from has.
@@ -154,11 +163,15 @@ def start(
     restored = checkpointer.restore(run.abstract_state)
     if restored is not None:
         logging.info("Resuming at step %d from %s", int(restored.state.step), run.workdir)
-        return restored.state, monitor.Skipped(**restored.meta["skipped"])
+        skipped = monitor.Skipped(**restored.meta["skipped"])
+        # Without an evaluation set nothing was tuned: what an older config keeps is an option.
+        tuned = reader.tuned(restored.meta) if run.job.evaluation.tunes else {}
+        return Start(restored.state, skipped, tuned)
     source = warm_start.of_job(run.job, run.abstract_state.params)
     _write_workdir(run)
     fresh = run.init(run.knobs.seed)
-    return warm_start.apply(source, fresh) if source else fresh, monitor.Skipped()
+    fresh = warm_start.apply(source, fresh) if source else fresh
+    return Start(fresh, monitor.Skipped(), {})
 
 
 def remaining_batches(
@@ -169,7 +182,7 @@ def remaining_batches(
         if step >= phase.end_step:
             continue
         rows = sharding.local_rows(run.mesh, phase.global_batch_size)
-        batches = run.job.train_batches(phase, start_step=step, rows=rows)
+        batches = run.job.data.train_batches(phase, start_step=step, rows=rows)
         facts: dict[tuple[int, ...], monitor.PhaseFacts] = {}
         for batch in itertools.islice(batches, phase.end_step - step):
             shape = batch["input_ids"].shape[1:]
@@ -184,21 +197,17 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
     *choices, length = shape
     return monitor.PhaseFacts(
         tokens_per_step=phase.global_batch_size * math.prod(choices) * length,
-        flops_per_step=job.train_flops(dataclasses.replace(phase, max_seq_length=length)),
-        chance_loss=job.chance_loss(phase),
+        flops_per_step=jobs.train_flops(job, phase, length=length),
+        chance_loss=job.data.chance_loss(phase),
     )
 
 
 def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     """Returns whether to save and whether to evaluate after the step that made the count `step`."""
+    evaluation = run.job.evaluation
     must_save = step == phase.end_step or step % run.config.checkpoint.save_every_steps == 0
-    every_steps = run.config.evaluation.every_steps
-    if not every_steps:  # every epoch
-        every_steps = max(round(run.last_step / run.config.finetuning.num_epochs), 1)
-    must_evaluate = step == run.last_step or step % every_steps == 0
-    if not run.config.evaluation.every_steps and run.config.checkpoint.keep_best:
-        must_save |= must_evaluate  # what is not saved cannot be the best that stays
-    return must_save, must_evaluate and run.job.has_evaluation
+    is_due = step == run.last_step or step % evaluation.every_steps == 0
+    return must_save or (is_due and evaluation.is_saved), is_due and bool(evaluation.sets)
 
 
 def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
@@ -206,7 +215,7 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
     allowed, refused = config_lib.differences(saved, run.config)
     for change in allowed:
         logging.info("Resuming with a change: %s", change)
-    if saved_meta["identity"] != run.job.identity():
+    if saved_meta["identity"] != run.job.data.identity():
         refused.append("the records or the vocabulary are not those that the run began with")
     if refused:
         raise ValueError(
@@ -217,10 +226,8 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
 
 
 def _keep_origin(run: Run, saved_meta: Mapping[str, Any]) -> None:
-    """Makes the config tell where the run began, and what it has tuned, whatever a command says."""
+    """Makes the config tell where the run began, whatever a command says."""
     saved = config_lib.completed(saved_meta["config"])
-    if run.job.has_evaluation:
-        run.config.finetuning.null_threshold = saved["finetuning"]["null_threshold"]
     if run.config.init_from not in ("", saved["init_from"]):
         logging.warning(
             "config.init_from, %s, is not read: %s holds a run already, which began from %s",
@@ -229,11 +236,12 @@ def _keep_origin(run: Run, saved_meta: Mapping[str, Any]) -> None:
     run.config.update(init_from=saved["init_from"], resize_vocabulary=saved["resize_vocabulary"])
 
 
-def _meta(run: Run, skipped: monitor.Skipped) -> dict[str, Any]:
+def _meta(run: Run, skipped: monitor.Skipped, tuned: Mapping[str, float]) -> dict[str, Any]:
     return {
         "config": run.config.to_dict(),
-        "identity": run.job.identity(),
+        "identity": run.job.data.identity(),
         "skipped": dataclasses.asdict(skipped),
+        "tuned": dict(tuned),
         "versions": {"bertjax": bertjax.__version__, "jax": jax.__version__},
     }
 
@@ -241,7 +249,8 @@ def _meta(run: Run, skipped: monitor.Skipped) -> dict[str, Any]:
 def _write_workdir(run: Run) -> None:
     if jax.process_index() == 0:
         reader.write_config(run.config.to_dict(), run.workdir)
-        run.job.save_vocabulary(run.workdir / reader.VOCABULARY_DIRECTORY)
+        if vocabulary := run.job.data.vocabulary():
+            vocabulary.save(run.workdir / reader.VOCABULARY_DIRECTORY)
 
 
 def _log_start(run: Run) -> None:
@@ -262,7 +271,7 @@ def _log_start(run: Run) -> None:
         logging.info(
             "%s: steps %d to %d, %d sequences x %d tokens = %s tokens per step, %.3g model FLOPs",
             phase.name, phase.first_step, phase.end_step, phase.global_batch_size,
-            phase.max_seq_length, f"{tokens:,}", run.job.train_flops(phase),
+            phase.max_seq_length, f"{tokens:,}", jobs.train_flops(run.job, phase),
         )  # fmt: skip
     warmup_steps = int(run.knobs.schedule.warmup_steps)
     if warmup_steps > run.last_step:
@@ -274,13 +283,12 @@ def _log_start(run: Run) -> None:
 
 def _retention(run: Run) -> checkpoint.RetentionOptions:
     options = run.config.checkpoint
-    best_metric, is_higher_better = run.job.best_score or (options.best_metric, False)
     return checkpoint.RetentionOptions(
         keep_last=options.keep_last,
         keep_every_steps=options.keep_every_steps,
         keep_best=options.keep_best,
-        best_metric=best_metric,
-        is_higher_better=is_higher_better,
+        best_metric=run.job.evaluation.best_score,
+        is_higher_better=run.job.evaluation.is_higher_better,
     )
 
 

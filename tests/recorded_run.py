@@ -8,7 +8,7 @@ import os
 
 from bertjax import command_line, jobs, train
 
-original = jobs.PretrainingJob.train_batches
+original = jobs.pretraining.PretrainingData.train_batches
 
 
 def recorded(self, phase, *, start_step, rows):
@@ -22,6 +22,6 @@ def recorded(self, phase, *, start_step, rows):
 
 
 if __name__ == "__main__":
-    jobs.PretrainingJob.train_batches = recorded
+    jobs.pretraining.PretrainingData.train_batches = recorded
     train.define_flags()
     command_line.run(train.main)

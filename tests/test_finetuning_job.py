@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import jobs, train
+from bertjax import train
 from bertjax.training import preemption
 from bertjax.workdirs import checkpoint, reader
 from tests import small_datasets
@@ -36,7 +36,7 @@ def test_sixteen_examples_of_every_kind_are_learnt_to_a_perfect_score(tmp_path, 
     changes = {"finetuning.num_epochs": 150.0, "finetuning.length_buckets": False}
     config = small_datasets.make_config(tmp_path / "data", kind, source, **changes)
     train.train(config, tmp_path / "run")
-    name, _ = jobs.open_finetuning(config).best_score
+    name, _ = finetuning.open_job(config).best_score
     assert scores_of(tmp_path / "run")[-1][f"eval/dev/{name}"] >= BEST.get(kind, 1.0)
     written = {path.name for path in (tmp_path / "run/predictions").rglob("*") if path.is_file()}
     assert written == WRITTEN[kind]

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax import evaluate, train
 from bertjax.finetuning import texts
-from bertjax.training import held_out, preemption
+from bertjax.training import evaluation, preemption
 from bertjax.workdirs import checkpoint
 from tests import small_datasets
 
@@ -40,7 +40,7 @@ def test_a_run_leaves_scores_predictions_and_labels(tmp_path, source):
     assert all(np.isfinite(line["eval/dev/loss"]) for line in evaluations)
     rates = [line["train/learning_rate"] for line in lines if "train/loss" in line]
     np.testing.assert_allclose(rates, 2e-3 * np.array([0, 0.5, 1, 0.5]), rtol=1e-5)
-    assert list((tmp_path / "run" / held_out.PREDICTIONS_DIRECTORY).iterdir())
+    assert list((tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY).iterdir())
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
     assert saved["finetuning"]["labels"] == ["entailment", "not_entailment"]
 
@@ -49,7 +49,7 @@ def test_a_run_leaves_scores_predictions_and_labels(tmp_path, source):
 def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(tmp_path, source, caplog):
     config = make_config(tmp_path, source)
     train.train(config, tmp_path / "run")
-    (written,) = (tmp_path / "run" / held_out.PREDICTIONS_DIRECTORY).iterdir()
+    (written,) = (tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY).iterdir()
     before = written.stat().st_mtime_ns
     moved = (tmp_path / "data").rename(tmp_path / "moved")
     config.finetuning.data_dir = str(moved)
@@ -73,7 +73,7 @@ def test_predictions_are_there_for_all_test_sets_or_for_none(tmp_path, source, m
         patch.setattr(texts.Glue, "write_predictions", killed_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             train.train(config, tmp_path / "run")
-    directory = tmp_path / "run" / held_out.PREDICTIONS_DIRECTORY
+    directory = tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY
     assert not directory.exists()
     (tmp_path / "run" / "predictions_draft" / "of_an_older_set.tsv").touch()
     train.train(config, tmp_path / "run")

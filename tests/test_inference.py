@@ -14,12 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import encode, evaluate, fill_mask, inference, jobs, train
+from bertjax import encode, evaluate, fill_mask, inference, train
 from bertjax.data import records, tokenizer
 from bertjax.devices import sharding
+from bertjax.jobs import pretraining
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import metrics
+from bertjax.training import evaluation
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
 from tests import small_records
@@ -78,7 +80,7 @@ def all_at_once(directory):
 @pytest.fixture(scope="module")
 def expected_scores(workdir, held_out):
     params, meta, _ = checkpoint.load_params(workdir)
-    task = jobs.pretraining_task(reader.config_of(meta))
+    task = pretraining.pretraining_task(reader.config_of(meta))
     graphdef, _ = tasks_base.abstract_model(task)
     batch = all_at_once(held_out)
     means = jax.jit(lambda p, b: task.loss(parameters.merge(graphdef, p), b, key=None))(
@@ -116,13 +118,13 @@ def test_max_batches_limits_what_is_read(held_out):
     mesh = sharding.make_mesh(jax.devices()[:1], data=1)
 
     def count_rows(_, batch):
-        return {"rows": metrics.Mean(batch["example_weights"].sum(), np.float32(1))}
+        return {"rows": metrics.Mean(batch["example_weights"].sum(), np.float32(1))}, {}
 
     for max_batches, rows in ((0, 23), (2, 16), (9, 23)):
-        scores = evaluate.evaluate(
+        scores, _ = evaluation.evaluate(
             count_rows,
             {},
-            jobs.record_batches(record_set, config.pretraining, batch_size=8),
+            pretraining.record_batches(record_set, config.pretraining, batch_size=8),
             mesh=mesh,
             global_batch_size=8,
             max_batches=max_batches,

@@ -50,7 +50,7 @@ def record_root(tmp_path_factory):
 def seen(monkeypatch):
     """Collects (global step, batch) of every batch that training reads."""
     collected = []
-    original = jobs.PretrainingJob.train_batches
+    original = jobs.pretraining.PretrainingData.train_batches
 
     def recorded(self, phase, *, start_step, rows):
         batches = original(self, phase, start_step=start_step, rows=rows)
@@ -58,7 +58,7 @@ def seen(monkeypatch):
             collected.append((step, batch))
             yield batch
 
-    monkeypatch.setattr(jobs.PretrainingJob, "train_batches", recorded)
+    monkeypatch.setattr(jobs.pretraining.PretrainingData, "train_batches", recorded)
     return collected
 
 

@@ -1,7 +1,7 @@
 """What a config asks for: its task, its phases and its data, joined.
 
-Here the ConfigDict meets the rooms that know nothing of it. The training loop sees only the Job
-protocol (`base`); each kind of job has a module, and an entry in JOBS.
+Here the ConfigDict meets the rooms that know nothing of it. The training loop sees only a Job; each
+kind of job has a module, and a row of JOBS.
 """
 
 from __future__ import annotations
@@ -11,66 +11,40 @@ from collections.abc import Callable
 
 import ml_collections
 
-from bertjax.jobs.base import (
-    OWN_MODEL_OPTIONS,
-    Batches,
-    Job,
-    Phase,
-    phases,
-)
-from bertjax.jobs.finetuning import (
-    FinetuningJob,
-    finetuning_task,
-    open_finetuning,
-    outline_finetuning,
-)
-from bertjax.jobs.pretraining import (
-    PretrainingJob,
-    draw_masks,
-    open_pretraining,
-    outline_pretraining,
-    pretraining_task,
-    record_batches,
-)
+from bertjax.jobs import finetuning, pretraining
+from bertjax.jobs.base import OWN_MODEL_OPTIONS, Batches, Job, Phase, train_flops
 from bertjax.tasks import base as tasks
+from bertjax.workdirs import reader
 
-__all__ = [
-    "JOBS",
-    "OWN_MODEL_OPTIONS",
-    "Batches",
-    "FinetuningJob",
-    "Job",
-    "JobKind",
-    "Phase",
-    "PretrainingJob",
-    "draw_masks",
-    "finetuning_task",
-    "open_finetuning",
-    "open_pretraining",
-    "outline_finetuning",
-    "outline_pretraining",
-    "phases",
-    "pretraining_task",
-    "record_batches",
-]
+__all__ = ["JOBS", "OWN_MODEL_OPTIONS", "Batches", "Job", "JobKind", "Phase", "train_flops"]
 
 
 @dataclasses.dataclass(frozen=True)
 class JobKind:
-    """How a job is opened for training, and what can be had without its data.
+    """How a job is opened for training, and what can be had without the data it trains on.
 
     `open` takes a config and, optional, the workdirs that may hold the run already; `task` is
-    rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned.
+    rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned; `evaluating`
+    is the job of a trained model whose evaluation sets are at a path: records, or labelled files.
     """
 
     open: Callable[..., Job]
     task: Callable[[ml_collections.ConfigDict], tasks.Task]
     outline: Callable[[ml_collections.ConfigDict], Job]
+    evaluating: Callable[[reader.Description, str], Job]
 
 
 JOBS: dict[str, JobKind] = {
     "pretraining": JobKind(
-        lambda config, workdirs=(): open_pretraining(config), pretraining_task, outline_pretraining
+        pretraining.open_job,
+        pretraining.pretraining_task,
+        pretraining.outline,
+        pretraining.evaluating,
     ),
-    "finetuning": JobKind(open_finetuning, finetuning_task, outline_finetuning),
+    "finetuning": JobKind(
+        finetuning.open_job,
+        finetuning.finetuning_task,
+        finetuning.outline,
+        finetuning.evaluating,
+    ),
 }

@@ -1,10 +1,10 @@
-"""What the training loop needs to know of a config's task and data, and what all jobs share."""
+"""What the training loop needs to know of a config: its task, its data, how it is evaluated."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import jax
 import ml_collections
@@ -16,6 +16,7 @@ from bertjax.data import tokenizer
 from bertjax.tasks import base as tasks
 
 Batches = Iterator[dict[str, np.ndarray]]
+Outputs = Mapping[str, np.ndarray]
 
 # Options of config.model that a run chooses whatever weights it starts from.
 OWN_MODEL_OPTIONS = (
@@ -39,44 +40,8 @@ class Phase:
         return self.first_step + self.num_steps
 
 
-@runtime_checkable
-class Job(Protocol):
-    """What the training loop needs to know of a config's task and data."""
-
-    @property
-    def config(self) -> ml_collections.ConfigDict:
-        """The config with what only the data tells (the vocabulary size) filled in."""
-        ...
-
-    @property
-    def phases(self) -> tuple[Phase, ...]: ...
-
-    @property
-    def task(self) -> tasks.Task: ...
-
-    @property
-    def has_evaluation(self) -> bool:
-        """Whether there is an evaluation set."""
-        ...
-
-    @property
-    def evaluation_sets(self) -> tuple[str, ...]:
-        """The names of the data sets with right answers that are not trained on."""
-        ...
-
-    @property
-    def test_sets(self) -> tuple[str, ...]:
-        """The names of those without: predictions are all that is wanted of them."""
-        ...
-
-    @property
-    def best_score(self) -> tuple[str, bool] | None:
-        """The score of the first evaluation set that decides what is best; True: higher is."""
-        ...
-
-    def identity(self) -> dict[str, Any]:
-        """Returns what must be the same for a resumed run to see the same data (JSON)."""
-        ...
+class Data(Protocol):
+    """Where a job's batches come from."""
 
     def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
         """Yields the phase's batches from global step `start_step` on, this host's rows."""
@@ -86,39 +51,92 @@ class Job(Protocol):
         """Yields every example of an evaluation or test set once."""
         ...
 
-    def scores(self, name: str, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the scores of what the task predicts for an evaluation set.
-
-        `outputs` are the task's predictions, a row for each example in the order of the set; rows
-        of tokens are padded to the longest. Empty for a job whose task predicts nothing.
-        """
-        ...
-
-    def write_predictions(
-        self, name: str, outputs: Mapping[str, np.ndarray], directory: epath.PathLike
-    ) -> None:
-        """Writes predictions for a set, as `scores` takes them, in the format its users expect."""
+    def num_examples(self, name: str) -> int:
+        """Returns the number of examples of an evaluation or test set."""
         ...
 
     def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes and types of a global batch of the phase, as the devices get it."""
         ...
 
-    def train_flops(self, phase: Phase) -> float:
-        """Returns the model FLOPs of one step of the phase."""
-        ...
-
     def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
         """Returns the name of the loss that has a known value before anything is learnt, and it."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what must be the same for a resumed run to see the same data (JSON)."""
         ...
 
     def vocabulary(self) -> tokenizer.Tokenizer | None:
         """Returns what turned text into the data's tokens, None where no text was read."""
         ...
 
-    def save_vocabulary(self, directory: epath.Path) -> None:
-        """Writes what turns text into tokens, so that the workdir is enough to use the model."""
+
+class Scorer(Protocol):
+    """What a task's answers to a set are worth, and the files its users expect of them."""
+
+    def scores(self, name: str, outputs: Outputs) -> dict[str, float]:
+        """Returns the scores of the answers to an evaluation set.
+
+        `outputs` are the task's answers, a row for each example in the order of the set; rows of
+        tokens are padded to the longest.
+        """
         ...
+
+    def write_predictions(
+        self, name: str, outputs: Outputs, directory: epath.Path, tuned: Mapping[str, float]
+    ) -> None:
+        """Writes answers to any set into a directory that is there, by what was tuned."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What a run says of data that it does not train on, and when.
+
+    `sets` have right answers, `test_sets` have none: predictions are all that is wanted of them. A
+    run is evaluated every `every_steps` and at its end, and is saved then if `is_saved`.
+    `best_score` of the first set decides what is best. Of a set `max_batches` are read, 0: all.
+    `scorer` is None where the task's own metrics are all there is. The scores named in `tunes` are
+    numbers that the model's answers go by from then on.
+    """
+
+    every_steps: int
+    best_score: str
+    is_higher_better: bool
+    sets: tuple[str, ...] = ()
+    test_sets: tuple[str, ...] = ()
+    max_batches: int = 0
+    is_saved: bool = False
+    scorer: Scorer | None = None
+    tunes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A config with all that it asks for; `config` has what only the data tells filled in."""
+
+    config: ml_collections.ConfigDict
+    phases: tuple[Phase, ...]
+    task: tasks.Task
+    data: Data
+    evaluation: Evaluation
+
+    @property
+    def last_step(self) -> int:
+        return self.phases[-1].end_step
+
+
+def train_flops(job: Job, phase: Phase, *, length: int | None = None) -> float:
+    """Returns the model FLOPs of one step of a phase whose batch is `length` tokens long.
+
+    Without a length it is that of the phase.
+    """
+    masked = job.data.abstract_batch(phase).get("masked_lm_positions")
+    predictions = 0 if masked is None else masked.shape[1]
+    return job.task.train_flops(
+        phase.global_batch_size, length or phase.max_seq_length, predictions
+    )
 
 
 def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:

@@ -6,6 +6,7 @@ What differs from one kind of data set to another belongs to `bertjax.finetuning
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -35,8 +36,8 @@ def finetuning_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
 
 
 @dataclasses.dataclass(frozen=True)
-class FinetuningJob:
-    """A data set learnt by an encoder that is there already.
+class FinetuningData:
+    """The rows of a data set in batches.
 
     `dataset` and `tokenizer` are None for the outline of a job, which has shapes and no batches.
     """
@@ -44,38 +45,6 @@ class FinetuningJob:
     config: ml_collections.ConfigDict
     dataset: kinds.Kind | None
     tokenizer: tokenizers.Tokenizer | None
-
-    @property
-    def phases(self) -> tuple[base.Phase, ...]:
-        """One phase, of as many steps as config.finetuning.num_epochs of the data take."""
-        config, (phase,) = self.config, base.phases(self.config)
-        if self.dataset is None:
-            return (phase,)
-        examples = len(self.dataset.features(kinds.TRAIN))
-        steps = batches.steps_per_epoch(examples, phase.global_batch_size)
-        return (
-            dataclasses.replace(phase, num_steps=math.ceil(config.finetuning.num_epochs * steps)),
-        )
-
-    @property
-    def task(self) -> kinds.FinetuningTask:
-        return finetuning_task(self.config)
-
-    @property
-    def has_evaluation(self) -> bool:
-        return bool(self.evaluation_sets)
-
-    @property
-    def evaluation_sets(self) -> tuple[str, ...]:
-        return self.dataset.evaluation_sets if self.dataset else ()
-
-    @property
-    def test_sets(self) -> tuple[str, ...]:
-        return self.dataset.test_sets if self.dataset else ()
-
-    @property
-    def best_score(self) -> tuple[str, bool] | None:
-        return (self.dataset.best_score, True) if self.dataset else None
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -86,12 +55,16 @@ class FinetuningJob:
         longest: int = options.max_seq_length
         return (longest,)
 
+    @functools.cached_property
+    def _train_sha256(self) -> str:
+        return _digest(self._dataset().features(kinds.TRAIN))
+
     def identity(self) -> dict[str, Any]:
         """Returns hashes of the vocabulary and of the rows trained on, wherever the files lie."""
         return {
             "manifests": {},
             "tokenizer_sha256": self.tokenizer.describe()["sha256"] if self.tokenizer else None,
-            "train_sha256": _digest(self._dataset().features(kinds.TRAIN)),
+            "train_sha256": self._train_sha256,
         }
 
     def train_batches(
@@ -107,33 +80,16 @@ class FinetuningJob:
         )
 
     def evaluation_batches(self, name: str, *, batch_size: int, rows: range | None) -> base.Batches:
-        known = (*self.evaluation_sets, *self.test_sets)
+        dataset = self._dataset()
+        known = (*dataset.evaluation_sets, *dataset.test_sets)
         if name not in known:
             raise ValueError(f"the set is {name!r}; known are {', '.join(known) or 'none'}")
         return batches.evaluation_batches(
-            self._dataset().features(name), batch_size=batch_size, buckets=self.buckets, rows=rows
+            dataset.features(name), batch_size=batch_size, buckets=self.buckets, rows=rows
         )
 
-    def scores(self, name: str, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the scores, and keeps what is tuned in the config for what follows.
-
-        It is that of the first evaluation set.
-        """
-        dataset = self._dataset()
-        scores = dataset.scores(name, outputs)
-        if name == self.evaluation_sets[0]:
-            tuned = {score: scores[score] for score in dataset.tunes if score in scores}
-            self.config.finetuning.update(tuned)
-        return scores
-
-    def write_predictions(
-        self, name: str, outputs: Mapping[str, np.ndarray], directory: epath.PathLike
-    ) -> None:
-        directory = epath.Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        dataset, options = self._dataset(), self.config.finetuning
-        tuned = {name: options[name] for name in dataset.tunes}
-        dataset.write_predictions(name, outputs, directory, tuned)
+    def num_examples(self, name: str) -> int:
+        return len(self._dataset().examples(name))
 
     def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         options = self.config.finetuning
@@ -141,19 +97,11 @@ class FinetuningJob:
             options, phase.global_batch_size, phase.max_seq_length
         )
 
-    def train_flops(self, phase: base.Phase) -> float:
-        """Those of the longest batch: with length buckets others need fewer."""
-        return self.task.train_flops(phase.global_batch_size, phase.max_seq_length, 0)
-
     def chance_loss(self, phase: base.Phase) -> tuple[str, float] | None:
         return None
 
     def vocabulary(self) -> tokenizers.Tokenizer | None:
         return self.tokenizer
-
-    def save_vocabulary(self, directory: epath.Path) -> None:
-        if self.tokenizer is not None:
-            self.tokenizer.save(directory)
 
     def _dataset(self) -> kinds.Kind:
         if self.dataset is None:
@@ -161,9 +109,9 @@ class FinetuningJob:
         return self.dataset
 
 
-def open_finetuning(
+def open_job(
     config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike] = ()
-) -> FinetuningJob:
+) -> base.Job:
     """Returns the job after reading config.init_from's sizes and vocabulary, and the data.
 
     Once one of `workdirs` holds a checkpoint, they are read there: it is enough to resume. What the
@@ -193,13 +141,76 @@ def open_finetuning(
     options = config.finetuning
     options.labels, options.is_regression = tuple(dataset.labels), dataset.is_regression
     config.phases.phase1.max_seq_length = options.max_seq_length
-    job = FinetuningJob(config, dataset, vocabulary)
-    config.phases.phase1.num_steps = job.phases[0].num_steps
+    config.phases.phase1.num_steps = _num_steps(config, len(training))
     logging.info(
         "Finetuning on %d examples, %g epochs of them; labels: %s",
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
     )  # fmt: skip
-    return job
+    return _job(config, dataset, vocabulary)
+
+
+def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
+    """Returns the job under another config, whose data and labels are the same."""
+    data: Any = job.data
+    examples = len(data.dataset.features(kinds.TRAIN))
+    config.phases.phase1.num_steps = _num_steps(config, examples)
+    return _job(config, data.dataset, data.tokenizer)
+
+
+def evaluating(trained: reader.Description, data: str) -> base.Job:
+    """Returns the job of a finetuned model that is evaluated on the labelled files at `data`.
+
+    Raises:
+      FileNotFoundError: if there are none, or the workdir holds no vocabulary.
+      ValueError: if they are not as they must be.
+    """
+    config, vocabulary = trained.config, trained.needed_vocabulary()
+    files = {"data_dir": data, "train_file": data, "eval_file": data, "test_file": ""}
+    config.finetuning.update(files)
+    dataset = finetuning.KINDS[config.finetuning.dataset](config.finetuning, vocabulary)
+    return _job(config, dataset, vocabulary)
+
+
+def _job(
+    config: ml_collections.ConfigDict,
+    dataset: kinds.Kind | None,
+    tokenizer: tokenizers.Tokenizer | None,
+) -> base.Job:
+    phases = base.phases(config)
+    return base.Job(
+        config=config,
+        phases=phases,
+        task=finetuning_task(config),
+        data=FinetuningData(config, dataset, tokenizer),
+        evaluation=_evaluation(config, dataset, phases[-1].end_step),
+    )
+
+
+def _evaluation(
+    config: ml_collections.ConfigDict, dataset: kinds.Kind | None, last_step: int
+) -> base.Evaluation:
+    every_steps = config.evaluation.every_steps
+    is_every_epoch = not every_steps
+    if is_every_epoch:
+        every_steps = max(round(last_step / config.finetuning.num_epochs), 1)
+    return base.Evaluation(
+        every_steps=every_steps,
+        best_score=dataset.best_score if dataset else "",
+        is_higher_better=True,
+        sets=dataset.evaluation_sets if dataset else (),
+        test_sets=dataset.test_sets if dataset else (),
+        # What is not saved cannot be the best that stays.
+        is_saved=is_every_epoch and config.checkpoint.keep_best > 0,
+        scorer=dataset,
+        tunes=dataset.tunes if dataset and dataset.evaluation_sets else (),
+    )
+
+
+def _num_steps(config: ml_collections.ConfigDict, num_examples: int) -> int:
+    """Returns the steps that config.finetuning.num_epochs of the data take."""
+    (phase,) = base.phases(config)
+    steps = batches.steps_per_epoch(num_examples, phase.global_batch_size)
+    return math.ceil(config.finetuning.num_epochs * steps)
 
 
 def _begun(
@@ -235,7 +246,7 @@ def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
     return dataclasses.asdict(source.config), source.vocabulary
 
 
-def outline_finetuning(config: ml_collections.ConfigDict) -> FinetuningJob:
+def outline(config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job of a config whose model sizes are known, without weights and without data.
 
     Labels that are not given are taken to be two; the steps are those of the config's phase.
@@ -250,7 +261,7 @@ def outline_finetuning(config: ml_collections.ConfigDict) -> FinetuningJob:
     config.finetuning.labels = tuple(config.finetuning.labels) or ("0", "1")
     phase = config.phases.phase1
     phase.max_seq_length = config.finetuning.max_seq_length
-    return FinetuningJob(config, None, None)
+    return _job(config, None, None)
 
 
 def _check_length(config: ml_collections.ConfigDict) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from bertjax.data import masking, records, synthetic, tokenizer
 from bertjax.jobs import base
 from bertjax.models import encoder
 from bertjax.tasks import pretraining
+from bertjax.workdirs import reader
 
 HELD_OUT = "heldout"
 
@@ -30,33 +31,13 @@ def pretraining_task(config: ml_collections.ConfigDict) -> pretraining.Pretraini
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingJob:
-    """BERT's pretraining from record directories, or from random tokens."""
+class PretrainingData:
+    """Record directories, or random tokens, for each phase; `evaluation_set` is held out."""
 
     config: ml_collections.ConfigDict
     phases: tuple[base.Phase, ...]
     train_sets: Mapping[str, records.RecordSet]
     evaluation_set: records.RecordSet | None
-
-    @property
-    def task(self) -> pretraining.Pretraining:
-        return pretraining_task(self.config)
-
-    @property
-    def has_evaluation(self) -> bool:
-        return self.evaluation_set is not None
-
-    @property
-    def evaluation_sets(self) -> tuple[str, ...]:
-        return (HELD_OUT,) if self.has_evaluation else ()
-
-    @property
-    def test_sets(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def best_score(self) -> tuple[str, bool] | None:
-        return None
 
     def identity(self) -> dict[str, Any]:
         manifests = {name: found.manifest for name, found in self.train_sets.items()}
@@ -104,13 +85,8 @@ class PretrainingJob:
             self.evaluation_set, self.config.pretraining, batch_size=batch_size, rows=rows
         )
 
-    def scores(self, name: str, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-        return {}
-
-    def write_predictions(
-        self, name: str, outputs: Mapping[str, np.ndarray], directory: epath.PathLike
-    ) -> None:
-        raise ValueError("pretraining predicts nothing that could be written")
+    def num_examples(self, name: str = HELD_OUT) -> int:
+        return self.evaluation_set.manifest.num_examples if self.evaluation_set else 0
 
     def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         rows, predictions = phase.global_batch_size, self._predictions(phase)
@@ -122,11 +98,6 @@ class PretrainingJob:
             for name, shape in shapes.items()
         }
 
-    def train_flops(self, phase: base.Phase) -> float:
-        return self.task.train_flops(
-            phase.global_batch_size, phase.max_seq_length, self._predictions(phase)
-        )
-
     def chance_loss(self, phase: base.Phase) -> tuple[str, float] | None:
         """Returns the masked tokens' unigram entropy: the best loss without any context."""
         if phase.name not in self.train_sets:
@@ -136,14 +107,10 @@ class PretrainingJob:
         return None if entropy is None else ("mlm_loss", entropy)
 
     def vocabulary(self) -> tokenizer.Tokenizer | None:
-        # All phases have the same one: `open_pretraining` compares their hashes.
+        # All phases have the same one: `open_job` compares their hashes.
         for record_set in self.train_sets.values():
             return tokenizer.load(record_set.directory)
         return None
-
-    def save_vocabulary(self, directory: epath.Path) -> None:
-        if vocabulary := self.vocabulary():
-            vocabulary.save(directory)
 
     def _predictions(self, phase: base.Phase) -> int:
         record_set = self.train_sets.get(phase.name)
@@ -155,6 +122,23 @@ class PretrainingJob:
 
     def _draw_masks(self, record_set: records.RecordSet) -> Callable[..., Any] | None:
         return draw_masks(record_set, self.config.pretraining)
+
+
+def _job(
+    config: ml_collections.ConfigDict,
+    phases: tuple[base.Phase, ...],
+    train_sets: Mapping[str, records.RecordSet],
+    evaluation_set: records.RecordSet | None,
+) -> base.Job:
+    evaluation = base.Evaluation(
+        every_steps=config.evaluation.every_steps,
+        best_score=config.checkpoint.best_metric,
+        is_higher_better=False,
+        sets=(HELD_OUT,) if evaluation_set else (),
+        max_batches=config.evaluation.max_batches,
+    )
+    data = PretrainingData(config, phases, train_sets, evaluation_set)
+    return base.Job(config, phases, pretraining_task(config), data, evaluation)
 
 
 def record_batches(
@@ -197,17 +181,22 @@ def draw_masks(
     return draw
 
 
-def open_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
+def open_job(
+    config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike] = ()
+) -> base.Job:
     """Returns the job after checking its records against each other and against the config.
+
+    What is in `workdirs` is not looked at: records tell all that is needed.
 
     Raises:
       FileNotFoundError: if a record directory or its manifest is missing.
       ValueError: if one does not fit the run; all faults of a directory at once.
     """
+    del workdirs
     config = config.copy_and_resolve_references()
     all_phases = base.phases(config)
     if config.data.source == "synthetic":
-        return PretrainingJob(config, all_phases, {}, None)
+        return _job(config, all_phases, {}, None)
     train_sets: dict[str, records.RecordSet] = {}
     sha256 = None
     for phase in all_phases:
@@ -218,10 +207,10 @@ def open_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
     if config.data.eval_dir:
         evaluation_set = _open(config, config.data.eval_dir, all_phases[-1].max_seq_length, sha256)
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
-    return PretrainingJob(config, all_phases, train_sets, evaluation_set)
+    return _job(config, all_phases, train_sets, evaluation_set)
 
 
-def outline_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
+def outline(config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job of a config whose vocabulary size is known, without opening its records.
 
     Its batches have the shapes that the config alone tells; their tokens are random.
@@ -229,7 +218,24 @@ def outline_pretraining(config: ml_collections.ConfigDict) -> PretrainingJob:
     config = config.copy_and_resolve_references()
     config.data.source = "synthetic"
     all_phases = base.phases(config)
-    return PretrainingJob(config, all_phases, {}, None)
+    return _job(config, all_phases, {}, None)
+
+
+def evaluating(trained: reader.Description, data: str) -> base.Job:
+    """Returns the job of a trained model that is evaluated on all records of a directory.
+
+    Raises:
+      FileNotFoundError: if there is no manifest.
+      ValueError: if the records were made with another vocabulary, or are too long for the model.
+    """
+    config = trained.config
+    record_set = records.open(
+        data,
+        tokenizer_sha256=trained.meta["identity"]["tokenizer_sha256"],
+        pair_objective=config.pretraining.pair_loss,
+    )
+    config.evaluation.max_batches = 0
+    return _job(config, base.phases(config), {}, record_set)
 
 
 def _open(

@@ -28,11 +28,6 @@ def default_directory() -> pathlib.Path:
     return pathlib.Path(home) / "bertjax" / "plan"
 
 
-def digest(inputs: Mapping[str, Any]) -> str:
-    """Returns the hash of JSON-like `inputs`, the same whatever their order."""
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-
-
 def environment() -> dict[str, Any]:
     """Returns what besides a step's config decides how it is compiled on this machine."""
     return {

@@ -78,7 +78,7 @@ def abstract_batch(program: program_lib.Program, phase: jobs.Phase) -> dict[str,
     rows = sharding.batch_sharding(program.mesh)
     return {
         name: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=rows)
-        for name, shape in program.job.abstract_batch(phase).items()
+        for name, shape in program.job.data.abstract_batch(phase).items()
     }
 
 

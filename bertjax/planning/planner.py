@@ -14,19 +14,11 @@ from typing import Any
 import ml_collections
 from absl import logging
 
-from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.devices import accelerators, sharding
 from bertjax.planning import cache, compiled, estimates, search
-from bertjax.training import config_faults
+from bertjax.training import config_faults, planned
 from bertjax.training import program as program_lib
-
-# What these say is not seen by the compiler; mesh and batch are in the shapes.
-_NOT_COMPILED = (
-    *("data", "checkpoint", "evaluation", "plateau", "phases", "mesh", "global_batch_size"),
-    *("init_from", "resize_vocabulary", "log_every_steps", "max_skipped_steps"),
-    "compilation_cache_dir",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,16 +85,16 @@ class Planner:
             self.target,
             compiled.count_bytes(program, phase),
             outcome,
-            flops=program.job.train_flops(phase),
-            fingerprint=fingerprint(program, phase),
+            flops=jobs.train_flops(program.job, phase),
+            fingerprint=planned.fingerprint(program, phase),
         )
         return made, outcome
 
     def outcome(self, program: program_lib.Program, phase: jobs.Phase) -> compiled.Outcome:
         """Returns what the compiler tells of the phase's step, from the cache where it is there."""
-        key = cache.digest(
+        key = planned.digest(
             {
-                "step": fingerprint(program, phase),
+                "step": planned.fingerprint(program, phase),
                 "target": dataclasses.asdict(self.target),
                 "environment": cache.environment(),
             }
@@ -202,24 +194,6 @@ def search_phase(
         )
         changes = search.changes_that_fit(attempt, settings, phase.global_batch_size)
     return PhaseSearch(batches, tuple(changes))
-
-
-def fingerprint(program: program_lib.Program, phase: jobs.Phase) -> str:
-    """Returns the hash of what a phase's step computes, and over how many devices.
-
-    A plan and the run that follows it have the same one, whatever the run's data directories are.
-    How many steps there are is a constant of the schedule, which no compiler's estimate sees.
-    """
-    options = {
-        name: value
-        for name, value in config_lib.flatten(program.config)
-        if name.split(".")[0] not in _NOT_COMPILED
-    }
-    batch = {
-        name: [*shape.shape, str(shape.dtype)]
-        for name, shape in program.job.abstract_batch(phase).items()
-    }
-    return cache.digest({"options": options, "batch": batch, "mesh": dict(program.mesh.shape)})
 
 
 def _attempts(

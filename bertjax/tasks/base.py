@@ -22,15 +22,25 @@ class Task(Protocol):
     """What is learnt: a module, its losses, its metrics.
 
     `objectives` maps the names of those means of `loss` that are minimized to their coefficients;
-    the other means are only reported. The weights of a loss must depend on the batch alone: the
-    step divides by their sum over all micro-batches and devices.
+    the other means are only reported. `frozen` are regular expressions for whole paths of those
+    parameters that stay as they are.
     """
 
     @property
     def objectives(self) -> Mapping[str, float]: ...
 
+    @property
+    def frozen(self) -> tuple[str, ...]: ...
+
     def init(self, rngs: nnx.Rngs) -> nnx.Module:
         """Returns a freshly initialized module."""
+        ...
+
+    def weights(self, batch: Batch) -> Mapping[str, Float[Array, ""]]:
+        """Returns the weight of every objective in a batch, as `loss` has it, without a model.
+
+        The step divides by those of the whole batch, before its micro-batches have been seen.
+        """
         ...
 
     def loss(self, model: Any, batch: Batch, *, key: PRNGKeyArray | None) -> Means:
@@ -39,6 +49,13 @@ class Task(Protocol):
 
     def evaluate(self, model: Any, batch: Batch) -> Means:
         """Returns the metrics of one evaluation batch; rows of weight zero count for nothing."""
+        ...
+
+    def predict(self, model: Any, batch: Batch) -> Mapping[str, Array]:
+        """Returns the answers to a batch, a row for each of its rows; it needs no labels.
+
+        A task that has no answers, only losses, returns {}.
+        """
         ...
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:

@@ -69,6 +69,16 @@ class Pretraining:
     def init(self, rngs: nnx.Rngs) -> PretrainingModel:
         return PretrainingModel(self.encoder, pair_loss=self.pair_loss, rngs=rngs)
 
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        return ()
+
+    def weights(self, batch: base.Batch) -> dict[str, Float[Array, ""]]:
+        mlm = {"mlm_loss": batch["masked_lm_weights"].sum()}
+        if self.pair_loss == "none":
+            return mlm
+        return mlm | {f"{self.pair_loss}_loss": batch["example_weights"].sum()}
+
     def loss(
         self, model: PretrainingModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
@@ -95,6 +105,11 @@ class Pretraining:
 
     def evaluate(self, model: PretrainingModel, batch: base.Batch) -> base.Means:
         return self.loss(model, batch, key=None)
+
+    def predict(self, model: PretrainingModel, batch: base.Batch) -> dict[str, Array]:
+        """Returns {}: what pretraining is judged by are its losses."""
+        del model, batch
+        return {}
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass: encoder, masked-token head, a pair loss's pooler."""

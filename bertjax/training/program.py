@@ -7,6 +7,7 @@ JAX which devices there are, allocates, or compiles.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,7 @@ class Program:
 
     `abstract_state` is the state as shapes that know their shardings; the steps are jitted, to be
     called or lowered under `jax.set_mesh(mesh)`: `init` of a seed, `train_step` of state, batch and
-    `knobs`, `eval_step` of parameters and batch, `predict_step` of a batch that has no labels.
+    `knobs`, `evaluate_step` of parameters and batch, `predict_step` of a batch without labels.
     """
 
     config: ml_collections.ConfigDict
@@ -37,7 +38,7 @@ class Program:
     knobs: state.Knobs
     init: jax.stages.Wrapped | Callable[..., state.TrainState]
     train_step: jax.stages.Wrapped | Callable[..., tuple[state.TrainState, state.StepReport]]
-    eval_step: jax.stages.Wrapped | Callable[..., tuple[base.Means, dict[str, Any]]]
+    evaluate_step: jax.stages.Wrapped | Callable[..., tuple[base.Means, dict[str, Any]]]
     predict_step: jax.stages.Wrapped | Callable[..., dict[str, Any]]
 
     @property
@@ -85,11 +86,15 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
             donate_argnums=0,
             compiler_options=xla_presets.compiler_options(config.xla_preset, platform),
         ),
-        eval_step=jax.jit(
-            learner.answer_step, in_shardings=(placed.params, rows), out_shardings=replicated
+        evaluate_step=jax.jit(
+            functools.partial(state.evaluate_step, job.task, learner.graphdef),
+            in_shardings=(placed.params, rows),
+            out_shardings=replicated,
         ),
         predict_step=jax.jit(
-            learner.predict_step, in_shardings=(placed.params, rows), out_shardings=replicated
+            functools.partial(state.predict_step, job.task, learner.graphdef),
+            in_shardings=(placed.params, rows),
+            out_shardings=replicated,
         ),
     )
 
@@ -110,7 +115,7 @@ def for_job(program: Program, job: jobs.Job) -> Program:
 
 def schedule_options(job: jobs.Job) -> optim.ScheduleOptions:
     """Returns the schedule of a job's config over all its steps."""
-    options, total_steps = job.config.schedule, job.phases[-1].end_step
+    options, total_steps = job.config.schedule, job.last_step
     warmup_steps = options.warmup_steps
     if options.warmup_share:
         # Rounded down. Source: google-research/bert, run_classifier.py, num_warmup_steps.
@@ -150,7 +155,7 @@ def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
         )
         for phase in job.phases
     }
-    if job.has_evaluation:
+    if job.evaluation.sets:
         evaluation_size = config.evaluation.global_batch_size
         name = "config.evaluation.global_batch_size"
         sizes[name] = (evaluation_size, mesh.shape[sharding.DATA])

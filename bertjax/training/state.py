@@ -110,27 +110,6 @@ class Learner:
         report = StepReport(means, learning_rate, grad_norm, is_finite)
         return TrainState(state.step + 1, params, opt_state), report
 
-    def eval_step(self, params: parameters.Params, batch: base.Batch) -> base.Means:
-        """Returns the task's metrics of one evaluation batch."""
-        return self.task.evaluate(parameters.merge(self.graphdef, params), batch)
-
-    def answer_step(
-        self, params: parameters.Params, batch: base.Batch
-    ) -> tuple[base.Means, dict[str, Any]]:
-        """Returns the metrics of one evaluation batch and, with their places, the task's answers.
-
-        A task without `predict` has no answers.
-        """
-        return self.eval_step(params, batch), self.predict_step(params, batch)
-
-    def predict_step(self, params: parameters.Params, batch: base.Batch) -> dict[str, Any]:
-        """Returns the task's answers to a batch, which needs no labels, and record_positions."""
-        if not hasattr(self.task, "predict"):
-            return {}
-        task: Any = self.task
-        answers = task.predict(parameters.merge(self.graphdef, params), batch)
-        return {**answers, "record_positions": batch["record_positions"]}
-
     def _moved(
         self, params: parameters.Params, updates: parameters.Params, learning_rate: Float[Array, ""]
     ) -> parameters.Params:
@@ -153,12 +132,7 @@ class Learner:
     def _gradients(
         self, params: parameters.Params, batch: base.Batch, key: PRNGKeyArray
     ) -> tuple[parameters.Params, base.Means]:
-        # Only the weights of this full-batch pass are used; they depend on the batch alone, so the
-        # compiler drops the rest of it.
-        model = parameters.merge(self.graphdef, params)
-        weights = {
-            name: mean.weight for name, mean in self.task.loss(model, batch, key=None).items()
-        }
+        weights = self.task.weights(batch)
 
         def objective(params: parameters.Params, micro_batch: base.Batch, key: PRNGKeyArray):
             model = parameters.merge(self.graphdef, self._trained(params))
@@ -183,6 +157,7 @@ class Learner:
             return (total_grads, metrics.merge(total_means, means)), None
 
         micro_batches = jax.tree.map(self._micro_batches, batch)
+        model = parameters.merge(self.graphdef, params)
         means_shape = jax.eval_shape(
             lambda: self.task.loss(model, jax.tree.map(lambda x: x[0], micro_batches), key=None)
         )
@@ -194,6 +169,22 @@ class Learner:
         # Strided, so that every device keeps its own rows: micro-batch i takes rows i, i + n, ...
         grouped = rows.reshape(-1, self.accumulation_steps, *rows.shape[1:])
         return jnp.swapaxes(grouped, 0, 1)
+
+
+def evaluate_step(
+    task: base.Task, graphdef: nnx.GraphDef, params: parameters.Params, batch: base.Batch
+) -> tuple[base.Means, dict[str, Any]]:
+    """Returns the metrics of one evaluation batch, and the answers as `predict_step` does."""
+    means = task.evaluate(parameters.merge(graphdef, params), batch)
+    return means, predict_step(task, graphdef, params, batch)
+
+
+def predict_step(
+    task: base.Task, graphdef: nnx.GraphDef, params: parameters.Params, batch: base.Batch
+) -> dict[str, Any]:
+    """Returns the task's answers to a batch, which needs no labels, with their examples' places."""
+    answers = task.predict(parameters.merge(graphdef, params), batch)
+    return {**answers, "record_positions": batch["record_positions"]} if answers else {}
 
 
 def make_learner(
@@ -211,7 +202,7 @@ def make_learner(
       ValueError: if a pattern of what is frozen matches no parameter, or nothing is left to train.
     """
     graphdef, params = base.abstract_model(task)
-    frozen = (*optimizer.frozen, *getattr(task, "frozen", ()))
+    frozen = (*optimizer.frozen, *task.frozen)
     is_frozen = optim.frozen_parameters(frozen, params)
     return Learner(
         task=task,

@@ -20,6 +20,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import jobs
+from bertjax.jobs import finetuning
 from bertjax.training import program as program_lib
 from bertjax.training import writers
 from bertjax.workdirs import scalars
@@ -97,7 +98,7 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
     Raises:
       ValueError: if the job has nothing to evaluate on.
     """
-    if not program.job.evaluation_sets or program.job.best_score is None:
+    if not program.job.evaluation.sets:
         raise ValueError(
             "config.seeds and config.search compare scores, but there is no evaluation set: give "
             "--config.finetuning.eval_file=FILE"
@@ -112,10 +113,10 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
             curves[trial.name] = scalars.read(workdir / trial.name / scalars.FILE)
     if jax.process_index() != 0:
         return {}
-    metric, is_higher_better = program.job.best_score
-    score = f"eval/{program.job.evaluation_sets[0]}/{metric}"
+    evaluation = program.job.evaluation
+    score = f"eval/{evaluation.sets[0]}/{evaluation.best_score}"
     scores = {name: last_scores(lines) for name, lines in curves.items()}
-    results = summarize(trials, scores, score=score, is_higher_better=is_higher_better)
+    results = summarize(trials, scores, score=score, is_higher_better=evaluation.is_higher_better)
     (workdir / RESULTS_FILE).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
     writers.save_picture(writers.draw_trials(curves, score), workdir / CURVES_FILE)
     for line in sentences(results):
@@ -123,7 +124,7 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
     return results
 
 
-def job_of(job: jobs.Job, trial: Trial) -> Any:
+def job_of(job: jobs.Job, trial: Trial) -> jobs.Job:
     """Returns the job of one training: its config asks for that one alone."""
     config = job.config.copy_and_resolve_references()
     config.update(seed=trial.seed, seeds=1, search=False)
@@ -132,10 +133,7 @@ def job_of(job: jobs.Job, trial: Trial) -> Any:
     config.finetuning.num_epochs = trial.setting.num_epochs
     phase: Any = next(iter(config.phases.values()))
     phase.global_batch_size = 0  # that of the config
-    job_with: Any = job
-    changed = dataclasses.replace(job_with, config=config)
-    phase.num_steps = changed.phases[0].num_steps
-    return changed
+    return finetuning.with_config(job, config)
 
 
 def last_scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -73,7 +73,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
     target = Target(
         encoder=encoder.EncoderConfig(**job.config.model),
         params=params,
-        vocabulary=job.vocabulary(),
+        vocabulary=job.data.vocabulary(),
         max_seq_length=max(phase.max_seq_length for phase in job.phases),
         resize_vocabulary=job.config.resize_vocabulary,
         parts=BODY if job.config.task == "finetuning" else (),

@@ -39,13 +39,13 @@ def open_job(tmp_path, source):
 
     def opened(kind="glue", **changes):
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
-        return jobs.open_finetuning(small_datasets.make_config(directory, kind, source, **changes))
+        return finetuning.open_job(small_datasets.make_config(directory, kind, source, **changes))
 
     return opened
 
 
 def first_batch(job, step=0):
-    return next(job.train_batches(job.phases[0], start_step=step, rows=None))
+    return next(job.data.train_batches(job.phases[0], start_step=step, rows=None))
 
 
 @pytest.mark.parametrize("kind", small_datasets.KINDS)
@@ -53,10 +53,10 @@ def test_every_kind_has_its_task_its_labels_and_batches_of_the_shapes_it_says(op
     job = open_job(kind, **{"finetuning.length_buckets": False})
     assert isinstance(job, jobs.Job) and isinstance(job.task, TASK[kind])
     assert job.config.finetuning.labels == LABELS.get(kind, ())
-    assert (job.evaluation_sets, job.test_sets) == (("dev",), ("test",))
+    assert (job.evaluation.sets, job.evaluation.test_sets) == (("dev",), ("test",))
     batch = first_batch(job)
     del batch["record_positions"]
-    shapes = job.abstract_batch(job.phases[0])
+    shapes = job.data.abstract_batch(job.phases[0])
     assert {name: (array.shape, array.dtype) for name, array in batch.items()} == {
         name: (array.shape, array.dtype) for name, array in shapes.items()
     }
@@ -65,13 +65,13 @@ def test_every_kind_has_its_task_its_labels_and_batches_of_the_shapes_it_says(op
 @pytest.mark.parametrize("kind", small_datasets.KINDS)
 def test_every_example_is_evaluated_once_and_so_is_every_test(open_job, kind):
     job = open_job(kind)
-    for name in (*job.evaluation_sets, *job.test_sets):
-        batches = job.evaluation_batches(name, batch_size=5, rows=None)
+    for name in (*job.evaluation.sets, *job.evaluation.test_sets):
+        batches = job.data.evaluation_batches(name, batch_size=5, rows=None)
         positions = np.concatenate([batch["record_positions"] for batch in batches])
         count = len(job.dataset.features(name))
         assert sorted(positions[positions >= 0]) == list(range(count))
     with pytest.raises(ValueError, match="the set is 'heldout'; known are dev, test"):
-        job.evaluation_batches("heldout", batch_size=5, rows=None)
+        job.data.evaluation_batches("heldout", batch_size=5, rows=None)
 
 
 def test_the_phase_has_the_steps_of_its_epochs_and_follows_a_change_of_the_batch(open_job):
@@ -103,8 +103,8 @@ def test_sizes_and_vocabulary_come_from_the_weights_and_dropout_from_the_config(
     assert job.config.model.vocab_size == weights.CONFIG.vocab_size
     assert job.task.encoder.hidden_dropout_prob == 0.25
     stored = workdir.read(source).vocabulary.describe()
-    assert job.vocabulary().describe() == stored
-    assert job.identity()["tokenizer_sha256"] == stored["sha256"]
+    assert job.data.vocabulary().describe() == stored
+    assert job.data.identity()["tokenizer_sha256"] == stored["sha256"]
 
 
 def test_a_hugging_face_directory_can_be_started_from(tmp_path, open_job):
@@ -121,7 +121,7 @@ def test_a_run_that_has_begun_has_sizes_and_vocabulary_in_its_workdir(tmp_path, 
     config = small_datasets.make_config(tmp_path / "data", "glue", source, init_from="gone")
     job = jobs.JOBS["finetuning"].open(config, [tmp_path / "not begun", tmp_path / "run"])
     assert job.config.model.hidden_size == finetuned_workdir.SIZES["hidden_size"]
-    assert job.vocabulary().describe() == small_records.vocabulary().describe()
+    assert job.data.vocabulary().describe() == small_records.vocabulary().describe()
     assert job.config.init_from == "gone"
     with pytest.raises(
         FileNotFoundError, match="config.init_from is gone, to start from: gone does"
@@ -162,7 +162,7 @@ def test_identity_is_of_the_rows_and_not_of_where_they_lie(tmp_path, open_job):
     moved = tmp_path / "elsewhere.csv"
     shutil.copy(job.config.finetuning.train_file, moved)
     same = open_job("table", **{"finetuning.train_file": str(moved)}).identity()
-    assert same == job.identity() and json.loads(json.dumps(same)) == same
+    assert same == job.data.identity() and json.loads(json.dumps(same)) == same
     moved.write_text(moved.read_text().replace("class 2", "class 1", 1))
     assert open_job("table", **{"finetuning.train_file": str(moved)}).identity() != same
 
@@ -241,13 +241,13 @@ def test_the_outline_has_the_shapes_of_a_job_and_reads_nothing():
     config.task = "finetuning"
     config.finetuning.max_seq_length = 64
     with pytest.raises(ValueError, match="config.model.vocab_size is 0"):
-        jobs.outline_finetuning(config)
+        finetuning.outline(config)
     config.model.vocab_size, config.model.dtype = 100, "float32"
-    job = jobs.outline_finetuning(config)
-    assert job.task.num_labels == 2 and not job.has_evaluation and job.test_sets == ()
-    assert job.abstract_batch(job.phases[0])["input_ids"].shape == (256, 64)
+    job = finetuning.outline(config)
+    assert job.task.num_labels == 2 and not job.evaluation.sets and job.evaluation.test_sets == ()
+    assert job.data.abstract_batch(job.phases[0])["input_ids"].shape == (256, 64)
     with pytest.raises(ValueError, match="outline of a job; it has no data"):
-        job.train_batches(job.phases[0], start_step=0, rows=None)
+        job.data.train_batches(job.phases[0], start_step=0, rows=None)
 
 
 def test_the_tuned_threshold_is_kept_and_decides_what_is_written(tmp_path, open_job):

@@ -67,23 +67,23 @@ def test_phases_follow_each_other_and_fill_in_the_batch_size():
 
 
 def test_each_phase_reads_the_records_of_its_length(directories):
-    job = jobs.open_pretraining(with_second_phase(make_config(directories)))
+    job = pretraining.open_job(with_second_phase(make_config(directories)))
     for phase, length, batch_size in zip(job.phases, (16, 32), (8, 4), strict=True):
-        batch = next(job.train_batches(phase, start_step=phase.first_step, rows=None))
+        batch = next(job.data.train_batches(phase, start_step=phase.first_step, rows=None))
         assert batch["input_ids"].shape == (batch_size, length)
         assert job.train_sets[phase.name].directory.name == f"records_{length}"
-        assert job.chance_loss(phase) == ("mlm_loss", pytest.approx(np.log(90)))
-    assert job.train_flops(job.phases[0]) != job.train_flops(job.phases[1])
+        assert job.data.chance_loss(phase) == ("mlm_loss", pytest.approx(np.log(90)))
+    assert jobs.train_flops(job, job.phases[0]) != jobs.train_flops(job, job.phases[1])
     assert isinstance(job, jobs.Job)
 
 
 def test_a_phase_counts_its_batches_from_its_own_first_step(directories):
     def positions(steps_before, steps_into):
         config = make_config(directories, **{"phases.phase1.num_steps": steps_before})
-        job = jobs.open_pretraining(with_second_phase(config))
+        job = pretraining.open_job(with_second_phase(config))
         second = job.phases[1]
         assert second.first_step == steps_before
-        batches = job.train_batches(second, start_step=steps_before + steps_into, rows=None)
+        batches = job.data.train_batches(second, start_step=steps_before + steps_into, rows=None)
         return [next(batches)["record_positions"].tolist() for _ in range(2)]
 
     assert positions(6, 0) == positions(11, 0)
@@ -102,9 +102,11 @@ def test_two_phases_over_the_same_records_see_them_in_other_orders(directories):
     config = with_second_phase(
         make_config(directories, "records_16"), max_seq_length=16, global_batch_size=8
     )
-    job = jobs.open_pretraining(config)
+    job = pretraining.open_job(config)
     first, second = (
-        next(job.train_batches(phase, start_step=phase.first_step, rows=None))["record_positions"]
+        next(job.data.train_batches(phase, start_step=phase.first_step, rows=None))[
+            "record_positions"
+        ]
         for phase in job.phases
     )
     assert first.tolist() != second.tolist()
@@ -112,17 +114,17 @@ def test_two_phases_over_the_same_records_see_them_in_other_orders(directories):
 
 def test_the_vocabulary_size_comes_from_the_records_and_leaves_the_config_given_alone(directories):
     config = make_config(directories)
-    job = jobs.open_pretraining(config)
+    job = pretraining.open_job(config)
     assert job.config.model.vocab_size == 95
     assert config.model.vocab_size == 0
-    larger = jobs.open_pretraining(make_config(directories, **{"model.vocab_size": 128}))
+    larger = pretraining.open_job(make_config(directories, **{"model.vocab_size": 128}))
     assert larger.config.model.vocab_size == 128
 
 
 def test_a_model_with_fewer_entries_than_the_vocabulary_is_refused(directories):
     config = make_config(directories, **{"model.vocab_size": 94})
     with pytest.raises(ValueError, match=r"config.model.vocab_size is 94.* has 95 entries"):
-        jobs.open_pretraining(config)
+        pretraining.open_job(config)
 
 
 def test_phases_with_different_vocabularies_are_refused(directories, tmp_path):
@@ -131,19 +133,19 @@ def test_phases_with_different_vocabularies_are_refused(directories, tmp_path):
     config = with_second_phase(make_config(directories))
     config.data.train_dir = str(tmp_path / "{max_seq_length}")
     with pytest.raises(ValueError, match="its vocabulary has sha256"):
-        jobs.open_pretraining(config)
+        pretraining.open_job(config)
 
 
 def test_held_out_records_of_another_vocabulary_are_refused(directories):
     config = make_config(directories, **{"data.eval_dir": str(directories / "other_words")})
     with pytest.raises(ValueError, match=r"other_words cannot be used(.|\n)*vocabulary has sha256"):
-        jobs.open_pretraining(config)
+        pretraining.open_job(config)
 
 
 def test_records_of_another_length_are_refused(directories):
     config = make_config(directories, "records_16", **{"phases.phase1.max_seq_length": 32})
     with pytest.raises(ValueError, match="max_seq_length is 16, the run wants 32"):
-        jobs.open_pretraining(config)
+        pretraining.open_job(config)
 
 
 def test_records_without_pair_labels_are_refused_for_next_sentence_prediction(
@@ -152,9 +154,9 @@ def test_records_without_pair_labels_are_refused_for_next_sentence_prediction(
     source = directories / "records_16"
     plain = change_manifest(source, tmp_path / "plain", pair_objective="none")
     with pytest.raises(ValueError, match="the run wants 'nsp'"):
-        jobs.open_pretraining(make_config(directories, str(plain)))
+        pretraining.open_job(make_config(directories, str(plain)))
     config = make_config(directories, str(plain), **{"pretraining.pair_loss": "none"})
-    assert set(jobs.open_pretraining(config).task.objectives) == {"mlm_loss"}
+    assert set(pretraining.open_job(config).task.objectives) == {"mlm_loss"}
 
 
 def test_a_run_learns_only_the_pairs_that_its_records_hold(directories, tmp_path):
@@ -163,7 +165,7 @@ def test_a_run_learns_only_the_pairs_that_its_records_hold(directories, tmp_path
 
     def open_with(records_directory, pair_loss):
         changes = {"pretraining.pair_loss": pair_loss}
-        return jobs.open_pretraining(make_config(directories, str(records_directory), **changes))
+        return pretraining.open_job(make_config(directories, str(records_directory), **changes))
 
     assert set(open_with(ordered, "sop").task.objectives) == {"mlm_loss", "sop_loss"}
     for directory in (source, ordered):
@@ -181,21 +183,21 @@ def test_a_run_learns_only_the_pairs_that_its_records_hold(directories, tmp_path
 def test_static_records_for_a_dynamic_run_and_the_reverse_are_refused(directories, tmp_path):
     config = make_config(directories, **{"pretraining.masking": "dynamic"})
     with pytest.raises(ValueError, match="built with --masking=static: set --config.pretraining"):
-        jobs.open_pretraining(config)
+        pretraining.open_job(config)
     source = directories / "records_16"
     dynamic = change_manifest(source, tmp_path / "dynamic", max_predictions_per_seq=0)
     with pytest.raises(ValueError, match="built with --masking=dynamic"):
-        jobs.open_pretraining(make_config(directories, str(dynamic)))
+        pretraining.open_job(make_config(directories, str(dynamic)))
 
 
 def test_dynamic_masks_are_drawn_anew_at_every_step_and_the_same_way_again(directories, tmp_path):
     source = directories / "records_16"
     dynamic = change_manifest(source, tmp_path / "dynamic", max_predictions_per_seq=0)
     config = make_config(directories, str(dynamic), **{"pretraining.masking": "dynamic"})
-    job = jobs.open_pretraining(config)
+    job = pretraining.open_job(config)
 
     def batch(step):
-        return next(job.train_batches(job.phases[0], start_step=step, rows=None))
+        return next(job.data.train_batches(job.phases[0], start_step=step, rows=None))
 
     first, again, other = batch(0), batch(0), batch(1)
     assert first["masked_lm_positions"].shape == (8, 3)  # 15% of 16, rounded up
@@ -220,8 +222,8 @@ def test_dynamic_masks_follow_the_strategy_over_the_words_of_the_vocabulary(tmp_
             "pretraining.masked_lm_prob": 0.5,
         },
     )
-    job = jobs.open_pretraining(config)
-    batch = next(job.train_batches(job.phases[0], start_step=0, rows=None))
+    job = pretraining.open_job(config)
+    batch = next(job.data.train_batches(job.phases[0], start_step=0, rows=None))
     chosen = np.zeros(batch["input_ids"].shape, bool)
     rows, slots = np.nonzero(batch["masked_lm_weights"])
     positions = batch["masked_lm_positions"][rows, slots]
@@ -236,28 +238,28 @@ def test_dynamic_masks_follow_the_strategy_over_the_words_of_the_vocabulary(tmp_
 
 
 def test_a_run_without_held_out_records_has_no_evaluation(directories):
-    job = jobs.open_pretraining(make_config(directories))
-    assert not job.has_evaluation
+    job = pretraining.open_job(make_config(directories))
+    assert not job.evaluation.sets
     with pytest.raises(ValueError, match="config.data.eval_dir is empty"):
-        job.evaluation_batches(batch_size=8, rows=None)
+        job.data.evaluation_batches(batch_size=8, rows=None)
 
 
 def test_held_out_records_have_the_length_of_the_last_phase(directories):
     held_out = {"data.eval_dir": str(directories / "records_{max_seq_length}")}
-    job = jobs.open_pretraining(with_second_phase(make_config(directories, **held_out)))
-    assert job.has_evaluation
-    batch = next(job.evaluation_batches(batch_size=8, rows=None))
+    job = pretraining.open_job(with_second_phase(make_config(directories, **held_out)))
+    assert job.evaluation.sets
+    batch = next(job.data.evaluation_batches(batch_size=8, rows=None))
     assert batch["input_ids"].shape == (8, 32)
 
 
 def test_a_missing_directory_is_named_with_the_program_that_makes_it(directories):
     with pytest.raises(FileNotFoundError, match=r"nowhere/manifest.json.*data_pipelines.build"):
-        jobs.open_pretraining(make_config(directories, "nowhere"))
+        pretraining.open_job(make_config(directories, "nowhere"))
 
 
 def test_identity_tells_other_records_apart_and_knows_the_same_again(directories, tmp_path):
     def identity(train):
-        return jobs.open_pretraining(make_config(directories, train)).identity()
+        return pretraining.open_job(make_config(directories, train)).identity()
 
     same, other = identity("records_16"), identity("other_words")
     assert same == identity("records_16")
@@ -270,13 +272,13 @@ def test_identity_tells_other_records_apart_and_knows_the_same_again(directories
 def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation(tmp_path):
     config = config_lib.default_config()
     config.update_from_flattened_dict({"data.source": "synthetic", "model.vocab_size": 50})
-    job = jobs.open_pretraining(config)
+    job = pretraining.open_job(config)
     phase = job.phases[0]
-    batch = next(job.train_batches(phase, start_step=0, rows=range(4)))
+    batch = next(job.data.train_batches(phase, start_step=0, rows=range(4)))
     assert batch["input_ids"].shape == (4, 128) and batch["input_ids"].max() < 50
     assert batch["masked_lm_positions"].shape == (4, 20)
-    assert job.chance_loss(phase) is None and not job.has_evaluation
-    assert job.identity()["tokenizer_sha256"] is None
+    assert job.data.chance_loss(phase) is None and not job.evaluation.sets
+    assert job.data.identity()["tokenizer_sha256"] is None
     job.save_vocabulary(tmp_path / "vocabulary")
     assert not (tmp_path / "vocabulary").exists()
 

@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from bertjax.planning import cache
+from bertjax.training import planned
 
 
 def test_an_entry_comes_back_and_another_key_has_none(tmp_path):
@@ -22,8 +23,8 @@ def test_a_damaged_entry_is_none_and_told(tmp_path, content, caplog):
 
 
 def test_a_digest_depends_on_values_and_not_on_their_order():
-    assert cache.digest({"a": 1, "b": 2}) == cache.digest({"b": 2, "a": 1})
-    assert cache.digest({"a": 1, "b": 2}) != cache.digest({"a": 1, "b": 3})
+    assert planned.digest({"a": 1, "b": 2}) == planned.digest({"b": 2, "a": 1})
+    assert planned.digest({"a": 1, "b": 2}) != planned.digest({"a": 1, "b": 3})
 
 
 def test_the_environment_tells_versions_flags_and_source(monkeypatch):

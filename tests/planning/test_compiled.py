@@ -126,7 +126,7 @@ def test_an_outcome_survives_json(outcome):
 def test_a_batch_is_outlined_as_it_is_made():
     made = small_program(1)
     phase = made.job.phases[0]
-    batch = next(made.job.train_batches(phase, start_step=0, rows=None))
+    batch = next(made.job.data.train_batches(phase, start_step=0, rows=None))
     outline = compiled.abstract_batch(made, phase)
     shown = {name: (shape.shape, shape.dtype) for name, shape in outline.items()}
     assert shown == {

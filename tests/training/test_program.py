@@ -71,7 +71,7 @@ def test_a_share_of_warm_up_is_rounded_down_as_in_the_released_code():
     config.model.vocab_size = 1000
     for steps, warmup_steps in ((19, 1), (20, 2), (9, 0), (234, 23)):
         config.phases.phase1.num_steps = steps
-        made = program.schedule_options(jobs.outline_finetuning(config))
+        made = program.schedule_options(finetuning.outline(config))
         assert (made.warmup_steps, made.total_steps) == (warmup_steps, steps)
 
 

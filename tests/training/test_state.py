@@ -1,6 +1,7 @@
 """The training step: micro-batches, skipped updates, keys; on one device."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +65,10 @@ def test_the_pass_for_the_weights_costs_nothing(tiny, batch):
     assert ours.cost_analysis()["flops"] < 1.1 * plain_flops
 
 
+def means_of(learner, params, batch):
+    return state.evaluate_step(learner.task, learner.graphdef, params, batch)[0]
+
+
 def test_a_non_finite_gradient_skips_the_update_and_says_so(tiny, batch):
     learner = make_learner(tiny)
     step = jax.jit(learner.train_step)
@@ -100,7 +105,7 @@ def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, bat
     params = nsp.init().params
     assert jax.tree.structure(params) == jax.tree.structure(sop.init().params)
     assert dict(sop.task.objectives) == {"mlm_loss": 1.0, "sop_loss": 1.0}
-    old, new = nsp.eval_step(params, batch), sop.eval_step(params, batch)
+    old, new = (means_of(learner, params, batch) for learner in (nsp, sop))
     assert {name.replace("nsp", "sop") for name in old} == set(new)
     for name in ("loss", "accuracy"):
         assert old[f"nsp_{name}"].value() == new[f"sop_{name}"].value()
@@ -120,8 +125,8 @@ def test_rows_of_weight_zero_count_for_nothing(tiny, batch):
     weights = jnp.ones(19).at[16:].set(0.0)
     padded["example_weights"] = weights
     padded["masked_lm_weights"] = padded["masked_lm_weights"] * weights[:, None]
-    for name, mean in learner.eval_step(params, batch).items():
-        other = learner.eval_step(params, padded)[name]
+    for name, mean in means_of(learner, params, batch).items():
+        other = means_of(learner, params, padded)[name]
         np.testing.assert_allclose(mean.value(), other.value(), rtol=1e-6)
 
 
@@ -224,7 +229,12 @@ def test_answers_cost_no_second_forward_pass(tiny):
     def flops(function):
         return jax.jit(function).lower(params, rows).compile().cost_analysis()["flops"]
 
-    assert flops(learner.answer_step) < 1.1 * flops(learner.eval_step)
-    means, answers = learner.answer_step(params, rows)
+    both = functools.partial(state.evaluate_step, task, learner.graphdef)
+
+    def metrics_alone(params, rows):
+        return task.evaluate(parameters.merge(learner.graphdef, params), rows)
+
+    assert flops(both) < 1.1 * flops(metrics_alone)
+    means, answers = both(params, rows)
     assert set(means) == {"loss", "accuracy"}
     assert set(answers) == {"logits", "predictions", "record_positions"}

@@ -145,7 +145,7 @@ def test_a_trial_of_the_grid_has_its_own_batch_rate_and_length(config):
     own = trials.program_lib.for_job(run, trials.job_of(run.job, trial))
     (phase,) = own.job.phases
     assert (phase.global_batch_size, phase.num_steps) == (16, 3)  # of 16 examples
-    batch = next(own.job.train_batches(phase, start_step=0, rows=None))
+    batch = next(own.job.data.train_batches(phase, start_step=0, rows=None))
     assert batch["input_ids"].shape[0] == 16
     assert int(own.knobs.seed) == 9 and int(own.knobs.schedule.total_steps) == 3
     np.testing.assert_allclose(own.knobs.schedule.peak_learning_rate, 5e-5)

@@ -295,9 +295,9 @@ def started(made, workdir):
     retention = checkpoint.RetentionOptions()
     with jax.set_mesh(run.mesh), checkpoint.Checkpointer(workdir, retention) as checkpointer:
         train_state, _ = train.start(run, checkpointer)
-        batch = next(run.job.train_batches(run.job.phases[0], start_step=0, rows=None))
+        batch = next(run.job.data.train_batches(run.job.phases[0], start_step=0, rows=None))
         batch.pop("record_positions")
-        return train_state, jax.device_get(run.eval_step(train_state.params, batch))
+        return train_state, jax.device_get(run.evaluate_step(train_state.params, batch))
 
 
 def test_a_run_starts_from_the_weights_of_a_workdir_with_its_loss(record_dir, first, tmp_path):

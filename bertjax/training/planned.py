@@ -1,10 +1,12 @@
 """A run beside its plan: the step time measured in the run and the one estimated before it.
 
 `python -m bertjax.plan --workdir=DIR` leaves plan.json in the workdir; at its end `train` reads it.
+How a plan is made belongs to `planning`; that a run is the planned one shows in its fingerprint.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 from collections.abc import Iterator, Mapping
@@ -12,11 +14,19 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.planning import planner
+from bertjax import config as config_lib
+from bertjax import jobs
 from bertjax.training import program as program_lib
 from bertjax.workdirs import scalars
 
 PLAN_FILE = "plan.json"
+
+# What these say is not seen by the compiler; mesh and batch are in the shapes.
+_NOT_COMPILED = (
+    *("data", "checkpoint", "evaluation", "plateau", "phases", "mesh", "global_batch_size"),
+    *("init_from", "resize_vocabulary", "log_every_steps", "max_skipped_steps"),
+    "compilation_cache_dir",
+)
 
 
 def save(workdir: epath.Path, plan: Mapping[str, Any]) -> None:
@@ -50,7 +60,7 @@ def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:
         if phase.name not in planned or phase.name not in measured:
             continue
         found = planned[phase.name]
-        if found["fingerprint"] != planner.fingerprint(program, phase):
+        if found["fingerprint"] != fingerprint(program, phase):
             yield f"{phase.name}: the plan in {path} is of another step or mesh: not compared"
         elif "step_seconds" in found["speed"]:
             yield _beside(phase.name, measured[phase.name], found["speed"]["step_seconds"], target)
@@ -70,6 +80,29 @@ def step_seconds(workdir: epath.Path, program: program_lib.Program) -> dict[str,
         if values:
             medians[phase.name] = statistics.median(values)
     return medians
+
+
+def fingerprint(program: program_lib.Program, phase: jobs.Phase) -> str:
+    """Returns the hash of what a phase's step computes, and over how many devices.
+
+    A plan and the run that follows it have the same one, whatever the run's data directories are.
+    How many steps there are is a constant of the schedule, which no compiler's estimate sees.
+    """
+    options = {
+        name: value
+        for name, value in config_lib.flatten(program.config)
+        if name.split(".")[0] not in _NOT_COMPILED
+    }
+    batch = {
+        name: [*shape.shape, str(shape.dtype)]
+        for name, shape in program.job.data.abstract_batch(phase).items()
+    }
+    return digest({"options": options, "batch": batch, "mesh": dict(program.mesh.shape)})
+
+
+def digest(inputs: Mapping[str, Any]) -> str:
+    """Returns the hash of JSON-like `inputs`, the same whatever their order."""
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def _beside(name: str, measured: float, estimate: Mapping[str, Any], target: str) -> str:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from bertjax import train
-from bertjax.planning import comparison, estimates, planner, text
+from bertjax.planning import estimates, planner, text
+from bertjax.training import planned
 from configs import smoke
 
 
@@ -28,7 +29,7 @@ def save_plan(workdir, devices, step_seconds, *, kind=None, **changes):
     made = planner.plan(config, planner.Planner(target, devices, False, None))
     fields = json.loads(json.dumps(text.to_json(made, made.totals)))
     fields["phases"][0]["speed"]["step_seconds"] = {"value": step_seconds, "how": "estimated"}
-    comparison.save(workdir, fields)
+    planned.save(workdir, fields)
 
 
 def write_metrics(run, seconds):
@@ -52,7 +53,7 @@ def test_the_ratio_is_of_the_median_of_the_phase(tmp_path, one_device):
     run = train.prepare(make_config(), tmp_path)
     save_plan(run.workdir, one_device, 0.25)
     write_metrics(run, [0.5, 0.5, 9.0, 0.5, 0.4, 0.6])
-    (line,) = comparison.lines(run.workdir, run)
+    (line,) = planned.lines(run.workdir, run)
     assert "0.50000 seconds per step measured" in line and "2.00 times the plan" in line
 
 
@@ -62,24 +63,24 @@ def test_each_phase_has_the_lines_of_its_own_steps(tmp_path, one_device):
         config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
     run = train.prepare(config, tmp_path)
     write_metrics(run, [1.0] * 5 + [2.0] + [3.0] + [4.0] * 5)
-    assert comparison.step_seconds(run.workdir, run) == {"phase1": 1.0, "phase2": 4.0}
+    assert planned.step_seconds(run.workdir, run) == {"phase1": 1.0, "phase2": 4.0}
     write_metrics(run, [1.0] * 6 + [4.0])
-    assert comparison.step_seconds(run.workdir, run) == {"phase1": 1.0, "phase2": 4.0}
+    assert planned.step_seconds(run.workdir, run) == {"phase1": 1.0, "phase2": 4.0}
 
 
 @pytest.mark.parametrize(
-    ("planned", "reason"),
+    ("changes", "reason"),
     [
         ({"model.remat": "full"}, "another step or mesh"),
         ({"global_batch_size": 16}, "another step or mesh"),
         ({"kind": "TPU v4"}, "is for TPU v4"),
     ],
 )
-def test_a_plan_of_something_else_is_not_compared(tmp_path, one_device, planned, reason):
+def test_a_plan_of_something_else_is_not_compared(tmp_path, one_device, changes, reason):
     run = train.prepare(make_config(), tmp_path)
-    save_plan(run.workdir, one_device, 0.25, **planned)
+    save_plan(run.workdir, one_device, 0.25, **changes)
     write_metrics(run, [0.5] * 6)
-    (line,) = comparison.lines(run.workdir, run)
+    (line,) = planned.lines(run.workdir, run)
     assert reason in line and "not compared" in line
 
 
@@ -87,7 +88,7 @@ def test_a_plan_of_the_same_step_counts_whatever_the_data_directories_are(tmp_pa
     run = train.prepare(make_config(), tmp_path)
     save_plan(run.workdir, one_device, 0.25, **{"data.train_dir": "x", "mesh.data": 1})
     write_metrics(run, [0.5] * 6)
-    (line,) = comparison.lines(run.workdir, run)
+    (line,) = planned.lines(run.workdir, run)
     assert "times the plan" in line
 
 
@@ -96,10 +97,10 @@ def test_a_damaged_plan_does_not_spoil_the_end_of_a_run(tmp_path, one_device, co
     run = train.prepare(make_config(), tmp_path)
     write_metrics(run, [0.5])
     (run.workdir / "plan.json").write_text(content)
-    (line,) = comparison.lines(run.workdir, run)
+    (line,) = planned.lines(run.workdir, run)
     assert "cannot be read" in line
 
 
 def test_a_run_without_a_plan_tells_nothing(tmp_path, one_device):
     run = train.prepare(make_config(), tmp_path)
-    assert list(comparison.lines(run.workdir, run)) == []
+    assert list(planned.lines(run.workdir, run)) == []

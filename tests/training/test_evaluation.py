@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import evaluate
 from bertjax.devices import sharding
 from bertjax.tasks import metrics
+from bertjax.training import evaluation
 
 
 def parts_of(lengths, batch_size=4, *, seed=0):
@@ -28,7 +28,7 @@ def parts_of(lengths, batch_size=4, *, seed=0):
 
 def test_answers_are_in_the_order_of_the_examples_and_fillers_are_dropped():
     parts, positions = parts_of([8, 8, 8])
-    outputs = evaluate.in_order(parts)
+    outputs = evaluation.in_order(parts)
     count = positions.size - 2
     assert set(outputs) == {"classes", "tags", "logits"}
     np.testing.assert_array_equal(outputs["classes"], np.arange(count) * 10)
@@ -39,7 +39,7 @@ def test_answers_are_in_the_order_of_the_examples_and_fillers_are_dropped():
 def test_shorter_rows_are_padded_on_the_right_with_what_no_answer_is():
     lengths = [5, 8, 3]
     parts, positions = parts_of(lengths)
-    outputs = evaluate.in_order(parts)
+    outputs = evaluation.in_order(parts)
     assert outputs["tags"].shape == (10, 8) and outputs["logits"].shape == (10, 8, 2)
     for own, length in zip(positions, lengths, strict=True):
         for example in own[own >= 0]:
@@ -49,8 +49,8 @@ def test_shorter_rows_are_padded_on_the_right_with_what_no_answer_is():
 
 
 def test_a_task_without_answers_has_none():
-    assert evaluate.in_order([]) == {}
-    assert evaluate.in_order([{}, {}]) == {}
+    assert evaluation.in_order([]) == {}
+    assert evaluation.in_order([{}, {}]) == {}
 
 
 @pytest.mark.parametrize("devices", [1, 4])
@@ -76,10 +76,10 @@ def test_scores_and_answers_are_those_of_all_examples_on_any_mesh(devices):
     replicated = jax.sharding.NamedSharding(mesh, sharding.P())
     jitted = jax.jit(step, out_shardings=replicated)
     with jax.set_mesh(mesh):
-        scores, outputs = evaluate.evaluate_with_answers(
+        scores, outputs = evaluation.evaluate(
             jitted, jnp.float32(3), iter(batches), mesh=mesh, global_batch_size=4
         )
-        alone = evaluate.predict(
+        alone = evaluation.predict(
             lambda *args: jitted(*args)[1],
             jnp.float32(3),
             iter(batches),

@@ -1,0 +1,193 @@
+"""The one way to evaluate: a task's metrics and answers over batches, of a run or of a saved model.
+
+Every example counts exactly once, on any number of devices. During a run `score` and
+`write_predictions` do it for all of a job's sets; `bertjax.evaluate` does it for a saved model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from etils import epath
+from jax.sharding import Mesh
+
+from bertjax import jobs
+from bertjax.devices import sharding
+from bertjax.models import parameters
+from bertjax.tasks import base, metrics
+from bertjax.training import program, writers
+
+PREDICTIONS_DIRECTORY = "predictions"
+
+Outputs = dict[str, np.ndarray]
+# Jitted: the means and the answers of a batch, the answers with the places of their examples.
+EvaluateStep = Callable[[parameters.Params, base.Batch], tuple[base.Means, Mapping[str, Any]]]
+PredictStep = Callable[[parameters.Params, base.Batch], Mapping[str, Any]]
+
+
+def evaluate(
+    step: EvaluateStep,
+    params: parameters.Params,
+    batches: jobs.Batches,
+    *,
+    mesh: Mesh,
+    global_batch_size: int,
+    max_batches: int = 0,
+) -> tuple[dict[str, float], Outputs]:
+    """Returns the task's metrics over at most `max_batches` (0: all), and its answers in order.
+
+    `batches` yields this process's rows. Sums are added on the host in float64, so the result does
+    not depend on the batch size beyond float32 rounding in a batch.
+    """
+    total: base.Means = {}
+    parts = []
+    for batch in itertools.islice(batches, max_batches or None):
+        on_devices = sharding.to_devices(batch, mesh, global_batch_size, with_places=True)
+        means, answers = jax.device_get(step(params, on_devices))
+        total = metrics.merge(total, jax.tree.map(np.float64, means))
+        parts.append(answers)
+    return with_perplexity(metrics.values(total)), in_order(parts)
+
+
+def predict(
+    step: PredictStep,
+    params: parameters.Params,
+    batches: jobs.Batches,
+    *,
+    mesh: Mesh,
+    global_batch_size: int,
+) -> Outputs:
+    """Returns the task's answers to batches that need no labels, as `in_order` does."""
+    return in_order(
+        [
+            jax.device_get(
+                step(params, sharding.to_devices(batch, mesh, global_batch_size, with_places=True))
+            )
+            for batch in batches
+        ]
+    )
+
+
+def evaluate_set(
+    job: jobs.Job,
+    name: str,
+    step: EvaluateStep,
+    params: parameters.Params,
+    *,
+    mesh: Mesh,
+    batch_size: int,
+) -> dict[str, float]:
+    """Returns the task's metrics of one of the job's evaluation sets, and its scores."""
+    rows = sharding.local_rows(mesh, batch_size)
+    values, outputs = evaluate(
+        step,
+        params,
+        job.data.evaluation_batches(name, batch_size=batch_size, rows=rows),
+        mesh=mesh,
+        global_batch_size=batch_size,
+        max_batches=job.evaluation.max_batches,
+    )
+    scorer = job.evaluation.scorer
+    return values if scorer is None else values | scorer.scores(name, outputs)
+
+
+def score(
+    run: program.Program, params: parameters.Params, writer: writers.RunWriter, step: int
+) -> dict[str, float]:
+    """Evaluates on every evaluation set, writes the scores and redraws the curves.
+
+    Returns those of the first set, which decide what is best.
+    """
+    batch_size = run.config.evaluation.global_batch_size
+    found = {}
+    for name in run.job.evaluation.sets:
+        found[name] = evaluate_set(
+            run.job, name, run.evaluate_step, params, mesh=run.mesh, batch_size=batch_size
+        )
+        shown = ", ".join(f"{metric} {value:.4f}" for metric, value in found[name].items())
+        logging.info("Evaluation on %s at step %d: %s", name, step, shown)
+    writer.scalars(
+        step,
+        {f"eval/{name}/{metric}": value for name in found for metric, value in found[name].items()},
+    )
+    writer.curves()
+    return found[run.job.evaluation.sets[0]]
+
+
+def write_predictions(
+    run: program.Program,
+    params: parameters.Params,
+    workdir: epath.Path,
+    tuned: Mapping[str, float],
+    *,
+    is_new: bool,
+) -> None:
+    """Writes what the model says of the job's test sets, all or none, unless it was done before."""
+    directory, draft = (workdir / f"{PREDICTIONS_DIRECTORY}{end}" for end in ("", "_draft"))
+    sets, scorer = run.job.evaluation.test_sets, run.job.evaluation.scorer
+    if not sets or scorer is None:
+        return
+    if directory.exists() and not is_new:
+        logging.info("Predictions are in %s already; for others remove it", directory)
+        return
+    is_writer = jax.process_index() == 0
+    if is_writer:
+        if draft.exists():
+            draft.rmtree()  # of a process that was killed
+        draft.mkdir(parents=True)
+    batch_size = run.config.evaluation.global_batch_size
+    rows = sharding.local_rows(run.mesh, batch_size)
+    for name in sets:
+        batches = run.job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
+        outputs = predict(
+            run.predict_step, params, batches, mesh=run.mesh, global_batch_size=batch_size
+        )
+        if is_writer:
+            scorer.write_predictions(name, outputs, draft, tuned)
+    if is_writer:
+        if directory.exists():
+            directory.rmtree()
+        draft.rename(directory)
+        logging.info("Predictions for %s are in %s", ", ".join(sets), directory)
+
+
+def in_order(parts: Sequence[Mapping[str, np.ndarray]]) -> Outputs:
+    """Returns the answers to all batches, one row for each example, in the examples' order.
+
+    `record_positions` says which example a row belongs to, -1 none. Where batches have different
+    lengths, the shorter rows are padded: with -1, or with the lowest number of a float type.
+    """
+    if not parts or "record_positions" not in parts[0]:
+        return {}
+    positions = np.concatenate([part["record_positions"] for part in parts])
+    order = np.argsort(positions, kind="stable")[np.count_nonzero(positions < 0) :]
+    names = parts[0].keys() - {"record_positions"}
+    return {name: _joined([part[name] for part in parts])[order] for name in sorted(names)}
+
+
+def with_perplexity(values: dict[str, float]) -> dict[str, float]:
+    """Adds mlm_perplexity, exp of the mean loss over masked tokens, where there is a mlm_loss."""
+    if "mlm_loss" in values:
+        values["mlm_perplexity"] = math.exp(min(values["mlm_loss"], 700.0))
+    return values
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    if arrays[0].ndim == 1:
+        return np.concatenate(arrays)
+    is_float = np.issubdtype(arrays[0].dtype, np.floating)
+    padding = np.finfo(arrays[0].dtype).min if is_float else -1
+    longest = max(array.shape[1] for array in arrays)
+    rest = [(0, 0)] * (arrays[0].ndim - 2)
+    return np.concatenate(
+        [
+            np.pad(array, [(0, 0), (0, longest - array.shape[1]), *rest], constant_values=padding)
+            for array in arrays
+        ]
+    )
