@@ -100,7 +100,11 @@ def execute(run: Run) -> state.TrainState:
                     scores = None
                     if must_evaluate:
                         scores = evaluation.score(run, train_state.params, writer, step)
-                        tuned |= {name: scores[name] for name in run.job.evaluation.tunes if name in scores}
+                        tuned |= {
+                            name: scores[name]
+                            for name in run.job.evaluation.tunes
+                            if name in scores
+                        }
                     if must_save or is_preempted:
                         checkpointer.save(train_state, _meta(run, watch.skipped, tuned), scores)
                 if is_preempted and step < run.last_step:

@@ -10,7 +10,7 @@ import pytest
 from bertjax import evaluate, train
 from bertjax.finetuning import texts
 from bertjax.training import evaluation, preemption
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, scalars
 from tests import small_datasets
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -144,14 +144,22 @@ def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypat
     config = make_config(tmp_path, source, **{"checkpoint.keep_best": 1}, **changes)
     scores = iter(found)
     monkeypatch.setattr(
-        train.jobs.FinetuningJob, "scores", lambda self, name, outputs: {"accuracy": next(scores)}
+        texts.Glue, "scores", lambda self, name, outputs: {"accuracy": next(scores)}
     )
     train.train(config, tmp_path / "run")
     steps = sorted(int(path.name) for path in (tmp_path / "run" / checkpoint.DIRECTORY).iterdir())
     assert steps == [2, 4]
 
 
-def test_a_finetuned_model_is_not_scored_on_records(tmp_path, source):
-    train.train(make_config(tmp_path, source, **{"finetuning.num_epochs": 0.5}), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"task 'finetuning'.*bertjax\.predict"):
-        evaluate.evaluate_checkpoint(str(tmp_path / "run"), "records", batch_size=8)
+def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(tmp_path, source):
+    config = make_config(tmp_path, source)
+    train.train(config, tmp_path / "run")
+    lines = scalars.read(tmp_path / "run" / scalars.FILE)
+    step, expected = scalars.last_evaluation(lines)
+    found = evaluate.evaluate_checkpoint(
+        str(tmp_path / "run"), config.finetuning.data_dir, batch_size=5
+    )
+    assert found.pop("step") == step and found.pop("examples") > 0
+    assert {f"eval/dev/{name}": value for name, value in found.items()} == pytest.approx(expected)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        evaluate.evaluate_checkpoint(str(tmp_path / "run"), "nowhere", batch_size=5)

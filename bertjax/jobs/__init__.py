@@ -12,11 +12,20 @@ from collections.abc import Callable
 import ml_collections
 
 from bertjax.jobs import finetuning, pretraining
-from bertjax.jobs.base import OWN_MODEL_OPTIONS, Batches, Job, Phase, train_flops
+from bertjax.jobs.base import OWN_MODEL_OPTIONS, Batches, Job, Phase, phases, train_flops
 from bertjax.tasks import base as tasks
 from bertjax.workdirs import reader
 
-__all__ = ["JOBS", "OWN_MODEL_OPTIONS", "Batches", "Job", "JobKind", "Phase", "train_flops"]
+__all__ = [
+    "JOBS",
+    "OWN_MODEL_OPTIONS",
+    "Batches",
+    "Job",
+    "JobKind",
+    "Phase",
+    "phases",
+    "train_flops",
+]
 
 
 @dataclasses.dataclass(frozen=True)

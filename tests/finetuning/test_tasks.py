@@ -116,15 +116,16 @@ def make(name):
     def predict(params, batch):
         return task.predict(parameters.merge(learner.graphdef, params), batch)
 
+    def evaluated(params, batch):
+        return task.evaluate(parameters.merge(learner.graphdef, params), batch)
+
     def gradients(params, batch):
         return learner._gradients(params, batch, jax.random.key(0))[0]
 
     # Away from the start, where all logits are nearly equal, B is 0, and no fault would show.
     start = jax.jit(learner.init)().params
     params = jax.tree.map(lambda leaf: 4 * leaf + 0.01, start)
-    return Made(
-        task, learner, start, params, *map(jax.jit, (learner.eval_step, gradients, predict))
-    )
+    return Made(task, learner, start, params, *map(jax.jit, (evaluated, gradients, predict)))
 
 
 def logits_of(predicted):

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from etils import epath
 
 from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
@@ -68,7 +69,7 @@ def test_every_example_is_evaluated_once_and_so_is_every_test(open_job, kind):
     for name in (*job.evaluation.sets, *job.evaluation.test_sets):
         batches = job.data.evaluation_batches(name, batch_size=5, rows=None)
         positions = np.concatenate([batch["record_positions"] for batch in batches])
-        count = len(job.dataset.features(name))
+        count = len(job.data.dataset.features(name))
         assert sorted(positions[positions >= 0]) == list(range(count))
     with pytest.raises(ValueError, match="the set is 'heldout'; known are dev, test"):
         job.data.evaluation_batches("heldout", batch_size=5, rows=None)
@@ -250,15 +251,21 @@ def test_the_outline_has_the_shapes_of_a_job_and_reads_nothing():
         job.data.train_batches(job.phases[0], start_step=0, rows=None)
 
 
-def test_the_tuned_threshold_is_kept_and_decides_what_is_written(tmp_path, open_job):
+def write_predictions(job, name, outputs, directory, tuned=None):
+    directory.mkdir(parents=True, exist_ok=True)
+    job.evaluation.scorer.write_predictions(name, outputs, epath.Path(directory), tuned or {})
+
+
+def test_the_tuned_threshold_decides_what_is_written_and_leaves_the_config_alone(
+    tmp_path, open_job
+):
     job = open_job("squad_v2")
-    answers = small_datasets.true_answers(job.dataset, "dev")
-    scores = job.scores("dev", answers)
-    assert job.config.finetuning.null_threshold == scores["null_threshold"] != 0
-    config = job.config.copy_and_resolve_references()
+    answers, before = small_datasets.true_answers(job.data.dataset, "dev"), job.config.to_dict()
+    scores = job.evaluation.scorer.scores("dev", answers)
+    assert job.evaluation.tunes == ("null_threshold",) and scores["null_threshold"] != 0
+    assert job.config.to_dict() == before
     for threshold, is_silent in ((-100.0, True), (100.0, False)):
-        config.finetuning.null_threshold = threshold
-        replaced = dataclasses.replace(job, config=config)
-        replaced.write_predictions("test", answers, tmp_path / "out")
-        written = json.loads((tmp_path / "out/test/predictions.json").read_text())
+        tuned = {"null_threshold": threshold}
+        job.evaluation.scorer.write_predictions("test", answers, epath.Path(tmp_path), tuned)
+        written = json.loads((tmp_path / "test/predictions.json").read_text())
         assert all((answer == "") == is_silent for answer in written.values())
