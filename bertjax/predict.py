@@ -20,14 +20,16 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from bertjax import command_line, evaluate, finetuning, inference
+from bertjax import command_line, finetuning, inference
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files
-from bertjax.models import parameters
+from bertjax.training import evaluation, state
 
 # Lines that are read ahead, in batches: their rows are sorted by length, so that few tokens are
 # padding. What is in memory does not depend on the length of the input.
 BATCHES_READ = 16
+
+_predict_step = jax.jit(state.predict_step, static_argnums=(0, 1))
 
 
 def predict(
@@ -44,7 +46,7 @@ def predict(
     kind = finetuning.KINDS[model.options.dataset](model.options, model.vocabulary)
     mesh = model.mesh
     batch_size = -(-batch_size // mesh.size) * mesh.size
-    step = functools.partial(_answers, task=model.task, graphdef=model.graphdef)
+    step = functools.partial(_predict_step, model.task, model.graphdef)
     buckets = (model.options.max_seq_length,)
     if model.options.length_buckets:
         buckets = batches.default_buckets(model.options.max_seq_length)
@@ -52,7 +54,7 @@ def predict(
     while chunk := list(itertools.islice(numbered, BATCHES_READ * batch_size)):
         features, decode = kind.rows(_examples(kind, chunk))
         with jax.set_mesh(mesh):
-            outputs = evaluate.predict(
+            outputs = evaluation.predict(
                 step,
                 model.params,
                 batches.evaluation_batches(features, batch_size=batch_size, buckets=buckets),
@@ -61,14 +63,6 @@ def predict(
             )
         for (_, record), answer in zip(chunk, decode(outputs, model.tuned), strict=True):
             yield ({"id": record["id"]} if "id" in record else {}) | answer
-
-
-@functools.partial(jax.jit, static_argnames=("task", "graphdef"))
-def _answers(
-    params: parameters.Params, batch: Mapping[str, Any], *, task: Any, graphdef: Any
-) -> dict[str, Any]:
-    answers = task.predict(parameters.merge(graphdef, params), batch)
-    return {**answers, "record_positions": batch["record_positions"]}
 
 
 def _examples(kind: kinds.Kind, chunk: Sequence[tuple[int, Any]]) -> list[Any]:
