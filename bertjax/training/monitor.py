@@ -21,8 +21,8 @@ from bertjax.training import state, writers
 PLATEAU_CAUSES = (
     "the learning rate is too low, or so high that it diverged early (try a third, and a longer "
     "warm-up); the batch is too small for this vocabulary; the corpus repeats the same lines (see "
-    "`python -m data_pipelines.inspect_records DIR`); the vocabulary is not the one of the records; or the "
-    "run is simply young: every run passes through it"
+    "`python -m data_pipelines.inspect_records DIR`); the vocabulary is not the one of the "
+    "records; or the run is simply young: every run passes through it"
 )
 
 
