@@ -12,7 +12,7 @@ import ml_collections
 import numpy as np
 from etils import epath
 
-from bertjax.data import masking, records, synthetic, tokenizer
+from bertjax.data import masking, records, streams, synthetic, tokenizer
 from bertjax.jobs import base
 from bertjax.models import encoder
 from bertjax.tasks import pretraining
@@ -65,8 +65,6 @@ class PretrainingData:
                 vocab_size=self.config.model.vocab_size,
                 **shared,
             )
-        from bertjax.data import streams  # TensorFlow, only when records are read
-
         record_set = self.train_sets[phase.name]
         return streams.train_batches(
             record_set,
@@ -152,8 +150,6 @@ def record_batches(
 
     Masks that are not stored are drawn the same way each time.
     """
-    from bertjax.data import streams  # TensorFlow, only when records are read
-
     return streams.evaluation_batches(
         record_set, batch_size=batch_size, rows=rows, draw_masks=draw_masks(record_set, options)
     )
