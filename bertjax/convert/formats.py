@@ -25,6 +25,13 @@ READERS: dict[str, Callable[[epath.PathLike], pretrained.Pretrained]] = {
     "tf1": tensorflow1.read,
 }
 
+# The same of their sizes and vocabulary alone.
+DESCRIBERS: dict[str, Callable[[epath.PathLike], pretrained.Description]] = {
+    "bertjax": workdir.describe,
+    "huggingface": huggingface_read.describe,
+    "tf1": tensorflow1.describe,
+}
+
 WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
 
 
@@ -70,6 +77,15 @@ def read(
         # Only the weights tell whether what config.json calls no part of the model is there.
         return huggingface_read.read(path, head=head)
     return pretrained.select(READERS[format](path), head)
+
+
+def describe(path: epath.PathLike) -> pretrained.Description:
+    """Returns sizes and vocabulary of the weights at `path`, without reading them if it can.
+
+    Raises:
+      FileNotFoundError, ValueError: as `recognize` and the format's own.
+    """
+    return DESCRIBERS[recognize(path)](path)
 
 
 def write(

@@ -75,6 +75,20 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     )
 
 
+def describe(path: epath.PathLike) -> pretrained.Description:
+    """Returns what the files beside the weights tell; as `read`, but no parameter is read.
+
+    Raises:
+      FileNotFoundError, ValueError: as `read`, of these files.
+    """
+    path = epath.Path(path)
+    directory = path if path.is_dir() else path.parent
+    description = huggingface_config.read_config(directory)
+    _weights_file(path)
+    vocabulary = huggingface_tokenizer.read_tokenizer(directory, description.family.tokenizer)
+    return pretrained.Description(description.encoder, vocabulary, str(path))
+
+
 def untie(weights: Mapping[str, np.ndarray], family: base.Family) -> Weights:
     """Returns the weights without the copies of tied ones; a copy alone stands for its original.
 

@@ -40,6 +40,15 @@ MODULES: dict[str, Callable[..., nnx.Module]] = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Description:
+    """What is told of weights without reading them; fields as in `Pretrained`."""
+
+    config: models.EncoderConfig
+    vocabulary: tokenizer.Tokenizer | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Pretrained:
     """Weights with what is needed to use them.
 

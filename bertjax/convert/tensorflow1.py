@@ -84,6 +84,16 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
     )
 
 
+def describe(path: epath.PathLike) -> pretrained.Description:
+    """Returns what is told of the weights; their names tell the family, so all are read.
+
+    Raises:
+      FileNotFoundError, ValueError: as `read`.
+    """
+    weights = read(path)
+    return pretrained.Description(weights.config, weights.vocabulary, weights.source)
+
+
 def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     """Writes the config, the checkpoint's files and the vocabulary into `directory`.
 

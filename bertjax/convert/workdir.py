@@ -35,6 +35,19 @@ def read(path: epath.PathLike, *, step: str | int = "newest") -> pretrained.Pret
     return weights_of(reader.read(path, step=step))
 
 
+def describe(path: epath.PathLike) -> pretrained.Description:
+    """Returns what a workdir tells of its model; no parameter is read.
+
+    Raises:
+      FileNotFoundError: if it holds no checkpoint.
+    """
+    found = reader.describe(path)
+    if found is None:
+        raise FileNotFoundError(f"{epath.Path(path)} holds no checkpoint that can be read")
+    sizes = encoder.EncoderConfig(**found.config.model)
+    return pretrained.Description(sizes, found.vocabulary, _source(found))
+
+
 def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
     """Returns what was read of a workdir as the writers of all formats take it."""
     flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(found.params).items()}
@@ -44,7 +57,7 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
         config=encoder.EncoderConfig(**config.model),
         params=flat,
         vocabulary=found.vocabulary,
-        source=f"{found.directory} (bertjax workdir, step {found.step})",
+        source=_source(found),
         **(_finetuned(config.finetuning) if is_finetuned else _told(found.meta, flat)),
     )
 
@@ -58,6 +71,10 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
         weights.vocabulary.save(directory / reader.VOCABULARY_DIRECTORY)
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:
         checkpointer.save_params(parameters.nested(weights.params), meta)
+
+
+def _source(found: reader.Description) -> str:
+    return f"{found.directory} (bertjax workdir, step {found.step})"
 
 
 def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
             f"{wanted}"
         )
     try:
-        source = formats.read(path)
+        source = formats.describe(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"config.init_from is {path}, to start from: {error}; {wanted}"

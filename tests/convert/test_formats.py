@@ -3,7 +3,8 @@
 import pytest
 from etils import epath
 
-from bertjax.convert import formats
+from bertjax.convert import formats, huggingface_read
+from bertjax.workdirs import checkpoint
 from tests.convert import weights
 
 
@@ -125,3 +126,19 @@ def test_a_chosen_head_is_read_from_every_format(tmp_path):
         assert len(bare.unused) == 2
         with pytest.raises(ValueError, match="mlm_head"):
             formats.read(tmp_path / format, head="masked_lm")
+
+
+@pytest.mark.parametrize("format", [*formats.READERS])
+def test_a_description_is_that_of_the_weights(tmp_path, format):
+    formats.write(weights.make(), tmp_path / "out", format=format)
+    read, described = formats.read(tmp_path / "out"), formats.describe(tmp_path / "out")
+    assert (described.config, described.source) == (read.config, read.source)
+    assert described.vocabulary.describe() == read.vocabulary.describe()
+
+
+@pytest.mark.parametrize("format", ["bertjax", "huggingface"])
+def test_a_description_reads_no_parameter(tmp_path, monkeypatch, format):
+    formats.write(weights.make(), tmp_path / "out", format=format)
+    for module, reader in ((huggingface_read, "read_weights"), (checkpoint, "_read_params")):
+        monkeypatch.setattr(module, reader, lambda *_: pytest.fail("parameters were read"))
+    assert formats.describe(tmp_path / "out").config == weights.CONFIG
