@@ -49,7 +49,7 @@ def convert(
         found = reader.read(source, step=step)
         weights = workdir.weights_of(found)
         weights = weights if head is None else pretrained.select(weights, head)
-        run = model_card.read_run(found) if format == "huggingface" else None
+        run = model_card.read_run(found)
     elif step != checkpoint.NEWEST:
         raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
     else:
@@ -62,14 +62,15 @@ def convert(
             shown,
             ", ..." if len(weights.unused) > UNUSED_SHOWN else "",
         )
-    card = model_card.text(weights, run=run, license=license)
+    has_card = format == "huggingface" and not weights.only_here
+    card = model_card.text(weights, run=run, license=license) if has_card else None
     formats.write(weights, target, format=format, card=card, overwrite=overwrite)
 
 
 def _define_flags() -> None:
     flags.DEFINE_string("from", None, "Weights: a directory, or a file in it.", required=True)
     flags.DEFINE_string("to", None, "Directory to write.", required=True)
-    flags.DEFINE_enum("format", "huggingface", [*formats.READERS], "Format to write.")
+    flags.DEFINE_enum("format", "huggingface", [*formats.WRITERS], "Format to write.")
     flags.DEFINE_enum(
         "head", None, [*pretrained.PARTS], "Head of the model to write; without it the source's."
     )

@@ -32,6 +32,15 @@ DESCRIBERS: dict[str, Callable[[epath.PathLike], pretrained.Description]] = {
     "tf1": tensorflow1.describe,
 }
 
+# Format -> how a directory is written; `card` is a README.md, for those who have one.
+WRITERS: dict[str, Callable[[pretrained.Pretrained, epath.Path, str | None], None]] = {
+    "bertjax": lambda weights, directory, card: workdir.write(weights, directory),
+    "huggingface": lambda weights, directory, card: huggingface_write.write(
+        weights, directory, card=model_card.text(weights) if card is None else card
+    ),
+    "tf1": lambda weights, directory, card: tensorflow1.write(weights, directory),
+}
+
 WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
 
 
@@ -107,8 +116,8 @@ def write(
       ValueError: if the directory exists and `overwrite` is false or it holds something else than
         weights, the format is unknown, no format can hold the head, or as the format's writer.
     """
-    if format not in READERS:
-        raise ValueError(f"the format is {format!r}; known are {', '.join(READERS)}")
+    if format not in WRITERS:
+        raise ValueError(f"the format is {format!r}; known are {', '.join(WRITERS)}")
     if weights.only_here:
         raise ValueError(
             f"{weights.source} cannot be converted: {weights.only_here}. `python -m "
@@ -119,13 +128,7 @@ def write(
     draft = _beside(target, "draft")
     if draft.exists():  # of a conversion that was stopped
         draft.rmtree()
-    if format == "huggingface":
-        text = card if card is not None else model_card.text(weights)
-        huggingface_write.write(weights, draft, card=text)
-    elif format == "bertjax":
-        workdir.write(weights, draft)
-    else:
-        tensorflow1.write(weights, draft)
+    WRITERS[format](weights, draft, card)
     _replace(target, draft)
     logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
 

@@ -55,7 +55,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     weights_file = _weights_file(path)
     weights = read_weights(weights_file)
     try:
-        weights = untie(weights, family)
+        weights = names.parted(untie(weights, family), family.fused, spelling=family.spelling)
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
         unused = tuple(name for name in weights if not _is_of(name, family, head))

@@ -27,6 +27,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     directory = epath.Path(directory)
     family = weights.family
     tensors = names.to_theirs(weights.params, names.of_head(family.tensors, weights.head))
+    tensors = names.joined(tensors, family.fused)
     if weights.head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)

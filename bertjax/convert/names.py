@@ -7,6 +7,7 @@ the number of a layer, counted from 0.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -77,6 +78,45 @@ def our_paths(
     """Returns our paths of those of their names that the table knows."""
     found = (_find(spelling(name), table, "theirs") for name in theirs)
     return {_ours(entry, layer) for entry, layer in filter(None, found)}
+
+
+def parted(
+    theirs: Mapping[str, np.ndarray],
+    fused: Mapping[str, Sequence[str]],
+    *,
+    spelling: Callable[[str], str] = str,
+) -> dict[str, np.ndarray]:
+    """Returns their tensors with the parts of those that hold several, in equal shares, in place.
+
+    Raises:
+      ValueError: if one has no equal shares.
+    """
+    made: dict[str, np.ndarray] = {}
+    for name, array in theirs.items():
+        found = ((p, _pattern(whole).fullmatch(spelling(name))) for whole, p in fused.items())
+        parts, match = next((pair for pair in found if pair[1]), ((), None))
+        if match is None:
+            made[name] = array
+            continue
+        if len(array) % len(parts):
+            raise ValueError(f"{name} has {len(array)} rows; it must hold {', '.join(parts)}")
+        layer = match.groupdict().get("layer", "")
+        shares = np.split(array, len(parts))
+        made |= {p.format(layer=layer): a for p, a in zip(parts, shares, strict=True)}
+    return made
+
+
+def joined(
+    theirs: Mapping[str, np.ndarray], fused: Mapping[str, Sequence[str]]
+) -> dict[str, np.ndarray]:
+    """Returns their tensors with those that they keep as one joined; undoes `parted`."""
+    made = dict(theirs)
+    for whole, parts in fused.items():
+        for match in filter(None, map(_pattern(parts[0]).fullmatch, theirs)):
+            layer = match.groupdict().get("layer", "")
+            shares = [made.pop(part.format(layer=layer)) for part in parts]
+            made[whole.format(layer=layer)] = np.concatenate(shares)
+    return made
 
 
 def to_ours(
@@ -188,8 +228,12 @@ def _known(path: str, table: Sequence[Name]) -> tuple[Name, str]:
 
 def _patterns(table: Sequence[Name], side: str) -> Iterator[tuple[Name, re.Pattern[str]]]:
     for entry in table:
-        pattern = re.escape(getattr(entry, side)).replace(r"\{layer\}", r"(?P<layer>0|[1-9]\d*)")
-        yield entry, re.compile(pattern)  # re keeps the compiled ones
+        yield entry, _pattern(getattr(entry, side))
+
+
+@functools.cache
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name).replace(r"\{layer\}", r"(?P<layer>0|[1-9]\d*)"))
 
 
 def _ours(entry: Name, layer: str) -> str:

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert import huggingface_read, huggingface_tokenizer
-from bertjax.convert.families import bert
-from bertjax.data import tokenizer
+from bertjax.convert import huggingface_read
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "C"]
 TABLE = "bert.embeddings.word_embeddings.weight"
 
 
@@ -250,39 +247,3 @@ def test_a_directory_without_config_or_weights_is_an_error(directory, file):
 def test_an_unknown_head_is_an_error(directory):
     with pytest.raises(ValueError, match=r"head is 'mlm'; known are pretraining"):
         huggingface_read.read(directory, head="mlm")
-
-
-def tokenizer_json(**normalizer):
-    return {
-        "added_tokens": [{"id": n, "content": token} for n, token in enumerate(VOCABULARY[:5])],
-        "normalizer": {"type": "BertNormalizer", "clean_text": True} | normalizer,
-        "model": {"type": "WordPiece", "continuing_subword_prefix": "##",
-                  "vocab": {token: n for n, token in enumerate(VOCABULARY)}},
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path, lowercase):
-    wanted = tokenizer.WordPieceTokenizer(VOCABULARY, lowercase=lowercase).describe()
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json(lowercase=lowercase)))
-    read = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
-    assert read is not None
-    assert read.describe() == wanted
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
-    assert huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER).describe() == wanted
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"normalizer": {"type": "NFC"}}, r"normalizer\.type is 'NFC'"),
-        ({"model": {"type": "BPE", "vocab": {}}}, r"model\.type is 'BPE'"),
-        ({"model": {"vocab": {"[PAD]": 1}}, "added_tokens": []}, "the ids"),
-        ({"model": 3}, "is not a tokenizer of `tokenizers`"),
-    ],
-)
-def test_a_tokenizer_of_another_kind_is_an_error(tmp_path, fields, message):
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json() | fields))
-    with pytest.raises(ValueError, match=message):
-        huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)

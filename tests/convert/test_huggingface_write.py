@@ -1,44 +1,21 @@
 """Claims about the directories that are written for transformers, without transformers."""
 
 import json
-import random
 
 import numpy as np
 import pytest
 import safetensors.numpy
-import tokenizers
 
 from bertjax.convert import (
     formats,
     huggingface_read,
-    huggingface_tokenizer,
     huggingface_write,
     pretrained,
     workdir,
 )
-from bertjax.convert.families import bert
-from bertjax.data import sentence_piece, tokenizer
+from bertjax.data import sentence_piece
 from tests.convert import weights
 from tests.data import test_sentence_piece
-
-LETTERS = [chr(code) for code in range(33, 0x500) if chr(code).split()]
-NASTY = [
-    "",
-    " \t\n",
-    "\u0391\u03a3 \u0391\u03a3. '\u0391\u03a3' \u0391.\u03a3.\u0391 \u03a3",  # final sigmas
-    "\u0130stanbul \u1e9e \u0390 A\u030a\u0327",
-    "a\u00ad\u200b\u2028b\u0085c\x1cd\x00e\ufffdf",
-    "\u6f22\u5b57a\uf900\u0301b \U00020000",
-    "x" * 200 + " " + "x" * 201,
-    "$5+[a](b)^c`|~ \u00a7\u00bf\u2026\u3001",
-    "ab[MASK]cd [MASK]",
-]
-
-
-def vocabulary(**casing):
-    pieces = [f"##{letter}" for letter in LETTERS]
-    entries = dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *pieces])
-    return tokenizer.WordPieceTokenizer(list(entries), **casing)
 
 
 @pytest.mark.parametrize("head", list(pretrained.PARTS))
@@ -73,41 +50,6 @@ def test_a_model_without_a_head_has_names_without_prefix(tmp_path):
     huggingface_write.write(weights.make("none"), tmp_path / "hf", card="")
     loaded = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
     assert {name.split(".")[0] for name in loaded} == {"embeddings", "encoder", "pooler"}
-
-
-@pytest.mark.parametrize(
-    "casing",
-    [
-        {},
-        {"lowercase": False},
-        {"strip_accents": False},
-        {"lowercase": False, "strip_accents": True},
-    ],
-)
-def test_tokenizer_json_gives_our_ids(tmp_path, casing):
-    ours = vocabulary(**casing)
-    made = weights.make(vocabulary=ours)
-    huggingface_write.write(made, tmp_path / "hf", card="")
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
-    rng = random.Random(0)
-    pools = [range(32, 127), range(0x500), range(0x2000, 0x3000), [0x3A3, 0x391, 0x27, 0x61, 0x41]]
-    drawn = ["".join(chr(rng.choice(rng.choice(pools))) for _ in range(20)) for _ in range(300)]
-    for text in [*NASTY, *drawn]:
-        wanted = [ours.cls_id, *ours.encode_with_masks(text), ours.sep_id]
-        assert theirs.encode(text).ids == wanted, ascii(text)
-    pair = theirs.encode("a", "b")
-    assert pair.tokens == ["[CLS]", "a", "[SEP]", "b", "[SEP]"]
-    assert pair.type_ids == [0, 0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("strip_accents", [True, False])
-def test_the_casing_stands_in_tokenizer_json_alone(lowercase, strip_accents):
-    casing = {"lowercase": lowercase, "strip_accents": strip_accents}
-    made = huggingface_tokenizer.fast_tokenizer(vocabulary(**casing), bert.TOKENIZER)
-    normalizer = json.loads(made.to_str())["normalizer"]
-    assert huggingface_tokenizer.casing(normalizer) == casing
-    assert huggingface_tokenizer.casing({"type": "BertNormalizer"}) is None
 
 
 def test_the_config_names_the_padding_and_the_tokenizer_its_longest_input(tmp_path):

@@ -7,10 +7,13 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from bertjax.convert import __main__ as program
-from bertjax.convert import formats, pretrained
+from bertjax.convert import formats, pretrained, workdir
+from bertjax.workdirs import checkpoint, reader
+from tests import finetuned_workdir
 from tests.convert import weights
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -35,6 +38,28 @@ def test_from_one_format_through_the_others_and_back(tmp_path):
     assert (tmp_path / "0" / "model.safetensors").read_bytes() == (
         tmp_path / "3" / "model.safetensors"
     ).read_bytes()
+
+
+def test_a_checkpoint_of_a_workdir_is_chosen(tmp_path):
+    config = finetuned_workdir.write(tmp_path / "run", "table")
+    later = finetuned_workdir.random_params(config, seed=1)
+    meta = reader.read(tmp_path / "run").meta
+    with checkpoint.Checkpointer(tmp_path / "run", checkpoint.RetentionOptions()) as checkpointer:
+        checkpointer._save(3, {"params": later}, {**meta}, {})
+    for step in ("0", "3", "newest"):
+        program.convert(tmp_path / "run", tmp_path / step, step=step)
+    kernel = "classifier.kernel"
+    first, third, newest = (
+        formats.read(tmp_path / step).params[kernel] for step in ("0", "3", "newest")
+    )
+    np.testing.assert_array_equal(first, workdir.read(tmp_path / "run", step=0).params[kernel])
+    np.testing.assert_array_equal(third, later["classifier"]["kernel"])
+    np.testing.assert_array_equal(newest, third)
+    assert not np.array_equal(first, third)
+    with pytest.raises(FileNotFoundError, match="no checkpoint of step 2; it has 0, 3"):
+        program.convert(tmp_path / "run", tmp_path / "out", step="2")
+    with pytest.raises(ValueError, match="--step=3 chooses a checkpoint of a workdir"):
+        program.convert(tmp_path / "3", tmp_path / "out", step="3")
 
 
 @pytest.mark.slow

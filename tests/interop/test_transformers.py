@@ -18,7 +18,7 @@ from bertjax.tasks import base as tasks_base  # noqa: E402
 from bertjax.tasks import pretraining  # noqa: E402
 from configs import smoke  # noqa: E402
 from tests import small_records  # noqa: E402
-from tests.convert import test_huggingface_write as written  # noqa: E402
+from tests.convert import test_huggingface_tokenizer as written  # noqa: E402
 from tests.convert import weights  # noqa: E402
 
 # Head -> the classes that must find all their weights in its export.

@@ -33,11 +33,12 @@ def holding(config: models.EncoderConfig) -> base.Family:
       ValueError: if none has.
     """
     for family in FAMILIES.values():
-        if family.holds(config):
+        if not family.lacks(config):
             return family
+    reasons = (f"{f.title} has no {', '.join(f.lacks(config))}" for f in FAMILIES.values())
     raise ValueError(
-        f"no family of weights that is known here ({', '.join(FAMILIES)}) has encoders of this "
-        f"kind: {config}; --format=bertjax keeps them"
+        f"no family of weights that is known here has such encoders: {'; '.join(reasons)}. "
+        "--format=bertjax keeps them"
     )
 
 

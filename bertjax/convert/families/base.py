@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax import models
@@ -43,29 +43,26 @@ class Field:
     """A field of config.json: the field of EncoderConfig that it is, and its type.
 
     `values` maps each value there to ours, empty where they are the same; of several that mean the
-    same the first is written. `shift` is what a number there has more than ours. `default` is that
-    of a file without the field; None: EncoderConfig's.
+    same the first is written. `default` is that of a file without the field; None: EncoderConfig's.
     """
 
     ours: str
     kind: type
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    shift: int = 0
     default: Any = None
 
     def read(self, value: Any) -> Any:
         """Returns our value of one in a config.json."""
         if self.values:
             return self.values[value]
-        value = self.kind(value)
-        return value - self.shift if self.shift else value
+        return self.kind(value)
 
     def written(self, config: models.EncoderConfig) -> Any:
         """Returns the value in a config.json."""
         value = getattr(config, self.ours)
         if self.values:
             return next(theirs for theirs, ours in self.values.items() if ours == value)
-        return value + self.shift if self.shift else value
+        return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +116,9 @@ class Family:
     `architectures` maps our heads to the classes of transformers. `tensors` are the names of the
     weights; `prefix` is what models without a head leave out of them, `older` are regexes of
     earlier spellings and what stands for them today, `ignored` are regexes of what is no parameter,
-    and `tied` maps copies to their originals. `traits` are fields of EncoderConfig that all members
-    have, where they are not EncoderConfig's defaults.
+    and `tied` maps copies to their originals. `fused` maps a tensor that holds several, one after
+    the other, to the names that these have in `tensors`. `traits` are fields of EncoderConfig that
+    all members have, where they are not EncoderConfig's defaults.
     """
 
     model_type: str
@@ -136,6 +134,7 @@ class Family:
     older: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fused: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     traits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     released: Released | None = None
 
@@ -155,11 +154,13 @@ class Family:
         heads = {name: head for head, name in self.architectures.items()}
         return next((heads[name] for name in architectures if name in heads), None)
 
-    def holds(self, config: models.EncoderConfig) -> bool:
-        """Returns whether the family has encoders of this kind, in some size."""
+    def lacks(self, config: models.EncoderConfig) -> list[str]:
+        """Returns in what an encoder differs from all of the family's, [] if it is one of them."""
         told = {field.ours for field in self.fields.values()}
-        return all(
-            getattr(config, field.name) == self.traits.get(field.name, field.default)
+        return [
+            f"{field.name} {getattr(config, field.name)!r}"
             for field in dataclasses.fields(config)
-            if field.name not in told and field.name not in HOW
-        )
+            if field.name not in told
+            and field.name not in HOW
+            and getattr(config, field.name) != self.traits.get(field.name, field.default)
+        ]

@@ -15,7 +15,7 @@ import safetensors.numpy
 from flax import nnx
 
 from bertjax.convert import __main__ as program
-from bertjax.convert import families, formats, huggingface_read, names, pretrained
+from bertjax.convert import families, formats, huggingface_read, pretrained
 from bertjax.convert.families import base, bert
 from bertjax.models import parameters
 from bertjax.tasks import pretraining
@@ -58,7 +58,7 @@ TOY = base.Family(
     title="Toy",
     fields={
         "width": base.Field("hidden_size", int, default=32),
-        "max_positions": base.Field("max_position_embeddings", int, shift=2),
+        "max_positions": base.Field("max_position_embeddings", int),
         **{
             name: field
             for name, field in bert.FIELDS.items()
@@ -77,6 +77,12 @@ TOY = base.Family(
         pair="{cls}:0 $A:0 {sep}:0 {sep}:0 $B:0 {sep}:0",
         ids={"padding_id": "pad_id", "start_id": "cls_id"},
     ),
+    fused={
+        f"body.blocks.{{layer}}.mixer.{leaf}": [
+            f"body.blocks.{{layer}}.mixer.{part}.{leaf}" for part in ("query", "key", "value")
+        ]
+        for leaf in ("weight", "bias")
+    },
     tied={"vocabulary_head.decoder.weight": "body.embeddings.words.weight"},
     traits={"hidden_act": "relu"},
     released=dataclasses.replace(
@@ -115,10 +121,15 @@ def test_weights_of_others_are_read_under_its_names(tmp_path):
     theirs = safetensors.numpy.load_file(GOLDEN / "pretraining" / "model.safetensors")
     toys = {renamed(name, TENSOR_WORDS): array for name, array in theirs.items()}
     toys["vocabulary_head.decoder.weight"] = toys.pop("body.embeddings.words.weight")
+    for layer in range(fields["num_hidden_layers"]):
+        for leaf in ("weight", "bias"):
+            mixer = f"body.blocks.{layer}.mixer"
+            parts = [toys.pop(f"{mixer}.{part}.{leaf}") for part in ("query", "key", "value")]
+            toys[f"{mixer}.{leaf}"] = np.concatenate(parts)
     safetensors.numpy.save_file(toys, tmp_path / "model.safetensors")
     fields |= {"model_type": "toy", "architectures": ["ToyForPretraining"]}
     fields["width"] = fields.pop("hidden_size")
-    fields["max_positions"] = fields.pop("max_position_embeddings") + 2
+    fields["max_positions"] = fields.pop("max_position_embeddings")
     del fields["hidden_act"]
     (tmp_path / "config.json").write_text(json.dumps(fields))
     read = formats.read(tmp_path)
@@ -143,7 +154,7 @@ def test_what_is_written_speaks_its_language(tmp_path):
     fields = json.loads((tmp_path / "toy" / "config.json").read_text())
     assert fields["architectures"] == ["ToyForSequence_Classification"]
     assert (fields["model_type"], fields["blocks"]) == ("toy", "plain")
-    assert (fields["width"], fields["max_positions"], fields["start_id"]) == (32, 42, 2)
+    assert (fields["width"], fields["max_positions"], fields["start_id"]) == (32, 40, 2)
     assert not {"hidden_size", "hidden_act", "pad_token_id"} & fields.keys()
     written = set(safetensors.numpy.load_file(tmp_path / "toy" / "model.safetensors"))
     assert {
@@ -151,7 +162,7 @@ def test_what_is_written_speaks_its_language(tmp_path):
         "classifier.dense.bias",
         "classifier.out.bias",
     } < written
-    assert not [name for name in written if "bert" in name or "pooler" in name]
+    assert not [name for name in written if "bert" in name or "pooler" in name or "query" in name]
     tokenizer = json.loads((tmp_path / "toy" / "tokenizer_config.json").read_text())
     assert tokenizer["model_input_names"] == ["input_ids", "attention_mask"]
     card = (tmp_path / "toy" / "README.md").read_text()
@@ -214,21 +225,21 @@ def test_without_its_row_it_is_unknown_and_the_known_are_told(tmp_path, monkeypa
         formats.read(tmp_path / "toy")
 
 
-def test_encoders_that_tell_no_family_are_written_as_the_first_that_holds_them(monkeypatch):
+def test_an_encoder_that_tells_no_family_is_written_as_one_of_the_first_that_has_it(monkeypatch):
     relu, gelu = make().config, weights.CONFIG
-    assert TOY.holds(relu) and not TOY.holds(gelu) and bert.FAMILY.holds(relu)
+    assert not TOY.lacks(relu) and not bert.FAMILY.lacks(relu)
     assert families.holding(relu) is bert.FAMILY
     monkeypatch.delitem(families.FAMILIES, "bert")
     assert families.holding(relu) is TOY
-    with pytest.raises(ValueError, match=r"known here \(toy\) has encoders of this kind"):
+    with pytest.raises(ValueError, match="such encoders: Toy has no hidden_act 'gelu'"):
         families.holding(gelu)
 
 
-def test_its_tables_are_whole(tiny):
-    """Every parameter has one name for each head whose models have it."""
-    shapes = pretrained.shapes(tiny, labels=3)
-    for head in pretrained.PARTS:
-        paths = {path for path in shapes if pretrained.belongs(path, head)}
-        table = names.of_head(TOY.tensors, head)
-        params = {path: np.zeros(shapes[path], np.float32) for path in paths}
-        assert names.our_paths(names.to_theirs(params, table), table) == paths
+def test_what_no_family_has_is_kept_in_a_workdir_and_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.delitem(families.FAMILIES, "bert")
+    formats.write(weights.make(), tmp_path / "run", format="bertjax")
+    program.convert(tmp_path / "run", tmp_path / "again", format="bertjax")
+    weights.assert_equal(formats.read(tmp_path / "again"), weights.make())
+    with pytest.raises(ValueError, match="no family .* --format=bertjax keeps them"):
+        program.convert(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

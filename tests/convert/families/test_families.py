@@ -1,0 +1,69 @@
+"""Claims about every family that stands in FAMILIES: its tables are whole and undo themselves."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import models
+from bertjax.convert import families, huggingface_config, names, pretrained
+
+FAMILIES = families.FAMILIES.values()
+TABLES = {
+    f"{family.model_type}-{format}": (family, table)
+    for family in FAMILIES
+    for format, table in (
+        ("huggingface", family.tensors),
+        ("tf1", family.released.names if family.released else ()),
+    )
+    if table
+}
+
+
+def made(config, head):
+    rng = np.random.default_rng(0)
+    shapes = pretrained.shapes(config, labels=3)
+    return {
+        path: rng.normal(size=shape).astype(np.float32)
+        for path, shape in shapes.items()
+        if pretrained.belongs(path, head)
+    }
+
+
+@pytest.mark.parametrize(("family", "table"), TABLES.values(), ids=TABLES)
+def test_there_and_back_is_the_identity_bit_for_bit(tiny, family, table):
+    config = dataclasses.replace(tiny, **family.traits)
+    for head in family.architectures:
+        params, of_head = made(config, head), names.of_head(table, head)
+        theirs = names.joined(names.to_theirs(params, of_head), family.fused)
+        shapes = pretrained.shapes(config, labels=3)
+        back = names.to_ours(names.parted(theirs, family.fused), of_head, shapes=shapes)
+        assert params.keys() == back.keys()
+        for path, array in params.items():
+            assert array.tobytes() == back[path].tobytes()
+            assert back[path].flags.c_contiguous
+
+
+@pytest.mark.parametrize(("family", "table"), TABLES.values(), ids=TABLES)
+def test_every_name_stands_once_for_a_head_on_either_side(tiny, family, table):
+    shapes = pretrained.shapes(dataclasses.replace(tiny, **family.traits))
+    for head in family.architectures:
+        of_head = names.of_head(table, head)
+        for side in ("theirs", "ours"):
+            assert len({getattr(entry, side) for entry in of_head}) == len(of_head)
+        # Nothing is named that no model has: a misspelt path would never be found.
+        paths = {entry.ours.format(layer=0) for entry in of_head}
+        assert paths <= shapes.keys(), paths - shapes.keys()
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=families.FAMILIES)
+def test_a_config_that_is_written_is_read_back(family):
+    assert families.named(family.model_type) is family
+    assert family.architectures.keys() <= pretrained.PARTS.keys()
+    config = models.EncoderConfig(**{"num_hidden_layers": 3, **family.traits})
+    assert family.lacks(config) == []
+    for head in family.architectures:
+        fields = json.loads(json.dumps(huggingface_config.to_json(config, family, head=head)))
+        read = huggingface_config.parse_config(fields, source="config.json")
+        assert (read.family, read.encoder, read.head) == (family, config, head)

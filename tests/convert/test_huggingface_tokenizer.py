@@ -1,0 +1,103 @@
+"""Claims about a tokenizer's files: what is read of them, and that those written give our ids."""
+
+import json
+import random
+
+import pytest
+import tokenizers
+
+from bertjax.convert import huggingface_tokenizer, huggingface_write
+from bertjax.convert.families import bert
+from bertjax.data import tokenizer
+from tests.convert import weights
+
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "C"]
+LETTERS = [chr(code) for code in range(33, 0x500) if chr(code).split()]
+NASTY = [
+    "",
+    " \t\n",
+    "\u0391\u03a3 \u0391\u03a3. '\u0391\u03a3' \u0391.\u03a3.\u0391 \u03a3",  # final sigmas
+    "\u0130stanbul \u1e9e \u0390 A\u030a\u0327",
+    "a\u00ad\u200b\u2028b\u0085c\x1cd\x00e\ufffdf",
+    "\u6f22\u5b57a\uf900\u0301b \U00020000",
+    "x" * 200 + " " + "x" * 201,
+    "$5+[a](b)^c`|~ \u00a7\u00bf\u2026\u3001",
+    "ab[MASK]cd [MASK]",
+]
+
+
+def vocabulary(**casing):
+    pieces = [f"##{letter}" for letter in LETTERS]
+    entries = dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *pieces])
+    return tokenizer.WordPieceTokenizer(list(entries), **casing)
+
+
+def tokenizer_json(**normalizer):
+    return {
+        "added_tokens": [{"id": n, "content": token} for n, token in enumerate(VOCABULARY[:5])],
+        "normalizer": {"type": "BertNormalizer", "clean_text": True} | normalizer,
+        "model": {"type": "WordPiece", "continuing_subword_prefix": "##",
+                  "vocab": {token: n for n, token in enumerate(VOCABULARY)}},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path, lowercase):
+    wanted = tokenizer.WordPieceTokenizer(VOCABULARY, lowercase=lowercase).describe()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json(lowercase=lowercase)))
+    read = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
+    assert read is not None
+    assert read.describe() == wanted
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+    assert huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER).describe() == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"normalizer": {"type": "NFC"}}, r"normalizer\.type is 'NFC'"),
+        ({"model": {"type": "BPE", "vocab": {}}}, r"model\.type is 'BPE'"),
+        ({"model": {"vocab": {"[PAD]": 1}}, "added_tokens": []}, "the ids"),
+        ({"model": 3}, "is not a tokenizer of `tokenizers`"),
+    ],
+)
+def test_a_tokenizer_of_another_kind_is_an_error(tmp_path, fields, message):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json() | fields))
+    with pytest.raises(ValueError, match=message):
+        huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    "casing",
+    [
+        {},
+        {"lowercase": False},
+        {"strip_accents": False},
+        {"lowercase": False, "strip_accents": True},
+    ],
+)
+def test_tokenizer_json_gives_our_ids(tmp_path, casing):
+    ours = vocabulary(**casing)
+    made = weights.make(vocabulary=ours)
+    huggingface_write.write(made, tmp_path / "hf", card="")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    rng = random.Random(0)
+    pools = [range(32, 127), range(0x500), range(0x2000, 0x3000), [0x3A3, 0x391, 0x27, 0x61, 0x41]]
+    drawn = ["".join(chr(rng.choice(rng.choice(pools))) for _ in range(20)) for _ in range(300)]
+    for text in [*NASTY, *drawn]:
+        wanted = [ours.cls_id, *ours.encode_with_masks(text), ours.sep_id]
+        assert theirs.encode(text).ids == wanted, ascii(text)
+    pair = theirs.encode("a", "b")
+    assert pair.tokens == ["[CLS]", "a", "[SEP]", "b", "[SEP]"]
+    assert pair.type_ids == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip_accents", [True, False])
+def test_the_casing_stands_in_tokenizer_json_alone(lowercase, strip_accents):
+    casing = {"lowercase": lowercase, "strip_accents": strip_accents}
+    made = huggingface_tokenizer.fast_tokenizer(vocabulary(**casing), bert.TOKENIZER)
+    normalizer = json.loads(made.to_str())["normalizer"]
+    assert huggingface_tokenizer.casing(normalizer) == casing
+    assert huggingface_tokenizer.casing({"type": "BertNormalizer"}) is None
