@@ -68,7 +68,7 @@ def read_config(path: epath.Path, family: base.Family) -> Description:
         )
     sizes = {name: fields.get(name, default) for name, default in known.items()}
     sizes["vocab_size"] = sizes["vocab_size"] or 1
-    sizes |= family.traits | code.computed_with
+    sizes |= {**family.traits, **code.computed_with}
     sizes |= {name: own[name] for name in ("hidden_act", *code.computed_with) if name in own}
     head = own.get("head", "")
     if head not in ("", *pretrained.PARTS):
