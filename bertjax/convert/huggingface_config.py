@@ -176,7 +176,7 @@ def _architectures(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str
 
 
 def _warn(fields: Mapping[str, Any], family: base.Family, source: str) -> None:
-    known = {*family.fields, *family.fixed, *family.without_effect}
+    known = {*family.fields, *family.fixed, *family.without_effect, *family.tokenizer.ids}
     for name in sorted(set(fields) - known):
         value = fields[name]
         if name == "classifier_dropout":

@@ -141,12 +141,13 @@ def test_weights_of_others_are_read_under_its_names(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["pretraining", "none", CLASSIFIER])
-def test_through_a_workdir_and_back_every_byte_is_the_same(tmp_path, head):
+def test_through_a_workdir_and_back_every_byte_is_the_same(tmp_path, head, caplog):
     formats.write(make(head), tmp_path / "a", format="huggingface")
     program.convert(tmp_path / "a", tmp_path / "run", format="bertjax")
     program.convert(tmp_path / "run", tmp_path / "b")
     weights.assert_equal(formats.read(tmp_path / "b"), make(head))
     assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert "is not known here" not in caplog.text
 
 
 def test_what_is_written_speaks_its_language(tmp_path):
