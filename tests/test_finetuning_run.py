@@ -9,11 +9,23 @@ import pytest
 
 from bertjax import evaluate, train
 from bertjax.finetuning import texts
+from bertjax.jobs import finetuning
 from bertjax.training import evaluation, preemption
-from bertjax.workdirs import checkpoint, scalars
+from bertjax.workdirs import checkpoint, reader, scalars
 from tests import small_datasets
 
 pytestmark = pytest.mark.usefixtures("one_device")
+
+BEST = {"squad_v1": 100.0, "squad_v2": 100.0, "conll": 100.0, "regression": 0.97}
+WRITTEN = {
+    "glue": {"test.tsv"},
+    "regression": {"test.tsv"},
+    "table": {"test.tsv"},
+    "squad_v1": {"predictions.json", "nbest_predictions.json"},
+    "squad_v2": {"predictions.json", "nbest_predictions.json", "null_odds.json"},
+    "conll": {"test.conll"},
+    "swag": {"test.csv"},
+}
 
 
 def make_config(tmp_path, source, kind="glue", **changes):
@@ -31,18 +43,25 @@ def lines_of(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_leaves_scores_predictions_and_labels(tmp_path, source):
-    config = make_config(tmp_path, source, **{"schedule.warmup_share": 0.5})
+def test_a_run_leaves_scores_predictions_and_what_the_data_told(tmp_path, source):
+    config = make_config(tmp_path, source, "table", **{"schedule.warmup_share": 0.5})
     train.train(config, tmp_path / "run")
     lines = lines_of(tmp_path / "run")
     evaluations = [line for line in lines if "eval/dev/accuracy" in line]
-    assert [line["step"] for line in evaluations] == [2, 4]
+    assert [line["step"] for line in evaluations] == [2, 4]  # after each epoch
     assert all(np.isfinite(line["eval/dev/loss"]) for line in evaluations)
+    assert "eval/dev/macro_f1" in evaluations[-1]
     rates = [line["train/learning_rate"] for line in lines if "train/loss" in line]
     np.testing.assert_allclose(rates, 2e-3 * np.array([0, 0.5, 1, 0.5]), rtol=1e-5)
-    assert list((tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY).iterdir())
+    predictions = tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY / "test.tsv"
+    written = predictions.read_text().splitlines()
+    assert len(written) == 17 and written[1].split("\t")[1].startswith("class ")
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert saved["finetuning"]["labels"] == ["entailment", "not_entailment"]
+    assert saved["finetuning"]["labels"] == ["class 0", "class 1", "class 2"]
+    found = reader.read(tmp_path / "run")
+    assert found.step == 4 and found.params["classifier"]["kernel"].shape == (32, 3)
+    assert found.config.finetuning.labels == ("class 0", "class 1", "class 2")
+    assert found.config.phases.phase1.num_steps == 4 and found.config.model.hidden_size == 32
 
 
 @pytest.mark.slow
@@ -163,3 +182,45 @@ def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(tmp
     assert {f"eval/dev/{name}": value for name, value in found.items()} == pytest.approx(expected)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         evaluate.evaluate_checkpoint(str(tmp_path / "run"), "nowhere", batch_size=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", small_datasets.KINDS)
+def test_sixteen_examples_of_every_kind_are_learnt_to_a_perfect_score(tmp_path, source, kind):
+    changes = {"finetuning.num_epochs": 150.0, "finetuning.length_buckets": False}
+    config = small_datasets.make_config(tmp_path / "data", kind, source, **changes)
+    train.train(config, tmp_path / "run")
+    name, _ = finetuning.open_job(config).best_score
+    scores = [line for line in lines_of(tmp_path / "run") if "eval/dev/loss" in line]
+    assert scores[-1][f"eval/dev/{name}"] >= BEST.get(kind, 1.0)
+    written = {path.name for path in (tmp_path / "run/predictions").rglob("*") if path.is_file()}
+    assert written == WRITTEN[kind]
+
+
+@pytest.mark.slow
+def test_rows_of_several_lengths_and_an_epochs_border_do_not_matter_to_a_stop(
+    tmp_path, source, monkeypatch
+):
+    """Length buckets and an epoch's border between both halves included."""
+    changes = {"finetuning.num_epochs": 3.0, "global_batch_size": 5, "finetuning.name": "v2"}
+    changes |= {"model.hidden_dropout_prob": 0.1, "finetuning.max_seq_length": 40}
+    config = small_datasets.make_config(tmp_path / "data", "squad_v2", source, **changes)
+    whole = train.train(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(preemption.Notice, "reached", lambda self, step: step == 7)
+        with pytest.raises(preemption.Preempted):
+            train.train(config, tmp_path / "stopped")
+    resumed = train.train(config, tmp_path / "stopped")
+    assert int(resumed.step) == int(whole.step)
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, whole.params)
+
+
+@pytest.mark.slow
+def test_a_run_over_other_rows_is_not_continued(tmp_path, source):
+    changes = {"finetuning.num_epochs": 1.0}
+    config = small_datasets.make_config(tmp_path / "data", "table", source, **changes)
+    train.train(config, tmp_path / "run")
+    path = tmp_path / "data/train.csv"
+    path.write_text(path.read_text().replace("class 2", "class 1", 1))
+    with pytest.raises(ValueError, match="cannot be continued"):
+        train.train(config, tmp_path / "run")
