@@ -79,6 +79,10 @@ def _model() -> ml_collections.ConfigDict:
     model.attention_probs_dropout_prob = 0.1
     model.max_position_embeddings = 512  # longest sequence the model can read, in tokens
     model.type_vocab_size = 2
+    model.embedding_size = 0  # of word, position and segment embeddings; 0: hidden_size
+    model.embeddings = "learnt"  # kind of embeddings: learnt (words, positions, segments)
+    model.layer = "post_norm"  # kind of layer
+    model.feed_forward = "plain"  # kind of feed-forward in it
     model.initializer_range = 0.02  # sigma of the truncated normal
     model.layer_norm_eps = 1e-12
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere

@@ -22,13 +22,6 @@ from bertjax.tasks import base as tasks_base
 from bertjax.workdirs import reader
 
 
-class EncoderAlone(nnx.Module):
-    """What can be used of weights without the masked-token head: the encoder."""
-
-    def __init__(self, config: encoder.EncoderConfig, *, rngs: nnx.Rngs):
-        self.encoder = encoder.Encoder(config, rngs=rngs)
-
-
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
     """The parts of a run that are needed to use its model.
@@ -80,7 +73,7 @@ def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel
     else:
         sizes = encoder.EncoderConfig(**found.config.model)
         graphdef, _ = parameters.split(
-            nnx.eval_shape(lambda: EncoderAlone(sizes, rngs=nnx.Rngs(0)))
+            nnx.eval_shape(lambda: encoder.make_bare(sizes, rngs=nnx.Rngs(0)))
         )
         params = {"encoder": params["encoder"]}
     return TrainedModel(

@@ -6,7 +6,7 @@ or functionally with `nnx.split(module, graph=False)` and plain `jax.jit`.
 
 Glossary of the letters in einsums and of the dimensions in types:
   B batch    L length (of the query)    S length (of the key)    D hidden    F intermediate
-  H heads    K head size                V vocabulary             M masked positions    C classes
+  H heads    K head size    E embedding size    V vocabulary    M masked positions    C classes
 """
 
 from bertjax.models.attention import SelfAttention
@@ -16,20 +16,28 @@ from bertjax.models.classification import (
     SpanClassifier,
     TokenClassifier,
 )
-from bertjax.models.encoder import Embeddings, Encoder, EncoderConfig, EncoderLayer
+from bertjax.models.embeddings import LearntEmbeddings
+from bertjax.models.encoder import Encoder, EncoderConfig, make_bare, make_encoder
+from bertjax.models.encoder_layers import PostNormLayer
 from bertjax.models.heads import MlmHead, PairHead, Pooler
+from bertjax.models.parameters import encoder_paths
+from bertjax.models.visibility import Visibility
 
 __all__ = [
-    "Embeddings",
     "Encoder",
     "EncoderConfig",
-    "EncoderLayer",
+    "LearntEmbeddings",
     "MlmHead",
     "MultipleChoice",
     "PairHead",
     "Pooler",
+    "PostNormLayer",
     "SelfAttention",
     "SequenceClassifier",
     "SpanClassifier",
     "TokenClassifier",
+    "Visibility",
+    "encoder_paths",
+    "make_bare",
+    "make_encoder",
 ]

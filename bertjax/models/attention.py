@@ -15,16 +15,18 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import layers, pallas_attention
+from bertjax.models import layers, pallas_attention, visibility
+from bertjax.models.visibility import Visibility
 
 IMPLEMENTATIONS = ("xla", "pallas")
 
 
 class SelfAttention(nnx.Module):
-    """Attention of every position to every real position, before residual and LayerNorm.
+    """Attention of every position to those that it sees, before residual and LayerNorm.
 
+    `window` and `left_to_right` narrow what this layer sees, as in `visibility.Visibility`.
     Source: Vaswani et al. 2017, section 3.2; Devlin et al. 2019, section 3.
     """
 
@@ -38,10 +40,14 @@ class SelfAttention(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
         implementation: str = "xla",
+        window: int | None = None,
+        left_to_right: bool = False,
     ):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.implementation = implementation
+        self.window = window
+        self.left_to_right = left_to_right
 
         def dense() -> nnx.Linear:
             return layers.dense(hidden_size, hidden_size, stddev=stddev, dtype=dtype, rngs=rngs)
@@ -51,7 +57,7 @@ class SelfAttention(nnx.Module):
     def __call__(
         self,
         hidden: Float[Array, "batch length hidden"],
-        is_real: Bool[Array, "batch length"],
+        visible: Visibility,
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
@@ -67,7 +73,7 @@ class SelfAttention(nnx.Module):
                 query,
                 keys,
                 values,
-                is_real,
+                visible.narrowed(window=self.window, left_to_right=self.left_to_right),
                 dropout_rate=self.dropout_rate,
                 key=key,
                 implementation=self.implementation,
@@ -80,17 +86,17 @@ def attend(
     query: Float[Array, "batch length heads head"],
     keys: Float[Array, "batch length heads head"],
     values: Float[Array, "batch length heads head"],
-    is_real: Bool[Array, "batch length"],
+    visible: Visibility,
     *,
     dropout_rate: float,
     key: PRNGKeyArray | None,
     implementation: str = "xla",
 ) -> Float[Array, "batch length heads head"]:
-    """Returns the average of `values` over real positions, weighted by softmax in float32.
+    """Returns the average of the `values` that are seen, weighted by softmax in float32.
 
-    `query` is scaled already. Padding keys get a weight of exactly zero (the released code adds
-    -10000 to their scores, which in float32 comes to the same). Nothing of size length x length is
-    kept for the backward pass, which computes scores, softmax and dropout mask again.
+    `query` is scaled already. What is not seen gets a weight of exactly zero (the released code
+    adds -10000 to its scores, which in float32 comes to the same). Nothing of size length x length
+    is kept for the backward pass, which computes scores, softmax and dropout mask again.
 
     "pallas" gives the same numbers but for rounding. What its kernel does not take is computed by
     "xla": lengths outside `pallas_attention.LENGTHS`, with a warning the first time, and whatever
@@ -101,9 +107,9 @@ def attend(
         _warn_of_length(length)
         implementation = "xla"
     if key is None or dropout_rate == 0.0:
-        return _attend(query, keys, values, is_real, None, 0.0, implementation)
+        return _attend(query, keys, values, visible, None, 0.0, implementation)
     seeds = layers.mask_seeds(key, (batch, heads))
-    return _attend(query, keys, values, is_real, seeds, dropout_rate, implementation)
+    return _attend(query, keys, values, visible, seeds, dropout_rate, implementation)
 
 
 @functools.cache
@@ -123,26 +129,26 @@ def _attend(
     query: Array,
     keys: Array,
     values: Array,
-    is_real: Array,
+    visible: Visibility,
     seeds: layers.MaskSeeds | None,
     rate: float,
     implementation: str,
 ) -> Array:
     run = _chosen(implementation, _context, pallas_attention.context, rate)
-    return run(query, keys, values, is_real, seeds)
+    return run(query, keys, values, visible, seeds)
 
 
 def _forward(
     query: Array,
     keys: Array,
     values: Array,
-    is_real: Array,
+    visible: Visibility,
     seeds: layers.MaskSeeds | None,
     rate: float,
     implementation: str,
 ) -> tuple[Any, tuple[Any, ...]]:
-    context = _attend(query, keys, values, is_real, seeds, rate, implementation)
-    return context, (query, keys, values, is_real, seeds, context)
+    context = _attend(query, keys, values, visible, seeds, rate, implementation)
+    return context, (query, keys, values, visible, seeds, context)
 
 
 def _backward(
@@ -168,12 +174,12 @@ def _context(
     query: Array,
     keys: Array,
     values: Array,
-    is_real: Array,
+    visible: Visibility,
     seeds: layers.MaskSeeds | None,
     *,
     rate: float,
 ) -> Array:
-    weights = _masked(_probabilities(query, keys, is_real), seeds, rate)
+    weights = _masked(_probabilities(query, keys, visible), seeds, rate)
     context = jnp.einsum(
         "BHLS,BSHK->BLHK",
         weights.astype(values.dtype),
@@ -188,9 +194,9 @@ def _gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:
     # The barrier keeps the compiler from finding that probabilities and mask have been there
     # before, and saving them.
     *saved, grad = saved_and_grad
-    query, keys, values, is_real, seeds, context = jax.lax.optimization_barrier(tuple(saved))
+    query, keys, values, visible, seeds, context = jax.lax.optimization_barrier(tuple(saved))
     scale = 1 / (1 - rate)
-    probabilities = _probabilities(query, keys, is_real)
+    probabilities = _probabilities(query, keys, visible)
     weights = _masked(probabilities, seeds, rate).astype(values.dtype)
     grad_values = jnp.einsum("BHLS,BLHK->BSHK", weights, grad, preferred_element_type=jnp.float32)
     grad_weights = jnp.einsum("BLHK,BSHK->BHLS", grad, values, preferred_element_type=jnp.float32)
@@ -210,10 +216,14 @@ def _kernel_gradients(*saved_and_grad: Any, **options: Any) -> tuple[Array, Arra
     return pallas_attention.gradients(*saved, grad, **options)
 
 
-def _probabilities(query: Array, keys: Array, is_real: Array) -> Array:
+def _probabilities(query: Array, keys: Array, visible: Visibility) -> Array:
     scores = jnp.einsum("BLHK,BSHK->BHLS", query, keys, preferred_element_type=jnp.float32)
-    scores = jnp.where(is_real[:, None, None, :], scores, jnp.finfo(jnp.float32).min)
-    return jax.nn.softmax(scores, axis=-1)
+    seen = visibility.pairs(visible)
+    scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
+    probabilities = jax.nn.softmax(scores, axis=-1)
+    if visible.is_by_key:
+        return probabilities
+    return jnp.where(seen.any(axis=-1, keepdims=True), probabilities, 0.0)
 
 
 def _masked(x: Array, seeds: layers.MaskSeeds | None, rate: float) -> Array:

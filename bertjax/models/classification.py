@@ -6,13 +6,12 @@ pooler have the names they have in pretraining, so weights go from one to the ot
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import heads, layers
-from bertjax.models.encoder import Encoder, EncoderConfig
+from bertjax.models.encoder import EncoderConfig, make_encoder
 
 # What stands for a whole sequence: the pooler on [CLS], as in the paper, or the mean or the largest
 # value of the last layer over all real positions, [CLS] and [SEP] among them.
@@ -34,7 +33,7 @@ class SequenceClassifier(nnx.Module):
     ):
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; known are {', '.join(POOLINGS)}")
-        self.encoder = Encoder(config, rngs=rngs)
+        self.encoder = make_encoder(config, rngs=rngs)
         if pooling == "cls":
             self.pooler = heads.Pooler(config, rngs=rngs)
         self.classifier = _dense(config, num_labels, rngs)
@@ -48,7 +47,7 @@ class SequenceClassifier(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch classes"]:
         """Returns float32 logits."""
-        encoder_key, head_key = _split(key)
+        encoder_key, head_key = layers.split(key, 2)
         hidden = self.encoder(inputs, key=encoder_key)
         if self.pooling == "cls":
             pooled = self.pooler(hidden)
@@ -65,7 +64,7 @@ class TokenClassifier(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, num_labels: int, rngs: nnx.Rngs):
-        self.encoder = Encoder(config, rngs=rngs)
+        self.encoder = make_encoder(config, rngs=rngs)
         self.classifier = _dense(config, num_labels, rngs)
         self.dropout_rate = config.hidden_dropout_prob
 
@@ -76,7 +75,7 @@ class TokenClassifier(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length classes"]:
         """Returns float32 logits, at padding too."""
-        encoder_key, head_key = _split(key)
+        encoder_key, head_key = layers.split(key, 2)
         hidden = self.encoder(inputs, key=encoder_key)
         hidden = layers.dropout(hidden, self.dropout_rate, head_key)
         return self.classifier(hidden.astype(jnp.float32))
@@ -90,7 +89,7 @@ class SpanClassifier(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.encoder = Encoder(config, rngs=rngs)
+        self.encoder = make_encoder(config, rngs=rngs)
         self.span_head = _dense(config, 2, rngs)
 
     def __call__(
@@ -112,7 +111,7 @@ class MultipleChoice(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.encoder = Encoder(config, rngs=rngs)
+        self.encoder = make_encoder(config, rngs=rngs)
         self.pooler = heads.Pooler(config, rngs=rngs)
         self.classifier = _dense(config, 1, rngs)
         self.dropout_rate = config.hidden_dropout_prob
@@ -130,7 +129,7 @@ class MultipleChoice(nnx.Module):
             for name, x in inputs.items()
             if x.ndim > 2 and x.shape[:2] == (batch, choices)
         }
-        encoder_key, head_key = _split(key)
+        encoder_key, head_key = layers.split(key, 2)
         hidden = self.encoder(of_choices, key=encoder_key)
         pooled = layers.dropout(self.pooler(hidden), self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32)).reshape(batch, choices)
@@ -159,10 +158,3 @@ def _dense(config: EncoderConfig, num_labels: int, rngs: nnx.Rngs) -> nnx.Linear
         dtype=jnp.dtype("float32"),
         rngs=rngs,
     )
-
-
-def _split(key: PRNGKeyArray | None) -> tuple[PRNGKeyArray | None, PRNGKeyArray | None]:
-    """Returns the keys of the encoder and of the head."""
-    if key is None:
-        return None, None
-    return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)

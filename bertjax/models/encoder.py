@@ -1,16 +1,34 @@
-"""The BERT encoder: embeddings and post-norm Transformer layers (Devlin et al. 2019, section 3)."""
+"""An encoder made of parts: embeddings, layers, and in them a feed-forward and attention.
+
+`EncoderConfig` chooses the parts, `make_encoder` puts them together. BERT's are the defaults:
+Devlin et al. 2019, section 3.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import attention, layers, pallas_attention, placement
+from bertjax.models import (
+    attention,
+    embeddings,
+    encoder_layers,
+    feed_forwards,
+    fields,
+    layers,
+    pallas_attention,
+    placement,
+    visibility,
+)
+
+# Kind -> what makes it of a config. A kind of one's own is a module and a row here.
+EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {"learnt": embeddings.LearntEmbeddings}
+LAYERS: dict[str, Callable[..., nnx.Module]] = {"post_norm": encoder_layers.PostNormLayer}
 
 DTYPES = ("float32", "bfloat16")  # of matrix products
 
@@ -21,35 +39,33 @@ REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
 
+# Field of EncoderConfig -> what it may be.
+CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
+    "embeddings": EMBEDDINGS,
+    "layer": LAYERS,
+    "feed_forward": feed_forwards.FEED_FORWARDS,
+    "attention": attention.IMPLEMENTATIONS,
+    "hidden_act": layers.ACTIVATIONS,
+    "dtype": DTYPES,
+    "remat": REMAT_POLICIES,
+}
+
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-    """The sizes of an encoder, with the field names of the original bert_config.json.
+class EncoderConfig(fields.EncoderFields):
+    """The parts and sizes of an encoder, sizes with the names of the original bert_config.json.
 
-    Ours are `dtype`, the type of the matrix multiplications (parameters, statistics, softmax and
-    losses stay float32), and `remat`: "none" saves all activations for the backward pass, "full"
-    recomputes each layer from its input, "dots" recomputes all but the projections. `attention` is
-    "xla" or "pallas", a kernel for TPU that computes the same (`pallas_attention`).
+    `embeddings`, `layer` and `feed_forward` are kinds of parts, keys of the tables in CHOICES.
+    `embedding_size` is the width of the embeddings before they are projected up, as in ALBERT; 0 is
+    `hidden_size`, without a projection. `dtype` is the type of the matrix multiplications
+    (parameters, statistics, softmax and losses stay float32). `remat` "none" saves all activations
+    for the backward pass, "full" recomputes each layer from its input, "dots" recomputes all but
+    the projections. `attention` is "xla" or "pallas", a kernel for TPU that computes the same
+    (`pallas_attention`).
 
     Raises:
       ValueError: listing every field that does not fit.
     """
-
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    dtype: str = "float32"
-    remat: str = "none"
-    attention: str = "xla"
 
     def __post_init__(self):
         if faults := list(self._faults()):
@@ -59,18 +75,14 @@ class EncoderConfig:
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; it must be at least 1"
+        if self.embedding_size < 0:
+            yield f"embedding_size is {self.embedding_size}; it must be at least 0 (hidden_size)"
         if self.num_attention_heads > 0 and self.hidden_size % self.num_attention_heads:
             yield (
                 f"hidden_size is {self.hidden_size}; it must be a multiple of the "
                 f"{self.num_attention_heads} num_attention_heads"
             )
-        choices = {
-            "hidden_act": layers.ACTIVATIONS,
-            "dtype": DTYPES,
-            "remat": REMAT_POLICIES,
-            "attention": attention.IMPLEMENTATIONS,
-        }
-        for name, known in choices.items():
+        for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 yield f"{name} is {getattr(self, name)!r}; known are {', '.join(known)}"
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
@@ -88,145 +100,78 @@ class EncoderConfig:
         """Returns the matrix-multiplication FLOPs of one sequence's forward pass.
 
         Two per multiply-add: the four projections, the two attention products over all `length`
-        positions, and the two dense layers. Lookups, normalization and softmax are not counted.
+        positions, the two dense layers, and the projection of factorized embeddings. Lookups,
+        normalization and softmax are not counted.
         """
         projections = 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
         attention = 2 * length * self.hidden_size
-        return 2.0 * length * self.num_hidden_layers * (projections + attention)
-
-
-class Embeddings(nnx.Module):
-    """Sum of word, position and segment embeddings, LayerNorm, dropout (section 3, figure 2)."""
-
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        def table(rows: int) -> nnx.Embed:
-            init = layers.truncated_normal(config.initializer_range)
-            return nnx.Embed(rows, config.hidden_size, embedding_init=init, rngs=rngs)
-
-        self.word = table(config.vocab_size)
-        self.position = table(config.max_position_embeddings)
-        self.segment = table(config.type_vocab_size)
-        dtype = jnp.dtype(config.dtype)
-        self.norm = layers.LayerNorm(config.hidden_size, epsilon=config.layer_norm_eps, dtype=dtype)
-        self.dropout_rate = config.hidden_dropout_prob
-        self.type_vocab_size = config.type_vocab_size
-
-    def __call__(
-        self,
-        inputs: layers.Inputs,
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "batch length hidden"]:
-        """Reads `input_ids` and `segment_ids`; without those all is of segment 0."""
-        input_ids = inputs["input_ids"]
-        segment_ids = (
-            inputs["segment_ids"] if "segment_ids" in inputs else jnp.zeros_like(input_ids)
-        )
-        length = input_ids.shape[1]
-        positions = self.position.embedding[...]
-        if length > positions.shape[0]:
-            raise ValueError(
-                f"the input has {length} positions; the model was made for at most "
-                f"max_position_embeddings = {positions.shape[0]}"
-            )
-        # Segments as a product with one-hot rows: the gradient of a lookup would be a scatter of
-        # every token into two rows.
-        segments = jax.nn.one_hot(segment_ids, self.type_vocab_size) @ self.segment.embedding[...]
-        summed = self.word(input_ids) + positions[:length][None] + segments
-        return layers.dropout(self.norm(summed), self.dropout_rate, key)
-
-
-class EncoderLayer(nnx.Module):
-    """LayerNorm(x + attention(x)), then LayerNorm(x + feed-forward(x))."""
-
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        dtype = jnp.dtype(config.dtype)
-        stddev = config.initializer_range
-        hidden, intermediate = config.hidden_size, config.intermediate_size
-        self.attention = attention.SelfAttention(
-            hidden,
-            config.num_attention_heads,
-            dropout_rate=config.attention_probs_dropout_prob,
-            stddev=stddev,
-            dtype=dtype,
-            rngs=rngs,
-            implementation=config.attention,
-        )
-        self.intermediate = layers.dense(
-            hidden, intermediate, stddev=stddev, dtype=dtype, rngs=rngs, kind=nnx.Linear
-        )
-        self.output = layers.dense(intermediate, hidden, stddev=stddev, dtype=dtype, rngs=rngs)
-        norm = {"epsilon": config.layer_norm_eps, "dtype": dtype}
-        self.attention_norm = layers.LayerNorm(hidden, **norm)
-        self.output_norm = layers.LayerNorm(hidden, **norm)
-        self.hidden_act = config.hidden_act
-        self.dropout_rate = config.hidden_dropout_prob
-
-    def __call__(
-        self,
-        hidden: Float[Array, "batch length hidden"],
-        is_real: Bool[Array, "batch length"],
-        *,
-        key: PRNGKeyArray | None = None,
-    ) -> Float[Array, "batch length hidden"]:
-        attention_key, projection_key, output_key = _split(key, 3)
-        attended = self.attention(hidden, is_real, key=attention_key)
-        attended = layers.dropout(attended, self.dropout_rate, projection_key)
-        hidden = self.attention_norm(hidden + attended)
-        with jax.named_scope("feed_forward"):
-            output = self.output(layers.ACTIVATIONS[self.hidden_act](self.intermediate(hidden)))
-        output = layers.dropout(output, self.dropout_rate, output_key)
-        return self.output_norm(hidden + output)
+        products = self.num_hidden_layers * (projections + attention)
+        if self.embedding_width != self.hidden_size:
+            products += self.embedding_width * self.hidden_size
+        return 2.0 * length * products
 
 
 class Encoder(nnx.Module):
-    """Embeddings and `num_hidden_layers` layers; the Base size has 108.9 M parameters."""
+    """Embeddings and layers; BERT's Base size has 108.9 M parameters."""
 
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.embeddings = Embeddings(config, rngs=rngs)
-        self.layers = nnx.List(
-            [EncoderLayer(config, rngs=rngs) for _ in range(config.num_hidden_layers)]
-        )
-        self.remat = config.remat
+    def __init__(self, embeddings: nnx.Module, layers: Sequence[nnx.Module], *, remat: str):
+        self.embeddings = embeddings
+        self.layers = nnx.List(layers)
+        self.remat = remat
 
     def __call__(
-        self,
-        inputs: layers.Inputs,
-        *,
-        key: PRNGKeyArray | None = None,
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length hidden"]:
         """Returns the last layer's hidden states.
 
-        Of `inputs` it reads `input_mask`, 1 at tokens, 0 at padding; the embeddings read the rest.
+        The embeddings read what they know of `inputs`, `visibility.of` reads what may see what: as
+        a rule `input_mask`, 1 at tokens and 0 at padding.
         """
         return self.hidden_states(inputs, key=key)[-1]
 
     def hidden_states(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> list[Float[Array, "batch length hidden"]]:
+        """Returns the embeddings' output and then every layer's, one more than there are layers."""
+        embedded = self.embed(inputs, key=key)
+        return self.contextualize(embedded, visibility.of(inputs), key=key)
+
+    def embed(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length hidden"]:
+        """Returns what the layers start from."""
+        with jax.named_scope("embeddings"):
+            return self.embeddings(inputs, key=layers.folded(key, 0))
+
+    def contextualize(
         self,
-        inputs: layers.Inputs,
+        embedded: Float[Array, "batch length hidden"],
+        visible: visibility.Visibility,
         *,
         key: PRNGKeyArray | None = None,
     ) -> list[Float[Array, "batch length hidden"]]:
-        """Returns the embeddings' output and then every layer's, `num_hidden_layers` + 1 in all."""
-        is_real = inputs["input_mask"] != 0
-        keys = _split(key, len(self.layers) + 1)
-        with jax.named_scope("embeddings"):
-            embedded = self.embeddings(inputs, key=keys[0])
+        """Returns `embedded` and then every layer's output; `key` is the one that `embed` has."""
         states = [placement.constrain(embedded, placement.DATA)]
-        for layer, layer_key in zip(self.layers, keys[1:], strict=True):
+        for number, layer in enumerate(self.layers, start=1):
 
             def apply(hidden, key, layer=layer):
-                return placement.constrain(layer(hidden, is_real, key=key), placement.DATA)
+                return placement.constrain(layer(hidden, visible, key=key), placement.DATA)
 
             if self.remat != "none":
                 apply = jax.checkpoint(apply, policy=REMAT_POLICIES[self.remat])
             with jax.named_scope("encoder"):
-                states.append(apply(states[-1], layer_key))
+                states.append(apply(states[-1], layers.folded(key, number)))
         return states
 
 
-def _split(key: PRNGKeyArray | None, count: int) -> list[PRNGKeyArray | None]:
-    # fold_in rather than split: a jax.vmap over rbg keys would repeat the first key's bits.
-    if key is None:
-        return [None] * count
-    return [jax.random.fold_in(key, index) for index in range(count)]
+def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
+    """Returns an encoder of the parts and sizes that the config chooses, freshly initialized."""
+    made = EMBEDDINGS[config.embeddings](config, rngs=rngs)
+    make_layer = LAYERS[config.layer]
+    made_layers = [make_layer(config, rngs=rngs) for _ in range(config.num_hidden_layers)]
+    return Encoder(made, made_layers, remat=config.remat)
+
+
+def make_bare(config: EncoderConfig, *, rngs: nnx.Rngs) -> nnx.Module:
+    """Returns a module that holds an `encoder` and nothing else: for weights without a head."""
+    return nnx.Dict(encoder=make_encoder(config, rngs=rngs))

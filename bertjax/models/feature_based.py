@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from bertjax.models import layers
-from bertjax.models.encoder import Encoder, EncoderConfig
+from bertjax.models.encoder import EncoderConfig, make_encoder
 
 # Source: Devlin et al. 2019, section 5.3 and table 7. The paper does not say whether the 768 are
 # those of one direction or of both together; here each direction has them.
@@ -36,7 +36,7 @@ class FeatureBasedTagger(nnx.Module):
         lstm_size: int = LSTM_SIZE,
         rngs: nnx.Rngs,
     ):
-        self.encoder = Encoder(config, rngs=rngs)
+        self.encoder = make_encoder(config, rngs=rngs)
         self.num_feature_layers = min(NUM_FEATURE_LAYERS, config.num_hidden_layers)
         sizes = [self.num_feature_layers * config.hidden_size]
         sizes += [2 * lstm_size] * (NUM_LSTM_LAYERS - 1)
@@ -67,8 +67,7 @@ class FeatureBasedTagger(nnx.Module):
     def _drop(
         self, inputs: Float[Array, "batch length in"], key: PRNGKeyArray | None, index: int
     ) -> Float[Array, "batch length in"]:
-        layer_key = None if key is None else jax.random.fold_in(key, index)
-        return layers.dropout(inputs, self.dropout_rate, layer_key)
+        return layers.dropout(inputs, self.dropout_rate, layers.folded(key, index))
 
 
 class BidirectionalLstm(nnx.Module):

@@ -14,7 +14,7 @@ class Pooler(nnx.Module):
     """tanh of a dense layer on the first position, [CLS]."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.dense = _square(config, rngs)
+        self.dense = _dense(config, config.hidden_size, rngs)
 
     def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch hidden"]:
         return jnp.tanh(self.dense(hidden[:, 0]))
@@ -23,14 +23,15 @@ class Pooler(nnx.Module):
 class MlmHead(nnx.Module):
     """Dense, activation, LayerNorm, then the tied word embeddings and a bias of its own.
 
+    Of factorized embeddings the dense layer projects down to the embeddings' width.
     The embedding table is an argument, not a member: the tie is visible where it is made.
     Source: google-research/bert run_pretraining.py, get_masked_lm_output.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.dense = _square(config, rngs)
+        self.dense = _dense(config, config.embedding_width, rngs)
         self.norm = layers.LayerNorm(
-            config.hidden_size, epsilon=config.layer_norm_eps, dtype=jnp.dtype(config.dtype)
+            config.embedding_width, epsilon=config.layer_norm_eps, dtype=jnp.dtype(config.dtype)
         )
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.hidden_act = config.hidden_act
@@ -38,12 +39,12 @@ class MlmHead(nnx.Module):
     def __call__(
         self,
         hidden: Float[Array, "batch positions hidden"],
-        embedding: Float[Array, "vocab hidden"],
+        embedding: Float[Array, "vocab width"],
     ) -> Float[Array, "batch positions vocab"]:
         """Returns float32 logits."""
         transformed = self.norm(layers.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
         logits = jnp.einsum(
-            "BMD,VD->BMV",
+            "BME,VE->BMV",
             transformed,
             embedding.astype(transformed.dtype),
             preferred_element_type=jnp.float32,
@@ -74,10 +75,10 @@ def gather_positions(
     return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
 
 
-def _square(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.Linear:
+def _dense(config: EncoderConfig, out_size: int, rngs: nnx.Rngs) -> nnx.Linear:
     return layers.dense(
         config.hidden_size,
-        config.hidden_size,
+        out_size,
         stddev=config.initializer_range,
         dtype=jnp.dtype(config.dtype),
         rngs=rngs,

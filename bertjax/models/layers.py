@@ -151,6 +151,19 @@ def _over_rows(vector: Array, x: Array) -> Array:
     return vector.reshape(*(1,) * (x.ndim - 1), -1)
 
 
+def folded(key: PRNGKeyArray | None, index: int) -> PRNGKeyArray | None:
+    """Returns the key of a part by its number; None, no dropout, stays None.
+
+    fold_in rather than split: a jax.vmap over rbg keys would repeat the first key's bits.
+    """
+    return None if key is None else jax.random.fold_in(key, index)
+
+
+def split(key: PRNGKeyArray | None, count: int) -> list[PRNGKeyArray | None]:
+    """Returns the keys of the first `count` parts."""
+    return [folded(key, index) for index in range(count)]
+
+
 def dropout(
     x: Float[Array, "*shape"], rate: float, key: PRNGKeyArray | None
 ) -> Float[Array, "*shape"]:

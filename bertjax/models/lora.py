@@ -19,15 +19,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from bertjax.models import parameters
+
 ATTENTION_QUERY_VALUE = r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel"
-FROZEN = "encoder"  # The part of a model that stays as it is; what stands on it is trained.
 
 Params = Mapping[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class LoraOptions:
-    """`targets` are regular expressions, each for whole paths of kernels of the encoder.
+    """`targets` are regular expressions, each for whole paths of kernels of an encoder.
+
+    A kernel may be named as if its encoder were at `encoder`, wherever in the model that is.
 
     Raises:
       ValueError: listing every field that does not fit.
@@ -55,16 +58,22 @@ def attach(module: Any, options: LoraOptions, *, rngs: nnx.Rngs) -> None:
     The paper says normal and no variance; B = 0 makes the start the pretrained model.
 
     Raises:
-      ValueError: naming each target that matches no kernel of the encoder.
+      ValueError: naming each target that matches no kernel of an encoder.
     """
     params = nnx.to_pure_dict(nnx.split(module, graph=False)[1])
+    encoders = parameters.encoder_paths(params)
     kernels = {
-        jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
-        for path, leaf in jax.tree_util.tree_leaves_with_path({FROZEN: params[FROZEN]})
+        name: leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
         if path[-1].key == "kernel"
+        and parameters.is_within(name := parameters.path_name(path), encoders)
     }
     matching = {
-        target: [path for path in kernels if re.fullmatch(target, path)]
+        target: [
+            path
+            for path in kernels
+            if any(re.fullmatch(target, name) for name in _names(path, encoders))
+        ]
         for target in options.targets
     }
     if idle := [repr(target) for target, paths in matching.items() if not paths]:
@@ -96,12 +105,31 @@ def merge(params: Params, *, alpha: float) -> dict[Any, Any]:
 
 
 def merged(module: Any, *, alpha: float) -> Any:
-    """Returns `module` with its kernels changed; of the encoder only the factors get a gradient."""
+    """Returns `module` with its kernels changed; of encoders only the factors get a gradient."""
     graphdef, variables = nnx.split(module, graph=False)
     params = nnx.to_pure_dict(variables)
-    frozen = jax.lax.stop_gradient(params[FROZEN])
-    changed = merge({**params, FROZEN: frozen}, alpha=alpha)
+    encoders = parameters.encoder_paths(params)
+
+    def stopped(path: Sequence[Any], leaf: Any) -> Any:
+        is_frozen = parameters.is_within(parameters.path_name(path), encoders)
+        return jax.lax.stop_gradient(leaf) if is_frozen else leaf
+
+    changed = merge(jax.tree_util.tree_map_with_path(stopped, params), alpha=alpha)
     return nnx.merge(graphdef, {**changed, "lora": params["lora"]})
+
+
+def frozen(module: Any) -> tuple[str, ...]:
+    """Returns the rules of what stays as it is, its encoders; what stands on them is trained."""
+    return tuple(rf"{re.escape(path)}\..*" for path in parameters.encoder_paths(module))
+
+
+def _names(path: str, encoders: Sequence[str]) -> set[str]:
+    """Returns a kernel's own path and the one that it has in a model of one encoder."""
+    return {path} | {
+        f"encoder.{path.removeprefix(f'{encoder}.')}"
+        for encoder in encoders
+        if parameters.is_within(path, [encoder])
+    }
 
 
 def _factors(shape: Sequence[int], rank: int, rngs: nnx.Rngs) -> nnx.Module:

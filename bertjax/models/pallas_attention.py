@@ -31,6 +31,7 @@ included. On v6e at length 512 the bundles are 3,078 and 5,668, on v4 17,870 and
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -40,21 +41,23 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from bertjax.models import layers, placement
+from bertjax.models import layers, placement, visibility
+from bertjax.models.visibility import Visibility
 
 LANES = 128
 MAX_LENGTH = 512
 LENGTHS = (128, 256, 384, MAX_LENGTH)
 HEAD_SIZES = (32, 64, 128)
+LOWEST = jnp.finfo(jnp.float32).min
 
 
 def context(
     query: Float[Array, "batch length heads head"],
     keys: Float[Array, "batch length heads head"],
     values: Float[Array, "batch length heads head"],
-    is_real: Bool[Array, "batch length"],
+    visible: Visibility,
     seeds: layers.MaskSeeds | None,
     *,
     rate: float,
@@ -66,7 +69,7 @@ def context(
     platform, slowly, as the tests do.
     """
     tensors = (query, keys, values)
-    (found,) = _run(_forward_kernel, 1, tensors, is_real, seeds, rate, interpret)
+    (found,) = _run(_forward_kernel, 1, tensors, visible, seeds, rate, interpret)
     return found
 
 
@@ -74,7 +77,7 @@ def gradients(
     query: Array,
     keys: Array,
     values: Array,
-    is_real: Array,
+    visible: Visibility,
     seeds: layers.MaskSeeds | None,
     grad: Array,
     *,
@@ -84,7 +87,7 @@ def gradients(
     """Returns the gradients of query, keys and values, given the context's."""
     tensors = (query, keys, values, grad)
     grad_query, grad_keys, grad_values = _run(
-        _backward_kernel, 3, tensors, is_real, seeds, rate, interpret
+        _backward_kernel, 3, tensors, visible, seeds, rate, interpret
     )
     return grad_query, grad_keys, grad_values
 
@@ -93,32 +96,36 @@ def _run(
     kernel: Callable[..., None],
     num_outputs: int,
     tensors: tuple[Array, ...],
-    is_real: Array,
+    visible: Visibility,
     seeds: layers.MaskSeeds | None,
     rate: float,
     interpret: bool,
 ) -> list[Array]:
     """Runs `kernel` on each device's rows and heads: the compiler cannot split a kernel."""
+    sight = Sight.of(visible)
+    rows = [visible.is_real if visible.sequence_ids is None else visible.sequence_ids]
+    rows += [visible.positions] if sight.has_positions else []
     masks: tuple[Array, ...] = () if seeds is None else seeds
     by_head = P(placement.DATA, None, placement.TENSOR)
-    in_specs = [by_head] * len(tensors) + [P(placement.DATA)]
+    in_specs = [by_head] * len(tensors) + [P(placement.DATA)] * len(rows)
     in_specs += [P(placement.DATA, placement.TENSOR)] * len(masks)
+    run = functools.partial(kernel, sight=sight, rate=rate)
 
     def on_device(*arrays: Array) -> list[Array]:
-        tensors, (is_real, *seeds) = arrays[: -1 - len(masks)], arrays[-1 - len(masks) :]
-        return _on_device(kernel, num_outputs, tensors, is_real, seeds, rate, interpret)
+        taken = iter(arrays)
+        given = [list(itertools.islice(taken, len(each))) for each in (tensors, rows, masks)]
+        return _on_device(run, num_outputs, *given, interpret)
 
-    arguments = (*tensors, is_real, *masks)
+    arguments = (*tensors, *rows, *masks)
     return placement.per_device(on_device, arguments, in_specs, [by_head] * num_outputs)
 
 
 def _on_device(
     kernel: Callable[..., None],
     num_outputs: int,
-    tensors: tuple[Array, ...],
-    is_real: Array,
+    tensors: list[Array],
+    rows: list[Array],
     seeds: list[Array],
-    rate: float,
     interpret: bool,
 ) -> list[Array]:
     batch, length, heads, size = tensors[0].shape
@@ -128,7 +135,7 @@ def _on_device(
     block_rows = rows_per_step(batch, length, tensors[0].dtype)
     groups = heads // heads_per_step
     arrays = [x.reshape(batch, length, heads * size) for x in tensors]
-    arrays += [is_real.astype(jnp.int32)[:, None, :]]
+    arrays += [x.astype(jnp.int32)[:, None, :] for x in rows]
     arrays += [x[:, None, :] for x in seeds]
     wide = (block_rows, length, heads_per_step * size)
     by_lanes = pl.BlockSpec(wide, lambda row, group: (row, 0, group))
@@ -136,9 +143,9 @@ def _on_device(
     scalars = (block_rows, 1, heads)
     all_heads = pl.BlockSpec(scalars, lambda row, group: (row, 0, 0), memory_space=pltpu.SMEM)
     run = pl.pallas_call(
-        functools.partial(kernel, size=size, rate=rate),
+        functools.partial(kernel, size=size),
         grid=(batch // block_rows, groups),
-        in_specs=[by_lanes] * len(tensors) + [by_row] + [all_heads] * len(seeds),
+        in_specs=[by_lanes] * len(tensors) + [by_row] * len(rows) + [all_heads] * len(seeds),
         out_specs=[by_lanes] * num_outputs,
         out_shape=[jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * num_outputs,
         cost_estimate=_cost(arrays, num_outputs, heads, size),
@@ -172,19 +179,21 @@ def _forward_kernel(
     query_ref: Any,
     keys_ref: Any,
     values_ref: Any,
-    real_ref: Any,
     *refs: Any,
     size: int,
+    sight: Sight,
     rate: float,
 ) -> None:
-    *seeds, context_ref = refs
+    *others, context_ref = refs
+    rows, seeds = sight.parted(others)
     units = _units(query_ref.shape, size)
     turned_values = [values_ref[row].T for row in range(query_ref.shape[0])]
-    exponentials, totals = _exponentials(query_ref, keys_ref, real_ref, units)
+    barred = sight.barred(rows)
+    exponentials, totals = _exponentials(query_ref, keys_ref, barred, units)
     weights = _masked(exponentials, seeds, units, rate)
     turned_context = [
         _dot(turned_values[u.row][u.of_head], x.astype(keys_ref.dtype), (1, 0))
-        * (1 / (1 - rate) / total)
+        * _scale(u, barred, total, rate)
         for u, x, total in zip(units, weights, totals, strict=True)
     ]
     _write_turned(context_ref, units, turned_context)
@@ -195,17 +204,21 @@ def _backward_kernel(
     keys_ref: Any,
     values_ref: Any,
     grad_ref: Any,
-    real_ref: Any,
     *refs: Any,
     size: int,
+    sight: Sight,
     rate: float,
 ) -> None:
-    *seeds, grad_query_ref, grad_keys_ref, grad_values_ref = refs
+    *others, grad_query_ref, grad_keys_ref, grad_values_ref = refs
+    rows, seeds = sight.parted(others)
     dtype, units = query_ref.dtype, _units(query_ref.shape, size)
     turned_keys = [keys_ref[row].T for row in range(query_ref.shape[0])]
-    exponentials, totals = _exponentials(query_ref, keys_ref, real_ref, units)
+    barred = sight.barred(rows)
+    exponentials, totals = _exponentials(query_ref, keys_ref, barred, units)
     # Scaled for dropout here, once: each gradient has the probabilities as a factor.
-    probabilities = [x * (1 / (1 - rate) / t) for x, t in zip(exponentials, totals, strict=True)]
+    probabilities = [
+        x * _scale(u, barred, t, rate) for u, x, t in zip(units, exponentials, totals, strict=True)
+    ]
     weights = [x.astype(dtype) for x in _masked(probabilities, seeds, units, rate)]
     grad_values = [_dot(x, grad_ref[u.row], (1, 0)) for u, x in zip(units, weights, strict=True)]
     grad_weights = [_dot(values_ref[u.row], _only(u.lanes, grad_ref[u.row]), (1, 1)) for u in units]
@@ -276,13 +289,65 @@ def _dot(a: Array, b: Array, axes: tuple[int, int]) -> Array:
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
 
+class Sight(NamedTuple):
+    """What a kernel knows of a `Visibility` when it is compiled."""
+
+    is_by_key: bool
+    has_positions: bool
+    window: int | None
+    left_to_right: bool
+
+    @classmethod
+    def of(cls, visible: Visibility) -> Sight:
+        is_narrow = visible.window is not None or visible.left_to_right
+        has_positions = is_narrow and visible.positions is not None
+        return cls(visible.is_by_key, has_positions, visible.window, visible.left_to_right)
+
+    def parted(self, refs: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Returns the numbers of sequences (or 1 and 0) and the positions; and the seeds."""
+        count = 1 + self.has_positions
+        return refs[:count], refs[count:]
+
+    def barred(self, rows: list[Any]) -> list[_Barred]:
+        """Returns, for each row of a block, what bars queries from keys."""
+        numbers_ref = rows[0]
+        if self.is_by_key:
+            every = range(numbers_ref.shape[0])
+            return [_Barred(_by_key(numbers_ref[row]), None) for row in every]
+        return [self._of_pairs([ref[row] for ref in rows]) for row in range(numbers_ref.shape[0])]
+
+    def _of_pairs(self, row: list[Array]) -> _Barred:
+        """Takes the numbers, and the positions if there are, [1, length] in int32."""
+        by_query = [x.astype(jnp.float32) for x in row]  # exact up to 2^24
+        by_key = [_turned(x) for x in by_query]
+        seen = (by_key[0] == by_query[0]) & (by_key[0] != 0)
+        query, key = by_query[-1], by_key[-1]
+        if not self.has_positions:
+            key, query = (jax.lax.broadcasted_iota(jnp.int32, seen.shape, axis) for axis in (0, 1))
+        seen &= visibility.within(query, key, window=self.window, left_to_right=self.left_to_right)
+        added = jnp.where(seen, 0.0, LOWEST)
+        return _Barred(added, added.max(axis=0, keepdims=True) < 0)
+
+
+class _Barred(NamedTuple):
+    """`added` to scores [keys, queries]; `sees_nothing` [1, queries], None: not to be looked at."""
+
+    added: Array
+    sees_nothing: Array | None
+
+
+def _scale(unit: _Unit, barred: list[_Barred], total: Array, rate: float) -> Array:
+    """Returns what makes weights of exponentials, [1, queries]: 0 for a query that sees nothing."""
+    scale, sees_nothing = 1 / (1 - rate) / total, barred[unit.row].sees_nothing
+    return scale if sees_nothing is None else jnp.where(sees_nothing, 0.0, scale)
+
+
 def _exponentials(
-    query_ref: Any, keys_ref: Any, real_ref: Any, units: list[_Unit]
+    query_ref: Any, keys_ref: Any, barred: list[_Barred], units: list[_Unit]
 ) -> tuple[list[Array], list[Array]]:
     """Returns the softmax's numerators, [keys, queries], and their sums over keys."""
-    padding = [_by_key(real_ref[row]) for row in range(query_ref.shape[0])]
     scores = [
-        _dot(keys_ref[u.row], _only(u.lanes, query_ref[u.row]), (1, 1)) + padding[u.row]
+        _dot(keys_ref[u.row], _only(u.lanes, query_ref[u.row]), (1, 1)) + barred[u.row].added
         for u in units
     ]
     exponentials = [jnp.exp(x - x.max(axis=0, keepdims=True)) for x in scores]
@@ -291,8 +356,12 @@ def _exponentials(
 
 def _by_key(is_real: Array) -> Array:
     """Returns what to add to the scores of a key, [keys, 1], from 1 and 0, [1, keys]."""
-    padding = jnp.where(is_real != 0, 0.0, jnp.finfo(jnp.float32).min)
-    return jnp.broadcast_to(padding, (8, padding.shape[1])).T[:, :1]
+    return _turned(jnp.where(is_real != 0, 0.0, LOWEST))
+
+
+def _turned(row: Array) -> Array:
+    """Returns a row [1, length] as a column."""
+    return jnp.broadcast_to(row, (8, row.shape[1])).T[:, :1]
 
 
 def _masked(by_unit: list[Array], seeds: list[Any], units: list[_Unit], rate: float) -> list[Array]:

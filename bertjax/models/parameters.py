@@ -8,7 +8,7 @@ matches the whole path wins; one idea for sharding, weight decay, freezing and r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -57,6 +57,43 @@ def flat(tree: Mapping[str, Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
         else:
             leaves[".".join((*prefix, name))] = value
     return leaves
+
+
+def encoder_paths(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
+    """Returns where a module, which may be abstract, has encoders: ("encoder",) as a rule.
+
+    An encoder is what has `embeddings` and `layers`. In place of the module its nested parameters
+    do. LoRA's factors, which lie like the kernels that they change, are none.
+    """
+    params = split(module)[1] if isinstance(module, nnx.Module) else module
+
+    def found(node: Mapping[Any, Any], path: tuple[str, ...]) -> list[str]:
+        if "embeddings" in node and "layers" in node:
+            return [".".join(path)]
+        return [
+            place
+            for name, child in node.items()
+            if isinstance(child, Mapping) and (path or name != "lora")
+            for place in found(child, (*path, str(name)))
+        ]
+
+    return tuple(found(params, ()))
+
+
+def bodies(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
+    """Returns the paths of encoders and of poolers beside them: what heads stand on."""
+    return tuple(body for path in encoder_paths(module) for body in (path, beside(path, "pooler")))
+
+
+def is_within(name: str, paths: Iterable[str]) -> bool:
+    """Returns whether a parameter lies in one of the modules at `paths`."""
+    return any(name.startswith(f"{path}.") for path in paths)
+
+
+def beside(path: str, name: str) -> str:
+    """Returns the path of what stands beside an encoder: `pooler` beside `encoder`."""
+    outer, dot, _ = path.rpartition(".")
+    return f"{outer}{dot}{name}"
 
 
 def path_name(path: Sequence[Any]) -> str:

@@ -24,7 +24,7 @@ class PretrainingModel(nnx.Module):
     """The encoder with the masked-token head and, with a pair loss, pooler and pair head."""
 
     def __init__(self, config: encoder.EncoderConfig, *, pair_loss: str, rngs: nnx.Rngs):
-        self.encoder = encoder.Encoder(config, rngs=rngs)
+        self.encoder = encoder.make_encoder(config, rngs=rngs)
         self.mlm_head = heads.MlmHead(config, rngs=rngs)
         if pair_loss != "none":
             self.pooler = heads.Pooler(config, rngs=rngs)
@@ -113,9 +113,9 @@ class Pretraining:
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass: encoder, masked-token head, a pair loss's pooler."""
-        hidden = self.encoder.hidden_size
+        hidden, width = self.encoder.hidden_size, self.encoder.embedding_width
         forward = self.encoder.forward_flops(length)
-        forward += 2.0 * predictions * hidden * (hidden + self.encoder.vocab_size)
+        forward += 2.0 * predictions * width * (hidden + self.encoder.vocab_size)
         if self.pair_loss != "none":
             forward += 2.0 * hidden * (hidden + 2)
         return 3.0 * batch_size * forward

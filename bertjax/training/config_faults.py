@@ -15,7 +15,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs
 from bertjax.data import masking
 from bertjax.devices import sharding, xla_presets
-from bertjax.models import attention, classification, encoder, layers
+from bertjax.models import classification, encoder
 from bertjax.tasks import pretraining
 from bertjax.training import optim, state
 
@@ -34,10 +34,8 @@ CHOICES: dict[str, Collection[str]] = {
     "optimizer.name": tuple(optim.OPTIMIZERS),
     "schedule.name": tuple(optim.SCHEDULES),
     "sharding": tuple(sharding.RULES),
+    **{f"model.{name}": known for name, known in encoder.CHOICES.items()},
     "model.dtype": ("auto", *encoder.DTYPES),
-    "model.remat": tuple(encoder.REMAT_POLICIES),
-    "model.attention": attention.IMPLEMENTATIONS,
-    "model.hidden_act": tuple(layers.ACTIVATIONS),
     "prng_impl": ("auto", *state.PRNG_IMPLS),
     "xla_preset": tuple(xla_presets.PRESETS),
 }

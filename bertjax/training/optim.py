@@ -29,12 +29,6 @@ Schedule = Callable[[Step], Float[Array, ""]]
 DECAY_RULES = [(r".*(bias|scale)", False), (r".*(kernel|embedding)", True)]
 
 
-# What stands under a parameter's path; LoRA's factors count as the kernels that they change.
-_LAYER = re.compile(r"(?:lora\.)?encoder\.layers\.(\d+)\..*")
-_EMBEDDINGS = re.compile(r"encoder\.embeddings\..*")
-_PRETRAINED = re.compile(r"(lora\.)?(encoder|pooler)\..*")
-
-
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=["peak_learning_rate", "warmup_steps", "total_steps"],
@@ -212,20 +206,28 @@ def frozen_parameters(patterns: Sequence[str], params: Any) -> Any:
 def rate_multipliers(options: OptimizerOptions, params: Any) -> Any:
     """Returns every parameter's multiple of the learning rate, as a tree of floats.
 
-    Of L layers, counted from 0, layer i has layer_decay ** (L - i) and the embeddings
+    Of an encoder's L layers, counted from 0, layer i has layer_decay ** (L - i) and the embeddings
     layer_decay ** (L + 1); the pooler has 1 and everything that stands on the encoder, which starts
-    from nothing, head_multiplier. Source: Howard and Ruder 2018, section 3.2 (discriminative
-    finetuning); Clark et al. 2020, appendix B.
+    from nothing, head_multiplier. LoRA's factors count as the kernels that they change. Source:
+    Howard and Ruder 2018, section 3.2 (discriminative finetuning); Clark et al. 2020, appendix B.
     """
     names = [parameters.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    layers = [int(found.group(1)) for found in map(_LAYER.fullmatch, names) if found]
-    num_layers = max(layers, default=-1) + 1
+    bodies = parameters.bodies(params)
+    num_layers = {
+        path: len(_node(params, path)["layers"]) for path in parameters.encoder_paths(params)
+    }
 
     def multiplier(name: str) -> float:
-        if found := _LAYER.fullmatch(name):
-            return options.layer_decay ** (num_layers - int(found.group(1)))
-        if _EMBEDDINGS.fullmatch(name):
-            return options.layer_decay ** (num_layers + 1)
-        return 1.0 if _PRETRAINED.fullmatch(name) else options.head_multiplier
+        name = name.removeprefix("lora.")
+        for path, count in num_layers.items():
+            if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name):
+                return options.layer_decay ** (count - int(layer[1]))
+            if parameters.is_within(name, [f"{path}.embeddings"]):
+                return options.layer_decay ** (count + 1)
+        return 1.0 if parameters.is_within(name, bodies) else options.head_multiplier
 
     return jax.tree.unflatten(jax.tree.structure(params), map(multiplier, names))
+
+
+def _node(params: Any, path: str) -> Any:
+    return functools.reduce(lambda node, name: node[name], path.split("."), params)

@@ -25,10 +25,6 @@ from bertjax.training import state
 # What a run may choose anew; every other field of EncoderConfig must be as in the source. The size
 # of the vocabulary has rules of its own.
 FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS)
-# What finetuning takes: heads are its own, whatever the source was trained for.
-BODY = ("encoder", "pooler")
-# The parameters with a row for each entry of the vocabulary.
-VOCABULARY_PARAMETERS = ("encoder.embeddings.word.embedding", "mlm_head.bias")
 SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
 
 
@@ -37,8 +33,8 @@ class Target:
     """What a source must fit.
 
     `params` are shapes. `vocabulary` is that of the data, None for random tokens;
-    `max_seq_length` is that of the longest phase. `parts` are the first names of the parameters
-    that may be taken, () for all.
+    `max_seq_length` is that of the longest phase. With `has_own_heads`, as in finetuning, only
+    encoders and their poolers are taken, whatever the source was trained for.
     """
 
     encoder: encoder.EncoderConfig
@@ -46,7 +42,7 @@ class Target:
     vocabulary: tokenizer.Tokenizer | None
     max_seq_length: int
     resize_vocabulary: bool = False
-    parts: tuple[str, ...] = ()
+    has_own_heads: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +72,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         vocabulary=job.data.vocabulary(),
         max_seq_length=max(phase.max_seq_length for phase in job.phases),
         resize_vocabulary=job.config.resize_vocabulary,
-        parts=BODY if job.config.task == "finetuning" else (),
+        has_own_heads=job.config.task == "finetuning",
     )
     return read(job.config.init_from, target)
 
@@ -130,13 +126,14 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         parameters.path_name(path): leaf.shape
         for path, leaf in jax.tree_util.tree_leaves_with_path(target.params)
     }
+    bodies = parameters.bodies(target.params)
     taken = {
         name: value
         for name, value in source.params.items()
-        if name in shapes and (not target.parts or name.split(".")[0] in target.parts)
+        if name in shapes and (not target.has_own_heads or parameters.is_within(name, bodies))
     }
     fresh = tuple(name for name in shapes if name not in taken)
-    faults += _parameter_faults(taken, fresh, shapes, has_same_sizes=not flags)
+    faults += _parameter_faults(taken, fresh, target.params, has_same_sizes=not flags)
     if faults:
         lines = "\n  ".join(faults)
         together = f"\nAll flags together: {' '.join(flags)}" if len(flags) > 1 else ""
@@ -152,13 +149,14 @@ def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainSt
 
     Only parameters change: no optimizer's first state depends on their values.
     """
+    per_row = _vocabulary_parameters(train_state.params)
 
     def replaced(path: tuple, fresh: jax.Array) -> jax.Array:
         name = parameters.path_name(path)
         if name not in warm_start.values:
             return fresh
         value = warm_start.values[name].astype(fresh.dtype, copy=False)
-        if name not in VOCABULARY_PARAMETERS:
+        if name not in per_row:
             return _like(fresh, value)
         rows = warm_start.vocabulary_rows
         padding = [(0, len(fresh) - rows)] + [(0, 0)] * (value.ndim - 1)
@@ -281,20 +279,28 @@ def _vocabulary_rows(source: pretrained.Pretrained, target: Target) -> int:
 def _parameter_faults(
     taken: Mapping[str, np.ndarray],
     fresh: Iterable[str],
-    shapes: Mapping[str, tuple[int, ...]],
+    params: parameters.Params,
     *,
     has_same_sizes: bool,
 ) -> Iterator[str]:
+    encoders, per_row = parameters.encoder_paths(params), _vocabulary_parameters(params)
+    shapes = {name: leaf.shape for name, leaf in parameters.flat(params).items()}
     for name in fresh:
-        if name.startswith("encoder.") and has_same_sizes:
+        if parameters.is_within(name, encoders) and has_same_sizes:
             yield f"the source lacks the parameter {name}"
     for name, value in taken.items():
-        per_row = name in VOCABULARY_PARAMETERS
-        wanted = shapes[name][1:] if per_row else shapes[name]
-        if has_same_sizes and (value.shape[1:] if per_row else value.shape) != wanted:
+        start = 1 if name in per_row else 0
+        if has_same_sizes and value.shape[start:] != shapes[name][start:]:
             yield f"{name} has shape {value.shape} in the source; the run's has {shapes[name]}"
         if not np.isfinite(value).all():
             yield f"{name} holds NaN or infinite values in the source"
+
+
+def _vocabulary_parameters(params: parameters.Params) -> set[str]:
+    """Returns the parameters that may have a row for each entry of the vocabulary."""
+    paths = parameters.encoder_paths(params)
+    tables = {f"{path}.embeddings.word.embedding" for path in paths}
+    return tables | {f"{parameters.beside(path, 'mlm_head')}.bias" for path in paths}
 
 
 def _like(fresh: jax.Array, value: np.ndarray) -> jax.Array:

@@ -24,7 +24,7 @@ HEADS = tuple(pretrained.PARTS)
 
 class Headless(nnx.Module):
     def __init__(self, config, *, rngs):
-        self.encoder = models.Encoder(config, rngs=rngs)
+        self.encoder = models.make_encoder(config, rngs=rngs)
         self.pooler = models.Pooler(config, rngs=rngs)
 
 

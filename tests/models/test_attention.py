@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import attention, layers
+from bertjax.models import attention, layers, visibility
 
 SHAPE = (3, 9, 2, 8)  # batch, length, heads, head size
 IS_REAL = np.arange(9) < np.array([[9], [5], [7]])
 RATE = 0.3
+VISIBLE = visibility.Visibility(jnp.asarray(IS_REAL))
 
 
 def inputs():
@@ -39,7 +40,7 @@ def numpy_attend(query, keys, values, mask):
 def ours(dropout):
     def attend(query, keys, values):
         return attention.attend(
-            query, keys, values, jnp.asarray(IS_REAL), dropout_rate=RATE, key=key_of(dropout)
+            query, keys, values, VISIBLE, dropout_rate=RATE, key=key_of(dropout)
         )
 
     return attend
@@ -80,10 +81,11 @@ def test_padding_keys_have_no_weight_and_no_gradient():
 
 def test_nothing_of_length_times_length_is_kept_for_the_backward_pass():
     query = jnp.zeros((1, 64, 2, 8))
-    is_real = jnp.ones((1, 64), bool)
+    visible = visibility.Visibility(jnp.ones((1, 64), bool))
     key = jax.random.key(0)
     _, backward = jax.vjp(
-        lambda q: attention.attend(q, q, q, is_real, dropout_rate=0.1, key=key), query
+        lambda q: attention.attend(q, q, q, visible, dropout_rate=0.1, key=key),
+        query,
     )
     assert max(leaf.size for leaf in jax.tree.leaves(backward)) < 64 * 64 * 2
 
@@ -97,7 +99,13 @@ def test_lengths_that_the_kernel_does_not_take_are_computed_in_plain_jax_and_sai
 
     def attend(query, is_real):
         return attention.attend(
-            query, query, query, is_real, dropout_rate=RATE, key=None, implementation="pallas"
+            query,
+            query,
+            query,
+            visibility.Visibility(is_real),
+            dropout_rate=RATE,
+            key=None,
+            implementation="pallas",
         )
 
     attention._warn_of_length.cache_clear()

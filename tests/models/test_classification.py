@@ -67,7 +67,7 @@ def test_choices_are_scored_one_by_one(tiny, batch):
 @pytest.mark.parametrize("kind", [models.SequenceClassifier, models.TokenClassifier])
 def test_there_is_dropout_before_the_head(kind, tiny, batch):
     model = make(kind, dataclasses.replace(tiny, hidden_dropout_prob=0.5))
-    model.encoder = models.Encoder(tiny, rngs=nnx.Rngs(0))  # which has none
+    model.encoder = models.make_encoder(tiny, rngs=nnx.Rngs(0))  # which has none
     outputs = [model(batch, key=jax.random.key(n)) for n in (0, 0, 1)]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     assert np.abs(outputs[0] - outputs[2]).max() > 0
@@ -98,7 +98,7 @@ def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
 
 def test_mean_and_max_are_over_real_positions(tiny, batch):
     mask = batch["input_mask"]
-    hidden = models.Encoder(tiny, rngs=nnx.Rngs(0))(batch)
+    hidden = models.make_encoder(tiny, rngs=nnx.Rngs(0))(batch)
     for pooling, function in [("mean", np.mean), ("max", np.max)]:
         pooled = classification.pool(hidden, mask, pooling)
         for row, length in enumerate(np.asarray(mask).sum(axis=1)):

@@ -10,7 +10,7 @@ import scipy.special
 from flax import nnx
 
 from bertjax import models
-from bertjax.models import parameters
+from bertjax.models import parameters, visibility
 from bertjax.tasks import pretraining
 
 
@@ -117,10 +117,11 @@ def test_gradient_of_real_tokens_is_zero_at_padding(tiny, batch):
         rngs=nnx.Rngs(0),
     )  # fmt: skip
     hidden = jax.random.normal(jax.random.key(0), (16, 16, tiny.hidden_size))
-    is_real = batch["input_mask"] != 0
+    visible = visibility.of(batch)
+    is_real = visible.is_real
 
     def sum_of_real(hidden):
-        return jnp.where(is_real[:, :, None], layer(hidden, is_real), 0.0).sum()
+        return jnp.where(is_real[:, :, None], layer(hidden, visible), 0.0).sum()
 
     gradient = np.asarray(jax.grad(sum_of_real)(hidden))
     assert np.all(gradient[~is_real] == 0)
@@ -151,7 +152,7 @@ def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
 def test_bfloat16_stays_near_float32(tiny, batch):
     outputs = []
     for dtype in ("float32", "bfloat16"):
-        model = models.Encoder(dataclasses.replace(tiny, dtype=dtype), rngs=nnx.Rngs(0))
+        model = models.make_encoder(dataclasses.replace(tiny, dtype=dtype), rngs=nnx.Rngs(0))
         hidden = model(batch)
         assert hidden.dtype == dtype
         outputs.append(np.asarray(hidden, np.float32))
@@ -160,7 +161,7 @@ def test_bfloat16_stays_near_float32(tiny, batch):
 
 
 def test_too_long_an_input_is_an_error(tiny):
-    model = models.Encoder(tiny, rngs=nnx.Rngs(0))
+    model = models.make_encoder(tiny, rngs=nnx.Rngs(0))
     ids = jnp.ones((1, 25), jnp.int32)
     with pytest.raises(ValueError, match="25 positions.*max_position_embeddings = 24"):
         model({"input_ids": ids, "input_mask": ids})
@@ -172,7 +173,7 @@ def test_all_faults_of_a_config_are_reported_at_once():
 
 
 def test_initial_kernels_are_truncated_at_two_sigmas(tiny):
-    _, params = parameters.split(models.Encoder(tiny, rngs=nnx.Rngs(0)))
+    _, params = parameters.split(models.make_encoder(tiny, rngs=nnx.Rngs(0)))
     kernel = np.asarray(params["layers"]["0"]["intermediate"]["kernel"])
     assert np.abs(kernel).max() <= 0.04
     # The standard deviation of a normal truncated at two sigmas is 0.88 of the normal's.

@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 from bertjax.devices import sharding
-from bertjax.models import attention, encoder, layers, pallas_attention
+from bertjax.models import attention, encoder, layers, pallas_attention, visibility
 
 RATE = 0.3
 CONFIG = encoder.EncoderConfig(
@@ -36,7 +36,8 @@ def inputs(shape):
     *tensors, grad = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(4))
     batch, length, _, _ = shape
     lengths = np.linspace(length, 0, batch, dtype=int)[:, None]
-    return [*tensors, jnp.asarray(np.arange(length) < lengths)], grad
+    is_real = jnp.asarray(np.arange(length) < lengths)
+    return [*tensors, visibility.Visibility(is_real)], grad
 
 
 PLAIN = (attention._context, attention._gradients)
@@ -76,9 +77,9 @@ def test_context_and_gradients_are_those_of_plain_jax(shape, rate):
 
 def test_padding_keys_have_no_weight_and_no_gradient():
     shape = (3, 128, 2, 64)
-    (_, _, _, is_real), _ = inputs(shape)
+    (_, _, _, visible), _ = inputs(shape)
     _, _, *gradients = context_and_gradients(KERNELS, shape, RATE)
-    part_real = np.asarray(is_real)[1]
+    part_real = np.asarray(visible.is_real)[1]
     for gradient in gradients:
         assert np.all(np.asarray(gradient)[1, ~part_real] == 0)
         assert np.all(np.abs(np.asarray(gradient)[1, part_real]).max(axis=(-1, -2)) > 0)
@@ -105,7 +106,7 @@ def interpreted(monkeypatch):
 
 
 def loss_and_gradients(config):
-    graphdef, params = nnx.split(encoder.Encoder(config, rngs=nnx.Rngs(0)), nnx.Param)
+    graphdef, params = nnx.split(encoder.make_encoder(config, rngs=nnx.Rngs(0)), nnx.Param)
     rng = np.random.default_rng(0)
     ids = jnp.asarray(rng.integers(0, 96, (2, 128)), jnp.int32)
     mask = jnp.asarray(np.arange(128) < np.array([[128], [77]]), jnp.int32)
@@ -136,19 +137,19 @@ def test_an_encoder_has_the_same_loss_and_gradients(remat, interpreted):
 
 
 def exported(shape, platform):
-    (*tensors, is_real), grad = inputs(shape)
+    (*tensors, visible), grad = inputs(shape)
 
-    def run(tensors, grad, is_real, key):
+    def run(tensors, grad, visible, key):
         def attend(*x):
             return attention.attend(
-                *x, is_real, dropout_rate=RATE, key=key, implementation="pallas"
+                *x, visible, dropout_rate=RATE, key=key, implementation="pallas"
             )
 
         context, backward = jax.vjp(attend, *tensors)
         return context, backward(grad)
 
     export = jax.export.export(jax.jit(run), platforms=[platform])
-    return export(tensors, grad, is_real, jax.random.key(0)).mlir_module()
+    return export(tensors, grad, visible, jax.random.key(0)).mlir_module()
 
 
 @pytest.mark.parametrize("size", pallas_attention.HEAD_SIZES)
@@ -166,14 +167,14 @@ def test_elsewhere_plain_jax_takes_the_place_of_the_kernels(platform):
 COMPILE_ALL = """
 import jax, jax.numpy as jnp
 from bertjax.devices import sharding
-from bertjax.models import pallas_attention
+from bertjax.models import pallas_attention, visibility
 from bertjax.planning import topologies
 
 mesh = sharding.make_mesh(topologies.devices(topologies.parse("v5e:2x2"))[:1], data=1, tensor=1)
 rows = sharding.batch_sharding(mesh)
 
 def both(seeds, query, keys, values, grad, is_real):
-    arguments = (query, keys, values, is_real, seeds)
+    arguments = (query, keys, values, visibility.Visibility(is_real), seeds)
     context = pallas_attention.context(*arguments, rate=0.1)
     return context, pallas_attention.gradients(*arguments, grad, rate=0.1)
 
@@ -199,11 +200,11 @@ def test_a_tpu_has_memory_for_every_type_length_and_head():
 
 
 def test_nothing_of_length_times_length_leaves_the_kernels(interpreted):
-    (*tensors, is_real), grad = inputs((1, 256, 2, 64))
+    (*tensors, visible), grad = inputs((1, 256, 2, 64))
     key = jax.random.key(0)
 
     def attend(*x):
-        return attention.attend(*x, is_real, dropout_rate=RATE, key=key, implementation="pallas")
+        return attention.attend(*x, visible, dropout_rate=RATE, key=key, implementation="pallas")
 
     jaxpr = jax.make_jaxpr(lambda *x: jax.vjp(attend, *x)[1](grad))(*tensors)
     sizes = [math.prod(variable.aval.shape) for variable in outer_variables(jaxpr.jaxpr)]

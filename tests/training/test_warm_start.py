@@ -129,8 +129,8 @@ def test_every_size_that_differs_is_named_at_once_with_the_flags_to_copy():
     assert len(lines) == len(changes) + 1
 
 
-def test_of_a_target_with_parts_only_these_are_taken():
-    made = warm_start.match(make_source(), make_target(parts=("encoder", "pooler")))
+def test_of_a_target_with_own_heads_only_the_body_is_taken():
+    made = warm_start.match(make_source(), make_target(has_own_heads=True))
     assert {name.split(".")[0] for name in made.values} == {"encoder", "pooler"}
     assert {name.split(".")[0] for name in made.fresh} == {"mlm_head", "nsp_head"}
     assert set(made.fresh) == set(made.unused)

@@ -1,0 +1,104 @@
+"""What may see what: which positions of a row the attention of a position reaches.
+
+A row of a batch holds one or more sequences. `sequence_ids` [batch, length] is 0 at padding, and a
+position sees those of its own number alone; `positions` count within a sequence. An `input_mask` of
+ones and zeros says the same of one sequence a row. A window and an order narrow it further, which
+is each layer's own choice (`attention.SelfAttention`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from bertjax.models import layers
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["is_real", "sequence_ids", "positions"],
+    meta_fields=["window", "left_to_right"],
+)
+@dataclasses.dataclass(frozen=True)
+class Visibility:
+    """Arrays over [batch, length], and what holds for all rows of a layer.
+
+    `is_real` is False at padding. `sequence_ids` are None where a row is one sequence, `positions`
+    where they are places in the row. `window` w lets i see j if |i - j| <= w, None lets all;
+    `left_to_right` lets i see j if j <= i. Positions are compared within a sequence.
+
+    Padding is seen by nothing. Where a row is one sequence, and neither a window nor an order
+    narrows what is seen, padding itself sees the sequence, as in the released code; elsewhere it
+    sees nothing, and attention gives zeros there.
+    """
+
+    is_real: Any
+    sequence_ids: Any = None
+    positions: Any = None
+    window: int | None = None
+    left_to_right: bool = False
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether all positions of a row see the same ones: those that are real."""
+        return self.sequence_ids is None and self.window is None and not self.left_to_right
+
+    def narrowed(self, *, window: int | None, left_to_right: bool) -> Visibility:
+        """Returns what a layer with this window and order sees."""
+        return dataclasses.replace(self, window=window, left_to_right=left_to_right)
+
+
+def of(inputs: layers.Inputs) -> Visibility:
+    """Returns what a batch says: by its `sequence_ids` and `positions`, or its `input_mask`."""
+    if "sequence_ids" in inputs:
+        numbers = inputs["sequence_ids"]
+        return Visibility(numbers != 0, numbers, positions(inputs))
+    return Visibility(inputs["input_mask"] != 0, None, positions(inputs))
+
+
+def positions(inputs: layers.Inputs) -> Int[Array, "batch length"] | None:
+    """Returns every token's place in its sequence, None where that is its place in the row.
+
+    They are the batch's `positions`, or of its `sequence_ids` counted from where a number begins.
+    """
+    if "positions" in inputs:
+        return inputs["positions"]
+    if "sequence_ids" not in inputs:
+        return None
+    numbers = inputs["sequence_ids"]
+    place = jnp.broadcast_to(jnp.arange(numbers.shape[1], dtype=jnp.int32), numbers.shape)
+    begins = jnp.diff(numbers, axis=1, prepend=numbers[:, :1]) != 0
+    return place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+
+
+def pairs(visible: Visibility) -> Bool[Array, "rows 1 queries keys"]:
+    """Returns whether a query sees a key, for all heads; one query for all if all see the same."""
+    if visible.is_by_key:
+        return visible.is_real[:, None, None, :]
+    seen = visible.is_real[:, :, None] & visible.is_real[:, None, :]
+    if (numbers := visible.sequence_ids) is not None:
+        seen &= numbers[:, :, None] == numbers[:, None, :]
+    if (places := visible.positions) is None:
+        places = jnp.arange(visible.is_real.shape[1], dtype=jnp.int32)[None]
+    seen &= within(
+        places[:, :, None],
+        places[:, None, :],
+        window=visible.window,
+        left_to_right=visible.left_to_right,
+    )
+    return seen[:, None]
+
+
+def within(query: Array, key: Array, *, window: int | None, left_to_right: bool) -> Array | bool:
+    """Returns whether window and order let the positions `query` see the positions `key`."""
+    seen: Any = True
+    if window is not None:
+        seen = jnp.abs(query - key) <= window
+    if left_to_right:
+        seen &= key <= query
+    return seen
