@@ -34,7 +34,9 @@ def packing(seed, batch=BATCH, length=LENGTH):
     """Numbers and positions, int32 [batch, length]; the last row is nothing but padding."""
     rng = np.random.default_rng(seed)
     rows = [packed_row(rng, length) for _ in range(batch - 1)]
-    numbers, places = (np.stack([*each, np.zeros(length, np.int32)]) for each in zip(*rows, strict=True))
+    numbers, places = (
+        np.stack([*each, np.zeros(length, np.int32)]) for each in zip(*rows, strict=True)
+    )
     return numbers, places
 
 
