@@ -31,7 +31,7 @@ class LowRank(base.FinetuningTask):
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        return (*lora.frozen(base.abstract_model(self.task)[1]), *self.task.frozen)
+        return (*lora.frozen(tasks.abstract_model(self.task)[1]), *self.task.frozen)
 
     def init(self, rngs: nnx.Rngs) -> nnx.Module:
         module = self.task.init(rngs)
