@@ -37,6 +37,10 @@ class TrainedModel:
     fills_masks: bool
     mesh: Mesh
 
+    def module(self) -> Any:
+        """Returns the Flax module with its parameters, for other programs."""
+        return parameters.merge(self.graphdef, self.params)
+
 
 @dataclasses.dataclass(frozen=True)
 class FinetunedModel:
@@ -161,8 +165,3 @@ def single_segment_batch(
         "input_mask": input_mask,
         "segment_ids": np.zeros_like(input_ids),
     }
-
-
-def merge(model: TrainedModel, params: parameters.Params) -> Any:
-    """Returns the module with `params`, to call inside a jitted function."""
-    return parameters.merge(model.graphdef, params)

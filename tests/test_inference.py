@@ -167,7 +167,7 @@ def test_candidates_are_those_of_the_masked_position(model):
     masks = fill_mask.fill_mask(model, text, num_candidates=95)
     vocabulary = model.vocabulary
     ids = np.array([[2, vocabulary.encode("w1")[0], 4, *vocabulary.encode("w2 w3"), 4, 3]])
-    module = inference.merge(model, jax.tree.map(jnp.asarray, model.params))
+    module = model.module()
     ids = jnp.asarray(ids, jnp.int32)
     hidden = module.encoder({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
     logits = module.mlm_logits(hidden, jnp.array([[2, 5]]))
@@ -247,7 +247,7 @@ def test_none_pooling_gives_each_token_a_row_and_the_others_pool_these_rows(mode
 
 def test_layers_are_those_that_their_names_say(model):
     ids = jnp.array([[2, 6, 7, 3]])
-    encoder = inference.merge(model, model.params).encoder
+    encoder = model.module().encoder
     states = encoder.hidden_states({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
     states = [np.asarray(hidden[0]) for hidden in states]
     text = model.vocabulary.decode(ids[0, 1:3].tolist())
@@ -265,7 +265,7 @@ def test_layers_are_those_that_their_names_say(model):
 
 
 def test_a_model_with_too_few_layers_has_no_last_four(model):
-    module = inference.merge(model, model.params)
+    module = model.module()
     module.encoder.layers = type(module.encoder.layers)(list(module.encoder.layers)[:3])
     graphdef, params = parameters.split(module)
     shallow = dataclasses.replace(model, graphdef=graphdef, params=params)
