@@ -14,6 +14,7 @@ import pytest
 from bertjax import inference, predict
 from bertjax.convert import workdir as workdirs
 from bertjax.finetuning import feature_sets
+from bertjax.jobs import finetuning as finetuning_job
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
 from tests import finetuned_workdir
@@ -155,7 +156,7 @@ def test_lora_is_merged_and_answers_as_it_did_in_training(tmp_path):
     config = finetuned_workdir.write(tmp_path, "table", lora_rank=3, lora_alpha=7.0)
     ours = inference.load_finetuned(tmp_path)
     assert set(ours.params) == {"encoder", "pooler", "classifier"}
-    with_factors = finetuning.finetuning_task(config)
+    with_factors = finetuning_job.finetuning_task(config)
     params = finetuned_workdir.random_params(config)
     assert "lora" in params
     graphdef, _ = tasks_base.abstract_model(with_factors)

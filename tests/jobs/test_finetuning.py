@@ -11,6 +11,7 @@ from etils import epath
 from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
 from bertjax.finetuning import choices, spans, tags, texts
+from bertjax.jobs import finetuning
 from bertjax.models import lora
 from bertjax.tasks import base as tasks_base
 from bertjax.training import warm_start

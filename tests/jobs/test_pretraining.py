@@ -11,6 +11,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.data import records
+from bertjax.jobs import pretraining
 from tests import small_records
 
 ROOT = pathlib.Path(__file__).parents[2]

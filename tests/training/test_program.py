@@ -8,6 +8,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
+from bertjax.jobs import finetuning
 from bertjax.planning import compiled
 from bertjax.training import config_faults, program
 
