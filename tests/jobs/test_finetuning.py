@@ -82,14 +82,14 @@ def test_the_phase_has_the_steps_of_its_epochs_and_follows_a_change_of_the_batch
     assert job.config.phases.phase1.num_steps == 5
     config = job.config.copy_and_resolve_references()
     config.global_batch_size, config.finetuning.num_epochs = 5, 3.0
-    assert dataclasses.replace(job, config=config).phases[0].num_steps == 12  # 3 x ceil(16 / 5)
+    assert finetuning.with_config(job, config).phases[0].num_steps == 12  # 3 x ceil(16 / 5)
 
 
 def test_another_seed_is_another_order_and_the_same_seed_the_same(open_job):
     job = open_job()
     config = job.config.copy_and_resolve_references()
     config.seed = 1
-    other = dataclasses.replace(job, config=config)
+    other = finetuning.with_config(job, config)
 
     def order(job, step):
         return first_batch(job, step)["record_positions"].tolist()
@@ -163,10 +163,10 @@ def test_identity_is_of_the_rows_and_not_of_where_they_lie(tmp_path, open_job):
     job = open_job("table")
     moved = tmp_path / "elsewhere.csv"
     shutil.copy(job.config.finetuning.train_file, moved)
-    same = open_job("table", **{"finetuning.train_file": str(moved)}).identity()
+    same = open_job("table", **{"finetuning.train_file": str(moved)}).data.identity()
     assert same == job.data.identity() and json.loads(json.dumps(same)) == same
     moved.write_text(moved.read_text().replace("class 2", "class 1", 1))
-    assert open_job("table", **{"finetuning.train_file": str(moved)}).identity() != same
+    assert open_job("table", **{"finetuning.train_file": str(moved)}).data.identity() != same
 
 
 def test_labels_that_are_given_keep_their_order_and_are_all_there_are(open_job):
@@ -178,8 +178,8 @@ def test_labels_that_are_given_keep_their_order_and_are_all_there_are(open_job):
 
 def test_length_buckets_are_of_the_config(open_job):
     changes = {"finetuning.max_seq_length": 40}
-    assert open_job("glue", **changes).buckets == (16, 32, 40)
-    assert open_job("glue", **changes, **{"finetuning.length_buckets": False}).buckets == (40,)
+    assert open_job("glue", **changes).data.buckets == (16, 32, 40)
+    assert open_job("glue", **changes, **{"finetuning.length_buckets": False}).data.buckets == (40,)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_each_phase_reads_the_records_of_its_length(directories):
     for phase, length, batch_size in zip(job.phases, (16, 32), (8, 4), strict=True):
         batch = next(job.data.train_batches(phase, start_step=phase.first_step, rows=None))
         assert batch["input_ids"].shape == (batch_size, length)
-        assert job.train_sets[phase.name].directory.name == f"records_{length}"
+        assert job.data.train_sets[phase.name].directory.name == f"records_{length}"
         assert job.data.chance_loss(phase) == ("mlm_loss", pytest.approx(np.log(90)))
     assert jobs.train_flops(job, job.phases[0]) != jobs.train_flops(job, job.phases[1])
     assert isinstance(job, jobs.Job)
@@ -260,7 +260,7 @@ def test_a_missing_directory_is_named_with_the_program_that_makes_it(directories
 
 def test_identity_tells_other_records_apart_and_knows_the_same_again(directories, tmp_path):
     def identity(train):
-        return pretraining.open_job(make_config(directories, train)).identity()
+        return pretraining.open_job(make_config(directories, train)).data.identity()
 
     same, other = identity("records_16"), identity("other_words")
     assert same == identity("records_16")
@@ -270,9 +270,11 @@ def test_identity_tells_other_records_apart_and_knows_the_same_again(directories
     assert identity(str(rebuilt)) != same
 
 
-def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation(tmp_path):
+def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation():
     config = config_lib.default_config()
-    config.update_from_flattened_dict({"data.source": "synthetic", "model.vocab_size": 50})
+    config.update_from_flattened_dict(
+        {"data.source": "synthetic", "model.vocab_size": 50, "model.dtype": "float32"}
+    )
     job = pretraining.open_job(config)
     phase = job.phases[0]
     batch = next(job.data.train_batches(phase, start_step=0, rows=range(4)))
@@ -280,8 +282,7 @@ def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation(tmp_pa
     assert batch["masked_lm_positions"].shape == (4, 20)
     assert job.data.chance_loss(phase) is None and not job.evaluation.sets
     assert job.data.identity()["tokenizer_sha256"] is None
-    job.save_vocabulary(tmp_path / "vocabulary")
-    assert not (tmp_path / "vocabulary").exists()
+    assert job.data.vocabulary() is None
 
 
 WITHOUT_TENSORFLOW = """
