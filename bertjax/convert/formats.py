@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from absl import logging
 from etils import epath
@@ -19,33 +20,55 @@ from bertjax.convert import (
 )
 from bertjax.workdirs import checkpoint
 
-READERS: dict[str, Callable[[epath.PathLike], pretrained.Pretrained]] = {
-    "bertjax": workdir.read,
-    "huggingface": huggingface_read.read,
-    "tf1": tensorflow1.read,
-}
 
-# The same of their sizes and vocabulary alone.
-DESCRIBERS: dict[str, Callable[[epath.PathLike], pretrained.Description]] = {
-    "bertjax": workdir.describe,
-    "huggingface": huggingface_read.describe,
-    "tf1": tensorflow1.describe,
-}
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """What can be done with one format: `marks` says whether files of these names are of it.
 
-# Format -> how a directory is written; `card` is a README.md, for those who have one.
-WRITERS: dict[str, Callable[[pretrained.Pretrained, epath.Path, str | None], None]] = {
-    "bertjax": lambda weights, directory, card: workdir.write(weights, directory),
-    "huggingface": lambda weights, directory, card: huggingface_write.write(
-        weights, directory, card=model_card.text(weights) if card is None else card
+    `read` returns the weights at a path, with another head than theirs if one is given; `describe`
+    their sizes and vocabulary, without reading them if it can. `write` fills a directory; the text
+    is that of a README.md, for a format that has one.
+    """
+
+    marks: Callable[[Collection[str]], bool]
+    read: Callable[[epath.PathLike, str | None], pretrained.Pretrained]
+    describe: Callable[[epath.PathLike], pretrained.Description]
+    write: Callable[[pretrained.Pretrained, epath.Path, str | None], None]
+
+
+def _selected(weights: pretrained.Pretrained, head: str | None) -> pretrained.Pretrained:
+    return weights if head is None else pretrained.select(weights, head)
+
+
+FORMATS: dict[str, Format] = {
+    "bertjax": Format(
+        marks=lambda names: checkpoint.DIRECTORY in names,
+        read=lambda path, head: _selected(workdir.read(path), head),
+        describe=workdir.describe,
+        write=lambda weights, directory, card: workdir.write(weights, directory),
     ),
-    "tf1": lambda weights, directory, card: tensorflow1.write(weights, directory),
+    "huggingface": Format(
+        marks=lambda names: any(name in names for name in huggingface_read.WEIGHTS_FILES),
+        # Only the weights tell whether what config.json calls no part of the model is there.
+        read=lambda path, head: huggingface_read.read(path, head=head),
+        describe=huggingface_read.describe,
+        write=lambda weights, directory, card: huggingface_write.write(
+            weights, directory, card=model_card.text(weights) if card is None else card
+        ),
+    ),
+    "tf1": Format(
+        marks=lambda names: any(name.endswith(".index") for name in names),
+        read=lambda path, head: _selected(tensorflow1.read(path), head),
+        describe=tensorflow1.describe,
+        write=lambda weights, directory, card: tensorflow1.write(weights, directory),
+    ),
 }
 
 WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
 
 
 def recognize(path: epath.PathLike) -> str:
-    """Returns the key of READERS for what lies at `path`, a directory or a file of weights.
+    """Returns the key of FORMATS for what lies at `path`, a directory or a file of weights.
 
     Raises:
       FileNotFoundError: if nothing is there.
@@ -79,13 +102,7 @@ def read(
     Raises:
       FileNotFoundError, ValueError: as `recognize`, the format's reader and `pretrained.select`.
     """
-    format = format or recognize(path)
-    if head is None:
-        return READERS[format](path)
-    if format == "huggingface":
-        # Only the weights tell whether what config.json calls no part of the model is there.
-        return huggingface_read.read(path, head=head)
-    return pretrained.select(READERS[format](path), head)
+    return FORMATS[format or recognize(path)].read(path, head)
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
@@ -94,7 +111,7 @@ def describe(path: epath.PathLike) -> pretrained.Description:
     Raises:
       FileNotFoundError, ValueError: as `recognize` and the format's own.
     """
-    return DESCRIBERS[recognize(path)](path)
+    return FORMATS[recognize(path)].describe(path)
 
 
 def write(
@@ -116,8 +133,8 @@ def write(
       ValueError: if the directory exists and `overwrite` is false or it holds something else than
         weights, the format is unknown, no format can hold the head, or as the format's writer.
     """
-    if format not in WRITERS:
-        raise ValueError(f"the format is {format!r}; known are {', '.join(WRITERS)}")
+    if format not in FORMATS:
+        raise ValueError(f"the format is {format!r}; known are {', '.join(FORMATS)}")
     if weights.only_here:
         raise ValueError(
             f"{weights.source} cannot be converted: {weights.only_here}. `python -m "
@@ -128,7 +145,7 @@ def write(
     draft = _beside(target, "draft")
     if draft.exists():  # of a conversion that was stopped
         draft.rmtree()
-    WRITERS[format](weights, draft, card)
+    FORMATS[format].write(weights, draft, card)
     _replace(target, draft)
     logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
 
@@ -186,11 +203,7 @@ def _put_back(target: epath.Path) -> None:
 def _signs(directory: epath.Path) -> dict[str, bool]:
     """Returns for every format whether the directory holds its files."""
     entries = {path.name for path in directory.iterdir()}
-    return {
-        "bertjax": checkpoint.DIRECTORY in entries,
-        "huggingface": any(name in entries for name in huggingface_read.WEIGHTS_FILES),
-        "tf1": any(name.endswith(".index") for name in entries),
-    }
+    return {name: format.marks(entries) for name, format in FORMATS.items()}
 
 
 def _recognize_file(path: epath.Path) -> str:

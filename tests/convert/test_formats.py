@@ -128,7 +128,7 @@ def test_a_chosen_head_is_read_from_every_format(tmp_path):
             formats.read(tmp_path / format, head="masked_lm")
 
 
-@pytest.mark.parametrize("format", [*formats.READERS])
+@pytest.mark.parametrize("format", [*formats.FORMATS])
 def test_a_description_is_that_of_the_weights(tmp_path, format):
     formats.write(weights.make(), tmp_path / "out", format=format)
     read, described = formats.read(tmp_path / "out"), formats.describe(tmp_path / "out")
