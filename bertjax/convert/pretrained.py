@@ -32,7 +32,7 @@ OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {"none": ("pooler",)}
 
 # Part -> its module; the classifier has a size that the config does not tell.
 MODULES: dict[str, Callable[..., nnx.Module]] = {
-    "encoder": models.Encoder,
+    "encoder": models.make_encoder,
     "pooler": models.Pooler,
     "mlm_head": models.MlmHead,
     "nsp_head": models.PairHead,
