@@ -1,40 +1,40 @@
 """Pieces of long texts: every word scored once, where it has most around it."""
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies
 
 from bertjax.finetuning import overlapping_pieces
 
 
-def cases():
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        capacity = int(rng.integers(1, 20))
-        lengths = rng.integers(1, capacity + 1, int(rng.integers(1, 60)))
-        yield lengths, capacity, int(rng.integers(1, capacity + 1))
+@strategies.composite
+def cases(draw):
+    """Lengths of words, the tokens of a piece, and the stride."""
+    capacity = draw(strategies.integers(1, 20))
+    one = strategies.integers(1, capacity)
+    lengths = draw(strategies.lists(one, min_size=1, max_size=60))
+    return np.array(lengths), capacity, draw(one)
 
 
-def test_every_word_is_scored_once_and_in_its_piece():
-    for lengths, capacity, stride in cases():
-        pieces = overlapping_pieces.split(lengths, capacity, stride)
-        scored = np.concatenate([words for _, _, words in pieces])
-        assert sorted(scored.tolist()) == list(range(len(lengths)))
-        for first, end, words in pieces:
-            assert lengths[first:end].sum() <= capacity
-            assert ((first <= words) & (words < end)).all()
+def around(word, first, end, lengths):
+    """The tokens on the poorer side of a word in a piece."""
+    return min(lengths[first:word].sum(), lengths[word + 1 : end].sum())
 
 
-def test_no_other_piece_has_more_around_a_word():
-    for lengths, capacity, stride in cases():
-        pieces = overlapping_pieces.split(lengths, capacity, stride)
-
-        def around(word, first, end, lengths=lengths):
-            return min(lengths[first:word].sum(), lengths[word + 1 : end].sum())
-
-        for first, end, words in pieces:
-            for word in words:
-                others = [around(word, a, b) for a, b, _ in pieces if a <= word < b]
-                assert around(word, first, end) == max(others)
+@hypothesis.settings(deadline=None, derandomize=True)
+@hypothesis.given(cases())
+def test_every_word_is_scored_once_and_where_it_has_most_around_it(case):
+    lengths, capacity, stride = case
+    pieces = overlapping_pieces.split(lengths, capacity, stride)
+    scored = np.concatenate([words for _, _, words in pieces])
+    assert sorted(scored.tolist()) == list(range(len(lengths)))
+    for first, end, words in pieces:
+        assert lengths[first:end].sum() <= capacity
+        assert ((first <= words) & (words < end)).all()
+        for word in words:
+            others = [around(word, a, b, lengths) for a, b, _ in pieces if a <= word < b]
+            assert around(word, first, end, lengths) == max(others)
 
 
 def test_what_fits_is_one_piece():

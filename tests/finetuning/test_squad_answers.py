@@ -1,10 +1,11 @@
 """Answers from logits: the released rules token by token, and the files that it writes."""
 
 import json
-import random
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies
 
 from bertjax.data import tokenizer
 from bertjax.finetuning import squad_answers, squad_files
@@ -175,26 +176,33 @@ def test_a_context_without_tokens_is_answered_with_nothing(known):
         assert made.answers() == {"q": ""} and len(made.nbest["q"]) == 1
 
 
-def test_the_tuned_threshold_gives_the_best_score_of_all_thresholds():
-    rng = random.Random(0)
-    for _ in range(300):
-        ids = [str(n) for n in range(rng.randrange(1, 9))]
-        differences = {name: rng.choice([-2.0, -0.5, 0.0, 0.25, 3.0]) for name in ids}
-        answerable = {name: rng.random() < 0.5 for name in ids}
-        scores = {name: rng.choice([0.0, 0.4, 1.0]) for name in ids}
+QUESTION = strategies.tuples(
+    strategies.sampled_from([-2.0, -0.5, 0.0, 0.25, 3.0]),  # differences, some of them equal
+    strategies.sampled_from([0.0, 0.4, 1.0]),
+    strategies.booleans(),
+)
 
-        def score(threshold, differences=differences, answerable=answerable, scores=scores):
-            won = [
-                float(not answerable[name])
-                if differences[name] > threshold
-                else scores[name] * answerable[name]
-                for name in differences
-            ]
-            return sum(won) / len(won)
 
-        threshold, best = squad_answers.tune_threshold(differences, scores, answerable)
-        assert best == pytest.approx(score(threshold))
-        assert best == pytest.approx(max(score(t) for t in (-9.0, *differences.values())))
+@hypothesis.settings(deadline=None, derandomize=True)
+@hypothesis.given(strategies.lists(QUESTION, min_size=1, max_size=9))
+def test_the_tuned_threshold_gives_the_best_score_of_all_thresholds(questions):
+    differences, scores, answerable = (
+        {str(name): value for name, value in enumerate(values)}
+        for values in zip(*questions, strict=True)
+    )
+
+    def score(threshold):
+        won = [
+            float(not answerable[name])
+            if differences[name] > threshold
+            else scores[name] * answerable[name]
+            for name in differences
+        ]
+        return sum(won) / len(won)
+
+    threshold, best = squad_answers.tune_threshold(differences, scores, answerable)
+    assert best == pytest.approx(score(threshold))
+    assert best == pytest.approx(max(score(t) for t in (-9.0, *differences.values())))
 
 
 def test_the_official_files_are_written(known, tmp_path):

@@ -1,6 +1,6 @@
 """Another kind of finetuning is one file and one row of a table: here is one, and nothing else.
 
-It is trained, evaluated, asked and exported by the programs of all kinds.
+The programs of all kinds train it, evaluate it, ask it and export it.
 """
 
 import json
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import finetuning, inference, predict, train
+from bertjax import evaluate, finetuning, inference, predict, train
 from bertjax.convert import __main__ as convert
 from bertjax.finetuning import base, json_fields, text_examples, texts
 from bertjax.training import config_faults
@@ -91,6 +91,9 @@ def test_another_kind_needs_a_row_of_the_table_and_nothing_more(tmp_path, config
     assert int(train.train(config, run).step) == 3
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert 0 <= lines[-1]["eval/dev/accuracy"] <= 1
+    scores = evaluate.evaluate_checkpoint(str(run), "no file", batch_size=8)
+    assert scores["examples"] == 24
+    assert scores["accuracy"] == pytest.approx(lines[-1]["eval/dev/accuracy"])
     answers = (run / "predictions" / "riddles.txt").read_text().splitlines()
     assert len(answers) == 24 and set(answers) <= set(LABELS)
 
