@@ -67,3 +67,9 @@ def test_a_config_that_is_written_is_read_back(family):
         fields = json.loads(json.dumps(huggingface_config.to_json(config, family, head=head)))
         read = huggingface_config.parse_config(fields, source="config.json")
         assert (read.family, read.encoder, read.head) == (family, config, head)
+
+
+def test_an_encoder_that_none_has_is_told_by_what_sets_it_apart():
+    config = models.EncoderConfig(embedding_size=128, dtype="bfloat16", remat="full")
+    with pytest.raises(ValueError, match="BERT has no embedding_size 128[;.]"):
+        families.holding(config)
