@@ -93,6 +93,7 @@ def _model() -> ml_collections.ConfigDict:
 
 def _pretraining() -> ml_collections.ConfigDict:
     pretraining = ml_collections.ConfigDict()
+    pretraining.objective = "masked_tokens"  # a key of tasks.OBJECTIVES
     pretraining.pair_loss = "nsp"  # nsp | sop (sentence order, ALBERT) | none
     pretraining.masking = "static"  # static: from the records | dynamic: drawn at load time
     pretraining.mask_strategy = "token"  # dynamic masks: token | whole_word | ngram | span

@@ -12,10 +12,9 @@ from absl import flags
 
 from bertjax import config as config_lib
 from bertjax import finetuning, jobs, recipes
-from bertjax.data import masking
+from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding
 from bertjax.models import encoder, layers
-from bertjax.tasks import pretraining
 from bertjax.training import config_faults, optim
 
 RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"))
@@ -359,7 +358,7 @@ def test_base_and_large_carry_the_papers_recipe(size):
     [
         ("task", jobs.JOBS),
         ("finetuning.dataset", finetuning.KINDS),
-        ("pretraining.pair_loss", pretraining.PAIR_LOSSES),
+        ("pretraining.pair_loss", pair_objectives.LABELS),
         ("pretraining.mask_strategy", masking.MASKERS),
         ("optimizer.name", optim.OPTIMIZERS),
         ("schedule.name", optim.SCHEDULES),

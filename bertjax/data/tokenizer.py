@@ -1,13 +1,13 @@
 """The small protocol behind which kinds of tokenizers stand, and how one is found on disk.
 
-Each kind has a module: `wordpiece`, the released BERT's, and `sentence_piece`.
+Each kind has a module (`wordpiece`, the released BERT's, and `sentence_piece`) and a row of KINDS.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from etils import epath
@@ -85,10 +85,37 @@ class Tokenizer(Protocol):
         ...
 
 
-def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
-    """Returns the tokenizer in `path`: a directory with vocab.txt or spiece.model, or such a file.
+class Kind(NamedTuple):
+    """`file` is its name in a directory, `suffix` that of a bare file, "" for any other.
 
-    A bare file is taken as sentencepiece if its name ends with ".model". A directory's
+    `read` makes the tokenizer of the file's bytes and of what is told of the casing; `title` is
+    what the file is called in messages.
+    """
+
+    file: str
+    suffix: str
+    read: Callable[..., Tokenizer]
+    title: str
+
+
+# Name, as manifests have it -> kind of tokenizer.
+KINDS: dict[str, Kind] = {
+    WordPieceTokenizer.kind: Kind(
+        wordpiece.VOCABULARY_FILE, "", WordPieceTokenizer.from_bytes, "WordPiece vocabulary"
+    ),
+    SentencePieceTokenizer.kind: Kind(
+        sentence_piece.MODEL_FILE,
+        ".model",
+        SentencePieceTokenizer,
+        "sentencepiece model with BERT's special tokens",
+    ),
+}
+
+
+def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
+    """Returns the tokenizer in `path`: a directory with a file of one of KINDS, or such a file.
+
+    A bare file is of the kind that has its suffix, else a WordPiece vocabulary. A directory's
     tokenizer_config.json tells the casing unless `lowercase` is given; without either, a WordPiece
     vocabulary is taken as lowercase, and a sentencepiece model gets the text as it is.
 
@@ -103,36 +130,34 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
         config = _read_config(path / wordpiece.CONFIG_FILE)
         path = _vocabulary_file(path)
     if not path.exists():
+        files = ", a ".join(kind.file for kind in KINDS.values())
         raise FileNotFoundError(
-            f"{path} does not exist; give a vocab.txt, a spiece.model or a directory that holds "
+            f"{path} does not exist; give a {files} or a directory that holds "
             "one, or make one with `python -m data_pipelines.train_vocabulary`"
         )
     if lowercase is None:
         lowercase = config.get("do_lower_case")
     casing: dict[str, Any] = {} if lowercase is None else {"lowercase": bool(lowercase)}
     casing["strip_accents"] = _strip_accents(config)
-    is_model = path.suffix == ".model"
+    kind = _kind_of(path)
     try:
-        if is_model:
-            return SentencePieceTokenizer(path.read_bytes(), **casing)
-        # Only "\n" ends an entry: str.splitlines would also break on U+2028 and its kind.
-        text = path.read_bytes().decode("utf-8").replace("\r\n", "\n")
-        vocabulary = text.removesuffix("\n").split("\n") if text.strip() else []
-        return WordPieceTokenizer(vocabulary, **casing)
+        return kind.read(path.read_bytes(), **casing)
     except ValueError as error:
-        kind = (
-            "sentencepiece model with BERT's special tokens" if is_model else "WordPiece vocabulary"
-        )
-        raise ValueError(f"{path} is not a {kind}: {error}") from error
+        raise ValueError(f"{path} is not a {kind.title}: {error}") from error
+
+
+def _kind_of(path: epath.Path) -> Kind:
+    by_suffix = {kind.suffix: kind for kind in KINDS.values()}
+    by_file = {kind.file: kind for kind in KINDS.values()}
+    return by_file.get(path.name) or by_suffix.get(path.suffix, by_suffix[""])
 
 
 def _vocabulary_file(directory: epath.Path) -> epath.Path:
-    names = (wordpiece.VOCABULARY_FILE, sentence_piece.MODEL_FILE)
+    names = [kind.file for kind in KINDS.values()]
     found = [directory / name for name in names if (directory / name).exists()]
     if len(found) > 1:
-        raise ValueError(
-            f"{directory} holds both {' and '.join(names)}; give the one that is meant"
-        )
+        several = " and ".join(path.name for path in found)
+        raise ValueError(f"{directory} holds both {several}; give the one that is meant")
     return found[0] if found else directory / wordpiece.VOCABULARY_FILE
 
 

@@ -95,6 +95,13 @@ class WordPieceTokenizer:
         self._chunk_offsets = _Computed(self._offsets_of_chunk)
         self._lock = threading.Lock()  # Input pipelines call from several threads.
 
+    @classmethod
+    def from_bytes(cls, data: bytes, **casing: Any) -> WordPieceTokenizer:
+        """Returns the tokenizer of a vocab.txt: an entry a line, in UTF-8."""
+        # Only "\n" ends an entry: str.splitlines would also break on U+2028 and its kind.
+        text = data.decode("utf-8").replace("\r\n", "\n")
+        return cls(text.removesuffix("\n").split("\n") if text.strip() else [], **casing)
+
     def __reduce__(self):
         """Pickles the arguments alone: what is remembered is made anew in each process."""
         make = functools.partial(

@@ -12,10 +12,10 @@ import ml_collections
 import numpy as np
 from etils import epath
 
+from bertjax import tasks
 from bertjax.data import masking, records, streams, synthetic, tokenizer
 from bertjax.jobs import base
 from bertjax.models import encoder
-from bertjax.tasks import pretraining
 from bertjax.workdirs import reader
 
 HELD_OUT = "heldout"
@@ -23,11 +23,10 @@ HELD_OUT = "heldout"
 _FLOAT_FEATURES = ("masked_lm_weights", "example_weights")
 
 
-def pretraining_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
+def pretraining_task(config: ml_collections.ConfigDict) -> tasks.base.Task:
     """Returns the pretraining task of a resolved config (vocabulary size and dtype known)."""
-    return pretraining.Pretraining(
-        encoder.EncoderConfig(**config["model"]), pair_loss=config["pretraining"]["pair_loss"]
-    )
+    make = tasks.OBJECTIVES[config.pretraining.objective]
+    return make(encoder.EncoderConfig(**config.model), config.pretraining)
 
 
 @dataclasses.dataclass(frozen=True)

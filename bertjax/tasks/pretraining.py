@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 from flax import nnx
@@ -16,8 +17,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import encoder, heads
 from bertjax.tasks import base
-
-PAIR_LOSSES = ("none", "nsp", "sop")
 
 
 class PretrainingModel(nnx.Module):
@@ -119,3 +118,8 @@ class Pretraining:
         if self.pair_loss != "none":
             forward += 2.0 * hidden * (hidden + 2)
         return 3.0 * batch_size * forward
+
+
+def of_options(sizes: encoder.EncoderConfig, options: Any) -> Pretraining:
+    """Returns the task that config.pretraining asks for."""
+    return Pretraining(sizes, pair_loss=options.pair_loss)

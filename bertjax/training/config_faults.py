@@ -12,11 +12,10 @@ from typing import Any
 import ml_collections
 
 from bertjax import config as config_lib
-from bertjax import finetuning, jobs
-from bertjax.data import masking
+from bertjax import finetuning, jobs, tasks
+from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
 from bertjax.models import classification, encoder
-from bertjax.tasks import pretraining
 from bertjax.training import optim, state
 
 MASKINGS = ("static", "dynamic")  # of records: stored in them, or drawn as they are read
@@ -24,9 +23,10 @@ MASKINGS = ("static", "dynamic")  # of records: stored in them, or drawn as they
 # Option -> what it may be.
 CHOICES: dict[str, Collection[str]] = {
     "task": tuple(jobs.JOBS),
-    "pretraining.pair_loss": pretraining.PAIR_LOSSES,
+    "pretraining.objective": tasks.OBJECTIVES.keys(),
+    "pretraining.pair_loss": pair_objectives.LABELS.keys(),
     "pretraining.masking": MASKINGS,
-    "pretraining.mask_strategy": tuple(masking.MASKERS),
+    "pretraining.mask_strategy": masking.MASKERS.keys(),
     "finetuning.dataset": finetuning.KINDS.keys(),
     "finetuning.pooling": classification.POOLINGS,
     "finetuning.context": ("sentence", "document"),

@@ -5,7 +5,7 @@ import importlib
 import jax
 import pytest
 
-from bertjax import jobs
+from bertjax.jobs import pretraining
 from bertjax.tasks import base as tasks_base
 
 # Encoder with pooler. Base and Large: Devlin et al. 2019 (110 M, 340 M), exactly as in the released
@@ -26,6 +26,6 @@ def test_encoder_with_pooler_has_the_papers_number_of_parameters(recipe):
     config = importlib.import_module(f"configs.{recipe}").get_config()
     with config.unlocked():
         config.model.dtype = "float32"
-    _, params = tasks_base.abstract_model(jobs.pretraining_task(config))
+    _, params = tasks_base.abstract_model(pretraining.pretraining_task(config))
     leaves = jax.tree.leaves([params["encoder"], params["pooler"]])
     assert sum(leaf.size for leaf in leaves) == COUNTS[recipe]
