@@ -269,6 +269,7 @@ def time_ours(options: argparse.Namespace, case: Case) -> None:
     options.by_length = options.timed_side == "ours"
     run = our_job(options, dataclasses.replace(case, epochs=1))
     source = warm_start.of_job(run.job, run.abstract_state.params)
+    assert source is not None  # finetuning begins with weights
     with jax.set_mesh(run.mesh):
         knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
         size = run.job.phases[0].global_batch_size

@@ -16,7 +16,8 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import tensorflow.compat.v1 as tensorflow_1  # noqa: E402 (the environment comes first)
+# TensorFlow makes this module when it is imported, and the environment comes first.
+import tensorflow.compat.v1 as tensorflow_1  # noqa: E402  pyright: ignore[reportMissingImports]
 
 
 def main() -> None:

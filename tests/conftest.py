@@ -1,8 +1,12 @@
 """The strictest JAX there is: fake devices, no implicit rank promotion; and what tests share."""
 
+import ctypes
+import gc
 import os
 import pathlib
+import sys
 import tempfile
+from collections.abc import Iterator
 
 import jax
 
@@ -12,6 +16,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 import jax.numpy as jnp  # noqa: E402  the configuration must come before JAX starts
 import numpy as np  # noqa: E402
+import psutil  # noqa: E402
 import pytest  # noqa: E402
 
 from bertjax.data import synthetic  # noqa: E402
@@ -29,6 +34,8 @@ TINY = EncoderConfig(
     attention_probs_dropout_prob=0.0,
 )
 
+MOST_BYTES = 1_200_000_000  # of a process between two files
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Shares what is compiled among the processes of a session and programs that tests start."""
@@ -40,6 +47,30 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
     # With a limit, and only then, JAX locks its files: none is read while another writes it.
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
+    if config.option.markexpr == "not slow":
+        # Compiling is most of what the quick tests do: half the time of it, and the same numbers
+        # but for rounding. The slow tests run what users run.
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        is_quick = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
+        jax.config.update("jax_disable_most_optimizations", is_quick)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_of_a_file() -> Iterator[None]:
+    """Gives back, after each file, what compiling left, and what was compiled once it is a lot."""
+    yield
+    gc.collect()
+    _return_freed_memory()
+    if psutil.Process().memory_info().rss > MOST_BYTES:
+        jax.clear_caches()
+        gc.collect()
+        _return_freed_memory()
+
+
+def _return_freed_memory() -> None:
+    # glibc keeps what the compiler frees: half of all that a process holds after some files.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture

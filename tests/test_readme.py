@@ -126,13 +126,6 @@ def test_every_option_file_module_and_link_of_a_page_exists(page):
     assert not missing | broken_links(page) | unknown_flags(text) | stray_flags(text)
 
 
-def test_the_readme_prints_the_two_commands_and_stays_short():
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert "pip install -e . && bash launch/quickstart.sh" in lines
-    assert "pip install -e '.[test]' && pytest" in lines
-    assert len(lines) < 150
-
-
 def test_every_row_of_the_recipe_table_is_a_recipe_and_every_recipe_a_row():
     rows = re.findall(r"^\| `(configs/\w+\.py)` \|", text_of(ROOT / "docs/training.md"), re.M)
     assert sorted(rows) == sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("configs/*.py"))

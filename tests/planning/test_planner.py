@@ -19,7 +19,8 @@ ANALYSIS = hlo.Analysis(
 
 def make_config(**changes):
     config = smoke.get_config()
-    config.update_from_flattened_dict({"global_batch_size": 64, **changes})
+    fast = {"global_batch_size": 64, "model.num_hidden_layers": 1}
+    config.update_from_flattened_dict(fast | changes)
     return config
 
 

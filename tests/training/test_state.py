@@ -13,6 +13,7 @@ from bertjax.finetuning import texts
 from bertjax.models import parameters
 from bertjax.tasks import pretraining
 from bertjax.training import optim, state
+from tests import conftest
 
 
 def make_learner(config, *, accumulation_steps=1, pair_loss="nsp", seed=0, rate=1e-2, **optimizer):
@@ -25,13 +26,21 @@ def make_learner(config, *, accumulation_steps=1, pair_loss="nsp", seed=0, rate=
     )
 
 
+@functools.cache
+def small():
+    """Compiled once for most tests: a learner, its first state, its step and its gradients."""
+    learner = make_learner(conftest.TINY)
+    step, gradients = jax.jit(learner.train_step), jax.jit(learner._gradients)
+    return learner, jax.jit(learner.init)(), step, gradients
+
+
 def assert_trees_close(left, right, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), left, right)
 
 
-def test_split_and_merge_are_inverse(tiny):
-    learner = make_learner(tiny)
-    params = learner.init().params
+def test_split_and_merge_are_inverse():
+    learner, start, _, _ = small()
+    params = start.params
     assert set(params["encoder"]["layers"]) == {"0", "1"}
     _, again = parameters.split(parameters.merge(learner.graphdef, params))
     assert jax.tree.structure(params) == jax.tree.structure(again)
@@ -41,16 +50,15 @@ def test_split_and_merge_are_inverse(tiny):
 def test_unequal_micro_batches_equal_one_batch(tiny, batch, accumulation_steps):
     weights_per_row = np.asarray(batch["masked_lm_weights"]).sum(axis=1)
     assert len(set(weights_per_row.tolist())) > 1  # else a mean of means would pass too
-    whole, parts = make_learner(tiny), make_learner(tiny, accumulation_steps=accumulation_steps)
-    key = jax.random.key(0)
-    params = whole.init().params
-    gradients = [jax.jit(learner._gradients)(params, batch, key) for learner in (whole, parts)]
+    _, start, _, whole = small()
+    parts = jax.jit(make_learner(tiny, accumulation_steps=accumulation_steps)._gradients)
+    gradients = [of(start.params, batch, jax.random.key(0)) for of in (whole, parts)]
     assert_trees_close(*gradients, rtol=1e-4, atol=1e-6)
 
 
-def test_the_pass_for_the_weights_costs_nothing(tiny, batch):
+def test_the_pass_for_the_weights_costs_nothing(batch):
     """The compiler drops all of the full-batch pass but the weights."""
-    learner = make_learner(tiny)
+    learner, start, _, _ = small()
 
     def plain(params, key):
         def loss(params):
@@ -59,7 +67,7 @@ def test_the_pass_for_the_weights_costs_nothing(tiny, batch):
 
         return jax.grad(loss)(params)
 
-    params, key = learner.init().params, jax.random.key(0)
+    params, key = start.params, jax.random.key(0)
     ours = jax.jit(lambda p, k: learner._gradients(p, batch, k)).lower(params, key).compile()
     plain_flops = jax.jit(plain).lower(params, key).compile().cost_analysis()["flops"]
     assert ours.cost_analysis()["flops"] < 1.1 * plain_flops
@@ -69,10 +77,9 @@ def means_of(learner, params, batch):
     return state.evaluate_step(learner.task, learner.graphdef, params, batch)[0]
 
 
-def test_a_non_finite_gradient_skips_the_update_and_says_so(tiny, batch):
-    learner = make_learner(tiny)
-    step = jax.jit(learner.train_step)
-    train_state, _ = step(learner.init(), batch)
+def test_a_non_finite_gradient_skips_the_update_and_says_so(batch):
+    _, start, step, _ = small()
+    train_state, _ = step(start, batch)
     poisoned = batch | {"masked_lm_weights": batch["masked_lm_weights"] * jnp.nan}
     after, report = step(train_state, poisoned)
     assert not report.is_finite
@@ -86,26 +93,27 @@ def test_a_non_finite_gradient_skips_the_update_and_says_so(tiny, batch):
 
 def test_dropout_is_a_function_of_seed_and_step(tiny, batch):
     config = dataclasses.replace(tiny, hidden_dropout_prob=0.5)
-    learner = make_learner(config)
-    train_state = learner.init()
+    train_state = small()[1]
+    learner, other = make_learner(config), make_learner(config, seed=1)
     step = jax.jit(learner.train_step)
 
-    def loss_at(number, learner_step=step):
+    def loss_at(number, knobs=learner.knobs):
         at = dataclasses.replace(train_state, step=jnp.asarray(number, jnp.int32))
-        return float(learner_step(at, batch)[1].means["mlm_loss"].total)
+        return float(step(at, batch, knobs)[1].means["mlm_loss"].total)
 
     assert loss_at(3) == loss_at(3)
     assert loss_at(3) != loss_at(4)
-    other = make_learner(config, seed=1)
-    assert loss_at(3) != loss_at(3, jax.jit(other.train_step))
+    assert loss_at(3) != loss_at(3, other.knobs)
 
 
 def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, batch):
     nsp, sop = (make_learner(tiny, pair_loss=pair_loss) for pair_loss in ("nsp", "sop"))
-    params = nsp.init().params
-    assert jax.tree.structure(params) == jax.tree.structure(sop.init().params)
+    params = small()[1].params
+    assert jax.tree.structure(params) == jax.tree.structure(jax.eval_shape(sop.init).params)
     assert dict(sop.task.objectives) == {"mlm_loss": 1.0, "sop_loss": 1.0}
-    old, new = (means_of(learner, params, batch) for learner in (nsp, sop))
+    old, new = (
+        jax.jit(functools.partial(means_of, learner))(params, batch) for learner in (nsp, sop)
+    )
     assert {name.replace("nsp", "sop") for name in old} == set(new)
     for name in ("loss", "accuracy"):
         assert old[f"nsp_{name}"].value() == new[f"sop_{name}"].value()
@@ -113,27 +121,27 @@ def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, bat
 
 def test_without_pair_loss_there_is_no_pair_head(tiny, batch):
     learner = make_learner(tiny, pair_loss="none")
-    assert set(learner.init().params) == {"encoder", "mlm_head"}
-    _, report = jax.jit(learner.train_step)(learner.init(), batch)
+    start = jax.eval_shape(learner.init)
+    assert set(start.params) == {"encoder", "mlm_head"}
+    _, report = jax.eval_shape(learner.train_step, start, batch)
     assert set(report.means) == {"mlm_loss", "mlm_accuracy"}
 
 
-def test_rows_of_weight_zero_count_for_nothing(tiny, batch):
-    learner = make_learner(tiny)
-    params = learner.init().params
+def test_rows_of_weight_zero_count_for_nothing(batch):
+    learner, start, _, _ = small()
     padded = {name: jnp.concatenate([rows, rows[:3]]) for name, rows in batch.items()}
     weights = jnp.ones(19).at[16:].set(0.0)
     padded["example_weights"] = weights
     padded["masked_lm_weights"] = padded["masked_lm_weights"] * weights[:, None]
-    for name, mean in means_of(learner, params, batch).items():
-        other = means_of(learner, params, padded)[name]
+    evaluate = jax.jit(functools.partial(means_of, learner))
+    others = evaluate(start.params, padded)
+    for name, mean in evaluate(start.params, batch).items():
+        other = others[name]
         np.testing.assert_allclose(mean.value(), other.value(), rtol=1e-6)
 
 
-def test_training_on_one_batch_learns_it(tiny, batch):
-    learner = make_learner(tiny)
-    step = jax.jit(learner.train_step)
-    train_state = learner.init()
+def test_training_on_one_batch_learns_it(batch):
+    _, train_state, step, _ = small()
     losses = []
     for _ in range(60):
         train_state, report = step(train_state, batch)
@@ -144,7 +152,8 @@ def test_training_on_one_batch_learns_it(tiny, batch):
 
 def test_what_is_frozen_stays_bit_for_bit_and_gets_no_gradient(tiny, batch):
     learner = make_learner(tiny, frozen=(r"encoder\.(embeddings|layers\.0)\..*",))
-    start = learner.init()
+    start = small()[1]
+    start = dataclasses.replace(start, opt_state=learner.optimizer.init(start.params))
     grads, _ = jax.jit(learner._gradients)(start.params, batch, jax.random.key(0))
     train_state, report = start, None
     step = jax.jit(learner.train_step)
@@ -176,12 +185,12 @@ def test_the_backward_pass_of_frozen_layers_is_not_computed(tiny, batch):
 
 
 def test_a_multiplier_scales_the_first_step_of_its_parameters(tiny, batch):
-    moves = []
-    for multiplier in (1.0, 3.0):
-        learner = make_learner(tiny, head_multiplier=multiplier)
-        start = learner.init()
-        after, _ = jax.jit(learner.train_step)(start, batch)
-        moves.append(jax.tree.map(jnp.subtract, after.params, start.params))
+    _, start, step, _ = small()
+    scaled = jax.jit(make_learner(tiny, head_multiplier=3.0).train_step)
+    moves = [
+        jax.tree.map(jnp.subtract, by(start, batch)[0].params, start.params)
+        for by in (step, scaled)
+    ]
     once, thrice = moves
     assert_trees_close(once["encoder"], thrice["encoder"], rtol=0, atol=0)
     tripled = jax.tree.map(lambda move: 3 * move, once["mlm_head"])
@@ -224,7 +233,7 @@ def test_answers_cost_no_second_forward_pass(tiny):
     rows = {name: jnp.ones((8, 16), jnp.int32) for name in ("input_ids", "input_mask")}
     rows |= {"segment_ids": jnp.zeros((8, 16), jnp.int32), "labels": jnp.zeros(8, jnp.int32)}
     rows |= {"example_weights": jnp.ones(8), "record_positions": jnp.arange(8)}
-    params = learner.init().params
+    params = jax.eval_shape(learner.init).params
 
     def flops(function):
         return jax.jit(function).lower(params, rows).compile().cost_analysis()["flops"]
@@ -235,6 +244,6 @@ def test_answers_cost_no_second_forward_pass(tiny):
         return task.evaluate(parameters.merge(learner.graphdef, params), rows)
 
     assert flops(both) < 1.1 * flops(metrics_alone)
-    means, answers = both(params, rows)
+    means, answers = jax.eval_shape(both, params, rows)
     assert set(means) == {"loss", "accuracy"}
     assert set(answers) == {"logits", "predictions", "record_positions"}
