@@ -89,6 +89,8 @@ def flags_of(module):
     if module.startswith("data_pipelines."):
         return {field.name for field in dataclasses.fields(imported.Options)}
     source = module_path(module).read_text(encoding="utf-8")
+    for shared in re.findall(r"(\w+)\.define_flags?\(", source):  # as recipes.define_flag()
+        source += pathlib.Path(getattr(imported, shared).__file__).read_text(encoding="utf-8")
     return set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source))
 
 

@@ -85,7 +85,10 @@ def test_eight_devices_equal_one(on_one_device, rule_table):
     jax.tree.map(close, params, expected_params)
 
 
-@pytest.mark.parametrize("recipe, devices", [("bert_base", 4), ("bert_large", 16)])
+@pytest.mark.parametrize(
+    ("recipe", "devices"),
+    [("bert_base", 4), pytest.param("bert_large", 16, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("rule_table", ["data_parallel", "fsdp"])
 def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, rule_table):
     config = importlib.import_module(f"configs.{recipe}").get_config()
