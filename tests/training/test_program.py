@@ -69,7 +69,7 @@ def test_a_choice_of_the_config_outlives_its_resolution():
 
 def test_a_share_of_warm_up_is_rounded_down_as_in_the_released_code():
     config = recipe("classification")
-    config.model.vocab_size = 1000
+    config.model.update(vocab_size=1000, dtype="float32")
     for steps, warmup_steps in ((19, 1), (20, 2), (9, 0), (234, 23)):
         config.phases.phase1.num_steps = steps
         made = program.schedule_options(finetuning.outline(config))
