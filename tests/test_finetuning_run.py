@@ -190,7 +190,7 @@ def test_sixteen_examples_of_every_kind_are_learnt_to_a_perfect_score(tmp_path, 
     changes = {"finetuning.num_epochs": 150.0, "finetuning.length_buckets": False}
     config = small_datasets.make_config(tmp_path / "data", kind, source, **changes)
     train.train(config, tmp_path / "run")
-    name, _ = finetuning.open_job(config).best_score
+    name = finetuning.open_job(config).evaluation.best_score
     scores = [line for line in lines_of(tmp_path / "run") if "eval/dev/loss" in line]
     assert scores[-1][f"eval/dev/{name}"] >= BEST.get(kind, 1.0)
     written = {path.name for path in (tmp_path / "run/predictions").rglob("*") if path.is_file()}
