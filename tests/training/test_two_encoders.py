@@ -16,6 +16,7 @@ from tests.training import test_warm_start
 
 ENCODERS = ("discriminator.encoder", "generator.encoder")
 SIZES = test_warm_start.SIZES
+FACTORIZED = dataclasses.replace(SIZES, embedding_size=8)
 
 
 class TwoEncoders(nnx.Module):
@@ -94,6 +95,14 @@ def test_lora_changes_query_and_value_of_both_encoders():
     }
     rates = optim.rate_multipliers(optim.OptimizerOptions(layer_decay=0.5), params)
     assert set(jax.tree.leaves(rates["lora"]["generator"])) == {0.5}
+
+
+def test_factors_of_embeddings_are_no_encoder():
+    module = nnx.Dict(encoder=models.make_encoder(FACTORIZED, rngs=nnx.Rngs(0)))
+    lora.attach(module, lora.LoraOptions(targets=(r"encoder\..*kernel",)), rngs=nnx.Rngs(1))
+    _, params = parameters.split(module)
+    assert set(params["lora"]["encoder"]) == {"embeddings", "layers"}
+    assert parameters.encoder_paths(params) == ("encoder",)
 
 
 def test_a_target_may_name_the_kernels_of_one_encoder():
