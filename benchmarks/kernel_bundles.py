@@ -33,7 +33,7 @@ def compile_kernels(topology: str, length: int) -> None:
     import jax.numpy as jnp
 
     from bertjax.devices import sharding
-    from bertjax.models import pallas_attention
+    from bertjax.models import pallas_attention, visibility
     from bertjax.planning import topologies
 
     devices = topologies.devices(topologies.parse(topology))
@@ -46,7 +46,8 @@ def compile_kernels(topology: str, length: int) -> None:
 
     tensor = array((length, HEADS, HEAD_SIZE), jnp.dtype(jnp.bfloat16))
     seeds = (array((HEADS,), jnp.dtype(jnp.uint32)),) * 2
-    inputs = (tensor, tensor, tensor, array((length,), jnp.dtype(bool)), seeds)
+    visible = visibility.Visibility(array((length,), jnp.dtype(bool)))
+    inputs = (tensor, tensor, tensor, visible, seeds)
 
     def both(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *forward, grad = arguments

@@ -173,8 +173,8 @@ from bertjax.planning import topologies
 mesh = sharding.make_mesh(topologies.devices(topologies.parse("v5e:2x2"))[:1], data=1, tensor=1)
 rows = sharding.batch_sharding(mesh)
 
-def both(seeds, query, keys, values, grad, is_real):
-    arguments = (query, keys, values, visibility.Visibility(is_real), seeds)
+def both(seeds, query, keys, values, grad, visible):
+    arguments = (query, keys, values, visible, seeds)
     context = pallas_attention.context(*arguments, rate=0.1)
     return context, pallas_attention.gradients(*arguments, grad, rate=0.1)
 
@@ -184,10 +184,13 @@ for dtype in ("bfloat16", "float32"):
             def array(*shape, dtype=dtype):
                 return jax.ShapeDtypeStruct((16, *shape), jnp.dtype(dtype), sharding=rows)
             tensor, word = array(length, heads, size), array(heads, dtype="uint32")
-            with jax.set_mesh(mesh):
-                jax.jit(both).lower(
-                    (word, word), *[tensor] * 4, array(length, dtype="bool")
-                ).compile()
+            is_real, numbers = array(length, dtype="bool"), array(length, dtype="int32")
+            masked = visibility.Visibility(is_real)
+            packed = visibility.Visibility(is_real, numbers, numbers, 64, True)
+            # Packed rows at the shortest and the longest alone: each takes a while to compile.
+            for visible in (masked, packed) if length in (128, 512) else (masked,):
+                with jax.set_mesh(mesh):
+                    jax.jit(both).lower((word, word), *[tensor] * 4, visible).compile()
 """
 
 
