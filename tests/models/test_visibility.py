@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from bertjax.devices import sharding
 from bertjax.models import attention, layers, pallas_attention, visibility
 
 BATCH, LENGTH, HEADS, SIZE = 3, 12, 2, 4
@@ -194,3 +195,41 @@ def test_the_kernels_see_the_same(shape, is_packed, window, left_to_right):
     # Exactly nothing: what is padding neither gives nor takes.
     for x in (context, *gradients):
         assert np.all(np.asarray(x)[numbers == 0] == 0)
+
+
+def packed_for_kernels(shape):
+    """Rows as the kernels take them, with positions, a window and an order."""
+    numbers, places = packing(3, *shape[:2])
+    *inputs, grad = (jnp.asarray(x, jnp.float32) for x in tensors(shape))
+    return inputs, grad, visible_of(numbers, places, 20, True)
+
+
+def test_eight_devices_see_as_one_does():
+    shape = (8, 128, 2, 64)
+    inputs, grad, visible = packed_for_kernels(shape)
+    seeds = layers.mask_seeds(KEY, (8, 2))
+
+    def gradients():
+        run = functools.partial(pallas_attention.gradients, rate=RATE, interpret=True)
+        return jax.jit(run)(*inputs, visible, seeds, grad)
+
+    expected = gradients()
+    with jax.set_mesh(sharding.make_mesh(jax.devices()[:8], data=4, tensor=2)):
+        found = gradients()
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_of_packed_rows_for_tpu_holds_a_forward_and_a_backward_kernel():
+    inputs, grad, visible = packed_for_kernels((2, 128, 2, 64))
+
+    def run(inputs, grad, visible):
+        def attend(*inputs):
+            options = {"dropout_rate": RATE, "key": KEY, "implementation": "pallas"}
+            return attention.attend(*inputs, visible, **options)
+
+        context, backward = jax.vjp(attend, *inputs)
+        return context, backward(grad)
+
+    program = jax.export.export(jax.jit(run), platforms=["tpu"])(inputs, grad, visible)
+    assert program.mlir_module().count("tpu_custom_call") == 2
