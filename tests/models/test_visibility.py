@@ -15,7 +15,7 @@ from bertjax.models import attention, layers, pallas_attention, visibility
 BATCH, LENGTH, HEADS, SIZE = 3, 12, 2, 4
 RATE = 0.3
 KEY = jax.random.key(1)
-few_examples = hypothesis.settings(derandomize=True, deadline=None, max_examples=15)
+few_examples = hypothesis.settings(derandomize=True, deadline=None, max_examples=20)
 
 
 def packed_row(rng, length):
@@ -106,7 +106,8 @@ def assert_close(found, wanted):
         np.testing.assert_allclose(x, y, atol=2e-5)
 
 
-windows = st.one_of(st.none(), st.integers(0, LENGTH))
+widths = (0, 1, 2, 4, 7)
+windows = st.sampled_from((None, *widths))
 
 
 @few_examples
@@ -124,7 +125,7 @@ def test_any_packing_window_and_order_is_the_definition(
 
 
 @few_examples
-@hypothesis.given(st.integers(0, 10**6), st.integers(0, LENGTH), st.booleans())
+@hypothesis.given(st.integers(0, 10**6), st.sampled_from(widths), st.booleans())
 def test_a_window_and_an_order_go_with_an_input_mask_as_well(seed, window, left_to_right):
     mask = (np.random.default_rng(seed).random((BATCH, LENGTH)) < 0.7).astype(np.int32)
     places = np.broadcast_to(np.arange(LENGTH), mask.shape)
