@@ -17,7 +17,7 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 # TensorFlow makes this module when it is imported, and the environment comes first.
-import tensorflow.compat.v1 as tensorflow_1  # noqa: E402  pyright: ignore[reportMissingImports]
+import tensorflow.compat.v1 as tensorflow_1  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 def main() -> None:

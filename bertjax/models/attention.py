@@ -212,8 +212,9 @@ def _gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:
 
 
 def _kernel_gradients(*saved_and_grad: Any, **options: Any) -> tuple[Array, Array, Array]:
-    *saved, _, grad = saved_and_grad  # the kernel has no use for the context
-    return pallas_attention.gradients(*saved, grad, **options)
+    # The kernel has no use for the context.
+    query, keys, values, visible, seeds, _, grad = saved_and_grad
+    return pallas_attention.gradients(query, keys, values, visible, seeds, grad, **options)
 
 
 def _probabilities(query: Array, keys: Array, visible: Visibility) -> Array:

@@ -115,7 +115,7 @@ class Encoder(nnx.Module):
     """Embeddings and layers; BERT's Base size has 108.9 M parameters."""
 
     def __init__(self, embeddings: nnx.Module, layers: Sequence[nnx.Module], *, remat: str):
-        self.embeddings = embeddings
+        self.embeddings: Any = embeddings  # what it has beside its call is of its kind
         self.layers = nnx.List(layers)
         self.remat = remat
 

@@ -50,6 +50,7 @@ class Dense(nnx.Linear):
     """
 
     def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
+        assert self.bias is not None
         kernel, bias = jnp.asarray(self.kernel[...]), jnp.asarray(self.bias[...])
         return add_bias(x.astype(self.dtype) @ kernel.astype(self.dtype), bias)
 
