@@ -49,8 +49,8 @@ def compile_kernels(topology: str, length: int) -> None:
     visible = visibility.Visibility(array((length,), jnp.dtype(bool)))
     inputs = (tensor, tensor, tensor, visible, seeds)
 
-    def both(*arguments: jax.Array) -> tuple[jax.Array, ...]:
-        *forward, grad = arguments
+    def both(query, keys, values, visible, seeds, grad):
+        forward = query, keys, values, visible, seeds
         context = pallas_attention.context(*forward, rate=RATE)
         return context, *pallas_attention.gradients(*forward, grad, rate=RATE)
 
@@ -99,10 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         compile_kernels(options.topology, options.length)
         rows = counts(pathlib.Path(directory))
     print("pass      bundles  matrix  vector   a layer")
+    import jax.numpy as jnp
+
     from bertjax.models import pallas_attention
 
     batch = TOKENS // options.length
-    rows_per_step = pallas_attention.rows_per_step(batch, options.length, "bfloat16")
+    rows_per_step = pallas_attention.rows_per_step(batch, options.length, jnp.dtype(jnp.bfloat16))
     heads_per_step = pallas_attention.LANES // HEAD_SIZE
     steps = batch // rows_per_step * HEADS // heads_per_step
     for name, (bundles, matrix, vector) in zip(("forward", "backward"), rows, strict=True):
