@@ -125,7 +125,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.max_query_length = 64  # squad: tokens of a question
     finetuning.max_answer_length = 30  # squad: tokens of an answer
     finetuning.n_best_size = 20  # squad: answers per question that are looked at
-    finetuning.null_threshold = 0.0  # squad v2; the one tuned on the dev set is stored
+    finetuning.null_threshold = 0.0  # squad v2: no answer above it, nor above one that is tuned
     finetuning.lora_rank = 0  # of the change of a kernel; 0: the kernels themselves are trained
     finetuning.lora_alpha = 16.0
     finetuning.lora_targets = (r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel",)
