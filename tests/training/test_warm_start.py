@@ -294,7 +294,7 @@ def started(made, workdir):
     run = train.prepare(made, workdir)
     retention = checkpoint.RetentionOptions()
     with jax.set_mesh(run.mesh), checkpoint.Checkpointer(workdir, retention) as checkpointer:
-        train_state, _ = train.start(run, checkpointer)
+        train_state = train.start(run, checkpointer).state
         batch = next(run.job.data.train_batches(run.job.phases[0], start_step=0, rows=None))
         batch.pop("record_positions")
         return train_state, jax.device_get(run.evaluate_step(train_state.params, batch))
