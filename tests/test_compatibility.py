@@ -127,7 +127,7 @@ def records_options(name, directory):
     return f"--config.data.train_dir={records}", f"--config.data.eval_dir={records}"
 
 
-PRETRAINED = ("pretraining", pytest.param("dynamic", marks=slow))
+PRETRAINED = [pytest.param(name, marks=slow) for name in ("pretraining", "dynamic")]
 
 
 @pytest.mark.parametrize("name", PRETRAINED)

@@ -78,6 +78,7 @@ def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(tmp_pa
     assert "already; for others remove it" in caplog.text
 
 
+@pytest.mark.slow
 def test_predictions_are_there_for_all_test_sets_or_for_none(tmp_path, source, monkeypatch):
     config = make_config(tmp_path, source, **{"finetuning.num_epochs": 1.0})
     monkeypatch.setattr(texts.Glue, "test_sets", ("test", "dev"))

@@ -123,12 +123,12 @@ def test_gradient_of_real_tokens_is_zero_at_padding(tiny, batch):
     def sum_of_real(hidden):
         return jnp.where(is_real[:, :, None], layer(hidden, visible), 0.0).sum()
 
-    gradient = np.asarray(jax.grad(sum_of_real)(hidden))
+    gradient = np.asarray(jax.jit(jax.grad(sum_of_real))(hidden))
     assert np.all(gradient[~is_real] == 0)
     assert np.all(np.abs(gradient[is_real]).max(axis=-1) > 0)
 
 
-@pytest.mark.parametrize("remat", ["full", "dots"])
+@pytest.mark.parametrize("remat", [pytest.param("full", marks=pytest.mark.slow), "dots"])
 def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
     key = jax.random.key(3)
 
@@ -140,7 +140,7 @@ def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
             means = task.loss(parameters.merge(graphdef, params), batch, key=key)
             return means["mlm_loss"].total + means["nsp_loss"].total
 
-        return jax.value_and_grad(loss)(params)
+        return jax.jit(jax.value_and_grad(loss))(params)
 
     plain = loss_and_gradient(tiny)
     rematerialized = loss_and_gradient(dataclasses.replace(tiny, remat=remat))

@@ -34,9 +34,14 @@ def small_program(devices=8, **changes):
     "changes",
     [
         {},
-        {"sharding": "fsdp"},
-        {"sharding": "fsdp_tensor", "mesh.tensor": 2},
-        {"optimizer.bias_correction": False, "gradient_accumulation_steps": 2},
+        *(
+            pytest.param(changes, marks=pytest.mark.slow)
+            for changes in (
+                {"sharding": "fsdp"},
+                {"sharding": "fsdp_tensor", "mesh.tensor": 2},
+                {"optimizer.bias_correction": False, "gradient_accumulation_steps": 2},
+            )
+        ),
     ],
 )
 def test_counted_bytes_are_those_of_the_compilers_arguments(changes):

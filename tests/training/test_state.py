@@ -46,7 +46,7 @@ def test_split_and_merge_are_inverse():
     assert jax.tree.structure(params) == jax.tree.structure(again)
 
 
-@pytest.mark.parametrize("accumulation_steps", [2, 8])
+@pytest.mark.parametrize("accumulation_steps", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_unequal_micro_batches_equal_one_batch(tiny, batch, accumulation_steps):
     weights_per_row = np.asarray(batch["masked_lm_weights"]).sum(axis=1)
     assert len(set(weights_per_row.tolist())) > 1  # else a mean of means would pass too

@@ -117,6 +117,7 @@ def test_a_target_may_name_the_kernels_of_one_encoder():
         lora.attach(make(), lora.LoraOptions(targets=(r".*detector\.kernel",)), rngs=nnx.Rngs(1))
 
 
+@pytest.mark.slow
 def test_of_encoders_with_lora_only_the_factors_are_trained(batch):
     graphdef, params = parameters.split(adapted())
     frozen = parameters.flat(optim.frozen_parameters(lora.frozen(params), params))
