@@ -95,7 +95,7 @@ def build_torch(job: peer_step.Job, timing: Timing) -> Step:
         raise RuntimeError("torch sees no GPU; try the script with --device=cpu --sizes=tiny")
     torch.manual_seed(job.seed)
     torch.set_float32_matmul_precision("high")
-    model = transformers.BertForPreTraining(peer_step.bert_config(job)).to(device).train()
+    model = transformers.BertForPreTraining(peer_step.bert_config(job)).to(device).train()  # pyright: ignore[reportArgumentType]
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=peer_step.LEARNING_RATE,
