@@ -21,6 +21,7 @@ CHANGEABLE = (
     r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
     r"finetuning\.(max_answer_length|n_best_size)",
+    r"phases\.\w+\.num_epochs",  # num_steps has what they came to
     r"gradient_accumulation_steps|model\.(remat|dtype|attention)|data\.(train|eval)_dir",
 )
 
@@ -28,7 +29,8 @@ CHANGEABLE = (
 def phase_config() -> ml_collections.ConfigDict:
     """Returns the options of one phase of training."""
     phase = ml_collections.ConfigDict()
-    phase.num_steps = 1_000_000  # optimizer updates in this phase
+    phase.num_steps = 1_000_000  # optimizer updates in this phase; 0 leaves the phase out
+    phase.num_epochs = 0.0  # passes over the records; not 0: in place of num_steps
     phase.max_seq_length = 128  # tokens per sequence
     phase.global_batch_size = 0  # sequences per update; 0: config.global_batch_size
     return phase
@@ -234,8 +236,11 @@ def finetuning_config(dataset: str) -> ml_collections.ConfigDict:
 
 
 def phase_names(config: ml_collections.ConfigDict) -> list[str]:
-    """Returns the phases' names in the order in which they run: phase2 before phase10."""
-    return sorted(config.phases, key=lambda name: (len(name), name))
+    """Returns the names of the phases that have steps, in their order: phase2 before phase10."""
+    names = sorted(config.phases, key=lambda name: (len(name), name))
+    return [
+        name for name in names if config.phases[name].num_steps or config.phases[name].num_epochs
+    ]
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -269,6 +274,18 @@ def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def changes(config: Mapping[str, Any]) -> list[str]:
+    """Returns the options that are not at their defaults, as one would give them: --config.X=Y."""
+    defaults = dict(flatten({**default_config().to_dict(), "phases": {}}))
+    for name in config["phases"]:
+        defaults |= dict(flatten(phase_config(), f"phases.{name}."))
+    return [
+        f"--config.{name}={value}"
+        for name, value in flatten(config)
+        if name not in defaults or value != defaults[name]
+    ]
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Returns the changes between two configs: those that a resumed run may make, and others."""
     before, after = dict(flatten(old)), dict(flatten(new))
@@ -276,6 +293,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[st
     for name in sorted(before.keys() | after.keys()):
         was, now = before.get(name, "not set"), after.get(name, "not set")
         if was != now:
-            is_allowed = any(re.fullmatch(pattern, name) for pattern in CHANGEABLE)
+            is_in_both = name in before and name in after
+            is_allowed = is_in_both and any(re.fullmatch(it, name) for it in CHANGEABLE)
             (allowed if is_allowed else refused).append(f"config.{name}: was {was!r}, is {now!r}")
     return allowed, refused

@@ -88,6 +88,7 @@ def execute(run: Run) -> state.TrainState:
             )
             for phase, facts, batch in remaining_batches(run, step):
                 on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
+                watch.begin(step, facts)
                 train_state, report = run.train_step(train_state, on_devices, knobs)
                 step += 1
                 watch.submit(step, report, batch["record_positions"], facts)
@@ -257,8 +258,16 @@ def _write_workdir(run: Run) -> None:
             vocabulary.save(run.workdir / reader.VOCABULARY_DIRECTORY)
 
 
+def _log_config(run: Run) -> None:
+    changes = config_lib.changes(run.config.to_dict())
+    logging.info(
+        "What differs from the defaults (every option is in %s):\n  %s",
+        run.workdir / reader.CONFIG_FILE, "\n  ".join(changes),
+    )  # fmt: skip
+
+
 def _log_start(run: Run) -> None:
-    logging.info("Config:\n%s", run.config)
+    _log_config(run)
     shapes, placed = run.abstract_state, jax.tree.map(lambda x: x.sharding, run.abstract_state)
     kind = run.mesh.devices.flat[0].device_kind
     logging.info("Mesh: %s of %s, sharding %s", dict(run.mesh.shape), kind, run.config.sharding)
@@ -277,6 +286,9 @@ def _log_start(run: Run) -> None:
             phase.name, phase.first_step, phase.end_step, phase.global_batch_size,
             phase.max_seq_length, f"{tokens:,}", jobs.train_flops(run.job, phase),
         )  # fmt: skip
+        if examples := run.job.data.num_train_examples(phase):
+            epochs = phase.num_steps * phase.global_batch_size / examples
+            logging.info("%s: %s examples: %.3g epochs", phase.name, f"{examples:,}", epochs)
     warmup_steps = int(run.knobs.schedule.warmup_steps)
     if warmup_steps > run.last_step:
         logging.warning(

@@ -93,7 +93,8 @@ FAULTS = {
     "evaluation.global_batch_size": 0,
     "log_every_steps": 0,
     "max_skipped_steps": 0,
-    "phases.phase1.num_steps": 0,
+    "phases.phase1.num_steps": -1,
+    "phases.phase1.num_epochs": -0.5,
     "phases.phase1.max_seq_length": 513,  # more than model.max_position_embeddings
 }
 
@@ -233,6 +234,52 @@ def test_a_config_without_phases_is_a_fault():
     with config.unlocked():
         config.phases = ml_collections.ConfigDict()
     assert "config.phases is empty" in fault_lines(config)[0]
+
+
+@pytest.mark.parametrize("path", ["bert_base", "bert_mini"])
+def test_a_recipe_of_two_phases_runs_with_one(path):
+    config = importlib.import_module(f"configs.{path}").get_config()
+    config.data.train_dir = "records"
+    config.phases.phase2.num_steps = 0
+    config.phases.phase2.max_seq_length = 100_000  # what does not run is not at fault
+    config_faults.validate(config)
+    (phase,) = jobs.phases(config)
+    assert (phase.name, phase.num_steps) == ("phase1", 900_000)
+    config.phases.phase1.num_steps = 0
+    (line,) = fault_lines(config)
+    assert "config.phases.phase1.num_steps is 0" in line and "no other phase has steps" in line
+
+
+def test_a_phase_may_be_measured_in_epochs_where_there_are_records_to_count():
+    config = usable_config()
+    config.phases.phase1.num_epochs = 2.5
+    config_faults.validate(config)
+    config.data.source, config.model.vocab_size = "synthetic", 100
+    (line,) = fault_lines(config)
+    assert "config.phases.phase1.num_epochs is 2.5" in line and "give num_steps" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("num_steps", 100), ("num_epochs", 2.0), ("max_seq_length", 64)]
+)
+def test_an_option_of_a_phase_that_finetuning_would_ignore_is_a_fault(option, value):
+    config = finetuning_config("squad")
+    config.phases.phase1[option] = value
+    (line,) = fault_lines(config)
+    assert f"config.phases.phase1.{option} is {value}; finetuning does not read it" in line
+
+
+def test_what_differs_from_the_defaults_is_told_as_one_would_give_it():
+    config = config_lib.paper_config()
+    config.optimizer.frozen = ("encoder",)
+    assert config_lib.changes(config.to_dict()) == [
+        "--config.model.vocab_size=30522",
+        "--config.optimizer.frozen=('encoder',)",
+        "--config.phases.phase1.num_steps=900000",
+        "--config.phases.phase2.max_seq_length=512",
+        "--config.phases.phase2.num_steps=100000",
+    ]
+    assert config_lib.changes(config_lib.default_config().to_dict()) == []
 
 
 def test_an_unknown_option_is_an_error_with_a_suggestion():

@@ -252,9 +252,19 @@ def test_the_command_line_ends_a_misspelt_option_with_one_line(tmp_path):
     assert "bta1" in ended.stderr and "beta1" in ended.stderr
 
 
-def test_a_warmup_longer_than_the_run_is_told(record_root, tmp_path, caplog):
+def test_the_log_of_a_start_tells_what_differs_from_the_defaults_and_how_long_the_run_is(
+    record_root, tmp_path, caplog
+):
     config = make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1})
-    train.train(config, tmp_path)
+    with caplog.at_level("INFO", logger="absl"):
+        train.train(config, tmp_path)
+    (told,) = (record for record in caplog.records if "differs from" in record.message)
+    assert str(tmp_path / "config.json") in told.message
+    lines = told.message.splitlines()[1:]
+    assert "  --config.phases.phase1.num_steps=1" in lines
+    assert not any("beta1" in line for line in lines) and len(lines) < 30
+    assert "phase1: 168 examples: 0.0476 epochs" in caplog.text
+    assert "compiling step 1, 128 tokens" in caplog.text
     assert "warmup_steps is 3, but the run has 1 steps" in caplog.text
 
 

@@ -51,6 +51,10 @@ class Data(Protocol):
         """Yields every example of an evaluation or test set once."""
         ...
 
+    def num_train_examples(self, phase: Phase) -> int | None:
+        """Returns the number of examples of an epoch of the phase, None where there are none."""
+        ...
+
     def num_examples(self, name: str) -> int:
         """Returns the number of examples of an evaluation or test set."""
         ...
@@ -140,7 +144,10 @@ def train_flops(job: Job, phase: Phase, *, length: int | None = None) -> float:
 
 
 def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
-    """Returns the phases in the order in which they run, with their places in the run."""
+    """Returns the phases in the order in which they run, with their places in the run.
+
+    A phase without steps is left out.
+    """
     found, first_step = [], 0
     for name in config_lib.phase_names(config):
         options = config.phases[name]

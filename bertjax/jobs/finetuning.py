@@ -88,6 +88,9 @@ class FinetuningData:
             dataset.features(name), batch_size=batch_size, buckets=self.buckets, rows=rows
         )
 
+    def num_train_examples(self, phase: base.Phase) -> int | None:
+        return len(self.dataset.features(kinds.TRAIN)) if self.dataset else None
+
     def num_examples(self, name: str) -> int:
         return len(self._dataset().examples(name))
 

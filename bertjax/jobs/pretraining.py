@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,10 @@ class PretrainingData:
         return record_batches(
             self.evaluation_set, self.config.pretraining, batch_size=batch_size, rows=rows
         )
+
+    def num_train_examples(self, phase: base.Phase) -> int | None:
+        found = self.train_sets.get(phase.name)
+        return found.manifest.num_examples if found else None
 
     def num_examples(self, name: str = HELD_OUT) -> int:
         return self.evaluation_set.manifest.num_examples if self.evaluation_set else 0
@@ -198,11 +203,22 @@ def open_job(
         record_set = _open(config, config.data.train_dir, phase.max_seq_length, sha256)
         sha256 = record_set.manifest.tokenizer["sha256"]
         train_sets[phase.name] = record_set
+    set_steps(config, {name: it.manifest.num_examples for name, it in train_sets.items()})
+    all_phases = base.phases(config)
     evaluation_set = None
     if config.data.eval_dir:
         evaluation_set = _open(config, config.data.eval_dir, all_phases[-1].max_seq_length, sha256)
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
     return _job(config, all_phases, train_sets, evaluation_set)
+
+
+def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]) -> None:
+    """Sets the steps of the phases that are measured in epochs, of `num_examples` by phase."""
+    for phase in base.phases(config):
+        epochs = config.phases[phase.name].num_epochs
+        if epochs:
+            examples = epochs * num_examples[phase.name]
+            config.phases[phase.name].num_steps = math.ceil(examples / phase.global_batch_size)
 
 
 def outline(config: ml_collections.ConfigDict) -> base.Job:

@@ -6,6 +6,7 @@ keys of the table that it chooses from.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from bertjax.models import classification, encoder
 from bertjax.training import optim, state
 
 MASKINGS = ("static", "dynamic")  # of records: stored in them, or drawn as they are read
+
+_OF_PRETRAINING = ("num_steps", "num_epochs", "max_seq_length")  # of a phase
 
 # Option -> what it may be.
 CHOICES: dict[str, Collection[str]] = {
@@ -144,6 +147,14 @@ def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
             "config.init_from is empty; finetuning starts from pretrained weights: give "
             "--config.init_from=PATH, a workdir of bertjax or a checkpoint that conversion reads"
         )
+    defaults = config_lib.phase_config()
+    for name, option in itertools.product(sorted(config.phases), _OF_PRETRAINING):
+        if config.phases[name][option] != defaults[option]:
+            yield (
+                f"config.phases.{name}.{option} is {config.phases[name][option]}; finetuning does "
+                f"not read it: leave it at {defaults[option]}, and set config.finetuning."
+                f"{'max_seq_length' if option == 'max_seq_length' else 'num_epochs'}"
+            )
     if config.finetuning.num_epochs <= 0:
         yield f"config.finetuning.num_epochs is {config.finetuning.num_epochs}; it must be above 0"
     if config.data.source != "records":
@@ -178,14 +189,27 @@ def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _batch_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    names = config_lib.phase_names(config)
     if not config.phases:
         yield "config.phases is empty; it must hold at least one config.phase_config()"
-    for name in sorted(config.phases):
+    elif not names:
+        yield (
+            f"config.phases.{min(config.phases)}.num_steps is 0, which leaves the phase out, and "
+            "no other phase has steps: give one of them num_steps or num_epochs"
+        )
+    for name in names:
         phase = config.phases[name]
         batch_size = phase.global_batch_size or config.global_batch_size
-        for option in ("num_steps", "max_seq_length"):
-            if phase[option] < 1:
-                yield f"config.phases.{name}.{option} is {phase[option]}; it must be at least 1"
+        for option, least in (("num_steps", 0), ("num_epochs", 0), ("max_seq_length", 1)):
+            if phase[option] < least:
+                yield (
+                    f"config.phases.{name}.{option} is {phase[option]}; it must be at least {least}"
+                )
+        if phase.num_epochs and config.data.source == "synthetic":
+            yield (
+                f"config.phases.{name}.num_epochs is {phase.num_epochs}; with config.data.source "
+                "synthetic there are no records to count: give num_steps"
+            )
         if batch_size % max(config.gradient_accumulation_steps, 1):
             yield (
                 f"the global_batch_size of config.phases.{name} is {batch_size}; it must be a "

@@ -82,9 +82,16 @@ class Monitor:
         self._last_checkpoint = last_checkpoint
         self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts] | None = None
         self._means: base.Means = {}
+        self._begun: set[PhaseFacts] = set()
         self._compiled: set[PhaseFacts] = set()
         self._restart_clock(0.0)
         self._has_checked_plateau = False
+
+    def begin(self, step: int, phase: PhaseFacts) -> None:
+        """Says that the next step is compiled first, where it is the first of its batch shape."""
+        if phase not in self._begun:
+            self._begun.add(phase)
+            self._writer.note(f"compiling step {step + 1}, {phase.tokens_per_step:,} tokens")
 
     def submit(
         self, step: int, report: state.StepReport, record_positions: np.ndarray, phase: PhaseFacts
@@ -115,6 +122,7 @@ class Monitor:
         self._flops_timed += phase.flops_per_step
         if phase not in self._compiled:  # the first step of a batch shape holds its compilation
             self._compiled.add(phase)
+            self._writer.note("")
             self._restart_clock(time.perf_counter())
         if report.is_finite:
             self.skipped.in_a_row = 0

@@ -124,6 +124,11 @@ class RunWriter:
         if self._enabled:
             self._progress.show(step, progress_text(values))
 
+    def note(self, text: str) -> None:
+        """Shows what is going on where there are no scalars yet; "" takes it off the bar."""
+        if self._enabled:
+            self._progress.note(text)
+
     def curves(self) -> None:
         """Redraws curves.png from metrics.jsonl; a reader sees the old picture or the new one."""
         if not self._enabled:
@@ -193,6 +198,9 @@ class _ProgressBar:
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(step - self._bar.n)
 
+    def note(self, text: str) -> None:
+        self._bar.set_postfix_str(text, refresh=True)
+
     def close(self) -> None:
         self._bar.close()
 
@@ -217,6 +225,10 @@ class _ProgressLog:
             left = self._time_left(step, seconds)
         logging.info("step %d/%d%s: %s", step, self._total_steps, left, text)
         self._logged_step, self._logged_time = step, now
+
+    def note(self, text: str) -> None:
+        if text:
+            logging.info("%s", text)
 
     def _time_left(self, step: int, seconds: float) -> str:
         steps = max(step - self._logged_step, 1)

@@ -1,6 +1,7 @@
 """Claims about what a config and its records are joined into, and which pairs are refused."""
 
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -76,6 +77,29 @@ def test_each_phase_reads_the_records_of_its_length(directories):
         assert job.data.chance_loss(phase) == ("mlm_loss", pytest.approx(np.log(90)))
     assert jobs.train_flops(job, job.phases[0]) != jobs.train_flops(job, job.phases[1])
     assert isinstance(job, jobs.Job)
+
+
+def test_epochs_of_a_phase_become_steps_once_its_records_are_known(directories):
+    options = {"phases.phase1.num_epochs": 2.5, "phases.phase1.num_steps": 999}
+    job = pretraining.open_job(with_second_phase(make_config(directories, **options)))
+    first, second = job.phases
+    examples = job.data.num_train_examples(first)
+    assert examples == job.data.train_sets["phase1"].manifest.num_examples
+    assert first.num_steps == math.ceil(2.5 * examples / first.global_batch_size)
+    assert job.config.phases.phase1.num_steps == first.num_steps == second.first_step
+    # A run goes on, however its length is written.
+    saved = job.config.to_dict()
+    options = {"phases.phase1.num_steps": first.num_steps}
+    again = pretraining.open_job(with_second_phase(make_config(directories, **options)))
+    allowed, refused = config_lib.differences(saved, again.config)
+    assert not refused and allowed == ["config.phases.phase1.num_epochs: was 2.5, is 0.0"]
+
+
+def test_a_phase_without_steps_needs_no_records(directories):
+    config = with_second_phase(make_config(directories), num_steps=0, max_seq_length=512)
+    job = pretraining.open_job(config)
+    assert [phase.name for phase in job.phases] == ["phase1"]
+    assert list(job.data.train_sets) == ["phase1"]
 
 
 def test_a_phase_counts_its_batches_from_its_own_first_step(directories):

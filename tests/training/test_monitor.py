@@ -23,6 +23,10 @@ class Lines:
 
     def __init__(self):
         self.scalar_lines, self.progress_lines = {}, {}
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
 
     def scalars(self, step, values):
         self.scalar_lines[step] = dict(values)
@@ -251,3 +255,14 @@ def test_check_step_0_never_reports_the_plateau(caplog):
     watch, _ = make_monitor(plateau_check_step=0)
     run(watch, [report(loss=99.0)] * 12)
     assert not warnings(caplog)
+
+
+def test_what_compiles_is_said_once_for_each_batch_shape_and_taken_off_when_it_ran():
+    watch, lines = make_monitor()
+    said = {0: PHASE, 1: PHASE, 2: NEXT_PHASE, 3: PHASE}
+    for step, phase in said.items():
+        watch.begin(step, phase)
+        watch.submit(step + 1, report(), POSITIONS, phase)
+    watch.flush()
+    first, second = "compiling step 1, 2,048 tokens", "compiling step 3, 4,096 tokens"
+    assert lines.notes == [first, "", second, ""]

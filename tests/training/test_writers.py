@@ -191,9 +191,12 @@ def test_time_left_counts_the_steps_since_the_last_line(tmp_path, monkeypatch):
 def test_progress_on_a_terminal_is_a_bar_from_the_resumed_step(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(writers.sys.stderr, "isatty", lambda: True, raising=False)
     with writers.RunWriter(tmp_path, total_steps=10, start_step=5) as writer:
+        writer.note("compiling step 6")
+        assert "step 5/10 [00:00, ? left, compiling step 6]" in capsys.readouterr().err
+        writer.note("")
+        assert "compiling" not in capsys.readouterr().err
         writer.progress(6, SCALARS)
     shown = capsys.readouterr().err
-    assert "step 5/10" in shown
     assert "step 6/10" in shown
     assert "loss 7.250, 1.2k tokens/s" in shown
 
