@@ -220,7 +220,7 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
     allowed, refused = config_lib.differences(saved, run.config)
     for change in allowed:
         logging.info("Resuming with a change: %s", change)
-    if saved_meta["identity"] != run.job.data.identity():
+    if not run.job.data.is_known_as(saved_meta["identity"]):
         refused.append("the records or the vocabulary are not those that the run began with")
     if refused:
         raise ValueError(
@@ -311,7 +311,7 @@ def _retention(run: Run) -> checkpoint.RetentionOptions:
 def _monitor_options(run: Run) -> monitor.MonitorOptions:
     peak = accelerators.peak_flops(run.mesh.devices.flat[0].device_kind)
     return monitor.MonitorOptions(
-        objectives=tuple(run.job.task.objectives),
+        objectives=run.job.task.objectives,
         log_every_steps=run.config.log_every_steps,
         last_step=run.last_step,
         max_skipped_steps=run.config.max_skipped_steps,

@@ -41,6 +41,23 @@ WRITE_BLOCK_BYTES = 4 << 20
 
 encode_batch = encoding.encode_batch
 
+# What `Manifest.digest` is made of. Names may be added where a new kind of records needs them and
+# has them: one that is None in all older manifests changes their digests too.
+_READ = (
+    *("format_version", "max_seq_length", "max_predictions_per_seq", "masked_lm_prob"),
+    *("pair_objective", "seed"),
+)
+_TOKENIZER_READ = ("kind", "sha256", "vocab_size")
+_FIGURES = (
+    *("examples", "fill", "example_unknown_rate", "unigram_tokens", "unigram_entropy"),
+    *("most_frequent_token_share", "vocabulary_used_share", "characters", "tokens", "sentences"),
+)
+# What repr(manifest) was made of when runs kept its hash; never to be changed.
+_FIELDS_BEFORE = (
+    *("tokenizer", "max_seq_length", "max_predictions_per_seq", "masked_lm_prob"),
+    *("pair_objective", "shards", "seed", "arguments", "statistics", "format_version"),
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
@@ -83,9 +100,28 @@ class Manifest:
         """Whether masks are stored, not drawn at load time."""
         return self.max_predictions_per_seq > 0
 
+    @functools.cached_property
     def digest(self) -> str:
-        """Returns a hash of all that it tells, by which a run knows its records again."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
+        """A hash of what makes the records the ones they are, by which a run knows them again.
+
+        What is read from them, in which order, and the figures of their content. Where they lie and
+        by which command they were made is left out, and so is what a manifest may tell one day.
+        """
+        told = {name: getattr(self, name) for name in _READ}
+        told["tokenizer"] = {name: self.tokenizer.get(name) for name in _TOKENIZER_READ}
+        told["shards"] = [[shard.file, shard.examples, shard.bytes] for shard in self.shards]
+        told["statistics"] = {name: self.statistics.get(name) for name in _FIGURES}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    def is_known_as(self, digest: str) -> bool:
+        """Returns whether a run that kept `digest` began with these records."""
+        return digest in (self.digest, self._digest_before)
+
+    @functools.cached_property
+    def _digest_before(self) -> str:
+        # Until November 2026 a run kept the hash of everything: repr(manifest) as it was then.
+        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIELDS_BEFORE)
+        return hashlib.sha256(f"Manifest({told})".encode()).hexdigest()
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json into `directory`, whole or not at all."""

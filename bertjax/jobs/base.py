@@ -68,7 +68,11 @@ class Data(Protocol):
         ...
 
     def identity(self) -> dict[str, Any]:
-        """Returns what must be the same for a resumed run to see the same data (JSON)."""
+        """Returns what a run keeps to know its data again (JSON); asked for at every save."""
+        ...
+
+    def is_known_as(self, identity: Mapping[str, Any]) -> bool:
+        """Returns whether a run that kept `identity`, now or in an older version, saw this data."""
         ...
 
     def vocabulary(self) -> tokenizer.Tokenizer | None:

@@ -40,13 +40,25 @@ class PretrainingData:
     evaluation_set: records.RecordSet | None
 
     def identity(self) -> dict[str, Any]:
-        manifests = {name: found.manifest for name, found in self.train_sets.items()}
         return {
-            "manifests": {name: manifest.digest() for name, manifest in manifests.items()},
-            "tokenizer_sha256": next(
-                (manifest.tokenizer["sha256"] for manifest in manifests.values()), None
-            ),
+            "manifests": {name: found.manifest.digest for name, found in self.train_sets.items()},
+            "tokenizer_sha256": self._tokenizer_sha256,
         }
+
+    def is_known_as(self, identity: Mapping[str, Any]) -> bool:
+        digests = identity["manifests"]
+        return (
+            identity["tokenizer_sha256"] == self._tokenizer_sha256
+            and digests.keys() == self.train_sets.keys()
+            and all(
+                found.manifest.is_known_as(digests[name]) for name, found in self.train_sets.items()
+            )
+        )
+
+    @property
+    def _tokenizer_sha256(self) -> str | None:
+        found = iter(self.train_sets.values())
+        return next((record_set.manifest.tokenizer["sha256"] for record_set in found), None)
 
     def train_batches(
         self, phase: base.Phase, *, start_step: int, rows: range | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -40,9 +40,12 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True)
 class MonitorOptions:
-    """The last step has a line, too; `peak_flops` is of all devices, None where it is unknown."""
+    """The last step has a line, too; `peak_flops` is of all devices, None where it is unknown.
 
-    objectives: tuple[str, ...]
+    `objectives` are the coefficients of what is minimized, as the task has them.
+    """
+
+    objectives: Mapping[str, float]
     log_every_steps: int
     last_step: int
     max_skipped_steps: int
@@ -163,7 +166,10 @@ class Monitor:
     def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:
         averages = metrics.values(self._means)
         scalars = {f"train/{name}": value for name, value in averages.items()}
-        losses = [averages.get(name, float("nan")) for name in self._options.objectives]
+        losses = [
+            coefficient * averages.get(name, float("nan"))
+            for name, coefficient in self._options.objectives.items()
+        ]
         scalars |= {
             "train/loss": float(np.sum(losses)),
             "train/learning_rate": float(report.learning_rate),

@@ -159,6 +159,49 @@ def test_a_manifest_loads_as_it_was_saved(tmp_path):
     assert [path.name for path in tmp_path.glob("*draft*")] == []
 
 
+def described(**fields):
+    values = {
+        "tokenizer": {"kind": "wordpiece", "sha256": "a" * 64, "vocab_size": 100},
+        "max_seq_length": 6,
+        "max_predictions_per_seq": 2,
+        "masked_lm_prob": 0.15,
+        "pair_objective": "nsp",
+        "shards": (records.Shard(file="0.tfrecord", examples=3, bytes=300),),
+        "seed": 3,
+        "arguments": {"input": "text"},
+        "statistics": {"unigram_entropy": 6.5, "documents": 4},
+    }
+    return records.Manifest(**values | fields)
+
+
+def test_records_are_known_again_by_what_is_read_and_not_by_what_is_told_besides():
+    same = described()
+    for told in (
+        {"arguments": {"input": "/elsewhere/text", "an_option_of_tomorrow": 1}},
+        {"statistics": {"unigram_entropy": 6.5, "documents": 4, "a_figure_of_tomorrow": 2}},
+        {"tokenizer": dict(same.tokenizer, a_note_of_tomorrow="x")},
+    ):
+        assert described(**told).is_known_as(same.digest)
+    other_shard = records.Shard(file="0.tfrecord", examples=3, bytes=301)
+    for read in (
+        {"max_seq_length": 7},
+        {"max_predictions_per_seq": 3},
+        {"pair_objective": "sop"},
+        {"seed": 4},
+        {"shards": (other_shard,)},
+        {"statistics": {"unigram_entropy": 6.6, "documents": 4}},
+        {"tokenizer": dict(same.tokenizer, sha256="b" * 64)},
+    ):
+        assert not described(**read).is_known_as(same.digest)
+
+
+def test_a_run_of_an_older_version_knows_its_records_again():
+    # The sha256 of repr(manifest), computed by the version that kept it.
+    before = "9c1d0021d523af480260e00b9b70ae7194a57a3d2def1266821112f46837780c"
+    assert described().is_known_as(before)
+    assert not described(seed=4).is_known_as(before)
+
+
 def test_a_fitting_record_set_opens(tmp_path):
     manifest = write(tmp_path)
     opened = records.open(

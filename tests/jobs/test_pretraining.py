@@ -1,5 +1,6 @@
 """Claims about what a config and its records are joined into, and which pairs are refused."""
 
+import hashlib
 import json
 import math
 import pathlib
@@ -292,6 +293,39 @@ def test_identity_tells_other_records_apart_and_knows_the_same_again(directories
     assert same["tokenizer_sha256"] != other["tokenizer_sha256"]
     rebuilt = change_manifest(directories / "records_16", tmp_path / "rebuilt", seed=99)
     assert identity(str(rebuilt)) != same
+
+
+def test_a_run_is_continued_on_the_data_it_knows_by_an_older_identity_too(directories, tmp_path):
+    def data(train):
+        return pretraining.open_job(with_second_phase(make_config(directories, train))).data
+
+    found = data("records_{max_seq_length}")
+    before = {
+        name: hashlib.sha256(repr(record_set.manifest).encode()).hexdigest()
+        for name, record_set in found.train_sets.items()
+    }
+    older = found.identity() | {"manifests": before}
+    assert found.is_known_as(older) and found.is_known_as(found.identity())
+    half = dict(found.identity()["manifests"], phase1=before["phase1"])
+    assert found.is_known_as(older | {"manifests": half})
+    for change in (
+        {"manifests": {"phase1": before["phase1"]}},
+        {"manifests": dict(before, phase2="0" * 64)},
+        {"tokenizer_sha256": "0" * 64},
+    ):
+        assert not found.is_known_as(older | change)
+
+
+def test_the_manifests_are_hashed_once_in_a_run(directories, monkeypatch):
+    counted = []
+    sha256 = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda *given: counted.append(1) or sha256(*given))
+    data = pretraining.open_job(make_config(directories)).data
+    data.identity()
+    once = len(counted)
+    for _ in range(3):
+        data.identity()
+    assert once > 0 and len(counted) == once
 
 
 def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation():

@@ -37,7 +37,7 @@ class Lines:
 
 def make_monitor(*, last_checkpoint=None, skipped=None, **changes):
     options = {
-        "objectives": ("mlm_loss", "nsp_loss"),
+        "objectives": {"mlm_loss": 1.0, "nsp_loss": 1.0},
         "log_every_steps": 4,
         "last_step": 1_000,
         "max_skipped_steps": 3,
@@ -140,6 +140,12 @@ def test_averages_over_an_interval_are_weighted_means_of_its_finite_steps():
         np.testing.assert_allclose(line["train/nsp_loss"], 0.5, rtol=1e-6)
         np.testing.assert_allclose(line["train/loss"], expected + 0.5, rtol=1e-6)
     assert lines.progress_lines == lines.scalar_lines
+
+
+def test_the_loss_of_a_line_is_the_sum_that_is_minimized():
+    watch, lines = make_monitor(log_every_steps=2, objectives={"mlm_loss": 1.0, "nsp_loss": 0.25})
+    run(watch, [report(loss=3.0, pair_loss=0.8)] * 2)
+    assert lines.scalar_lines[2]["train/loss"] == pytest.approx(3.0 + 0.25 * 0.8)
 
 
 def test_an_interval_of_skipped_steps_only_reports_no_loss():
