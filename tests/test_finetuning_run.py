@@ -43,9 +43,12 @@ def lines_of(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_leaves_scores_predictions_and_what_the_data_told(tmp_path, source):
+def test_a_run_leaves_scores_predictions_and_what_the_data_told(tmp_path, source, caplog):
     config = make_config(tmp_path, source, "table", **{"schedule.warmup_share": 0.5})
-    train.train(config, tmp_path / "run")
+    with caplog.at_level("INFO", logger="absl"):
+        train.train(config, tmp_path / "run")
+    told = [record.message for record in caplog.records if "Evaluation on dev" in record.message]
+    assert told and all("; always 'class 0': accuracy 0.3750, macro_f1 0.1818" in it for it in told)
     lines = lines_of(tmp_path / "run")
     evaluations = [line for line in lines if "eval/dev/accuracy" in line]
     assert [line["step"] for line in evaluations] == [2, 4]  # after each epoch

@@ -8,6 +8,7 @@ scores belong to `bertjax.scores`, order and padding of rows to `batches`.
 from __future__ import annotations
 
 import abc
+import collections
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -57,6 +58,7 @@ class Kind(abc.ABC):
         self._tokenizer = tokenizer
         self.examples = functools.cache(self._examples)
         self.features = functools.cache(self._features)
+        self.majority = functools.cache(self._majority)
 
     @classmethod
     @abc.abstractmethod
@@ -158,6 +160,41 @@ class Kind(abc.ABC):
         `outputs` are the task's predictions, a row for each example in the order of the set; rows
         of tokens are padded to the longest.
         """
+
+    def classes(self, name: str, outputs: Outputs | None = None) -> Sequence[str] | None:
+        """Returns the right class of all that is scored in a set, None where there are no classes.
+
+        With `outputs` it is the class that they answer.
+        """
+        del name, outputs
+        return None
+
+    def always(self, name: str, answer: str) -> dict[str, float]:
+        """Returns the scores of a set whose every answer is that class."""
+        right = self.classes(name) or ()
+        return {"accuracy": sum(each == answer for each in right) / max(len(right), 1)}
+
+    def _majority(self, name: str) -> tuple[str, dict[str, float]] | None:
+        """Returns the most frequent class of a set, and the scores of answering nothing else.
+
+        None where there are no classes. As `majority` it is found once for each set.
+        """
+        right = self.classes(name)
+        if not right:
+            return None
+        ((answer, _),) = collections.Counter(right).most_common(1)
+        return answer, self.always(name, answer)
+
+    def only_answer(self, name: str, outputs: Outputs, scores: Mapping[str, float]) -> str | None:
+        """Returns the class that is the answer to everything in a set of several, None if none is.
+
+        `scores` are those of the outputs.
+        """
+        del scores
+        answered = set(self.classes(name, outputs) or ())
+        if len(answered) != 1 or len(set(self.classes(name) or ())) < 2:
+            return None
+        return answered.pop()
 
     @abc.abstractmethod
     def write_predictions(

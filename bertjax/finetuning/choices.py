@@ -75,6 +75,12 @@ class Choices(base.Kind):
         labels = self.features(name).columns["labels"]
         return {"accuracy": scores.accuracy(labels, outputs["predictions"])}
 
+    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str]:
+        numbers = (
+            self.features(name).columns["labels"] if outputs is None else outputs["predictions"]
+        )
+        return [f"choice {number}" for number in numbers.tolist()]
+
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:

@@ -25,6 +25,7 @@ from bertjax.scores import squad as squad_scores
 from bertjax.tasks import base as tasks
 
 VERSIONS = ("v1", "v2")
+NO_ANSWER = "no answer"
 
 # The official script's prefixes: of all questions, of those with an answer, of those without.
 _GROUPS = ("", "HasAns_", "NoAns_")
@@ -173,6 +174,28 @@ class Spans(base.Kind):
         wanted = (f"{group}{score}" for group in _GROUPS for score in ("exact", "f1"))
         scores = {score: found[score] for score in wanted if score in found}
         return scores | {"null_threshold": threshold}
+
+    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
+        """Returns whether each question has an answer, where some have none; of outputs nothing."""
+        if not self.is_version_2 or outputs is not None:
+            return None
+        return ["an answer" if it.answers else NO_ANSWER for it in self.examples(name)]
+
+    def _majority(self, name: str) -> tuple[str, dict[str, float]] | None:
+        """Returns "no answer", which alone can be right for several questions, and its scores."""
+        right = self.classes(name)
+        if not right:
+            return None
+        share = 100.0 * sum(each == NO_ANSWER for each in right) / len(right)
+        return NO_ANSWER, {"exact": share, "f1": share}
+
+    def only_answer(
+        self, name: str, outputs: base.Outputs, scores: Mapping[str, float]
+    ) -> str | None:
+        """Returns "no answer" where no question is answered by the threshold of these scores."""
+        del name, outputs
+        is_none = scores.get("HasAns_f1") == 0.0 and scores.get("NoAns_exact") == 100.0
+        return NO_ANSWER if is_none else None
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned

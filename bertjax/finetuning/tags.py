@@ -179,6 +179,12 @@ class Tags(base.Kind):
         overall = entities.score(gold, predicted).overall
         return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
 
+    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str]:
+        """Returns the tag of every word."""
+        if outputs is None:
+            return [tag for sentence in self.examples(name) for tag in sentence.tags]
+        return [tag for tags in self._tags(self.tagged_rows(name), outputs) for tag in tags]
+
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:

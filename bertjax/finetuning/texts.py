@@ -150,6 +150,18 @@ class _Texts(base.Kind):
             score: classification.SCORES[score](labels, predictions) for score in self.score_names
         }
 
+    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
+        if self.is_regression:
+            return None
+        numbers = (
+            self.features(name).columns["labels"] if outputs is None else outputs["predictions"]
+        )
+        return [self.labels[number] for number in numbers.tolist()]
+
+    def always(self, name: str, answer: str) -> dict[str, float]:
+        number = self.labels.index(answer)
+        return self.scores(name, {"predictions": np.full(len(self.features(name)), number)})
+
     def example(self, fields: base.Fields, source: str) -> text_examples.Example:
         found = tuple(json_fields.text(fields, column) for column in self.columns)
         return text_examples.Example(found, None, source)

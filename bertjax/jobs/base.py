@@ -91,6 +91,14 @@ class Scorer(Protocol):
         """
         ...
 
+    def majority(self, name: str) -> tuple[str, dict[str, float]] | None:
+        """Returns the most frequent answer to a set, and the scores of giving no other."""
+        ...
+
+    def only_answer(self, name: str, outputs: Outputs, scores: Mapping[str, float]) -> str | None:
+        """Returns the answer that is given to everything, None where there are several."""
+        ...
+
     def write_predictions(
         self, name: str, outputs: Outputs, directory: epath.Path, tuned: Mapping[str, float]
     ) -> None:

@@ -94,7 +94,29 @@ def evaluate_set(
         max_batches=job.evaluation.max_batches,
     )
     scorer = job.evaluation.scorer
-    return values if scorer is None else values | scorer.scores(name, outputs)
+    if scorer is None:
+        return values
+    scores = scorer.scores(name, outputs)
+    if (answer := scorer.only_answer(name, outputs, scores)) is not None:
+        logging.warning(
+            "Every answer to %s is %r: the model tells nothing apart there. Likely causes: too few "
+            "steps; a learning rate too high or too low; labels that do not follow from the texts",
+            name, answer,
+        )  # fmt: skip
+    return values | scores
+
+
+def beside_majority(job: jobs.Job, name: str) -> str:
+    """Returns in words what the most frequent answer alone scores on a set, "" if there is none."""
+    found = job.evaluation.scorer.majority(name) if job.evaluation.scorer else None
+    if found is None:
+        return ""
+    answer, scores = found
+    return f"; always {answer!r}: {_shown(scores)}"
+
+
+def _shown(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items())
 
 
 def score(
@@ -110,8 +132,8 @@ def score(
         found[name] = evaluate_set(
             run.job, name, run.evaluate_step, params, mesh=run.mesh, batch_size=batch_size
         )
-        shown = ", ".join(f"{metric} {value:.4f}" for metric, value in found[name].items())
-        logging.info("Evaluation on %s at step %d: %s", name, step, shown)
+        beside = beside_majority(run.job, name)
+        logging.info("Evaluation on %s at step %d: %s%s", name, step, _shown(found[name]), beside)
     writer.scalars(
         step,
         {f"eval/{name}/{metric}": value for name in found for metric, value in found[name].items()},

@@ -1,5 +1,7 @@
 """Answers of batches put in order again, and scores on whatever mesh."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,3 +91,25 @@ def test_scores_and_answers_are_those_of_all_examples_on_any_mesh(devices):
     assert scores == {"loss": pytest.approx(3 * values.mean())}
     np.testing.assert_array_equal(outputs["twice"], 2 * values)
     np.testing.assert_array_equal(alone["twice"], 2 * values)
+
+
+@pytest.mark.parametrize(("answer", "warnings"), [("entailment", 1), (None, 0)])
+def test_one_answer_to_a_whole_set_is_warned_of(monkeypatch, caplog, answer, warnings):
+    scorer = types.SimpleNamespace(
+        scores=lambda name, outputs: {"accuracy": 0.5},
+        only_answer=lambda name, outputs, scores: answer,
+        majority=lambda name: ("entailment", {"accuracy": 0.527}),
+    )
+    job = types.SimpleNamespace(
+        evaluation=types.SimpleNamespace(scorer=scorer, max_batches=0),
+        data=types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(())),
+    )
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: ({"loss": 0.7}, {}))
+    mesh = sharding.make_mesh(jax.devices()[:1], data=1)
+    found = evaluation.evaluate_set(job, "dev", None, None, mesh=mesh, batch_size=4)
+    assert found == {"loss": 0.7, "accuracy": 0.5}
+    said = [
+        each for each in caplog.records if "Every answer to dev is 'entailment'" in each.message
+    ]
+    assert len(said) == warnings
+    assert evaluation.beside_majority(job, "dev") == "; always 'entailment': accuracy 0.5270"
