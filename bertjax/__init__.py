@@ -1,3 +1,33 @@
-"""bertjax: pretrain BERT-family encoders on your own text with JAX and Flax."""
+"""bertjax: pretrain BERT-family encoders on your own text with JAX and Flax.
+
+`bertjax.run(config, workdir)` trains, `bertjax.load(workdir)` uses a model. Modules are imported
+when they are first used, so `import bertjax` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
 
 __version__ = "0.1.0"
+
+# Names that belong to a module but are used without it.
+_FROM_PYTHON = {"run": "interactive", "load": "interactive", "Model": "interactive"}
+
+
+def __getattr__(name: str) -> Any:
+    # By name: who imports the version must not import everything, as import-linter would see it.
+    if name in _FROM_PYTHON:
+        return getattr(importlib.import_module(f"bertjax.{_FROM_PYTHON[name]}"), name)
+    if name in _modules():
+        return importlib.import_module(f"bertjax.{name}")
+    raise AttributeError(f"module 'bertjax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_FROM_PYTHON, *_modules()})
+
+
+def _modules() -> list[str]:
+    return [found.name for found in pkgutil.iter_modules(__path__)]

@@ -55,8 +55,5 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 def _is_ours(record: std_logging.LogRecord) -> bool:
-    # orbax tells some forty lines a checkpoint and warns of its own options; JAX tells which
-    # back-ends it lacks. What fails reaches the user as an exception.
-    if "/orbax/" in record.pathname:
-        return record.levelno >= std_logging.ERROR
+    # JAX tells which back-ends it lacks. What fails reaches the user as an exception.
     return record.levelno >= std_logging.WARNING or "/jax/" not in record.pathname

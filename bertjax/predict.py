@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from absl import flags, logging
+from absl import flags
 
 from bertjax import command_line, finetuning, inference
 from bertjax.finetuning import base as kinds
@@ -113,7 +113,6 @@ def main(argv: list[str]) -> None:
         model = dataclasses.replace(
             model, tuned={**model.tuned, "null_threshold": options.null_threshold}
         )
-    logging.info("Answers of dataset %s %s", model.options.dataset, model.options.name)
     lines = read_lines(sys.stdin)
     for answer in predict(model, lines, batch_size=options.batch_size):
         print(json.dumps(answer, ensure_ascii=False))

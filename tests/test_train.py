@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import jobs, train
 from bertjax.data import records, streams
 from bertjax.training import monitor, preemption
@@ -124,7 +125,16 @@ def test_two_phases_equal_their_parts_also_when_resumed_at_the_boundary(
 
 def test_a_run_leaves_what_people_watch(record_root, tmp_path):
     config = two_phases(record_root)
-    train.train(config, tmp_path)
+    done = bertjax.run(config, tmp_path)
+    assert done.workdir == tmp_path and done.results is None
+    assert set(done.paths) == {
+        "checkpoints", "config", "vocabulary", "metrics", "curves", "tensorboard"
+    }  # fmt: skip
+    assert all(path.exists() for path in done.paths.values())
+    scores = [line for line in metrics_of(tmp_path) if "eval/heldout/mlm_loss" in line][-1]
+    assert done.scores == {name: scores[name] for name in scores if name.startswith("eval/")}
+    ((best, *_),) = done.model.fill_mask("w1 [MASK] w3")
+    assert 0 < best["probability"] < 1
     names = {name for line in metrics_of(tmp_path) for name in line}
     assert {
         "train/loss", "train/mlm_loss", "train/mlm_accuracy", "train/nsp_accuracy",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging as std_logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,15 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
 from bertjax.models import parameters
+
+
+def _is_no_chatter(record: std_logging.LogRecord) -> bool:
+    # orbax tells some forty lines a checkpoint and warns of its own options, through absl's logger
+    # as we do. What fails reaches the user as an exception.
+    return "/orbax/" not in record.pathname or record.levelno >= std_logging.ERROR
+
+
+logging.get_absl_logger().addFilter(_is_no_chatter)
 
 DIRECTORY = "checkpoints"
 UNREADABLE_DIRECTORY = "checkpoints_unreadable"

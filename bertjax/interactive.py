@@ -1,0 +1,173 @@
+"""bertjax from Python, for notebooks and scripts: `bertjax.run` trains, `bertjax.load` loads.
+
+    config = bertjax.recipes.load("bert_mini")
+    config.data.train_dir = "train_{max_seq_length}"
+    done = bertjax.run(config, "runs/mini")
+    done.model.fill_mask("The [MASK] statement is used to import modules.")
+
+This is what the programs do, with the same files in the workdir; how it is done belongs to them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+import numpy as np
+from absl import logging
+from etils import epath
+
+from bertjax import encode, evaluate, fill_mask, inference, predict, recipes, train
+from bertjax.training import evaluation, trials, writers
+from bertjax.workdirs import checkpoint, reader, scalars
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The model of a checkpoint: `step` is "newest", "best" or the number of one.
+
+    Parameters are read when the first method needs them, and kept.
+    """
+
+    workdir: epath.Path
+    step: str | int = "newest"
+
+    def fill_mask(self, text: str, *, num_candidates: int = 5) -> list[list[dict[str, Any]]]:
+        """Returns, for each [MASK] of the text, its best tokens with probabilities, best first.
+
+        Raises:
+          ValueError: as `fill_mask.fill_mask`.
+        """
+        return fill_mask.fill_mask(self._encoder, text, num_candidates=num_candidates)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        layers: str = "last",
+        pooling: str = "mean",
+        batch_size: int = 32,
+    ) -> dict[str, np.ndarray]:
+        """Returns `features` of the texts, a row each, and their `lengths` in tokens.
+
+        Raises:
+          ValueError: as `encode.encode`, or for one text in place of a list.
+        """
+        if isinstance(texts, str):
+            raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
+        return encode.encode(
+            self._encoder, texts, layers=layers, pooling=pooling, batch_size=batch_size
+        )
+
+    def predict(
+        self, records: Iterable[Mapping[str, Any]], *, batch_size: int = 32
+    ) -> list[dict[str, Any]]:
+        """Returns the finetuned model's answer to each record: {"text": ...}, {"words": [...]}.
+
+        Raises:
+          ValueError: as `predict.predict`, or for one record in place of a list.
+        """
+        if isinstance(records, Mapping | str):
+            raise ValueError(f"records is {records!r:.60}; give a list of objects, [{{...}}]")
+        return list(predict.predict(self._finetuned, records, batch_size=batch_size))
+
+    def evaluate(self, data: epath.PathLike, *, batch_size: int = 64) -> dict[str, Any]:
+        """Returns the scores on a record directory or, of a finetuned model, on a labelled file.
+
+        Raises:
+          FileNotFoundError, ValueError: as `evaluate.evaluate_checkpoint`.
+        """
+        return evaluate.evaluate_checkpoint(
+            self.workdir, str(data), batch_size=batch_size, step=self.step, chance=True
+        )
+
+    @functools.cached_property
+    def _encoder(self) -> inference.TrainedModel:
+        return inference.load(self.workdir, step=self.step)
+
+    @functools.cached_property
+    def _finetuned(self) -> inference.FinetunedModel:
+        return inference.load_finetuned(self.workdir, step=self.step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """What a run leaves: the scores of its last evaluation, where its files are, and its model.
+
+    `scores` have the names of metrics.jsonl ("eval/dev/accuracy"), and are {} without an evaluation
+    set. `paths` has those of `PATHS` that are there. With several seeds or settings all of this is
+    of the best training, and `results` holds every score of all of them (results.json).
+    """
+
+    workdir: epath.Path
+    scores: dict[str, float | None]
+    paths: dict[str, epath.Path]
+    model: Model
+    results: dict[str, Any] | None = None
+
+
+# What a workdir may hold.
+PATHS = {
+    "checkpoints": checkpoint.DIRECTORY,
+    "config": reader.CONFIG_FILE,
+    "vocabulary": reader.VOCABULARY_DIRECTORY,
+    "metrics": scalars.FILE,
+    "curves": writers.CURVES_FILE,
+    "tensorboard": writers.TENSORBOARD_DIRECTORY,
+    "predictions": evaluation.PREDICTIONS_DIRECTORY,
+}
+
+
+def run(
+    config: ml_collections.ConfigDict | str, workdir: epath.PathLike, *, verbose: bool = True
+) -> Done:
+    """Trains as `python -m bertjax.train` does, or goes on with the run in the workdir.
+
+    `config` is a config or the name of a recipe. With `verbose` the log is shown.
+
+    Raises:
+      FileNotFoundError: if there is no such recipe.
+      ValueError, checkpoint.CheckpointError, monitor.DivergedError, preemption.Preempted: as
+        `train.train`.
+    """
+    if isinstance(config, str):
+        config = recipes.load(config)
+    if verbose:
+        show_log()
+    chosen, results = epath.Path(workdir), None
+    if trials.are_wanted(config):
+        results = train.train_trials(config, chosen)
+        chosen = chosen / results["best"]["name"]
+    else:
+        train.train(config, chosen)
+    _, scores = scalars.last_evaluation(scalars.read(chosen / scalars.FILE))
+    paths = {name: chosen / file for name, file in PATHS.items()}
+    there = {name: path for name, path in paths.items() if path.exists()}
+    return Done(chosen, scores, there, Model(chosen), results)
+
+
+def load(path: epath.PathLike, *, step: str | int = "newest") -> Model:
+    """Returns the model of a workdir.
+
+    Raises:
+      FileNotFoundError: if there is no checkpoint.
+    """
+    if reader.describe(path) is None:
+        raise FileNotFoundError(
+            f"{path} holds no checkpoint: give the workdir of a training run, or one that "
+            "`python -m bertjax.convert` wrote"
+        )
+    return Model(epath.Path(path), step)
+
+
+def show_log() -> None:
+    """Shows what bertjax logs, as its programs do: where absl is not told, it shows warnings alone.
+
+    A handler that Python's logging has already stays the only one.
+    """
+    logging.set_verbosity(logging.INFO)
+    if not logging.get_absl_logger().hasHandlers():
+        logging.use_absl_handler()
