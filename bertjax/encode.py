@@ -87,6 +87,7 @@ def _in_batches(
             run(sharding.to_devices(batch, model.mesh, len(batch["input_ids"]))), np.float32
         )
         count = len(tokens)
+        inference.check_numbers(features[:count], f"texts {start + 1} to {start + count}")
         yield features[:count], batch["input_mask"][:count], batch["input_ids"][:count]
 
 

@@ -54,7 +54,7 @@ def evaluate_checkpoint(
 
     Raises:
       FileNotFoundError: if there is no checkpoint, no manifest or no file.
-      ValueError: if the data does not fit the model.
+      ValueError: if the data does not fit the model, or its losses are no numbers.
     """
     mesh = inference.all_devices()
     found = reader.read(workdir, step=step, mesh=mesh)
@@ -74,6 +74,8 @@ def evaluate_checkpoint(
     examples = {name: job.data.num_examples(name) for name in scores}
     told = {"step": found.step, **_flat({name: {"examples": n} for name, n in examples.items()})}
     told |= _flat(scores)
+    losses = {name: value for name, value in told.items() if name.endswith("loss")}
+    inference.check_numbers(losses, f"{data} (loss {losses})")
     if chance and found.config.task == "pretraining":
         (name,) = scores
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)

@@ -26,8 +26,8 @@ def fill_mask(
     Every mask is filled on its own, the others left as [MASK].
 
     Raises:
-      ValueError: if the model has no masked-token head, there is no [MASK], or the text is longer
-        than the model can read.
+      ValueError: if the model has no masked-token head, there is no [MASK], the text is longer
+        than the model can read, or the probabilities are not finite.
     """
     if not model.fills_masks:
         raise ValueError(
@@ -49,6 +49,7 @@ def fill_mask(
         num_tokens=model.vocabulary.vocab_size,
         num_candidates=num_candidates,
     )
+    inference.check_numbers(probabilities, repr(text))
     return [
         [
             {"token": model.vocabulary.token(int(token_id)), "probability": float(probability)}

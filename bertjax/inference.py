@@ -130,6 +130,17 @@ def define_flags(checkpoint_help: str) -> None:
     flags.DEFINE_string("step", "newest", "Which checkpoint: newest, best, or the number of one.")
 
 
+def check_numbers(outputs: Any, of_what: str) -> None:
+    """Raises a ValueError if one of the model's outputs, a tree of arrays, is no finite number."""
+    arrays = (np.asarray(leaf) for leaf in jax.tree.leaves(outputs))
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise ValueError(
+            f"the model's outputs for {of_what} hold NaN or infinite numbers, which are no answer: "
+            "its weights are damaged or have diverged; take another checkpoint (--step), or the "
+            "weights that it was made from"
+        )
+
+
 def _read(workdir: epath.PathLike, step: str | int) -> reader.Workdir:
     """Returns the workdir's model, before any time is spent on parameters if it reads no text."""
     described = reader.describe(workdir)

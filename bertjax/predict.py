@@ -61,6 +61,7 @@ def predict(
                 mesh=mesh,
                 global_batch_size=batch_size,
             )
+        inference.check_numbers(outputs, f"the lines from {chunk[0][0]} to {chunk[-1][0]}")
         for (_, record), answer in zip(chunk, decode(outputs, model.tuned), strict=True):
             yield ({"id": record["id"]} if "id" in record else {}) | answer
 

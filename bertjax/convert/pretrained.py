@@ -41,11 +41,14 @@ MODULES: dict[str, Callable[..., nnx.Module]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What is told of weights without reading them; fields as in `Pretrained`."""
+    """What is told of weights without reading them; fields and errors as in `Pretrained`."""
 
     config: models.EncoderConfig
     vocabulary: tokenizer.Tokenizer | None
     source: str
+
+    def __post_init__(self):
+        tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +61,9 @@ class Pretrained:
     model, as they are written there. `is_regression` says that the one number of a classifier is
     no class; `only_here` why its head can be written in no format, "" for those that can.
     `model_type` is the family that the weights came from; with "" the config decides.
+
+    Raises:
+      ValueError: if the vocabulary has entries that have no row in the embedding table.
     """
 
     config: models.EncoderConfig
@@ -70,6 +76,9 @@ class Pretrained:
     is_regression: bool = False
     only_here: str = ""
     model_type: str = ""
+
+    def __post_init__(self):
+        tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
 
     @property
     def num_parameters(self) -> int:

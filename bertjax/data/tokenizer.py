@@ -146,6 +146,20 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
         raise ValueError(f"{path} is not a {kind.title}: {error}") from error
 
 
+def check_table(vocabulary: Tokenizer | None, rows: int, source: str) -> None:
+    """Raises a ValueError if an entry has no row in an embedding table of `rows`; None has none.
+
+    An id beyond the table is read as NaN, and nothing else would notice it.
+    """
+    if vocabulary is not None and vocabulary.vocab_size > rows:
+        raise ValueError(
+            f"the vocabulary of {source} has {vocabulary.vocab_size} entries, but its embedding "
+            f"table (vocab_size) has {rows} rows: {vocabulary.token(rows)!r} and what follows have "
+            "no embedding. They belong to different models: put the vocabulary there that the "
+            "weights were trained with"
+        )
+
+
 def _kind_of(path: epath.Path) -> Kind:
     by_suffix = {kind.suffix: kind for kind in KINDS.values()}
     by_file = {kind.file: kind for kind in KINDS.values()}

@@ -83,7 +83,10 @@ def evaluate_set(
     mesh: Mesh,
     batch_size: int,
 ) -> dict[str, float]:
-    """Returns the task's metrics of one of the job's evaluation sets, and its scores."""
+    """Returns the task's metrics of one of the job's evaluation sets, and its scores.
+
+    All are nan where an answer holds NaN or infinite numbers: a class is found among those, too.
+    """
     rows = sharding.local_rows(mesh, batch_size)
     values, outputs = evaluate(
         step,
@@ -96,7 +99,12 @@ def evaluate_set(
     scorer = job.evaluation.scorer
     if scorer is None:
         return values
-    scores = scorer.scores(name, outputs)
+    numbers = {key: np.nan_to_num(answers) for key, answers in outputs.items()}
+    scores = scorer.scores(name, numbers)
+    if not all(np.isfinite(answers).all() for answers in outputs.values()):
+        logging.error("The answers to set %s hold NaN or infinite numbers: it has no scores", name)
+        tuned = {key: scores[key] for key in job.evaluation.tunes}  # which are saved, and no scores
+        return dict.fromkeys(values | scores, math.nan) | tuned
     if (answer := scorer.only_answer(name, outputs, scores)) is not None:
         logging.warning(
             "Every answer to %s is %r: the model tells nothing apart there. Likely causes: too few "

@@ -117,12 +117,8 @@ def write_config(config: Mapping[str, Any], workdir: epath.PathLike) -> None:
 
 
 def _described(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Description:
-    directory = epath.Path(workdir)
-    vocabulary = directory / VOCABULARY_DIRECTORY
-    return Description(
-        config=config_of(meta),
-        meta=meta,
-        step=step,
-        vocabulary=tokenizer.load(vocabulary) if vocabulary.exists() else None,
-        directory=directory,
-    )
+    directory, config = epath.Path(workdir), config_of(meta)
+    path = directory / VOCABULARY_DIRECTORY
+    vocabulary = tokenizer.load(path) if path.exists() else None
+    tokenizer.check_table(vocabulary, config.model.vocab_size, str(directory))
+    return Description(config, meta, step, vocabulary, directory)

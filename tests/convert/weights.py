@@ -1,5 +1,7 @@
 """Random weights with every head, small, for the tests of conversion."""
 
+import dataclasses
+
 import numpy as np
 
 from bertjax import models
@@ -21,16 +23,20 @@ NUM_LABELS = {"sequence_classification": 3, "token_classification": 3, "multiple
 def make(head="pretraining", *, vocabulary=None, seed=0):
     """A model with N(0, 0.2) everywhere, so that a mistake shows in the outputs."""
     rng = np.random.default_rng(seed)
-    shapes = pretrained.shapes(CONFIG, labels=NUM_LABELS.get(head, 2))
+    vocabulary = vocabulary or small_records.vocabulary()
+    config = CONFIG
+    if vocabulary.vocab_size > CONFIG.vocab_size:
+        config = dataclasses.replace(CONFIG, vocab_size=vocabulary.vocab_size)
+    shapes = pretrained.shapes(config, labels=NUM_LABELS.get(head, 2))
     params = {
         path: rng.normal(0, 0.2, shape).astype(np.float32)
         for path, shape in shapes.items()
         if pretrained.belongs(path, head)
     }
     return pretrained.Pretrained(
-        config=CONFIG,
+        config=config,
         params=params,
-        vocabulary=vocabulary or small_records.vocabulary(),
+        vocabulary=vocabulary,
         head=head,
         labels=LABELS if NUM_LABELS.get(head) == 3 else {},
         source="a test",

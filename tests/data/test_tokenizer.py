@@ -79,3 +79,12 @@ def test_a_config_with_another_tokenization_is_refused(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"tokenize_chinese_chars": false}')
     with pytest.raises(ValueError, match="tokenize_chinese_chars"):
         tokenizer.load(tmp_path)
+
+
+def test_every_entry_needs_a_row_of_the_embedding_table():
+    vocabulary = tokenizer.WordPieceTokenizer([*SPECIALS, "a", "b"])
+    for rows in (7, 9):
+        tokenizer.check_table(vocabulary, rows, "DIR")
+    tokenizer.check_table(None, 1, "DIR")
+    with pytest.raises(ValueError, match="of DIR has 7 entries, .* has 5 rows: 'a' and what"):
+        tokenizer.check_table(vocabulary, 5, "DIR")
