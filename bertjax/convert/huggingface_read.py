@@ -6,6 +6,7 @@ directory holds besides (optimizers, other frameworks' weights, model cards) is 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 
@@ -30,6 +31,10 @@ PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILE, PICKLE_INDEX)
 
+# What stands before every name where the module that was saved is inside another: torch's
+# DataParallel and DistributedDataParallel, and torch.compile.
+WRAPPERS = ("module.", "_orig_mod.")
+
 BIAS = "classifier.bias"  # our path of what tells how many labels there are
 
 Weights = dict[str, np.ndarray]
@@ -53,7 +58,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     description = huggingface_config.read_config(directory)
     family = description.family
     weights_file = _weights_file(path)
-    weights = read_weights(weights_file)
+    weights = _unwrapped(read_weights(weights_file))
     try:
         weights = names.parted(untie(weights, family), family.fused, spelling=family.spelling)
         head = head or _head(description, weights)
@@ -153,7 +158,7 @@ def _paths(name: str, table: Sequence[names.Name], family: base.Family) -> set[s
 def read_weights(path: epath.PathLike) -> Weights:
     """Returns the arrays of a file, or of the shards of an index, under the names they have there.
 
-    Floating-point ones are float32, whatever they are in the file.
+    Half precision becomes float32; float64 stays, so that what float32 cannot hold is found.
 
     Raises:
       FileNotFoundError: listing the shards that are not there.
@@ -175,6 +180,15 @@ def read_weights(path: epath.PathLike) -> Weights:
     loaded = pickled_weights.read_pickle(path)
     # Popped one by one, so that no more than the file and its float32 are in memory.
     return {name: _float32(loaded.pop(name)) for name in list(loaded)}
+
+
+def _unwrapped(weights: Weights) -> Weights:
+    """Returns the weights without what all of their names begin with if a module was wrapped."""
+    for wrapper in itertools.chain(WRAPPERS, WRAPPERS):  # one may be inside the other
+        if weights and all(name.startswith(wrapper) for name in weights):
+            logging.info("All names begin with %r, which is left out", wrapper)
+            weights = {name.removeprefix(wrapper): array for name, array in weights.items()}
+    return weights
 
 
 def _weights_file(path: epath.Path) -> epath.Path:

@@ -24,6 +24,7 @@ PIPELINES = {
     "pretraining": "fill-mask",
     "masked_lm": "fill-mask",
     "none": "feature-extraction",
+    "next_sentence": "feature-extraction",  # the hub has no task of its own for it
     "sequence_classification": "text-classification",
     "token_classification": "token-classification",
     "question_answering": "question-answering",

@@ -21,7 +21,7 @@ def _transpose(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.T)
 
 
-FLOAT_TYPES = ("float32", "float16", "bfloat16")
+FLOAT_TYPES = ("float64", "float32", "float16", "bfloat16")
 
 # Name -> (theirs to ours, ours to theirs).
 TRANSFORMS: dict[str, tuple[Transform, Transform]] = {
@@ -65,6 +65,12 @@ def tf_dense(theirs: str, ours: str) -> tuple[Name, Name]:
 def tf_norm(theirs: str, ours: str) -> tuple[Name, Name]:
     """A tf.contrib.layers.layer_norm."""
     return Name(f"{theirs}/gamma", f"{ours}.scale"), Name(f"{theirs}/beta", f"{ours}.bias")
+
+
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """Returns the array in float32, infinite where a number of float64 is beyond it."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32, copy=False)
 
 
 def of_head(table: Sequence[Name], head: str) -> tuple[Name, ...]:
@@ -156,7 +162,11 @@ def to_ours(
         if fault := _fault(array, found[0], shapes, path):
             faults.append(f"{name} {fault}")
             continue
-        params[path] = TRANSFORMS[found[0].transform][0](array.astype(np.float32, copy=False))
+        single = as_float32(array)
+        if array.dtype == np.float64 and (np.isinf(single) & np.isfinite(array)).any():
+            faults.append(f"{name} holds numbers of float64 that are beyond float32")
+            continue
+        params[path] = TRANSFORMS[found[0].transform][0](single)
     for path in sorted(set(required) - set(sources), key=_by_number):
         entry, layer = _known(path, table)
         faults.append(f"{entry.theirs.format(layer=layer)} ({path}) is missing")

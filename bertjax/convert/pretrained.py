@@ -22,13 +22,22 @@ PARTS: dict[str, tuple[str, ...]] = {
     "pretraining": ("encoder", "mlm_head", "pooler", "nsp_head"),
     "masked_lm": ("encoder", "mlm_head"),
     "none": ("encoder",),
+    "next_sentence": ("encoder", "pooler", "nsp_head"),
     "sequence_classification": ("encoder", "pooler", "classifier"),
     "token_classification": ("encoder", "classifier"),
     "question_answering": ("encoder", "span_head"),
     "multiple_choice": ("encoder", "pooler", "classifier"),
 }
-# A model without a head may have the pooler or not.
-OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {"none": ("pooler",)}
+# What a model may have or not. The released code makes the pooler for each of its models, and its
+# Saver wants back what it has saved.
+OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {
+    "none": ("pooler",),
+    "token_classification": ("pooler",),
+    "question_answering": ("pooler",),
+}
+
+# Heads that name classes.
+WITH_LABELS = ("sequence_classification", "token_classification")
 
 # Part -> its module; the classifier has a size that the config does not tell.
 MODULES: dict[str, Callable[..., nnx.Module]] = {
@@ -141,6 +150,8 @@ def head_of(paths: Collection[str]) -> str:
         return "pretraining"
     if "mlm_head" in parts:
         return "masked_lm"
+    if {"pooler", "nsp_head"} <= parts:
+        return "next_sentence"
     if "span_head" in parts:
         return "question_answering"
     if "classifier" in parts:
@@ -174,6 +185,18 @@ def select(weights: Pretrained, head: str) -> Pretrained:
     )
 
 
+def named_labels(
+    labels: Mapping[int, str], params: Mapping[str, np.ndarray], head: str
+) -> Mapping[int, str]:
+    """Returns the names of the head's classes: `labels`, or LABEL_0 and so on where there are none.
+
+    Without names transformers would take a classifier for one of two classes, and not load it.
+    """
+    if labels or head not in WITH_LABELS or "classifier.bias" not in params:
+        return labels
+    return {number: f"LABEL_{number}" for number in range(params["classifier.bias"].size)}
+
+
 def check_head(head: str) -> None:
     """Raises a ValueError, with the known ones, if there is no such head."""
     if head not in PARTS:
@@ -181,16 +204,14 @@ def check_head(head: str) -> None:
 
 
 def _labels(weights: Pretrained, head: str) -> Mapping[int, str]:
-    """Returns the names of the classes that the head has, LABEL_0 and so on where there are none.
+    """Returns the names of the classes that the head has.
 
     Raises:
       ValueError: if a choice, which has one number, is to be made of several.
     """
-    if "classifier" not in PARTS[head]:
-        return {}
-    count = weights.params["classifier.bias"].size
     if head != "multiple_choice":
-        return weights.labels or {number: f"LABEL_{number}" for number in range(count)}
+        return named_labels(weights.labels, weights.params, head) if head in WITH_LABELS else {}
+    count = weights.params["classifier.bias"].size
     if count != 1:
         raise ValueError(
             f"the classifier of {weights.source} has {count} numbers for a sequence; one of "

@@ -41,8 +41,8 @@ CASED_SHARE = 0.01
 def read(path: epath.PathLike) -> pretrained.Pretrained:
     """Returns the weights in a directory, or at a checkpoint prefix, of the released code.
 
-    Without vocab.txt the vocabulary is None. `unused` are the optimizer's slots, and the pooler
-    where the head has no use for it.
+    Without vocab.txt the vocabulary is None. `unused` are the optimizer's slots, and what
+    the head has no use for.
 
     Raises:
       FileNotFoundError: if there is no checkpoint.
@@ -77,7 +77,7 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
         params=params,
         vocabulary=vocabulary,
         head=head,
-        labels=description.labels,
+        labels=pretrained.named_labels(description.labels, params, head),
         source=f"{prefix} (TensorFlow 1 checkpoint)",
         unused=(*outside, *slots),
         model_type=family.model_type,

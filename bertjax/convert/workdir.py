@@ -80,9 +80,11 @@ def _source(found: reader.Description) -> str:
 def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Returns the fields of the head of weights that were converted, or pretrained."""
     converted = meta.get("converted", {})
+    head = converted.get("head") or pretrained.head_of(params)
+    labels = {int(label): name for label, name in converted.get("labels", {}).items()}
     return {
-        "head": converted.get("head") or pretrained.head_of(params),
-        "labels": {int(label): name for label, name in converted.get("labels", {}).items()},
+        "head": head,
+        "labels": pretrained.named_labels(labels, params, head),
         "is_regression": converted.get("is_regression", False),
         "model_type": converted.get("model_type", ""),
     }

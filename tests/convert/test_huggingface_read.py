@@ -110,6 +110,35 @@ def test_half_precision_becomes_float32(directory, dtype):
     np.testing.assert_array_equal(table, weights[TABLE].astype(np.float32))
 
 
+def test_double_precision_becomes_float32_where_that_holds_it(directory):
+    wanted, weights = huggingface_read.read(directory), load(directory)
+    save(directory, {name: array.astype(np.float64) for name, array in weights.items()})
+    assert_same(huggingface_read.read(directory), wanted)
+    table = weights[TABLE].astype(np.float64)
+    table[0, 0] = 1e40
+    save(directory, weights | {TABLE: table})
+    with pytest.raises(ValueError, match=rf"{TABLE} holds numbers of float64 that are beyond"):
+        huggingface_read.read(directory)
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_a_wrapped_module_is_read_as_what_it_wraps(directory, wrapper):
+    wanted = huggingface_read.read(directory)
+    save(directory, {f"{wrapper}{name}": array for name, array in load(directory).items()})
+    read = huggingface_read.read(directory)
+    assert_same(read, wanted)
+    assert (read.head, read.unused) == (wanted.head, ())
+
+
+def test_a_pair_head_alone_is_one_of_next_sentences(directory):
+    weights = load(directory)
+    save(directory, {n: a for n, a in weights.items() if not n.startswith("cls.predictions")})
+    set_config(directory, architectures=["BertForNextSentencePrediction"])
+    read = huggingface_read.read(directory)
+    assert (read.head, read.unused) == ("next_sentence", ())
+    assert "nsp_head.dense.kernel" in read.params
+
+
 def test_what_another_head_needs_is_told_as_unused(directory):
     set_config(directory, architectures=["BertForSequenceClassification"], id2label={"0": "x"})
     weights = load(directory)

@@ -69,3 +69,11 @@ def test_a_sentencepiece_vocabulary_is_refused_and_kept_by_the_other_formats(tmp
     assert not (tmp_path / "hf").exists()
     formats.write(made, tmp_path / "run", format="bertjax")
     weights.assert_equal(formats.read(tmp_path / "run"), made)
+
+
+def test_a_pooler_beside_a_head_that_has_no_use_for_it_is_not_written(tmp_path):
+    made = weights.make("sequence_classification")
+    tagger = pretrained.select(made, "token_classification")
+    assert "pooler.dense.kernel" in tagger.params
+    huggingface_write.write(tagger, tmp_path / "hf", card="")
+    assert "pooler.dense.kernel" not in huggingface_read.read(tmp_path / "hf").params

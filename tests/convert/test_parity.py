@@ -28,6 +28,12 @@ class Headless(nnx.Module):
         self.pooler = models.Pooler(config, rngs=rngs)
 
 
+class PairModel(Headless):
+    def __init__(self, config, *, rngs):
+        super().__init__(config, rngs=rngs)
+        self.nsp_head = models.PairHead(config, rngs=rngs)
+
+
 def make_module(read):
     config, rngs = read.config, nnx.Rngs(0)
     match read.head:
@@ -37,6 +43,8 @@ def make_module(read):
             return pretraining.PretrainingModel(config, pair_loss="none", rngs=rngs)
         case "none":
             return Headless(config, rngs=rngs)
+        case "next_sentence":
+            return PairModel(config, rngs=rngs)
         case "sequence_classification":
             return models.SequenceClassifier(config, num_labels=len(read.labels), rngs=rngs)
         case "token_classification":
@@ -78,6 +86,8 @@ def outputs_of(head, model, inputs, hidden):
             return {"logits": model.mlm_logits(hidden, positions)}
         case "none":
             return {"last_hidden_state": hidden, "pooler_output": model.pooler(hidden)}
+        case "next_sentence":
+            return {"logits": model.nsp_head(model.pooler(hidden))}
         case "question_answering":
             start, end = model(inputs)
             return {"start_logits": start, "end_logits": end}

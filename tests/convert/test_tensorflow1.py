@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bertjax.convert import names, pretrained, tensorflow1
+from bertjax.convert import formats, huggingface_read, names, pretrained, tensorflow1, workdir
 from bertjax.convert.families import bert
 from bertjax.data import records, tokenizer
 from bertjax.models import EncoderConfig
@@ -197,6 +197,64 @@ def test_the_released_way_of_restoring_finds_every_variable(saved, tmp_path):
         }
         tf.compat.v1.train.Saver().restore(session, str(tmp_path / "bert_model.ckpt"))
         assert_same(session.run(made), released_variables())
+
+
+# The released programs make the pooler in each of their graphs. Head -> what else they make.
+GRAPHS = {
+    "pretraining": ("cls/predictions/", "cls/seq_relationship/"),
+    "masked_lm": ("cls/predictions/",),
+    "next_sentence": ("cls/seq_relationship/",),
+    "none": (),
+    "sequence_classification": {"output_weights": (3, HIDDEN), "output_bias": (3,)},
+    "token_classification": {"output_weights": (5, HIDDEN), "output_bias": (5,)},
+    "question_answering": {
+        "cls/squad/output_weights": (2, HIDDEN),
+        "cls/squad/output_bias": (2,),
+    },
+    "multiple_choice": {"output_weights": (1, HIDDEN), "output_bias": (1,)},
+}
+
+
+@pytest.mark.parametrize("head", pretrained.PARTS)
+def test_every_head_comes_back_whole_and_its_graph_restores_it(tmp_path, head):
+    """Through a workdir, too; masked_lm alone has no pooler, and its program makes none."""
+    made, shapes = GRAPHS[head], released_shapes()
+    kept = ("bert/", *(made if isinstance(made, tuple) else ()))
+    shapes = {name: shape for name, shape in shapes.items() if name.startswith(kept)}
+    shapes |= made if isinstance(made, dict) else {}
+    if head == "masked_lm":
+        shapes = {name: shape for name, shape in shapes.items() if "pooler" not in name}
+    rng = np.random.default_rng(0)
+    variables = {name: rng.normal(size=shapes[name]).astype(np.float32) for name in shapes}
+    read = tensorflow1.read(released(tmp_path / "model", variables))
+    if read.head != head:  # tags and choices have the variables of a class
+        assert read.head == "sequence_classification"
+        read = pretrained.select(read, head)
+    assert read.unused == ()
+    workdir.write(read, tmp_path / "workdir")
+    tensorflow1.write(workdir.read(tmp_path / "workdir"), tmp_path / "again")
+    assert tensorflow1.read(tmp_path / "again").head == head
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = {
+            name: tf.compat.v1.get_variable(name, shape, use_resource=False)
+            for name, shape in shapes.items()
+        }
+        tf.compat.v1.train.Saver().restore(session, str(tmp_path / "again" / "bert_model.ckpt"))
+        assert_same(session.run(graph), variables)
+
+
+def test_a_classifier_has_names_for_its_classes_that_transformers_can_count(tmp_path):
+    variables = released_variables() | {
+        "output_weights": np.ones((3, HIDDEN), np.float32),
+        "output_bias": np.ones(3, np.float32),
+    }
+    variables = {name: value for name, value in variables.items() if not name.startswith("cls/")}
+    read = tensorflow1.read(released(tmp_path / "model", variables))
+    assert read.labels == {number: f"LABEL_{number}" for number in range(3)}
+    formats.write(read, tmp_path / "hf", format="huggingface")
+    assert huggingface_read.read(tmp_path / "hf").labels == read.labels
+    fields = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert len(fields["id2label"]) == 3
 
 
 @pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])

@@ -1,6 +1,6 @@
 """Writes the small models of this folder, with what transformers computes from them.
 
-    pip install -e '.[interop]' && python tests/golden/make_golden.py
+    pip install -e '.[interop]' && python tests/golden/make_golden.py [FOLDER ...]
 
 Each folder is as transformers would save it (weights drawn at random, wider than at a model's
 initialization, so that nothing is near zero), and `golden.npz` holds the inputs, every output of
@@ -12,12 +12,18 @@ from __future__ import annotations
 
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import torch
 import transformers
 
 HERE = pathlib.Path(__file__).parent
+# The place of a model is its seed.
+SEEDS = (
+    *("pretraining", "masked_lm", "none", "sequence_classification", "token_classification"),
+    *("question_answering", "multiple_choice", "next_sentence"),
+)
 BATCH, LENGTH, CHOICES, PREDICTIONS = 3, 11, 2, 4
 SIZES = {
     "vocab_size": 60,
@@ -34,6 +40,7 @@ MODELS = {
     "pretraining": (transformers.BertForPreTraining, {}, torch.float32),
     "masked_lm": (transformers.BertForMaskedLM, {"hidden_act": "gelu_new"}, torch.float16),
     "none": (transformers.BertModel, {"hidden_act": "relu"}, torch.bfloat16),
+    "next_sentence": (transformers.BertForNextSentencePrediction, {}, torch.float32),
     "sequence_classification": (
         transformers.BertForSequenceClassification,
         {"id2label": {0: "no", 1: "perhaps", 2: "yes"}},
@@ -138,5 +145,5 @@ def to_numpy(values: torch.Tensor | np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    for number, model_name in enumerate(MODELS):
-        make(model_name, number)
+    for model_name in sys.argv[1:] or MODELS:
+        make(model_name, SEEDS.index(model_name))

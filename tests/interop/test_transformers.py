@@ -1,5 +1,6 @@
 """Claims about what transformers makes of our exports, with torch on the CPU."""
 
+import dataclasses
 import logging
 
 import jax
@@ -26,6 +27,7 @@ CLASSES = {
     "pretraining": ("AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModel"),
     "masked_lm": ("AutoModelForMaskedLM",),
     "none": ("AutoModel",),
+    "next_sentence": ("AutoModelForNextSentencePrediction", "AutoModel"),
     "sequence_classification": ("AutoModelForSequenceClassification", "AutoModel"),
     "token_classification": ("AutoModelForTokenClassification",),
     "question_answering": ("AutoModelForQuestionAnswering",),
@@ -40,6 +42,7 @@ SILENT = [
     ("pretraining", "none", "AutoModel"),
     ("masked_lm", None, "AutoModelForMaskedLM"),
     ("none", None, "AutoModel"),
+    ("pretraining", "next_sentence", "AutoModelForNextSentencePrediction"),
     ("sequence_classification", None, "AutoModelForSequenceClassification"),
     ("sequence_classification", "none", "AutoModel"),
     ("token_classification", None, "AutoModelForTokenClassification"),
@@ -89,6 +92,18 @@ def test_the_class_of_the_head_loads_without_a_word(tmp_path, heard, capfd, head
     transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     assert heard.messages == []  # Python's own warnings are errors in all tests
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("head", list(pretrained.PARTS))
+def test_what_came_from_the_released_code_loads_without_a_word(tmp_path, heard, head):
+    """The released code has poolers everywhere, and no names for classes."""
+    made = weights.make("sequence_classification" if head == "token_classification" else head)
+    variables = dataclasses.replace(made, labels={})
+    formats.write(variables, tmp_path / "tf1", format="tf1")
+    program.convert(tmp_path / "tf1", tmp_path / "hf", head=head)
+    heard.clear()
+    getattr(transformers, CLASSES[head][0]).from_pretrained(tmp_path / "hf")
+    assert heard.messages == []
 
 
 def test_without_a_pooler_automodel_is_silent_if_it_is_asked_for_none(tmp_path, heard):

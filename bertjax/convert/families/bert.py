@@ -18,6 +18,7 @@ ARCHITECTURES: dict[str, str] = {
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "none": "BertModel",
+    "next_sentence": "BertForNextSentencePrediction",
     "sequence_classification": "BertForSequenceClassification",
     "token_classification": "BertForTokenClassification",
     "question_answering": "BertForQuestionAnswering",
