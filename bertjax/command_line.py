@@ -1,14 +1,21 @@
-"""What the command-line programs share: quiet libraries, and errors of the user's as one line."""
+"""What the command-line programs share: flags, help, and errors of the user's as one line."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import itertools
 import logging as std_logging
 import os
+import re
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Iterator
 
 from absl import app, flags, logging
 
+from bertjax import config as config_lib
+from bertjax import recipes
 from bertjax.training import monitor
 from bertjax.workdirs import checkpoint
 
@@ -21,8 +28,10 @@ USER_ERRORS = (
     monitor.DivergedError,
 )
 
+_HELP = re.compile(r"--?(?:help|h|helpshort|\?)(?:=(?P<about>.*))?")
 
-def run(main: Callable[[list[str]], None]) -> None:
+
+def run(main: types.FunctionType) -> None:
     """Parses the flags and runs `main`; what the user got wrong ends it with one line, code 1."""
 
     def guarded(argv: list[str]) -> None:
@@ -37,21 +46,74 @@ def run(main: Callable[[list[str]], None]) -> None:
             logging.debug("Where it happened:", exc_info=True)
             sys.exit(f"bertjax: {error}")
 
-    app.run(guarded, flags_parser=_parse_flags)
+    purpose = main.__globals__.get("__doc__")  # of the program's module
+    app.run(guarded, flags_parser=functools.partial(_parse_flags, purpose=purpose or ""))
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
-    # A misspelt option of a config is an AttributeError, a wrong type a TypeError.
+def _parse_flags(argv: list[str], purpose: str) -> list[str]:
+    # A flag of a config is defined when --config is parsed, so nothing may be parsed twice.
+    own = itertools.takewhile(lambda argument: argument != "--", argv[1:])
+    asked = [found for found in map(_HELP.fullmatch, own) if found]
+    if asked:
+        about = asked[0]["about"] or ""
+        print(*([] if about else [purpose.strip(), ""]), *_help(about, argv), sep="\n")
+        sys.exit(0)
     try:
         return flags.FLAGS(argv)
-    except flags.IllegalFlagValueError as error:
-        # Where a recipe refuses its argument, a traceback that ends with why.
-        reason = str(error).strip().rpartition("\n")[2]
-        sys.exit(f"bertjax: the command line cannot be used: {reason}")
-    except flags.Error:
-        return app.parse_flags_with_usage(argv)
-    except (AttributeError, TypeError, ValueError, FileNotFoundError) as error:
-        sys.exit(f"bertjax: the command line cannot be used: {error}")
+    except (flags.Error, AttributeError, TypeError, ValueError, FileNotFoundError) as error:
+        sys.exit(f"bertjax: the command line cannot be used: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """Returns in a line why flags were refused."""
+    missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
+    if missing:
+        names = " and ".join(f"--{name}" for name in missing)
+        return f"{names} must be given; --help lists the flags"
+    if early := re.search(r"(--config\.[^=\s]+)\S* in argv before a value for", str(error)):
+        return f"{early[1]} is an option of a recipe; give --config=RECIPE before it"
+    if not isinstance(error, flags.UnrecognizedFlagError):
+        return str(error).strip().rpartition("\n")[2]
+    if error.flagname.startswith("config.") and "config" in flags.FLAGS:
+        return f"--{error.flagname} is an option of a recipe; give --config=RECIPE before it"
+    meant = difflib.get_close_matches(error.flagname, _our_flags(), n=3)
+    near = f" Did you mean {' or '.join(f'--{name}' for name in meant)}?" if meant else ""
+    return f"--{error.flagname} is no flag.{near} --help lists the flags"
+
+
+def _our_flags() -> dict[str, flags.Flag]:
+    """Returns the flags that bertjax and the program define, not those of its libraries."""
+    by_module = flags.FLAGS.flags_by_module_dict()
+    ours = [name for name in by_module if name == sys.argv[0] or "bertjax" in name.split(".")]
+    return {flag.name: flag for name in ours for flag in by_module[name]}
+
+
+def _help(about: str, argv: list[str]) -> Iterator[str]:
+    """Yields the flags of a program, or flags and options whose names have `about` in them.
+
+    Raises:
+      SystemExit: if there is no such recipe.
+    """
+    ours = {name: flag for name, flag in sorted(_our_flags().items()) if about in name}
+    for name, flag in ours.items():
+        default = f" (default: {flag.default_as_str})" if flag.default not in (None, False) else ""
+        yield f"  --{name}: {flag.help}{default}"
+    if "config" not in flags.FLAGS:
+        return
+    if not about:
+        yield "\n--config.OPTION=VALUE sets an option; --help=config lists them, --help=WORD some."
+        return
+    given = [arg.partition("=")[2] for arg in argv if re.match("--?config=", arg)]
+    try:
+        config = recipes.load(given[-1]) if given else flags.FLAGS["config"].default
+        config = config or config_lib.default_config()
+    except (ValueError, FileNotFoundError) as error:
+        sys.exit(f"bertjax: {error}")
+    comments = config_lib.comments()
+    for name, value in config_lib.flatten(config):
+        if about in f"config.{name}":
+            comment = comments.get(re.sub(r"^phases\.\w+", "phases.*", name), "")
+            yield f"  {f'--config.{name}={value}':<58}{f'  {comment}' if comment else ''}".rstrip()
 
 
 def _is_ours(record: std_logging.LogRecord) -> bool:

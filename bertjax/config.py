@@ -7,7 +7,12 @@ locked: a misspelt option is an error. What makes one wrong is `training.config_
 
 from __future__ import annotations
 
+import ast
+import inspect
+import io
 import re
+import sys
+import tokenize
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +29,16 @@ CHANGEABLE = (
     r"phases\.\w+\.num_epochs",  # num_steps has what they came to
     r"gradient_accumulation_steps|model\.(remat|dtype|attention)|data\.(train|eval)_dir",
 )
+
+
+# The functions that hold options, and what stands before the names of theirs.
+_DEFAULTS = {"default_config": "", "phase_config": "phases.*."} | {
+    f"_{section}": f"{section}."
+    for section in (
+        *("model", "pretraining", "finetuning", "data", "optimizer", "schedule"),
+        *("mesh", "checkpoint", "evaluation", "plateau"),
+    )
+}
 
 
 def phase_config() -> ml_collections.ConfigDict:
@@ -250,6 +265,28 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from flatten(config[name], f"{prefix}{name}.")
         else:
             yield prefix + name, _tupled(config[name])
+
+
+def comments() -> dict[str, str]:
+    """Returns the comment of every option in this file, by its dotted name.
+
+    Options of a phase have "phases.*" before their names; what has no comment is "".
+    """
+    source = inspect.getsource(sys.modules[__name__])
+    told = {
+        token.start[0]: token.string.removeprefix("#").strip()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    found = {}
+    for function in ast.parse(source).body:
+        if not isinstance(function, ast.FunctionDef) or function.name not in _DEFAULTS:
+            continue
+        for line in function.body:
+            match line:
+                case ast.Assign(targets=[ast.Attribute(value=ast.Name(), attr=name)]):
+                    found[_DEFAULTS[function.name] + name] = told.get(line.end_lineno or 0, "")
+    return found
 
 
 def completed(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,14 @@ They live in `configs/` of a checkout, which an installed bertjax holds as `bert
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import inspect
 import pathlib
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ml_collections
 from absl import flags
@@ -68,11 +73,71 @@ def load(recipe: str) -> ml_collections.ConfigDict:
     return module.get_config(*arguments).lock()
 
 
+class UnknownOptionError(AttributeError):
+    """An option of a command is none of the recipe's."""
+
+
+def check_options(config: ml_collections.ConfigDict, arguments: Sequence[str]) -> None:
+    """Checks the names of the options among a program's arguments, --config.OPTION=VALUE.
+
+    Raises:
+      UnknownOptionError: naming all that the config does not have, by their whole paths, with near
+        ones.
+      ValueError: if the length of a phase is given twice.
+    """
+    found = re.findall(r"^--?(?:no)?config\.([^=\s]+)(?:=(.*))?$", "\n".join(arguments), re.M)
+    known = _names(config)
+    unknown = [name for name, _ in found if name not in known]
+    if unknown:
+        raise UnknownOptionError("; ".join(_unknown(name, known) for name in unknown))
+    given = dict(found)
+    for name in given:
+        epochs = f"{name.removesuffix('num_steps')}num_epochs"
+        if name.endswith(".num_steps") and given.get(epochs, "0") not in ("0", "0.0"):
+            raise ValueError(f"--config.{name} and --config.{epochs} are both given; one is enough")
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    """Returns in words that there is no such option, with those that may be meant."""
+    last = name.rpartition(".")[2]
+    meant = [each for each in known if each.rpartition(".")[2] == last]
+    meant = meant or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    near = f". Did you mean {' or '.join(f'config.{each}' for each in meant)}?" if meant else ""
+    return f"config.{name} is no option{near}"
+
+
+def _names(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Returns the dotted names of all options of a config, and of its parts."""
+    names = []
+    for name in config:
+        names.append(prefix + name)
+        if isinstance(config[name], Mapping | ml_collections.ConfigDict):
+            names += _names(config[name], f"{prefix}{name}.")
+    return names
+
+
+class _WholeNumber(flags.IntegerParser):
+    """Takes 1e6 as well."""
+
+    def convert(self, argument: str) -> int:
+        try:
+            return super().convert(argument)
+        except ValueError:
+            if not re.fullmatch(r"[+-]?[\d.]+e\+?\d+", argument, re.I):
+                raise ValueError(f"{argument!r} is no whole number") from None
+            number = float(argument)
+            if not number.is_integer():
+                raise ValueError(f"{argument!r} is no whole number") from None
+            return int(number)
+
+
 class _Parser(flags.ArgumentParser):
     """Of a flag whose value is a recipe, in place of ml_collections' parser, which knows paths."""
 
     def parse(self, argument: str) -> ml_collections.ConfigDict:
-        return load(argument)
+        config = load(argument)
+        check_options(config, sys.argv[1:])
+        return config
 
     def flag_type(self) -> str:
         return "recipe"
@@ -80,6 +145,7 @@ class _Parser(flags.ArgumentParser):
 
 def define_flag(default: str | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines --config, with the options that follow it: --config.OPTION=VALUE."""
+    config_flags.register_flag_parser_for_type(int, _WholeNumber())
     config_flags.DEFINE_config_file("config", None, HELP, flag_values=flag_values)
     flag_values["config"].parser = _Parser()
     if default is not None:

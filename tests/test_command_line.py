@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests import programs
+
 PROGRAM = """
 from bertjax import command_line
 command_line.run(lambda argv: [print(number) for number in range({count})])
@@ -41,3 +43,72 @@ def test_a_recipe_that_is_not_there_is_told_without_a_traceback(tmp_path, recipe
     assert ended.returncode == 1
     assert ended.stderr.startswith("bertjax: ") and ended.stderr.endswith(reason)
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--workdirr=x --config=smoke --config.data.train_dir=y",
+         "--workdirr is no flag. Did you mean --workdir? --help lists the flags"),
+        ("--workdir=x --confg=smoke --config.seed=3",
+         "--confg is no flag. Did you mean --config? --help lists the flags"),
+        ("--workdir=x --config.seed=3",
+         "--config.seed is an option of a recipe; give --config=RECIPE before it"),
+        ("--workdir=x --config.seed=3 --config=smoke",
+         "--config.seed is an option of a recipe; give --config=RECIPE before it"),
+        ("--config=smoke --config.seed=3", "--workdir must be given; --help lists the flags"),
+        ("", "--config and --workdir must be given; --help lists the flags"),
+        ("--config=smoke --workdir=x --config.model.hiden_size=3 --noconfig.serch "
+         "--config.peak_learning_rate=1",
+         "config.model.hiden_size is no option. Did you mean config.model.hidden_size?; "
+         "config.serch is no option. Did you mean config.search?; config.peak_learning_rate is no "
+         "option. Did you mean config.schedule.peak_learning_rate?"),
+        ("--config=smoke --workdir=x --config.seed=1.5",
+         "flag --config.seed=1.5: '1.5' is no whole number"),
+        ("--config=smoke --workdir=x --config.seed=many",
+         "flag --config.seed=many: 'many' is no whole number"),
+        ("--config=smoke --workdir=x --config.seed=1.5e0",
+         "flag --config.seed=1.5e0: '1.5e0' is no whole number"),
+        ("--config=smoke --workdir=x --config.phases.phase1.num_steps=3 "
+         "--config.phases.phase1.num_epochs=3",
+         "flag --config=smoke: --config.phases.phase1.num_steps and "
+         "--config.phases.phase1.num_epochs are both given; one is enough"),
+    ],
+)  # fmt: skip
+def test_a_command_that_cannot_be_used_is_told_in_a_line_that_names_the_fault(arguments, reason):
+    done = programs.run("bertjax.train", *arguments.split())
+    assert done.error == f"bertjax: the command line cannot be used: {reason}"
+
+
+def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
+    config = "--config=smoke --config.data.source=record --config.phases.phase1.num_steps=1.5e3 "
+    config += "--config.checkpoint.save_every_steps=-1e+2"
+    done = programs.run("bertjax.train", *config.split(), f"--workdir={tmp_path}")
+    assert "config.checkpoint.save_every_steps is -100; it must be" in done.error
+    assert "no whole number" not in done.error and "num_steps" not in done.error
+
+
+def test_help_lists_the_flags_of_a_program_and_ends_well():
+    shown = programs.succeed("bertjax.predict", "--help").output.decode()
+    assert shown.startswith("A finetuned model answers JSON lines")
+    assert "  --checkpoint: Workdir of a finetuning run." in shown.splitlines()
+    assert "  --batch_size: Rows at a time, over all devices. (default: '32')" in shown.splitlines()
+    assert "--help=config" not in shown
+    assert "--help=config lists them" in programs.succeed("bertjax.train", "-h").output.decode()
+
+
+def test_help_lists_the_options_of_a_recipe_with_their_comments():
+    shown = programs.succeed("bertjax.train", "--help=config", "--config=squad:v2").output.decode()
+    options = dict(line.strip().partition("  ")[::2] for line in shown.splitlines())
+    assert "--config.finetuning.name=v2" in options
+    assert (
+        options["--config.finetuning.doc_stride=128"].strip()
+        == "squad: tokens from window to window"
+    )
+    shown = programs.succeed("bertjax.glue", "--help=warmup").output.decode()
+    assert [line.split()[0] for line in shown.splitlines()] == [
+        "--config.schedule.warmup_share=0.1", "--config.schedule.warmup_steps=10000"
+    ]  # fmt: skip
+    default = programs.succeed("bertjax.train", "--help=phase1").output.decode()
+    assert "--config.phases.phase1.num_steps=1000000" in default
+    assert "no recipe smok" in programs.run("bertjax.train", "--help=x", "--config=smok").error

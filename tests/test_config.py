@@ -295,8 +295,22 @@ def test_an_unknown_option_on_the_command_line_is_an_error_with_a_suggestion(mon
     recipe = next(path for path in RECIPES if path.stem == "smoke")
     config = command_line(monkeypatch, recipe, "--config.model.hidden_size=32", "--config.seed=5")
     assert (config.model.hidden_size, config.seed) == (32, 5)
-    with pytest.raises(AttributeError, match='Did you mean "hidden_size"'):
+    with pytest.raises(AttributeError, match=r"model.hiden_size is .* config.model.hidden_size\?"):
         command_line(monkeypatch, recipe, "--config.model.hiden_size=32")
+
+
+def test_every_comment_of_an_option_is_found():
+    comments = config_lib.comments()
+    names = {name for name, _ in config_lib.flatten(config_lib.default_config())}
+    assert {name.replace("phases.phase1", "phases.*") for name in names} == set(comments) - {
+        *("phases", "model", "pretraining", "finetuning", "data", "optimizer", "schedule"),
+        *("mesh", "checkpoint", "evaluation", "plateau"),
+    }
+    assert (
+        comments["phases.*.num_epochs"] == "passes over the records; not 0: in place of num_steps"
+    )
+    assert comments["finetuning.doc_stride"] == "squad: tokens from window to window"
+    assert comments["optimizer.beta1"] == ""
 
 
 def test_differences_sorts_what_a_resume_may_change_from_what_it_may_not():
