@@ -21,6 +21,7 @@ from etils import epath
 import bertjax
 from bertjax import command_line, jobs, recipes
 from bertjax import config as config_lib
+from bertjax.convert import outlook
 from bertjax.devices import accelerators, sharding
 from bertjax.training import (
     config_faults,
@@ -289,6 +290,8 @@ def _log_start(run: Run) -> None:
         if examples := run.job.data.num_train_examples(phase):
             epochs = phase.num_steps * phase.global_batch_size / examples
             logging.info("%s: %s examples: %.3g epochs", phase.name, f"{examples:,}", epochs)
+    for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary()):
+        logging.warning("transformers will not load this model: %s", obstacle)
     warmup_steps = int(run.knobs.schedule.warmup_steps)
     if warmup_steps > run.last_step:
         logging.warning(

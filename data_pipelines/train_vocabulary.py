@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 import sentencepiece
 import tokenizers
+from absl import logging
 from etils import epath
 
 from bertjax.data import sentence_piece, tokenizer, wordpiece
@@ -248,6 +249,8 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
 
 def main(options: Options) -> None:
     """Trains and prints the size and the held-out coverage."""
+    if why := tokenizer.KINDS[options.kind].only_here:
+        logging.warning("--kind=%s: %s", options.kind, why)
     made, measured = train_vocabulary(options)
     print(f"vocabulary of {made.vocab_size:,} entries in {options.output}")
     print(

@@ -263,8 +263,9 @@ def test_the_command_line_ends_a_misspelt_option_with_one_line(tmp_path):
 
 
 def test_the_log_of_a_start_tells_what_differs_from_the_defaults_and_how_long_the_run_is(
-    record_root, tmp_path, caplog
+    record_root, tmp_path, caplog, monkeypatch
 ):
+    monkeypatch.setattr(train.outlook, "obstacles", lambda config, vocabulary: [vocabulary.kind])
     config = make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1})
     with caplog.at_level("INFO", logger="absl"):
         train.train(config, tmp_path)
@@ -275,6 +276,7 @@ def test_the_log_of_a_start_tells_what_differs_from_the_defaults_and_how_long_th
     assert not any("beta1" in line for line in lines) and len(lines) < 30
     assert "phase1: 168 examples: 0.0476 epochs" in caplog.text
     assert "compiling step 1, 128 tokens" in caplog.text
+    assert "transformers will not load this model: wordpiece" in caplog.text
     assert "warmup_steps is 3, but the run has 1 steps" in caplog.text
 
 

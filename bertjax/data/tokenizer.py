@@ -89,13 +89,15 @@ class Kind(NamedTuple):
     """`file` is its name in a directory, `suffix` that of a bare file, "" for any other.
 
     `read` makes the tokenizer of the file's bytes and of what is told of the casing; `title` is
-    what the file is called in messages.
+    what the file is called in messages. `only_here` says why transformers has no exact counterpart,
+    "" if it has one.
     """
 
     file: str
     suffix: str
     read: Callable[..., Tokenizer]
     title: str
+    only_here: str = ""
 
 
 # Name, as manifests have it -> kind of tokenizer.
@@ -108,6 +110,8 @@ KINDS: dict[str, Kind] = {
         ".model",
         SentencePieceTokenizer,
         "sentencepiece model with BERT's special tokens",
+        "transformers would find other ids in some texts (docs/conversion.md), so "
+        "`python -m bertjax.convert` will not write it; --kind=wordpiece can be exported",
     ),
 }
 

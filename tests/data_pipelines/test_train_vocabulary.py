@@ -47,6 +47,20 @@ def test_sentencepiece_model_has_the_ids_of_a_vocabulary_and_fits(text_file, tmp
     assert coverage.unknown_rate == 0.0
 
 
+@pytest.mark.parametrize(("kind", "warnings"), [("wordpiece", 0), ("sentencepiece", 1)])
+def test_a_kind_that_cannot_be_exported_is_told_before_it_is_trained(
+    text_file, tmp_path, caplog, monkeypatch, kind, warnings
+):
+    def stop(options):
+        raise InterruptedError
+
+    monkeypatch.setattr(train_vocabulary, "train_vocabulary", stop)
+    with pytest.raises(InterruptedError):
+        train_vocabulary.main(options(text_file, tmp_path, kind=kind))
+    told = [each for each in caplog.records if "--kind=wordpiece can be exported" in each.message]
+    assert len(told) == warnings
+
+
 ALL_KINDS = """
 import sys
 from data_pipelines import train_vocabulary

@@ -1,0 +1,26 @@
+"""What of a run transformers could not load, told before it is trained and not after."""
+
+from __future__ import annotations
+
+import ml_collections
+
+from bertjax import finetuning
+from bertjax.convert import families
+from bertjax.data import tokenizer
+from bertjax.models import encoder
+
+
+def obstacles(
+    config: ml_collections.ConfigDict, vocabulary: tokenizer.Tokenizer | None
+) -> list[str]:
+    """Returns a sentence for each part of a resolved config's model that cannot be exported."""
+    found = []
+    if vocabulary is not None and (why := tokenizer.KINDS[vocabulary.kind].only_here):
+        found.append(f"the vocabulary is a {vocabulary.kind} model: {why}")
+    try:
+        families.holding(encoder.EncoderConfig(**config.model))
+    except ValueError as error:
+        found.append(str(error))
+    if config.task == "finetuning":
+        found.append(finetuning.KINDS[config.finetuning.dataset].only_here(config.finetuning))
+    return [each for each in found if each]

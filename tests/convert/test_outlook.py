@@ -1,0 +1,52 @@
+"""Claims about what is known to be no model of transformers before it is trained."""
+
+import pytest
+
+from bertjax import config as config_lib
+from bertjax.convert import huggingface_tokenizer, outlook
+from bertjax.data import tokenizer
+from tests import small_records
+
+
+class SentencePiece:
+    kind = "sentencepiece"
+
+
+def finetuned(dataset, **options):
+    config = config_lib.finetuning_config(dataset)
+    config.model.update(vocab_size=95, dtype="float32")
+    config.finetuning.update(options)
+    return config
+
+
+def test_every_kind_of_vocabulary_is_written_for_transformers_or_says_why_not():
+    for name, kind in tokenizer.KINDS.items():
+        assert (name in huggingface_tokenizer.WRITERS) is not bool(kind.only_here)
+
+
+def test_what_bert_has_meets_no_obstacle():
+    config = config_lib.default_config()
+    config.model.update(vocab_size=95, dtype="float32")
+    assert outlook.obstacles(config, small_records.vocabulary()) == []
+    assert outlook.obstacles(config, None) == []
+    assert outlook.obstacles(finetuned("glue"), small_records.vocabulary()) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "word"),
+    [
+        (finetuned("table", pooling="mean"), "finetuning.pooling=mean"),
+        (finetuned("conll", feature_based=True), "BiLSTM"),
+    ],
+)
+def test_a_head_that_no_class_has_is_told(config, word):
+    (told,) = outlook.obstacles(config, small_records.vocabulary())
+    assert word in told
+
+
+def test_a_vocabulary_and_an_encoder_that_it_lacks_are_both_told():
+    config = config_lib.default_config()
+    config.model.update(vocab_size=95, embedding_size=128, dtype="float32")
+    vocabulary, sizes = outlook.obstacles(config, SentencePiece())
+    assert vocabulary.startswith("the vocabulary is a sentencepiece model: transformers would")
+    assert "embedding_size 128" in sizes
