@@ -3,7 +3,8 @@
 python -m bertjax.plan --config=configs/bert_large.py --topology=v5e-16 [--search] [--json]
 
 Memory by kind, whether it fits, estimated step time, hours and price of every phase. Needs libtpu
-(`pip install 'bertjax[plan]'`) and no TPU, no data and no TensorFlow.
+(`pip install 'bertjax[plan]'`) and no TPU, no data and no TensorFlow. Where the length of the run
+follows from the data (finetuning, num_epochs), give the data or --num_examples=N.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import ml_collections
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, recipes
+from bertjax import command_line, jobs, recipes
+from bertjax import config as config_lib
+from bertjax.jobs import finetuning, pretraining
 from bertjax.planning import cache, estimates, planner, text, topologies
-from bertjax.training import planned
+from bertjax.training import planned, program, trials
 
 DEFAULT_VOCAB_SIZE = 30522  # of bert-base-uncased
 LOCAL = ("cpu", "gpu")
@@ -85,11 +88,92 @@ def with_vocabulary(
         config.model.vocab_size = vocab_size or DEFAULT_VOCAB_SIZE
         source = "--vocab_size" if vocab_size else "bert-base-uncased's; --vocab_size changes it"
         assumptions.append(f"a vocabulary of {config.model.vocab_size:,} ({source})")
-    if config.data.source == "records" and config.pretraining.masking == "static":
+    is_static = config.data.source == "records" and config.pretraining.masking == "static"
+    if config.task == "pretraining" and is_static:
         assumptions.append(
             "as many masked tokens as config.pretraining says; records may hold another number"
         )
     return config, assumptions
+
+
+def with_length(
+    config: ml_collections.ConfigDict, num_examples: int
+) -> tuple[ml_collections.ConfigDict, list[str]]:
+    """Returns the config with the steps that follow from examples, and what that assumes.
+
+    `num_examples` stands in for the data, which is read where it is 0 and the config names it.
+
+    Raises:
+      ValueError: if steps follow from examples and neither data nor their number is given.
+      FileNotFoundError, ValueError: as opening the job.
+    """
+    if config.task == "finetuning":
+        return _finetuning_with_length(config, num_examples)
+    names = [name for name in config_lib.phase_names(config) if config.phases[name].num_epochs]
+    if not names:
+        return config, []
+    if not num_examples and not config.data.train_dir:
+        raise ValueError(
+            f"config.phases.{names[0]}.num_epochs is {config.phases[names[0]].num_epochs}; how "
+            "many steps that is follows from the records: give --config.data.train_dir=DIR or "
+            "--num_examples=N"
+        )
+    config = config.copy_and_resolve_references()
+    if num_examples:
+        pretraining.set_steps(config, dict.fromkeys(names, num_examples))
+    else:
+        opened = _opened(config)
+        for phase in opened.phases:
+            config.phases[phase.name].num_steps = phase.num_steps
+    for name in names:
+        config.phases[name].num_epochs = 0.0  # the outline has no records
+    source = "--num_examples" if num_examples else "the manifests"
+    shown = ", ".join(f"{name} of {config.phases[name].num_steps:,} steps" for name in names)
+    return config, [f"{shown}, by the number of examples ({source})"]
+
+
+def _finetuning_with_length(
+    config: ml_collections.ConfigDict, num_examples: int
+) -> tuple[ml_collections.ConfigDict, list[str]]:
+    options = config.finetuning
+    has_data = bool(config.init_from and (options.train_file or options.data_dir))
+    if not num_examples and not has_data:
+        raise ValueError(
+            "how long finetuning takes follows from its examples: give --num_examples=N, or the "
+            "weights and the files as for training (--config.init_from=PATH and "
+            "--config.finetuning.train_file=FILE or --config.finetuning.data_dir=DIR)"
+        )
+    assumptions = []
+    if num_examples:
+        config = config.copy_and_resolve_references()
+        config.phases.phase1.num_steps = finetuning.num_steps(config, num_examples)
+        source = "--num_examples"
+        model = config.model
+        assumptions.append(
+            f"a model of {model.num_hidden_layers} layers, {model.hidden_size} wide (config.model; "
+            "config.init_from is not read)"
+        )
+    else:
+        opened = _opened(config)
+        dtype, prng_impl = config.model.dtype, config.prng_impl
+        config = opened.config
+        config.model.dtype, config.prng_impl = dtype, prng_impl  # those of the target
+        num_examples = opened.data.num_train_examples(opened.phases[0]) or 0
+        source = "its files"
+    told = f"{num_examples:,} examples ({source}), {config.finetuning.num_epochs:g} epochs of them"
+    assumptions.insert(0, told)
+    if config.finetuning.length_buckets:
+        length = config.finetuning.max_seq_length
+        assumptions.append(f"every batch {length} tokens long; length buckets make most shorter")
+    if trials.are_wanted(config):
+        assumptions.append(
+            f"one of {len(trials.list_trials(config))} trainings: seeds and settings"
+        )
+    return config, assumptions
+
+
+def _opened(config: ml_collections.ConfigDict) -> jobs.Job:
+    return jobs.JOBS[config.task].open(program.resolve(config, "cpu"))
 
 
 def price_totals(
@@ -151,6 +235,9 @@ def define_flags() -> None:
     flags.DEFINE_bool("spot", False, "Price of spot chips only.")
     flags.DEFINE_float("price_per_chip_hour", None, "Dollars, instead of the table's price.")
     flags.DEFINE_integer("vocab_size", 0, "Where config.model.vocab_size is 0; 0: 30522.")
+    flags.DEFINE_integer(
+        "num_examples", 0, "Of finetuning, or of an epoch; 0: those of the data.", lower_bound=0
+    )
     flags.DEFINE_string("cache_dir", None, "Of compiled plans; default: in the user's cache.")
     flags.DEFINE_string("workdir", None, "Write plan.json there: `train` compares with it.")
     flags.mark_flags_as_required(["config", "topology"])
@@ -160,7 +247,9 @@ def main(argv: list[str]) -> None:
     """Plans as the flags say, and prints."""
     del argv
     options = flags.FLAGS
-    config, assumptions = with_vocabulary(options.config, options.vocab_size)
+    config, assumptions = with_length(options.config, options.num_examples)
+    config, more = with_vocabulary(config, options.vocab_size)
+    assumptions += more
     target = make_target(options.topology, config, num_slices=options.num_slices)
     if target.tpu_slice is None:
         jax.config.update("jax_num_cpu_devices", target.num_devices)

@@ -11,7 +11,8 @@ import pytest
 
 from bertjax import plan
 from bertjax.planning import cache, compiled, planner, text, topologies
-from configs import bert_base, smoke
+from configs import bert_base, classification, smoke
+from tests import small_datasets, small_records
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -130,6 +131,46 @@ def test_the_vocabulary_of_records_that_are_not_there_is_assumed_and_told():
     filled, assumptions = plan.with_vocabulary(config, 8000)
     assert filled.model.vocab_size == 5000
     assert not any("vocabulary" in assumption for assumption in assumptions)
+
+
+def test_the_length_of_finetuning_is_that_of_its_data_and_else_asked_for(tmp_path, source):
+    recipe = classification.get_config()
+    with pytest.raises(ValueError, match=r"give --num_examples=N, or the weights and the files"):
+        plan.with_length(recipe, 0)
+    filled, assumptions = plan.with_length(recipe, 3668)
+    assert filled.phases.phase1.num_steps == 3 * 115 and recipe.phases.phase1.num_steps != 345
+    assert assumptions == [
+        "3,668 examples (--num_examples), 3 epochs of them",
+        "a model of 12 layers, 768 wide (config.model; config.init_from is not read)",
+        "every batch 128 tokens long; length buckets make most shorter",
+    ]
+    # The data tells all of it, sizes and labels too.
+    changes = {"model.dtype": "auto", "seeds": 3}
+    own = small_datasets.make_config(tmp_path, "table", source, **changes)
+    filled, assumptions = plan.with_length(own, 0)
+    assert filled.phases.phase1.num_steps == 20 * 2 and filled.model.hidden_size == 32
+    assert (filled.model.dtype, filled.prng_impl) == ("auto", "auto")
+    assert filled.finetuning.labels == ("class 0", "class 1", "class 2")
+    assert assumptions[0] == "16 examples (its files), 20 epochs of them"
+    assert assumptions[-1] == "one of 3 trainings: seeds and settings"
+    made, _ = planned(filled, "gpu", assumptions=assumptions)
+    assert [phase.num_steps for phase in made.phases] == [40]
+    assert "assumed: 16 examples" in "\n".join(text.lines(made, {}))
+
+
+def test_the_length_in_epochs_is_that_of_the_records_and_else_asked_for(tmp_path):
+    config = make_config(**{"data.source": "records", "phases.phase1.num_epochs": 2.0})
+    with pytest.raises(ValueError, match=r"phase1.num_epochs is 2.0; .* --num_examples=N"):
+        plan.with_length(config, 0)
+    filled, assumptions = plan.with_length(config, 100)
+    assert (filled.phases.phase1.num_steps, filled.phases.phase1.num_epochs) == (7, 0.0)
+    assert assumptions == ["phase1 of 7 steps, by the number of examples (--num_examples)"]
+    records = small_records.write(tmp_path / "records", max_seq_length=64)
+    config.data.train_dir, config.model.vocab_size = str(records), 0
+    filled, _ = plan.with_length(config, 0)
+    assert filled.phases.phase1.num_steps == 11  # 2 x 168 of 32
+    without = make_config()
+    assert plan.with_length(without, 0) == (without, [])
 
 
 def run(*arguments, cache_home):

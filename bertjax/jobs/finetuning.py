@@ -147,7 +147,7 @@ def open_job(
     options = config.finetuning
     options.labels, options.is_regression = tuple(dataset.labels), dataset.is_regression
     config.phases.phase1.max_seq_length = options.max_seq_length
-    config.phases.phase1.num_steps = _num_steps(config, len(training))
+    config.phases.phase1.num_steps = num_steps(config, len(training))
     logging.info(
         "Finetuning on %d examples, %g epochs of them; labels: %s",
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
@@ -159,7 +159,7 @@ def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job under another config, whose data and labels are the same."""
     data: Any = job.data
     examples = len(data.dataset.features(kinds.TRAIN))
-    config.phases.phase1.num_steps = _num_steps(config, examples)
+    config.phases.phase1.num_steps = num_steps(config, examples)
     return _job(config, data.dataset, data.tokenizer)
 
 
@@ -212,7 +212,7 @@ def _evaluation(
     )
 
 
-def _num_steps(config: ml_collections.ConfigDict, num_examples: int) -> int:
+def num_steps(config: ml_collections.ConfigDict, num_examples: int) -> int:
     """Returns the steps that config.finetuning.num_epochs of the data take."""
     (phase,) = base.phases(config)
     steps = batches.steps_per_epoch(num_examples, phase.global_batch_size)
