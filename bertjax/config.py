@@ -27,7 +27,7 @@ CHANGEABLE = (
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
     r"finetuning\.(max_answer_length|n_best_size)",
     r"phases\.\w+\.num_epochs",  # num_steps has what they came to
-    r"gradient_accumulation_steps|model\.(remat|dtype|attention)|data\.(train|eval)_dir",
+    r"gradient_accumulation_steps|model\.(remat|dtype|attention)|data\.((train|eval)_dir|eval_may_overlap)",
 )
 
 
@@ -154,6 +154,7 @@ def _data() -> ml_collections.ConfigDict:
     data.source = "records"  # records | synthetic (random tokens, to measure speed)
     data.train_dir = ""  # record directory; {max_seq_length} in it becomes the phase's length
     data.eval_dir = ""  # record directory of held-out documents; "": no evaluation
+    data.eval_may_overlap = False  # True: eval_dir may hold what is trained on
     data.max_streams = 32  # streams of records per global batch, at most
     data.shuffle_buffer_size = 4096  # records per stream; a shard up to this size shuffles whole
     return data

@@ -15,26 +15,38 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
+from absl import flags, logging
 from etils import epath
 
 from bertjax import command_line, inference, jobs
-from bertjax.data import masking, records
+from bertjax.data import contents, masking, records
+from bertjax.jobs import held_out
 from bertjax.tasks import base as tasks
 from bertjax.training import evaluation, state
 from bertjax.workdirs import reader
 
 
-def chance_levels(record_set: records.RecordSet, batches: jobs.Batches) -> dict[str, float]:
+def chance_levels(
+    record_set: records.RecordSet, batches: jobs.Batches, trained: contents.Contents | None
+) -> dict[str, float]:
     """Returns what answering without reading scores on the masked tokens of `batches`.
 
-    `unigram_entropy` (nats) is the loss of always answering their frequencies,
-    `most_frequent_token_accuracy` the accuracy of always answering the most frequent one.
+    Where it is known what was trained on, the answers are the frequencies of tokens there:
+    `unigram_loss` (nats) and `most_frequent_token_accuracy`. Where it is not, they are those of the
+    very tokens asked for, whose entropy, `unigram_entropy`, nobody could reach without knowing
+    them: on few tokens it is far too low.
     """
     counts = np.zeros(record_set.manifest.tokenizer["vocab_size"], np.int64)
     for batch in batches:
         masked_ids = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
         counts += np.bincount(masked_ids, minlength=len(counts))
+    if trained is not None:
+        return held_out.Unigrams(trained.token_counts, counts).scores("", {})
+    logging.warning(
+        "The frequencies of the text that was trained on are not known (an older run, or converted "
+        "weights): unigram_entropy is that of the %s scored tokens themselves, which is lower than "
+        "what those frequencies would score on them", f"{counts.sum():,}",
+    )  # fmt: skip
     entropy, share = masking.unigram_baseline(counts)
     return {"unigram_entropy": entropy, "most_frequent_token_accuracy": share}
 
@@ -76,10 +88,10 @@ def evaluate_checkpoint(
     told |= _flat(scores)
     losses = {name: value for name, value in told.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
-    if chance and found.config.task == "pretraining":
+    if chance and found.config.task == "pretraining" and job.evaluation.scorer is None:
         (name,) = scores
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
-        told |= chance_levels(records.open(data), batches)
+        told |= chance_levels(records.open(data), batches, held_out.training_contents(found))
     return told
 
 

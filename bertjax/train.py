@@ -257,6 +257,8 @@ def _write_workdir(run: Run) -> None:
         reader.write_config(run.config.to_dict(), run.workdir)
         if vocabulary := run.job.data.vocabulary():
             vocabulary.save(run.workdir / reader.VOCABULARY_DIRECTORY)
+        if contents := run.job.data.contents():
+            contents.save(run.workdir / reader.TRAINING_DATA_DIRECTORY)
 
 
 def _log_config(run: Run) -> None:

@@ -29,8 +29,8 @@ SHOWN_EXAMPLES = 10
 
 # The options that decide what the tokens are; the others decide what is made of them.
 TOKEN_OPTIONS = (
-    *("algorithm", "input", "split", "heldout_fraction", "sentence_splitter", "text_field"),
-    *("one_document_per_file", "do_lower_case"),
+    *("algorithm", "input", "split", "heldout_fraction", "split_by", "sentence_splitter"),
+    *("text_field", "one_document_per_file", "do_lower_case"),
 )
 
 
@@ -87,6 +87,7 @@ def _build(
         arguments=options.content(),
         statistics=content.statistics,
     )
+    content.contents.save(output.records)
     _complete(manifest, vocabulary.load(), output.records)
     output.publish()
     return manifest

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bertjax.data import records
+from bertjax.data import contents, records
 from data_pipelines import blocks, sources
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
@@ -18,10 +18,11 @@ Judge = Callable[[Mapping[str, Any]], None]
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a build has written: the shards and the figures of the health report."""
+    """What a build has written: the shards, the figures of the health report, and what it is of."""
 
     shards: tuple[records.Shard, ...]
     statistics: Mapping[str, Any]
+    contents: contents.Contents
 
 
 # Writes the shards of the options into `output.records`.

@@ -61,7 +61,8 @@ def _build(
     judge: builders.Judge,
     pool: workers.Pool,
 ) -> builders.Content:
-    kept, known = _tokenized(options, vocabulary, units, output, pool)
+    kept, text, log = _tokenized(options, vocabulary, units, output, pool)
+    known = text.statistics() | log.statistics()
     judge(known)
     job = shards.Job(
         scratch=str(output.scratch),
@@ -80,7 +81,8 @@ def _build(
     num_shards = options.num_shards or sizes.default_num_shards(pairs.examples, example_bytes)
     sizes.check(num_shards, pairs.examples, example_bytes, output)
     written, tally = _written(job, num_shards, counts, pool)
-    return builders.Content(tuple(written), known | tally.statistics(vocabulary.load()))
+    figures = known | tally.statistics(vocabulary.load())
+    return builders.Content(tuple(written), figures, tally.contents(text))
 
 
 def _tokenized(
@@ -89,8 +91,8 @@ def _tokenized(
     units: Sequence[sources.Unit],
     output: PartialOutput,
     pool: workers.Pool,
-) -> tuple[store.Store, dict[str, Any]]:
-    """Returns the stored corpus and its figures."""
+) -> tuple[store.Store, statistics.CorpusTally, sources.Log]:
+    """Returns the stored corpus, what was counted in it, and the problems of reading it."""
     scratch = pathlib.Path(output.scratch)
     kept = store.Store(scratch, token_dtype=vocabulary.token_dtype)
     notes = scratch / READING_NOTES
@@ -109,7 +111,7 @@ def _tokenized(
     tally, later_log = kept.summary()
     log.merge(later_log)
     builders.check_text(tally, options)
-    return kept, tally.statistics() | log.statistics()
+    return kept, tally, log
 
 
 def _read(

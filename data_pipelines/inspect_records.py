@@ -75,6 +75,7 @@ def adopt(options: Options) -> records.Manifest:
     if options.strict:
         _fail_if_any(health.of_manifest(manifest))
     vocabulary.save(directory)
+    tally.contents().save(directory)
     manifest.save(directory)
     return manifest
 

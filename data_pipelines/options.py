@@ -79,7 +79,13 @@ class Options:
         "which documents to take", choices=lambda: format_base.SPLITS, default="all"
     )
     heldout_fraction: float = command_line.option(
-        "share of documents held out, chosen by a hash of their id", default=0.02
+        "share of documents held out, chosen by a hash", default=0.02
+    )
+    split_by: str = command_line.option(
+        "what is hashed: the text, or the name of an article, example or docstring; path: the path "
+        "as typed and the line, only for records beside some built before November 2026",
+        choices=lambda: format_base.SPLIT_RULES,
+        default=format_base.BY_TEXT,
     )
     sentence_splitter: str = command_line.option(
         "how paragraphs become sentences: rules; lines, where every line is one already; "
@@ -120,6 +126,7 @@ class Options:
             text_field=self.text_field,
             split=self.split,
             heldout_fraction=self.heldout_fraction,
+            split_by=self.split_by,
         )
 
     @property

@@ -56,6 +56,7 @@ FORMATS: dict[str, base.Format] = {
         check=wikipedia.check,
         read=wikipedia.read,
         prose=wikipedia.prose,
+        names_documents=True,
     ),
     "tfds": base.Format(
         help="tfds:NAME",
@@ -64,12 +65,14 @@ FORMATS: dict[str, base.Format] = {
         read=tfds_source.read,
         size=tfds_source.size,
         heeds=("text_field",),
+        names_documents=True,
     ),
     "documentation": base.Format(
         help="documentation",
         keyword="documentation",
         read=documentation.read,
         size=lambda location: 0,
+        names_documents=True,
     ),
 }
 
@@ -83,12 +86,13 @@ class Document:
     """One text and the name that stays its own whatever else the corpus holds.
 
     `text` is paragraphs separated by newlines; with `markup`, the name of a format, it is what
-    `prose` turns into paragraphs.
+    `prose` turns into paragraphs. `held_out` is on which side of the split it is.
     """
 
     id: str
     text: str
     markup: str = ""
+    held_out: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,15 +173,27 @@ def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
     """
     form = FORMATS[unit.format]
     markup = unit.format if form.prose else ""
-    wanted = reading.split == "heldout"
+    is_by_name = form.names_documents or reading.split_by == base.BY_PATH
+    wanted = {"all": (False, True), "train": (False,), "heldout": (True,)}[reading.split]
+    first, held_out = "", False
     for name, text in form.read(unit.location, reading, log):
-        if reading.split == "all" or is_heldout(name, reading.heldout_fraction) == wanted:
-            yield Document(name, text, markup)
+        # What is cut because it is long stays together.
+        if not (first and base.is_later_part(name, first)):
+            first = name
+            held_out = is_heldout(name if is_by_name else text, reading.heldout_fraction)
+        if held_out in wanted:
+            yield Document(name, text, markup, held_out)
 
 
-def is_heldout(document_id: str, heldout_fraction: float) -> bool:
-    """Returns whether a document is held out: a function of its id and the fraction alone."""
-    digest = hashlib.blake2b(document_id.encode(), digest_size=8).digest()
+def is_heldout(key: str, heldout_fraction: float) -> bool:
+    """Returns whether a document is held out: a function of its key and the fraction alone.
+
+    The key is the document's text, so that neither where its file lies nor how that is written
+    decides, copies are on one side, and a text may move to another line or file; of articles, TFDS
+    examples and docstrings it is their name, which stays when the next edition changes a word. By
+    the older rule, `split_by` "path", it is the id, with the path as it was typed.
+    """
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < heldout_fraction * 2**64
 
 

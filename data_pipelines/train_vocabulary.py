@@ -273,7 +273,7 @@ def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
     last = ""
     for document in sources.documents(options.input, reading):
         text = sources.prose(document)
-        if sources.is_heldout(document.id, options.heldout_fraction):
+        if document.held_out:
             unseen.add(text)
         else:
             seen.add(text)

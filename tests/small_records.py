@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from bertjax.data import masking, records, tokenizer
+from bertjax.data import contents, masking, records, tokenizer
 
 WORDS = [f"w{number}" for number in range(90)]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -21,12 +21,16 @@ def write(
     counts: tuple[int, ...] = (40, 41, 43, 44),
     seed: int = 0,
     words: list[str] = WORDS,
+    documents: range | None = None,
 ) -> pathlib.Path:
-    """Writes shards of sentence pairs with static masks, the vocabulary and the manifest."""
+    """Writes shards of sentence pairs with static masks, the vocabulary and the manifest.
+
+    With `documents`, numbers that stand for texts, the records have their contents too.
+    """
     rng = np.random.default_rng(seed)
     directory.mkdir(parents=True)
     made = vocabulary(words)
-    shards = []
+    shards, counts_of_tokens = [], np.zeros(made.vocab_size, np.int64)
     for shard, count in enumerate(counts):
         size = (count, max_seq_length)
         input_ids = rng.integers(5, made.vocab_size, size)
@@ -48,6 +52,8 @@ def write(
             "segment_ids": segment_ids.astype(np.int64),
             "next_sentence_labels": rng.integers(0, 2, count),
         }
+        asked = masked["masked_lm_ids"][masked["masked_lm_weights"] > 0]
+        counts_of_tokens += np.bincount(asked, minlength=made.vocab_size)
         rows = (
             {name: np.atleast_1d(column[row]) for name, column in columns.items()}
             for row in range(count)
@@ -55,6 +61,9 @@ def write(
         path = directory / f"records-{shard}.tfrecord"
         shards.append(records.write_shard(path, map(records.encode, rows)))
     made.save(directory)
+    if documents is not None:
+        sample = contents.Documents(np.array(documents, np.uint64))
+        contents.Contents(counts_of_tokens, sample).save(directory)
     records.Manifest(
         tokenizer=made.describe(),
         max_seq_length=max_seq_length,
@@ -64,6 +73,9 @@ def write(
         shards=tuple(shards),
         seed=seed,
         arguments={},
-        statistics={"unigram_entropy": float(np.log(len(words)))},
+        statistics={
+            "unigram_entropy": float(np.log(len(words))),
+            "unigram_tokens": int(counts_of_tokens.sum()),
+        },
     ).save(directory)
     return directory

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bertjax import encode, evaluate, fill_mask, inference, train
-from bertjax.data import records, tokenizer
+from bertjax.data import contents, records, tokenizer
 from bertjax.devices import sharding
 from bertjax.jobs import pretraining
 from bertjax.models import parameters
@@ -110,6 +110,55 @@ def test_chance_levels_equal_a_direct_count(workdir, held_out, monkeypatch):
     shares = np.array(list(counts.values())) / sum(counts.values())
     assert scores["unigram_entropy"] == pytest.approx(-(shares * np.log(shares)).sum())
     assert scores["most_frequent_token_accuracy"] == pytest.approx(shares.max())
+
+
+@pytest.fixture(scope="module")
+def told_of(workdir):
+    """The same run, with what newer runs keep of the data that they trained on."""
+    copy = workdir.parent / "told_of"
+    copy.mkdir()
+    for path in workdir.iterdir():
+        (copy / path.name).symlink_to(path)
+    counts = np.zeros(small_records.vocabulary().vocab_size, np.int64)
+    counts[5:60] = np.arange(55) ** 2
+    documents = contents.Documents(np.arange(90, dtype=np.uint64))
+    contents.Contents(counts, documents).save(copy / "training_data")
+    return copy, counts
+
+
+@pytest.mark.parametrize("has_contents", [False, True])
+def test_held_out_tokens_are_scored_by_the_frequencies_of_the_training_text(
+    told_of, held_out, monkeypatch, tmp_path, has_contents, caplog
+):
+    run, trained = told_of
+    use_devices(monkeypatch, 1)
+    batch = all_at_once(held_out)
+    asked = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
+    data = tmp_path / "data"
+    data.mkdir()
+    for path in held_out.iterdir():
+        (data / path.name).symlink_to(path)
+    if has_contents:
+        counts = np.bincount(asked, minlength=len(trained))
+        documents = contents.Documents(np.arange(86, 96, dtype=np.uint64))
+        contents.Contents(counts, documents).save(data)
+    scores = evaluate.evaluate_checkpoint(str(run), str(data), batch_size=8, chance=True)
+    # Entries 5 and 60 to 94, which are unseen, share 54 of all tokens with 54 that are seen.
+    unseen = len(trained) - 54
+    shares = np.where(trained > 0, trained, 54 / unseen) / (trained.sum() + 54)
+    assert scores["unigram_loss"] == pytest.approx(-np.log(shares[asked]).mean())
+    assert scores["most_frequent_token_accuracy"] == pytest.approx((asked == 59).mean())
+    assert "unigram_entropy" not in scores
+    assert ("40.0% of the documents" in caplog.text) == has_contents
+    assert "masked tokens to score" in caplog.text
+
+
+def test_records_that_a_model_was_trained_on_are_called_so(workdir, monkeypatch, caplog):
+    use_devices(monkeypatch, 1)
+    data = workdir.parent / "train"
+    scores = evaluate.evaluate_checkpoint(str(workdir), str(data), batch_size=64, chance=True)
+    assert "holds the very records that it was trained on" in caplog.text
+    assert "unigram_entropy" in scores and "frequencies of the text" in caplog.text
 
 
 def test_max_batches_limits_what_is_read(held_out):

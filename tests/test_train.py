@@ -11,7 +11,7 @@ import pytest
 
 import bertjax
 from bertjax import jobs, train
-from bertjax.data import records, streams
+from bertjax.data import contents, records, streams
 from bertjax.training import monitor, preemption
 from bertjax.workdirs import checkpoint
 from configs import smoke
@@ -41,9 +41,10 @@ def make_config(train_dir, **changes):
 def record_root(tmp_path_factory):
     """Records of 16 and of 24 tokens, and held-out ones of 24."""
     root = tmp_path_factory.mktemp("records")
-    small_records.write(root / "train_16", max_seq_length=16)
-    small_records.write(root / "train_24", max_seq_length=24, seed=1)
-    small_records.write(root / "heldout", max_seq_length=24, counts=(13,), seed=2)
+    trained, held_out = {"documents": range(90)}, {"documents": range(90, 100)}
+    small_records.write(root / "train_16", max_seq_length=16, **trained)
+    small_records.write(root / "train_24", max_seq_length=24, seed=1, **trained)
+    small_records.write(root / "heldout", max_seq_length=24, counts=(13,), seed=2, **held_out)
     return root
 
 
@@ -140,10 +141,13 @@ def test_a_run_leaves_what_people_watch(record_root, tmp_path):
         "train/loss", "train/mlm_loss", "train/mlm_accuracy", "train/nsp_accuracy",
         "train/learning_rate", "train/grad_norm", "perf/tokens_per_second", "perf/step_seconds",
         "eval/heldout/mlm_loss", "eval/heldout/mlm_perplexity", "eval/heldout/nsp_accuracy",
+        "eval/heldout/unigram_loss", "eval/heldout/most_frequent_token_accuracy",
     } <= names  # fmt: skip
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert list((tmp_path / "tensorboard").iterdir())
     assert (tmp_path / "vocabulary" / "vocab.txt").exists()
+    trained = [records.open(record_root / f"train_{length}").contents for length in (16, 24)]
+    assert contents.load(tmp_path / "training_data") == trained[0].merged(trained[1])
     saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert saved["model"]["vocab_size"] == small_records.vocabulary().vocab_size
     steps = sorted(int(path.name) for path in (tmp_path / checkpoint.DIRECTORY).iterdir())

@@ -84,6 +84,26 @@ def unigram_baseline(counts: Int[np.ndarray, " vocabulary"]) -> tuple[float, flo
     return float(-(shares * np.log(shares)).sum()), float(shares.max())
 
 
+def unigram_scores(
+    trained_counts: Int[np.ndarray, " vocabulary"], counts: Int[np.ndarray, " vocabulary"]
+) -> tuple[float, float]:
+    """Returns loss (nats) and accuracy over `counts` of answering by the counts trained on.
+
+    Those are smoothed by Witten-Bell: what has not been seen gets as much together as there were
+    first occurrences. The accuracy is that of always answering the most frequent token trained on.
+
+    Source: Witten and Bell 1991, method C; Chen and Goodman 1998, section 2.6.
+    """
+    total, seen = trained_counts.sum(), np.count_nonzero(trained_counts)
+    unseen = len(trained_counts) - seen
+    shares = trained_counts / max(total + (seen if unseen else 0), 1)
+    if unseen:
+        shares[trained_counts == 0] = (seen / (total + seen) if total else 1.0) / unseen
+    asked = counts > 0
+    loss = -(counts[asked] * np.log(shares[asked])).sum() / counts.sum()
+    return float(loss), float(counts[trained_counts.argmax()] / counts.sum())
+
+
 def mask_tokens(
     input_ids: Int[np.ndarray, "batch length"],
     input_mask: Int[np.ndarray, "batch length"],

@@ -23,6 +23,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.data import atomic, encoding
+from bertjax.data import contents as contents_lib
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -168,6 +169,15 @@ class RecordSet:
     def shard_paths(self) -> list[str]:
         """The shards' paths in the order of the manifest."""
         return [str(self.directory / shard.file) for shard in self.manifest.shards]
+
+    @functools.cached_property
+    def contents(self) -> contents_lib.Contents | None:
+        """What the records were made of, in little; None of those built before November 2026.
+
+        Raises:
+          ValueError: if the file is damaged.
+        """
+        return contents_lib.load(self.directory)
 
 
 def open(

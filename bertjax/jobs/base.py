@@ -12,7 +12,7 @@ import numpy as np
 from etils import epath
 
 from bertjax import config as config_lib
-from bertjax.data import tokenizer
+from bertjax.data import contents, tokenizer
 from bertjax.tasks import base as tasks
 
 Batches = Iterator[dict[str, np.ndarray]]
@@ -73,6 +73,10 @@ class Data(Protocol):
 
     def is_known_as(self, identity: Mapping[str, Any]) -> bool:
         """Returns whether a run that kept `identity`, now or in an older version, saw this data."""
+        ...
+
+    def contents(self) -> contents.Contents | None:
+        """Returns what the training data is made of, in little; None where nobody has counted."""
         ...
 
     def vocabulary(self) -> tokenizer.Tokenizer | None:

@@ -106,6 +106,9 @@ class FinetuningData:
     def chance_loss(self, phase: base.Phase) -> tuple[str, float] | None:
         return None
 
+    def contents(self) -> None:
+        return None
+
     def vocabulary(self) -> tokenizers.Tokenizer | None:
         return self.tokenizer
 

@@ -14,10 +14,10 @@ import numpy as np
 from etils import epath
 
 from bertjax import tasks
-from bertjax.data import masking, records, streams, synthetic, tokenizer
-from bertjax.jobs import base
+from bertjax.data import contents, masking, records, streams, synthetic, tokenizer
+from bertjax.jobs import base, held_out
 from bertjax.models import encoder
-from bertjax.workdirs import reader
+from bertjax.workdirs import checkpoint, reader
 
 HELD_OUT = "heldout"
 
@@ -120,6 +120,9 @@ class PretrainingData:
         entropy = statistics.get("unigram_entropy")
         return None if entropy is None else ("mlm_loss", entropy)
 
+    def contents(self) -> contents.Contents | None:
+        return held_out.united(self.train_sets.values())
+
     def vocabulary(self) -> tokenizer.Tokenizer | None:
         # All phases have the same one: `open_job` compares their hashes.
         for record_set in self.train_sets.values():
@@ -143,6 +146,7 @@ def _job(
     phases: tuple[base.Phase, ...],
     train_sets: Mapping[str, records.RecordSet],
     evaluation_set: records.RecordSet | None,
+    scorer: base.Scorer | None = None,
 ) -> base.Job:
     evaluation = base.Evaluation(
         every_steps=config.evaluation.every_steps,
@@ -150,6 +154,7 @@ def _job(
         is_higher_better=False,
         sets=(HELD_OUT,) if evaluation_set else (),
         max_batches=config.evaluation.max_batches,
+        scorer=scorer,
     )
     data = PretrainingData(config, phases, train_sets, evaluation_set)
     return base.Job(config, phases, pretraining_task(config), data, evaluation)
@@ -198,13 +203,13 @@ def open_job(
 ) -> base.Job:
     """Returns the job after checking its records against each other and against the config.
 
-    What is in `workdirs` is not looked at: records tell all that is needed.
+    Of `workdirs` only is asked whether a run is in one: that one may go on with what it has.
 
     Raises:
       FileNotFoundError: if a record directory or its manifest is missing.
-      ValueError: if one does not fit the run; all faults of a directory at once.
+      ValueError: if one does not fit the run, all faults of a directory at once; or if a new run
+        would be scored on what it trains on.
     """
-    del workdirs
     config = config.copy_and_resolve_references()
     all_phases = base.phases(config)
     if config.data.source == "synthetic":
@@ -220,8 +225,11 @@ def open_job(
     evaluation_set = None
     if config.data.eval_dir:
         evaluation_set = _open(config, config.data.eval_dir, all_phases[-1].max_seq_length, sha256)
+        is_new = all(checkpoint.read_meta(workdir) is None for workdir in workdirs)
+        held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
-    return _job(config, all_phases, train_sets, evaluation_set)
+    scorer = held_out.scorer(held_out.united(train_sets.values()), evaluation_set)
+    return _job(config, all_phases, train_sets, evaluation_set, scorer)
 
 
 def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]) -> None:
@@ -258,7 +266,9 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
         pair_objective=config.pretraining.pair_loss,
     )
     config.evaluation.max_batches = 0
-    return _job(config, base.phases(config), {}, record_set)
+    held_out.check_evaluated(trained, record_set)
+    scorer = held_out.scorer(held_out.training_contents(trained), record_set)
+    return _job(config, base.phases(config), {}, record_set, scorer)
 
 
 def _open(

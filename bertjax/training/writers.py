@@ -44,9 +44,12 @@ PROGRESS: dict[str, Callable[[float], str]] = {
 
 SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have an axis of their own
 
+# What answering without reading scores: drawn as a dashed line.
+CHANCE = re.compile(r"eval/.+/(unigram_loss|most_frequent_token_accuracy)")
+
 # The panels of curves.png: title, then the names of the scalars in it.
 PANELS = {
-    "loss (nats)": re.compile(r"(train|eval/.+)/(mlm_)?loss"),
+    "loss (nats)": re.compile(r"(train|eval/.+)/(mlm_|unigram_)?loss"),
     SCORES_PANEL: re.compile(
         r"(train|eval/.+)/(\w+_)?(accuracy|f1|exact_match|exact|matthews_correlation)"
         r"|eval/.+/(pearson|spearman|pearson_spearman)"
@@ -275,6 +278,8 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
                 percent.set(ylabel="percent")
             marker = "o" if name.startswith("eval/") or len(steps) == 1 else ""
             style = {"marker": marker, "markersize": 3, "linewidth": 1, "color": f"C{len(lines)}"}
+            if CHANCE.fullmatch(name):
+                style |= {"marker": "", "linestyle": "--", "color": "grey"}
             lines += where.plot(steps, values, label=name, **style)
         if lines:
             (percent or axes).legend(handles=lines, fontsize="small")

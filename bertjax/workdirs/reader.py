@@ -23,6 +23,7 @@ from bertjax.models import lora, parameters
 from bertjax.workdirs import checkpoint
 
 VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
+TRAINING_DATA_DIRECTORY = "training_data"  # in the workdir: what is told of what it trains on
 CONFIG_FILE = "config.json"  # for people: programs read the checkpoint's own
 
 

@@ -98,7 +98,8 @@ def make(
     """
     job = _job(options, vocabulary, output)
     run("tokens", lambda pipeline: steps.tokenize(pipeline, blocks.groups(units), job))
-    layout, known = _tokenized(options, job)
+    layout, text, log = _tokenized(options, job)
+    known = text.statistics() | log.statistics()
     judge(known)
     pairing.check_documents(int(layout.documents[-1]), options.pairs)
     layout.save(job)
@@ -109,14 +110,19 @@ def make(
     layout.save(job)
     sample = _sample(job, pairs.examples)
     run("sample", lambda pipeline: steps.write(pipeline, job, sample))
-    ((example_bytes,),), figures = _written(job)
+    ((example_bytes,),), tally = _written(job)
+    figures = tally.statistics(vocabulary.load())
     judge(known | figures | {"examples": pairs.examples})
     num_shards = options.num_shards or sizes.default_num_shards(pairs.examples, example_bytes)
     sizes.check(num_shards, pairs.examples, example_bytes, output)
     dealing = work.Dealing(num_shards)
     run("records", lambda pipeline: steps.write(pipeline, job, dealing))
-    written, figures = _written(job)
-    return builders.Content(tuple(records.Shard(*fields) for fields in written), known | figures)
+    written, tally = _written(job)
+    return builders.Content(
+        tuple(records.Shard(*fields) for fields in written),
+        known | tally.statistics(vocabulary.load()),
+        tally.contents(text),
+    )
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -149,8 +155,10 @@ def _job(options: Options, vocabulary: blocks.Vocabulary, output: PartialOutput)
     )
 
 
-def _tokenized(options: Options, job: work.Job) -> tuple[work.Layout, dict[str, Any]]:
-    """Returns where the blocks lie, and the figures of the text."""
+def _tokenized(
+    options: Options, job: work.Job
+) -> tuple[work.Layout, statistics.CorpusTally, sources.Log]:
+    """Returns where the blocks lie, what was counted in the text, and the problems of reading."""
     facts = work.found(job, work.TOKENS_FILE)
     (fields,) = work.found(job, work.TOKENS_TALLY_FILE)
     tally, log = statistics.CorpusTally.from_json(fields), sources.Log()
@@ -163,7 +171,7 @@ def _tokenized(options: Options, job: work.Job) -> tuple[work.Layout, dict[str, 
     layout = work.Layout(
         np.array(names), examples.starts(documents), examples.starts(tokens), np.zeros(0, np.int64)
     )
-    return layout, tally.statistics() | log.statistics()
+    return layout, tally, log
 
 
 def _paired(job: work.Job, layout: work.Layout) -> tuple[work.Layout, shards.PairCounts]:
@@ -183,13 +191,13 @@ def _sample(job: work.Job, num_examples: int) -> work.Dealing:
     return work.Dealing(num_shards, shards.order(job.pairs, 0, size)[:rows])
 
 
-def _written(job: work.Job) -> tuple[list[Any], dict[str, Any]]:
-    """Returns what the last step found of every shard, and the figures of the examples."""
+def _written(job: work.Job) -> tuple[list[Any], statistics.ExampleTally]:
+    """Returns what the last step found of every shard, and what was counted in the examples."""
     (fields,) = work.found(job, work.RECORDS_TALLY_FILE)
     tally = job.new_tally()
     tally.add_json(fields)
     facts = work.found(job, work.RECORDS_FILE)
-    return facts, tally.statistics(job.vocabulary.load())
+    return facts, tally
 
 
 def _run(

@@ -63,7 +63,8 @@ def build(
             path = output.records / records.shard_name(index, num_shards)
             written.append(shards.write_batches(path, share, tally))
             shown.at(len(written))
-    return builders.Content(tuple(written), known | tally.statistics(loaded))
+    figures = known | tally.statistics(loaded)
+    return builders.Content(tuple(written), figures, tally.contents())
 
 
 def _plain_text_paths(units: Sequence[sources.Unit]) -> list[str]:

@@ -8,6 +8,12 @@ from collections.abc import Callable, Iterator
 from data_pipelines.formats import input_files
 
 SPLITS = ("all", "train", "heldout")
+# What decides on which side of a split a document is. Until November 2026 it was the path.
+BY_TEXT, BY_PATH = "text", "path"
+SPLIT_RULES = (BY_TEXT, BY_PATH)
+
+# Between the name of a document that is too long and the number of its part, from 2 on.
+PART = "#"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +21,7 @@ class Reading:
     """How to read a source: what its name cannot say.
 
     `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
-    TFDS records.
+    TFDS records. `split_by` is one of `SPLIT_RULES`, see `sources.is_heldout`.
 
     Raises:
       ValueError: if split, fraction or field are not what they must be.
@@ -25,10 +31,13 @@ class Reading:
     text_field: str = "text"
     split: str = "all"
     heldout_fraction: float = 0.02
+    split_by: str = BY_TEXT
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
             raise ValueError(f"split is {self.split!r}; known are {', '.join(SPLITS)}")
+        if self.split_by not in SPLIT_RULES:
+            raise ValueError(f"split_by is {self.split_by!r}; known are {', '.join(SPLIT_RULES)}")
         if not 0 <= self.heldout_fraction < 1:
             raise ValueError(
                 f"heldout_fraction is {self.heldout_fraction}; it must be at least 0 and below 1"
@@ -54,7 +63,9 @@ class Format:
 
     `check(location, reading)` reads the beginning, so that what cannot work is an error at once.
     `read(location, reading, log)` yields the id and the text of each document: paragraphs separated
-    by newlines, or what `prose` turns into them; that may be slow, since the workers do it.
+    by newlines, or what `prose` turns into them; that may be slow, since the workers do it. The
+    parts of a document that is too long for one follow each other, named "ID", "ID#2", "ID#3", ....
+    `names_documents`: ids are the documents' own names (titles), not their places in a file.
     `size(location)` is what reading adds to `log.bytes_read`, 0 where nobody knows.
     `heeds` are the fields of `Reading` that mean something for some formats only, and for this one.
     """
@@ -68,3 +79,15 @@ class Format:
     prose: Callable[[str], str | None] | None = None
     may_be_compressed: bool = True
     heeds: tuple[str, ...] = ()
+    names_documents: bool = False
+
+
+def part_name(name: str, number: int) -> str:
+    """Returns the id of part `number`, from 1 on, of a document."""
+    return name if number == 1 else f"{name}{PART}{number}"
+
+
+def is_later_part(name: str, first: str) -> bool:
+    """Returns whether an id is of a later part of the document whose first one is `first`."""
+    rest = name.removeprefix(f"{first}{PART}")
+    return rest != name and rest.isdecimal()

@@ -35,29 +35,30 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
     """Yields (id, paragraphs separated by newlines) of a text file.
 
     A blank line ends a document unless `reading.one_document_per_file`. Ids are "path:first line",
-    or the path alone for the one document of a file.
+    or the path alone for the one document of a file; those of later parts of what is too long for
+    one document end in "#2", "#3", ....
 
     Raises:
       ValueError: if the file cannot be read or decompressed.
     """
     paragraphs: list[str] = []
-    name, size, found = "", 0, 0
+    name, part, size, found = "", 1, 0, 0
     for number, text in lines(path, log):
         is_full = size + len(text) > LONGEST_DOCUMENT
         if paragraphs and (is_full or not (text or reading.one_document_per_file)):
-            if is_full:
+            goes_on = is_full and bool(text)
+            if goes_on:
                 log.problem("long_documents", name)
-            yield name, "\n".join(paragraphs)
-            paragraphs, size = [], 0
+            yield base.part_name(name, part), "\n".join(paragraphs)
+            paragraphs, size, part = [], 0, part + 1 if goes_on else 1
         if text:
-            if not paragraphs:
-                is_whole = reading.one_document_per_file and not found
-                name = path if is_whole else f"{path}:{number}"
+            if not paragraphs and part == 1:
+                name = path if reading.one_document_per_file else f"{path}:{number}"
                 found += 1
             paragraphs.append(text)
             size += len(text) + 1
     if paragraphs:
-        yield name, "\n".join(paragraphs)
+        yield base.part_name(name, part), "\n".join(paragraphs)
     if not found:
         log.problem("empty_files", path)
 
@@ -183,10 +184,10 @@ def _parts(name: str, paragraphs: list[str], log: input_files.Log) -> Iterator[t
     for index, paragraph in enumerate(paragraphs):
         if size + len(paragraph) > LONGEST_DOCUMENT:
             log.problem("long_documents", name)
-            yield name if number == 1 else f"{name}#{number}", "\n".join(paragraphs[start:index])
+            yield base.part_name(name, number), "\n".join(paragraphs[start:index])
             start, size, number = index, 0, number + 1
         size += len(paragraph) + 1
-    yield name if number == 1 else f"{name}#{number}", "\n".join(paragraphs[start:])
+    yield base.part_name(name, number), "\n".join(paragraphs[start:])
 
 
 def _is_utf8(line: bytes) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.data import masking, records, tokenizer
+from bertjax.data import contents, masking, records, tokenizer
 from data_pipelines import pairing
 from data_pipelines.reports import distinct, lengths
 
@@ -230,6 +230,13 @@ class ExampleTally:
     def _count(self, **increments: Any) -> None:
         for name, increment in increments.items():
             self._counts[name] += int(increment)
+
+    def contents(self, text: CorpusTally | None = None) -> contents.Contents:
+        """Returns what was counted as records keep it, with the documents of their text."""
+        sample = text and contents.Documents(
+            text.distinct_documents.hashes, text.distinct_documents.halvings
+        )
+        return contents.Contents(self._targets.copy(), sample)
 
     def merge(self, other: ExampleTally) -> None:
         """Adds the counts of a tally for the same vocabulary and lengths."""

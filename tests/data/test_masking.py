@@ -140,6 +140,33 @@ def test_default_predictions_are_those_of_the_released_readme():
     assert masking.default_max_predictions(512, 0.15) == 77
 
 
+def test_unigram_scores_are_by_the_counts_trained_on_smoothed():
+    trained, asked = np.array([6, 3, 1, 0, 0]), np.array([2, 0, 1, 1, 0])
+    # Three of five entries were seen, in ten tokens: each unseen one has half of 3 / 13.
+    shares = np.array([6, 3, 1, 1.5, 1.5]) / 13
+    assert shares.sum() == pytest.approx(1)
+    loss, accuracy = masking.unigram_scores(trained, asked)
+    assert loss == pytest.approx(-(2 * np.log(shares[0]) + np.log(shares[2] * shares[3])) / 4)
+    assert accuracy == 0.5
+    whole = np.array([5, 4, 1])
+    assert masking.unigram_scores(whole, whole)[0] == pytest.approx(
+        masking.unigram_baseline(whole)[0]
+    )
+    assert masking.unigram_scores(np.zeros(4, np.int64), np.ones(4, np.int64))[0] == pytest.approx(
+        np.log(4)
+    )
+
+
+def test_few_tokens_have_a_low_entropy_of_their_own_and_a_higher_loss_by_the_training_text():
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet(np.full(2000, 0.3))
+    trained = rng.multinomial(1_000_000, shares)
+    truth = masking.unigram_baseline(trained)[0]
+    asked = rng.multinomial(800, shares)
+    assert masking.unigram_baseline(asked)[0] < truth - 0.4
+    assert masking.unigram_scores(trained, asked)[0] == pytest.approx(truth, abs=0.2)
+
+
 def test_unigram_baseline_of_known_distributions():
     entropy, share = masking.unigram_baseline(np.array([5, 5, 0, 5, 5]))
     assert (entropy, share) == pytest.approx((np.log(4), 0.25))

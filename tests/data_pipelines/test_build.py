@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from bertjax.data import records, tokenizer
+from bertjax.data import held_out, records, tokenizer
 from data_pipelines import blocks, build, shards
 from data_pipelines.options import Options
 from tests.data_pipelines import conftest, decoded
@@ -110,15 +110,43 @@ def test_segments_are_text_of_the_corpus_in_the_order_of_their_label(built, voca
             assert texts[0] + texts[1][1:] in corpus
 
 
-def test_heldout_and_train_share_no_document(text_file, vocabulary_directory, tmp_path):
-    counts = {}
-    for split in ("all", "train", "heldout"):
+def test_heldout_and_train_share_no_document_and_others_do(
+    text_file, vocabulary_directory, tmp_path
+):
+    counts, built_sets = {}, {}
+    for name, split, fraction in (
+        ("all", "all", 0.2),
+        ("train", "train", 0.2),
+        ("heldout", "heldout", 0.2),
+        ("more", "heldout", 0.25),
+    ):
         chosen = options(
-            text_file, vocabulary_directory, tmp_path / split, split=split, heldout_fraction=0.2
+            text_file,
+            vocabulary_directory,
+            tmp_path / name,
+            split=split,
+            heldout_fraction=fraction,
+            dupe_factor=1,
         )
-        counts[split] = build.build(chosen).statistics["documents"]
+        counts[name] = build.build(chosen).statistics["documents"]
+        built_sets[name] = records.open(tmp_path / name)
     assert counts["train"] + counts["heldout"] == counts["all"] == 120
-    assert 0 < counts["heldout"] < 50
+    assert 0 < counts["heldout"] < counts["more"] < 50
+    heldout, more = built_sets["heldout"], built_sets["more"]
+    assert held_out.overlap(built_sets["train"], heldout) is None
+    found = held_out.overlap(built_sets["all"], heldout)
+    assert found and found.share == 1 and "100.0% of the documents" in found.text
+    found = held_out.overlap(built_sets["train"], more)
+    assert found and found.share == pytest.approx(1 - counts["heldout"] / counts["more"])
+
+
+def test_the_contents_are_the_tokens_to_be_predicted_and_the_documents(built):
+    _, manifest, batch = built
+    contents = records.open(built[0].output).contents
+    masked = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
+    size = manifest.tokenizer["vocab_size"]
+    np.testing.assert_array_equal(contents.token_counts, np.bincount(masked, minlength=size))
+    assert len(contents.documents.hashes) == manifest.statistics["documents"] == 120
 
 
 def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, vocabulary, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from data_pipelines import sources
-from data_pipelines.formats import base
+from data_pipelines.formats import base, text_files
 
 
 def write(folder, **texts):
@@ -72,7 +72,75 @@ def test_train_and_heldout_documents_are_disjoint_and_together_all(tmp_path):
     assert 30 <= len(ids["heldout"]) <= 95
 
 
-def test_the_split_of_a_document_depends_on_its_id_alone():
+def held_out_texts(source, **reading):
+    options = {"split": "heldout", "heldout_fraction": 0.3} | reading
+    return sorted(document.text for document in sources.documents(source, base.Reading(**options)))
+
+
+def test_the_split_does_not_depend_on_how_a_path_is_written_or_where_the_files_lie(
+    tmp_path, monkeypatch
+):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    texts = [f"text {number}" for number in range(60)]
+    write(corpus, a="\n\n".join(texts[:40]), b="\n\n".join(texts[40:]))
+    monkeypatch.chdir(tmp_path)
+    expected = held_out_texts("corpus/*.txt")
+    assert 8 <= len(expected) <= 30
+    for spelling in (
+        "./corpus/*.txt",
+        f"{corpus}/?.txt",
+        "corpus/../corpus/a.txt,corpus/b.txt",
+        f"{tmp_path}/**/*.txt",
+    ):
+        assert held_out_texts(spelling) == expected, spelling
+    moved = corpus.rename(tmp_path / "moved")
+    assert held_out_texts("moved/*.txt") == expected
+    # Another order, another file, another format.
+    (moved / "a.txt").unlink()
+    write(moved, b="\n\n".join(reversed(texts[20:])))
+    (moved / "c.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts[:20]))
+    assert held_out_texts("moved/*") == expected
+
+
+def test_by_the_rule_of_before_the_path_as_typed_decides(tmp_path, monkeypatch):
+    write(tmp_path, a="\n\n".join(f"text {number}" for number in range(60)))
+    monkeypatch.chdir(tmp_path)
+    ids = [f"a.txt:{number}" for number in range(1, 120, 2)]
+    before = [f"text {n}" for n, one in enumerate(ids) if sources.is_heldout(one, 0.3)]
+    assert held_out_texts("a.txt", split_by="path") == sorted(before) != held_out_texts("a.txt")
+    assert held_out_texts("./a.txt", split_by="path") != sorted(before)
+
+
+@pytest.mark.parametrize("split_by", base.SPLIT_RULES)
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_the_parts_of_a_long_document_stay_on_one_side(tmp_path, monkeypatch, suffix, split_by):
+    monkeypatch.setattr(text_files, "LONGEST_DOCUMENT", 60)
+    monkeypatch.setattr(text_files, "LONGEST_LINE_BYTES", 64)
+    documents = [[f"{name} paragraph {n}" for n in range(12)] for name in "abcdefgh"]
+    path = tmp_path / f"long{suffix}"
+    if suffix == ".txt":
+        path.write_text("\n\n".join("\n".join(one) for one in documents) + "\n")
+    else:
+        path.write_text("".join(json.dumps({"text": "\n".join(one)}) + "\n" for one in documents))
+    sides = {}
+    for split in ("train", "heldout"):
+        found = held_out_texts(str(path), split=split, heldout_fraction=0.5, split_by=split_by)
+        assert len(found) % 3 == 0 < len(found)  # each document is three parts
+        sides[split] = {text[0] for text in found}
+    assert not sides["train"] & sides["heldout"]
+    assert sides["train"] | sides["heldout"] == set("abcdefgh")
+
+
+def test_copies_are_on_one_side_and_articles_keep_theirs_when_a_word_changes(tmp_path):
+    twice = write(tmp_path, a="\n\n".join([f"text {number % 30}" for number in range(60)]))
+    found = held_out_texts(twice)
+    assert {found.count(text) for text in found} == {2}
+    named = [name for name, form in sources.FORMATS.items() if form.names_documents]
+    assert named == ["wikipedia", "tfds", "documentation"]
+
+
+def test_the_split_of_a_document_depends_on_its_key_alone():
     # Fixed values: a change would move documents between training and evaluation.
     fates = [sources.is_heldout(f"document {number}", 0.5) for number in range(8)]
     assert fates == [True, True, True, False, False, False, True, True]
@@ -88,6 +156,7 @@ def test_the_id_of_a_document_of_a_text_file_is_its_path_and_line(tmp_path):
     ("options", "message"),
     [
         ({"split": "test"}, "all, train, heldout"),
+        ({"split_by": "name"}, "split_by is 'name'; known are text, path"),
         ({"heldout_fraction": 1.0}, "heldout_fraction is 1.0"),
         ({"text_field": "a..b"}, "text_field is 'a..b'"),
     ],

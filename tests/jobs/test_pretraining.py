@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -12,8 +13,9 @@ import pytest
 
 from bertjax import config as config_lib
 from bertjax import jobs
-from bertjax.data import records
+from bertjax.data import masking, records
 from bertjax.jobs import pretraining
+from bertjax.workdirs import checkpoint
 from tests import small_records
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -271,11 +273,93 @@ def test_a_run_without_held_out_records_has_no_evaluation(directories):
 
 
 def test_held_out_records_have_the_length_of_the_last_phase(directories):
-    held_out = {"data.eval_dir": str(directories / "records_{max_seq_length}")}
+    held_out = {
+        "data.eval_dir": str(directories / "records_{max_seq_length}"),
+        "data.eval_may_overlap": True,
+    }
     job = pretraining.open_job(with_second_phase(make_config(directories, **held_out)))
     assert job.evaluation.sets
     batch = next(job.data.evaluation_batches(batch_size=8, rows=None))
     assert batch["input_ids"].shape == (8, 32)
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """Records to train on, and others to be held out, with the numbers of their documents."""
+    root = tmp_path_factory.mktemp("corpora")
+    for seed, (name, documents) in enumerate(
+        {
+            "train": range(90),
+            "apart": range(90, 100),
+            "few": range(88, 98),
+            "most": range(85, 95),
+        }.items()
+    ):
+        counts = (1300, 1300) if name == "apart" else (40, 41)
+        small_records.write(root / name, seed=seed, documents=documents, counts=counts)
+    return root
+
+
+def open_with(corpora, held_out, workdirs=(), **changes):
+    config = make_config(corpora, "train", **{"data.eval_dir": str(corpora / held_out)} | changes)
+    return pretraining.open_job(config, workdirs)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "message"),
+    [
+        ("train", "train holds the very records that are trained on"),
+        ("most", "50.0% of the documents of .*most are trained on too, word for word"),
+    ],
+)
+def test_a_new_run_is_not_scored_on_what_it_trains_on(
+    corpora, held_out, message, tmp_path, monkeypatch, caplog
+):
+    with pytest.raises(ValueError, match=f"eval_dir is not held out: .*{message}") as refused:
+        open_with(corpora, held_out, [tmp_path])
+    assert "--split=heldout" in str(refused.value) and "eval_may_overlap" in str(refused.value)
+    assert open_with(corpora, held_out, **{"data.eval_may_overlap": True}).evaluation.sets
+    assert re.search(message, caplog.text)
+    # A run that has begun is not stopped by it.
+    caplog.clear()
+    monkeypatch.setattr(checkpoint, "read_meta", lambda workdir: ({}, 5))
+    assert open_with(corpora, held_out, [tmp_path]).evaluation.sets
+    assert re.search(message, caplog.text)
+
+
+def test_some_documents_on_both_sides_are_a_warning_and_none_are_nothing(corpora, caplog):
+    job = open_with(corpora, "few")
+    assert "20.0% of the documents" in caplog.text
+    caplog.clear()
+    open_with(corpora, "apart")
+    assert not caplog.messages
+    scores = job.evaluation.scorer.scores("heldout", {})
+    trained, asked = (records.open(corpora / name).contents for name in ("train", "few"))
+    assert scores == dict(
+        zip(
+            ("unigram_loss", "most_frequent_token_accuracy"),
+            masking.unigram_scores(trained.token_counts, asked.token_counts),
+            strict=True,
+        )
+    )
+
+
+def test_a_loss_over_few_tokens_is_called_uncertain(corpora, caplog):
+    tokens = int(records.open(corpora / "few").contents.token_counts.sum())
+    assert tokens < 5_000
+    open_with(corpora, "few")
+    assert f"has about {tokens} masked tokens to score: a loss over so few" in caplog.text
+    caplog.clear()
+    small = {"evaluation.max_batches": 1, "evaluation.global_batch_size": 8}
+    open_with(corpora, "few", **small)
+    assert f"has about {round(tokens * 8 / 81)} masked tokens" in caplog.text
+    assert "or raise config.evaluation.max_batches" in caplog.text
+
+
+def test_without_counts_of_both_sides_there_is_no_unigram_loss(directories, corpora):
+    held_out = {"data.eval_dir": str(corpora / "apart")}
+    config = make_config(directories, "records_16", **held_out)
+    assert pretraining.open_job(config).evaluation.scorer is None
 
 
 def test_a_missing_directory_is_named_with_the_program_that_makes_it(directories):

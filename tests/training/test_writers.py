@@ -161,6 +161,14 @@ def test_each_panel_draws_its_scalars_and_no_others():
     assert math.isnan(axes[0].lines[0].get_ydata()[1])
 
 
+def test_what_answering_without_reading_scores_is_a_dashed_line():
+    chance = {"eval/held_out/unigram_loss": 6.2, "eval/held_out/most_frequent_token_accuracy": 0.05}
+    entries = [{"step": n, "eval/held_out/mlm_loss": 8.0 - n, **chance} for n in (1, 2)]
+    axes = writers.draw_curves(entries).axes
+    styles = {line.get_label(): line.get_linestyle() for panel in axes for line in panel.lines}
+    assert styles == dict.fromkeys(chance, "--") | {"eval/held_out/mlm_loss": "-"}
+
+
 def test_the_progress_line_holds_what_is_there_in_words():
     values = {"perf/model_flop_utilization": 0.4123, "train/loss": 2.0, "train/grad_norm": 1.0}
     assert writers.progress_text(values) == "loss 2.000, MFU 41.2%"

@@ -1,0 +1,107 @@
+"""Whether records to be evaluated on are held out from those that are trained on.
+
+By their documents where both directories know theirs; else by what their manifests tell of the
+command that built them, which is a suspicion and no proof.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.data import records
+
+# From this share of the held-out documents on, an evaluation is of the training data.
+MOST_SHARE = 0.5
+
+REMEDY = (
+    "build both with the same --input and --heldout_fraction, one with --split=train and one with "
+    "--split=heldout"
+)
+_OLD_RULE = "path"  # What decided before manifests told it.
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+    """That records are not held out, in words; `share` of their documents, None: a suspicion."""
+
+    text: str
+    share: float | None
+
+    @property
+    def is_most(self) -> bool:
+        """Whether so much is trained on that scores say nothing of unseen text."""
+        return self.share is not None and self.share >= MOST_SHARE
+
+
+def overlap(trained: records.RecordSet, evaluated: records.RecordSet) -> Overlap | None:
+    """Returns what is known of evaluated records that are trained on too, None if nothing is."""
+    same_place = _real(trained.directory) == _real(evaluated.directory)
+    if same_place or trained.manifest.digest == evaluated.manifest.digest:
+        return Overlap(f"{evaluated.directory} holds the very records that are trained on", 1.0)
+    ours, theirs = trained.contents, evaluated.contents
+    if ours and theirs and ours.documents is not None and theirs.documents is not None:
+        share = theirs.documents.share_in(ours.documents)
+        return shared_documents(evaluated, share)
+    reason = _suspicion(trained.manifest.arguments, evaluated.manifest.arguments)
+    if reason is None:
+        return None
+    return Overlap(
+        f"{evaluated.directory} may hold documents of {trained.directory}, which is trained on: "
+        f"{reason}",
+        None,
+    )
+
+
+def shared_documents(evaluated: records.RecordSet, share: float) -> Overlap | None:
+    """Returns that a share of the documents is trained on, None if it is none."""
+    if not share:
+        return None
+    return Overlap(
+        f"{share:.1%} of the documents of {evaluated.directory} are trained on too, word for word",
+        share,
+    )
+
+
+def _suspicion(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str | None:
+    """Returns why two builds may share documents, judged by their arguments."""
+    ours, theirs = trained.get("input"), evaluated.get("input")
+    if not ours or not theirs or not _may_be_same_files(ours, theirs):
+        return None
+    sides = trained.get("split", "all"), evaluated.get("split", "all")
+    if sides not in (("train", "heldout"), ("heldout", "train")):
+        return f"both were built of {theirs!r}, with --split={sides[0]} and --split={sides[1]}"
+    rules = trained.get("split_by", _OLD_RULE), evaluated.get("split_by", _OLD_RULE)
+    if rules[0] != rules[1]:
+        return f"one was split by {rules[0]}, the other by {rules[1]} (--split_by)"
+    if rules[0] == _OLD_RULE and ours != theirs:
+        return (
+            f"their split hashes the path as it was typed, which was {ours!r} for one and "
+            f"{theirs!r} for the other"
+        )
+    fractions = trained.get("heldout_fraction", 0.0), evaluated.get("heldout_fraction", 0.0)
+    by_side = dict(zip(sides, fractions, strict=True))
+    if by_side["heldout"] > by_side["train"]:
+        return (
+            f"--heldout_fraction was {by_side['train']} for --split=train and "
+            f"{by_side['heldout']} for --split=heldout"
+        )
+    return None
+
+
+def _may_be_same_files(one: str, other: str) -> bool:
+    """Returns whether a part of one input may name files of the other, seen from another folder."""
+    return any(_ends_alike(mine, theirs) for mine in one.split(",") for theirs in other.split(","))
+
+
+def _ends_alike(one: str, other: str) -> bool:
+    pieces = [os.path.normpath(part).lstrip("./").split("/") for part in (one, other)]
+    shorter, longer = sorted(pieces, key=len)
+    return longer[-len(shorter) :] == shorter
+
+
+def _real(directory: Any) -> str:
+    path = os.fspath(directory)
+    return path if "://" in path else os.path.realpath(path)

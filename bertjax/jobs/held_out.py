@@ -1,0 +1,167 @@
+"""Whether held-out records are what they are called, and what answering without reading scores.
+
+Used by pretraining jobs, when they are opened. What is compared is `data.held_out`'s affair.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import ml_collections
+import numpy as np
+from absl import logging
+from etils import epath
+from jaxtyping import Int
+
+from bertjax.data import contents, held_out, masking, records
+from bertjax.jobs import base
+from bertjax.workdirs import reader
+
+# The loss of a token varies by two or three nats, so its mean over so many by about 0.04.
+FEW_TOKENS = 5_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Unigrams:
+    """The scorer of pretraining: what always answering by the training records' counts scores."""
+
+    trained_counts: Int[np.ndarray, " vocabulary"]
+    counts: Int[np.ndarray, " vocabulary"]
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        """Returns `unigram_loss` in nats and `most_frequent_token_accuracy`, the same each time."""
+        del name, outputs  # There is one held-out set, and what a model answers is no matter.
+        loss, accuracy = masking.unigram_scores(self.trained_counts, self.counts)
+        return {"unigram_loss": loss, "most_frequent_token_accuracy": accuracy}
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: Mapping[str, float]
+    ) -> None:
+        """Writes nothing: pretraining has no test sets."""
+        del name, outputs, directory, tuned
+
+
+def scorer(
+    trained: contents.Contents | None, evaluated: records.RecordSet | None
+) -> Unigrams | None:
+    """Returns the scorer, None where the counts of one side are not known."""
+    if trained is None or evaluated is None or evaluated.contents is None:
+        return None
+    return Unigrams(trained.token_counts, evaluated.contents.token_counts)
+
+
+def check(
+    config: ml_collections.ConfigDict,
+    trained: Iterable[records.RecordSet],
+    evaluated: records.RecordSet,
+    *,
+    is_new: bool,
+) -> None:
+    """Warns of held-out records that are trained on.
+
+    A run that has begun goes on; evaluation decides nothing of what it learns.
+
+    Raises:
+      ValueError: if a new run would be scored on what it trains on, mostly, without being told to.
+    """
+    overlaps = [held_out.overlap(record_set, evaluated) for record_set in trained]
+    found = {overlap.text: overlap for overlap in overlaps if overlap}
+    worst = next((overlap for overlap in found.values() if overlap.is_most), None)
+    if worst and is_new and not config.data.eval_may_overlap:
+        raise ValueError(
+            f"config.data.eval_dir is not held out: {worst.text}. Scores on it say nothing of text "
+            f"that the model has not seen: {held_out.REMEDY}. To score a model on what it "
+            "trains on, say --config.data.eval_may_overlap"
+        )
+    for text in found:
+        logging.warning("config.data.eval_dir is not held out: %s; %s", text, held_out.REMEDY)
+    warn_of_few_tokens(config, evaluated)
+
+
+def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -> None:
+    """Warns of records that a saved model was trained on, by what its workdir tells of them."""
+    overlap = None
+    if any(map(evaluated.manifest.is_known_as, trained.meta["identity"]["manifests"].values())):
+        overlap = held_out.Overlap(
+            f"{evaluated.directory} holds the very records that it was trained on", 1.0
+        )
+    else:
+        of_dirs = (held_out.overlap(each, evaluated) for each in training_sets(trained))
+        overlap = next(filter(None, of_dirs), None) or _by_documents(trained, evaluated)
+    if overlap:
+        logging.warning(
+            "These records are not held out for %s: %s. Scores on them say little of text that it "
+            "has not seen; %s", trained.directory, overlap.text, held_out.REMEDY,
+        )  # fmt: skip
+    warn_of_few_tokens(trained.config, evaluated)
+
+
+def warn_of_few_tokens(config: ml_collections.ConfigDict, evaluated: records.RecordSet) -> None:
+    """Warns if scores on so few tokens would be chance to a good part."""
+    tokens = held_out_tokens(config, evaluated)
+    if tokens is not None and tokens < FEW_TOKENS:
+        logging.warning(
+            "%s has about %s masked tokens to score: a loss over so few is uncertain by about %.2f "
+            "nats. Hold out more documents (--heldout_fraction)%s",
+            evaluated.directory, f"{tokens:,}", 2.5 / np.sqrt(max(tokens, 1)),
+            ", or raise config.evaluation.max_batches" if config.evaluation.max_batches else "",
+        )  # fmt: skip
+
+
+def held_out_tokens(config: ml_collections.ConfigDict, evaluated: records.RecordSet) -> int | None:
+    """Returns about how many tokens an evaluation scores, None where nobody has counted them."""
+    manifest = evaluated.manifest
+    tokens = manifest.statistics.get("unigram_tokens")
+    if tokens is None:
+        return None
+    share = 1.0 if manifest.has_static_masks else config.pretraining.masked_lm_prob
+    read = config.evaluation.max_batches * config.evaluation.global_batch_size
+    if read:
+        share *= min(1.0, read / manifest.num_examples)
+    return round(tokens * share)
+
+
+def training_contents(trained: reader.Description) -> contents.Contents | None:
+    """Returns what a run was trained on, by its workdir, or else by records that still lie there.
+
+    Raises:
+      ValueError: if a file is damaged.
+    """
+    kept = contents.load(trained.directory / reader.TRAINING_DATA_DIRECTORY)
+    return kept or united(training_sets(trained))
+
+
+def training_sets(trained: reader.Description) -> list[records.RecordSet]:
+    """Returns the records that a run was trained on, if all of them still lie where they lay."""
+    found = []
+    for name, digest in trained.meta["identity"]["manifests"].items():
+        length = trained.config.phases[name].max_seq_length
+        directory = epath.Path(trained.config.data.train_dir.format(max_seq_length=length))
+        try:
+            manifest = records.Manifest.load(directory)
+        except (FileNotFoundError, ValueError):
+            return []
+        if not manifest.is_known_as(digest):
+            return []
+        found.append(records.RecordSet(directory, manifest))
+    return found
+
+
+def united(record_sets: Iterable[records.RecordSet]) -> contents.Contents | None:
+    """Returns the contents of several record sets together, None unless all are known."""
+    found: contents.Contents | None = None
+    for record_set in {one.directory: one for one in record_sets}.values():
+        if record_set.contents is None:
+            return None
+        found = found.merged(record_set.contents) if found else record_set.contents
+    return found
+
+
+def _by_documents(
+    trained: reader.Description, evaluated: records.RecordSet
+) -> held_out.Overlap | None:
+    known, own = training_contents(trained), evaluated.contents
+    if not known or not own or known.documents is None or own.documents is None:
+        return None
+    return held_out.shared_documents(evaluated, own.documents.share_in(known.documents))
