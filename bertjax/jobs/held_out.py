@@ -35,6 +35,14 @@ class Unigrams:
         loss, accuracy = masking.unigram_scores(self.trained_counts, self.counts)
         return {"unigram_loss": loss, "most_frequent_token_accuracy": accuracy}
 
+    def majority(self, name: str) -> None:
+        """Returns None: the scores tell it already."""
+        del name
+
+    def only_answer(self, name: str, outputs: base.Outputs, scores: Mapping[str, float]) -> None:
+        """Returns None: a loss is told, no answers."""
+        del name, outputs, scores
+
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: Mapping[str, float]
     ) -> None:
