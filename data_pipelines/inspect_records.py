@@ -212,15 +212,13 @@ def _counted_shard(
 ) -> records.Shard:
     count = 0
     for batch in report.read_batches(path, manifest, BATCH_SIZE):
-        for name in ("input_ids", "masked_lm_ids"):
-            if name not in batch:
-                continue
-            largest = int(batch[name].max())
-            if largest >= vocabulary.vocab_size:
-                raise ValueError(
-                    f"{path} has the id {largest} in {name}, but the vocabulary has "
-                    f"{vocabulary.vocab_size} entries; give the --vocabulary of the records"
-                )
+        misfit = records.first_misfit(batch, manifest)
+        if misfit is not None:
+            row, fault = misfit
+            raise ValueError(
+                f"record {count + row} (from 0) of {path} does not fit: {fault}; give the "
+                "--vocabulary of the records, or make them again"
+            )
         if (batch["input_ids"][:, 0] != vocabulary.cls_id).any():
             raise ValueError(
                 f"{path} has examples that do not begin with id {vocabulary.cls_id}, the "

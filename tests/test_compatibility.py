@@ -108,6 +108,17 @@ def metrics(workdir):
     ]
 
 
+def assert_same_metrics(name, found):
+    """Asserts that a run reported what it reported then, but for masks that are drawn otherwise."""
+    expected = told(name)["metrics"]
+    if name == "dynamic":  # The masks of an evaluation depended on the batch size.
+        found, expected = (
+            [{key: value for key, value in line.items() if "eval/" not in key} for line in lines]
+            for lines in (found, expected)
+        )
+    assert_same(found, expected)
+
+
 def assert_exported_as_before(directory, before):
     """Asserts that config, vocabulary and parameters, which are copies, are what they were."""
     assert json.loads((directory / "config.json").read_text()) == before["config"]
@@ -137,7 +148,7 @@ def test_a_run_of_pretraining_goes_on_as_if_nothing_had_happened(name, tmp_path)
     workdir = unpacked(name, tmp_path)
     assert [line["step"] for line in metrics(workdir)][-1] == 8  # of which two are forgotten
     train(name, workdir, tmp_path, *records_options(name, tmp_path))
-    assert_same(metrics(workdir), told(name)["metrics"])
+    assert_same_metrics(name, metrics(workdir))
     assert_same_parameters(
         parameters(workdir), safetensors.load_file(BEFORE / f"{name}.safetensors")
     )
@@ -148,7 +159,7 @@ def test_a_run_of_pretraining_goes_on_as_if_nothing_had_happened(name, tmp_path)
 def test_a_fresh_run_begins_and_ends_with_the_same_parameters(name, tmp_path):
     unpacked(name, tmp_path)
     train(name, tmp_path / "fresh", tmp_path, *records_options(name, tmp_path))
-    assert_same(metrics(tmp_path / "fresh"), told(name)["metrics"])
+    assert_same_metrics(name, metrics(tmp_path / "fresh"))
     expected = safetensors.load_file(BEFORE / f"{name}.safetensors")
     assert_same_parameters(parameters(tmp_path / "fresh"), expected)
 

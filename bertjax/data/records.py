@@ -295,6 +295,34 @@ def _blocks(serialized: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
     yield b"".join(frames), len(frames)
 
 
+def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[int, str] | None:
+    """Returns the first row with a number that no table has a place for, and what it is.
+
+    Read past the end of a table such a number gives a NaN, or silently another entry.
+    """
+    entries = manifest.tokenizer["vocab_size"]
+    limits = {
+        "input_ids": (entries, f"the vocabulary has {entries} entries"),
+        "masked_lm_ids": (entries, f"the vocabulary has {entries} entries"),
+        "masked_lm_positions": (
+            manifest.max_seq_length,
+            f"it has {manifest.max_seq_length} places",
+        ),
+        "segment_ids": (np.inf, "they count from 0"),
+        PAIR_FEATURE: (2, "labels are 0 and 1"),
+    }
+    for name, (limit, reason) in limits.items():
+        if name not in batch or not batch[name].size:
+            continue
+        values = batch[name]
+        if values.min() < 0 or values.max() >= limit:
+            rows = values.reshape(len(values), -1)
+            misfits = (rows < 0) | (rows >= limit)
+            row = int(np.flatnonzero(misfits.any(axis=1))[0])
+            return row, f"{name} holds {rows[row][misfits[row]][0]}, but {reason}"
+    return None
+
+
 def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tensor]:
     """Decodes a batch of serialized examples into int32 (and float32) arrays [batch, ...].
 

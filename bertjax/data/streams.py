@@ -148,7 +148,8 @@ def evaluation_batches(
 
     Every host gets the same number of batches, `rows` of each. The last batch is filled with
     copies of the first example whose `example_weights` and `masked_lm_weights` are 0 and whose
-    `record_positions` are -1. Masks are drawn with a generator keyed by (seed, batch).
+    `record_positions` are -1. Masks of a record are drawn with a generator keyed by (seed, shard,
+    index inside the shard), so they are the same whatever the batch size and the hosts.
 
     Raises:
       ValueError: here if masks would be drawn twice or rows lie outside of the batch; from the
@@ -157,17 +158,12 @@ def evaluation_batches(
     rows = range(batch_size) if rows is None else rows
     _check_masks(record_set, draw_masks)
     _check_rows(rows, batch_size, 1, batch_size)
-    # Masks are drawn for the whole batch, or they would depend on the number of hosts.
-    read = rows if draw_masks is None else range(batch_size)
-    dataset = _evaluation_dataset(record_set, batch_size, read)
+    dataset = _evaluation_dataset(record_set, batch_size, rows)
     every_shard = range(len(record_set.manifest.shards))
     batches = _numpy_batches(record_set, dataset, every_shard)
     if draw_masks is None:
         return batches
-    return _one_ahead(
-        _masked_for_evaluation(batch, index, seed, rows, draw_masks)
-        for index, batch in enumerate(batches)
-    )
+    return _one_ahead(_masked_for_evaluation(batch, seed, draw_masks) for batch in batches)
 
 
 def _counts(record_set: records.RecordSet) -> Int[np.ndarray, " shards"]:
@@ -322,12 +318,28 @@ def _numpy_batches(
     # Looked up now: an iterator that is closed at exit finds TensorFlow's modules gone.
     read_error = records.import_tensorflow().errors.OpError
     try:
-        yield from dataset.as_numpy_iterator()
+        for batch in dataset.as_numpy_iterator():
+            _check_numbers(record_set, batch)
+            yield batch
     except read_error as error:
         fault = _first_fault(record_set, visited)
         if fault is None:
             raise
         raise ValueError(f"{fault}; copy it again or rebuild the records") from error
+
+
+def _check_numbers(record_set: records.RecordSet, batch: Batch) -> None:
+    """Raises ValueError that names the record whose numbers do not fit vocabulary or length."""
+    found = records.first_misfit(batch, record_set.manifest)
+    if found is None:
+        return
+    row, fault = found
+    shard, index = batch["record_positions"][row].tolist()
+    raise ValueError(
+        f"record {index} (from 0) of shard {record_set.shard_paths[shard]} does not fit: {fault}. "
+        "It was made with another vocabulary or is damaged: build the records again, or adopt them "
+        "with the vocabulary that they were made with (`python -m data_pipelines.inspect_records`)"
+    )
 
 
 def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str | None:
@@ -364,16 +376,22 @@ def _masked_by_stream(
     return batch | {name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]}
 
 
-def _masked_for_evaluation(
-    batch: Batch, index: int, seed: int, rows: range, draw_masks: DrawMasks
-) -> Batch:
-    """Returns `rows` of the batch with masks drawn, padding rows left out of the loss."""
-    rng = np.random.default_rng([seed, _EVALUATION_MASKS, index])
-    batch = batch | draw_masks(batch, rng)
-    if "masked_lm_weights" in batch:
-        weights = batch["masked_lm_weights"] * batch["example_weights"][:, None]
-        batch["masked_lm_weights"] = weights
-    return {name: value[rows.start : rows.stop] for name, value in batch.items()}
+def _masked_for_evaluation(batch: Batch, seed: int, draw_masks: DrawMasks) -> Batch:
+    """Returns the batch with masks drawn row by row, padding rows left out of the loss."""
+    # Padding rows, at -1, are copies of the first record; nobody looks at their masks.
+    places = np.maximum(batch["record_positions"], 0).tolist()
+    drawn = [
+        draw_masks(
+            {name: values[row : row + 1] for name, values in batch.items()},
+            np.random.default_rng([seed, _EVALUATION_MASKS, shard, index]),
+        )
+        for row, (shard, index) in enumerate(places)
+    ]
+    masked = batch | {name: np.concatenate([row[name] for row in drawn]) for name in drawn[0]}
+    if "masked_lm_weights" in masked:
+        weights = masked["masked_lm_weights"] * batch["example_weights"][:, None]
+        masked["masked_lm_weights"] = weights
+    return masked
 
 
 def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:

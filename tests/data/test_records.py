@@ -202,6 +202,18 @@ def test_a_run_of_an_older_version_knows_its_records_again():
     assert not described(seed=4).is_known_as(before)
 
 
+def test_the_first_row_with_a_number_that_fits_nowhere_is_found():
+    ids = np.full((3, 6), 99)
+    batch = {"input_ids": ids, "segment_ids": np.zeros((3, 6)), "masked_lm_ids": ids[:, :0]}
+    assert records.first_misfit(batch, described()) is None
+    row, fault = records.first_misfit(
+        batch | {"segment_ids": np.array([[0], [1], [-2]])}, described()
+    )
+    assert (row, fault) == (2, "segment_ids holds -2, but they count from 0")
+    labels = {"next_sentence_labels": np.array([0, 2, 1])}
+    assert records.first_misfit(batch | labels, described())[0] == 1
+
+
 def test_a_fitting_record_set_opens(tmp_path):
     manifest = write(tmp_path)
     opened = records.open(

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import pathlib
 
@@ -47,7 +48,7 @@ def write(directory, *, counts=COUNTS, predictions=0):
         for shard, count in enumerate(counts)
     )
     records.Manifest(
-        tokenizer={"sha256": ""},
+        tokenizer={"sha256": "", "vocab_size": 1000},
         max_seq_length=LENGTH,
         max_predictions_per_seq=predictions,
         masked_lm_prob=0.15,
@@ -299,6 +300,24 @@ def test_padding_rows_of_evaluation_weigh_nothing(tmp_path, predictions, draw):
     assert not batch["masked_lm_weights"][3:].any()
 
 
+def test_masks_of_an_evaluation_do_not_depend_on_the_batch_size(record_set):
+    def by_place(batch_size):
+        found = {}
+        for batch in streams.evaluation_batches(
+            record_set, batch_size=batch_size, draw_masks=draw_masks
+        ):
+            for row, place in enumerate(map(tuple, batch["record_positions"].tolist())):
+                if place[0] >= 0:
+                    found[place] = {name: values[row].tolist() for name, values in batch.items()}
+        return found
+
+    expected = by_place(8)
+    assert len(expected) == sum(COUNTS)
+    assert by_place(5) == by_place(64) == expected
+    # Each record has masks of its own, though all are 8 tokens long.
+    assert len({tuple(one["masked_lm_positions"]) for one in expected.values()}) > 4
+
+
 def test_a_full_last_batch_of_evaluation_is_not_padded(tmp_path):
     full = write(tmp_path / "full", counts=(3, 5))
     [batch] = streams.evaluation_batches(full, batch_size=8)
@@ -326,6 +345,33 @@ def test_a_damaged_shard_is_named(fresh, change, read_all):
 
 def evaluate(record_set):
     return streams.evaluation_batches(record_set, batch_size=BATCH_SIZE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"input_ids": 1000}, "input_ids holds 1000, but the vocabulary has 1000 entries"),
+        ({"masked_lm_ids": 1234}, "masked_lm_ids holds 1234, but the vocabulary"),
+        ({"masked_lm_positions": 8}, "masked_lm_positions holds 8, but it has 8 places"),
+    ],
+)
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_number_that_no_table_holds_is_named_with_its_record(
+    tmp_path, changes, fault, is_training
+):
+    made = write(tmp_path / "records", counts=(4, 4), predictions=2)
+    rows = [example(1, place, predictions=2) for place in range(4)]
+    for name, value in changes.items():
+        rows[2][name] = np.array([*rows[2][name][:-1], value])
+    path = made.directory / "shard-1.tfrecord"
+    changed = records.write_shard(path, map(records.encode, rows))
+    shards = (made.manifest.shards[0], dataclasses.replace(changed, file=path.name))
+    made = dataclasses.replace(made, manifest=dataclasses.replace(made.manifest, shards=shards))
+    with pytest.raises(ValueError, match=rf"record 2 \(from 0\) of shard .*shard-1.*{fault}"):
+        if is_training:
+            read(made, 1)
+        else:
+            list(streams.evaluation_batches(made, batch_size=3))
 
 
 def test_a_shard_that_vanishes_is_named(fresh):
