@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tokenizers
@@ -22,10 +22,11 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.convert.families import base
-from bertjax.data import tokenizer, wordpiece
+from bertjax.data import added_tokens, json_text, tokenizer, wordpiece
 
-TOKENIZER_FILE = "tokenizer.json"
-SPECIAL_TOKENS_FILE = "special_tokens_map.json"
+TOKENIZER_FILE = added_tokens.TOKENIZER_FILE
+SPECIAL_TOKENS_FILE = added_tokens.SPECIAL_TOKENS_FILE
+ADDED_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def read_tokenizer(
@@ -43,11 +44,11 @@ def read_tokenizer(
     if not path.exists():
         return None
     try:
-        fields = json.loads(path.read_text())
+        fields = json_text.read_object(path)
         kind = fields["model"].get("type", "WordPiece")
         if kind not in READERS:
             raise ValueError(f"model.type is {kind!r}; known are {', '.join(READERS)}")
-        return READERS[kind](fields)
+        return tokenizer.with_added_tokens(READERS[kind](fields), directory)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a tokenizer of `tokenizers`: {error!r}") from error
     except ValueError as error:
@@ -77,10 +78,12 @@ def write_tokenizer(
         )
     vocabulary.save(directory)
     roles = ("pad", "unk", "cls", "sep", "mask")
-    special = {
+    special: dict[str, Any] = {
         f"{role}_token": vocabulary.token(token_id)
         for role, token_id in zip(roles, vocabulary.special_ids, strict=True)
     }
+    if more := [token.content for token in _added(vocabulary) if token.special]:
+        special["additional_special_tokens"] = more
     path = directory / wordpiece.CONFIG_FILE
     config = json.loads(path.read_text()) | {"model_max_length": max_length, **files.fields}
     path.write_text(_json(config))
@@ -90,14 +93,18 @@ def write_tokenizer(
 
 
 def fast_tokenizer(
-    vocabulary: tokenizer.WordPieceTokenizer, files: base.TokenizerFiles
+    vocabulary: tokenizer.WordPieceTokenizer | added_tokens.WithAddedTokens,
+    files: base.TokenizerFiles,
 ) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the Rust library that gives the same ids, with [CLS] and [SEP].
 
     It takes the names of special tokens in a text for the tokens themselves; ours does so with
     [MASK] alone, and only in `encode_with_masks`.
     """
-    ids = {entry: token_id for token_id, entry in enumerate(vocabulary.vocabulary)}
+    own = vocabulary.vocabulary
+    if isinstance(vocabulary, added_tokens.WithAddedTokens):
+        own = vocabulary.base.vocabulary
+    ids = {entry: token_id for token_id, entry in enumerate(own)}
     made = tokenizers.Tokenizer(
         models.WordPiece(
             ids,
@@ -107,7 +114,9 @@ def fast_tokenizer(
         )
     )
     made.normalizer = _normalizer(
-        lowercase=vocabulary.lowercase, strip_accents=vocabulary.strip_accents
+        lowercase=vocabulary.lowercase,
+        strip_accents=vocabulary.strip_accents,
+        is_spaced=any(token.normalized for token in _added(vocabulary)),
     )  # pyright: ignore[reportAttributeAccessIssue]
     made.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
@@ -123,7 +132,16 @@ def fast_tokenizer(
     )
     made.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)  # pyright: ignore[reportAttributeAccessIssue]
     made.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
+    for token in _added(vocabulary):  # one by one: their ids follow from their order
+        flags = {name: getattr(token, name) for name in ADDED_FLAGS}
+        add = made.add_special_tokens if token.special else made.add_tokens
+        add([tokenizers.AddedToken(token.content, **flags)])
     return made
+
+
+def _added(vocabulary: tokenizer.Tokenizer) -> Sequence[added_tokens.AddedToken]:
+    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
+    return vocabulary.tokens if is_with else ()
 
 
 def casing(normalizer: Mapping[str, Any]) -> dict[str, bool] | None:
@@ -133,8 +151,8 @@ def casing(normalizer: Mapping[str, Any]) -> dict[str, bool] | None:
     The classes of characters may be those of another Python's Unicode tables.
     """
     steps = [step["type"] for step in normalizer.get("normalizers", ())]
-    for lowercase, strip_accents in itertools.product((True, False), repeat=2):
-        wanted = ["Replace", *["Replace", "Lowercase"] * lowercase]
+    for lowercase, strip_accents, is_spaced in itertools.product((True, False), repeat=3):
+        wanted = ["Replace", *["BertNormalizer"] * is_spaced, *["Replace", "Lowercase"] * lowercase]
         if steps == wanted + ["NFD", "Replace"] * strip_accents:
             return {"lowercase": lowercase, "strip_accents": strip_accents}
     return None
@@ -158,7 +176,11 @@ def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
     if faults := [f"{n} is {got!r}, not {value!r}" for n, got, value in wanted if got != value]:
         raise ValueError("; ".join(faults))
     ids = {entry: int(number) for entry, number in model["vocab"].items()}
-    ids |= {token["content"]: int(token["id"]) for token in fields.get("added_tokens") or ()}
+    # Special tokens need not be among the entries. Any others are added to the vocabulary.
+    special = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
+    for token in fields.get("added_tokens") or ():
+        if token["content"] in special:
+            ids[token["content"]] = int(token["id"])
     entries = sorted(ids, key=ids.__getitem__)
     if [ids[entry] for entry in entries] != list(range(len(entries))):
         raise ValueError("the ids of its entries are not 0, 1, 2, ..., each once")
@@ -169,12 +191,19 @@ def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
     )
 
 
-def _normalizer(*, lowercase: bool, strip_accents: bool) -> normalizers.Normalizer:
+def _normalizer(*, lowercase: bool, strip_accents: bool, is_spaced: bool) -> normalizers.Normalizer:
     """Returns the rules of `wordpiece.split_words` in their order, but for what sets apart.
 
     Nothing folds a CJK character into one of another kind, so that they can be set apart later.
+    They are at once if added tokens are looked for in what is normalized: `is_spaced`.
     """
     steps: list[normalizers.Normalizer] = [normalizers.Replace(_regex(_is_dropped), "")]
+    if is_spaced:
+        steps.append(
+            normalizers.BertNormalizer(
+                clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
+            )
+        )
     if lowercase:
         # Rust's lowercasing looks at one character at a time, so the sigma that Python writes at a
         # word's end goes first.

@@ -114,6 +114,14 @@ class SentencePieceTokenizer:
             spans = np.stack([starts[spans[:, 0]], last], axis=1)
         return np.array([piece.id for piece in pieces], np.int32), spans[:, 0], spans[:, 1]
 
+    def normalized(self, text: str) -> str:
+        """Returns the text folded, before the model normalizes it."""
+        return fold(text, self.lowercase, self.strip_accents)
+
+    def normalized_places(self, text: str) -> list[tuple[int, int]]:
+        """Returns the [start, end) in `text` of each character of `normalized`."""
+        return _places(text, self.lowercase, self.strip_accents)
+
     def token(self, token_id: int) -> str:
         """Returns the piece of an id."""
         return self.vocabulary[token_id]

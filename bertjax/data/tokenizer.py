@@ -5,7 +5,6 @@ Each kind has a module (`wordpiece`, the released BERT's, and `sentence_piece`) 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -13,7 +12,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Bool, Int
 
-from bertjax.data import sentence_piece, wordpiece
+from bertjax.data import added_tokens, json_text, sentence_piece, wordpiece
 
 WordPieceTokenizer = wordpiece.WordPieceTokenizer
 SentencePieceTokenizer = sentence_piece.SentencePieceTokenizer
@@ -119,7 +118,8 @@ KINDS: dict[str, Kind] = {
 def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
     """Returns the tokenizer in `path`: a directory with a file of one of KINDS, or such a file.
 
-    A bare file is of the kind that has its suffix, else a WordPiece vocabulary. A directory's
+    Tokens that files of the directory add to the vocabulary (`added_tokens`) are part of it. A bare
+    file is of the kind that has its suffix, else a WordPiece vocabulary. A directory's
     tokenizer_config.json tells the casing unless `lowercase` is given; without either, a WordPiece
     vocabulary is taken as lowercase, and a sentencepiece model gets the text as it is.
 
@@ -130,9 +130,10 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
     """
     path = epath.Path(path)
     config: dict[str, Any] = {}
-    if path.is_dir():
-        config = _read_config(path / wordpiece.CONFIG_FILE)
-        path = _vocabulary_file(path)
+    directory = path if path.is_dir() else None
+    if directory is not None:
+        config = _read_config(directory / wordpiece.CONFIG_FILE)
+        path = _vocabulary_file(directory)
     if not path.exists():
         files = ", a ".join(kind.file for kind in KINDS.values())
         raise FileNotFoundError(
@@ -145,9 +146,22 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
     casing["strip_accents"] = _strip_accents(config)
     kind = _kind_of(path)
     try:
-        return kind.read(path.read_bytes(), **casing)
+        made = kind.read(path.read_bytes(), **casing)
     except ValueError as error:
         raise ValueError(f"{path} is not a {kind.title}: {error}") from error
+    return made if directory is None else with_added_tokens(made, directory)
+
+
+def with_added_tokens(base: Tokenizer, directory: epath.PathLike) -> Tokenizer:
+    """Returns the tokenizer with the tokens that the files beside its vocabulary add to it.
+
+    Raises:
+      ValueError: if they do not say which ids those have, or these do not follow the vocabulary's.
+    """
+    try:
+        return added_tokens.attach(base, added_tokens.read(directory, base))  # pyright: ignore[reportArgumentType]
+    except ValueError as error:
+        raise ValueError(f"the added tokens in {directory} cannot be used: {error}") from error
 
 
 def check_table(vocabulary: Tokenizer | None, rows: int, source: str) -> None:
@@ -182,11 +196,21 @@ def _vocabulary_file(directory: epath.Path) -> epath.Path:
 def _read_config(path: epath.Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    config = json.loads(path.read_text())
+    config = json_text.read_object(path)
     if not config.get("tokenize_chinese_chars", True):
         raise ValueError(
             f"{path} has tokenize_chinese_chars false; only the released BERT tokenization (true) "
             "is supported: set it to true or train another vocabulary"
+        )
+    if not config.get("do_basic_tokenize", True):
+        raise ValueError(
+            f"{path} has do_basic_tokenize false: its words are looked up as they are, without "
+            "setting punctuation apart. Only the released BERT tokenization (true) is supported"
+        )
+    if config.get("never_split"):
+        raise ValueError(
+            f"{path} has never_split {config['never_split']!r}, which is not supported: make these "
+            "added tokens (tokenizer.add_tokens of transformers), or remove the field"
         )
     return config
 

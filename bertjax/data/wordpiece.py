@@ -197,6 +197,24 @@ class WordPieceTokenizer:
         }
         (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
 
+    def normalized(self, text: str) -> str:
+        """Returns the text cleaned and folded, before punctuation is set apart."""
+        folded = text.translate(_CLEANED)
+        folded = folded.lower() if self.lowercase else folded
+        if self.strip_accents:
+            folded = unicodedata.normalize("NFD", folded).translate(_WITHOUT_ACCENTS)
+        return folded
+
+    def normalized_places(self, text: str) -> list[tuple[int, int]]:
+        """Returns the [start, end) in `text` of each character of `normalized`."""
+        folded = offsets.replaced(offsets.placed(text), lambda character: _CLEANED[ord(character)])
+        folded = offsets.lowered(folded) if self.lowercase else folded
+        if self.strip_accents:
+            folded = offsets.without_accents(
+                folded, "NFD", lambda character: not _WITHOUT_ACCENTS[ord(character)]
+            )
+        return [(start, end) for _, start, end in folded]
+
     def pieces(self, word: str) -> list[int]:
         """Returns the ids of one word of `split_words`: greedily the longest entry, or [UNK]."""
         if len(word) > MAX_INPUT_CHARS_PER_WORD:

@@ -1,19 +1,28 @@
 """Claims about what transformers makes of our exports, with torch on the CPU."""
 
 import dataclasses
+import json
 import logging
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from bertjax import fill_mask, inference, models, train  # noqa: E402
 from bertjax.convert import __main__ as program  # noqa: E402
-from bertjax.convert import formats, huggingface_write, pretrained, workdir  # noqa: E402
+from bertjax.convert import (  # noqa: E402
+    formats,
+    huggingface_tokenizer,
+    huggingface_write,
+    pretrained,
+    workdir,
+)
+from bertjax.convert.families import bert  # noqa: E402
 from bertjax.models import parameters  # noqa: E402
 from bertjax.tasks import base as tasks_base  # noqa: E402
 from bertjax.tasks import pretraining  # noqa: E402
@@ -21,6 +30,7 @@ from configs import smoke  # noqa: E402
 from tests import small_records  # noqa: E402
 from tests.convert import test_huggingface_tokenizer as written  # noqa: E402
 from tests.convert import weights  # noqa: E402
+from tests.data import test_added_tokens as added  # noqa: E402
 
 # Head -> the classes that must find all their weights in its export.
 CLASSES = {
@@ -159,6 +169,39 @@ def test_auto_tokenizer_gives_our_ids(tmp_path, casing):
         assert theirs(text)["input_ids"] == wanted, ascii(text)
     assert (theirs.mask_token_id, theirs.pad_token_id) == (ours.mask_id, ours.pad_id)
     assert theirs.model_max_length == 40
+
+
+def test_auto_tokenizer_finds_added_tokens_as_we_do_and_we_read_what_it_saves(tmp_path):
+    ours = added.ours()
+    formats.write(weights.make(vocabulary=ours), tmp_path / "hf", format="huggingface")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = huggingface_tokenizer.read_tokenizer(tmp_path / "theirs", bert.TOKENIZER)
+    for text in [*added.TEXTS, *added.drawn(100)]:
+        found = theirs(text, add_special_tokens=False)["input_ids"]
+        assert found == ours.encode(text) == again.encode(text), ascii(text)
+
+
+@pytest.mark.parametrize("way", added.WAYS)
+def test_what_transformers_finds_in_any_file_we_find(tmp_path, way):
+    files = dict(added.WAYS[way])
+    # Theirs wants a whole tokenizer.json; only its added tokens are looked at here.
+    if "tokenizer" in files:
+        made = tokenizers.Tokenizer(
+            tokenizers.models.WordPiece(
+                {entry: number for number, entry in enumerate(added.ENTRIES)}, unk_token="[UNK]"
+            )
+        )
+        made.normalizer = tokenizers.normalizers.BertNormalizer()
+        made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        files["tokenizer"] = json.loads(made.to_str()) | files["tokenizer"]
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    files["tokenizer_config"] = config | files.get("tokenizer_config", {})
+    added.write(tmp_path, config={"model_type": "bert"}, **files)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
+    for text in ["[E1] state [E2] <url>", "[e1]<URL>x", "nothing"]:
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text), text
 
 
 @pytest.mark.slow

@@ -1,0 +1,37 @@
+"""JSON of files that others wrote: what is wrong with it is a ValueError, whatever it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from etils import epath
+
+
+def loads(text: str | bytes) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+      ValueError: if it is none, or is nested so deeply that Python does not read it.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_object(path: epath.PathLike) -> dict[str, Any]:
+    """Returns the object in a JSON file.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: naming the file, if it holds something else.
+    """
+    path = epath.Path(path)
+    try:
+        fields = loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); fetch it again") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} holds a JSON {type(fields).__name__}; it must be an object")
+    return fields
