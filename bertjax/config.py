@@ -25,7 +25,7 @@ CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
     r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
-    r"finetuning\.(max_answer_length|n_best_size)",
+    r"finetuning\.(max_answer_length|n_best_size|tag_scheme)",
     r"phases\.\w+\.num_epochs",  # num_steps has what they came to
     r"gradient_accumulation_steps|model\.(remat|dtype|attention)|data\.((train|eval)_dir|eval_may_overlap)",
 )
@@ -138,6 +138,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.pooling = "cls"  # of a sequence: cls | mean | max
     finetuning.feature_based = False  # conll: the encoder stays, a BiLSTM reads its last layers
     finetuning.context = "sentence"  # conll: what is read together: sentence | document
+    finetuning.tag_scheme = ""  # conll: of answers: iob1 | iob2 | iobes; "": iobes as in the data
     finetuning.doc_stride = 128  # squad: tokens from window to window
     finetuning.max_query_length = 64  # squad: tokens of a question
     finetuning.max_answer_length = 30  # squad: tokens of an answer

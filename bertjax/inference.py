@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,12 +15,18 @@ from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
 
-from bertjax import jobs
+from bertjax import finetuning, jobs
 from bertjax.data import tokenizer
 from bertjax.devices import sharding
+from bertjax.finetuning import base as kinds
+from bertjax.finetuning import imported
 from bertjax.models import encoder, parameters
 from bertjax.tasks import base as tasks_base
-from bertjax.workdirs import reader
+from bertjax.training import trials
+from bertjax.workdirs import checkpoint, reader
+
+RESULTS_FILE = trials.RESULTS_FILE
+SHOWN_TRAININGS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +55,10 @@ class FinetunedModel:
 
     `options` are config.finetuning, with the labels that training found; `tuned` the numbers that
     its evaluation tuned, by the names of the options in whose place they are. `params` lie whole on
-    every device of `mesh`.
+    every device of `mesh`. `is_imported` says that others finetuned it.
     """
+
+    kind: type[kinds.Kind]
 
     task: tasks_base.Task
     graphdef: nnx.GraphDef
@@ -58,6 +67,7 @@ class FinetunedModel:
     options: ml_collections.ConfigDict
     tuned: Mapping[str, float]
     mesh: Mesh
+    is_imported: bool = False
 
 
 def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel:
@@ -91,32 +101,50 @@ def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel
 
 
 def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> FinetunedModel:
-    """Returns a checkpoint's finetuned model with its vocabulary.
+    """Returns a checkpoint's finetuned model with its vocabulary, one that was converted as well.
 
     Raises:
       FileNotFoundError, checkpoint.CheckpointError: as `load`.
-      ValueError: if the run was no finetuning, or as `load`.
+      ValueError: if it has no head that answers, or as `load`.
     """
     found = _read(workdir, step)
-    if found.config.task != "finetuning":
+    config = found.config
+    is_imported = config.task != "finetuning"
+    kind = _imported_kind(found, workdir) if is_imported else None
+    kind = kind or finetuning.KINDS[config.finetuning.dataset]
+    config.finetuning.lora_rank = 0  # merged
+    task = kind.task(encoder.EncoderConfig(**config.model), config.finetuning)
+    graphdef, shapes = tasks_base.abstract_model(task)
+    return FinetunedModel(
+        kind=kind,
+        task=task,
+        graphdef=graphdef,
+        # Converted weights may have more than the task, such as the pooler of TensorFlow's.
+        params={part: found.params[part] for part in shapes},
+        vocabulary=found.needed_vocabulary(),
+        options=config.finetuning,
+        tuned=reader.tuned(found.meta),
+        mesh=all_devices(),
+        is_imported=is_imported,
+    )
+
+
+def _imported_kind(found: reader.Workdir, workdir: epath.PathLike) -> type[kinds.Kind]:
+    """Returns the kind that answers for converted weights, and sets the options of their config."""
+    told = dict(found.meta.get("converted", {}))
+    if "classifier" in found.params and not told.get("labels"):
+        count = found.params["classifier"]["bias"].size
+        told["labels"] = {str(number): f"LABEL_{number}" for number in range(count)}
+    of_head = imported.kind_of(told, found.config.model.max_position_embeddings)
+    if of_head is None:
         raise ValueError(
             f"{workdir} holds a model of task {found.config.task!r}, which was finetuned for "
             f"nothing: finetune it with --config.init_from={workdir}, or use "
             "`python -m bertjax.fill_mask` or `python -m bertjax.encode`"
         )
-    config = found.config
-    config.finetuning.lora_rank = 0  # merged
-    task = jobs.JOBS[config.task].task(config)
-    graphdef, _ = tasks_base.abstract_model(task)
-    return FinetunedModel(
-        task=task,
-        graphdef=graphdef,
-        params=found.params,
-        vocabulary=found.needed_vocabulary(),
-        options=config.finetuning,
-        tuned=reader.tuned(found.meta),
-        mesh=all_devices(),
-    )
+    kind, options = of_head
+    found.config.finetuning.update(options)
+    return kind
 
 
 def all_devices() -> Mesh:
@@ -128,6 +156,22 @@ def define_flags(checkpoint_help: str) -> None:
     """Defines --checkpoint and --step, which all programs that use a model have."""
     flags.DEFINE_string("checkpoint", None, checkpoint_help, required=True)
     flags.DEFINE_string("step", "newest", "Which checkpoint: newest, best, or the number of one.")
+
+
+def _trainings(workdir: epath.Path) -> list[str]:
+    """Returns the names of the directories in a directory that are workdirs with checkpoints."""
+    if not workdir.is_dir():
+        return []
+    inside = [path for path in workdir.iterdir() if (path / checkpoint.DIRECTORY).is_dir()]
+    # seed_2 before seed_10.
+    return sorted((path.name for path in inside), key=lambda name: (len(name), name))
+
+
+def _best_of(workdir: epath.PathLike, trainings: Sequence[str]) -> str:
+    """Returns the training with the best score where there are results, else the first."""
+    path = epath.Path(workdir) / RESULTS_FILE
+    best = json.loads(path.read_text())["best"]["name"] if path.exists() else trainings[0]
+    return best if best in trainings else trainings[0]
 
 
 def check_numbers(outputs: Any, of_what: str) -> None:
@@ -146,6 +190,12 @@ def _read(workdir: epath.PathLike, step: str | int) -> reader.Workdir:
     described = reader.describe(workdir)
     if described is not None:
         described.needed_vocabulary()
+    elif trainings := _trainings(epath.Path(workdir)):
+        raise FileNotFoundError(
+            f"{workdir} holds no checkpoint itself, but {len(trainings)} trainings: "
+            f"{', '.join(trainings[:SHOWN_TRAININGS])}{' ...' * (len(trainings) > SHOWN_TRAININGS)}"
+            f"; give one of them: --checkpoint={epath.Path(workdir) / _best_of(workdir, trainings)}"
+        )
     return reader.read(workdir, step=step, mesh=all_devices())
 
 

@@ -3,7 +3,8 @@
 python -m bertjax.predict --checkpoint=WORKDIR < input.jsonl > output.jsonl
 
 What a line must hold depends on what was finetuned: the columns of texts (GLUE, tables), "question"
-and "context" (SQuAD), "words" (tags), "context" and "endings" (SWAG). An "id" is handed through.
+and "context" (SQuAD), "words" or "sentences" (tags), "context" and "endings" (SWAG). An "id" is
+handed through. A line that cannot be used is answered with its "error"; then the exit code is 1.
 Both the lines and the answers of a kind belong to its module in `bertjax.finetuning`.
 """
 
@@ -20,30 +21,46 @@ from typing import Any
 import jax
 from absl import flags
 
-from bertjax import command_line, finetuning, inference
+from bertjax import command_line, inference
+from bertjax.data import json_text
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, example_files
+from bertjax.finetuning import batches, example_files, feature_sets, spans
 from bertjax.training import evaluation, state
 
 # Lines that are read ahead, in batches: their rows are sorted by length, so that few tokens are
 # padding. What is in memory does not depend on the length of the input.
 BATCHES_READ = 16
 
+ERROR = "error"  # key of an answer to a line that cannot be used
+
 _predict_step = jax.jit(state.predict_step, static_argnums=(0, 1))
 
 
+@dataclasses.dataclass(frozen=True)
+class BadLine:
+    """What stands in place of the record of a line that is none."""
+
+    fault: str
+
+
 def predict(
-    model: inference.FinetunedModel, records: Iterable[Any], *, batch_size: int = 32
+    model: inference.FinetunedModel,
+    records: Iterable[Any],
+    *,
+    batch_size: int = 32,
+    strict: bool = True,
 ) -> Iterator[kinds.Answer]:
     """Yields the answer to each record in turn, reading only BATCHES_READ batches of them ahead.
 
-    `records` are decoded JSON; the answer has the record's "id", if it has one. `batch_size` counts
-    rows of the model over all devices, and is rounded up to a multiple of them.
+    `records` are decoded JSON; the answer has the record's "id", if it has one. A record that the
+    model cannot use is an error, or without `strict` has the answer {"error": why}. `batch_size`
+    counts rows of the model over all devices, and is rounded up to a multiple of them.
 
     Raises:
-      ValueError: if a record is not what the model needs; the first ten of those read together.
+      ValueError: if the model's outputs are no numbers; and with `strict` if a record is not what
+        it needs, naming the first ten of those read together.
     """
-    kind = finetuning.KINDS[model.options.dataset](model.options, model.vocabulary)
+    kind = model.kind(model.options, model.vocabulary)
     mesh = model.mesh
     batch_size = -(-batch_size // mesh.size) * mesh.size
     step = functools.partial(_predict_step, model.task, model.graphdef)
@@ -52,56 +69,106 @@ def predict(
         buckets = batches.default_buckets(model.options.max_seq_length)
     numbered = enumerate(records, start=1)
     while chunk := list(itertools.islice(numbered, BATCHES_READ * batch_size)):
-        features, decode = kind.rows(_examples(kind, chunk))
-        with jax.set_mesh(mesh):
-            outputs = evaluation.predict(
-                step,
-                model.params,
-                batches.evaluation_batches(features, batch_size=batch_size, buckets=buckets),
-                mesh=mesh,
-                global_batch_size=batch_size,
-            )
-        inference.check_numbers(outputs, f"the lines from {chunk[0][0]} to {chunk[-1][0]}")
-        for (_, record), answer in zip(chunk, decode(outputs, model.tuned), strict=True):
-            yield ({"id": record["id"]} if "id" in record else {}) | answer
+        examples, rows = _prepared(kind, chunk)
+        if strict:
+            _check(chunk, examples)
+        answers: Iterator[kinds.Answer] = iter(())
+        if rows is not None:
+            features, decode = rows
+            with jax.set_mesh(mesh):
+                outputs = evaluation.predict(
+                    step,
+                    model.params,
+                    batches.evaluation_batches(features, batch_size=batch_size, buckets=buckets),
+                    mesh=mesh,
+                    global_batch_size=batch_size,
+                )
+            inference.check_numbers(outputs, f"the lines from {chunk[0][0]} to {chunk[-1][0]}")
+            answers = iter(decode(outputs, model.tuned))
+        for (number, record), example in zip(chunk, examples, strict=True):
+            is_bad = isinstance(example, BadLine)
+            answer = {ERROR: f"line {number}: {example.fault}"} if is_bad else next(answers)
+            has_id = isinstance(record, Mapping) and "id" in record
+            yield ({"id": record["id"]} if has_id else {}) | answer
 
 
-def _examples(kind: kinds.Kind, chunk: Sequence[tuple[int, Any]]) -> list[Any]:
-    examples, faults = [], example_files.Faults()
-    for number, record in chunk:
-        source = f"line {number}"
-        if not isinstance(record, Mapping):
-            faults.add(source, f"it is {record!r:.60}; it must be an object")
-            continue
+def _prepared(
+    kind: kinds.Kind, chunk: Sequence[tuple[int, Any]]
+) -> tuple[list[Any], tuple[feature_sets.FeatureSet, kinds.Decode] | None]:
+    """Returns the example of each record, or a BadLine, and the rows of those that are good."""
+    made = [_example(kind, number, record) for number, record in chunk]
+    while good := [place for place, it in enumerate(made) if not isinstance(it, BadLine)]:
         try:
-            examples.append(kind.example(record, source))
-        except ValueError as error:
-            faults.add(source, str(error))
+            return made, kind.rows([made[place] for place in good])
+        except ValueError:
+            for place, fault in _faults_of_rows(kind, made, good).items():
+                made[place] = BadLine(fault)
+    return made, None
+
+
+def _example(kind: kinds.Kind, number: int, record: Any) -> Any:
+    if isinstance(record, BadLine):
+        return record
+    if not isinstance(record, Mapping):
+        return BadLine(f"it is {record!r:.60}; it must be an object")
+    try:
+        return kind.example(record, f"line {number}")
+    except ValueError as error:
+        return BadLine(str(error))
+
+
+def _faults_of_rows(
+    kind: kinds.Kind, examples: Sequence[Any], places: Sequence[int]
+) -> dict[int, str]:
+    """Returns why some of the examples at `places` make no rows, by halves until one is alone."""
+    try:
+        kind.rows([examples[place] for place in places])
+    except ValueError as error:
+        if len(places) == 1:
+            return {places[0]: str(error)}
+        middle = len(places) // 2
+        halves = places[:middle], places[middle:]
+        found = [_faults_of_rows(kind, examples, half) for half in halves]
+        # Each half may do without the other: then the last of them is what does not fit.
+        return found[0] | found[1] or {places[-1]: str(error)}
+    return {}
+
+
+def _check(chunk: Sequence[tuple[int, Any]], examples: Sequence[Any]) -> None:
+    """Raises an error that tells the bad lines together."""
+    faults = example_files.Faults()
+    for (number, _), example in zip(chunk, examples, strict=True):
+        if isinstance(example, BadLine):
+            faults.add(f"line {number}", example.fault)
     faults.check()
-    return examples
 
 
-def read_lines(lines: Iterable[str]) -> Iterator[Any]:
-    """Yields the JSON value of each line.
-
-    Raises:
-      ValueError: naming the first line that is none.
-    """
-    for number, line in enumerate(lines, start=1):
+def read_lines(lines: Iterable[bytes]) -> Iterator[Any]:
+    """Yields the JSON value of each line, a BadLine for one that is none."""
+    for line in lines:
         try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"line {number}: it is not JSON ({error}); each line must be an object"
-            ) from error
+            yield json_text.loads(line)
+        except ValueError as error:
+            yield BadLine(f"it is not JSON ({error}); each line must be an object")
+
+
+def text(answer: kinds.Answer) -> str:
+    """Returns the line of an answer; what UTF-8 cannot hold (half a surrogate pair) is escaped."""
+    written = json.dumps(answer, ensure_ascii=False)
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return json.dumps(answer)
+    return written
 
 
 def _define_flags() -> None:
-    inference.define_flags("Workdir of a finetuning run.")
+    inference.define_flags("Workdir of a finetuning run, or of a converted model with a head.")
     flags.DEFINE_integer("batch_size", 32, "Rows at a time, over all devices.", lower_bound=1)
     flags.DEFINE_float(
         "null_threshold", None, "SQuAD v2.0: no answer above it; without it the tuned one."
     )
+    flags.DEFINE_bool("strict", False, "End at a line that cannot be used.")
 
 
 def main(argv: list[str]) -> None:
@@ -111,12 +178,25 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     model = inference.load_finetuned(options.checkpoint, step=options.step)
     if options.null_threshold is not None:
-        model = dataclasses.replace(
-            model, tuned={**model.tuned, "null_threshold": options.null_threshold}
+        model = _with_threshold(model, options.null_threshold)
+    lines = read_lines(sys.stdin.buffer)
+    count = errors = 0
+    for answer in predict(model, lines, batch_size=options.batch_size, strict=options.strict):
+        print(text(answer))
+        count, errors = count + 1, errors + (ERROR in answer)
+    if errors:
+        sys.stdout.flush()
+        sys.exit(
+            f"bertjax: {errors} of {count} lines could not be used; the answer to each has an "
+            f"{ERROR!r} that says why"
         )
-    lines = read_lines(sys.stdin)
-    for answer in predict(model, lines, batch_size=options.batch_size):
-        print(json.dumps(answer, ensure_ascii=False))
+
+
+def _with_threshold(model: inference.FinetunedModel, threshold: float) -> inference.FinetunedModel:
+    """Returns the model with a no-answer threshold; one of others answers as SQuAD v2.0 with it."""
+    if model.is_imported and model.kind is spans.Spans:
+        model.options.name = "v2"
+    return dataclasses.replace(model, tuned={**model.tuned, "null_threshold": threshold})
 
 
 if __name__ == "__main__":

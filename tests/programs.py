@@ -37,14 +37,16 @@ class Done:
         return [json.loads(line) for line in self.output.decode().splitlines()]
 
 
-def run(module: str, *arguments: object, lines: tuple[str, ...] = ()) -> Done:
-    """Runs a module with arguments; `lines` are its standard input."""
-    text = "".join(line + "\n" for line in lines)
+def run(
+    module: str, *arguments: object, lines: tuple[str, ...] = (), raw: bytes | None = None
+) -> Done:
+    """Runs a module with arguments; `lines`, or `raw` bytes, are its standard input."""
+    given = "".join(line + "\n" for line in lines).encode() if raw is None else raw
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     error: object = None
     with (
         mock.patch.object(sys, "argv", [module, *map(str, arguments)]),
-        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8")),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8")),
         mock.patch.object(sys, "stdout", output),
         _flags_of_its_own(),
         _logging_as_before(),

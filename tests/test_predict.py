@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import re
 import sys
 import types
 
@@ -13,11 +14,11 @@ import pytest
 
 from bertjax import inference, predict
 from bertjax.convert import workdir as workdirs
-from bertjax.finetuning import feature_sets
+from bertjax.finetuning import feature_sets, tag_schemes
 from bertjax.jobs import finetuning as finetuning_job
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
-from tests import finetuned_workdir
+from tests import finetuned_workdir, programs
 from tests.convert import weights
 
 WORDS = [f"w{number}" for number in range(90)]
@@ -221,8 +222,9 @@ def test_a_run_of_pretraining_answers_nothing(tmp_path):
 def test_the_program_writes_a_line_for_each_line_with_its_id(tmp_path, monkeypatch, capsys):
     finetuned_workdir.write(tmp_path, "squad", name="v2")
     lines = [{**line, "id": f"no {n}"} for n, line in enumerate(CASES["v2"][2])]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(x) + "\n" for x in lines)))
-    options = {"checkpoint": str(tmp_path), "null_threshold": -1e9, "batch_size": 4}
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    options = {"checkpoint": str(tmp_path), "null_threshold": -1e9, "batch_size": 4, "strict": True}
     options = {"step": "newest"} | options
     monkeypatch.setattr(predict.flags, "FLAGS", types.SimpleNamespace(**options))
     predict.main(["predict"])
@@ -230,8 +232,129 @@ def test_the_program_writes_a_line_for_each_line_with_its_id(tmp_path, monkeypat
     assert [(answer["id"], answer["answer"]) for answer in answers] == [("no 0", ""), ("no 1", "")]
 
 
-def test_a_line_that_is_not_json_is_named():
-    lines = predict.read_lines(['{"a": 1}\n', "\n"])
-    assert next(lines) == {"a": 1}
-    with pytest.raises(ValueError, match=r"line 2: it is not JSON .*each line must be an object"):
-        next(lines)
+BAD = [
+    b'{"id": 1, "text": "w1"}',
+    b"",
+    b'{"id": 3, "text": 4}',
+    b'{"id": 4, "text": "w2 \xff"}',
+    b"[" * 100_000,
+    b'{"id": 6, "text": "w3", "other": "\\ud800"}',
+    b'{"id": "\\ud800"}',
+    b"7",
+    b'{"id": 9, "text": "w5"}',
+]
+
+
+def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs(tmp_path):
+    finetuned_workdir.write(tmp_path, "table")
+    done = programs.run("bertjax.predict", f"--checkpoint={tmp_path}", raw=b"\n".join(BAD) + b"\n")
+    assert done.error == (
+        "bertjax: 6 of 9 lines could not be used; the answer to each has an 'error' that says why"
+    )
+    answers = done.lines
+    assert [place for place, answer in enumerate(answers) if "label" in answer] == [0, 5, 8]
+    assert [answer.get("id") for answer in answers] == [
+        1,
+        None,
+        3,
+        None,
+        None,
+        6,
+        "\ud800",
+        None,
+        9,
+    ]
+    said = [
+        *("line 2: it is not JSON", "line 3: 'text' is 4; it must be a text"),
+        *("line 4: it is not JSON .*utf-8", "line 5: it is not JSON .*nested too deeply"),
+        *("line 7: the key 'text' is missing", "line 8: it is 7; it must be an object"),
+    ]
+    for message, answer in zip(said, (answers[it] for it in (1, 2, 3, 4, 6, 7)), strict=True):
+        assert re.match(message, answer["error"]), answer
+    strict = programs.run(
+        "bertjax.predict", f"--checkpoint={tmp_path}", "--strict", raw=b"\n".join(BAD) + b"\n"
+    )
+    assert strict.error.startswith("bertjax: 6 faults:\nline 2: it is not JSON")
+    assert strict.output == b""
+
+
+def test_a_line_of_which_no_rows_can_be_made_is_found_among_others(model, monkeypatch):
+    kind = model("table").kind
+    original = kind.rows
+
+    def rows(self, examples):
+        if any("w13" in example.texts[0] for example in examples):
+            raise ValueError("13 is no word")
+        return original(self, examples)
+
+    monkeypatch.setattr(kind, "rows", rows)
+    lines = [{"text": f"w{number}"} for number in range(20)]
+    answers = list(predict.predict(model("table"), lines, batch_size=4, strict=False))
+    assert [n for n, answer in enumerate(answers) if "error" in answer] == [13]
+    assert answers[13] == {"error": "line 14: 13 is no word"}
+    with pytest.raises(ValueError, match="line 14: 13 is no word"):
+        list(predict.predict(model("table"), lines, batch_size=4))
+
+
+DOCUMENT = [WORDS[start : start + 5] for start in range(0, 30, 5)]
+
+
+def test_a_document_is_answered_as_the_same_sentences_of_a_file_are(tmp_path):
+    finetuned_workdir.write(tmp_path / "run", "conll", context="document")
+    ours = inference.load_finetuned(tmp_path / "run")
+    blocks = ["\n".join(f"{word} O" for word in words) for words in DOCUMENT]
+    path = tmp_path / "dev.conll"
+    halves = ["\n\n".join(blocks[:4]), "\n\n".join(blocks[4:])]
+    path.write_text("".join(f"-DOCSTART- O\n\n{half}\n\n" for half in halves))
+    options = ours.options.copy_and_resolve_references()
+    options.eval_file = str(path)
+    of_file = ours.kind(options, ours.vocabulary).features("dev")
+    lines = [{"sentences": DOCUMENT[:4]}, {"sentences": DOCUMENT[4:]}]
+    kind = ours.kind(ours.options, ours.vocabulary)
+    examples = [kind.example(line, f"line {n}") for n, line in enumerate(lines)]
+    of_lines = kind.rows(examples)[0]
+    for name in ("input_ids", "segment_ids"):
+        assert [row.tolist() for row in of_lines.tokens[name]] == [
+            row.tolist() for row in of_file.tokens[name]
+        ]
+    answers = list(predict.predict(ours, lines, batch_size=4))
+    assert [[len(it["tags"]) for it in answer["sentences"]] for answer in answers] == [
+        [5, 5, 5, 5],
+        [5, 5],
+    ]
+    alone = [a for words in DOCUMENT for a in predict.predict(ours, [{"words": words}])]
+    together = [it for answer in answers for it in answer["sentences"]]
+    assert [it["tags"] for it in alone] != [it["tags"] for it in together]  # the context counts
+
+
+def test_the_sentences_of_a_tagger_of_sentences_are_read_one_by_one(model):
+    (answer,) = predict.predict(model("conll"), [{"sentences": DOCUMENT}], batch_size=4)
+    alone = list(predict.predict(model("conll"), [{"words": words} for words in DOCUMENT]))
+    assert_same(answer["sentences"], alone)
+    with pytest.raises(ValueError, match=r"'sentences\[1\]' is 'w1'; it must be a list of texts"):
+        list(predict.predict(model("conll"), [{"sentences": [["w"], "w1"]}]))
+
+
+def test_iobes_comes_out_as_iobes(tmp_path):
+    finetuned_workdir.write(tmp_path / "iob2", "conll")
+    finetuned_workdir.write(tmp_path / "iobes", "conll", tag_scheme="iobes")
+    line = {"words": WORDS[:30]}
+    (plain,), (answer,) = (
+        predict.predict(inference.load_finetuned(tmp_path / name), [line])
+        for name in ("iob2", "iobes")
+    )
+    assert answer["entities"] == plain["entities"]
+    assert answer["tags"] == list(tag_schemes.convert(plain["tags"], "iobes"))
+    assert {tag[0] for tag in answer["tags"]} & {"E", "S"} and answer["tags"] != plain["tags"]
+
+
+def test_a_parent_of_several_trainings_names_them_and_the_best(tmp_path):
+    for seed in (0, 1, 10):
+        finetuned_workdir.write(tmp_path / f"seed_{seed}", "table")
+    said = "no checkpoint itself, but 3 trainings: seed_0, seed_1, seed_10; .*seed_0$"
+    for load in (inference.load, inference.load_finetuned):
+        with pytest.raises(FileNotFoundError, match=said):
+            load(tmp_path)
+    (tmp_path / "results.json").write_text(json.dumps({"best": {"name": "seed_10"}}))
+    with pytest.raises(FileNotFoundError, match="--checkpoint=.*seed_10$"):
+        inference.load_finetuned(tmp_path)

@@ -128,6 +128,11 @@ class Kind(abc.ABC):
         return False
 
     @property
+    def found(self) -> Mapping[str, Any]:
+        """Options that the data decide, by name: they are kept with every checkpoint."""
+        return {"labels": tuple(self.labels), "is_regression": self.is_regression}
+
+    @property
     def evaluation_sets(self) -> tuple[str, ...]:
         return (DEV,) if self.options.eval_file else ()
 

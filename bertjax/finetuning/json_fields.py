@@ -33,6 +33,20 @@ def texts(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def lists_of_texts(fields: Mapping[str, Any], key: str) -> tuple[tuple[str, ...], ...]:
+    """Returns the lists of texts in the list under a key, at least one, none of them empty.
+
+    Raises:
+      ValueError: if there is no such list.
+    """
+    value = _field(fields, key)
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"{key!r} is {value!r:.60}; it must be a list of lists of texts")
+    return tuple(
+        texts({f"{key}[{place}]": it}, f"{key}[{place}]") for place, it in enumerate(value)
+    )
+
+
 def _field(fields: Mapping[str, Any], key: str) -> Any:
     if key not in fields:
         known = ", ".join(map(repr, fields)) or "none"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from etils import epath
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
@@ -79,7 +80,7 @@ class Tags(base.Kind):
     The option `name` is the scheme of the tags, "" where it is to be found out.
     """
 
-    own_options = {"feature_based": False, "context": "sentence"}
+    own_options = {"feature_based": False, "context": "sentence", "tag_scheme": ""}
 
     def __init__(self, options: base.Options, tokenizer: tokenizers.Tokenizer | None):
         super().__init__(options, tokenizer)
@@ -109,6 +110,11 @@ class Tags(base.Kind):
                 f"config.finetuning.lora_rank is {options.lora_rank}, but with "
                 "config.finetuning.feature_based the encoder stays as it is: leave one of them out"
             )
+        if options.tag_scheme not in ("", *tag_schemes.SCHEMES):
+            yield (
+                f"config.finetuning.tag_scheme is {options.tag_scheme!r}; known are "
+                f"{', '.join(tag_schemes.SCHEMES)}"
+            )
 
     @classmethod
     def label_shapes(
@@ -136,6 +142,22 @@ class Tags(base.Kind):
         return tuple(self.options.labels) or conll_files.labels(
             self.examples(base.TRAIN), scheme=scheme
         )
+
+    @property
+    def found(self) -> Mapping[str, Any]:
+        """Beside the labels the scheme of answers: IOBES if the training file has it."""
+        return {**super().found, "tag_scheme": self.tag_scheme}
+
+    @functools.cached_property
+    def tag_scheme(self) -> str:
+        """The scheme that answers are given in, "" for plain tags."""
+        if self.is_plain or self.options.tag_scheme:
+            return self.options.tag_scheme
+        if self.options.name:
+            return "iobes" if self.options.name == "iobes" else "iob2"
+        raw = conll_files.read_sentences(self.file(base.TRAIN), scheme=tag_schemes.PLAIN)
+        found = tag_schemes.recognize([sentence.tags for sentence in raw])
+        return "iobes" if found == "iobes" else "iob2"
 
     @property
     def best_score(self) -> str:
@@ -189,28 +211,67 @@ class Tags(base.Kind):
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
         """Writes the columns that conlleval reads."""
-        tags = self._tags(self.tagged_rows(name), outputs)
-        conll_files.write_predictions(directory / f"{name}.conll", self.examples(name), tags)
+        tags = [self._answered(found) for found in self._tags(self.tagged_rows(name), outputs)]
+        sentences = [
+            dataclasses.replace(sentence, tags=self._answered(sentence.tags))
+            for sentence in self.examples(name)
+        ]
+        conll_files.write_predictions(directory / f"{name}.conll", sentences, tags)
 
-    def example(self, fields: base.Fields, source: str) -> conll_files.Sentence:
-        return conll_files.Sentence(json_fields.texts(fields, "words"), (), (), 0, source, 1)
+    def _answered(self, tags: Sequence[str]) -> tuple[str, ...]:
+        """Returns tags in the scheme of answers; those of IOB2, which is learnt, as they are."""
+        if self.options.tag_scheme in ("", "iob2") or self.is_plain:
+            return tuple(tags)
+        return tag_schemes.convert(tags, self.options.tag_scheme)
 
-    def rows(
-        self, examples: Sequence[conll_files.Sentence]
-    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
-        """Returns the rows of lists of words; what is to be read together stands in one list."""
-        made = self._rows_of(examples, "sentence")
+    def example(self, fields: base.Fields, source: str) -> Document:
+        """Returns the sentence of "words", or the "sentences" of a document."""
+        if "sentences" in fields:
+            words = json_fields.lists_of_texts(fields, "sentences")
+            return Document(tuple(_sentence(it, source) for it in words), is_document=True)
+        if self.options.context == "document":
+            logging.log_first_n(
+                logging.WARNING,
+                "%s has words alone: the model was trained on whole documents and reads these as "
+                "one; give a document as {\"sentences\": [[word, ...], ...]}", 1, source,
+            )  # fmt: skip
+        return Document((_sentence(json_fields.texts(fields, "words"), source),))
+
+    def rows(self, examples: Sequence[Document]) -> tuple[feature_sets.FeatureSet, base.Decode]:
+        """Returns the rows of documents, whose sentences the option `context` reads together."""
+        sentences = [sentence for example in examples for sentence in example.sentences]
+        made = self._rows_of(sentences, self.options.context)
 
         def answers(outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
             tags = self._tags(made, outputs)
-            if self.is_plain:
-                return [{"tags": list(found)} for found in tags]
+            told = iter(
+                [self._answer(it.words, own) for it, own in zip(sentences, tags, strict=True)]
+            )
             return [
-                {"tags": list(found), "entities": _entities(sentence.words, found)}
-                for sentence, found in zip(examples, tags, strict=True)
+                {"sentences": [next(told) for _ in example.sentences]}
+                if example.is_document
+                else next(told)
+                for example in examples
             ]
 
         return made.features, answers
+
+    def _answer(self, words: Sequence[str], tags: Sequence[str]) -> base.Answer:
+        answer: base.Answer = {"tags": list(self._answered(tags))}
+        return answer if self.is_plain else answer | {"entities": _entities(words, tags)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """The sentences of a line of JSON; one of "words" is a sentence alone."""
+
+    sentences: tuple[conll_files.Sentence, ...]
+    is_document: bool = False
+
+
+def _sentence(words: tuple[str, ...], source: str) -> conll_files.Sentence:
+    # The lines of the input are documents: its first is 1, as after a -DOCSTART-.
+    return conll_files.Sentence(words, (), (), 1, source, 1)
 
 
 def _entities(words: Sequence[str], tags: Sequence[str]) -> list[base.Answer]:

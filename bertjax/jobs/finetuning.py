@@ -148,7 +148,7 @@ def open_job(
         dataset.examples(name)
         logging.info("Test set %s is read; the model will answer it at the end", name)
     options = config.finetuning
-    options.labels, options.is_regression = tuple(dataset.labels), dataset.is_regression
+    options.update(dataset.found)
     config.phases.phase1.max_seq_length = options.max_seq_length
     config.phases.phase1.num_steps = num_steps(config, len(training))
     logging.info(

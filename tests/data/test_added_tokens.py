@@ -174,6 +174,7 @@ def test_a_tokenizer_json_alone_keeps_them_beside_its_entries(tmp_path):
     assert_same(huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER), ours())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_what_is_written_for_transformers_finds_them_as_we_do(tmp_path, lowercase):
     known = ours(lowercase)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from etils import epath
 
+from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
-from bertjax.finetuning import choices, spans, tags, texts
+from bertjax.finetuning import choices, conll_files, spans, tag_schemes, tags, texts
 from bertjax.jobs import finetuning
 from bertjax.models import lora
 from bertjax.tasks import base as tasks_base
@@ -74,6 +75,48 @@ def test_every_example_is_evaluated_once_and_so_is_every_test(open_job, kind):
         assert sorted(positions[positions >= 0]) == list(range(count))
     with pytest.raises(ValueError, match="the set is 'heldout'; known are dev, test"):
         job.data.evaluation_batches("heldout", batch_size=5, rows=None)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "given", "wanted"),
+    [
+        ("iobes", "", "iobes"),
+        ("iob2", "", "iob2"),
+        ("iob1", "iob1", "iob2"),
+        ("iob2", "iobes", None),
+    ],
+)
+def test_answers_have_the_scheme_of_the_training_file_if_that_is_iobes(
+    tmp_path, source, scheme, given, wanted
+):
+    changes = {"finetuning.name": given}
+    config = small_datasets.make_config(tmp_path / "data", "conll", source, **changes)
+    path = epath.Path(config.finetuning.train_file)
+    sentences = conll_files.read_sentences(path)
+    lines = []
+    for sentence in sentences:
+        converted = tag_schemes.convert(sentence.tags, scheme)
+        lines += [f"{word} {tag}" for word, tag in zip(sentence.words, converted, strict=True)]
+        lines.append("")
+    path.write_text("\n".join(lines))
+    if wanted is None:
+        with pytest.raises(ValueError, match="in IOBES"):
+            finetuning.open_job(config)
+        return
+    job = finetuning.open_job(config)
+    assert job.config.finetuning.tag_scheme == wanted
+    assert job.config.finetuning.labels == LABELS["conll"]  # what is learnt is IOB2
+    kind = tags.Tags(job.config.finetuning, job.data.vocabulary())
+    outputs = small_datasets.true_answers(kind, "dev")
+    assert kind.scores("dev", outputs)["f1"] == 100
+    kind.write_predictions("dev", outputs, epath.Path(tmp_path), {})
+    columns = [line.split() for line in (tmp_path / "dev.conll").read_text().splitlines() if line]
+    assert all(gold == predicted for *_, gold, predicted in columns)
+    assert ("S-LOC" in {column[-1] for column in columns}) == (wanted == "iobes")
+    allowed, refused = config_lib.differences(
+        {"finetuning": {"tag_scheme": ""}}, {"finetuning": {"tag_scheme": "iobes"}}
+    )
+    assert allowed and not refused  # runs that began before there was the option go on
 
 
 def test_the_phase_has_the_steps_of_its_epochs_and_follows_a_change_of_the_batch(open_job):

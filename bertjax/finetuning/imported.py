@@ -1,0 +1,100 @@
+"""Models with a head that others finetuned: which kind answers for them, and with which options.
+
+Weights that were converted tell their head and the names of their classes, and nothing of the data.
+What a kind would know of that from its training is set here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from bertjax.finetuning import (
+    base,
+    choices,
+    feature_sets,
+    json_fields,
+    spans,
+    tag_schemes,
+    tags,
+    text_examples,
+    texts,
+)
+
+TEXT, PAIR = "text", "text_pair"  # as pipelines of transformers call them
+
+
+class Texts(texts.Table):
+    """A class or a number for a "text", or for a "text" and a "text_pair", whichever a line has."""
+
+    def example(self, fields: base.Fields, source: str) -> text_examples.Example:
+        columns = (TEXT, PAIR) if fields.get(PAIR) is not None else (TEXT,)
+        found = tuple(json_fields.text(fields, column) for column in columns)
+        return text_examples.Example(found, None, source)
+
+    def rows(
+        self, examples: Sequence[text_examples.Example]
+    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
+        """Returns the rows of texts and of pairs, in the order of the examples."""
+        groups = [
+            [place for place, example in enumerate(examples) if len(example.texts) == count]
+            for count in (1, 2)
+        ]
+        parts = [
+            super(Texts, self).rows([examples[it] for it in group]) for group in groups if group
+        ]
+        order = [place for group in groups for place in group]
+        made: dict[str, list[Any]] = {}
+        for name in parts[0][0].tokens:
+            rows = [row for features, _ in parts for row in features.tokens[name]]
+            by_place = dict(zip(order, rows, strict=True))
+            made[name] = [by_place[place] for place in range(len(examples))]
+        features = feature_sets.FeatureSet(made, {}, pad_id=self.tokenizer.pad_id)
+        return features, parts[0][1]
+
+
+def _texts(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"dataset": "table", "is_regression": told.get("is_regression", False)}
+
+
+def _tags(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    labels = told["labels"].values()
+    is_plain = any(tag_schemes.tag_fault(label) for label in labels)
+    prefixes = {tag_schemes.split(label)[0] for label in labels}
+    scheme = "iobes" if prefixes & {"E", "S"} else "iob2"
+    if is_plain:
+        logging.info("The labels are no tags of entities: words get them, and no entities are told")
+    return {"dataset": "conll", "name": tag_schemes.PLAIN if is_plain else "", "tag_scheme": scheme}
+
+
+# Head -> its kind, and the options that what is told of the weights decides.
+HEADS: dict[str, tuple[type[base.Kind], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
+    "sequence_classification": (Texts, _texts),
+    "token_classification": (tags.Tags, _tags),
+    "question_answering": (spans.Spans, lambda told: {"dataset": "squad", "name": "v1"}),
+    "multiple_choice": (choices.Choices, lambda told: {"dataset": "swag"}),
+}
+
+
+def kind_of(told: Mapping[str, Any], longest: int) -> tuple[type[base.Kind], dict[str, Any]] | None:
+    """Returns the kind and the options of converted weights, None if their head is no answer's.
+
+    `told` is what the workdir keeps of them: `head`, `labels` by number, `is_regression`. `longest`
+    is how many positions the model reads; a window of SQuAD takes at most the 384 of the paper.
+    """
+    if told.get("head") not in HEADS:
+        return None
+    kind, of_head = HEADS[told["head"]]
+    names = {int(number): name for number, name in told.get("labels", {}).items()}
+    labels = () if told.get("is_regression") else tuple(names[it] for it in sorted(names))
+    length = min(longest, 384) if kind is spans.Spans else longest
+    options = {
+        "labels": labels,
+        "max_seq_length": length,
+        "text_column": TEXT,
+        "doc_stride": max(min(128, length // 4), 1),
+        "max_query_length": max(min(64, length // 4), 1),
+    }
+    return kind, {**options, **of_head(told)}
