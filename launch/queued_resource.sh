@@ -39,10 +39,11 @@ while true; do
     echo "$(date +%T) $name: $(state)"
     sleep 60
   done
-  "$here/tpu_vm.sh" "$@" && exit 0 || status=$?
+  TPU_VM_MUST_EXIST=1 "$here/tpu_vm.sh" "$@" && exit 0 || status=$?
   sleep 60 # The queue learns of a preemption a little later than the connection.
-  # 75: saved after a notice. With any other code and the slice still there, the command is wrong.
-  [[ $status -eq 75 || $(state) != ACTIVE ]] || exit "$status"
+  # 75: saved after a notice; 69: gone before training began. With any other code and the slice
+  # still there, the command is wrong.
+  [[ $status -eq 75 || $status -eq 69 || $(state) != ACTIVE ]] || exit "$status"
   echo "$(date +%T) $name was taken away; back to the queue"
   remove
 done

@@ -4,12 +4,13 @@
 #   launch/tpu_vm.sh NAME ZONE TYPE CONFIG WORKDIR [option of bertjax.train ...]
 #   launch/tpu_vm.sh bert us-west4-a v5litepod-16 configs/bert_base.py gs://BUCKET/base \
 #     --config.data.train_dir=gs://BUCKET/records_{max_seq_length}
+# A slice that came from the queue is not made again: that is for queued_resource.sh.
 # Run it again to resume. It leaves the slice up, and costing; to end that:
 #   gcloud compute tpus tpu-vm delete NAME --zone=ZONE
 set -euo pipefail
 
 if [[ $# -lt 5 ]]; then
-  sed -n '2,8s/^# //p' "$0" >&2
+  sed -n '2,9s/^# //p' "$0" >&2
   exit 2
 fi
 name=$1 zone=$2 type=$3 config=$4 workdir=$5
@@ -27,8 +28,17 @@ runtime_version() { # of docs.cloud.google.com/tpu/docs/runtimes
 tpu() { gcloud compute tpus tpu-vm "$@" --zone="$zone"; }
 everywhere() { tpu ssh "$name" --worker=all --command="$1"; }
 
-tpu describe "$name" >/dev/null 2>&1 ||
+if ! tpu describe "$name" >/dev/null 2>&1; then
+  # A slice from the queue was taken away. On demand it would cost more, outside the queue.
+  queued=$(gcloud compute tpus queued-resources list --zone="$zone" \
+    --filter="name ~ /$name\$" --format='value(name)')
+  if [[ -n $queued || -n ${TPU_VM_MUST_EXIST:-} ]]; then
+    echo "$name is not there, and a slice from the queue is not made on demand: use" \
+      "launch/queued_resource.sh" >&2
+    exit 69
+  fi
   tpu create "$name" --accelerator-type="$type" --version="$(runtime_version "$type")"
+fi
 
 archive=$(mktemp -d)/bertjax.tar.gz
 git archive --format=tar.gz --output="$archive" HEAD
