@@ -20,6 +20,14 @@ from bertjax.training import config_faults, optim
 RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"))
 
 
+# What the kinds of finetuning cannot do without.
+FILES = {
+    "glue": {"data_dir": "GLUE", "name": "rte"},
+    "squad": {"train_file": "train.json", "name": "v1"},
+    **dict.fromkeys(("table", "conll", "swag"), {"train_file": "train"}),
+}
+
+
 def usable_config():
     config = config_lib.default_config()
     config.data.train_dir = "records"
@@ -29,6 +37,7 @@ def usable_config():
 def finetuning_config(dataset):
     config = config_lib.finetuning_config(dataset)
     config.init_from = "weights"
+    config.finetuning.update(FILES[dataset])
     return config
 
 
@@ -129,6 +138,7 @@ def test_a_mask_strategy_that_recorded_masks_would_ignore_is_a_fault():
 def test_finetuning_needs_weights_texts_and_epochs_but_neither_records_nor_phases():
     config = config_lib.default_config()
     config.task = "finetuning"
+    config.finetuning.update(FILES["glue"])
     config.seeds, config.search = 5, True
     config.init_from = "weights"
     with config.phases.unlocked():
@@ -157,7 +167,7 @@ def test_an_option_that_the_data_set_would_ignore_is_a_fault(dataset, option, va
     assert f"config.finetuning.{option} is {value!r}" in line and f"not for {dataset!r}" in line
     right = [name for name, kind in finetuning.KINDS.items() if option in kind.own_options]
     assert all(repr(name) in line for name in right)
-    config.finetuning.dataset = right[0]
+    config.finetuning.update(dataset=right[0], **{"name": ""} | FILES[right[0]])
     config_faults.validate(config)
 
 
@@ -299,6 +309,45 @@ def test_an_unknown_option_on_the_command_line_is_an_error_with_a_suggestion(mon
         command_line(monkeypatch, recipe, "--config.model.hiden_size=32")
 
 
+def test_all_that_finetuning_lacks_is_told_at_once():
+    config = config_lib.finetuning_config("squad")
+    lines = "\n".join(fault_lines(config))
+    for word in ("config.init_from is empty", "train_file is empty", "name is ''; for dataset"):
+        assert word in lines
+    config.finetuning.dataset = "glue"
+    lines = "\n".join(fault_lines(config))
+    assert "tasks of GLUE to train on are" in lines and "data_dir is empty" in lines
+
+
+def test_two_lengths_are_not_read_from_one_directory():
+    config = config_lib.paper_config()
+    config.data.train_dir = "train_128"
+    (line,) = fault_lines(config)
+    assert "have 128 and 512 tokens" in line and "--config.phases.phase2.num_steps=0" in line
+    config.phases.phase2.num_steps = 0
+    config_faults.validate(config)
+    config.phases.phase2.num_steps, config.data.train_dir = 5, "train_{max_seq_length}"
+    config_faults.validate(config)
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "tensor", "is_taken"),
+    [(12, 64, 1, True), (7, 64, 1, False), (5, 64, 1, True), (14, 64, 2, False), (9, 128, 1, True),
+     (10, 32, 1, False), (7, 64, 2, False), (6, 32, 1, True)],
+)  # fmt: skip
+def test_heads_that_the_kernel_has_no_memory_for_are_refused(heads, size, tensor, is_taken):
+    config = usable_config()
+    config.model.update(num_attention_heads=heads, hidden_size=heads * size, attention="pallas")
+    config.mesh.tensor = tensor
+    if is_taken:
+        config_faults.validate(config)
+    else:
+        (line,) = fault_lines(config)
+        assert "whose kernel takes up to 6 heads" in line and line.endswith("to 'xla'")
+        config.model.attention = "xla"
+        config_faults.validate(config)
+
+
 def test_every_comment_of_an_option_is_found():
     comments = config_lib.comments()
     names = {name for name, _ in config_lib.flatten(config_lib.default_config())}
@@ -384,8 +433,13 @@ def test_a_recipe_is_valid_and_says_command_hardware_time_and_result(path):
     recipe = importlib.import_module(f"configs.{path.stem}")
     config = recipe.get_config()
     assert config.is_locked
-    config.data.train_dir = config.data.train_dir or "records"
-    config.init_from = "weights" if config.task == "finetuning" else ""
+    config.data.train_dir = config.data.train_dir or "records_{max_seq_length}"
+    if config.task == "finetuning":
+        config.init_from = "weights"
+        missing = {"train_file": "train", "data_dir": "GLUE"}
+        config.finetuning.update(
+            missing if config.finetuning.dataset == "glue" else {"train_file": "train"}
+        )
     config_faults.validate(config)
     for word in ("Command", "Hardware", "Time", "Result"):
         assert re.search(rf"^{word}: +\S", recipe.__doc__, re.MULTILINE), word

@@ -109,13 +109,18 @@ class Kind(abc.ABC):
             raise ValueError(f"{type(self).__name__} was made without a tokenizer; rows need one")
         return self._tokenizer
 
-    def check(self) -> None:
-        """Raises a ValueError that names the options which are missing or unknown."""
+    def missing(self) -> Iterator[str]:
+        """Yields a sentence for each option that is missing or unknown where one trains."""
         if not self.options.train_file:
-            raise ValueError(
+            yield (
                 f"config.finetuning.train_file is empty; the data set {self.options.dataset!r} "
                 "needs a file to train on: --config.finetuning.train_file=PATH"
             )
+
+    def check(self) -> None:
+        """Raises a ValueError with all that is `missing`."""
+        if faults := list(self.missing()):
+            raise ValueError("; ".join(faults))
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -100,10 +100,10 @@ class Spans(base.Kind):
         position = jax.ShapeDtypeStruct((batch_size,), np.int32)
         return {"start_positions": position, "end_positions": position}
 
-    def check(self) -> None:
-        super().check()
+    def missing(self) -> Iterator[str]:
+        yield from super().missing()
         if self.options.name not in VERSIONS:
-            raise ValueError(
+            yield (
                 f"config.finetuning.name is {self.options.name!r}; for dataset 'squad' it is the "
                 f"version, {' or '.join(VERSIONS)}"
             )

@@ -122,11 +122,11 @@ class Tags(base.Kind):
     ) -> dict[str, jax.ShapeDtypeStruct]:
         return {"labels": jax.ShapeDtypeStruct((batch_size, length), np.int32)}
 
-    def check(self) -> None:
-        super().check()
+    def missing(self) -> Iterator[str]:
+        yield from super().missing()
         known = ("", *tag_schemes.SCHEMES, tag_schemes.PLAIN)
         if self.options.name not in known:
-            raise ValueError(
+            yield (
                 f"config.finetuning.name is {self.options.name!r}; for dataset 'conll' it is the "
                 f"scheme of the tags, one of {', '.join(known[1:])}, or '' to find it out"
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import jax
@@ -190,22 +190,19 @@ class Glue(_Texts):
 
     DIAGNOSTIC = "ax"
 
-    def check(self) -> None:
+    def missing(self) -> Iterator[str]:
         options = self.options
         trainable = [name for name, task in glue_files.TASKS.items() if base.TRAIN in task.files]
-        faults = []
         if options.name not in trainable:
-            faults.append(
+            yield (
                 f"config.finetuning.name is {options.name!r}; tasks of GLUE to train on are "
                 f"{', '.join(trainable)}"
             )
         if not options.data_dir:
-            faults.append(
+            yield (
                 "config.finetuning.data_dir is empty; give the directory of GLUE's official files, "
                 f"or {glue_files.TFDS_PREFIX}glue: --config.finetuning.data_dir=DIR"
             )
-        if faults:
-            raise ValueError("; ".join(faults))
 
     @property
     def of_glue(self) -> glue_files.Task:

@@ -133,7 +133,7 @@ def open_job(
         positions or segments, or a file is not as it must be.
     """
     config = config.copy_and_resolve_references()
-    sizes, vocabulary = _begun(workdirs) or _origin(config.init_from)
+    sizes, vocabulary = _found(config, workdirs)
     config.model.update(
         {name: sizes[name] for name in config.model if name not in base.OWN_MODEL_OPTIONS}
     )
@@ -220,6 +220,29 @@ def num_steps(config: ml_collections.ConfigDict, num_examples: int) -> int:
     (phase,) = base.phases(config)
     steps = batches.steps_per_epoch(num_examples, phase.global_batch_size)
     return math.ceil(config.finetuning.num_epochs * steps)
+
+
+def _found(
+    config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike]
+) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
+    """Returns sizes and vocabulary; an error tells of them and of files that are not there."""
+    faults: list[Exception] = []
+    found = None
+    try:
+        found = _begun(workdirs) or _origin(config.init_from)
+    except (ValueError, FileNotFoundError) as error:
+        faults.append(error)
+    for option in ("train_file", "eval_file", "test_file"):
+        path = config.finetuning[option]
+        if path and not epath.Path(path).exists():
+            fault = f"config.finetuning.{option} is {path}, which does not exist"
+            faults.append(FileNotFoundError(fault))
+    if len(faults) > 1:
+        raise type(faults[0])("several things are wrong:\n  " + "\n  ".join(map(str, faults)))
+    if faults:
+        raise faults[0]
+    assert found is not None
+    return found
 
 
 def _begun(

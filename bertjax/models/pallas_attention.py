@@ -49,6 +49,10 @@ LANES = 128
 MAX_LENGTH = 512
 LENGTHS = (128, 256, 384, MAX_LENGTH)
 HEAD_SIZES = (32, 64, 128)
+# A grid step takes the heads that fill LANES or, where they do not divide the heads, all of them.
+# So many fit into the core's memory at every length; with 7 of 64 at length 512, and with 9 at 128,
+# the compiler is out of memory (libtpu 0.0.42.1 for v5e, bfloat16, 2026-11-22).
+MOST_HEADS_AT_ONCE = 6
 LOWEST = jnp.finfo(jnp.float32).min
 
 
@@ -118,6 +122,11 @@ def _run(
 
     arguments = (*tensors, *rows, *masks)
     return placement.per_device(on_device, arguments, in_specs, [by_head] * num_outputs)
+
+
+def takes_heads(heads: int, size: int) -> bool:
+    """Returns whether the core's memory is enough for so many heads of a device."""
+    return size not in HEAD_SIZES or heads % (LANES // size) == 0 or heads <= MOST_HEADS_AT_ONCE
 
 
 def _on_device(

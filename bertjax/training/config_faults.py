@@ -16,7 +16,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
-from bertjax.models import classification, encoder
+from bertjax.models import classification, encoder, pallas_attention
 from bertjax.training import optim, state
 
 MASKINGS = ("static", "dynamic")  # of records: stored in them, or drawn as they are read
@@ -74,6 +74,16 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
 
 def _pretraining_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
     yield from _batch_faults(config)
+    names = config_lib.phase_names(config)
+    lengths = sorted({config.phases[name].max_seq_length for name in names})
+    is_one = config.data.train_dir and "{max_seq_length}" not in config.data.train_dir
+    if config.data.source == "records" and is_one and len(lengths) > 1:
+        yield (
+            f"config.data.train_dir is {config.data.train_dir!r}, one directory, but the phases "
+            f"have {' and '.join(map(str, lengths))} tokens: write {{max_seq_length}} where the "
+            f"length stands in the names ('train_{{max_seq_length}}'), or leave phases out with "
+            f"--config.phases.{names[-1]}.num_steps=0"
+        )
     if config.data.source == "records" and not config.data.train_dir:
         yield (
             "config.data.train_dir is empty; give the record directory that "
@@ -139,6 +149,22 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
             f"config.model.hidden_size is {hidden_size}; it must be a multiple of "
             f"config.model.num_attention_heads, {num_heads}"
         )
+    elif options["model.attention"] == "pallas":
+        yield from _kernel_faults(hidden_size // num_heads, num_heads, options["mesh.tensor"])
+
+
+def _kernel_faults(size: int, num_heads: int, tensor: int) -> Iterator[str]:
+    # Where the tensor axis does not divide the heads, every device has all of them.
+    heads = num_heads // tensor if tensor > 0 and num_heads % tensor == 0 else num_heads
+    if pallas_attention.takes_heads(heads, size):
+        return
+    unit = pallas_attention.LANES // size
+    yield (
+        f"config.model.attention is 'pallas', whose kernel takes up to "
+        f"{pallas_attention.MOST_HEADS_AT_ONCE} heads of {size} on a device, or a multiple of "
+        f"{unit}; config.model.num_attention_heads / config.mesh.tensor gives {heads}: set "
+        "config.model.attention to 'xla'"
+    )
 
 
 def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
@@ -164,6 +190,10 @@ def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
 def _kind_faults(options: ml_collections.ConfigDict) -> Iterator[str]:
     """Yields the faults that the kind sees, and the options of other kinds that it would ignore."""
     kind = finetuning.KINDS[options.dataset]
+    try:
+        kind(options, None).check()
+    except ValueError as error:
+        yield str(error)
     yield from kind.faults(options)
     defaults: dict[str, Any] = {}
     for other in finetuning.KINDS.values():

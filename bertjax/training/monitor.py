@@ -151,16 +151,25 @@ class Monitor:
         # Of records they are pairs, of finetuning examples single numbers.
         pairs = record_positions[:8].reshape(len(record_positions[:8]), -1).tolist()
         shown = ", ".join(":".join(map(str, pair)) for pair in pairs)
-        last_checkpoint = self._last_checkpoint()
-        saved = "no checkpoint yet" if last_checkpoint is None else f"step {last_checkpoint}"
         raise DivergedError(
             f"{self.skipped.in_a_row} steps in a row up to step {step} had a non-finite loss or "
             f"gradient (config.max_skipped_steps). The batch of step {step} held the "
             f"{'records (shard:index)' if record_positions.ndim > 1 else 'examples'} "
-            f"{shown}{', ...' if len(record_positions) > 8 else ''}. The last good "
-            f"checkpoint: {saved}. Lower config.schedule.peak_learning_rate or lengthen the "
-            "warm-up in a new workdir; if the records are at fault, look at them with "
-            "`python -m data_pipelines.inspect_records`"
+            f"{shown}{', ...' if len(record_positions) > 8 else ''}. {self._saved(step)}. Lower "
+            "config.schedule.peak_learning_rate or lengthen the warm-up in a new workdir; if the "
+            "records are at fault, look at them with `python -m data_pipelines.inspect_records`"
+        )
+
+    def _saved(self, step: int) -> str:
+        """Returns in words what the newest checkpoint holds of a run that diverged by `step`."""
+        finite, saved = step - self.skipped.in_a_row, self._last_checkpoint()
+        told = f"The last step with a finite loss was {finite}"
+        if saved is None:
+            return f"{told}; there is no checkpoint yet"
+        same = f", with the parameters of step {finite}" if saved > finite else ""
+        return (
+            f"{told}; the newest checkpoint: step {saved}{same}. A run diverges before its loss is "
+            "infinite: see train/loss and train/grad_norm in metrics.jsonl before you use it"
         )
 
     def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:

@@ -313,3 +313,17 @@ def test_the_tuned_threshold_decides_what_is_written_and_leaves_the_config_alone
         job.evaluation.scorer.write_predictions("test", answers, epath.Path(tmp_path), tuned)
         written = json.loads((tmp_path / "test/predictions.json").read_text())
         assert all((answer == "") == is_silent for answer in written.values())
+
+
+def test_weights_and_files_that_are_not_there_are_told_at_once(tmp_path, source):
+    config = small_datasets.make_config(tmp_path / "data", "table", source)
+    config.finetuning.update(eval_file="no_dev.csv", test_file="no_test.csv")
+    config.init_from = str(tmp_path / "no_weights")
+    with pytest.raises(FileNotFoundError) as caught:
+        finetuning.open_job(config)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "several things are wrong:" and "no_weights" in lines[1]
+    assert lines[2:] == [
+        "  config.finetuning.eval_file is no_dev.csv, which does not exist",
+        "  config.finetuning.test_file is no_test.csv, which does not exist",
+    ]

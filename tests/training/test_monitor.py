@@ -93,12 +93,20 @@ def test_too_many_skipped_steps_in_a_row_stop_the_run_and_say_where():
     message = str(caught.value)
     assert "3 steps in a row up to step 64" in message
     assert "(shard:index) 3:40, 3:41, 3:42, 3:43, 3:44, 3:45, 3:46, 3:47, ..." in message
-    assert "The last good checkpoint: step 50" in message
+    assert "good" not in message
+    assert "finite loss was 61; the newest checkpoint: step 50. A run diverges before" in message
     assert "config.max_skipped_steps" in message
 
 
+def test_a_checkpoint_of_a_run_that_diverged_is_told_by_its_parameters():
+    watch, _ = make_monitor(last_checkpoint=63)
+    told = "finite loss was 61; the newest checkpoint: step 63, with the parameters of step 61"
+    with pytest.raises(monitor.DivergedError, match=told):
+        run(watch, [GOOD, BAD, BAD, BAD], first_step=61)
+
+
 @pytest.mark.parametrize(
-    ("last_checkpoint", "words"), [(None, "no checkpoint yet"), (0, "checkpoint: step 0")]
+    ("last_checkpoint", "words"), [(None, "no checkpoint yet"), (0, "checkpoint: step 0. A run")]
 )
 def test_the_message_knows_no_checkpoint_from_that_of_step_0(last_checkpoint, words):
     watch, _ = make_monitor(last_checkpoint=last_checkpoint, max_skipped_steps=1)
