@@ -1,6 +1,7 @@
-"""Training: flags, main, and `train(config, workdir)`, the one loop for every task.
+r"""Training: flags, main, and `train(config, workdir)`, the one loop for every task.
 
-python -m bertjax.train --config=configs/bert_large.py --workdir=DIR
+python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \
+    --config.data.train_dir='train_{max_seq_length}'
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ One run of 1,000,000 steps of 256 sequences: 128 tokens for 90% of the steps, th
 optimizer's state carried over and one learning-rate schedule over the whole (appendix A.2).
 
 Command:   python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \
-               --config.data.train_dir='RECORDS_{max_seq_length}'
+               --config.data.train_dir='train_{max_seq_length}'
 Hardware:  a mesh of 16 devices (the paper: 16 Cloud TPUs); --config.mesh.data=-1 takes all.
 Time:      not yet measured.
 Result:    not yet measured.

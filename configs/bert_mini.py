@@ -4,7 +4,7 @@ Sizes: Turc et al. 2019 (arXiv:1908.08962). Recipe: the paper's for BERT-base, 1
 the steps and then 512, in one run.
 
 Command:   python -m bertjax.train --config=configs/bert_mini.py --workdir=DIR \
-               --config.data.train_dir='RECORDS_{max_seq_length}'
+               --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 256.
 Time:      not yet measured.
 Result:    not yet measured. Google's checkpoint of this size has a GLUE test score of 65.8.

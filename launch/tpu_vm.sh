@@ -3,7 +3,7 @@
 # this checkout (the last commit) on every host and runs the same command on all of them.
 #   launch/tpu_vm.sh NAME ZONE TYPE CONFIG WORKDIR [option of bertjax.train ...]
 #   launch/tpu_vm.sh bert us-west4-a v5litepod-16 configs/bert_base.py gs://BUCKET/base \
-#     --config.data.train_dir=gs://BUCKET/records_{max_seq_length}
+#     --config.data.train_dir=gs://BUCKET/train_{max_seq_length}
 # A slice that came from the queue is not made again: that is for queued_resource.sh.
 # Run it again to resume. It leaves the slice up, and costing; to end that:
 #   gcloud compute tpus tpu-vm delete NAME --zone=ZONE
