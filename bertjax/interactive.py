@@ -156,10 +156,7 @@ def load(path: epath.PathLike, *, step: str | int = "newest") -> Model:
       FileNotFoundError: if there is no checkpoint.
     """
     if reader.describe(path) is None:
-        raise FileNotFoundError(
-            f"{path} holds no checkpoint: give the workdir of a training run, or one that "
-            "`python -m bertjax.convert` wrote"
-        )
+        inference.load(path, step=step)  # raises, and names what lies there
     return Model(epath.Path(path), step)
 
 

@@ -93,7 +93,10 @@ def test_a_finetuned_model_answers(finetuned, one_device):
 
 
 def test_a_folder_without_a_checkpoint_is_no_model(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no checkpoint: give the workdir"):
+    with pytest.raises(FileNotFoundError, match="takes the workdir of a run"):
+        bertjax.load(tmp_path)
+    (tmp_path / "seed_0" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=r"but 1 trainings: seed_0; give one of them"):
         bertjax.load(tmp_path)
 
 

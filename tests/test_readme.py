@@ -20,7 +20,7 @@ PAGES = sorted(
 FOLDERS = "bertjax|data_pipelines|configs|launch|benchmarks|docs|tests"
 PLACEHOLDER = re.compile(r"NAME")
 # Of the launcher, Python or another program, not of the module that the command runs.
-COMMON_FLAGS = {"help"}
+COMMON_FLAGS = {"help", "verbosity"}
 
 
 def text_of(page):
