@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ from bertjax.finetuning import imported
 from bertjax.models import encoder, parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.training import trials
-from bertjax.workdirs import checkpoint, reader
+from bertjax.workdirs import checkpoint, reader, trained_positions
 
 RESULTS_FILE = trials.RESULTS_FILE
 SHOWN_TRAININGS = 8
@@ -34,7 +35,7 @@ class TrainedModel:
     """The parts of a run that are needed to use its model.
 
     Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`. `params` lie whole on every
-    device of `mesh`.
+    device of `mesh`. `trained_length` is how many positions were trained, None: nobody knows.
     """
 
     graphdef: nnx.GraphDef
@@ -43,6 +44,7 @@ class TrainedModel:
     max_length: int
     fills_masks: bool
     mesh: Mesh
+    trained_length: int | None = None
 
     def module(self) -> Any:
         """Returns the Flax module with its parameters, for other programs."""
@@ -97,6 +99,7 @@ def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel
         max_length=found.config.model.max_position_embeddings,
         fills_masks=fills_masks,
         mesh=all_devices(),
+        trained_length=trained_positions.number(found),
     )
 
 
@@ -199,6 +202,11 @@ def _read(workdir: epath.PathLike, step: str | int) -> reader.Workdir:
     return reader.read(workdir, step=step, mesh=all_devices())
 
 
+@functools.cache  # once in a program, not for each batch
+def _warn_of_long_texts(trained: int, max_length: int) -> None:
+    trained_positions.warn_beyond(trained, max_length, f"texts of more than {trained} tokens")
+
+
 def single_segment_batch(
     sequences: Sequence[Sequence[int]], model: TrainedModel
 ) -> dict[str, np.ndarray]:
@@ -213,6 +221,8 @@ def single_segment_batch(
             f"a text has {longest} tokens with [CLS] and [SEP]; the model reads at most "
             f"{model.max_length}: shorten it or split it"
         )
+    if model.trained_length is not None and longest > model.trained_length:
+        _warn_of_long_texts(model.trained_length, model.max_length)
     length = min(-(-longest // 32) * 32, model.max_length)
     vocabulary = model.vocabulary
     input_ids = np.full((len(sequences), length), vocabulary.pad_id, np.int32)

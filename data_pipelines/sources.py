@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from data_pipelines.formats import (
     base,
+    delimited,
     documentation,
     input_files,
     tables,
@@ -39,6 +40,13 @@ FORMATS: dict[str, base.Format] = {
         suffixes=(".jsonl", ".ndjson", ".json"),
         check=tables.check_json_lines,
         read=tables.read_json_lines,
+        heeds=("text_field",),
+    ),
+    "delimited": base.Format(
+        help=".csv .tsv",
+        suffixes=(".csv", ".tsv"),
+        check=delimited.check,
+        read=delimited.read,
         heeds=("text_field",),
     ),
     "parquet": base.Format(

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from bertjax import encode, evaluate, fill_mask, inference, train
+from bertjax.convert import __main__ as convert
 from bertjax.data import contents, records, tokenizer
 from bertjax.devices import sharding
 from bertjax.jobs import pretraining
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import metrics
-from bertjax.training import evaluation
+from bertjax.training import evaluation, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
 from tests import small_records
@@ -159,6 +160,45 @@ def test_records_that_a_model_was_trained_on_are_called_so(workdir, monkeypatch,
     scores = evaluate.evaluate_checkpoint(str(workdir), str(data), batch_size=64, chance=True)
     assert "holds the very records that it was trained on" in caplog.text
     assert "unigram_entropy" in scores and "frequencies of the text" in caplog.text
+
+
+def test_positions_that_no_phase_trained_are_told_wherever_they_are_used(
+    workdir, tmp_path, monkeypatch, caplog
+):
+    # Trained on 16 tokens, with places for 40.
+    use_devices(monkeypatch, 1)
+
+    def warned():
+        found = [text for text in caplog.messages if "were never trained" in text]
+        caplog.clear()
+        return found
+
+    model = inference.load(workdir)
+    inference._warn_of_long_texts.cache_clear()
+    inference.single_segment_batch([[5] * 14], model)
+    assert not warned()
+    for _ in range(2):
+        inference.single_segment_batch([[5] * 15], model)
+    [warning] = warned()
+    assert "positions 16 to 39 were never trained" in warning
+
+    longer = small_records.write(tmp_path / "longer", max_seq_length=24, counts=(9,))
+    evaluate.evaluate_checkpoint(str(workdir), str(longer), batch_size=16)
+    [warning] = warned()
+    assert "positions 16 to 23" in warning and str(longer) in warning
+
+    convert.convert(workdir, tmp_path / "exported")
+    [warning] = warned()
+    assert "exporting" in warning and "positions 16 to 39" in warning
+
+    config = smoke.get_config()
+    config.init_from, config.model.dtype = str(workdir), "float32"
+    for length, count in ((16, 0), (24, 1)):
+        config.phases.phase1.max_seq_length = length
+        job = pretraining.outline(config)
+        monkeypatch.setattr(warm_start, "read", lambda path, target: None)
+        warm_start.of_job(job, {})
+        assert len(warned()) == count
 
 
 def test_max_batches_limits_what_is_read(held_out):

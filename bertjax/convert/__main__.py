@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax import command_line
 from bertjax.convert import formats, model_card, pretrained, workdir
-from bertjax.workdirs import checkpoint, reader
+from bertjax.workdirs import checkpoint, reader, trained_positions
 
 # A training checkpoint of TensorFlow has some 800 optimizer slots.
 UNUSED_SHOWN = 10
@@ -50,6 +50,11 @@ def convert(
         weights = workdir.weights_of(found)
         weights = weights if head is None else pretrained.select(weights, head)
         run = model_card.read_run(found)
+        trained_positions.warn_beyond(
+            trained_positions.number(found),
+            weights.config.max_position_embeddings,
+            f"exporting {source} as a model of {weights.config.max_position_embeddings} positions",
+        )
     elif step != checkpoint.NEWEST:
         raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
     else:

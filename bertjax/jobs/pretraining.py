@@ -17,7 +17,7 @@ from bertjax import tasks
 from bertjax.data import contents, masking, records, streams, synthetic, tokenizer
 from bertjax.jobs import base, held_out
 from bertjax.models import encoder
-from bertjax.workdirs import checkpoint, reader
+from bertjax.workdirs import checkpoint, reader, trained_positions
 
 HELD_OUT = "heldout"
 
@@ -213,6 +213,7 @@ def open_job(
     config = config.copy_and_resolve_references()
     all_phases = base.phases(config)
     if config.data.source == "synthetic":
+        _check_nothing_to_read(config)
         return _job(config, all_phases, {}, None)
     train_sets: dict[str, records.RecordSet] = {}
     sha256 = None
@@ -230,6 +231,16 @@ def open_job(
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
     scorer = held_out.scorer(held_out.united(train_sets.values()), evaluation_set)
     return _job(config, all_phases, train_sets, evaluation_set, scorer)
+
+
+def _check_nothing_to_read(config: ml_collections.ConfigDict) -> None:
+    given = [name for name in ("train_dir", "eval_dir") if config.data[name]]
+    if given:
+        raise ValueError(
+            " and ".join(f"config.data.{name} is {config.data[name]!r}" for name in given)
+            + ", but config.data.source is 'synthetic', which reads no records: say "
+            "--config.data.source=records, or leave the directories out"
+        )
 
 
 def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]) -> None:
@@ -266,6 +277,11 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
         pair_objective=config.pretraining.pair_loss,
     )
     config.evaluation.max_batches = 0
+    trained_positions.warn_beyond(
+        trained_positions.number(trained),
+        record_set.manifest.max_seq_length,
+        f"evaluating {trained.directory} on {data}",
+    )
     held_out.check_evaluated(trained, record_set)
     scorer = held_out.scorer(held_out.training_contents(trained), record_set)
     return _job(config, base.phases(config), {}, record_set, scorer)
@@ -281,12 +297,13 @@ def _open(
         max_seq_length=length,
         pair_objective=options.pair_loss,
     )
-    stored = "static" if record_set.manifest.has_static_masks else "dynamic"
+    is_static = record_set.manifest.has_static_masks
+    stored, built = ("static", "masks in them") if is_static else ("dynamic", "--mask=none")
     if stored != options.masking:
         raise ValueError(
             f"config.pretraining.masking is {options.masking!r}, but the records in "
-            f"{record_set.directory} were built with --masking={stored}: set "
-            f"--config.pretraining.masking={stored} or rebuild them"
+            f"{record_set.directory} were built with {built}: set "
+            f"--config.pretraining.masking={stored}, or rebuild them with another --mask"
         )
     return record_set
 

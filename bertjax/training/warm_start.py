@@ -21,6 +21,7 @@ from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
 from bertjax.models import encoder, parameters
 from bertjax.training import state
+from bertjax.workdirs import reader, trained_positions
 
 # What a run may choose anew; every other field of EncoderConfig must be as in the source. The size
 # of the vocabulary has rules of its own.
@@ -74,7 +75,16 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         resize_vocabulary=job.config.resize_vocabulary,
         has_own_heads=job.config.task == "finetuning",
     )
-    return read(job.config.init_from, target)
+    found = read(job.config.init_from, target)
+    _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
+    return found
+
+
+def _warn_of_untrained_positions(path: str, length: int) -> None:
+    source = reader.describe(path) if formats.recognize(path) == "bertjax" else None
+    if source is not None:
+        trained = trained_positions.number(source)
+        trained_positions.warn_beyond(trained, length, f"training at {length} tokens from {path}")
 
 
 def read(path: str, target: Target) -> WarmStart:

@@ -64,6 +64,9 @@ READING_PROBLEMS = {
     "empty_documents": "documents hold no text and were left out",
     "invalid_json_lines": "lines are not JSON and were left out; give a record per line",
     "records_without_text": "records have no text in --text_field and were left out",
+    "torn_rows": "rows have another number of fields than the first line and were left out; put "
+    "quotes around texts with commas",
+    "invalid_utf8_records": "records hold a text that is not UTF-8 and were left out",
     "unparsable_pages": "pages could not be parsed and were skipped",
 }
 
@@ -131,9 +134,13 @@ def of_manifest(manifest: records.Manifest) -> list[Warning]:
     )
 
 
+# How the names of those problems end that are counted by the document.
+_OF_DOCUMENTS = ("documents", "pages", "records", "rows")
+
+
 def _reading(facts: _Facts) -> _Found:
     for kind, problem in (facts.of("reading_problems") or {}).items():
-        counted = "documents" if kind.endswith(("documents", "pages", "records")) else "sentences"
+        counted = "documents" if kind.endswith(_OF_DOCUMENTS) else "sentences"
         total = facts.of(counted)
         is_rare = total is None or problem["count"] <= READING_PROBLEM_SHARE * total
         if is_rare and kind != "empty_files":

@@ -210,11 +210,15 @@ def test_a_run_learns_only_the_pairs_that_its_records_hold(directories, tmp_path
 
 def test_static_records_for_a_dynamic_run_and_the_reverse_are_refused(directories, tmp_path):
     config = make_config(directories, **{"pretraining.masking": "dynamic"})
-    with pytest.raises(ValueError, match="built with --masking=static: set --config.pretraining"):
+    with pytest.raises(
+        ValueError, match=r"with masks in them: set --config.pretraining.masking=static.*--mask$"
+    ):
         pretraining.open_job(config)
     source = directories / "records_16"
     dynamic = change_manifest(source, tmp_path / "dynamic", max_predictions_per_seq=0)
-    with pytest.raises(ValueError, match="built with --masking=dynamic"):
+    with pytest.raises(
+        ValueError, match="built with --mask=none: set --config.pretraining.masking=dynamic"
+    ):
         pretraining.open_job(make_config(directories, str(dynamic)))
 
 
@@ -425,6 +429,17 @@ def test_synthetic_data_has_batches_and_neither_vocabulary_nor_evaluation():
     assert job.data.chance_loss(phase) is None and not job.evaluation.sets
     assert job.data.identity()["tokenizer_sha256"] is None
     assert job.data.vocabulary() is None
+
+
+@pytest.mark.parametrize("given", [["train_dir"], ["eval_dir"], ["train_dir", "eval_dir"]])
+def test_records_that_would_not_be_read_are_refused(given):
+    config = config_lib.default_config()
+    config.update_from_flattened_dict({"data.source": "synthetic", "model.vocab_size": 50})
+    config.data.update({name: "records" for name in given})
+    with pytest.raises(ValueError, match=r"--config\.data\.source=records, or leave") as refused:
+        pretraining.open_job(config)
+    for name in given:
+        assert f"config.data.{name} is 'records'" in str(refused.value)
 
 
 WITHOUT_TENSORFLOW = """

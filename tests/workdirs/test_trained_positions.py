@@ -1,0 +1,49 @@
+"""Claims about how many positions of a model were trained."""
+
+import types
+
+import pytest
+
+from bertjax import config as config_lib
+from bertjax.workdirs import reader, trained_positions
+
+
+def described(task="pretraining", lengths=(64,), steps=(10,), meta=(), **changes):
+    config = config_lib.default_config()
+    config.task = task
+    with config.phases.unlocked():
+        for number, (length, num_steps) in enumerate(zip(lengths, steps, strict=True), start=1):
+            config.phases[f"phase{number}"] = config_lib.phase_config()
+            config.phases[f"phase{number}"].update(max_seq_length=length, num_steps=num_steps)
+    config.update_from_flattened_dict(changes)
+    return types.SimpleNamespace(config=config, meta=dict(meta))
+
+
+def test_they_are_those_of_the_longest_phase_that_has_steps():
+    assert trained_positions.number(described()) == 64
+    assert trained_positions.number(described(lengths=(128, 512), steps=(9, 1))) == 512
+    assert trained_positions.number(described(lengths=(128, 512), steps=(9, 0))) == 128
+    finetuned = described("finetuning", **{"finetuning.max_seq_length": 48})
+    assert trained_positions.number(finetuned) == 48
+
+
+def test_converted_weights_are_taken_to_be_trained():
+    assert trained_positions.number(described(meta={"converted": {}})) is None
+    assert trained_positions.number(described(init_from="elsewhere/bert")) is None
+
+
+@pytest.mark.parametrize(("source", "expected"), [(32, 64), (256, 256), (None, None)])
+def test_those_of_the_run_it_began_from_count(tmp_path, monkeypatch, source, expected):
+    (tmp_path / "checkpoints").mkdir()
+    meta = {"converted": {}} if source is None else {}
+    before = described(lengths=(source or 512,), meta=meta)
+    monkeypatch.setattr(reader, "describe", lambda path: before)
+    assert trained_positions.number(described(init_from=str(tmp_path))) == expected
+
+
+@pytest.mark.parametrize(
+    ("trained", "length", "is_told"), [(64, 64, False), (64, 65, True), (None, 512, False)]
+)
+def test_only_longer_texts_are_warned_of(caplog, trained, length, is_told):
+    assert trained_positions.warn_beyond(trained, length, "finetuning at 65") == is_told
+    assert ("finetuning at 65: positions 64 to 64 were never trained" in caplog.text) == is_told
