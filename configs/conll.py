@@ -8,7 +8,7 @@ Command:   python -m bertjax.train --config=configs/conll.py --config.init_from=
 Hardware:  any; one device is enough.
 Time:      not yet measured.
 Result:    CoNLL-2003: not yet measured. WNUT-17 from a BERT of 6 layers, 384 wide,
-           uncased: F1 of 40.9, the median of three seeds (2026-11-22, docs/finetuning.md).
+           uncased: F1 of 40.9, the median of three seeds (2026-11-22, docs/performance.md).
 
 Names want a cased checkpoint. The paper gives its grid of batches, rates and epochs alone; for the
 BiLSTM it gives nothing, and rate and epochs are ours.

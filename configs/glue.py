@@ -7,7 +7,7 @@ Command:   python -m bertjax.train --config=configs/glue.py:rte --config.init_fr
            --config.seeds=5 tells how much chance decides.
 Hardware:  any; one device is enough.
 Time:      1.8 minutes an epoch of RTE on 2 CPU cores, from a BERT of 6 layers, 384 wide.
-Result:    from the same weights as in transformers: docs/finetuning.md. From a Base or Large: not
+Result:    from the same weights as in transformers: docs/performance.md. From a Base or Large: not
            yet measured.
 
 The paper picked the rate for each task among 5e-5, 4e-5, 3e-5 and 2e-5; 2e-5 is that of the

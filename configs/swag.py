@@ -7,7 +7,7 @@ Command:   python -m bertjax.train --config=configs/swag.py --config.init_from=P
 Hardware:  any; 16 examples are 64 sequences.
 Time:      not yet measured.
 Result:    SWAG: not yet measured. CODAH from a BERT of 6 layers, 384 wide: 50.7% of dev, one seed
-           (2026-11-22, docs/finetuning.md).
+           (2026-11-22, docs/performance.md).
 
 Batch, rate and epochs are the paper's.
 """
