@@ -34,6 +34,8 @@ TINY = EncoderConfig(
     attention_probs_dropout_prob=0.0,
 )
 
+# XLA's newer emitters of fusions take twice as long to compile, and compute the same.
+QUICK_XLA_FLAGS = "--xla_cpu_use_fusion_emitters=false"
 MOST_BYTES = 1_200_000_000  # of a process between two files
 
 
@@ -53,13 +55,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         is_quick = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
         jax.config.update("jax_disable_most_optimizations", is_quick)
+        if is_quick:
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_XLA_FLAGS}".strip()
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what is imported by now out of every later look for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # objects of JAX are many, and live long
 
 
 @pytest.fixture(scope="module", autouse=True)
 def memory_of_a_file() -> Iterator[None]:
     """Gives back, after each file, what compiling left, and what was compiled once it is a lot."""
     yield
-    gc.collect()
     _return_freed_memory()
     if psutil.Process().memory_info().rss > MOST_BYTES:
         jax.clear_caches()

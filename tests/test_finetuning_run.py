@@ -174,6 +174,7 @@ def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypat
     assert steps == [2, 4]
 
 
+@pytest.mark.slow
 def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(tmp_path, source):
     config = make_config(tmp_path, source)
     train.train(config, tmp_path / "run")

@@ -183,6 +183,7 @@ def run(*arguments, cache_home):
     )
 
 
+@pytest.mark.slow
 def test_the_program_prints_json_and_leaves_the_plan_in_the_workdir(tmp_path):
     ended = run(
         *("--topology=cpu", "--json", f"--workdir={tmp_path / 'run'}", "--config.mesh.data=2"),

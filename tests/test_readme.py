@@ -112,6 +112,7 @@ def stray_flags(text):
     return {flag for flag in flags if not {flag, flag.removeprefix("no")} & known}
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_runs_and_learns(capsys):
     blocks = re.findall(r"```python\n(.*?)```", text_of(ROOT / "README.md"), flags=re.DOTALL)
     assert len(blocks) == 1

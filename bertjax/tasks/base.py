@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +24,7 @@ class Task(Protocol):
 
     `objectives` maps the names of those means of `loss` that are minimized to their coefficients;
     the other means are only reported. `frozen` are regular expressions for whole paths of those
-    parameters that stay as they are.
+    parameters that stay as they are. A task can be hashed: programs are compiled once for each.
     """
 
     @property
@@ -65,8 +66,13 @@ class Task(Protocol):
 
 def abstract_model(task: Task) -> tuple[nnx.GraphDef, parameters.Params]:
     """Returns a task's graph definition and its parameters as shapes."""
-    module = nnx.eval_shape(lambda: task.init(nnx.Rngs(0)))
-    return parameters.split(module)
+    graphdef, params = _abstract_model(task)
+    return graphdef, jax.tree.map(lambda leaf: leaf, params)  # the caller's own
+
+
+@functools.lru_cache(maxsize=16)  # tracing the initialization takes a second, and more if large
+def _abstract_model(task: Task) -> tuple[nnx.GraphDef, parameters.Params]:
+    return parameters.split(nnx.eval_shape(lambda: task.init(nnx.Rngs(0))))
 
 
 def cross_entropy(

@@ -73,14 +73,8 @@ def on_one_device():
     return learner, batch, three_steps(learner, batch, mesh, "data_parallel")
 
 
-# The quick one splits parameters over both axes.
-@pytest.mark.parametrize(
-    "rule_table",
-    [
-        pytest.param(name, marks=[] if name == "fsdp_tensor" else pytest.mark.slow)
-        for name in MESHES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule_table", MESHES)
 def test_eight_devices_equal_one(on_one_device, rule_table):
     learner, batch, (expected_losses, expected_params) = on_one_device
     mesh = sharding.make_mesh(jax.devices()[:8], **MESHES[rule_table])

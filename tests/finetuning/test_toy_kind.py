@@ -82,6 +82,7 @@ def config(tmp_path, source):
     return made
 
 
+@pytest.mark.slow
 def test_another_kind_needs_a_row_of_the_table_and_nothing_more(tmp_path, config, monkeypatch):
     with pytest.raises(ValueError, match="dataset is 'reversals'; known are glue, table, squad"):
         config_faults.validate(config)

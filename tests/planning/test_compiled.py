@@ -34,16 +34,12 @@ def small_program(devices=8, **changes):
     "changes",
     [
         {},
-        *(
-            pytest.param(changes, marks=pytest.mark.slow)
-            for changes in (
-                {"sharding": "fsdp"},
-                {"sharding": "fsdp_tensor", "mesh.tensor": 2},
-                {"optimizer.bias_correction": False, "gradient_accumulation_steps": 2},
-            )
-        ),
+        {"sharding": "fsdp"},
+        {"sharding": "fsdp_tensor", "mesh.tensor": 2},
+        {"optimizer.bias_correction": False, "gradient_accumulation_steps": 2},
     ],
 )
+@pytest.mark.slow
 def test_counted_bytes_are_those_of_the_compilers_arguments(changes):
     made = small_program(**changes)
     phase = made.job.phases[0]

@@ -71,6 +71,7 @@ def make_config():
     return config
 
 
+@pytest.mark.slow
 def test_an_objective_is_learnt_that_one_row_adds(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="objective is 'counting'; known are masked_tokens"):
         config_faults.validate(make_config())
