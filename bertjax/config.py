@@ -131,6 +131,8 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.second_text_column = ""  # table; "": one text a row
     finetuning.label_column = "label"  # table
     finetuning.is_regression = False  # table: the label is a number
+    finetuning.is_multi_label = False  # table: a row has any number of the labels
+    finetuning.label_separator = "|"  # table: between the labels of such a row
     finetuning.labels = ()  # names in order; found in the data, and stored with the checkpoint
     finetuning.max_seq_length = 128  # tokens of a row; longer ones are cut, or split into windows
     finetuning.num_epochs = 3.0

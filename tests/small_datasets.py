@@ -16,7 +16,7 @@ from bertjax.convert import workdir
 from tests.convert import weights
 
 EXAMPLES = 16
-KINDS = ("glue", "regression", "table", "squad_v1", "squad_v2", "conll", "swag")
+KINDS = ("glue", "regression", "table", "multi_label", "squad_v1", "squad_v2", "conll", "swag")
 
 
 def write_source(directory: pathlib.Path, head: str = "pretraining") -> pathlib.Path:
@@ -117,6 +117,19 @@ def _table(directory: pathlib.Path) -> dict:
     return {"dataset": "table"} | _files(path, test)
 
 
+def _multi_label(directory: pathlib.Path) -> dict:
+    """Labels by the words w0 to w2, of which a text has none to three."""
+    rows = []
+    for number, words in enumerate(sentences(6)):
+        chosen = [bit for bit in range(3) if number % 8 >> bit & 1]
+        text = " ".join([*(f"w{bit}" for bit in chosen), *words])
+        rows.append(f"{text},{'|'.join(f'has {bit}' for bit in chosen)}")
+    path, test = directory / "train.csv", directory / "test.csv"
+    path.write_text("\n".join(["text,label", *rows]) + "\n")
+    test.write_text("\n".join(["text", *(row.partition(",")[0] for row in rows)]) + "\n")
+    return {"dataset": "table", "is_multi_label": True} | _files(path, test)
+
+
 def _squad(version: str, directory: pathlib.Path) -> dict:
     paragraphs = []
     for number, words in enumerate(sentences(3)):
@@ -168,6 +181,7 @@ WRITERS = {
     "glue": _glue,
     "regression": _regression,
     "table": _table,
+    "multi_label": _multi_label,
     "squad_v1": lambda directory: _squad("v1", directory),
     "squad_v2": lambda directory: _squad("v2", directory),
     "conll": _conll,

@@ -21,6 +21,7 @@ WRITTEN = {
     "glue": {"test.tsv"},
     "regression": {"test.tsv"},
     "table": {"test.tsv"},
+    "multi_label": {"test.tsv"},
     "squad_v1": {"predictions.json", "nbest_predictions.json"},
     "squad_v2": {"predictions.json", "nbest_predictions.json", "null_odds.json"},
     "conll": {"test.conll"},

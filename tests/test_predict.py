@@ -38,6 +38,11 @@ CASES = {
         {"is_regression": True, "second_text_column": "other"},
         [{"text": "w1", "other": "w2 w3"}, {"text": "w4 w5", "other": "w6"}],
     ),
+    "multi_label": (
+        "table",
+        {"is_multi_label": True},
+        [{"text": t} for t in ("w1", CONTEXT, "w7 w8", "w9")],
+    ),
     "v1": ("squad", {}, [{"question": "w1", "context": c} for c in (CONTEXT, "w5 w6", CONTEXT)]),
     "v2": (
         "squad",
@@ -121,6 +126,18 @@ def test_the_class_and_the_probabilities_are_those_of_the_models_logits(model):
     wanted = dict(zip(labels, np.asarray(jax.nn.softmax(logits)).tolist(), strict=True))
     assert answer["probabilities"] == pytest.approx(wanted, abs=1e-5)
     assert answer["label"] == labels[int(logits.argmax())]
+
+
+def test_labels_are_decisions_of_their_own(model):
+    lines = [{"text": f"w{number}"} for number in range(20)]
+    answers = list(predict.predict(model("multi_label"), lines, batch_size=4))
+    labels = finetuned_workdir.LABELS["table"]
+    for answer in answers:
+        assert tuple(answer["probabilities"]) == labels
+        assert answer["labels"] == [it for it in labels if answer["probabilities"][it] > 0.5]
+    assert len({len(answer["labels"]) for answer in answers}) > 1
+    sums = [sum(answer["probabilities"].values()) for answer in answers]
+    assert max(abs(total - 1) for total in sums) > 0.1  # no softmax
 
 
 def test_an_answer_is_a_piece_of_the_context_as_it_is_written(model):

@@ -22,13 +22,15 @@ CONFIG_FILE = "config.json"
 
 # The problem_type of a single number; without it their pipelines take it for a class's logit.
 REGRESSION = "regression"
+MULTI_LABEL = "multi_label_classification"  # that of labels of which there may be several
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
     """What a config.json tells: family, sizes, the classes that wrote it, the names of the labels.
 
-    `is_regression` says that a classifier of one label gives a number, not a class.
+    `is_regression` says that a classifier of one label gives a number, not a class, and
+    `is_multi_label` that any number of its labels may be right.
     """
 
     family: base.Family
@@ -36,6 +38,7 @@ class Description:
     architectures: tuple[str, ...] = ()
     labels: Mapping[int, str] = dataclasses.field(default_factory=dict)
     is_regression: bool = False
+    is_multi_label: bool = False
 
     @property
     def head(self) -> str | None:
@@ -95,7 +98,8 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
     _warn(fields, family, source)
     is_regression = fields.get("problem_type") == REGRESSION and len(labels) == 1
-    return Description(family, encoder, architectures, labels, is_regression)
+    is_multi_label = fields.get("problem_type") == MULTI_LABEL
+    return Description(family, encoder, architectures, labels, is_regression, is_multi_label)
 
 
 def to_json(

@@ -76,6 +76,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         source=str(path),
         unused=unused,
         is_regression=description.is_regression and head == "sequence_classification",
+        is_multi_label=description.is_multi_label and head == "sequence_classification",
         model_type=family.model_type,
     )
 

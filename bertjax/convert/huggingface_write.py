@@ -38,6 +38,8 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     config["dtype"] = "float32"
     if weights.is_regression:
         config["problem_type"] = huggingface_config.REGRESSION
+    if weights.is_multi_label:
+        config["problem_type"] = huggingface_config.MULTI_LABEL
     if weights.vocabulary is not None:
         for field, name in family.tokenizer.ids.items():
             config[field] = getattr(weights.vocabulary, name)

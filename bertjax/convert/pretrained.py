@@ -68,8 +68,9 @@ class Pretrained:
     `labels` names the classes of a finetuned head, by number, and is empty for the others;
     `source` says where it was read; `unused` lists the names found there that are no part of the
     model, as they are written there. `is_regression` says that the one number of a classifier is
-    no class; `only_here` why its head can be written in no format, "" for those that can.
-    `model_type` is the family that the weights came from; with "" the config decides.
+    no class, `is_multi_label` that any number of its classes may be right; `only_here` why its head
+    can be written in no format, "" for those that can. `model_type` is the family that the weights
+    came from; with "" the config decides.
 
     Raises:
       ValueError: if the vocabulary has entries that have no row in the embedding table.
@@ -83,6 +84,7 @@ class Pretrained:
     source: str
     unused: tuple[str, ...] = ()
     is_regression: bool = False
+    is_multi_label: bool = False
     only_here: str = ""
     model_type: str = ""
 
@@ -181,6 +183,7 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         labels=labels,
         unused=(*(path for path in weights.params if not belongs(path, head)), *weights.unused),
         is_regression=weights.is_regression and head == "sequence_classification",
+        is_multi_label=weights.is_multi_label and head == "sequence_classification",
         only_here="" if head == "none" else weights.only_here,
     )
 

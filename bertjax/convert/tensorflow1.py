@@ -80,6 +80,8 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
         labels=pretrained.named_labels(description.labels, params, head),
         source=f"{prefix} (TensorFlow 1 checkpoint)",
         unused=(*outside, *slots),
+        is_regression=description.is_regression,
+        is_multi_label=description.is_multi_label,
         model_type=family.model_type,
     )
 

@@ -28,6 +28,8 @@ class Description:
     config: encoder.EncoderConfig
     head: str = ""
     labels: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    is_regression: bool = False
+    is_multi_label: bool = False
 
 
 def released(family: base.Family) -> base.Released:
@@ -75,7 +77,8 @@ def read_config(path: epath.Path, family: base.Family) -> Description:
         faults.append(f"{OUR_FIELD}.head is {head!r}; known are {', '.join(pretrained.PARTS)}")
     try:
         labels = {int(label): name for label, name in own.get("labels", {}).items()}
-        description = Description(encoder.EncoderConfig(**sizes), head, labels)
+        kinds = {name: bool(own.get(name)) for name in ("is_regression", "is_multi_label")}
+        description = Description(encoder.EncoderConfig(**sizes), head, labels, **kinds)
     except (ValueError, TypeError) as error:
         faults.append(str(error))
     else:
@@ -106,6 +109,7 @@ def write_config(weights: pretrained.Pretrained, path: epath.Path) -> None:
         own["head"] = weights.head
     if weights.labels:
         own["labels"] = {str(label): name for label, name in weights.labels.items()}
+    own |= {name: True for name in ("is_regression", "is_multi_label") if getattr(weights, name)}
     fields |= {OUR_FIELD: own} if own else {}
     path.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n")
 

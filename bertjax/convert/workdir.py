@@ -86,6 +86,7 @@ def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str
         "head": head,
         "labels": pretrained.named_labels(labels, params, head),
         "is_regression": converted.get("is_regression", False),
+        "is_multi_label": converted.get("is_multi_label", False),
         "model_type": converted.get("model_type", ""),
     }
 
@@ -100,6 +101,7 @@ def _finetuned(options: ml_collections.ConfigDict) -> dict[str, Any]:
         "head": kind.head(options),
         "labels": labels,
         "is_regression": options.is_regression,
+        "is_multi_label": options.is_multi_label,
         "only_here": kind.only_here(options),
     }
 
@@ -124,6 +126,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
             "head": weights.head,
             "labels": {str(label): name for label, name in weights.labels.items()},
             "is_regression": weights.is_regression,
+            "is_multi_label": weights.is_multi_label,
             "model_type": weights.model_type,
             "source": weights.source,
         },

@@ -296,6 +296,11 @@ def pooled_flops(
     return 3.0 * rows * (encoder.forward_flops(length) + head)
 
 
+def shares(logits: Float[np.ndarray, "examples classes"]) -> list[list[float]]:
+    """Returns the sigmoid of each number."""
+    return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32).tolist()
+
+
 def probabilities(logits: Float[np.ndarray, "examples classes"]) -> list[list[float]]:
     """Returns the softmax of each row."""
     weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))

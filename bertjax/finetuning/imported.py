@@ -56,7 +56,8 @@ class Texts(texts.Table):
 
 
 def _texts(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"dataset": "table", "is_regression": told.get("is_regression", False)}
+    kinds = {name: told.get(name, False) for name in ("is_regression", "is_multi_label")}
+    return {"dataset": "table", **kinds}
 
 
 def _tags(told: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -81,8 +82,9 @@ HEADS: dict[str, tuple[type[base.Kind], Callable[[Mapping[str, Any]], Mapping[st
 def kind_of(told: Mapping[str, Any], longest: int) -> tuple[type[base.Kind], dict[str, Any]] | None:
     """Returns the kind and the options of converted weights, None if their head is no answer's.
 
-    `told` is what the workdir keeps of them: `head`, `labels` by number, `is_regression`. `longest`
-    is how many positions the model reads; a window of SQuAD takes at most the 384 of the paper.
+    `told` is what the workdir keeps of them: `head`, `labels` by number, `is_regression`,
+    `is_multi_label`. `longest` is how many positions the model reads; a window of SQuAD takes at
+    most the 384 of the paper.
     """
     if told.get("head") not in HEADS:
         return None

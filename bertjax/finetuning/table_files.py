@@ -24,7 +24,7 @@ from bertjax.finetuning import example_files, text_examples
 # Where a row stands, and its values by column; those of JSON need not be text.
 _Row = tuple[str, Mapping[str, Any]]
 
-# Texts, the number or the name of the class, and where it stands.
+# Texts, the number, the name of the class or the names of the labels, and where it stands.
 _RawExample = tuple[tuple[str, ...], Any, str]
 
 # csv.reader refuses longer fields than its limit, 131,072 unless told; a text may be a book.
@@ -35,6 +35,7 @@ _MAX_FIELD_CHARACTERS = 2**31 - 1
 class Columns:
     """Which columns hold one or two texts, and which the label, a class or a number.
 
+    With a `separator` a row has any number of labels, with it between them or, in JSON, in a list.
     Without a label column the files are to be predicted on.
 
     Raises:
@@ -44,6 +45,7 @@ class Columns:
     texts: tuple[str, ...]
     label: str | None = None
     is_number: bool = False
+    separator: str = ""
 
     def __post_init__(self):
         if len(self.texts) not in (1, 2):
@@ -59,7 +61,7 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The examples of a file, and the classes: `Example.label` is a place in `labels`.
+    """The examples of a file, and the classes: `Example.label` is a place in `labels`, or several.
 
     `labels` is empty where the label is a number or there is none.
     """
@@ -79,9 +81,9 @@ def read_table(
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: if its kind is unknown, a column is missing, there are no rows, only one class,
-        or rows have the wrong number of columns, an empty text, an unknown class or no number: the
-        first ten faults with their lines.
+      ValueError: if its kind is unknown, a column is missing, there are no rows, only one class
+        where each row has one, no label in any row, or rows have the wrong number of columns, an
+        empty text, an unknown class or no number: the first ten faults with their lines.
     """
     path = epath.Path(path)
     faults = example_files.Faults()
@@ -90,12 +92,16 @@ def read_table(
         known: tuple[str, ...] = ()
         examples = [text_examples.Example(*parts) for parts in raw]
     else:
-        known = _sorted_labels(label for _, label, _ in raw) if labels is None else tuple(labels)
+        if labels is None:
+            labels = _sorted_labels(it for _, label, _ in raw for it in _each(label))
+        known = tuple(labels)
         examples = list(_with_places(raw, known, columns.label, faults))
     faults.check()
     if not examples:
         raise example_files.FaultyFile(f"{path} has no rows; it must have at least one")
-    if len(known) == 1:
+    if columns.separator and columns.label is not None and not known:
+        raise example_files.FaultyFile(f"{path}: {columns.label!r} names no label in any row")
+    if len(known) == 1 and not columns.separator:
         raise example_files.FaultyFile(
             f"{path}: {columns.label!r} is {known[0]!r} in every row; there must be two classes"
         )
@@ -109,10 +115,17 @@ def _with_places(
     """Yields the examples with the place of their class in `labels`."""
     places = {label: place for place, label in enumerate(labels)}
     for found, label, source in raw:
-        if label in places:
-            yield text_examples.Example(found, places[label], source)
+        if unknown := [it for it in _each(label) if it not in places]:
+            faults.add(source, f"{column!r} is {unknown[0]!r}; known are {', '.join(labels)}")
+        elif isinstance(label, tuple):
+            several = tuple(sorted({places[it] for it in label}))
+            yield text_examples.Example(found, several, source)
         else:
-            faults.add(source, f"{column!r} is {label!r}; known are {', '.join(labels)}")
+            yield text_examples.Example(found, places[label], source)
+
+
+def _each(label: Any) -> tuple[Any, ...]:
+    return label if isinstance(label, tuple) else (label,)
 
 
 def _raw_examples(
@@ -136,7 +149,18 @@ def _text(value: Any, column: str) -> str:
     return value
 
 
-def _label(value: Any, columns: Columns) -> str | float:
+def _labels(value: Any, columns: Columns) -> tuple[str, ...]:
+    """Returns the labels of a row, none for an empty field."""
+    if value is None or value == "":
+        return ()
+    values = value if isinstance(value, list) else str(value).split(columns.separator)
+    one_each = dataclasses.replace(columns, separator="")
+    return tuple(str(_label(it, one_each)) for it in values)
+
+
+def _label(value: Any, columns: Columns) -> str | float | tuple[str, ...]:
+    if columns.separator:
+        return _labels(value, columns)
     if isinstance(value, list | dict):
         raise ValueError(f"{columns.label!r} is {json.dumps(value)}; it must be one value")
     if not isinstance(value, str):  # of JSON: 1 is the class "1", true is "true"
@@ -168,7 +192,7 @@ def _log(
     examples: Sequence[text_examples.Example],
     labels: Sequence[str],
 ) -> None:
-    counts = collections.Counter(example.label for example in examples)
+    counts = collections.Counter(it for example in examples for it in _each(example.label))
     told = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(labels))
     suffix = f"; {columns.label!r} is one of {told}" if told else ""
     logging.info("%s: %d examples%s", path, len(examples), suffix)

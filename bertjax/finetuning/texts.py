@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from etils import epath
@@ -100,6 +101,46 @@ class Regression(base.FinetuningTask):
         return base.pooled_flops(self.encoder, 1, self.pooling, batch_size, length)
 
 
+@dataclasses.dataclass(frozen=True)
+class MultiLabel(base.FinetuningTask):
+    """Any number of `num_labels` labels for a sequence or a pair; `labels` [batch, classes] 0 or 1.
+
+    Each label is a decision of its own: a sigmoid, and the mean of the binary cross-entropies, as
+    transformers has it for problem_type "multi_label_classification".
+    """
+
+    encoder: encoders.EncoderConfig
+    num_labels: int
+    pooling: str = "cls"
+
+    def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:
+        return classifiers.SequenceClassifier(
+            self.encoder, num_labels=self.num_labels, pooling=self.pooling, rngs=rngs
+        )
+
+    def loss(
+        self, model: classifiers.SequenceClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
+    ) -> tasks.Means:
+        """Returns the mean over rows of the labels' mean loss, and how many rows are all right."""
+        logits, labels, weights = model(batch, key=key), batch["labels"], self.scored(batch)
+        losses = jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+        hits = ((logits > 0) == (labels > 0.5)).all(axis=-1)
+        return {
+            "loss": tasks.weighted(losses.mean(axis=-1), weights),
+            "accuracy": tasks.weighted(hits.astype(jnp.float32), weights),
+        }
+
+    def predict(
+        self, model: classifiers.SequenceClassifier, batch: tasks.Batch
+    ) -> dict[str, Array]:
+        """Returns `logits`, and `predictions`: 1 for each label of a probability above a half."""
+        logits = model(batch)
+        return {"logits": logits, "predictions": (logits > 0).astype(jnp.int32)}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        return base.pooled_flops(self.encoder, self.num_labels, self.pooling, batch_size, length)
+
+
 class _Texts(base.Kind):
     """One or two texts under the names of their columns; a class, or a number, for them."""
 
@@ -108,7 +149,9 @@ class _Texts(base.Kind):
     @classmethod
     def task(
         cls, encoder: encoders.EncoderConfig, options: base.Options
-    ) -> Classification | Regression:
+    ) -> Classification | MultiLabel | Regression:
+        if options.is_multi_label:
+            return MultiLabel(encoder, len(options.labels), options.pooling)
         if options.is_regression:
             return Regression(encoder, options.pooling)
         return Classification(encoder, len(options.labels), options.pooling)
@@ -130,6 +173,9 @@ class _Texts(base.Kind):
     def label_shapes(
         cls, options: base.Options, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
+        if options.is_multi_label:
+            shape = (batch_size, len(options.labels))
+            return {"labels": jax.ShapeDtypeStruct(shape, np.float32)}
         dtype = np.float32 if options.is_regression else np.int32
         return {"labels": jax.ShapeDtypeStruct((batch_size,), dtype)}
 
@@ -146,12 +192,17 @@ class _Texts(base.Kind):
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
         labels = self.features(name).columns["labels"]
         predictions = outputs["predictions"]
+        if self.options.is_multi_label:
+            return {
+                score: of_labels(labels, predictions)
+                for score, of_labels in classification.MULTI_LABEL_SCORES.items()
+            }
         return {
             score: classification.SCORES[score](labels, predictions) for score in self.score_names
         }
 
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
-        if self.is_regression:
+        if self.is_regression or self.options.is_multi_label:
             return None
         numbers = (
             self.features(name).columns["labels"] if outputs is None else outputs["predictions"]
@@ -170,7 +221,10 @@ class _Texts(base.Kind):
         self, examples: Sequence[text_examples.Example]
     ) -> tuple[feature_sets.FeatureSet, base.Decode]:
         features = text_examples.text_rows(
-            examples, self.tokenizer, max_seq_length=self.options.max_seq_length
+            examples,
+            self.tokenizer,
+            max_seq_length=self.options.max_seq_length,
+            num_labels=len(self.labels) if self.options.is_multi_label else 0,
         )
         return features, self._answers
 
@@ -178,7 +232,16 @@ class _Texts(base.Kind):
         places = outputs["predictions"].tolist()
         if self.options.is_regression:
             return [{"prediction": value} for value in places]
-        labels, shares = self.options.labels, base.probabilities(outputs["logits"])
+        labels = self.options.labels
+        if self.options.is_multi_label:
+            return [
+                {
+                    "labels": [name for name, it in zip(labels, row, strict=True) if it],
+                    "probabilities": dict(zip(labels, of_row, strict=True)),
+                }
+                for row, of_row in zip(places, base.shares(outputs["logits"]), strict=True)
+            ]
+        shares = base.probabilities(outputs["logits"])
         return [
             {"label": labels[place], "probabilities": dict(zip(labels, row, strict=True))}
             for place, row in zip(places, shares, strict=True)
@@ -282,7 +345,25 @@ class Glue(_Texts):
 class Table(_Texts):
     """A task of the user's own, in CSV, TSV or JSON lines."""
 
-    own_options = {**_Texts.own_options, "is_regression": False}
+    own_options = {
+        **_Texts.own_options,
+        "is_regression": False,
+        "is_multi_label": False,
+        "label_separator": "|",
+    }
+
+    @classmethod
+    def faults(cls, options: base.Options) -> Iterator[str]:
+        if options.is_multi_label and options.is_regression:
+            yield (
+                "config.finetuning.is_multi_label and config.finetuning.is_regression are both "
+                "True; a row has several labels or a number: leave one of them out"
+            )
+        if options.is_multi_label and not options.label_separator.strip():
+            yield (
+                f"config.finetuning.label_separator is {options.label_separator!r}; it must hold a "
+                "character that is no white space"
+            )
 
     @property
     def is_regression(self) -> bool:
@@ -314,11 +395,14 @@ class Table(_Texts):
 
     @property
     def best_score(self) -> str:
+        if self.options.is_multi_label:
+            return "micro_f1"
         return "spearman" if self.is_regression else "accuracy"
 
     def _columns_of(self, name: str) -> table_files.Columns:
         label = None if name == base.TEST else self.options.label_column
-        return table_files.Columns(self.columns, label, self.is_regression)
+        separator = self.options.label_separator if self.options.is_multi_label else ""
+        return table_files.Columns(self.columns, label, self.is_regression, separator)
 
     def _examples(self, name: str) -> Sequence[text_examples.Example]:
         if name == base.TRAIN:
@@ -330,11 +414,20 @@ class Table(_Texts):
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
         """Writes a TSV file with the columns index and prediction."""
-        _write_column(directory / f"{name}.tsv", outputs["predictions"], self.labels)
+        path, predictions = directory / f"{name}.tsv", outputs["predictions"]
+        if not self.options.is_multi_label:
+            _write_column(path, predictions, self.labels)
+            return
+        chosen = ([self.labels[it] for it in np.flatnonzero(row)] for row in predictions)
+        _write_words(path, [self.options.label_separator.join(names) for names in chosen])
 
 
 def _write_column(path: epath.Path, predictions: np.ndarray, labels: Sequence[str]) -> None:
     """Writes "index<tab>prediction" lines under such a header: names of classes, or numbers."""
-    words = [labels[value] if labels else f"{value:.6g}" for value in predictions.tolist()]
+    words = [str(labels[it]) if labels else f"{it:.6g}" for it in predictions.tolist()]
+    _write_words(path, words)
+
+
+def _write_words(path: epath.Path, words: Sequence[str]) -> None:
     rows = (f"{index}\t{word}\n" for index, word in enumerate(words))
     path.write_text(glue_submission.HEADER + "\n" + "".join(rows))

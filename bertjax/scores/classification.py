@@ -118,6 +118,35 @@ def spearman(labels: ArrayLike, predictions: ArrayLike) -> float:
     return _correlation(_ranks(labels), _ranks(predictions))
 
 
+def multi_label_micro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the F1 of all decisions taken together, 0 where nothing is labelled or predicted.
+
+    `labels` and `predictions` are [examples, classes], 1 where an example has the label.
+
+    Raises:
+      ValueError: as `multi_label_macro_f1`.
+    """
+    counts = _label_counts(labels, predictions)
+    return _f1(*(int(count) for count in counts.sum(axis=0)))
+
+
+def multi_label_macro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
+    """Returns the mean of every label's F1; it is 0 for one that nobody has and none is given.
+
+    Raises:
+      ValueError: if there are no examples or labels, not one prediction for each label, or numbers
+        other than 0 and 1.
+    """
+    counts = _label_counts(labels, predictions)
+    return float(np.mean([_f1(*(int(count) for count in of_label)) for of_label in counts]))
+
+
+# Of tasks in which an example has any number of labels.
+MULTI_LABEL_SCORES: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
+    "macro_f1": multi_label_macro_f1,
+    "micro_f1": multi_label_micro_f1,
+}
+
 # The names are those of GLUE's tables; macro and micro are for tasks of one's own.
 SCORES: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
     "accuracy": accuracy,
@@ -143,6 +172,21 @@ def _pair(
     if not len(labels):
         raise ValueError("there are no examples to score")
     return labels, predictions
+
+
+def _label_counts(labels: ArrayLike, predictions: ArrayLike) -> Int[np.ndarray, "classes 3"]:
+    """Returns for each label how often it is right, how often it is there and how often given."""
+    labels, predictions = np.asarray(labels), np.asarray(predictions)
+    if labels.ndim != 2 or labels.shape != predictions.shape or not labels.size:
+        raise ValueError(
+            f"labels have shape {labels.shape} and predictions {predictions.shape}; both must be "
+            "[examples, classes], and not empty"
+        )
+    if unknown := sorted({*np.unique(labels).tolist(), *np.unique(predictions).tolist()} - {0, 1}):
+        raise ValueError(f"labels and predictions must be 0 or 1, but there are {unknown[:10]}")
+    is_there, is_given = labels == 1, predictions == 1
+    counts = (is_there & is_given, is_there, is_given)
+    return np.stack([count.sum(axis=0) for count in counts], axis=1)
 
 
 def _numbers(

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax import inference, predict
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, huggingface_config, pretrained, tensorflow1, workdir
 from bertjax.models import parameters
@@ -23,6 +24,12 @@ EXPORTS = [
     (
         "table",
         {"lora_rank": 2},
+        "BertForSequenceClassification",
+        {"0": "bad", "1": "good", "2": "so-so"},
+    ),
+    (
+        "table",
+        {"is_multi_label": True},
         "BertForSequenceClassification",
         {"0": "bad", "1": "good", "2": "so-so"},
     ),
@@ -49,10 +56,14 @@ def test_an_export_names_the_class_of_its_task_and_its_labels(
     assert config.get("id2label") == labels
     if labels is not None:
         assert config["label2id"] == {label: int(number) for number, label in labels.items()}
-    assert (config.get("problem_type") == "regression") == options.get("is_regression", False)
+    is_multi_label = options.get("is_multi_label", False)
+    wanted = "multi_label_classification" if is_multi_label else None
+    wanted = "regression" if options.get("is_regression") else wanted
+    assert config.get("problem_type") == wanted
     read, ours = formats.read(tmp_path / "hf"), workdir.read(tmp_path / "run")
     weights.assert_equal(read, ours)
     assert read.is_regression == ours.is_regression
+    assert read.is_multi_label == ours.is_multi_label == is_multi_label
 
 
 def test_lora_is_merged_into_the_kernels_that_it_changed(tmp_path):
@@ -108,6 +119,24 @@ def test_a_regression_stays_one_through_every_format_that_can_say_so(tmp_path):
     )
     two = huggingface_config.parse_config(fields | {"problem_type": "regression"}, source="a test")
     assert not two.is_regression
+
+
+@pytest.mark.parametrize("option", ["is_regression", "is_multi_label"])
+def test_what_a_classifier_is_for_goes_through_every_format(tmp_path, option):
+    finetuned_workdir.write(tmp_path / "run", "table", **{option: True})
+    source = "run"
+    for format in ("huggingface", "tf1", "bertjax", "tf1", "huggingface"):
+        target = f"{source}_{format}"
+        program.convert(tmp_path / source, tmp_path / target, format=format)
+        assert getattr(formats.read(tmp_path / target), option)
+        source = target
+    program.convert(tmp_path / source, tmp_path / "back", format="bertjax")
+    lines = [{"text": "w1 w2"}, {"text": "w3"}]
+    answers = [
+        list(predict.predict(inference.load_finetuned(tmp_path / name), lines, batch_size=2))
+        for name in ("run", "back")
+    ]
+    assert answers[0] == answers[1] and ("labels" in answers[0][0]) == (option == "is_multi_label")
 
 
 def test_the_released_format_keeps_the_labels(tmp_path):

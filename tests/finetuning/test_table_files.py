@@ -196,3 +196,26 @@ def test_examples_become_rows(tmp_path):
     made = text_examples.text_rows(table.examples, known, max_seq_length=8)
     assert [row.tolist() for row in made.tokens["input_ids"]] == [[2, 5, 3], [2, 6, 3]]
     assert made.columns["labels"].tolist() == [0, 1]
+
+
+SEVERAL = table_files.Columns(("text",), "label", separator="|")
+
+
+def test_rows_may_have_any_number_of_labels(tmp_path):
+    path = tmp_path / "train.jsonl"
+    labels = ["a| b", "", ["c", "a"], None, "b", ["a, x"], "a|a"]
+    rows = [{"text": "w", "label": label} for label in labels]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    read = table_files.read_table(path, SEVERAL)
+    assert read.labels == ("a", "a, x", "b", "c")
+    assert [example.label for example in read.examples] == [
+        (0, 2), (), (0, 3), (), (2,), (1,), (0,),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"train.jsonl:1: 'label' is 'b'; known are a, c"):
+        table_files.read_table(path, SEVERAL, labels=("a", "c"))
+    path.write_text('{"text": "w", "label": ""}')
+    with pytest.raises(ValueError, match="'label' names no label in any row"):
+        table_files.read_table(path, SEVERAL)
+    path.write_text('{"text": "w", "label": "a||b"}')
+    with pytest.raises(ValueError, match=":1: 'label' is empty; it must be a class"):
+        table_files.read_table(path, SEVERAL)

@@ -1,5 +1,7 @@
 """Claims about finetuned models in transformers: they answer what `predict` answers here."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 from bertjax import inference, predict  # noqa: E402  after importorskip
 from bertjax.convert import __main__ as program  # noqa: E402
+from bertjax.models import parameters  # noqa: E402
 from tests import finetuned_workdir  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -45,6 +48,27 @@ def test_a_pair_of_texts_has_the_same_class(exported, rank):
     assert found["label"] == theirs.config.id2label[int(logits.argmax())]
     wanted = logits.softmax(-1).numpy()
     np.testing.assert_allclose(list(found["probabilities"].values()), wanted, atol=1e-4)
+
+
+def test_several_labels_have_the_same_probabilities_in_their_pipeline(exported):
+    ours, theirs, tokenizer = exported(
+        "table", "AutoModelForSequenceClassification", is_multi_label=True
+    )
+    classify = transformers.pipeline(
+        "text-classification", model=theirs, tokenizer=tokenizer, top_k=None
+    )
+    wanted = {it["label"]: it["score"] for it in classify("w1 w2 w3")}
+    found = answer(ours, {"text": "w1 w2 w3"})["probabilities"]
+    assert found == pytest.approx(wanted, abs=1e-4)
+    inputs = tokenizer("w1 w2 w3", return_tensors="pt")
+    loss = theirs(**inputs, labels=torch.tensor([[1.0, 0.0, 1.0]])).loss
+    batch = {name: np.asarray(inputs[it]) for name, it in
+             (("input_ids", "input_ids"), ("input_mask", "attention_mask"),
+              ("segment_ids", "token_type_ids"))}  # fmt: skip
+    batch |= {"labels": np.float32([[1, 0, 1]]), "example_weights": np.ones(1, np.float32)}
+    module = parameters.merge(ours.graphdef, jax.tree.map(jnp.asarray, ours.params))
+    mine = ours.task.loss(module, jax.tree.map(jnp.asarray, batch), key=None)["loss"]
+    assert mine.value() == pytest.approx(float(loss), rel=1e-4)
 
 
 def test_a_regression_gives_its_number_in_their_pipeline(exported):

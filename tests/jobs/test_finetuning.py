@@ -24,6 +24,7 @@ TASK = {
     "glue": texts.Classification,
     "regression": texts.Regression,
     "table": texts.Classification,
+    "multi_label": texts.MultiLabel,
     "squad_v1": spans.SpanExtraction,
     "squad_v2": spans.SpanExtraction,
     "conll": tags.TokenClassification,
@@ -32,6 +33,7 @@ TASK = {
 LABELS = {
     "glue": ("entailment", "not_entailment"),
     "table": ("class 0", "class 1", "class 2"),
+    "multi_label": ("has 0", "has 1", "has 2"),
     "conll": ("O", "B-LOC", "I-LOC", "B-PER", "I-PER"),
 }
 

@@ -19,6 +19,35 @@ def classes(seed, count):
     return labels, np.where(rng.random(len(labels)) < 0.5, labels, other)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_scores_of_several_labels_are_those_of_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    shape = (rng.integers(1, 20), rng.integers(1, 6))
+    labels, predictions = (rng.random(shape) < share for share in rng.random(2))
+    for score, average in (("micro_f1", "micro"), ("macro_f1", "macro")):
+        wanted = sklearn.metrics.f1_score(
+            labels.astype(int).reshape(shape), predictions.astype(int), average=average,
+            zero_division=0, **({} if shape[1] > 1 else {"labels": [1]}),
+        )  # fmt: skip
+        found = classification.MULTI_LABEL_SCORES[score](labels, predictions)
+        assert found == pytest.approx(wanted), score
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "said"),
+    [
+        (np.ones(3), np.ones(3), r"must be .examples, classes."),
+        (np.ones((2, 3)), np.ones((3, 2)), "have shape"),
+        (np.ones((0, 3)), np.ones((0, 3)), "not empty"),
+        (np.ones((2, 3)), np.full((2, 3), 0.5), "must be 0 or 1, but there are .0.5."),
+    ],
+)
+def test_what_is_no_labels_is_not_scored(labels, predictions, said):
+    for score in classification.MULTI_LABEL_SCORES.values():
+        with pytest.raises(ValueError, match=said):
+            score(labels, predictions)
+
+
 def numbers(seed):
     """Returns labels and predictions with many ties, some at large offsets and tiny scales."""
     rng = np.random.default_rng(seed)
