@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -368,6 +369,66 @@ def test_a_model_with_too_few_layers_has_no_last_four(model):
 def test_an_unknown_option_lists_the_known_ones(model, wrong):
     with pytest.raises(ValueError, match="known are last, second_to_last, .* cls, mean, none"):
         encode.encode(model, ["w1"], **wrong)
+
+
+class Pipe(io.RawIOBase):
+    """Where to write, and no more: as a pipe, it cannot be asked where it is."""
+
+    def __init__(self):
+        self.parts = []
+
+    def writable(self):
+        return True
+
+    def write(self, part):
+        self.parts.append(bytes(part))
+        return len(part)
+
+
+@pytest.mark.parametrize("pooling", encode.POOLINGS)
+@pytest.mark.parametrize("sink", [io.BytesIO, Pipe])
+def test_what_is_written_bit_by_bit_is_what_is_computed_at_once(model, monkeypatch, pooling, sink):
+    monkeypatch.setattr(encode, "TEXTS_READ", 4)
+    monkeypatch.setattr(encode, "NUMBERS_READ", 5)
+    file = sink()
+    encode.write(model, iter(TEXTS), file, pooling=pooling, batch_size=4)
+    written = b"".join(file.parts) if sink is Pipe else file.getvalue()
+    wanted = encode.encode(model, TEXTS, pooling=pooling, batch_size=4)
+    with np.load(io.BytesIO(written)) as archive:
+        assert list(archive) == list(wanted)
+        for name, array in wanted.items():
+            assert archive[name].dtype == array.dtype
+            np.testing.assert_array_equal(archive[name], array, strict=True)
+
+
+def test_writing_needs_no_more_memory_for_more_texts(model, monkeypatch):
+    monkeypatch.setattr(encode, "TEXTS_READ", 32)
+    monkeypatch.setattr(encode, "NUMBERS_READ", 256)
+
+    class Nowhere(Pipe):
+        def write(self, part):
+            return len(part)
+
+    def peak(count):
+        texts = (f"w{number % 90} w1 w2 w3" for number in range(count))
+        tracemalloc.start()
+        encode.write(model, texts, Nowhere(), pooling="none", batch_size=16)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(64)  # compiles
+    assert peak(1024) < peak(64) + 200_000  # features of 960 texts more have 960 * 6 * 128 bytes
+
+
+def test_a_text_that_is_too_long_is_named_before_anything_is_written(model):
+    file = io.BytesIO()
+    texts = ["w1", " ".join(["w1"] * (MAX_LENGTH - 1)), "w2"]
+    with pytest.raises(ValueError, match="text 2 has 41 tokens .* at most 40"):
+        encode.write(model, texts, file)
+    with pytest.raises(ValueError, match="there are no texts"):
+        encode.write(model, [], file)
+    assert file.getvalue() == b""
 
 
 @pytest.mark.slow
