@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from etils import epath
 
-from bertjax.data import atomic, encoding
+from bertjax.data import atomic, encoding, json_text
 from bertjax.data import contents as contents_lib
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ PAIR_FEATURE = "next_sentence_labels"
 
 # The first part of the shards' names, and so the name that tensorflow-datasets knows them by.
 DATASET_NAME = "bert"
+
+# No model reads more tokens in a row, and no vocabulary has more entries.
+_MOST_TOKENS, _MOST_ENTRIES = 1 << 20, 1 << 30
+_FRAME_BYTES = 16  # of a record in a TFRecord file, besides its content
 
 WRITE_BLOCK_BYTES = 4 << 20
 
@@ -145,13 +149,18 @@ class Manifest:
                 "`python -m data_pipelines.inspect_records DIR --adopt --vocabulary=vocab.txt`"
             )
         try:
-            fields = json.loads(path.read_text())
+            fields = json_text.loads(path.read_bytes())
             version = fields["format_version"]
             if version == FORMAT_VERSION:
+                faults = list(_manifest_faults(fields))
+                if faults:
+                    raise ValueError("\n  ".join(["", *faults]))
                 fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
                 return cls(**fields)
-        except (ValueError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise ValueError(f"{path} is not a record manifest: {error!r}") from error
+        except ValueError as error:
+            raise ValueError(f"{path} is not a record manifest: {error}") from error
         raise ValueError(
             f"{path} has format_version {version}; this version of bertjax reads "
             f"{FORMAT_VERSION}: rebuild the records with `python -m data_pipelines.build`"
@@ -235,6 +244,50 @@ def _shard_faults(directory: epath.Path, manifest: Manifest) -> Iterable[str]:
                 f"shard {shard.file} has {path.stat().length} bytes, the manifest says "
                 f"{shard.bytes}: it is truncated or of another build; copy it again or rebuild"
             )
+
+
+def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what no builder would have written, so that nothing is read or allocated by it."""
+    for name, least, most in (
+        ("max_seq_length", 1, _MOST_TOKENS),
+        ("max_predictions_per_seq", 0, _MOST_TOKENS),
+        ("seed", 0, None),
+    ):
+        yield from _number_faults(name, fields[name], least, most)
+    for name in ("tokenizer", "arguments", "statistics"):
+        if not isinstance(fields[name], dict):
+            yield f"{name} is {fields[name]!r}; it must be an object of names and values"
+            return
+    yield from _number_faults(
+        "the vocab_size of the tokenizer", fields["tokenizer"]["vocab_size"], 1, _MOST_ENTRIES
+    )
+    shards = fields["shards"]
+    for shard in shards:
+        yield from _shard_entry_faults(shard)
+    names = [shard["file"] for shard in shards]
+    if len(set(map(str, names))) < len(names):
+        yield "a shard is named twice"
+
+
+def _shard_entry_faults(shard: Mapping[str, Any]) -> Iterator[str]:
+    name, examples, size = shard["file"], shard["examples"], shard["bytes"]
+    is_bare = isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+    if not is_bare:
+        yield f"a shard is {name!r}; it must be the name of a file in the directory"
+    faults = [
+        *_number_faults(f"examples of shard {name!r}", examples, 0, None),
+        *_number_faults(f"bytes of shard {name!r}", size, 0, None),
+    ]
+    yield from faults
+    if not faults and examples * _FRAME_BYTES > size:
+        yield f"shard {name!r} has {examples:,} examples in {size:,} bytes; that is too few bytes"
+
+
+def _number_faults(name: str, value: Any, least: int, most: int | None) -> Iterator[str]:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):
+        upper = "" if most is None else f" and at most {most:,}"
+        yield f"{name} is {value!r}; it must be a whole number, at least {least}{upper}"
 
 
 @functools.cache

@@ -97,10 +97,22 @@ class WordPieceTokenizer:
 
     @classmethod
     def from_bytes(cls, data: bytes, **casing: Any) -> WordPieceTokenizer:
-        """Returns the tokenizer of a vocab.txt: an entry a line, in UTF-8."""
+        """Returns the tokenizer of a vocab.txt: an entry a line, in UTF-8; the last may be empty.
+
+        Raises:
+          ValueError: if a line before an entry is empty, or as the class does.
+        """
         # Only "\n" ends an entry: str.splitlines would also break on U+2028 and its kind.
-        text = data.decode("utf-8").replace("\r\n", "\n")
-        return cls(text.removesuffix("\n").split("\n") if text.strip() else [], **casing)
+        text = data.decode("utf-8").replace("\r\n", "\n").rstrip("\n")
+        entries = text.split("\n") if text.strip() else []
+        if "" in entries:
+            line = entries.index("") + 1
+            raise ValueError(
+                f"line {line} is empty, and nobody can tell whether the {len(entries) - line} "
+                "entries after it keep their ids or move up by one: take the line out if the model's "
+                "table has no row for it, or else give the row a name, such as [unused0]"
+            )
+        return cls(entries, **casing)
 
     def __reduce__(self):
         """Pickles the arguments alone: what is remembered is made anew in each process."""

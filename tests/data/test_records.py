@@ -269,6 +269,70 @@ def test_a_file_that_is_no_manifest_is_named(tmp_path, content):
         records.open(tmp_path)
 
 
+def told_by(directory, *path, value):
+    """Changes what the manifest of a directory tells at a path of names and places."""
+    fields = json.loads((directory / "manifest.json").read_text())
+    place = fields
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    (directory / "manifest.json").write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.tfrecord", "/etc/passwd", "a/b", "..", "", "gs://bucket/x", "a\\b", None]
+)
+def test_a_shard_outside_of_the_directory_is_refused(tmp_path, name):
+    directory = tmp_path / "records"
+    directory.mkdir()
+    write(directory)
+    (tmp_path / "outside.tfrecord").write_bytes((directory / "0.tfrecord").read_bytes())
+    told_by(directory, "shards", 0, "file", value=name)
+    with pytest.raises(
+        ValueError, match=r"manifest\.json .*\n.*the name of a file in the directory"
+    ):
+        records.open(directory)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        (("shards", 0, "examples"), -3, "examples of shard '0.tfrecord' is -3"),
+        (("shards", 0, "examples"), 2.5, "is 2.5; it must be a whole number"),
+        (("shards", 0, "examples"), True, "is True"),
+        (("shards", 1, "examples"), 10**15, r"1,000,000,000,000,000 examples in \d+ bytes"),
+        (("shards", 0, "bytes"), "many", "bytes of shard '0.tfrecord' is 'many'"),
+        (("shards", 1, "file"), "0.tfrecord", "a shard is named twice"),
+        (("max_seq_length",), 0, "max_seq_length is 0; .*at least 1"),
+        (("max_seq_length",), 10**9, "max_seq_length is 1000000000; .*at most 1,048,576"),
+        (("max_predictions_per_seq",), -1, "max_predictions_per_seq is -1"),
+        (("seed",), None, "seed is None"),
+        (("tokenizer", "vocab_size"), -5, "vocab_size of the tokenizer is -5"),
+        (("statistics",), [], r"statistics is \[\]; it must be an object"),
+    ],
+)
+def test_a_manifest_that_no_builder_wrote_is_refused(tmp_path, path, value, fault):
+    write(tmp_path)
+    told_by(tmp_path, *path, value=value)
+    with pytest.raises(ValueError, match=rf"manifest\.json is not a record manifest: \n.*{fault}"):
+        records.open(tmp_path)
+
+
+def test_all_that_cannot_be_is_told_at_once(tmp_path):
+    write(tmp_path)
+    told_by(tmp_path, "seed", value=-1)
+    told_by(tmp_path, "shards", 0, "file", value="../0.tfrecord")
+    with pytest.raises(ValueError, match=r"seed is -1(.|\n)*a shard is '\.\./0"):
+        records.open(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[" * 200_000, '{"a":' * 200_000, "\xff\xfe", "null"])
+def test_a_manifest_of_hostile_json_is_one_clear_error(tmp_path, content):
+    (tmp_path / "manifest.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"manifest\.json is not a record manifest"):
+        records.open(tmp_path)
+
+
 def test_tensorflow_is_kept_away_from_accelerators(monkeypatch):
     calls = []
     monkeypatch.setattr(

@@ -45,6 +45,8 @@ def test_only_newlines_end_an_entry(tmp_path):
         ("\n".join([*SPECIALS, "a", "b", "a"]).encode(), "'a' stands at id 5 and again at 7"),
         (b"[PAD]\n[UNK]\n[CLS]\na\n", r"lacks \[SEP\], \[MASK\]"),
         (b"\xff\xfe[PAD]", "utf-8"),
+        ("\n".join([*SPECIALS, "", "a", "b"]).encode(), "line 6 is empty, .* the 2 entries after"),
+        (b"\r\n" + "\n".join(SPECIALS).encode(), "line 1 is empty"),
     ],
 )
 def test_a_file_that_is_no_vocabulary_is_named_with_its_fault(tmp_path, content, message):
@@ -52,6 +54,13 @@ def test_a_file_that_is_no_vocabulary_is_named_with_its_fault(tmp_path, content,
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"broken.txt.*{message}"):
         tokenizer.load(path)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n\r\n\n"])
+def test_empty_lines_at_the_end_are_no_entries(tmp_path, end):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(("\n".join([*SPECIALS, "a"]) + end).encode())
+    assert tokenizer.load(path).vocab_size == len(SPECIALS) + 1
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\xff" * 100])
