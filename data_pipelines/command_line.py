@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import re
 import sys
 import types
 import typing
@@ -52,7 +54,28 @@ def run(options_class: type, main: Callable[[Any], None], *, positional: str = "
         except (ValueError, OSError, workers.WorkerDied) as error:
             sys.exit(f"error: {error}")
 
-    app.run(checked_main)
+    app.run(checked_main, flags_parser=parse)
+
+
+def parse(argv: Sequence[str], *, known_only: bool = False) -> list[str]:
+    """Returns what is left of the arguments when the flags are parsed.
+
+    Raises:
+      SystemExit: with 0 after --help, and with a line where flags cannot be used.
+    """
+    try:
+        return flags.FLAGS(argv, known_only=known_only)
+    except SystemExit:  # absl's help ends with 1
+        sys.exit(0)
+    except flags.UnrecognizedFlagError as error:
+        ours = difflib.get_close_matches(error.flagname, list(flags.FLAGS), n=1)
+        near = f" Did you mean --{ours[0]}?" if ours else ""
+        sys.exit(f"error: --{error.flagname} is no flag.{near} --help lists the flags")
+    except flags.Error as error:
+        missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
+        names = " and ".join(f"--{name}" for name in missing)
+        reason = f"{names} must be given; --help lists the flags" if missing else str(error)
+        sys.exit(f"error: {reason}")
 
 
 def define_flags(options_class: type, flag_values: flags.FlagValues, positional: str = "") -> None:

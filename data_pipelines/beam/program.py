@@ -267,4 +267,4 @@ def _check_unknown(arguments: Sequence[str]) -> None:
 def start() -> None:
     """Parses the command line and runs the program; what is no flag of ours may be one of Beam."""
     command_line.define_flags(BeamOptions, flags.FLAGS)
-    app.run(main, flags_parser=functools.partial(flags.FLAGS, known_only=True))
+    app.run(main, flags_parser=functools.partial(command_line.parse, known_only=True))

@@ -6,6 +6,7 @@ import pytest
 from absl import flags
 
 from data_pipelines import command_line, inspect_records, options, train_vocabulary
+from tests import programs
 
 REQUIRED = ["--input=a", "--output=b"]
 
@@ -56,3 +57,22 @@ def test_a_program_ends_with_one_line_for_bad_input(tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--inputt=a"], "--inputt is no flag. Did you mean --input? --help lists the flags"),
+        (["--input=a"], "--vocabulary and --output must be given; --help lists the flags"),
+        ([*REQUIRED, "--vocabulary=v", "--max_seq_length=long"],
+         "flag --max_seq_length=long: invalid literal for int() with base 10: 'long'"),
+    ],
+)  # fmt: skip
+def test_flags_that_cannot_be_used_are_told_in_a_line(arguments, said):
+    assert programs.run("data_pipelines.build", *arguments).error == f"error: {said}"
+
+
+@pytest.mark.parametrize("program", ["build", "train_vocabulary", "inspect_records"])
+def test_help_lists_the_flags_and_ends_well(program):
+    shown = programs.succeed(f"data_pipelines.{program}", "--help").output.decode()
+    assert "--vocabulary" in shown or "--size" in shown
