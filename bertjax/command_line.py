@@ -11,12 +11,13 @@ import re
 import sys
 import types
 from collections.abc import Iterator
+from typing import NoReturn
 
 from absl import app, flags, logging
 
 from bertjax import config as config_lib
 from bertjax import recipes
-from bertjax.training import monitor
+from bertjax.training import config_faults, monitor
 from bertjax.workdirs import checkpoint
 
 # Errors whose message is the whole story: the user's command or data, or the disk. Where one was
@@ -39,9 +40,8 @@ def run(main: types.FunctionType) -> None:
         try:
             main(argv)
             sys.stdout.flush()
-        except BrokenPipeError:  # of "| head", which has read enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
+        except BrokenPipeError:
+            _end_quietly()
         except USER_ERRORS as error:
             logging.debug("Where it happened:", exc_info=True)
             sys.exit(f"bertjax: {error}")
@@ -50,13 +50,23 @@ def run(main: types.FunctionType) -> None:
     app.run(guarded, flags_parser=functools.partial(_parse_flags, purpose=purpose or ""))
 
 
+def _end_quietly() -> NoReturn:
+    """Ends a program whose reader, as "| head", has read enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
+
+
 def _parse_flags(argv: list[str], purpose: str) -> list[str]:
     # A flag of a config is defined when --config is parsed, so nothing may be parsed twice.
     own = itertools.takewhile(lambda argument: argument != "--", argv[1:])
     asked = [found for found in map(_HELP.fullmatch, own) if found]
     if asked:
         about = asked[0]["about"] or ""
-        print(*([] if about else [purpose.strip(), ""]), *_help(about, argv), sep="\n")
+        try:
+            print(*([] if about else [purpose.strip(), ""]), *_help(about, argv), sep="\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _end_quietly()
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
@@ -109,11 +119,13 @@ def _help(about: str, argv: list[str]) -> Iterator[str]:
         config = config or config_lib.default_config()
     except (ValueError, FileNotFoundError) as error:
         sys.exit(f"bertjax: {error}")
-    comments = config_lib.comments()
+    comments, choices = config_lib.comments(), config_faults.CHOICES
     for name, value in config_lib.flatten(config):
         if about in f"config.{name}":
             comment = comments.get(re.sub(r"^phases\.\w+", "phases.*", name), "")
-            yield f"  {f'--config.{name}={value}':<58}{f'  {comment}' if comment else ''}".rstrip()
+            if any(choice not in comment for choice in choices.get(name, ())):
+                comment += f"; known are {', '.join(choices[name])}"
+            yield f"  {f'--config.{name}={value}':<58}  {comment}".rstrip()
 
 
 def _is_ours(record: std_logging.LogRecord) -> bool:

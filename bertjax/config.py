@@ -87,21 +87,21 @@ def default_config() -> ml_collections.ConfigDict:
 def _model() -> ml_collections.ConfigDict:
     model = ml_collections.ConfigDict()
     model.vocab_size = 0  # entries; 0: the vocabulary of the records
-    model.hidden_size = 768
-    model.num_hidden_layers = 12
-    model.num_attention_heads = 12
-    model.intermediate_size = 3072
+    model.hidden_size = 768  # width of the layers
+    model.num_hidden_layers = 12  # transformer layers
+    model.num_attention_heads = 12  # of a layer; they divide hidden_size
+    model.intermediate_size = 3072  # width of the feed-forward
     model.hidden_act = "gelu"  # gelu (erf) | gelu_tanh | relu
-    model.hidden_dropout_prob = 0.1
-    model.attention_probs_dropout_prob = 0.1
+    model.hidden_dropout_prob = 0.1  # of embeddings and of what a layer adds
+    model.attention_probs_dropout_prob = 0.1  # of attention weights
     model.max_position_embeddings = 512  # longest sequence the model can read, in tokens
-    model.type_vocab_size = 2
+    model.type_vocab_size = 2  # segments
     model.embedding_size = 0  # of word, position and segment embeddings; 0: hidden_size
     model.embeddings = "learnt"  # kind of embeddings: learnt (words, positions, segments)
     model.layer = "post_norm"  # kind of layer
     model.feed_forward = "plain"  # kind of feed-forward in it
     model.initializer_range = 0.02  # sigma of the truncated normal
-    model.layer_norm_eps = 1e-12
+    model.layer_norm_eps = 1e-12  # added to the variance
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere
     model.remat = "none"  # recompute activations in the backward pass: none | dots | full
     model.attention = "xla"  # xla | pallas (a kernel for TPU v4 and newer: 128 to 512 tokens)
@@ -135,7 +135,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.label_separator = "|"  # table: between the labels of such a row
     finetuning.labels = ()  # names in order; found in the data, and stored with the checkpoint
     finetuning.max_seq_length = 128  # tokens of a row; longer ones are cut, or split into windows
-    finetuning.num_epochs = 3.0
+    finetuning.num_epochs = 3.0  # passes over the training set
     finetuning.length_buckets = True  # batches padded to the next of several lengths, not to one
     finetuning.pooling = "cls"  # of a sequence: cls | mean | max
     finetuning.feature_based = False  # conll: the encoder stays, a BiLSTM reads its last layers
@@ -147,7 +147,8 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.n_best_size = 20  # squad: answers per question that are looked at
     finetuning.null_threshold = 0.0  # squad v2: no answer above it, nor above one that is tuned
     finetuning.lora_rank = 0  # of the change of a kernel; 0: the kernels themselves are trained
-    finetuning.lora_alpha = 16.0
+    finetuning.lora_alpha = 16.0  # the change is scaled by lora_alpha / lora_rank
+    # Regular expressions of the kernels that are changed.
     finetuning.lora_targets = (r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel",)
     return finetuning
 
@@ -166,9 +167,9 @@ def _data() -> ml_collections.ConfigDict:
 def _optimizer() -> ml_collections.ConfigDict:
     optimizer = ml_collections.ConfigDict()
     optimizer.name = "adamw"  # adamw | lamb
-    optimizer.beta1 = 0.9
-    optimizer.beta2 = 0.999
-    optimizer.eps = 1e-6
+    optimizer.beta1 = 0.9  # decay of the mean of gradients
+    optimizer.beta2 = 0.999  # decay of the mean of their squares
+    optimizer.eps = 1e-6  # added to the root of that mean
     optimizer.weight_decay = 0.01  # off LayerNorm and biases
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
@@ -181,8 +182,8 @@ def _optimizer() -> ml_collections.ConfigDict:
 def _schedule() -> ml_collections.ConfigDict:
     schedule = ml_collections.ConfigDict()
     schedule.name = "linear"  # linear | bert (decay counted from step 0, as released)
-    schedule.peak_learning_rate = 1e-4
-    schedule.warmup_steps = 10_000
+    schedule.peak_learning_rate = 1e-4  # at the end of the warm-up
+    schedule.warmup_steps = 10_000  # of a rate that rises from 0
     schedule.warmup_share = 0.0  # of all steps, rounded down; not 0: in place of warmup_steps
     return schedule
 
@@ -196,7 +197,7 @@ def _mesh() -> ml_collections.ConfigDict:
 
 def _checkpoint() -> ml_collections.ConfigDict:
     checkpoint = ml_collections.ConfigDict()
-    checkpoint.save_every_steps = 1_000
+    checkpoint.save_every_steps = 1_000  # and at the end of a phase
     checkpoint.keep_last = 3  # newest checkpoints
     checkpoint.keep_every_steps = 0  # and for good, those at multiples of this; 0: none
     checkpoint.keep_best = 1  # and the best by best_metric; 0: none
@@ -274,11 +275,13 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def comments() -> dict[str, str]:
     """Returns the comment of every option in this file, by its dotted name.
 
-    Options of a phase have "phases.*" before their names; what has no comment is "".
+    It stands behind the option, or above it where there is no room. Options of a phase have
+    "phases.*" before their names.
     """
     source = inspect.getsource(sys.modules[__name__])
+    # By the line of the option: its own, or the one below a comment that stands alone.
     told = {
-        token.start[0]: token.string.removeprefix("#").strip()
+        token.start[0] + token.line.lstrip().startswith("#"): token.string.removeprefix("#").strip()
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }

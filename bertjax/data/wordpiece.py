@@ -109,8 +109,8 @@ class WordPieceTokenizer:
             line = entries.index("") + 1
             raise ValueError(
                 f"line {line} is empty, and nobody can tell whether the {len(entries) - line} "
-                "entries after it keep their ids or move up by one: take the line out if the model's "
-                "table has no row for it, or else give the row a name, such as [unused0]"
+                "entries after it keep their ids or move up by one: take the line out if the table "
+                "of the model has no row for it, or else give the row a name, such as [unused0]"
             )
         return cls(entries, **casing)
 
