@@ -25,7 +25,8 @@ def builder(name: str, *, hint: str) -> Any:
     import tensorflow_datasets as tfds
 
     try:
-        return tfds.builder_from_directory(name) if os.path.isdir(name) else tfds.builder(name)
+        is_directory = "://" in name or os.path.isdir(name)
+        return tfds.builder_from_directory(name) if is_directory else tfds.builder(name)
     except (ValueError, OSError, AssertionError) as error:
         first_line = str(error).partition("\n")[0]
         raise ValueError(

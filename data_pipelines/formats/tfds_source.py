@@ -26,9 +26,13 @@ class Name:
 
     @classmethod
     def parse(cls, location: str) -> Name:
-        """Returns the parts of "NAME", "NAME:SPLIT", "DIRECTORY" or "DIRECTORY:SPLIT"."""
-        dataset, _, split = location.partition(":")
-        return cls(dataset, split or DEFAULT_SPLIT)
+        """Returns the parts of "NAME", "NAME:SPLIT", "DIRECTORY" or "DIRECTORY:SPLIT".
+
+        A directory may have an address: the colon of gs:// is no border.
+        """
+        scheme, separator, rest = location.rpartition("://")
+        dataset, _, split = rest.partition(":")
+        return cls(f"{scheme}{separator}{dataset}", split or DEFAULT_SPLIT)
 
 
 def check(location: str, reading: base.Reading) -> None:

@@ -3,7 +3,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bertjax.data import records
+from bertjax.data import records, tfds_datasets
 from data_pipelines.formats import base, input_files, tfds_source
 
 # tensorflow-datasets 4.9.10 still asks protobuf for it.
@@ -64,6 +64,27 @@ def test_the_train_split_is_read_in_order_by_default(dataset):
     assert log.bytes_read == tfds_source.size(dataset) > 0
     assert len({name for name, _ in found}) == len(TEXTS)
     assert read(f"{dataset}:train")[0] == found
+
+
+@pytest.mark.parametrize(
+    ("location", "dataset", "split"),
+    [
+        ("wikipedia/20230601.en", "wikipedia/20230601.en", "train"),
+        ("made:train[10%:20%]", "made", "train[10%:20%]"),
+        ("/data/made/1.0.0:test", "/data/made/1.0.0", "test"),
+        ("gs://bucket/made/1.0.0", "gs://bucket/made/1.0.0", "train"),
+        ("s3://bucket/made/1.0.0:test[:5]", "s3://bucket/made/1.0.0", "test[:5]"),
+    ],
+)
+def test_a_split_stands_behind_the_name_or_the_address(location, dataset, split):
+    assert tfds_source.Name.parse(location) == tfds_source.Name(dataset, split)
+
+
+def test_an_address_is_opened_as_a_directory(monkeypatch):
+    import tensorflow_datasets as tfds
+
+    monkeypatch.setattr(tfds, "builder_from_directory", lambda name: f"of {name}")
+    assert tfds_datasets.builder("gs://bucket/made", hint="") == "of gs://bucket/made"
 
 
 def test_an_example_keeps_its_id_in_a_slice(dataset):
