@@ -72,10 +72,11 @@ def _build(
     sources.check_units(units, options.reading)
     output.begin(*_keys(options, vocabulary, units))
 
-    judge = _Judge(options, vocabulary)
+    judge = _Judge(options, vocabulary, text_files := _text_files(units))
     make = make or BUILDERS[options.algorithm]
     content = make(options, vocabulary, units, output, judge)
     judge(content.statistics)
+    found = {**content.statistics, "text_files": text_files}
     manifest = records.Manifest(
         tokenizer=vocabulary.load().describe(),
         max_seq_length=options.max_seq_length,
@@ -85,7 +86,7 @@ def _build(
         shards=content.shards,
         seed=options.random_seed,
         arguments=options.content(),
-        statistics=content.statistics,
+        statistics=found,
     )
     content.contents.save(output.records)
     _complete(manifest, vocabulary.load(), output.records)
@@ -113,13 +114,13 @@ def main(options: Options) -> None:
 class _Judge:
     """Says what is wrong with the figures known so far, each thing once; an error if strict."""
 
-    def __init__(self, options: Options, vocabulary: blocks.Vocabulary):
-        self._options, self._vocabulary = options, vocabulary
+    def __init__(self, options: Options, vocabulary: blocks.Vocabulary, text_files: int):
+        self._options, self._vocabulary, self._text_files = options, vocabulary, text_files
         self._said: set[str] = set()
 
     def __call__(self, statistics: Mapping[str, Any]) -> None:
         found = health.warnings(
-            statistics,
+            {**statistics, "text_files": self._text_files},
             max_seq_length=self._options.max_seq_length,
             pair_objective=self._options.pair_objective,
             vocab_size=self._vocabulary.vocab_size,
@@ -135,6 +136,12 @@ class _Judge:
             if warning.name not in self._said:
                 logging.warning("%s", warning.text)
                 self._said.add(warning.name)
+
+
+def _text_files(units: Sequence[sources.Unit]) -> int:
+    """Returns how many files could be a document each."""
+    forms = (sources.FORMATS[unit.format] for unit in units)
+    return sum("one_document_per_file" in form.heeds for form in forms)
 
 
 def _keys(

@@ -34,9 +34,16 @@ Builder = Callable[
 def check_text(tally: statistics.CorpusTally, options: Options) -> None:
     """Raises ValueError if nothing was found in the input."""
     if not tally.documents:
+        cause = (
+            "With --one_document_per_file a file is one document, and so few cannot be split: "
+            "leave it out and separate documents by blank lines"
+            if options.one_document_per_file
+            else "Its documents are few, or there are none: separate them by blank lines, give more"
+        )
+        remedy = "" if options.split == "all" else f". {cause}, or raise --heldout_fraction"
         raise ValueError(
-            f"input {options.input!r} holds no documents in its split {options.split!r}; give "
-            "other files, or another --split and --heldout_fraction"
+            f"input {options.input!r} holds no documents in its split {options.split!r} "
+            f"(heldout_fraction {options.heldout_fraction}){remedy or ': give other files'}"
         )
     if not tally.sentences:
         raise ValueError(

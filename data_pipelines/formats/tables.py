@@ -61,7 +61,13 @@ def check_json_lines(path: str, reading: base.Reading) -> None:
             "(`jq -c '.[]'` makes them of an array)"
         )
     if text is None:
-        raise ValueError(_wrong_field(path, reading.text_field, _field_names(json.loads(line))))
+        record = json.loads(line)
+        if isinstance(record, list):
+            raise ValueError(
+                f"{path} is a JSON array, of {len(record):,} elements in its first line; a record "
+                f"on each line is wanted, which `jq -c '.[]' {path} > NAME.jsonl` makes of it"
+            )
+        raise ValueError(_wrong_field(path, reading.text_field, _field_names(record)))
 
 
 def read_parquet(

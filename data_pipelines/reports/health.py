@@ -155,8 +155,9 @@ def _documents(facts: _Facts) -> _Found:
         yield (
             "few_documents",
             f"the corpus has only {documents} documents; a random segment then comes from one of "
-            "very few others, and the topic gives the pair label away: separate documents by blank "
-            "lines, or use --one_document_per_file or --pair_objective=none",
+            "very few others, and the topic gives the pair label away, and hardly any can be held "
+            "out: separate documents by blank lines (without --one_document_per_file), or use "
+            "--pair_objective=none",
         )
     elif facts.exceeds("longest_document_share", LONGEST_DOCUMENT_SHARE):
         yield (
@@ -198,9 +199,17 @@ def _blank_lines_text(facts: _Facts) -> str:
     )
     return (
         f"{what}, as if there were a blank line after every line; {harm}: leave blank lines "
-        "between documents only, use --one_document_per_file, or, where texts are that short, "
+        f"between documents only, {_per_file(facts)}or, where texts are that short, use "
         "--pair_objective=none --packing=full_sentences"
     )
+
+
+def _per_file(facts: _Facts) -> str:
+    """Returns the advice to make a document of each file, if that leaves enough of them."""
+    files = facts.of("text_files")
+    if files is None:
+        return "use --one_document_per_file if there are many files, "
+    return "" if files < MIN_DOCUMENTS else "use --one_document_per_file, "
 
 
 def _duplicates(facts: _Facts) -> _Found:
@@ -216,9 +225,10 @@ def _duplicates(facts: _Facts) -> _Found:
         most = "; ".join(f"{line!r} {count:,} times" for line, count in lines[:3])
         yield (
             "duplicate_lines",
-            f"{facts.of('duplicate_line_share'):.1%} of the lines came before, like the headers, "
-            "licences and menus that web pages repeat; the model spends its training on them: "
-            f"remove what is not text of the document{f' (at least: {most})' if most else ''}",
+            f"{facts.of('duplicate_line_share'):.1%} of the long lines came before, like the "
+            "headers, licences and menus that web pages repeat; the model spends its training on "
+            f"them: remove what is not text of the document"
+            f"{f' (at least: {most})' if most else ''}",
         )
 
 

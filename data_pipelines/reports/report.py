@@ -18,11 +18,14 @@ from etils import epath
 from bertjax.data import records, tokenizer
 from data_pipelines import pairing
 from data_pipelines.reports import health
+from data_pipelines.reports import statistics as statistics_lib
 
 LABEL_WIDTH, LINE_WIDTH = 24, 100
 
 # How `DecodedExample` shows the hidden tokens.
 LEGEND = "«word» hidden by [MASK], «word→other» by another token, «word=» shown as it is"
+
+_LONG_LINES = f"{{:.2%}} of those of {statistics_lib.MIN_LINE_CHARACTERS} characters and more"
 
 # A title, and labels with their figures in words.
 Group = tuple[str, list[tuple[str, str]]]
@@ -95,7 +98,8 @@ def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.add("one-line documents", "one_line_document_share", "{:.2%}")
     rows.add("longest document", "longest_document_share", "{:.2%} of the tokens")
     rows.add("copies of documents", "duplicate_document_share", "{:.2%}")
-    rows.add("copies of lines", "duplicate_line_share", "{:.2%}")
+    rows.add("copies of lines", "copied_line_share", "{:.2%}")
+    rows.add("copies of long lines", "duplicate_line_share", _LONG_LINES)
     for index, (line, count) in enumerate(statistics.get("repeated_lines") or []):
         label = "" if index else "repeated lines"
         rows.found.append((label, f"{count:,} times: {line}"))

@@ -28,7 +28,8 @@ FREQUENT_SHOWN, REPEATED_SHOWN = 10, 5
 class CorpusTally:
     """Counts of tokenized text, in bounded memory; `CorpusTally()` is that of no text.
 
-    `lines` are paragraphs of the input of at least `MIN_LINE_CHARACTERS`. `words` are separated by
+    `lines` are paragraphs of the input of at least `MIN_LINE_CHARACTERS`, `short_lines` all others.
+    `words` are separated by
     white space. `longest_document` is in tokens. The histograms count at index n the documents of
     n sentences and the sentences of n tokens, at their last index all longer ones.
     """
@@ -43,6 +44,7 @@ class CorpusTally:
     characters: int = 0
     words: int = 0
     lines: int = 0
+    short_lines: int = 0
     longest_document: int = 0
     longest_sentence: int = 0
     most_sentences: int = 0
@@ -54,6 +56,7 @@ class CorpusTally:
     )
     distinct_documents: distinct.Distinct = distinct.Distinct()
     distinct_lines: distinct.Distinct = distinct.Distinct()
+    distinct_short_lines: distinct.Distinct = distinct.Distinct()
     repeated_lines: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -73,12 +76,9 @@ class CorpusTally:
         sentence_ends = np.cumsum(counts)
         document_sizes = token_ends[sentence_ends] - token_ends[sentence_ends - counts]
         texts = [text for text, count in zip(documents, counts, strict=True) if count]
-        lines = [
-            line
-            for text in documents
-            for line in text.split("\n")
-            if len(line) >= MIN_LINE_CHARACTERS
-        ]
+        all_lines = [line for text in documents for line in text.split("\n") if line]
+        lines = [line for line in all_lines if len(line) >= MIN_LINE_CHARACTERS]
+        short_lines = [line for line in all_lines if len(line) < MIN_LINE_CHARACTERS]
         line_hashes = distinct.hashes_of(lines)
         return cls(
             documents=len(documents),
@@ -91,6 +91,7 @@ class CorpusTally:
             characters=sum(map(len, documents)),
             words=sum(text.count(" ") + text.count("\n") + 1 for text in documents if text),
             lines=len(lines),
+            short_lines=len(short_lines),
             longest_document=int(document_sizes.max(initial=0)),
             longest_sentence=int(sizes.max(initial=0)),
             most_sentences=int(counts.max(initial=0)),
@@ -98,6 +99,7 @@ class CorpusTally:
             sentence_lengths=lengths.counted(sizes),
             distinct_documents=distinct.Distinct.of(distinct.hashes_of(texts)),
             distinct_lines=distinct.Distinct.of(line_hashes),
+            distinct_short_lines=distinct.Distinct.of(distinct.hashes_of(short_lines)),
             repeated_lines=distinct.repeated_lines(lines, line_hashes),
         )
 
@@ -140,15 +142,20 @@ class CorpusTally:
         texts = self.documents - self.empty_documents
         if not (texts and self.tokens):
             return found
-        distinct_documents, distinct_lines = self.distinct_documents, self.distinct_lines
+        distinct_documents = self.distinct_documents.count()
+        long_lines, short_lines = self.distinct_lines.count(), self.distinct_short_lines.count()
         found |= {
             "one_sentence_document_share": self.one_sentence_documents / texts,
             "one_line_document_share": self.one_line_documents / texts,
             "longest_document_share": self.longest_document / self.tokens,
             "unknown_rate": self.unknown_tokens / self.tokens,
             "tokens_per_word": self.tokens / max(self.words, 1),
-            "duplicate_document_share": distinct.duplicate_share(distinct_documents.count(), texts),
-            "duplicate_line_share": distinct.duplicate_share(distinct_lines.count(), self.lines),
+            "duplicate_document_share": distinct.duplicate_share(distinct_documents, texts),
+            "duplicate_line_share": distinct.duplicate_share(long_lines, self.lines),
+            # No short line is a copy of a long one.
+            "copied_line_share": distinct.duplicate_share(
+                long_lines + short_lines, self.lines + self.short_lines
+            ),
             "repeated_lines": [
                 # A list, because JSON sorts the names of a dict.
                 list(item)

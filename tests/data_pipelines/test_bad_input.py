@@ -194,6 +194,11 @@ def test_a_disk_that_is_full_is_an_error_and_finished_work_is_kept(
         ("", {}, "holds no documents"),
         ("\u200b\n\n\u200b", {}, "hold no sentence"),
         ("Kalo. Mi.\n\nVor.", {"split": "heldout", "heldout_fraction": 0.0}, "split 'heldout'"),
+        (
+            "Kalo. Mi.\n\nVor.",
+            {"split": "heldout", "heldout_fraction": 0.0, "one_document_per_file": True},
+            "With --one_document_per_file a file is one document.*: leave it out",
+        ),
         ("Kalo.\n\nMi.", {"balanced_nsp": True}, "no examples are left.*balanced_nsp"),
         ("Kalo. Mi.\n\nVor.", {"num_shards": 1000}, "num_shards is 1000, but there are only"),
         ("Kalo.\n\nMi.", {"pair_objective": "mlm"}, "pair_objective is 'mlm'"),

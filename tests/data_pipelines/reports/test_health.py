@@ -162,6 +162,21 @@ def test_masks_drawn_while_training_are_not_missed():
     assert health.of_manifest(manifest) == []
 
 
+@pytest.mark.parametrize(
+    ("files", "advice"), [(1, ""), (9, ""), (10, "use --one_document_per_file, "), (None, "many")]
+)
+def test_a_document_for_each_file_is_advised_only_where_there_are_many(files, advice):
+    facts = HEALTHY | {"one_sentence_document_share": 0.9, "text_files": files}
+    [warning] = judged(facts)
+    assert warning.name == "blank_lines" and advice in warning.text
+    assert ("one_document_per_file" in warning.text) == bool(advice)
+
+
+def test_few_documents_do_not_become_fewer_by_our_advice():
+    [warning] = judged(HEALTHY | {"documents": 3, "reading_problems": {}, "text_files": 3})
+    assert "(without --one_document_per_file)" in warning.text
+
+
 def test_a_heldout_split_may_be_small():
     small = HEALTHY | {"documents": 3, "examples": 500}
     names = [warning.name for warning in judged(small)]

@@ -36,11 +36,24 @@ def test_the_figures_of_a_corpus():
     assert found["longest_document_share"] == 18 / 45
     assert found["duplicate_document_share"] == 1 / 4
     assert found["duplicate_line_share"] == 3 / 7  # the two short ones do not count
+    assert found["copied_line_share"] == 3 / 9
     assert found["repeated_lines"] == [[line, 2] for line in LINES[:3]]
     assert found["sentences_per_document"]["from"] == [1, 2, 3]
     assert found["sentences_per_document"]["counts"] == [1, 1, 2]
     assert found["sentence_length"]["max"] == 6
     assert found["sentence_length"]["mean"] == 5
+
+
+def test_copies_of_lines_are_those_that_sort_and_uniq_find():
+    rng = np.random.default_rng(1)
+    lines = [*LINES, "Yes.", "* * *", "Chapter II", "See also"]
+    documents = [list(rng.choice(lines, rng.integers(1, 9))) for _ in range(20)]
+    everything = [line for document in documents for line in document]
+    copies = 1 - len(set(everything)) / len(everything)
+    merged = corpus_tally(documents[:7]).merged(corpus_tally(documents[7:]))
+    assert merged.statistics()["copied_line_share"] == pytest.approx(copies)
+    again = statistics.CorpusTally.from_json(json.loads(json.dumps(merged.to_json())))
+    assert again.statistics() == merged.statistics()
 
 
 @pytest.mark.parametrize("documents", [[], [[], []]])
