@@ -7,7 +7,7 @@ is made for, or it does not change what the encoder computes. Any other is warne
 from __future__ import annotations
 
 import dataclasses
-import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +17,11 @@ from etils import epath
 from bertjax import models
 from bertjax.convert import families
 from bertjax.convert.families import base
+from bertjax.data import json_text
 
 CONFIG_FILE = "config.json"
+
+MOST_LABELS = 1_000_000  # that are believed: a file could ask for any number of names
 
 # The problem_type of a single number; without it their pipelines take it for a class's logit.
 REGRESSION = "regression"
@@ -59,13 +62,7 @@ def read_config(path: epath.PathLike) -> Description:
         raise FileNotFoundError(
             f"{path} does not exist; it tells the model's sizes and must lie beside the weights"
         )
-    try:
-        fields = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); fetch it again") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{path} holds a {type(fields).__name__}; a config is a JSON object")
-    return parse_config(fields, source=str(path))
+    return parse_config(json_text.read_object(path), source=str(path))
 
 
 def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
@@ -151,6 +148,8 @@ def _sizes(fields: Mapping[str, Any], family: base.Family) -> tuple[dict[str, An
 def _type_fault(value: Any, kind: type) -> str | None:
     if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
         return f"it must be {'a number' if kind is float else f'of type {kind.__name__}'}"
+    if kind is float and not math.isfinite(value):
+        return "it must be a finite number"
     return None
 
 
@@ -160,8 +159,8 @@ def _labels(fields: Mapping[str, Any]) -> tuple[dict[int, str], list[str]]:
         count = fields.get("num_labels")
         if count is None:
             return {}, []
-        if not isinstance(count, int) or count < 1:
-            return {}, [f"num_labels is {count!r}; it must be a positive number"]
+        if not isinstance(count, int) or not 1 <= count <= MOST_LABELS:
+            return {}, [f"num_labels is {count!r}; it must be from 1 to {MOST_LABELS:,}"]
         return {number: f"LABEL_{number}" for number in range(count)}, []
     wanted = "it must map every number from 0 on to a name"
     if not isinstance(given, Mapping) or not all(str(key).isdecimal() for key in given):

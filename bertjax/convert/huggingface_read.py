@@ -7,7 +7,6 @@ directory holds besides (optimizers, other frameworks' weights, model cards) is 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 
 import ml_dtypes  # noqa: F401  NumPy knows bfloat16, which safetensors asks it for, from here
@@ -24,6 +23,7 @@ from bertjax.convert import (
     pretrained,
 )
 from bertjax.convert.families import base
+from bertjax.data import json_text
 
 SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -246,7 +246,7 @@ def _read_safetensors(path: epath.Path) -> Weights:
 
 def _read_shards(index: epath.Path) -> Weights:
     try:
-        places = json.loads(index.read_text())["weight_map"]
+        places = json_text.loads(index.read_text())["weight_map"]
         shards = sorted(set(places.values()))
         is_plain = all("/" not in shard and "\\" not in shard for shard in shards)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

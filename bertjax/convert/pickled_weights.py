@@ -38,6 +38,11 @@ STORAGE_TYPES: dict[str, Any] = {
 # A pickle of 400 names has some 60 kB.
 MAX_PICKLE_BYTES = 64 << 20
 
+# Bounds of memory: names in all dicts of a pickle, and how often, over all tensors, the numbers of
+# the file may be used. Tied weights use theirs twice.
+MAX_NAMES = 1_000_000
+MAX_USES = 8
+
 
 class _RefusedError(pickle.UnpicklingError):
     """The pickle asks for something that weights do not need."""
@@ -115,14 +120,20 @@ class _Dict(dict):
 
 
 class _OrderedDict(_Word):
-    __slots__ = ()
+    __slots__ = ("_names",)
+
+    def __init__(self):
+        self._names = 0
 
     def __call__(self, *arguments: Any) -> _Dict:
+        # Copies of one list in the pickle, again and again, would fill the memory.
+        self._names += sum(len(argument) for argument in arguments)
+        if self._names > MAX_NAMES:
+            raise _RefusedError(f"its dicts have more than {MAX_NAMES:,} names")
         return _Dict(*arguments)
 
 
 _WORDS: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): _OrderedDict(),
     ("torch._utils", "_rebuild_tensor"): _RebuildTensor(),
     ("torch._utils", "_rebuild_tensor_v2"): _RebuildTensor(),
     ("torch._utils", "_rebuild_parameter"): _RebuildParameter(),
@@ -137,8 +148,11 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(pickled))
         self._archive, self._folder = archive, folder
         self._storages: dict[str, _Storage] = {}
+        self._ordered_dict = _OrderedDict()
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return self._ordered_dict
         if (module, name) not in _WORDS:
             raise _RefusedError(f"it asks for {module}.{name}, which no weights need")
         return _WORDS[module, name]
@@ -183,9 +197,11 @@ def read_pickle(path: epath.PathLike) -> dict[str, np.ndarray]:
                 "short, or older; an older one, if you trust it, is rewritten by torch itself "
                 "(`torch.save(torch.load(path), path)`)"
             )
+        size = file.seek(0, io.SEEK_END)
         file.seek(0)
         try:
             with zipfile.ZipFile(file) as archive:
+                _check_sizes(archive, size)
                 loaded = _load(archive)
         except _RefusedError as error:
             raise ValueError(
@@ -196,7 +212,7 @@ def read_pickle(path: epath.PathLike) -> dict[str, np.ndarray]:
             raise ValueError(
                 f"{path} is damaged ({type(error).__name__}: {error}); fetch it again"
             ) from error
-    return _tensors(loaded, path)
+    return _tensors(loaded, path, size)
 
 
 # What zipfile, zlib, pickle and NumPy raise on files that are cut short or altered.
@@ -219,6 +235,19 @@ _DAMAGE = (
 )
 
 
+def _check_sizes(archive: zipfile.ZipFile, size: int) -> None:
+    """Refuses an archive whose members, as they declare themselves, are larger than its file."""
+    for info in archive.infolist():
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise _RefusedError(
+                f"{info.filename[:80]} is compressed, {info.file_size:,} bytes in "
+                f"{info.compress_size:,}; torch.save compresses nothing"
+            )
+    declared = sum(info.file_size for info in archive.infolist())
+    if declared > size:
+        raise _RefusedError(f"its members declare {declared:,} bytes; the file has {size:,}")
+
+
 def _load(archive: zipfile.ZipFile) -> Any:
     pickles = [name for name in archive.NameToInfo if name.split("/")[1:] == ["data.pkl"]]
     if len(pickles) != 1:
@@ -232,7 +261,7 @@ def _load(archive: zipfile.ZipFile) -> Any:
     return _Unpickler(archive.read(pickles[0]), archive, folder).load()
 
 
-def _tensors(loaded: Any, path: epath.Path) -> dict[str, np.ndarray]:
+def _tensors(loaded: Any, path: epath.Path, size: int) -> dict[str, np.ndarray]:
     if not isinstance(loaded, Mapping):
         raise ValueError(f"{path} holds a {type(loaded).__name__}; weights are a dict of tensors")
     faults = [
@@ -242,4 +271,11 @@ def _tensors(loaded: Any, path: epath.Path) -> dict[str, np.ndarray]:
     ]
     if faults:
         raise ValueError(f"{path} holds more than tensors by name:\n  " + "\n  ".join(faults))
+    used = sum(tensor.nbytes for tensor in loaded.values())
+    if used > MAX_USES * size:
+        raise ValueError(
+            f"{path} is refused: its {len(loaded)} tensors have {used:,} bytes, and the file "
+            f"{size:,}; each number would be used {used // size} times. Ask whoever made it for "
+            "model.safetensors"
+        )
     return dict(loaded)

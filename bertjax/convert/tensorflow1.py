@@ -12,7 +12,6 @@ validate_case_matches_checkpoint (casing).
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -22,7 +21,7 @@ from etils import epath
 
 from bertjax.convert import families, names, pretrained, tensorflow1_config
 from bertjax.convert.families import base
-from bertjax.data import records, sentence_piece, tokenizer, wordpiece
+from bertjax.data import json_text, records, sentence_piece, tokenizer, wordpiece
 
 # What optimizers keep beside the weights: those of BERT, ALBERT and NVIDIA's BERT (Adam, LAMB),
 # TensorFlow's own, and loss scaling.
@@ -238,10 +237,7 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
         has_model = (directory / sentence_piece.MODEL_FILE).exists()
         return tokenizer.load(directory) if has_model else None
     config = directory / wordpiece.CONFIG_FILE
-    try:
-        fields = json.loads(config.read_text()) if config.exists() else {}
-    except ValueError as error:
-        raise ValueError(f"{config.name} is not JSON: {error}") from error
+    fields = json_text.read_object(config) if config.exists() else {}
     if fields.get("do_lower_case") is not None:
         return tokenizer.load(directory)
     entries = path.read_bytes().decode("utf-8", errors="replace").splitlines()

@@ -15,6 +15,7 @@ from etils import epath
 
 from bertjax.convert import families, pretrained
 from bertjax.convert.families import base
+from bertjax.data import json_text
 from bertjax.models import encoder
 
 # What a released config cannot say stands under this field; the released code passes over it.
@@ -118,7 +119,7 @@ def _read_fields(path: epath.Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{path.name} is missing: copy the model's into {path.parent}")
     try:
-        fields = json.loads(path.read_text())
+        fields = json_text.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path.name} is not JSON: {error}") from error
     own = fields.get(OUR_FIELD, {}) if isinstance(fields, dict) else None

@@ -19,6 +19,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Bool, Int
 
+from bertjax.data import json_text
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import feature_sets
 
@@ -271,10 +272,10 @@ def _json(path: epath.Path) -> Any:
     content = path.read_bytes()
     try:
         content = gzip.decompress(content) if path.suffix == ".gz" else content
-        return json.loads(content)
+        return json_text.loads(content)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: it is not JSON: {error.msg}") from error
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+    except (ValueError, gzip.BadGzipFile, EOFError) as error:
         raise ValueError(f"{path}: it cannot be read: {error}") from error
 
 

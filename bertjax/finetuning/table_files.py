@@ -19,6 +19,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from bertjax.data import json_text
 from bertjax.finetuning import example_files, text_examples
 
 # Where a row stands, and its values by column; those of JSON need not be text.
@@ -222,8 +223,8 @@ def _json_rows(path: epath.Path, columns: Columns, faults: example_files.Faults)
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
+            row = json_text.loads(line)
+        except ValueError as error:
             faults.add(source, f"it is not JSON ({error}); each line must be an object")
             continue
         if not isinstance(row, dict):

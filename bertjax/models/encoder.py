@@ -39,6 +39,19 @@ REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
 
+# Field of EncoderConfig -> the largest that is believed. A damaged or hostile file would have the
+# process build a model until it is killed.
+MOST = {
+    "vocab_size": 10_000_000,
+    "hidden_size": 100_000,
+    "embedding_size": 100_000,
+    "num_hidden_layers": 1_000,
+    "num_attention_heads": 10_000,
+    "intermediate_size": 1_000_000,
+    "max_position_embeddings": 10_000_000,
+    "type_vocab_size": 100_000,
+}
+
 # Field of EncoderConfig -> what it may be.
 CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
     "embeddings": EMBEDDINGS,
@@ -75,6 +88,9 @@ class EncoderConfig(fields.EncoderFields):
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; it must be at least 1"
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                yield f"{name} is {getattr(self, name)}; it must be at most {most:,}"
         if self.embedding_size < 0:
             yield f"embedding_size is {self.embedding_size}; it must be at least 0 (hidden_size)"
         if self.num_attention_heads > 0 and self.hidden_size % self.num_attention_heads:

@@ -4,6 +4,7 @@ The archives are put together here opcode by opcode, as torch.save writes them; 
 two of torch itself, which test_parity reads.
 """
 
+import copy
 import os
 import pickle
 import struct
@@ -179,6 +180,50 @@ def test_a_refusal_names_what_was_asked_for(path):
 def test_a_tensor_that_lies_about_its_numbers_is_refused(path, entry, message):
     write(path, state_dict(a=entry))
     with pytest.raises(ValueError, match=message):
+        pickled_weights.read_pickle(path)
+
+
+def test_a_compressed_member_is_refused_before_it_is_read(path):
+    write(path, state_dict(a=tensor(storage(), (6,), (1,))))
+    bomb = np.zeros(2**24, np.float32)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pytorch_model/data/1", bomb.tobytes())
+    assert path.stat().st_size < 100_000
+    with pytest.raises(ValueError, match=r"data/1 is compressed, 67,108,864 bytes in 6\d,\d+; "):
+        pickled_weights.read_pickle(path)
+
+
+def test_members_that_share_their_bytes_are_refused(path):
+    """All of them stored, and each as large as the file; only one of them is there."""
+    values = np.arange(2**16, dtype=np.float32)
+    write(path, state_dict(a=tensor(storage(count=2**16), (2**16,), (1,))), {"0": values})
+    with zipfile.ZipFile(path, "a") as archive:
+        (info,) = (it for it in archive.infolist() if it.filename.endswith("data/0"))
+        for number in range(1, 50):
+            other = copy.copy(info)
+            other.filename = f"pytorch_model/data/{number}"
+            archive.filelist.append(other)
+        archive._didModify = True
+    with pytest.raises(ValueError, match="its members declare 13,.* bytes; the file has 2"):
+        pickled_weights.read_pickle(path)
+
+
+def test_copies_of_one_list_do_not_fill_the_memory(path):
+    """A pickle of a megabyte that would make dicts with ten thousand million names."""
+    pairs = b"]q\x01(" + b"".join(
+        text(f"n{place}") + number(place) + b"\x86" for place in range(10_000)
+    ) + b"e"  # fmt: skip
+    again = word("collections", "OrderedDict") + b"h\x01\x85" + REDUCE + b"0"
+    write(path, pairs + b"0" + again * 20_000 + state_dict())
+    with pytest.raises(ValueError, match="its dicts have more than 1,000,000 names"):
+        pickled_weights.read_pickle(path)
+
+
+def test_tensors_that_use_the_same_numbers_over_and_over_are_refused(path):
+    values = np.arange(2**14, dtype=np.float32)
+    entries = {f"t{n}": tensor(storage(count=2**14), (2**14,), (1,)) for n in range(12)}
+    write(path, state_dict(**entries), {"0": values})
+    with pytest.raises(ValueError, match=r"is refused: its 12 tensors have 786,432 bytes"):
         pickled_weights.read_pickle(path)
 
 

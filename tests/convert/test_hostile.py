@@ -1,0 +1,115 @@
+"""Files that are made to hang the reader, or to fill its memory: one clear error, at once."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from bertjax import inference, models
+from bertjax.convert import formats, huggingface_config
+from bertjax.finetuning import squad_files, table_files
+from bertjax.workdirs import checkpoint
+from tests.convert import weights
+
+DEEP = "[" * 200_000
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory):
+    """Weights as others have them."""
+    root = tmp_path_factory.mktemp("forms")
+    for name in ("huggingface", "tf1"):
+        formats.write(weights.make("sequence_classification"), root / name, format=name)
+    return root
+
+
+CONFIGS = {"huggingface": "config.json", "tf1": "bert_config.json"}
+
+
+@pytest.mark.parametrize("format", CONFIGS)
+@pytest.mark.parametrize(
+    "name", ["num_hidden_layers", "vocab_size", "intermediate_size", "max_position_embeddings"]
+)
+def test_sizes_that_nobody_has_are_refused_before_anything_is_built(forms, tmp_path, format, name):
+    model = shutil.copytree(forms / format, tmp_path / "model")
+    path = model / CONFIGS[format]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: 10**9}))
+    for read in (formats.read, formats.describe):
+        with pytest.raises(ValueError, match=f"{name} is 1000000000; it must be at most"):
+            read(model)
+
+
+def test_a_thousand_million_labels_are_not_named_one_by_one(forms, tmp_path):
+    model = shutil.copytree(forms / "huggingface", tmp_path / "model")
+    fields = json.loads((model / "config.json").read_text())
+    del fields["id2label"], fields["label2id"]
+    (model / "config.json").write_text(json.dumps(fields | {"num_labels": 10**9}))
+    with pytest.raises(ValueError, match="num_labels is 1000000000; it must be from 1 to 1,000"):
+        formats.read(model)
+
+
+def test_a_workdir_with_such_a_config_is_refused(tmp_path):
+    formats.write(weights.make("sequence_classification"), tmp_path / "run", format="bertjax")
+    original = checkpoint.load_params
+
+    def lying(*arguments):
+        params, meta, step = original(*arguments)
+        sizes = {**meta["config"]["model"], "num_hidden_layers": 10**9}
+        return params, {**meta, "config": {**meta["config"], "model": sizes}}, step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "load_params", lying)
+        for read in (formats.read, inference.load, inference.load_finetuned):
+            with pytest.raises(ValueError, match="num_hidden_layers is 1000000000"):
+                read(tmp_path / "run")
+
+
+def test_the_largest_that_is_believed_is():
+    sizes = models.EncoderConfig(num_hidden_layers=1_000, vocab_size=10_000_000)
+    assert sizes.num_hidden_layers == 1_000
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_none_is_a_fault(value):
+    with pytest.raises(ValueError, match="layer_norm_eps is .*; it must be a finite number"):
+        huggingface_config.parse_config({"layer_norm_eps": value}, source="a test")
+
+
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [
+        *(("huggingface", it) for it in ("config.json", "tokenizer_config.json")),
+        *(("huggingface", it) for it in ("tokenizer.json", "added_tokens.json")),
+        ("huggingface", "model.safetensors.index.json"),
+        *(("tf1", it) for it in ("bert_config.json", "tokenizer_config.json")),
+    ],
+)
+def test_json_that_is_nested_too_deeply_is_no_json(forms, tmp_path, format, name):
+    model = shutil.copytree(forms / format, tmp_path / "model")
+    (model / name).write_text(DEEP)
+    if name.endswith(".index.json"):
+        (model / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=f"(?s){name}.*nested too deeply"):
+        formats.read(model)
+
+
+def test_examples_that_are_nested_too_deeply_are_named(tmp_path):
+    table, squad = tmp_path / "train.jsonl", tmp_path / "train.json"
+    table.write_text(DEEP + "\n")
+    squad.write_text(DEEP)
+    with pytest.raises(ValueError, match="train.jsonl:1: it is not JSON .*nested too deeply"):
+        table_files.read_table(table, table_files.Columns(("text",), "label"))
+    with pytest.raises(ValueError, match="train.json.*nested too deeply"):
+        squad_files.read_questions(squad, version_2=False)
+
+
+def test_an_npz_of_objects_is_no_file_of_weights(tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return (tmp_path / "written").touch, ()
+
+    np.savez(tmp_path / "weights.npz", a=np.array([Payload()], object))
+    with pytest.raises(ValueError, match="weights.npz is no file of weights that is known here"):
+        formats.read(tmp_path / "weights.npz")
+    assert not (tmp_path / "written").exists()
