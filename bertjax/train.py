@@ -86,7 +86,7 @@ def execute(run: Run) -> state.TrainState:
         knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
         with _open_writer(run, step) as writer:
             watch = monitor.Monitor(
-                _monitor_options(run), writer, begun.skipped, checkpointer.latest_step
+                _monitor_options(run), writer, begun.skipped, checkpointer.latest_step, run.begun
             )
             for phase, facts, batch in remaining_batches(run, step):
                 on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)

@@ -70,6 +70,7 @@ class Monitor:
     """Takes one report a step, looks at it one step late, and writes a line every so many steps.
 
     `last_checkpoint` returns the newest complete checkpoint's step, for the message of a stop.
+    `begun` are the batch shapes that were compiled before; those of this run are added to it.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Monitor:
         writer: writers.RunWriter,
         skipped: Skipped,
         last_checkpoint: Callable[[], int | None],
+        begun: set[PhaseFacts] | None = None,
     ):
         self.skipped = skipped
         self._options = options
@@ -85,7 +87,7 @@ class Monitor:
         self._last_checkpoint = last_checkpoint
         self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts] | None = None
         self._means: base.Means = {}
-        self._begun: set[PhaseFacts] = set()
+        self._begun = set() if begun is None else begun
         self._compiled: set[PhaseFacts] = set()
         self._restart_clock(0.0)
         self._has_checked_plateau = False

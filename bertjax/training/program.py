@@ -28,6 +28,8 @@ class Program:
     `abstract_state` is the state as shapes that know their shardings; the steps are jitted, to be
     called or lowered under `jax.set_mesh(mesh)`: `init` of a seed, `train_step` of state, batch and
     `knobs`, `evaluate_step` of parameters and batch, `predict_step` of a batch without labels.
+    `begun` is what the monitors know as compiled; it grows, and `for_job` shares it as it does the
+    compiled functions.
     """
 
     config: ml_collections.ConfigDict
@@ -40,6 +42,7 @@ class Program:
     train_step: jax.stages.Wrapped | Callable[..., tuple[state.TrainState, state.StepReport]]
     evaluate_step: jax.stages.Wrapped | Callable[..., tuple[base.Means, dict[str, Any]]]
     predict_step: jax.stages.Wrapped | Callable[..., dict[str, Any]]
+    begun: set[Any] = dataclasses.field(default_factory=set, kw_only=True)
 
     @property
     def abstract_knobs(self) -> state.Knobs:

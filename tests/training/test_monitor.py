@@ -35,7 +35,7 @@ class Lines:
         self.progress_lines[step] = dict(values)
 
 
-def make_monitor(*, last_checkpoint=None, skipped=None, **changes):
+def make_monitor(*, last_checkpoint=None, skipped=None, begun=None, **changes):
     options = {
         "objectives": {"mlm_loss": 1.0, "nsp_loss": 1.0},
         "log_every_steps": 4,
@@ -51,6 +51,7 @@ def make_monitor(*, last_checkpoint=None, skipped=None, **changes):
         lines,
         monitor.Skipped() if skipped is None else skipped,
         lambda: last_checkpoint,
+        begun,
     )
     return watch, lines
 
@@ -280,3 +281,11 @@ def test_what_compiles_is_said_once_for_each_batch_shape_and_taken_off_when_it_r
     watch.flush()
     first, second = "compiling step 1, 2,048 tokens", "compiling step 3, 4,096 tokens"
     assert lines.notes == [first, "", second, ""]
+
+
+def test_what_another_training_compiled_is_not_said_again():
+    begun = set()
+    for expected in (["compiling step 1, 2,048 tokens"], []):
+        watch, lines = make_monitor(begun=begun)
+        watch.begin(0, PHASE)
+        assert lines.notes == expected
