@@ -279,7 +279,9 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
             marker = "o" if name.startswith("eval/") or len(steps) == 1 else ""
             style = {"marker": marker, "markersize": 3, "linewidth": 1, "color": f"C{len(lines)}"}
             if CHANCE.fullmatch(name):
-                style |= {"marker": "", "linestyle": "--", "color": "grey"}
+                # The same at every evaluation, and a line where there has been only one.
+                lines.append(axes.axhline(values[-1], label=name, ls="--", lw=1, color="grey"))
+                continue
             lines += where.plot(steps, values, label=name, **style)
         if lines:
             (percent or axes).legend(handles=lines, fontsize="small")

@@ -12,10 +12,11 @@ from etils import epath
 from bertjax.workdirs import checkpoint, reader
 
 
-def number(found: reader.Description) -> int | None:
+def number(found: reader.Description, later: tuple[str, ...] = ()) -> int | None:
     """Returns how many positions some run has trained, None where nobody can tell.
 
-    What a run began from counts too. Weights that were converted are taken to be trained.
+    What a run began from counts too. Weights that were converted are taken to be trained. `later`
+    are the sources already gone through: workdirs that were made anew may name each other.
     """
     config = found.config
     if "converted" in found.meta or config.model.embeddings != "learnt":
@@ -27,11 +28,18 @@ def number(found: reader.Description) -> int | None:
         own = max(lengths, default=0)
     if not config.init_from:
         return own
-    if not (epath.Path(config.init_from) / checkpoint.DIRECTORY).exists():
-        return None
-    source = reader.describe(config.init_from)
-    before = None if source is None else number(source)
+    before = None if config.init_from in later else _of_source(config.init_from, later)
     return None if before is None else max(own, before)
+
+
+def _of_source(path: str, later: tuple[str, ...]) -> int | None:
+    if not (epath.Path(path) / checkpoint.DIRECTORY).exists():
+        return None
+    try:
+        source = reader.describe(path)
+    except (ValueError, OSError, checkpoint.CheckpointError):
+        return None  # A model can be used whatever has become of what it began from.
+    return None if source is None else number(source, (*later, path))
 
 
 def warn_beyond(trained: int | None, length: int, use: str) -> bool:

@@ -17,6 +17,7 @@ from etils import epath
 
 from bertjax.data import records, tokenizer
 from data_pipelines import pairing
+from data_pipelines.formats import base as format_base
 from data_pipelines.reports import health
 from data_pipelines.reports import statistics as statistics_lib
 
@@ -82,7 +83,20 @@ def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
         ("masks", masks if manifest.has_static_masks else "drawn while training"),
         ("pairs", f"{manifest.pair_objective} ({' or '.join(labels)})" if labels else "none"),
         ("vocabulary", f"{described['vocab_size']:,} entries, {described['kind']}{casing}"),
+        *_split_rows(manifest.arguments),
     ]
+
+
+def _split_rows(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "split" not in arguments:  # Records that were adopted.
+        return
+    yield "input", arguments["input"]
+    if arguments["split"] == "all":
+        yield "documents taken", "all: none is held out"
+        return
+    rule = arguments.get("split_by", format_base.BY_PATH)
+    share = f"{arguments['heldout_fraction']:.1%} are held out, by a hash of the {rule}"
+    yield "documents taken", f"split {arguments['split']}: {share}"
 
 
 def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -163,10 +163,13 @@ def test_each_panel_draws_its_scalars_and_no_others():
 
 def test_what_answering_without_reading_scores_is_a_dashed_line():
     chance = {"eval/held_out/unigram_loss": 6.2, "eval/held_out/most_frequent_token_accuracy": 0.05}
-    entries = [{"step": n, "eval/held_out/mlm_loss": 8.0 - n, **chance} for n in (1, 2)]
+    entries = [{"step": n, "train/loss": 8.0 - n} for n in (1, 2)]
+    entries[-1] |= {"eval/held_out/mlm_loss": 7.0, **chance}  # evaluated once, at the end
     axes = writers.draw_curves(entries).axes
+    assert list(axes[0].lines[-1].get_ydata()) == [6.2, 6.2]
     styles = {line.get_label(): line.get_linestyle() for panel in axes for line in panel.lines}
-    assert styles == dict.fromkeys(chance, "--") | {"eval/held_out/mlm_loss": "-"}
+    others = dict.fromkeys(("train/loss", "eval/held_out/mlm_loss"), "-")
+    assert styles == dict.fromkeys(chance, "--") | others
 
 
 def test_the_progress_line_holds_what_is_there_in_words():

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from bertjax import config as config_lib
-from bertjax.workdirs import reader, trained_positions
+from bertjax.workdirs import checkpoint, reader, trained_positions
 
 
 def described(task="pretraining", lengths=(64,), steps=(10,), meta=(), **changes):
@@ -39,6 +39,19 @@ def test_those_of_the_run_it_began_from_count(tmp_path, monkeypatch, source, exp
     before = described(lengths=(source or 512,), meta=meta)
     monkeypatch.setattr(reader, "describe", lambda path: before)
     assert trained_positions.number(described(init_from=str(tmp_path))) == expected
+
+
+def test_sources_that_are_damaged_or_name_each_other_are_not_known(tmp_path, monkeypatch):
+    (tmp_path / "checkpoints").mkdir()
+    circle = described(init_from=str(tmp_path))
+    monkeypatch.setattr(reader, "describe", lambda path: circle)
+    assert trained_positions.number(circle) is None
+
+    def fail(path):
+        raise checkpoint.CheckpointError("damaged")
+
+    monkeypatch.setattr(reader, "describe", fail)
+    assert trained_positions.number(circle) is None
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,24 @@ def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
     assert all(len(line) <= report.LINE_WIDTH for line in warnings)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"split": "all"}, "all: none is held out"),
+        (
+            {"split": "train", "split_by": "text"},
+            "split train: 2.0% are held out, by a hash of the text",
+        ),
+        ({"split": "heldout"}, "split heldout: 2.0% are held out, by a hash of the path"),
+    ],
+)
+def test_the_report_says_which_documents_of_which_corpus_were_taken(arguments, said):
+    told = {"input": "corpus/*.txt", "heldout_fraction": 0.02} | arguments
+    rows = list(report.lines(dataclasses.replace(MANIFEST, arguments=told)))
+    assert "  input                   corpus/*.txt" in rows
+    assert f"  documents taken         {said}" in rows
+
+
 @pytest.mark.parametrize("statistics", [{}, {"unigram_entropy": 5.0}])
 def test_a_manifest_with_few_figures_has_a_report(statistics):
     text = "\n".join(report.lines(dataclasses.replace(MANIFEST, statistics=statistics)))
