@@ -218,7 +218,15 @@ def open_job(
     train_sets: dict[str, records.RecordSet] = {}
     sha256 = None
     for phase in all_phases:
-        record_set = _open(config, config.data.train_dir, phase.max_seq_length, sha256)
+        try:
+            record_set = _open(config, config.data.train_dir, phase.max_seq_length, sha256)
+        except FileNotFoundError as error:
+            if len(all_phases) == 1:
+                raise
+            raise FileNotFoundError(
+                f"{error}. {phase.name} needs records of {phase.max_seq_length} tokens; "
+                f"--config.phases.{phase.name}.num_steps=0 leaves it out"
+            ) from error
         sha256 = record_set.manifest.tokenizer["sha256"]
         train_sets[phase.name] = record_set
     set_steps(config, {name: it.manifest.num_examples for name, it in train_sets.items()})

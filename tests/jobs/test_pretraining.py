@@ -98,6 +98,18 @@ def test_epochs_of_a_phase_become_steps_once_its_records_are_known(directories):
     assert not refused and allowed == ["config.phases.phase1.num_epochs: was 2.5, is 0.0"]
 
 
+def test_a_phase_whose_records_are_not_there_may_be_left_out(directories):
+    config = with_second_phase(make_config(directories), max_seq_length=64)
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"records_64.*phase2 needs records of 64.*phase2.num_steps=0 leaves",
+    ):
+        pretraining.open_job(config)
+    with pytest.raises(FileNotFoundError) as caught:
+        pretraining.open_job(make_config(directories, "nowhere"))
+    assert "num_steps" not in str(caught.value)
+
+
 def test_a_phase_without_steps_needs_no_records(directories):
     config = with_second_phase(make_config(directories), num_steps=0, max_seq_length=512)
     job = pretraining.open_job(config)
