@@ -193,9 +193,19 @@ def main(argv: list[str]) -> None:
 
 
 def _with_threshold(model: inference.FinetunedModel, threshold: float) -> inference.FinetunedModel:
-    """Returns the model with a no-answer threshold; one of others answers as SQuAD v2.0 with it."""
+    """Returns the model with a no-answer threshold; one of others answers as SQuAD v2.0 with it.
+
+    Raises:
+      ValueError: if the model always answers.
+    """
     if model.is_imported and model.kind is spans.Spans:
         model.options.name = "v2"
+    if model.kind is not spans.Spans or model.options.name != "v2":
+        told = f"{model.options.dataset} {model.options.name}".strip()
+        raise ValueError(
+            f"--null_threshold={threshold:g} is for models of SQuAD v2.0, which may have no answer; "
+            f"this one was finetuned for {told}: leave it out"
+        )
     return dataclasses.replace(model, tuned={**model.tuned, "null_threshold": threshold})
 
 

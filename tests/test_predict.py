@@ -344,6 +344,12 @@ def test_a_document_is_answered_as_the_same_sentences_of_a_file_are(tmp_path):
     assert [it["tags"] for it in alone] != [it["tags"] for it in together]  # the context counts
 
 
+@pytest.mark.parametrize("name", ["table", "v1"])
+def test_a_threshold_that_would_not_be_read_is_refused(model, name):
+    with pytest.raises(ValueError, match="--null_threshold=2 is for models of SQuAD v2.0"):
+        predict._with_threshold(model(name), 2.0)
+
+
 def test_the_sentences_of_a_tagger_of_sentences_are_read_one_by_one(model):
     (answer,) = predict.predict(model("conll"), [{"sentences": DOCUMENT}], batch_size=4)
     alone = list(predict.predict(model("conll"), [{"words": words} for words in DOCUMENT]))

@@ -21,7 +21,7 @@ from etils import epath
 
 from bertjax.convert import families, names, pretrained, tensorflow1_config
 from bertjax.convert.families import base
-from bertjax.data import json_text, records, sentence_piece, tokenizer, wordpiece
+from bertjax.data import added_tokens, json_text, records, sentence_piece, tokenizer, wordpiece
 
 # What optimizers keep beside the weights: those of BERT, ALBERT and NVIDIA's BERT (Adam, LAMB),
 # TensorFlow's own, and loss scaling.
@@ -110,6 +110,13 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     tensorflow1_config.write_config(weights, directory / released.config)
     if weights.vocabulary is not None:
         weights.vocabulary.save(directory)
+        if isinstance(weights.vocabulary, added_tokens.WithAddedTokens):
+            logging.warning(
+                "The vocabulary has %d added tokens in %s: the released code reads vocab.txt alone "
+                "and takes them apart",
+                len(weights.vocabulary.tokens),
+                added_tokens.LEGACY_FILE,
+            )
         if weights.vocabulary.kind != "wordpiece":
             logging.warning(
                 "The vocabulary is a %s model: the released code reads the weights in %s, but "

@@ -18,7 +18,7 @@ from etils import epath
 
 from bertjax.convert import formats, huggingface_read, names, pretrained, tensorflow1, workdir
 from bertjax.convert.families import bert
-from bertjax.data import records, tokenizer
+from bertjax.data import added_tokens, records, tokenizer
 from bertjax.models import EncoderConfig
 
 tf = records.import_tensorflow()
@@ -308,6 +308,15 @@ def test_arrays_that_must_not_be_written_to_are_saved_all_the_same(tmp_path):
     arrays["b"].flags.writeable = False
     tensorflow1.write_variables(arrays, epath.Path(tmp_path) / "model.ckpt")
     assert_same(loaded(tmp_path / "model.ckpt"), arrays)
+
+
+def test_added_tokens_survive_and_the_log_says_who_does_not_know_them(saved, tmp_path, caplog):
+    words = tokenizer.WordPieceTokenizer(ENTRIES)  # 11 of the 12 rows
+    known = added_tokens.attach(words, [added_tokens.AddedToken("[E1]", 11)])
+    tensorflow1.write(dataclasses.replace(tensorflow1.read(saved), vocabulary=known), tmp_path)
+    assert "1 added tokens in added_tokens.json: the released code reads vocab.txt" in caplog.text
+    read = tensorflow1.read(tmp_path).vocabulary
+    assert read is not None and read.encode("[E1] the") == [11, 5]
 
 
 def test_casing_survives(saved, tmp_path):
