@@ -203,7 +203,7 @@ def _with_threshold(model: inference.FinetunedModel, threshold: float) -> infere
     if model.kind is not spans.Spans or model.options.name != "v2":
         told = f"{model.options.dataset} {model.options.name}".strip()
         raise ValueError(
-            f"--null_threshold={threshold:g} is for models of SQuAD v2.0, which may have no answer; "
+            f"--null_threshold={threshold:g} is for models of SQuAD v2.0, which may not answer; "
             f"this one was finetuned for {told}: leave it out"
         )
     return dataclasses.replace(model, tuned={**model.tuned, "null_threshold": threshold})

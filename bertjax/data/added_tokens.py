@@ -313,8 +313,12 @@ class _Finder:
     def __init__(self, tokens: Sequence[tuple[str, AddedToken]]):
         # Of those that are alike when they are normalized the first is found, and none that is "".
         self._tokens = {text: token for text, token in reversed(tokens) if text.strip()}
-        longest_first = sorted(self._tokens, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+        # The first character decides most places; of what begins with it the longest goes first.
+        firsts: dict[str, list[str]] = {}
+        for text in sorted(self._tokens, key=len, reverse=True):
+            firsts.setdefault(text[0], []).append(re.escape(text[1:]))
+        groups = (f"{re.escape(first)}(?:{'|'.join(it)})" for first, it in firsts.items())
+        self._pattern = re.compile("|".join(groups))
 
     def __bool__(self) -> bool:
         return bool(self._tokens)
