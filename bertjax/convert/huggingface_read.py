@@ -64,7 +64,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
         unused = tuple(name for name in weights if not _is_of(name, family, head))
-        params = {path: p for path, p in params.items() if pretrained.belongs(path, head)}
+        params = {path: p for path, p in params.items() if pretrained.is_of_class(path, head)}
     except ValueError as error:
         raise ValueError(f"{weights_file}: {error}") from error
     return pretrained.Pretrained(
@@ -149,7 +149,7 @@ def _is_of(name: str, family: base.Family, head: str) -> bool:
     """Returns whether a weight, if it is known at all, is part of the model with this head."""
     paths = _paths(name, names.of_head(family.tensors, head), family)
     is_known = paths or _paths(name, family.tensors, family)
-    return not is_known or any(pretrained.belongs(path, head) for path in paths)
+    return not is_known or any(pretrained.is_of_class(path, head) for path in paths)
 
 
 def _paths(name: str, table: Sequence[names.Name], family: base.Family) -> set[str]:

@@ -26,8 +26,9 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     """
     directory = epath.Path(directory)
     family = weights.family
-    params = {path: array for path, array in weights.params.items() if _is_written(path, weights)}
-    tensors = names.to_theirs(params, names.of_head(family.tensors, weights.head))
+    head = weights.head
+    params = {it: p for it, p in weights.params.items() if pretrained.is_of_class(it, head)}
+    tensors = names.to_theirs(params, names.of_head(family.tensors, head))
     tensors = names.joined(tensors, family.fused)
     if weights.head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
@@ -53,11 +54,6 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")
     (directory / CARD_FILE).write_text(card)
     write_safetensors(tensors, directory / WEIGHTS_FILE)
-
-
-def _is_written(path: str, weights: pretrained.Pretrained) -> bool:
-    # Beside the head of a class stands what it needs: taggers and spans have no pooler there.
-    return weights.head == "none" or pretrained.is_required(path, weights.head)
 
 
 def write_safetensors(tensors: Mapping[str, np.ndarray], path: epath.Path) -> None:

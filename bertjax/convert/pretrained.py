@@ -117,6 +117,14 @@ def is_required(path: str, head: str) -> bool:
     return path.split(".")[0] in PARTS[head]
 
 
+def is_of_class(path: str, head: str) -> bool:
+    """Returns whether the class of transformers with this head has the parameter at `path`.
+
+    Its taggers and spans have no pooler, and would tell of one that they do not know.
+    """
+    return is_required(path, head) or (head == "none" and belongs(path, head))
+
+
 def shapes(config: models.EncoderConfig, *, labels: int | None = None) -> dict[str, Any]:
     """Returns the shape of every parameter that a model of these sizes may have, by our path.
 

@@ -31,7 +31,7 @@ def make(head="pretraining", *, vocabulary=None, seed=0):
     params = {
         path: rng.normal(0, 0.2, shape).astype(np.float32)
         for path, shape in shapes.items()
-        if pretrained.is_required(path, head) or (head, path.split(".")[0]) == ("none", "pooler")
+        if pretrained.is_of_class(path, head)
     }
     return pretrained.Pretrained(
         config=config,
