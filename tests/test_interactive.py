@@ -12,7 +12,7 @@ import pytest
 import bertjax
 from bertjax import evaluate, interactive, recipes, train
 from bertjax.training import trials
-from tests import finetuned_workdir
+from tests import finetuned_workdir, programs
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "before"
 
@@ -105,6 +105,15 @@ def test_loading_says_nothing(pretrained, one_device, caplog, capfd):
         bertjax.inference.load(pretrained)
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_answering_lines_says_nothing_but_the_answers(finetuned, one_device, caplog):
+    with caplog.at_level("INFO"):
+        done = programs.succeed(
+            "bertjax.predict", f"--checkpoint={finetuned}", lines=('{"text": "w1 w2"}',)
+        )
+    assert len(done.lines) == 1 and set(done.lines[0]) == {"label", "probabilities"}
+    assert [record.message for record in caplog.records if record.name == "absl"] == []
 
 
 def test_a_recipe_is_run_by_its_name_and_its_log_is_seen(
