@@ -44,8 +44,12 @@ def overlap(trained: records.RecordSet, evaluated: records.RecordSet) -> Overlap
     ours, theirs = trained.contents, evaluated.contents
     if ours and theirs and ours.documents is not None and theirs.documents is not None:
         share = theirs.documents.share_in(ours.documents)
-        return shared_documents(evaluated, share)
-    reason = _suspicion(trained.manifest.arguments, evaluated.manifest.arguments)
+        if share:
+            return shared_documents(evaluated, share)
+        judge = _cut_otherwise
+    else:
+        judge = _suspicion
+    reason = judge(trained.manifest.arguments, evaluated.manifest.arguments)
     if reason is None:
         return None
     return Overlap(
@@ -65,11 +69,23 @@ def shared_documents(evaluated: records.RecordSet, share: float) -> Overlap | No
     )
 
 
+def _cut_otherwise(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str | None:
+    """Returns that one text may be in both as other documents, which no hash of them would tell."""
+    ours, theirs = trained.get("input"), evaluated.get("input")
+    name = "one_document_per_file"
+    are_alike = trained.get(name, False) == evaluated.get(name, False)
+    if are_alike or not ours or not theirs or not _may_be_same_files(ours, theirs):
+        return None
+    return f"both were built of {theirs!r}, but only one with --{name}"
+
+
 def _suspicion(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str | None:
     """Returns why two builds may share documents, judged by their arguments."""
     ours, theirs = trained.get("input"), evaluated.get("input")
     if not ours or not theirs or not _may_be_same_files(ours, theirs):
         return None
+    if cut := _cut_otherwise(trained, evaluated):
+        return cut
     sides = trained.get("split", "all"), evaluated.get("split", "all")
     if sides not in (("train", "heldout"), ("heldout", "train")):
         return f"both were built of {theirs!r}, with --split={sides[0]} and --split={sides[1]}"

@@ -54,6 +54,15 @@ def test_documents_tell_whatever_the_arguments_say(tmp_path):
     assert most and most.is_most
 
 
+@pytest.mark.parametrize("documents", [range(9), None])
+def test_one_text_cut_in_other_documents_is_suspected(tmp_path, documents):
+    train = made(tmp_path / "train", ARGUMENTS | RULE, documents)
+    per_file = HELD_OUT | RULE | {"one_document_per_file": True}
+    apart = None if documents is None else range(20, 30)
+    found = held_out.overlap(train, made(tmp_path / "heldout", per_file, apart, seed=1))
+    assert found and not found.is_most and "only one with --one_document_per_file" in found.text
+
+
 @pytest.mark.parametrize(
     ("trained", "evaluated", "reason"),
     [
