@@ -27,7 +27,13 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     directory = epath.Path(directory)
     family = weights.family
     head = weights.head
-    params = {it: p for it, p in weights.params.items() if pretrained.is_of_class(it, head)}
+    # What the head may have beside what the class has stays behind; anything else is an error.
+    beside = {
+        path
+        for path in weights.params
+        if pretrained.belongs(path, head) and not pretrained.is_of_class(path, head)
+    }
+    params = {path: array for path, array in weights.params.items() if path not in beside}
     tensors = names.to_theirs(params, names.of_head(family.tensors, head))
     tensors = names.joined(tensors, family.fused)
     if weights.head == "none":  # then transformers saves the names without the prefix, too

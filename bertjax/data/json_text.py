@@ -33,5 +33,5 @@ def read_object(path: epath.PathLike) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); fetch it again") from error
     if not isinstance(fields, dict):
-        raise ValueError(f"{path} holds a JSON {type(fields).__name__}; it must be an object")
+        raise ValueError(f"{path} holds a {type(fields).__name__}; it must be a JSON object")
     return fields

@@ -197,7 +197,7 @@ def test_what_is_written_for_transformers_finds_them_as_we_do(tmp_path, lowercas
         ({"[CLS]": SIZE}, r"'\[CLS\]' has the id .*; in the vocabulary it is 2"),
         ({" ": SIZE}, "is ' ': empty"),
         ({"x": "y"}, "is no added token with a content and an id"),
-        ([], "added_tokens.json holds a JSON list"),
+        ([], "added_tokens.json holds a list"),
     ],
 )
 def test_ids_that_fit_no_vocabulary_are_refused(tmp_path, tokens, said):
