@@ -8,6 +8,7 @@ import itertools
 import logging as std_logging
 import os
 import re
+import signal
 import sys
 import types
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from bertjax import config as config_lib
-from bertjax import recipes
+from bertjax import interruptions, recipes
 from bertjax.training import config_faults, monitor
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, ownership
 
 # Errors whose message is the whole story: the user's command or data, or the disk. Where one was
 # raised is logged with --verbosity=1.
@@ -26,6 +27,7 @@ USER_ERRORS = (
     ValueError,
     OSError,
     checkpoint.CheckpointError,
+    ownership.WorkdirInUseError,
     monitor.DivergedError,
 )
 
@@ -42,6 +44,9 @@ def run(main: types.FunctionType) -> None:
             sys.stdout.flush()
         except BrokenPipeError:
             _end_quietly()
+        except KeyboardInterrupt:
+            sys.stderr.write("\nbertjax: interrupted\n")
+            sys.exit(interruptions.EXIT_CODES[signal.SIGINT])
         except USER_ERRORS as error:
             logging.debug("Where it happened:", exc_info=True)
             sys.exit(f"bertjax: {error}")

@@ -13,7 +13,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -181,7 +181,8 @@ def _optimizer() -> ml_collections.ConfigDict:
 
 def _schedule() -> ml_collections.ConfigDict:
     schedule = ml_collections.ConfigDict()
-    schedule.name = "linear"  # linear | bert (decay counted from step 0, as released)
+    # linear | bert (decay counted from step 0, as released) | constant (after the warm-up)
+    schedule.name = "linear"
     schedule.peak_learning_rate = 1e-4  # at the end of the warm-up
     schedule.warmup_steps = 10_000  # of a rate that rises from 0
     schedule.warmup_share = 0.0  # of all steps, rounded down; not 0: in place of warmup_steps
@@ -330,14 +331,19 @@ def changes(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Returns the changes between two configs: those that a resumed run may make, and others."""
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], changeable: Sequence[str] = CHANGEABLE
+) -> tuple[list[str], list[str]]:
+    """Returns the changes between two configs: those that a resumed run may make, and others.
+
+    Which it may make is told by regular expressions over whole names.
+    """
     before, after = dict(flatten(old)), dict(flatten(new))
     allowed, refused = [], []
     for name in sorted(before.keys() | after.keys()):
         was, now = before.get(name, "not set"), after.get(name, "not set")
         if was != now:
             is_in_both = name in before and name in after
-            is_allowed = is_in_both and any(re.fullmatch(it, name) for it in CHANGEABLE)
+            is_allowed = is_in_both and any(re.fullmatch(it, name) for it in changeable)
             (allowed if is_allowed else refused).append(f"config.{name}: was {was!r}, is {now!r}")
     return allowed, refused

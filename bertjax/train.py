@@ -6,12 +6,18 @@ python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from bertjax import interruptions  # first: what follows takes seconds to import
+
+    interruptions.leave_at_once()
+
+import contextlib
 import dataclasses
 import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import ml_collections
@@ -36,7 +42,7 @@ from bertjax.training import (
     warm_start,
     writers,
 )
-from bertjax.workdirs import checkpoint, reader
+from bertjax.workdirs import checkpoint, ownership, reader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +63,8 @@ def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.T
       ValueError: if config, data and devices do not fit, or differ from the run to be resumed.
       checkpoint.CheckpointError: if saving fails, or no checkpoint of several can be read.
       monitor.DivergedError: after config.max_skipped_steps non-finite steps in a row.
-      preemption.Preempted: after SIGTERM, when the state is saved.
+      ownership.WorkdirInUseError: if another run has the workdir.
+      preemption.Preempted: after SIGTERM or Ctrl-C, when the state is saved.
     """
     return execute(prepare(config, workdir))
 
@@ -77,51 +84,116 @@ def execute(run: Run) -> state.TrainState:
     """Trains as `train` does, a run that is prepared."""
     with (
         jax.set_mesh(run.mesh),
+        _owned(run.workdir) as owner,
         checkpoint.Checkpointer(run.workdir, _retention(run)) as checkpointer,
         preemption.Notice() as notice,
     ):
         begun = start(run, checkpointer)
-        train_state, tuned = begun.state, begun.tuned
-        step = first_step = int(train_state.step)
-        knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
-        with _open_writer(run, step) as writer:
+        step = int(begun.state.step)
+        is_late = _is_evaluation_missing(run, checkpointer, step)
+        with _open_writer(run, step, again=is_late) as writer:
+            options = _monitor_options(run)
             watch = monitor.Monitor(
-                _monitor_options(run), writer, begun.skipped, checkpointer.latest_step, run.begun
+                options, writer, begun.progress, checkpointer.latest_step, run.begun
             )
-            for phase, facts, batch in remaining_batches(run, step):
-                on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
-                watch.begin(step, facts)
-                train_state, report = run.train_step(train_state, on_devices, knobs)
-                step += 1
-                watch.submit(step, report, batch["record_positions"], facts)
-                is_preempted = notice.reached(step)
-                must_save, must_evaluate = due(run, phase, step)
-                if not (is_preempted or must_save or must_evaluate):
-                    continue
-                watch.flush()
-                with watch.paused():
-                    scores = None
-                    if must_evaluate:
-                        scores = evaluation.score(run, train_state.params, writer, step)
-                        tuned |= {
-                            name: scores[name]
-                            for name in run.job.evaluation.tunes
-                            if name in scores
-                        }
-                    if must_save or is_preempted:
-                        checkpointer.save(train_state, _meta(run, watch.skipped, tuned), scores)
-                if is_preempted and step < run.last_step:
-                    checkpointer.wait()
-                    raise preemption.Preempted(step)
+            keeper = _Keeper(run, owner, checkpointer, notice, writer, watch, begun.tuned)
+            if is_late:
+                keeper.evaluate(begun.state, step)
+            train_state = _train(run, begun.state, keeper)
             writer.curves()
-        checkpointer.wait()
-        evaluation.write_predictions(
-            run, train_state.params, run.workdir, tuned, is_new=step > first_step
-        )
+        keeper.write_predictions(train_state, is_new=run.last_step > step)
     if jax.process_index() == 0:
-        for line in planned.lines(run.workdir, run):
-            logging.info("%s", line)
+        _log_end(run, is_new=run.last_step > step)
     return train_state
+
+
+def _train(run: Run, train_state: state.TrainState, keeper: _Keeper) -> state.TrainState:
+    """Returns the state after the last step; `keeper` saves and evaluates on the way."""
+    watch, step = keeper.watch, int(train_state.step)
+    knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
+    for phase, facts, batch in remaining_batches(run, step):
+        on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
+        watch.begin(step, facts)
+        train_state, report = run.train_step(train_state, on_devices, knobs)
+        step += 1
+        watch.submit(step, report, batch["record_positions"], facts)
+        must_stop = keeper.notice.reached()
+        must_save, must_evaluate = due(run, phase, step)
+        if not (must_stop or must_save or must_evaluate):
+            continue
+        watch.flush()
+        with watch.paused():
+            if must_save or must_stop:
+                keeper.save(train_state)
+            if must_stop and (step < run.last_step or must_evaluate):
+                keeper.stop(step)
+            if must_evaluate:
+                keeper.evaluate(train_state, step)
+    return train_state
+
+
+@dataclasses.dataclass
+class _Keeper:
+    """Saves and evaluates the states of a run, and ends it where it has to stop.
+
+    A save that is due comes before the evaluation that is due: what an evaluation costs is not
+    lost with the machine. One that was not finished is made up for when the run goes on.
+    """
+
+    run: Run
+    owner: ownership.Ownership | None
+    checkpointer: checkpoint.Checkpointer
+    notice: preemption.Notice
+    writer: writers.RunWriter
+    watch: monitor.Monitor
+    tuned: dict[str, float]
+
+    def save(self, train_state: state.TrainState) -> None:
+        if self.owner is not None:
+            self.owner.check()
+        self.checkpointer.save(train_state, _meta(self.run, self.watch, self.tuned))
+
+    def evaluate(self, train_state: state.TrainState, step: int) -> None:
+        try:
+            scores = evaluation.score(
+                self.run, train_state.params, self.writer, step, self.notice.reached
+            )
+        except evaluation.Stopped:
+            self.save(train_state)
+            self.stop(step)
+        found = {name: scores[name] for name in self.run.job.evaluation.tunes if name in scores}
+        self.tuned |= found
+        self.checkpointer.add_evaluation(step, scores, found)
+
+    def write_predictions(self, train_state: state.TrainState, *, is_new: bool) -> None:
+        self.checkpointer.wait()
+        params, workdir = train_state.params, self.run.workdir
+        try:
+            evaluation.write_predictions(
+                self.run, params, workdir, self.tuned, self.notice.reached, is_new=is_new
+            )
+        except evaluation.Stopped:
+            self.stop(self.run.last_step)
+
+    def stop(self, step: int) -> NoReturn:
+        """Raises Preempted once what is being saved is on disk."""
+        self.checkpointer.wait()
+        raise preemption.Preempted(step, by_hand=self.notice.by_hand)
+
+
+@contextlib.contextmanager
+def _owned(workdir: epath.Path) -> Iterator[ownership.Ownership | None]:
+    """Keeps other runs out of the workdir, which is for process 0 to do."""
+    if jax.process_index() != 0:
+        yield None
+        return
+    with ownership.Ownership(workdir) as owner:
+        yield owner
+
+
+def _is_evaluation_missing(run: Run, checkpointer: checkpoint.Checkpointer, step: int) -> bool:
+    """Returns whether the run stopped before the evaluation of the step that it goes on from."""
+    return bool(step) and _must_evaluate(run, step) and not checkpointer.is_evaluated(step)
 
 
 def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
@@ -148,7 +220,7 @@ class Start:
     """What a run begins with: its state, and what is known besides from before a restart."""
 
     state: state.TrainState
-    skipped: monitor.Skipped
+    progress: monitor.Progress
     tuned: dict[str, float]
 
 
@@ -165,20 +237,20 @@ def start(run: Run, checkpointer: checkpoint.Checkpointer) -> Start:
     saved_meta = checkpointer.read_meta()
     if saved_meta is not None:
         _keep_origin(run, saved_meta)
-        _check_resumable(run, saved_meta)
+        _check_resumable(run, saved_meta, checkpointer.latest_step() or 0)
     _log_start(run)
     restored = checkpointer.restore(run.abstract_state)
     if restored is not None:
         logging.info("Resuming at step %d from %s", int(restored.state.step), run.workdir)
-        skipped = monitor.Skipped(**restored.meta["skipped"])
+        progress = monitor.Progress.of_meta(restored.meta)
         # Without an evaluation set nothing was tuned: what an older config keeps is an option.
         tuned = reader.tuned(restored.meta) if run.job.evaluation.tunes else {}
-        return Start(restored.state, skipped, tuned)
+        return Start(restored.state, progress, tuned)
     source = warm_start.of_job(run.job, run.abstract_state.params)
     _write_workdir(run)
     fresh = run.init(run.knobs.seed)
     fresh = warm_start.apply(source, fresh) if source else fresh
-    return Start(fresh, monitor.Skipped(), {})
+    return Start(fresh, monitor.Progress(), {})
 
 
 def remaining_batches(
@@ -214,14 +286,31 @@ def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     evaluation = run.job.evaluation
     must_save = step == phase.end_step or step % run.config.checkpoint.save_every_steps == 0
     is_due = step == run.last_step or step % evaluation.every_steps == 0
-    return must_save or (is_due and evaluation.is_saved), is_due and bool(evaluation.sets)
+    return must_save or (is_due and evaluation.is_saved), _must_evaluate(run, step)
 
 
-def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
+def _must_evaluate(run: Run, step: int) -> bool:
+    evaluation = run.job.evaluation
+    is_due = step == run.last_step or step % evaluation.every_steps == 0
+    return is_due and bool(evaluation.sets)
+
+
+def _check_resumable(run: Run, saved_meta: Mapping[str, Any], step: int) -> None:
     saved = config_lib.completed(saved_meta["config"])
-    allowed, refused = config_lib.differences(saved, run.config)
+    changeable: list[str] = [*config_lib.CHANGEABLE]
+    if program.are_steps_the_same(saved, run.job, step):
+        changeable.append(r"phases\.\w+\.num_steps")
+    allowed, refused = config_lib.differences(saved, run.config, changeable)
     for change in allowed:
         logging.info("Resuming with a change: %s", change)
+    hint = ""
+    if any(".num_steps: " in change for change in refused):
+        name = run.config.schedule.name
+        hint = (
+            f". A run of another length would have taken other steps so far (the schedule "
+            f"{name!r} goes by the length): to train on from its model, give "
+            f"--config.init_from={run.workdir} and another --workdir"
+        )
     if not run.job.data.is_known_as(saved_meta["identity"]):
         refused.append("the records or the vocabulary are not those that the run began with")
     if refused:
@@ -229,6 +318,7 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any]) -> None:
             f"{run.workdir} holds a run that cannot be continued with this config:\n  "
             + "\n  ".join(refused)
             + "\nUndo these changes to continue it, or give another --workdir to start afresh"
+            + hint
         )
 
 
@@ -243,11 +333,11 @@ def _keep_origin(run: Run, saved_meta: Mapping[str, Any]) -> None:
     run.config.update(init_from=saved["init_from"], resize_vocabulary=saved["resize_vocabulary"])
 
 
-def _meta(run: Run, skipped: monitor.Skipped, tuned: Mapping[str, float]) -> dict[str, Any]:
+def _meta(run: Run, watch: monitor.Monitor, tuned: Mapping[str, float]) -> dict[str, Any]:
     return {
         "config": run.config.to_dict(),
         "identity": run.job.data.identity(),
-        "skipped": dataclasses.asdict(skipped),
+        **watch.progress.to_meta(),
         "tuned": dict(tuned),
         "versions": {"bertjax": bertjax.__version__, "jax": jax.__version__},
     }
@@ -327,9 +417,41 @@ def _monitor_options(run: Run) -> monitor.MonitorOptions:
     )
 
 
-def _open_writer(run: Run, step: int) -> writers.RunWriter:
-    is_writer, steps = jax.process_index() == 0, run.last_step
-    return writers.RunWriter(run.workdir, total_steps=steps, start_step=step, enabled=is_writer)
+def _open_writer(run: Run, step: int, *, again: bool) -> writers.RunWriter:
+    """Returns the writer of a run that goes on from `step`, which is evaluated `again`, or not."""
+    return writers.RunWriter(
+        run.workdir,
+        total_steps=run.last_step,
+        start_step=step,
+        evaluates_again=again,
+        enabled=jax.process_index() == 0,
+    )
+
+
+def _log_end(run: Run, *, is_new: bool) -> None:
+    """Says where the model is, and what to do next."""
+    for line in planned.lines(run.workdir, run):
+        logging.info("%s", line)
+    workdir = run.workdir
+    done = "Finished" if is_new else "This run was finished already, nothing was trained"
+    logging.info(
+        "%s: the model of step %d is in %s. What next:\n  %s",
+        done, run.last_step, workdir, "\n  ".join(_next_commands(run)),
+    )  # fmt: skip
+
+
+def _next_commands(run: Run) -> list[str]:
+    workdir = run.workdir
+    export = f"python -m bertjax.convert --from={workdir} --to=DIR   (for transformers)"
+    if run.config.task == "finetuning":
+        return [f"python -m bertjax.predict --checkpoint={workdir} < EXAMPLES.jsonl", export]
+    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data=RECORDS", export]
+    if run.job.data.vocabulary() is not None:
+        commands.insert(0, f"python -m bertjax.fill_mask --checkpoint={workdir} 'TEXT with [MASK]'")
+        commands.append(
+            f"python -m bertjax.train --config=classification --config.init_from={workdir} ..."
+        )
+    return commands
 
 
 def define_flags() -> None:
@@ -358,7 +480,7 @@ def main(argv: list[str]) -> None:
         (train_trials if several else train)(options.config, options.workdir)
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
-        sys.exit(preemption.EXIT_CODE)
+        sys.exit(notice.exit_code)
 
 
 if __name__ == "__main__":

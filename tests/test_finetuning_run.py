@@ -12,7 +12,7 @@ from bertjax.finetuning import texts
 from bertjax.jobs import finetuning
 from bertjax.training import evaluation, preemption
 from bertjax.workdirs import checkpoint, reader, scalars
-from tests import small_datasets
+from tests import small_datasets, stopping
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -110,10 +110,11 @@ def test_a_run_that_was_stopped_ends_as_if_it_never_had(tmp_path, source, monkey
     copy = shutil.copytree(source, tmp_path / "weights")
     config = make_config(tmp_path, copy)
     whole = train.train(config, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(preemption.Notice, "reached", lambda self, step: step == stop)
-        with pytest.raises(preemption.Preempted, match=f"saved at step {stop}"):
-            train.train(config, tmp_path / "parts")
+    with (
+        stopping.signal_after(stop),
+        pytest.raises(preemption.Preempted, match=f"saved at step {stop}"),
+    ):
+        train.train(config, tmp_path / "parts")
     shutil.rmtree(copy)  # a workdir is enough to go on
     parts = train.train(config, tmp_path / "parts")
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
@@ -212,10 +213,8 @@ def test_rows_of_several_lengths_and_an_epochs_border_do_not_matter_to_a_stop(
     changes |= {"model.hidden_dropout_prob": 0.1, "finetuning.max_seq_length": 40}
     config = small_datasets.make_config(tmp_path / "data", "squad_v2", source, **changes)
     whole = train.train(config, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(preemption.Notice, "reached", lambda self, step: step == 7)
-        with pytest.raises(preemption.Preempted):
-            train.train(config, tmp_path / "stopped")
+    with stopping.signal_after(7), pytest.raises(preemption.Preempted):
+        train.train(config, tmp_path / "stopped")
     resumed = train.train(config, tmp_path / "stopped")
     assert int(resumed.step) == int(whole.step)
     jax.tree.map(np.testing.assert_array_equal, resumed.params, whole.params)

@@ -167,6 +167,46 @@ def test_sigterm_saves_at_once_and_exits_with_its_own_code(workplace):
     assert_same_run(workplace, "terminated")
 
 
+def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(workplace):
+    process = workplace.start("by_hand")
+    wait_until(process, lambda: workplace.last_seen("by_hand") >= 23)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, workplace.log("by_hand")
+    log = workplace.log("by_hand")
+    assert "interrupted: saved at step" in log and "same command again" in log
+    assert "Traceback" not in log
+    workplace.run("by_hand")
+    assert_same_run(workplace, "by_hand")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_during_the_imports_has_its_code_too(tmp_path, number, code):
+    command = [sys.executable, "-X", "importtime", "-m", "bertjax.train", "--config=smoke"]
+    process = subprocess.Popen(
+        [*command, f"--workdir={tmp_path}"], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:  # until the imports are on their way
+        if "jax._src" in line:
+            break
+    process.send_signal(number)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in rest and "run the same command again" in rest
+
+
+def test_a_second_run_in_the_workdir_is_refused_at_once_and_harms_nothing(workplace):
+    first = workplace.start("shared")
+    wait_until(first, lambda: workplace.last_seen("shared") >= 5)
+    second = workplace.start("shared", host=1)
+    assert second.wait(60) == 1
+    log = workplace.log("shared", 1)
+    assert f"is in use by process {first.pid} on {socket.gethostname()}" in log
+    assert "Traceback" not in log
+    assert first.wait(300) == 0
+    assert_same_run(workplace, "shared")
+
+
 def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(workplace):
     hosts = workplace.start_hosts("hosts", 2)
     wait_until(hosts[0], lambda: workplace.last_seen("hosts") >= 25)

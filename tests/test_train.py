@@ -15,7 +15,7 @@ from bertjax.data import contents, records, streams
 from bertjax.training import monitor, preemption
 from bertjax.workdirs import checkpoint
 from configs import smoke
-from tests import small_records
+from tests import small_records, stopping
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -113,10 +113,8 @@ def test_two_phases_equal_their_parts_also_when_resumed_at_the_boundary(
     assert_is_the_run_of_two_phases(record_root, tmp_path / "whole", seen)
 
     seen.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(preemption.Notice, "reached", lambda self, step: step == 8)
-        with pytest.raises(preemption.Preempted, match="saved at step 8"):
-            train.train(config, tmp_path / "parts")
+    with stopping.signal_after(8), pytest.raises(preemption.Preempted, match="saved at step 8"):
+        train.train(config, tmp_path / "parts")
     # What the first part had read ahead of its last step is read again.
     del seen[8:]
     parts = train.train(config, tmp_path / "parts")
@@ -161,13 +159,67 @@ def test_a_workdir_may_be_relative(record_root, tmp_path, monkeypatch):
     assert checkpoint.load_params("run")[2] == 8
 
 
-def test_a_finished_run_trains_no_further(record_root, tmp_path, seen):
+def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
+    record_root, tmp_path, seen, caplog
+):
     config = make_config(record_root / "train_16")
-    first = train.train(config, tmp_path)
-    seen.clear()
-    again = train.train(config, tmp_path)
+    with caplog.at_level("INFO", logger="absl"):
+        first = train.train(config, tmp_path)
+        assert f"Finished: the model of step 8 is in {tmp_path}" in caplog.text
+        assert f"bertjax.fill_mask --checkpoint={tmp_path}" in caplog.text
+        seen.clear()
+        again = train.train(config, tmp_path)
     assert not seen
+    assert "This run was finished already" in caplog.text
     jax.tree.map(np.testing.assert_array_equal, first, again)
+    config.phases.phase1.num_steps = 12  # linear: the rates so far would have been others
+    with pytest.raises(ValueError, match=f"num_steps: was 8, is 12(.|\n)*init_from={tmp_path}"):
+        train.train(config, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_whose_schedule_goes_by_no_length_can_be_lengthened(record_root, tmp_path):
+    config = make_config(record_root / "train_16", **{"schedule.name": "constant"})
+    train.train(config, tmp_path / "parts")
+    config.phases.phase1.num_steps = 12
+    parts = train.train(config, tmp_path / "parts")
+    whole = train.train(config, tmp_path / "whole")
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+    config.phases.phase1.num_steps = 10
+    with pytest.raises(ValueError, match="num_steps: was 12, is 10"):  # steps were taken beyond
+        train.train(config, tmp_path / "parts")
+
+
+def scalars_of(workdir):
+    """The lines of metrics.jsonl without what the clock says."""
+    return [
+        {name: value for name, value in line.items() if not name.startswith("perf/")}
+        for line in metrics_of(workdir)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stop", "step"),
+    [
+        (stopping.signal_in_evaluation(nth_batch=1), 4),
+        (stopping.signal_in_evaluation(nth_batch=1, number=signal.SIGINT), 4),
+        (stopping.signal_in_evaluation(nth_batch=5), 12),  # of the last
+        (stopping.signal_after(4), 4),  # an evaluation is due
+        (stopping.signal_after(7), 7),  # between two lines
+    ],
+    ids=["in evaluation", "by hand", "in the last", "before evaluation", "between lines"],
+)
+def test_a_stop_loses_nothing_and_leaves_no_trace(record_root, tmp_path, stop, step):
+    config = two_phases(record_root)
+    config.log_every_steps = 5
+    whole = train.train(config, tmp_path / "whole")
+    with stop, pytest.raises(preemption.Preempted, match=f"saved at step {step};"):
+        train.train(config, tmp_path / "parts")
+    assert checkpoint.load_params(tmp_path / "parts")[2] == step
+    parts = train.train(config, tmp_path / "parts")
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
+    assert scalars_of(tmp_path / "parts") == scalars_of(tmp_path / "whole")
 
 
 def test_a_resume_with_another_config_lists_what_differs_and_refuses(record_root, tmp_path):
@@ -229,10 +281,8 @@ def damage_remove(directory):
 def test_a_damaged_shard_is_named_and_the_checkpoint_stays(tmp_path, damage, monkeypatch):
     directory = small_records.write(tmp_path / "records")
     config = make_config(directory, **{"phases.phase1.num_steps": 40})
-    with monkeypatch.context() as patch:
-        patch.setattr(preemption.Notice, "reached", lambda self, step: step == 2)
-        with pytest.raises(preemption.Preempted):
-            train.train(config, tmp_path / "run")
+    with stopping.signal_after(2), pytest.raises(preemption.Preempted):
+        train.train(config, tmp_path / "run")
     damage(directory)
     with pytest.raises(ValueError, match=r"records-1\.tfrecord"):
         train.train(config, tmp_path / "run")

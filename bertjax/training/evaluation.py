@@ -31,6 +31,22 @@ EvaluateStep = Callable[[parameters.Params, base.Batch], tuple[base.Means, Mappi
 PredictStep = Callable[[parameters.Params, base.Batch], Mapping[str, Any]]
 
 
+class Stopped(Exception):
+    """An evaluation was told to stop before its end."""
+
+
+def _never() -> bool:
+    return False
+
+
+def _until_stopped(batches: jobs.Batches, must_stop: Callable[[], bool]) -> jobs.Batches:
+    """Yields the batches; raises Stopped where `must_stop`, asked before each, says so."""
+    for batch in batches:
+        if must_stop():
+            raise Stopped
+        yield batch
+
+
 def evaluate(
     step: EvaluateStep,
     params: parameters.Params,
@@ -82,16 +98,21 @@ def evaluate_set(
     *,
     mesh: Mesh,
     batch_size: int,
+    must_stop: Callable[[], bool] = _never,
 ) -> dict[str, float]:
     """Returns the task's metrics of one of the job's evaluation sets, and its scores.
 
     All are nan where an answer holds NaN or infinite numbers: a class is found among those, too.
+
+    Raises:
+      Stopped: where `must_stop` says so, which every process asks before every batch.
     """
     rows = sharding.local_rows(mesh, batch_size)
+    batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
     values, outputs = evaluate(
         step,
         params,
-        job.data.evaluation_batches(name, batch_size=batch_size, rows=rows),
+        _until_stopped(batches, must_stop),
         mesh=mesh,
         global_batch_size=batch_size,
         max_batches=job.evaluation.max_batches,
@@ -128,17 +149,30 @@ def _shown(scores: Mapping[str, float]) -> str:
 
 
 def score(
-    run: program.Program, params: parameters.Params, writer: writers.RunWriter, step: int
+    run: program.Program,
+    params: parameters.Params,
+    writer: writers.RunWriter,
+    step: int,
+    must_stop: Callable[[], bool] = _never,
 ) -> dict[str, float]:
     """Evaluates on every evaluation set, writes the scores and redraws the curves.
 
     Returns those of the first set, which decide what is best.
+
+    Raises:
+      Stopped: as `evaluate_set`; nothing is written then.
     """
     batch_size = run.config.evaluation.global_batch_size
     found = {}
     for name in run.job.evaluation.sets:
         found[name] = evaluate_set(
-            run.job, name, run.evaluate_step, params, mesh=run.mesh, batch_size=batch_size
+            run.job,
+            name,
+            run.evaluate_step,
+            params,
+            mesh=run.mesh,
+            batch_size=batch_size,
+            must_stop=must_stop,
         )
         beside = beside_majority(run.job, name)
         logging.info("Evaluation on %s at step %d: %s%s", name, step, _shown(found[name]), beside)
@@ -155,10 +189,15 @@ def write_predictions(
     params: parameters.Params,
     workdir: epath.Path,
     tuned: Mapping[str, float],
+    must_stop: Callable[[], bool] = _never,
     *,
     is_new: bool,
 ) -> None:
-    """Writes what the model says of the job's test sets, all or none, unless it was done before."""
+    """Writes what the model says of the job's test sets, all or none, unless it was done before.
+
+    Raises:
+      Stopped: where `must_stop` says so, as in `evaluate_set`.
+    """
     directory, draft = (workdir / f"{PREDICTIONS_DIRECTORY}{end}" for end in ("", "_draft"))
     sets, scorer = run.job.evaluation.test_sets, run.job.evaluation.scorer
     if not sets or scorer is None:
@@ -176,7 +215,11 @@ def write_predictions(
     for name in sets:
         batches = run.job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
         outputs = predict(
-            run.predict_step, params, batches, mesh=run.mesh, global_batch_size=batch_size
+            run.predict_step,
+            params,
+            _until_stopped(batches, must_stop),
+            mesh=run.mesh,
+            global_batch_size=batch_size,
         )
         if is_writer:
             scorer.write_predictions(name, outputs, draft, tuned)

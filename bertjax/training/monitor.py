@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,10 +33,36 @@ class DivergedError(RuntimeError):
 
 @dataclasses.dataclass
 class Skipped:
-    """Counts of non-finite steps; part of a checkpoint's meta."""
+    """Counts of non-finite steps."""
 
     in_a_row: int = 0
     total: int = 0
+
+
+@dataclasses.dataclass
+class Progress:
+    """What a monitor has counted so far, so that a resumed run tells what an unstopped one would.
+
+    `means` are the sums since the last line of scalars. It is part of a checkpoint's meta.
+    """
+
+    skipped: Skipped = dataclasses.field(default_factory=Skipped)
+    means: base.Means = dataclasses.field(default_factory=dict)
+
+    def to_meta(self) -> dict[str, Any]:
+        sums = {name: [float(it.total), float(it.weight)] for name, it in self.means.items()}
+        return {"skipped": dataclasses.asdict(self.skipped), "sums": sums}
+
+    @classmethod
+    def of_meta(cls, meta: Mapping[str, Any]) -> Progress:
+        # float32 as the devices have them: added up in another type, they would round otherwise.
+        # Before 0.3 checkpoints had no sums.
+        sums = meta.get("sums", {})
+        means = {
+            name: metrics.Mean(np.float32(total), np.float32(weight))
+            for name, (total, weight) in sums.items()
+        }
+        return cls(Skipped(**meta["skipped"]), means)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,16 +104,15 @@ class Monitor:
         self,
         options: MonitorOptions,
         writer: writers.RunWriter,
-        skipped: Skipped,
+        progress: Progress,
         last_checkpoint: Callable[[], int | None],
         begun: set[PhaseFacts] | None = None,
     ):
-        self.skipped = skipped
+        self.progress = progress
         self._options = options
         self._writer = writer
         self._last_checkpoint = last_checkpoint
         self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts] | None = None
-        self._means: base.Means = {}
         self._begun = set() if begun is None else begun
         self._compiled: set[PhaseFacts] = set()
         self._restart_clock(0.0)
@@ -130,8 +156,8 @@ class Monitor:
             self._writer.note("")
             self._restart_clock(time.perf_counter())
         if report.is_finite:
-            self.skipped.in_a_row = 0
-            self._means = metrics.merge(self._means, report.means)
+            self.progress.skipped.in_a_row = 0
+            self.progress.means = metrics.merge(self.progress.means, report.means)
         else:
             self._count_skipped(step, record_positions)
         if step % self._options.log_every_steps == 0 or step == self._options.last_step:
@@ -145,17 +171,17 @@ class Monitor:
         self._paused_seconds += time.perf_counter() - start
 
     def _count_skipped(self, step: int, record_positions: np.ndarray) -> None:
-        self.skipped.in_a_row += 1
-        self.skipped.total += 1
+        self.progress.skipped.in_a_row += 1
+        self.progress.skipped.total += 1
         logging.warning("Step %d had a non-finite loss or gradient; its update was skipped", step)
-        if self.skipped.in_a_row < self._options.max_skipped_steps:
+        if self.progress.skipped.in_a_row < self._options.max_skipped_steps:
             return
         # Of records they are pairs, of finetuning examples single numbers.
         pairs = record_positions[:8].reshape(len(record_positions[:8]), -1).tolist()
         shown = ", ".join(":".join(map(str, pair)) for pair in pairs)
         raise DivergedError(
-            f"{self.skipped.in_a_row} steps in a row up to step {step} had a non-finite loss or "
-            f"gradient (config.max_skipped_steps). The batch of step {step} held the "
+            f"{self._options.max_skipped_steps} steps in a row up to step {step} had a non-finite "
+            f"loss or gradient (config.max_skipped_steps). The batch of step {step} held the "
             f"{'records (shard:index)' if record_positions.ndim > 1 else 'examples'} "
             f"{shown}{', ...' if len(record_positions) > 8 else ''}. {self._saved(step)}. Lower "
             "config.schedule.peak_learning_rate or lengthen the warm-up in a new workdir; if the "
@@ -164,7 +190,7 @@ class Monitor:
 
     def _saved(self, step: int) -> str:
         """Returns in words what the newest checkpoint holds of a run that diverged by `step`."""
-        finite, saved = step - self.skipped.in_a_row, self._last_checkpoint()
+        finite, saved = step - self.progress.skipped.in_a_row, self._last_checkpoint()
         told = f"The last step with a finite loss was {finite}"
         if saved is None:
             return f"{told}; there is no checkpoint yet"
@@ -175,7 +201,7 @@ class Monitor:
         )
 
     def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:
-        averages = metrics.values(self._means)
+        averages = metrics.values(self.progress.means)
         scalars = {f"train/{name}": value for name, value in averages.items()}
         losses = [
             coefficient * averages.get(name, float("nan"))
@@ -185,13 +211,13 @@ class Monitor:
             "train/loss": float(np.sum(losses)),
             "train/learning_rate": float(report.learning_rate),
             "train/grad_norm": float(report.grad_norm),
-            "train/skipped_steps": float(self.skipped.total),
+            "train/skipped_steps": float(self.progress.skipped.total),
             **self._throughput(),
         }
         self._writer.scalars(step, scalars)
         self._writer.progress(step, scalars)
         self._check_plateau(step, averages, phase)
-        self._means = {}
+        self.progress.means = {}
 
     def _restart_clock(self, now: float) -> None:
         self._started, self._paused_seconds, self._steps_timed = now, 0.0, 0

@@ -90,6 +90,14 @@ def _bert(options: ScheduleOptions) -> Schedule:
     return schedule
 
 
+def _constant(options: ScheduleOptions) -> Schedule:
+    def schedule(step: Step) -> Float[Array, ""]:
+        warm = jnp.minimum(_warmup(options, step), 1.0)
+        return jnp.asarray(options.peak_learning_rate) * warm
+
+    return schedule
+
+
 def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
     share = jnp.asarray(step / jnp.maximum(options.warmup_steps, 1), jnp.float32)
     return jnp.where(options.warmup_steps > 0, share, 1.0)
@@ -97,8 +105,13 @@ def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
 
 # `linear` rises from 0 to the peak over the warm-up and falls to 0 at the last step. `bert` is the
 # released code's (google-research/bert optimization.py): the decay counts from step 0 and the
-# warm-up replaces it, so at the end of warm-up the rate drops by peak x warmup / total.
-SCHEDULES: dict[str, Callable[[ScheduleOptions], Schedule]] = {"linear": _linear, "bert": _bert}
+# warm-up replaces it, so at the end of warm-up the rate drops by peak x warmup / total. `constant`
+# stays at the peak after the warm-up: it alone goes by no length, so a run can be lengthened.
+SCHEDULES: dict[str, Callable[[ScheduleOptions], Schedule]] = {
+    "linear": _linear,
+    "bert": _bert,
+    "constant": _constant,
+}
 
 
 def make_schedule(options: ScheduleOptions) -> Schedule:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import ml_collections
+import numpy as np
 from jax.sharding import Mesh
 
 from bertjax import jobs
@@ -116,9 +118,40 @@ def for_job(program: Program, job: jobs.Job) -> Program:
     return dataclasses.replace(program, config=job.config, job=job, learner=learner, knobs=knobs)
 
 
+def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bool:
+    """Returns whether a run of config `saved` took the steps up to `step` that the job would take.
+
+    Only the lengths of phases are looked at, and what follows from them.
+    """
+    before = jobs.phases(ml_collections.ConfigDict(saved))
+    now = job.phases
+    for was, phase in itertools.zip_longest(before, now):
+        if was == phase:
+            continue
+        if was is None or phase is None:  # a whole phase more, or less
+            if min(before[-1].end_step, now[-1].end_step) < step:
+                return False
+            break
+        is_longer_only = dataclasses.replace(was, num_steps=phase.num_steps) == phase
+        if not is_longer_only or step > min(was.end_step, phase.end_step):
+            return False
+        break
+    steps = np.arange(step)
+    old = _schedule_options(ml_collections.ConfigDict(saved).schedule, before[-1].end_step)
+    before_rates, rates = (
+        np.asarray(optim.make_schedule(each)(steps)) for each in (old, schedule_options(job))
+    )
+    return np.array_equal(before_rates, rates)
+
+
 def schedule_options(job: jobs.Job) -> optim.ScheduleOptions:
     """Returns the schedule of a job's config over all its steps."""
-    options, total_steps = job.config.schedule, job.last_step
+    return _schedule_options(job.config.schedule, job.last_step)
+
+
+def _schedule_options(
+    options: ml_collections.ConfigDict, total_steps: int
+) -> optim.ScheduleOptions:
     warmup_steps = options.warmup_steps
     if options.warmup_share:
         # Rounded down. Source: google-research/bert, run_classifier.py, num_warmup_steps.

@@ -70,6 +70,7 @@ class RunWriter:
         are kept on this machine and copied at every `curves` and at `close`.
       total_steps: the last step of the run.
       start_step: the step whose checkpoint the run resumes from, 0 for a new run.
+      evaluates_again: whether the evaluation of that step is made up for; what is there of it goes.
       enabled: False on every process but the first: nothing is then written or shown.
       log_every_seconds: least time between two progress lines where there is no terminal.
     """
@@ -80,6 +81,7 @@ class RunWriter:
         *,
         total_steps: int,
         start_step: int = 0,
+        evaluates_again: bool = False,
         enabled: bool = True,
         log_every_seconds: float = 10.0,
     ):
@@ -90,7 +92,7 @@ class RunWriter:
         self._directory = self._mirror.local if self._mirror else Path(workdir)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._metrics = self._directory / scalars.FILE
-        scalars.forget_after(self._metrics, start_step)
+        scalars.forget_after(self._metrics, start_step, and_its_evaluation=evaluates_again)
         # TensorBoard drops the events of an earlier run from purge_step on, that step included. The
         # suffix keeps apart two runs that start within a second, which the usual name would mix.
         self._events = tensorboardX.SummaryWriter(
@@ -165,10 +167,12 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def _append_line(path: Path, line: str) -> None:
-    # Unbuffered: the line is one write, so a killed process leaves whole lines but for the last.
+    # Unbuffered: the line is one write, so a killed process leaves whole lines but for the last. It
+    # is on disk before the checkpoint of its step is.
     try:
         with open(path, "ab", buffering=0) as file:
             file.write(line.encode("utf-8"))
+            os.fsync(file.fileno())
     except OSError as error:
         reason = f"{error.strerror}; the scalars of this step are not recorded, free some space"
         raise OSError(error.errno, reason, str(path)) from error

@@ -5,28 +5,32 @@ path to array) and `meta` (JSON: config, data identity, counters, fingerprints).
 data is the step; nothing else of it needs saving. One of converted weights has no `opt_state`.
 
 A training state is any dataclass with `step`, `params` and `opt_state`; `training.state` has ours.
+What its evaluation found is written beside the items afterwards, as evaluation.json.
+
+Here belong which checkpoints there are, which stay, and which one a run goes on from; how the items
+of one are read, and what is proven damaged, is `checkpoint_items`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import dataclasses
-import json
 import logging as std_logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
+from jax.experimental import multihost_utils
 from orbax.checkpoint import checkpoint_managers as policies
 
 from bertjax.models import parameters
+from bertjax.workdirs import checkpoint_items as items
 
 
 def _is_no_chatter(record: std_logging.LogRecord) -> bool:
@@ -41,17 +45,9 @@ DIRECTORY = "checkpoints"
 UNREADABLE_DIRECTORY = "checkpoints_unreadable"
 NEWEST, BEST = "newest", "best"  # the checkpoints that have names
 
-# What orbax and tensorstore raise on torn, foreign or altered files and on failed writes; reading
-# has one more, see `_reading`.
-_STORAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError)
-
 
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written, or none of those there could be read."""
-
-
-class _UnreadableError(RuntimeError):
-    """A checkpoint that is there cannot be read; the message says why in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,21 +64,24 @@ class RetentionOptions:
     is_higher_better: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Restored:
-    """A training state as it was saved, with its meta item."""
+def kept(steps: Iterable[int], scores: Mapping[int, float], options: RetentionOptions) -> set[int]:
+    """Returns which of the checkpoints stay; one without a score is never among the best."""
+    ordered = sorted(steps)
+    sign = -1 if options.is_higher_better else 1
+    scored = [step for step in ordered if step in scores]
+    regular = options.keep_every_steps
+    return {
+        *ordered[-options.keep_last :],
+        *(step for step in ordered if regular and step % regular == 0),
+        *sorted(scored, key=lambda step: (sign * scores[step], step))[: options.keep_best],
+    }
 
-    state: Any
-    meta: Mapping[str, Any]
 
+class _Kept(policies.PreservationPolicy):
+    """`kept`, asked by orbax after every save."""
 
-@dataclasses.dataclass(frozen=True)
-class _Best(policies.PreservationPolicy):
-    """Keeps the checkpoints with the best values of a metric; those without it do not count."""
-
-    metric: str
-    count: int
-    is_higher_better: bool
+    def __init__(self, evaluations: Mapping[int, items.Evaluation], options: RetentionOptions):
+        self._evaluations, self._options = evaluations, options
 
     def should_preserve(
         self,
@@ -91,23 +90,31 @@ class _Best(policies.PreservationPolicy):
         context: policies.PreservationContext,
     ) -> list[bool]:
         del context
-        scores = {
-            info.step: info.metrics[self.metric]
-            for info in checkpoints
-            if info.metrics and self.metric in info.metrics
-        }
-        sign = -1 if self.is_higher_better else 1
-        best = sorted(scores, key=lambda step: sign * scores[step])[: self.count]
-        return [info.step in best for info in checkpoints]
+        steps = [info.step for info in checkpoints]
+        stay = kept(steps, _scores(self._evaluations), self._options)
+        return [info.step in stay for info in checkpoints]
 
 
-def _preservation_policy(options: RetentionOptions) -> Any:
-    kept: list[Any] = [policies.LatestN(options.keep_last)]
-    if options.keep_every_steps:
-        kept.append(policies.EveryNSteps(options.keep_every_steps))
-    if options.keep_best:
-        kept.append(_Best(options.best_metric, options.keep_best, options.is_higher_better))
-    return policies.AnyPreservationPolicy(kept)
+class _Manager(ocp.CheckpointManager):
+    """orbax's own, without the scores that it wrote before 0.3.
+
+    It reads them at its start, and one empty file among them ended every program.
+    """
+
+    def metrics(self, step: int) -> None:
+        del step
+
+
+class _OnDisk(ocp.path.atomicity.AtomicRenameTemporaryPath):
+    """A checkpoint gets its name when all of it has reached the disk.
+
+    orbax leaves its small files to the system: a power failure left whole names and empty files.
+    """
+
+    async def finalize(self) -> None:
+        await asyncio.to_thread(_sync_all, self.get())
+        await super().finalize()
+        await asyncio.to_thread(_sync, self.get_final().parent)
 
 
 class Checkpointer:
@@ -117,16 +124,17 @@ class Checkpointer:
         self._root = _absolute(workdir)
         self._directory = self._root / DIRECTORY
         self._retention = retention
+        self._evaluations = _evaluations(self._directory)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_preservation_policy(retention),
-            # Only with a best_fn does orbax write the metrics, and so know them after a restart.
-            best_fn=lambda metrics: metrics[retention.best_metric],
+            preservation_policy=_Kept(self._evaluations, retention),
             # The loop decides when to save; orbax's own preemption check would need a call a step.
             save_decision_policy=policies.FixedIntervalPolicy(1),
             cleanup_tmp_directories=True,
             create=True,
+            # A store has its objects whole or not at all, and renames none.
+            temporary_path_class=None if _is_remote(self._root) else _OnDisk,
         )
-        self._manager = ocp.CheckpointManager(self._directory, options=options)
+        self._manager = _Manager(self._directory, options=options)
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -134,7 +142,7 @@ class Checkpointer:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self._manager.close()
-        except _STORAGE_ERRORS as close_error:
+        except items.STORAGE_ERRORS as close_error:
             if error is None:
                 raise self._save_error(close_error) from close_error
             logging.error("%s", self._save_error(close_error))  # and the first error goes on
@@ -143,15 +151,10 @@ class Checkpointer:
         """Returns the newest complete checkpoint's step, None without one."""
         return self._manager.latest_step()
 
-    def save(
-        self,
-        train_state: Any,
-        meta: Mapping[str, Any],
-        evaluation: Mapping[str, float] | None = None,
-    ) -> None:
+    def save(self, train_state: Any, meta: Mapping[str, Any]) -> None:
         """Starts saving; the state may be donated once this returns.
 
-        `evaluation`, when the state was just evaluated, makes it a candidate for keep_best.
+        A step that is saved already is left as it is.
 
         Raises:
           CheckpointError: if this save, or the one before it, failed.
@@ -159,10 +162,40 @@ class Checkpointer:
         step = int(train_state.step)
         if step == self.latest_step():
             return
-        score = (evaluation or {}).get(self._retention.best_metric, math.nan)
-        metrics = {self._retention.best_metric: score} if math.isfinite(score) else {}
-        trees = {"params": train_state.params, "opt_state": _by_path(train_state.opt_state)}
-        self._save(step, trees, meta, metrics)
+        opt_state = items.flat_by_path(train_state.opt_state)
+        self._save(step, {items.PARAMS: train_state.params, items.OPT_STATE: opt_state}, meta)
+
+    def is_evaluated(self, step: int) -> bool:
+        """Returns whether it is known what the evaluation of a checkpoint found."""
+        return step in self._evaluations
+
+    def add_evaluation(
+        self, step: int, scores: Mapping[str, float], tuned: Mapping[str, float]
+    ) -> None:
+        """Writes beside a checkpoint what its evaluation found, once that checkpoint is complete.
+
+        From then on it may be the best. What is kept no longer is removed. A step that is not
+        saved is left alone.
+
+        Raises:
+          CheckpointError: if the save before it failed, or this cannot be written.
+        """
+        self.wait()
+        if step not in self._manager.all_steps():
+            return
+        metric = self._retention.best_metric
+        score = scores.get(metric, math.nan)
+        found = items.Evaluation(metric, score if math.isfinite(score) else None, dict(tuned))
+        self._evaluations[step] = found
+        try:
+            if jax.process_index() == 0:
+                items.write_evaluation(self._directory / str(step), found)
+            steps = self._manager.all_steps()
+            stay = kept(steps, _scores(self._evaluations), self._retention)
+            for other in sorted(set(steps) - stay):
+                self._manager.delete(other)
+        except items.STORAGE_ERRORS as error:
+            raise self._save_error(error) from error
 
     def save_params(self, params: parameters.Params, meta: Mapping[str, Any]) -> None:
         """Starts saving parameters alone, as step 0: to use or to start from, not to resume.
@@ -170,25 +203,19 @@ class Checkpointer:
         Raises:
           CheckpointError: if this save, or the one before it, failed.
         """
-        self._save(0, {"params": params}, meta, {})
+        self._save(0, {items.PARAMS: params}, meta)
 
-    def _save(
-        self,
-        step: int,
-        trees: Mapping[str, Any],
-        meta: Mapping[str, Any],
-        metrics: Mapping[str, float],
-    ) -> None:
-        fingerprints = {name: _fingerprint_of(tree) for name, tree in trees.items()}
-        items = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}  # pyright: ignore[reportCallIssue]
+    def _save(self, step: int, trees: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+        fingerprints = {name: items.fingerprint(tree) for name, tree in trees.items()}
+        saved = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}  # pyright: ignore[reportCallIssue]
         ours = {
             "fingerprints": fingerprints,
             "is_higher_better": self._retention.is_higher_better,
         }
-        items["meta"] = ocp.args.JsonSave(dict(meta) | ours)  # pyright: ignore[reportCallIssue]
+        saved[items.META] = ocp.args.JsonSave(dict(meta) | ours)  # pyright: ignore[reportCallIssue]
         try:
-            self._manager.save(step, args=ocp.args.Composite(**items), metrics=dict(metrics))
-        except _STORAGE_ERRORS as error:
+            self._manager.save(step, args=ocp.args.Composite(**saved))
+        except items.STORAGE_ERRORS as error:
             raise self._save_error(error) from error
 
     def wait(self) -> None:
@@ -199,33 +226,43 @@ class Checkpointer:
         """
         try:
             self._manager.wait_until_finished()
-        except _STORAGE_ERRORS as error:
+        except items.STORAGE_ERRORS as error:
             raise self._save_error(error) from error
 
-    def restore(self, abstract_state: Any) -> Restored | None:
-        """Returns the newest checkpoint that can be read, None if there is none at all.
+    def restore(self, abstract_state: Any) -> items.Restored | None:
+        """Returns the newest checkpoint that is whole, None if there never was one.
 
         `abstract_state` holds shapes with shardings; the checkpoint may come from another mesh. One
-        that cannot be read is reported, moved to `checkpoints_unreadable` and passed over.
+        that is proven damaged is reported, moved to `checkpoints_unreadable` and passed over. What
+        cannot be read now, and may be later, moves nothing. All processes take the same one: which
+        there are, and what is damaged, is for process 0 to say.
 
         Raises:
-          CheckpointError: if there are checkpoints and none can be read.
+          CheckpointError: if the storage does not let the newest be read; if it is whole, but of
+            another state; if there are checkpoints, here or set aside, and none is whole.
         """
         failures = []
-        for step in sorted(self._manager.all_steps(), reverse=True):
+        for step in _told_by_first(sorted(self._manager.all_steps(), reverse=True)):
             try:
-                with _reading():
-                    return self._restore_step(step, abstract_state)
-            except _UnreadableError as error:
-                failures.append(f"step {step}: {error}")
+                return self._restore_step(step, abstract_state)
+            except items.UnreadableError as error:
+                damage = self._proven_damage(step, error)
+                failures.append(f"step {step}: {damage}")
                 logging.error("A checkpoint cannot be read and is set aside, %s", failures[-1])
                 self._set_aside(step)
+        aside = self._root / UNREADABLE_DIRECTORY
         if failures:
             raise CheckpointError(
                 f"none of the checkpoints in {self._directory} can be read:\n  "
                 + "\n  ".join(failures)
-                + f"\nThey were moved to {self._root / UNREADABLE_DIRECTORY}. If they were made "
-                "with other model sizes, use another workdir; to start afresh, run again"
+                + f"\nThey were moved to {aside}. To start afresh, remove that directory, or give "
+                "another --workdir"
+            )
+        if aside.exists() and any(aside.iterdir()):
+            raise CheckpointError(
+                f"{self._directory} holds no checkpoint, but {aside} holds what was set aside as "
+                "damaged: nothing starts afresh there unasked. Remove that directory to do so, or "
+                "give another --workdir"
             )
         return None
 
@@ -235,7 +272,7 @@ class Checkpointer:
         Raises:
           CheckpointError: if it is that of parameters alone, with which no run can be continued.
         """
-        newest = _newest_meta(self._manager)
+        newest = read_meta(self._root)
         meta = None if newest is None else newest[0]
         if meta is not None and "opt_state" not in meta["fingerprints"]:
             raise CheckpointError(
@@ -245,28 +282,45 @@ class Checkpointer:
             )
         return meta
 
-    def _restore_step(self, step: int, abstract_state: Any) -> Restored:
-        opt_state = _by_path(abstract_state.opt_state)
-        items = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(abstract_state.params),  # pyright: ignore[reportCallIssue]
-                opt_state=ocp.args.StandardRestore(opt_state),  # pyright: ignore[reportCallIssue]
-                meta=ocp.args.JsonRestore(),
-            ),
-        )
-        paths, treedef = jax.tree_util.tree_flatten_with_path(abstract_state.opt_state)
-        leaves = [items["opt_state"][parameters.path_name(path)] for path, _ in paths]
-        step_array = jax.device_put(jnp.asarray(step, jnp.int32), abstract_state.step.sharding)
-        restored = dataclasses.replace(
-            abstract_state,
-            step=step_array,
-            params=items["params"],
-            opt_state=treedef.unflatten(leaves),
-        )
-        for name in ("params", "opt_state"):
-            _check_fingerprint(name, getattr(restored, name), items["meta"]["fingerprints"])
-        return Restored(restored, items["meta"])
+    def _restore_step(self, step: int, abstract_state: Any) -> items.Restored:
+        """Returns a checkpoint; an UnreadableError comes to all processes where it comes to one."""
+        restored, error = None, None
+        try:
+            restored = items.restore(self._directory / str(step), abstract_state)
+        except items.UnreadableError as own_error:
+            error = own_error
+        if not _is_so_everywhere(restored is not None):
+            raise error or items.UnreadableError("another process could not read it")
+        assert restored is not None
+        items.check_fingerprints(restored)
+        return restored
+
+    def _proven_damage(self, step: int, error: items.UnreadableError) -> str:
+        """Returns what is wrong with the content of a checkpoint that could not be restored.
+
+        Raises:
+          CheckpointError: if nothing is, or nobody can know now; on all processes alike.
+        """
+        damage, is_known = None, True
+        if jax.process_index() == 0:
+            try:
+                damage = items.damage(self._directory / str(step))
+            except items.UnreadableError as storage_error:
+                error, is_known = storage_error, False
+        is_known, is_damaged = _told_by_first([is_known, damage is not None])
+        moved = "Nothing was moved or removed"
+        if not is_known:
+            raise CheckpointError(
+                f"the checkpoint of step {step} in {self._directory} cannot be read now ({error}). "
+                f"{moved}: once the storage answers, run the same command again"
+            ) from error
+        if not is_damaged:
+            raise CheckpointError(
+                f"the checkpoint of step {step} in {self._directory} is whole, but could not be "
+                f"restored ({error}). {moved}. If it was a passing error, run the same command "
+                "again; if the run was begun with other model sizes, give another --workdir"
+            ) from error
+        return damage or "process 0 found it damaged"
 
     def _set_aside(self, step: int) -> None:
         if jax.process_index() == 0:
@@ -282,7 +336,7 @@ class Checkpointer:
         if last_good is not None:
             kept = f"the last good one is step {last_good}"
         return CheckpointError(
-            f"a checkpoint could not be written to {self._directory} ({_first_line(error)}); "
+            f"a checkpoint could not be written to {self._directory} ({items.first_line(error)}); "
             f"{kept}. Make room or fix the permissions, then run the same command again to continue"
         )
 
@@ -305,45 +359,67 @@ def load_params(
             f"{directory} does not exist; --checkpoint takes the workdir of a run of "
             "`python -m bertjax.train`"
         )
-    with ocp.CheckpointManager(
-        directory, options=ocp.CheckpointManagerOptions(read_only=True)
-    ) as m:
-        step = _chosen_step(m, directory, step)
-        try:
-            with _reading():
-                meta = _read_meta(m, step)
-                params = _read_params(directory / str(step) / "params")
-                _check_fingerprint("params", params, meta["fingerprints"])
-        except _UnreadableError as error:
-            raise CheckpointError(
-                f"the checkpoint of step {step} in {directory} cannot be read ({error}); "
-                "resuming the run would fall back to the one before it"
-            ) from error
+    step = _chosen_step(directory, step)
+    try:
+        meta = items.read_meta(directory / str(step))
+        params = items.read_params(directory / str(step), meta["fingerprints"])
+    except items.UnreadableError as error:
+        hint = "resuming the run would fall back to the one before it"
+        if error.is_of_storage:
+            hint = "once the storage answers, run the same command again"
+        raise CheckpointError(
+            f"the checkpoint of step {step} in {directory} cannot be read ({error}); {hint}"
+        ) from error
     return params, meta, step
 
 
-def _chosen_step(manager: ocp.CheckpointManager, directory: epath.Path, wanted: str | int) -> int:
-    steps = sorted(manager.all_steps())
+def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
+    """Returns a workdir's newest meta item with its step, None without a checkpoint.
+
+    One that is damaged is passed over.
+
+    Raises:
+      CheckpointError: if the storage does not let it be read.
+    """
+    directory = _absolute(workdir) / DIRECTORY
+    for step in reversed(_steps(directory)):
+        try:
+            return items.read_meta(directory / str(step)), step
+        except items.UnreadableError as error:
+            if error.is_of_storage:
+                raise CheckpointError(
+                    f"the checkpoint of step {step} in {directory} cannot be read now ({error}); "
+                    "once the storage answers, run the same command again"
+                ) from error
+            logging.error("The meta item of step %d cannot be read: %s", step, error)
+    return None
+
+
+def _steps(directory: epath.Path) -> list[int]:
+    return sorted(ocp.utils.checkpoint_steps(directory)) if directory.exists() else []
+
+
+def _chosen_step(directory: epath.Path, wanted: str | int) -> int:
+    steps = _steps(directory)
     if not steps:
         raise FileNotFoundError(f"{directory} holds no complete checkpoint")
     if wanted == NEWEST:
         return steps[-1]
     if wanted == BEST:
-        return _best_step(manager, directory, steps)
+        return _best_step(directory, steps)
     if not str(wanted).isdecimal():
         raise ValueError(f"the step is {wanted!r}; it must be {NEWEST}, {BEST} or a number")
     if int(wanted) not in steps:
-        kept = ", ".join(map(str, steps))
-        raise FileNotFoundError(f"{directory} holds no checkpoint of step {wanted}; it has {kept}")
+        known = ", ".join(map(str, steps))
+        raise FileNotFoundError(f"{directory} holds no checkpoint of step {wanted}; it has {known}")
     return int(wanted)
 
 
-def _best_step(manager: ocp.CheckpointManager, directory: epath.Path, steps: Sequence[int]) -> int:
+def _best_step(directory: epath.Path, steps: Sequence[int]) -> int:
     """Returns the step with the best score; of equal ones the earliest, as keep_best does."""
-    scores = {step: _score(directory / str(step)) for step in steps}
-    known = {step: score for step, score in scores.items() if score is not None}
-    newest = _newest_meta(manager)
-    if not known or newest is None:
+    scores = _scores(_evaluations(directory))
+    newest = read_meta(directory.parent)
+    if not scores or newest is None:
         raise ValueError(
             f"no checkpoint in {directory} has a score, so none is the best: set the step to "
             f"{NEWEST} or to one of {', '.join(map(str, steps))}"
@@ -352,98 +428,63 @@ def _best_step(manager: ocp.CheckpointManager, directory: epath.Path, steps: Seq
     # Before 0.2 checkpoints did not tell: finetuning had scores, pretraining a loss.
     is_higher_better = meta.get("is_higher_better", meta["config"].get("task") == "finetuning")
     sign = -1 if is_higher_better else 1
-    return min(known, key=lambda step: (sign * known[step], step))
+    return min(scores, key=lambda step: (sign * scores[step], step))
 
 
-def _score(checkpoint: epath.Path) -> float | None:
-    """Returns the one number that keep_best goes by, None where nothing was evaluated."""
+def _evaluations(directory: epath.Path) -> dict[int, items.Evaluation]:
+    """Returns what is known of the checkpoints that were evaluated.
+
+    Raises:
+      CheckpointError: if the storage does not let it be read.
+    """
     try:
-        (score,) = json.loads((checkpoint / "metrics" / "metrics").read_text()).values()
-    except (OSError, ValueError, AttributeError):
-        return None
-    return score
+        found = {step: items.read_evaluation(directory / str(step)) for step in _steps(directory)}
+    except items.UnreadableError as error:
+        raise CheckpointError(
+            f"the scores of the checkpoints in {directory} cannot be read now ({error}), so which "
+            "of them is the best is not known; once the storage answers, run the same command again"
+        ) from error
+    return {step: one for step, one in found.items() if one is not None}
 
 
-def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
-    """Returns a workdir's newest readable meta item with its step, None without a checkpoint."""
-    directory = _absolute(workdir) / DIRECTORY
-    if not directory.exists():
-        return None
-    with ocp.CheckpointManager(
-        directory, options=ocp.CheckpointManagerOptions(read_only=True)
-    ) as manager:
-        return _newest_meta(manager)
+def _scores(evaluations: Mapping[int, items.Evaluation]) -> dict[int, float]:
+    """Returns the scores that keep_best goes by, of the checkpoints that have one."""
+    return {step: one.score for step, one in evaluations.items() if one.score is not None}
+
+
+def _told_by_first(values: Sequence[int]) -> list[int]:
+    """Returns the values that process 0 has; every process calls it."""
+    if jax.process_count() == 1:
+        return list(values)
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(values))))
+    mine = np.resize(np.asarray(values or [0], np.int32), count)
+    return multihost_utils.broadcast_one_to_all(mine).tolist()
+
+
+def _is_so_everywhere(is_so: bool) -> bool:
+    if jax.process_count() == 1:
+        return is_so
+    return bool(multihost_utils.process_allgather(np.asarray(is_so)).all())
 
 
 def _absolute(path: epath.PathLike) -> epath.Path:
     # orbax refuses relative paths; an address such as gs://bucket/run is none.
     path = epath.Path(path)
-    return path if "://" in os.fspath(path) else path.absolute()
+    return path if _is_remote(path) else path.absolute()
 
 
-def _newest_meta(manager: ocp.CheckpointManager) -> tuple[Mapping[str, Any], int] | None:
-    for step in sorted(manager.all_steps(), reverse=True):
-        try:
-            with _reading():
-                return _read_meta(manager, step), step
-        except _UnreadableError as error:
-            logging.error("The meta item of step %d cannot be read: %s", step, error)
-    return None
+def _is_remote(path: epath.Path) -> bool:
+    return "://" in os.fspath(path)
 
 
-def _read_meta(manager: ocp.CheckpointManager, step: int) -> Mapping[str, Any]:
-    items = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-    return items["meta"]
+def _sync_all(directory: epath.Path) -> None:
+    for path in (*items.tree(directory), directory):
+        _sync(path)
 
 
-def _read_params(path: epath.Path) -> parameters.Params:
-    if not path.exists():
-        raise FileNotFoundError(f"item {path.name!r} is missing")
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        saved = checkpointer.metadata(path).item_metadata.tree
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), saved)
-        return checkpointer.restore(path, restore_args=as_numpy)
-
-
-@contextlib.contextmanager
-def _reading() -> Iterator[None]:
-    """Raises _UnreadableError for what is wrong with a checkpoint, and nothing else."""
+def _sync(path: epath.Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        yield
-    except jax.errors.JaxRuntimeError:
-        raise  # the device has no room; the checkpoint is not to blame
-    except _STORAGE_ERRORS as error:
-        raise _UnreadableError(_first_line(error)) from error
-    except Exception as error:
-        # orbax wraps whatever tensorstore raises for an array in a bare Exception.
-        if type(error) is not Exception:
-            raise
-        raise _UnreadableError(_first_line(error.__cause__ or error)) from error
-
-
-def _by_path(tree: Any) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {parameters.path_name(path): leaf for path, leaf in leaves}
-
-
-@jax.jit
-def _fingerprint(leaves: Sequence[jax.Array]) -> jax.Array:
-    # Integer sums of the bit patterns: exact, so the same on every mesh. orbax has no checksum of
-    # its own for array data, and a flipped bit would otherwise be trained on.
-    sums = [
-        jnp.sum(jax.lax.bitcast_convert_type(leaf, jnp.uint32), dtype=jnp.uint32) for leaf in leaves
-    ]
-    return jnp.stack(sums)
-
-
-def _fingerprint_of(tree: Any) -> list[int]:
-    return [int(value) for value in jax.device_get(_fingerprint(jax.tree.leaves(tree)))]
-
-
-def _check_fingerprint(name: str, tree: Any, saved: Mapping[str, Sequence[int]]) -> None:
-    if _fingerprint_of(tree) != list(saved[name]):
-        raise ValueError(f"the values of item {name!r} are not those that were saved")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

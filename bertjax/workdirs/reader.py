@@ -17,7 +17,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from bertjax import config as config_lib
-from bertjax.data import tokenizer
+from bertjax.data import atomic, tokenizer
 from bertjax.devices import sharding
 from bertjax.models import lora, parameters
 from bertjax.workdirs import checkpoint
@@ -114,7 +114,7 @@ def write_config(config: Mapping[str, Any], workdir: epath.PathLike) -> None:
     directory = epath.Path(workdir)
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config, indent=2, sort_keys=True)
-    (directory / CONFIG_FILE).write_text(text + "\n")
+    atomic.write(directory / CONFIG_FILE, text + "\n")
 
 
 def _described(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Description:

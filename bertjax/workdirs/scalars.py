@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
 from absl import logging
 from etils import epath
+
+from bertjax.data import atomic
 
 FILE = "metrics.jsonl"  # in the workdir
 
@@ -49,14 +50,17 @@ def last_evaluation(
     return step, scores
 
 
-def forget_after(path: Path, step: int) -> None:
+def forget_after(path: Path, step: int, *, and_its_evaluation: bool = False) -> None:
     """Drops, atomically, the lines of a metrics.jsonl that are later than the step, or torn."""
     if not path.exists():
         return
-    kept = "".join(line for entry, line in _complete_lines(path) if entry["step"] <= step)
-    unfinished = path.with_name(f".{path.name}")
-    unfinished.write_text(kept, encoding="utf-8")
-    os.replace(unfinished, path)
+
+    def stays(entry: Mapping[str, Any]) -> bool:
+        is_evaluation = any(name.startswith("eval/") for name in entry)
+        return entry["step"] < step + (not (and_its_evaluation and is_evaluation))
+
+    lines = (line for entry, line in _complete_lines(path) if stays(entry))
+    atomic.write(path, "".join(lines))
 
 
 def _complete_lines(path: Path | epath.Path) -> Iterator[tuple[dict[str, Any], str]]:

@@ -35,7 +35,7 @@ class Lines:
         self.progress_lines[step] = dict(values)
 
 
-def make_monitor(*, last_checkpoint=None, skipped=None, begun=None, **changes):
+def make_monitor(*, last_checkpoint=None, progress=None, begun=None, **changes):
     options = {
         "objectives": {"mlm_loss": 1.0, "nsp_loss": 1.0},
         "log_every_steps": 4,
@@ -49,7 +49,7 @@ def make_monitor(*, last_checkpoint=None, skipped=None, begun=None, **changes):
     watch = monitor.Monitor(
         monitor.MonitorOptions(**options),
         lines,
-        monitor.Skipped() if skipped is None else skipped,
+        progress or monitor.Progress(),
         lambda: last_checkpoint,
         begun,
     )
@@ -83,7 +83,7 @@ def test_the_last_step_has_a_line_of_what_came_since_the_line_before():
 def test_skipped_steps_are_counted_in_a_row_and_in_all():
     watch, lines = make_monitor()
     run(watch, [BAD, GOOD, BAD, BAD])
-    assert watch.skipped == monitor.Skipped(in_a_row=2, total=3)
+    assert watch.progress.skipped == monitor.Skipped(in_a_row=2, total=3)
     assert lines.scalar_lines[4]["train/skipped_steps"] == 3
 
 
@@ -118,14 +118,14 @@ def test_the_message_knows_no_checkpoint_from_that_of_step_0(last_checkpoint, wo
 def test_a_finite_step_between_starts_the_count_again():
     watch, _ = make_monitor()
     run(watch, [BAD, BAD, GOOD, BAD, BAD, GOOD, BAD, BAD])
-    assert watch.skipped == monitor.Skipped(in_a_row=2, total=6)
+    assert watch.progress.skipped == monitor.Skipped(in_a_row=2, total=6)
 
 
 def test_a_resumed_run_goes_on_counting():
-    watch, _ = make_monitor(skipped=monitor.Skipped(in_a_row=2, total=9))
+    watch, _ = make_monitor(progress=monitor.Progress(monitor.Skipped(in_a_row=2, total=9)))
     with pytest.raises(monitor.DivergedError, match="3 steps in a row up to step 101"):
         run(watch, [BAD], first_step=101)
-    assert watch.skipped.total == 10
+    assert watch.progress.skipped.total == 10
 
 
 def test_averages_over_an_interval_are_weighted_means_of_its_finite_steps():

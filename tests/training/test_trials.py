@@ -11,7 +11,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import train
 from bertjax.training import preemption, trials
-from tests import small_datasets
+from tests import small_datasets, stopping
 
 pytestmark = pytest.mark.usefixtures("one_device")
 
@@ -110,11 +110,11 @@ def test_trials_that_were_stopped_go_on_and_end_in_the_same_results(
     done, config, tmp_path, monkeypatch
 ):
     _, results, _, states = done
-    calls = iter(range(100))
-    with monkeypatch.context() as patch:  # in the second trial, after its first step
-        patch.setattr(preemption.Notice, "reached", lambda self, step: next(calls) == 4)
-        with pytest.raises(preemption.Preempted, match="saved at step 1"):
-            train.train_trials(config, tmp_path)
+    with (
+        stopping.signal_after(1, nth=2),
+        pytest.raises(preemption.Preempted, match="saved at step 1"),
+    ):  # in the second trial
+        train.train_trials(config, tmp_path)
     assert train.train_trials(config, tmp_path) == results
     last = train.checkpoint.load_params(tmp_path / "seed_4")[0]
     jax.tree.map(np.testing.assert_array_equal, last, states["seed_4"].params)

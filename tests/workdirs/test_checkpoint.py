@@ -2,6 +2,9 @@
 
 import contextlib
 import dataclasses
+import errno
+import os
+import pathlib
 import resource
 import shutil
 
@@ -9,18 +12,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 
 from bertjax.devices import sharding
 from bertjax.tasks import pretraining
 from bertjax.training import optim, state
-from bertjax.workdirs import checkpoint
+from bertjax.workdirs import checkpoint, checkpoint_items
 from tests import conftest
 
 RETENTION = checkpoint.RetentionOptions()
 KEEP_ALL = checkpoint.RetentionOptions(keep_last=1000)
 # When orbax cannot read an array or write a file, it leaves coroutines of a closed loop behind.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    """What cannot be read is read again at once."""
+    monkeypatch.setattr(checkpoint_items, "RETRY_SECONDS", (0.0, 0.0))
+
 
 META = {"config": {"seed": 3}, "skipped": {"in_a_row": 0, "total": 1}}
 
@@ -135,8 +146,10 @@ def test_the_newest_the_regular_and_the_best_checkpoints_stay(tmp_path, trained)
     for steps in (range(1, 6), range(6, 12)):  # a resumed run knows the scores of before
         with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
             for step in steps:
-                scores = {"mlm_loss": losses[step], "nsp_loss": -step} if step in losses else None
-                checkpointer.save(on_devices(trained, step), META, scores)
+                checkpointer.save(on_devices(trained, step), META)
+                if step in losses:
+                    scores = {"mlm_loss": losses[step], "nsp_loss": -step}
+                    checkpointer.add_evaluation(step, scores, {})
     assert saved_steps(tmp_path) == [3, 4, 8, 10, 11]
 
 
@@ -144,8 +157,9 @@ def test_two_best_by_another_metric_stay(tmp_path, trained):
     retention = checkpoint.RetentionOptions(keep_last=1, keep_best=2, best_metric="nsp_loss")
     with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
         for step in range(1, 7):
+            checkpointer.save(on_devices(trained, step), META)
             scores = {"mlm_loss": step, "nsp_loss": abs(step - 2.6)}
-            checkpointer.save(on_devices(trained, step), META, scores)
+            checkpointer.add_evaluation(step, scores, {})
     assert saved_steps(tmp_path) == [2, 3, 6]
 
 
@@ -155,7 +169,8 @@ def test_the_best_of_a_score_is_the_highest(tmp_path, trained):
     )
     with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
         for step in range(1, 7):
-            checkpointer.save(on_devices(trained, step), META, {"f1": -abs(step - 2.6)})
+            checkpointer.save(on_devices(trained, step), META)
+            checkpointer.add_evaluation(step, {"f1": -abs(step - 2.6)}, {})
     assert saved_steps(tmp_path) == [2, 3, 6]
 
 
@@ -163,7 +178,8 @@ def test_a_metric_that_the_task_lacks_ranks_nothing(tmp_path, trained):
     retention = checkpoint.RetentionOptions(keep_last=1, best_metric="f1")
     with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
         for step in (1, 2):
-            checkpointer.save(on_devices(trained, step), META, {"mlm_loss": 1.0})
+            checkpointer.save(on_devices(trained, step), META)
+            checkpointer.add_evaluation(step, {"mlm_loss": 1.0}, {})
     assert saved_steps(tmp_path) == [2]
 
 
@@ -236,6 +252,131 @@ def test_when_none_can_be_read_all_are_named(tmp_path, trained):
         restore(tmp_path, trained)
     assert str(tmp_path / checkpoint.UNREADABLE_DIRECTORY) in str(caught.value)
     assert len(list((tmp_path / checkpoint.UNREADABLE_DIRECTORY).iterdir())) == 2
+
+
+def test_where_all_were_set_aside_nothing_starts_afresh_unasked(tmp_path, trained):
+    save_steps(tmp_path, trained, [4])
+    cut(data_file(tmp_path, 4, "params"))
+    for _ in range(2):
+        with pytest.raises(checkpoint.CheckpointError, match="remove that directory|Remove that"):
+            restore(tmp_path, trained)
+    shutil.rmtree(tmp_path / checkpoint.UNREADABLE_DIRECTORY)
+    assert restore(tmp_path, trained) is None
+
+
+@contextlib.contextmanager
+def failing(error, times):
+    """Makes reading arrays fail so often, as a disk does that has a bad moment."""
+    left = [times]
+    original = ocp.StandardCheckpointHandler.restore
+
+    def fail(self, *args, **options):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise error
+        return original(self, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ocp.StandardCheckpointHandler, "restore", fail)
+        yield
+
+
+ERRORS = [
+    OSError(errno.EIO, "Input/output error"),
+    # As orbax hands on what tensorstore says.
+    ValueError("RESOURCE_EXHAUSTED: Failed to open [OS error 24: EMFILE Too many open files]"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_passing_error_of_the_disk_costs_nothing(tmp_path, trained, error):
+    save_steps(tmp_path, trained, [4, 6])
+    with failing(error, times=2):
+        assert int(restore(tmp_path, trained).state.step) == 6
+    assert saved_steps(tmp_path) == [4, 6]
+
+
+def test_an_error_of_the_disk_that_stays_stops_and_moves_nothing(tmp_path, trained, monkeypatch):
+    save_steps(tmp_path, trained, [4, 6])
+    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "restore", raising(ERRORS[0]))
+    message = "step 6 in .* cannot be read now.*Nothing was moved"
+    with pytest.raises(checkpoint.CheckpointError, match=message), failing(ERRORS[1], times=99):
+        restore(tmp_path, trained)
+    assert saved_steps(tmp_path) == [4, 6]
+    assert not (tmp_path / checkpoint.UNREADABLE_DIRECTORY).exists()
+
+
+def raising(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+def test_a_whole_checkpoint_of_another_state_is_not_set_aside(tmp_path, trained):
+    save_steps(tmp_path, trained, [6])
+    fewer = dataclasses.replace(trained, params={"mlm_head": trained.params["mlm_head"]})
+    with pytest.raises(checkpoint.CheckpointError, match="step 6 in .* is whole, but"):
+        restore(tmp_path, fewer)
+    assert saved_steps(tmp_path) == [6]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("evaluation.json", content) for content in ("", "[]", '{"metric": 1}')),
+        *(("metrics/metrics", content) for content in ("", "{", "[]", '{"mlm_loss": "low"}')),
+    ],
+)
+def test_scores_that_cannot_be_read_are_no_scores(tmp_path, trained, name, content, caplog):
+    save_steps(tmp_path, trained, [4, 6])
+    path = tmp_path / checkpoint.DIRECTORY / "6" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        assert int(checkpointer.restore(abstract(trained)).state.step) == 6
+        checkpointer.add_evaluation(4, {"mlm_loss": 1.0}, {})
+    assert checkpoint.load_params(tmp_path, "best")[2] == 4
+    assert str(path.parent if name == "evaluation.json" else path.parent.parent) in caplog.text
+
+
+def test_a_score_that_the_disk_does_not_give_now_is_not_taken_for_none(
+    tmp_path, trained, monkeypatch
+):
+    save_steps(tmp_path, trained, [4])
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        checkpointer.add_evaluation(4, {"mlm_loss": 1.0}, {})
+    monkeypatch.setattr(checkpoint_items.json, "loads", raising(ERRORS[0]))
+    with pytest.raises(checkpoint.CheckpointError, match="which of them is the best is not known"):
+        checkpoint.Checkpointer(tmp_path, RETENTION)
+
+
+def test_what_an_evaluation_tuned_after_the_save_is_in_the_meta_item(tmp_path, trained):
+    save_steps(tmp_path, trained, [4])
+    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        assert not checkpointer.is_evaluated(4)
+        checkpointer.add_evaluation(4, {"f1": 1.0}, {"null_threshold": 0.25})
+        checkpointer.add_evaluation(9, {"f1": 1.0}, {"null_threshold": 0.5})  # of no checkpoint
+        assert checkpointer.is_evaluated(4)
+    assert checkpoint.load_params(tmp_path)[1]["tuned"] == {"null_threshold": 0.25}
+    assert checkpoint.read_meta(tmp_path)[0]["tuned"] == {"null_threshold": 0.25}
+
+
+def test_a_checkpoint_has_its_name_only_when_all_of_it_is_on_disk(tmp_path, trained, monkeypatch):
+    synced, sync = [], os.fsync
+
+    def record(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    save_steps(tmp_path, trained, [4])
+    directory = tmp_path / checkpoint.DIRECTORY / "4"
+    files = [path.relative_to(directory) for path in directory.rglob("*") if path.is_file()]
+    drafts = [pathlib.Path(path) for path in synced if "4.orbax-checkpoint-tmp" in path]
+    for file in files:
+        assert any(path.parts[-len(file.parts) :] == file.parts for path in drafts), file
+    assert synced[-1] == str(tmp_path / checkpoint.DIRECTORY)
 
 
 def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):

@@ -23,9 +23,9 @@ def write(directory, scores=SCORES, *, is_higher_better=True, tells_direction=Tr
     for step, score in scores.items():
         with checkpoint.Checkpointer(directory, retention) as checkpointer:
             params = {"w": {"kernel": np.full((2, 3), step, np.float32)}}
-            checkpointer._save(
-                step, {"params": params}, meta, {} if score is None else {"score": score}
-            )
+            checkpointer._save(step, {"params": params}, meta)
+            if score is not None:
+                checkpointer.add_evaluation(step, {"score": score}, {})
     if not tells_direction:
         for file in (directory / checkpoint.DIRECTORY).glob("*/meta/metadata"):
             file.write_text(file.read_text().replace("is_higher_better", "something_else"))
