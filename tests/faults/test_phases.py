@@ -5,6 +5,7 @@ process left must end as the one that was never stopped: in its parameters, its 
 checkpoints that it keeps.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -68,7 +69,8 @@ class Workplace:
         command = [sys.executable, "-m", "bertjax.train", f"--config={self.recipe()}"]
         command += [f"--workdir={self.root / name}"]
         command += [f"--config.{option}={value}" for option, value in options.items()]
-        return subprocess.Popen(command, env=environment, cwd=ROOT, stderr=self.log(name))
+        with open(self.root / f"{name}.log", "a", encoding="utf-8") as log:
+            return subprocess.Popen(command, env=environment, cwd=ROOT, stderr=log)
 
     def recipe(self):
         """A recipe of two phases, made of the smallest one."""
@@ -83,9 +85,6 @@ class Workplace:
             "    return config\n"
         )
         return path
-
-    def log(self, name):
-        return open(self.root / f"{name}.log", "a", encoding="utf-8")
 
     def said(self, name):
         return (self.root / f"{name}.log").read_text(encoding="utf-8")
@@ -116,8 +115,13 @@ def workplace(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        *itertools.product(PHASES, [signal.SIGTERM, signal.SIGKILL]),
+        *itertools.product(["compilation", "an evaluation"], [signal.SIGINT]),
+    ],
+)
 def test_a_run_that_is_stopped_ends_as_if_it_never_was(workplace, phase, number):
     name = re.sub(r"\W", "_", f"{phase}_{number.name}")
     process = workplace.start(name)
