@@ -1,12 +1,15 @@
 """`python -m bertjax.train` that also appends, for every batch, which records it held.
 
-RECORDED_TO names the file; a line is [global step, record positions of this process's rows].
+RECORDED_TO names the file; a line is [global step, record positions of this process's rows]. With
+READS_FAIL the disk gives this process no array of a checkpoint.
 """
 
+import errno
 import json
 import os
 
 from bertjax import command_line, jobs, train
+from bertjax.workdirs import checkpoint_items
 
 original = jobs.pretraining.PretrainingData.train_batches
 
@@ -21,7 +24,15 @@ def recorded(self, phase, *, start_step, rows):
             yield batch
 
 
+def no_arrays(*_):
+    """Fails as reading does from a disk that has gone."""
+    message = "Input/output error"
+    raise checkpoint_items.UnreadableError(f"[Errno {errno.EIO}] {message}", is_of_storage=True)
+
+
 if __name__ == "__main__":
+    if "READS_FAIL" in os.environ:
+        checkpoint_items._restored = no_arrays
     jobs.pretraining.PretrainingData.train_batches = recorded
     train.define_flags()
     command_line.run(train.main)

@@ -33,12 +33,16 @@ class Workplace:
         self.root = root
         self.records = small_records.write(root / "records")
 
-    def start(self, name, *extra, host=0):
-        environment = os.environ | {
-            "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": str(ROOT),
-            "RECORDED_TO": str(self.root / f"{name}.{host}.seen"),
-        }
+    def start(self, name, *extra, host=0, reads_fail=False):
+        environment = (
+            os.environ
+            | ({"READS_FAIL": "1"} if reads_fail else {})
+            | {
+                "JAX_PLATFORMS": "cpu",
+                "PYTHONPATH": str(ROOT),
+                "RECORDED_TO": str(self.root / f"{name}.{host}.seen"),
+            }
+        )
         command = [
             sys.executable, "-m", "tests.recorded_run", f"--config={ROOT}/configs/smoke.py",
             f"--workdir={self.root / name}", "--config.data.source=records",
@@ -55,14 +59,15 @@ class Workplace:
     def run(self, name, *extra):
         assert self.start(name, *extra).wait(300) == 0, self.log(name)
 
-    def start_hosts(self, name, count):
+    def start_hosts(self, name, count, failing=None):
+        """Starts the processes of a run; one of them may be unable to read checkpoints."""
         with socket.socket() as listener:
             listener.bind(("localhost", 0))
             address = f"localhost:{listener.getsockname()[1]}"
         return [
             self.start(
                 name, f"--coordinator_address={address}", f"--num_processes={count}",
-                f"--process_id={host}", host=host,
+                f"--process_id={host}", host=host, reads_fail=host == failing,
             )
             for host in range(count)
         ]  # fmt: skip
@@ -207,6 +212,17 @@ def test_a_second_run_in_the_workdir_is_refused_at_once_and_harms_nothing(workpl
     assert_same_run(workplace, "shared")
 
 
+def one_host_cannot_read(workplace, saved):
+    """Both stop, in a line, and neither takes an older checkpoint or moves the newest."""
+    kept = sorted((workplace.root / "hosts" / checkpoint.DIRECTORY).iterdir())
+    hosts = workplace.start_hosts("hosts", 2, failing=1)
+    assert [process.wait(120) for process in hosts] == [1, 1], workplace.log("hosts")
+    assert f"step {saved} in " in workplace.log("hosts")
+    assert "another process could not read it" in workplace.log("hosts")
+    assert sorted((workplace.root / "hosts" / checkpoint.DIRECTORY).iterdir()) == kept
+    assert not (workplace.root / "hosts" / checkpoint.UNREADABLE_DIRECTORY).exists()
+
+
 def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(workplace):
     hosts = workplace.start_hosts("hosts", 2)
     wait_until(hosts[0], lambda: workplace.last_seen("hosts") >= 25)
@@ -216,6 +232,7 @@ def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(workplace):
     assert codes == [preemption.EXIT_CODE] * 2, workplace.log("hosts") + workplace.log("hosts", 1)
     _, _, saved = checkpoint.load_params(workplace.root / "hosts")
     assert 0 < saved < STEPS
+    one_host_cannot_read(workplace, saved)
     hosts_rows = workplace.seen("hosts")
     (workplace.root / "hosts.0.seen").unlink()
     workplace.run("hosts")

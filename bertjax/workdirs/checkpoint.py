@@ -328,6 +328,8 @@ class Checkpointer:
             target.mkdir(parents=True, exist_ok=True)
             count = len(list(target.iterdir()))
             (self._directory / str(step)).rename(target / f"{step}_{count}")
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"step {step} is set aside")
         self._manager.reload()
 
     def _save_error(self, error: BaseException) -> CheckpointError:
