@@ -163,6 +163,7 @@ def test_records_that_a_model_was_trained_on_are_called_so(workdir, monkeypatch,
     assert "unigram_entropy" in scores and "frequencies of the text" in caplog.text
 
 
+@pytest.mark.slow
 def test_positions_that_no_phase_trained_are_told_wherever_they_are_used(
     workdir, tmp_path, monkeypatch, caplog
 ):

@@ -45,7 +45,7 @@ def test_a_checkpoint_of_a_workdir_is_chosen(tmp_path):
     later = finetuned_workdir.random_params(config, seed=1)
     meta = reader.read(tmp_path / "run").meta
     with checkpoint.Checkpointer(tmp_path / "run", checkpoint.RetentionOptions()) as checkpointer:
-        checkpointer._save(3, {"params": later}, {**meta}, {})
+        checkpointer._save(3, {"params": later}, {**meta})
     for step in ("0", "3", "newest"):
         program.convert(tmp_path / "run", tmp_path / step, step=step)
     kernel = "classifier.kernel"

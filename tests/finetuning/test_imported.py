@@ -36,6 +36,7 @@ def logits(model, texts, pairs=None):
     return found
 
 
+@pytest.mark.slow
 def test_a_class_is_told_by_its_name_for_texts_and_pairs_alike(tmp_path):
     model = imported(tmp_path, "sequence_classification")
     lines = [{"text": "w1 w2"}, {"text": "w3", "text_pair": "w4 w5"}, {"text": "w6"}]
