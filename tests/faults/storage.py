@@ -100,14 +100,14 @@ def restoring(root: pathlib.Path, times: int, number: int) -> list[dict]:
     return found
 
 
-def saving(root: pathlib.Path, times: int, number: int) -> list[dict]:
-    """Saves with every call failing in turn; what was there before is there after."""
+def saving(root: pathlib.Path, times: int, number: int, stride: int) -> list[dict]:
+    """Saves with every `stride`-th call failing in turn; what was there before is there after."""
     save(root / "before", 4)
     shutil.copytree(root / "before", root / "count")
     arm(root / "count", 0, 0, 0)
     save(root / "count", 6)
     found = []
-    for nth in range(1, disarm() + 1):
+    for nth in range(1, disarm() + 1, stride):
         workdir = root / f"run_{nth}"
         shutil.copytree(root / "before", workdir)
         arm(workdir, nth, times, number)

@@ -318,7 +318,7 @@ def test_a_whole_run_starts_from_what_others_have_trained(record_dir, tmp_path, 
     made.model.update(num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=40)
     made.phases.phase1.num_steps = 2
     made.schedule.peak_learning_rate = 1e-30  # so small that the values stay
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="absl"):
         params = flat(train.train(made, tmp_path / "run").params)
     for name in source.params.keys() & params.keys():
         np.testing.assert_allclose(params[name], source.params[name], rtol=0, atol=1e-20)
