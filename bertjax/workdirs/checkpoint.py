@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import logging as std_logging
 import math
 import os
@@ -112,6 +113,7 @@ class _OnDisk(ocp.path.atomicity.AtomicRenameTemporaryPath):
     """
 
     async def finalize(self) -> None:
+        await asyncio.to_thread(_check_merged, self.get())
         await asyncio.to_thread(_sync_all, self.get())
         await super().finalize()
         await asyncio.to_thread(_sync, self.get_final().parent)
@@ -477,6 +479,18 @@ def _absolute(path: epath.PathLike) -> epath.Path:
 
 def _is_remote(path: epath.Path) -> bool:
     return "://" in os.fspath(path)
+
+
+def _check_merged(directory: epath.Path) -> None:
+    """Raises OSError if arrays are not put together that each process wrote by itself.
+
+    orbax takes a directory that it cannot list at that moment for one without arrays, and says
+    nothing.
+    """
+    for path in (directory, *items.tree(directory)):
+        own = path.name.startswith("ocdbt.process_")
+        if own and not (path.parent / "manifest.ocdbt").exists():
+            raise OSError(errno.EIO, "arrays were written and not put together", str(path.parent))
 
 
 def _sync_all(directory: epath.Path) -> None:
