@@ -212,6 +212,16 @@ def test_a_second_run_in_the_workdir_is_refused_at_once_and_harms_nothing(workpl
     assert_same_run(workplace, "shared")
 
 
+def test_ctrl_c_on_one_of_two_hosts_saves_and_stops_both(workplace):
+    hosts = workplace.start_hosts("hosts_by_hand", 2)
+    wait_until(hosts[0], lambda: workplace.last_seen("hosts_by_hand") >= 5)
+    hosts[0].send_signal(signal.SIGINT)
+    codes = [process.wait(120) for process in hosts]
+    assert codes == [130, preemption.EXIT_CODE], workplace.log("hosts_by_hand")
+    _, _, saved = checkpoint.load_params(workplace.root / "hosts_by_hand")
+    assert f"interrupted: saved at step {saved}" in workplace.log("hosts_by_hand")
+
+
 def one_host_cannot_read(workplace, saved):
     """Both stop, in a line, and neither takes an older checkpoint or moves the newest."""
     kept = sorted((workplace.root / "hosts" / checkpoint.DIRECTORY).iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import threading
 from types import FrameType
@@ -32,7 +33,7 @@ class Notice:
 
     One process listens for SIGTERM itself. With several, JAX's preemption service listens (for
     SIGTERM, the notice of Cloud TPU) and finds a moment that every process has yet to reach. Ctrl-C
-    is such a notice, too; a second one ends the process at once.
+    on any of them is such a notice, too; a second one ends that process at once.
     """
 
     def __init__(self):
@@ -42,8 +43,9 @@ class Notice:
         self._moments = itertools.count(1)
 
     def __enter__(self) -> Notice:
-        if jax.process_count() == 1 and threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+        if threading.current_thread() is threading.main_thread():
+            ours = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else (signal.SIGINT,)
+            for number in ours:
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -68,6 +70,8 @@ class Notice:
                 (previous if callable(previous) else signal.default_int_handler)(signum, frame)
             self.by_hand = True
             logging.warning("Ctrl-C: saving after this step; a second one stops at once")
+            if jax.process_count() > 1:
+                os.kill(os.getpid(), signal.SIGTERM)  # which JAX tells the other processes
         else:
             logging.warning("SIGTERM received: saving after this step")
         self._has_come.set()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import json
 import logging as std_logging
 import math
 import os
@@ -126,7 +127,7 @@ class Checkpointer:
         self._root = _absolute(workdir)
         self._directory = self._root / DIRECTORY
         self._retention = retention
-        self._evaluations = _evaluations(self._directory)
+        self._evaluations = _evaluations_of_first(self._directory)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_Kept(self._evaluations, retention),
             # The loop decides when to save; orbax's own preemption check would need a call a step.
@@ -137,6 +138,11 @@ class Checkpointer:
             temporary_path_class=None if _is_remote(self._root) else _OnDisk,
         )
         self._manager = _Manager(self._directory, options=options)
+        # orbax takes what it cannot look at for no checkpoint.
+        if sorted(self._manager.all_steps()) != _steps(self._directory):
+            self._manager.reload()
+        if sorted(self._manager.all_steps()) != _steps(self._directory):
+            raise _unlisted(self._directory, "not all of them can be looked at")
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -260,7 +266,7 @@ class Checkpointer:
                 + f"\nThey were moved to {aside}. To start afresh, remove that directory, or give "
                 "another --workdir"
             )
-        if aside.exists() and any(aside.iterdir()):
+        if _names(aside):
             raise CheckpointError(
                 f"{self._directory} holds no checkpoint, but {aside} holds what was set aside as "
                 "damaged: nothing starts afresh there unasked. Remove that directory to do so, or "
@@ -400,7 +406,23 @@ def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
 
 
 def _steps(directory: epath.Path) -> list[int]:
-    return sorted(ocp.utils.checkpoint_steps(directory)) if directory.exists() else []
+    if _is_remote(directory):
+        return sorted(ocp.utils.checkpoint_steps(directory))
+    return sorted(int(name) for name in _names(directory) if name.isdecimal())
+
+
+def _names(directory: epath.Path) -> set[str]:
+    try:
+        return items.names_in(directory)
+    except items.UnreadableError as error:
+        raise _unlisted(directory, error) from error
+
+
+def _unlisted(directory: epath.Path, reason: object) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoints in {directory} cannot be listed now ({reason}). Nothing was moved or "
+        "removed: once the storage answers, run the same command again"
+    )
 
 
 def _chosen_step(directory: epath.Path, wanted: str | int) -> int:
@@ -449,6 +471,14 @@ def _evaluations(directory: epath.Path) -> dict[int, items.Evaluation]:
             "of them is the best is not known; once the storage answers, run the same command again"
         ) from error
     return {step: one for step, one in found.items() if one is not None}
+
+
+def _evaluations_of_first(directory: epath.Path) -> dict[int, items.Evaluation]:
+    """Returns the evaluations that process 0 finds, so that all evaluate and remove the same."""
+    found = _evaluations(directory) if jax.process_index() == 0 else {}
+    text = json.dumps({step: dataclasses.asdict(one) for step, one in found.items()})
+    told = json.loads(bytes(_told_by_first(list(text.encode()))))
+    return {int(step): items.Evaluation(**fields) for step, fields in told.items()}
 
 
 def _scores(evaluations: Mapping[int, items.Evaluation]) -> dict[int, float]:

@@ -49,7 +49,7 @@ EVALUATION_FILE = "evaluation.json"  # beside the items, once the checkpoint was
 T = TypeVar("T")
 
 
-class UnreadableError(RuntimeError):
+class UnreadableError(OSError):
     """An item could not be read; the message says why in one line.
 
     `is_of_storage` tells an error of a disk or a network, which may pass, from one of the content.
@@ -98,6 +98,24 @@ def again(read: Callable[[], T], what: str) -> T:
         return read()
 
 
+def names_in(directory: epath.Path) -> set[str]:
+    """Returns the names of what is in a directory, none where there is no such directory.
+
+    Unlike `exists`, which takes an error of the disk for "no".
+
+    Raises:
+      UnreadableError: if the storage does not let it be listed.
+    """
+
+    def listed() -> set[str]:
+        try:
+            return {path.name for path in directory.iterdir()}
+        except FileNotFoundError:
+            return set()
+
+    return again(listed, str(directory))
+
+
 def read_json(path: epath.Path) -> Any:
     """Returns the content of a JSON file.
 
@@ -115,14 +133,14 @@ def read_evaluation(directory: epath.Path) -> Evaluation | None:
     Raises:
       UnreadableError: if the storage does not let it be read.
     """
-    path, old_path = directory / EVALUATION_FILE, directory / "metrics" / "metrics"
     try:
-        if path.exists():
-            return Evaluation(**read_json(path))
-        if not old_path.exists():
+        names = names_in(directory)
+        if EVALUATION_FILE in names:
+            return Evaluation(**read_json(directory / EVALUATION_FILE))
+        if "metrics" not in names:
             return None
         # Before 0.3 orbax wrote the one score that there was, {} without an evaluation.
-        for metric, score in read_json(old_path).items():
+        for metric, score in read_json(directory / "metrics" / "metrics").items():
             return Evaluation(metric, float(score), {})
     except (UnreadableError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, UnreadableError) and error.is_of_storage:
@@ -213,17 +231,21 @@ def damage(directory: epath.Path) -> str | None:
             raise
         # tensorstore does not always say what the system said: read the bytes as well.
         for path in tree(directory):
-            if not path.is_dir():
+            if path.is_file():
                 again(lambda path=path: _read_through(path), str(path))
         return str(error)
     return None
 
 
 def tree(directory: epath.Path) -> Iterator[epath.Path]:
-    """Yields all that is in a directory and below."""
+    """Yields all that is in a directory and below.
+
+    Raises:
+      OSError: if something cannot be looked at.
+    """
     for path in directory.iterdir():
         yield path
-        if path.is_dir():
+        if not path.is_file():  # what could not be looked at is an error when it is listed
             yield from tree(path)
 
 
@@ -273,8 +295,10 @@ def _read_arrays(
 
 
 def _check_is_there(path: epath.Path) -> None:
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, f"item {path.name!r} is missing")
+    try:
+        next(path.iterdir(), None)
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, f"item {path.name!r} is missing") from None
 
 
 def _read_through(path: epath.Path) -> None:

@@ -134,7 +134,10 @@ class Ownership:
         return json.dumps(told | {"token": self._token, "beats": beats}) + "\n"
 
     def _read(self) -> str:
-        return self._path.read_text() if self._path.exists() else ""
+        try:
+            return self._path.read_text()
+        except FileNotFoundError:
+            return ""
 
     def _is_mine(self) -> bool:
         return f'"{self._token}"' in self._read()

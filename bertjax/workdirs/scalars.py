@@ -52,21 +52,23 @@ def last_evaluation(
 
 def forget_after(path: Path, step: int, *, and_its_evaluation: bool = False) -> None:
     """Drops, atomically, the lines of a metrics.jsonl that are later than the step, or torn."""
-    if not path.exists():
-        return
 
     def stays(entry: Mapping[str, Any]) -> bool:
         is_evaluation = any(name.startswith("eval/") for name in entry)
         return entry["step"] < step + (not (and_its_evaluation and is_evaluation))
 
-    lines = (line for entry, line in _complete_lines(path) if stays(entry))
-    atomic.write(path, "".join(lines))
+    lines = [line for entry, line in _complete_lines(path) if stays(entry)]
+    if lines or path.exists():
+        atomic.write(path, "".join(lines))
 
 
 def _complete_lines(path: Path | epath.Path) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields each entry with its line."""
     # Decoded here: a remote path's read_text takes no `errors`.
-    text = path.read_bytes().decode("utf-8", errors="replace") if path.exists() else ""
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         entry = _parse(line)
         if entry is None:

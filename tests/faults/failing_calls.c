@@ -1,6 +1,6 @@
 /* Makes the n-th call of the file system fail, for files below one directory: LD_PRELOAD this.
 
-   Calls are counted that open, read, write, sync, rename, list or make something below the directory.
+   Calls are counted that open, look at, read, write, sync, rename, list or make what is below it.
    From the armed one on, `times` of them fail with `error`; -1 kills the process instead. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -109,3 +109,15 @@ OF_PATH(int, -1, renameat, (int a, const char *path, int b, const char *to), (a,
 OF_PATH(int, -1, unlink, (const char *path), (path), path)
 OF_PATH(int, -1, rmdir, (const char *path), (path), path)
 OF_PATH(DIR *, NULL, opendir, (const char *path), (path), path)
+/* Programs built for large files ask for the names with 64. */
+#define LOOK(name, type) \
+  OF_PATH(int, -1, name, (const char *path, struct type *to), (path, to), path)
+#define LOOK_AT(name, type) \
+  OF_PATH(int, -1, name, (int at, const char *path, struct type *to, int how), \
+          (at, path, to, how), path)
+LOOK(stat, stat)
+LOOK(stat64, stat64)
+LOOK(lstat, stat)
+LOOK(lstat64, stat64)
+LOOK_AT(fstatat, stat)
+LOOK_AT(fstatat64, stat64)

@@ -61,10 +61,10 @@ def test_an_error_that_passes_costs_a_restore_nothing(library, tmp_path):
     found = run(library, "restoring", tmp_path, ONCE, errno.EIO)
     assert len(found) > 20
     for case in found:
-        # Only the list of checkpoints is not read again: then nothing is restored, and it is said.
+        # Only orbax's list of checkpoints is not made again: then nothing is restored, in a line.
         assert case["told"] == "6" or is_one_clear_line(case["told"], tmp_path), case
         assert case["then"] == "6"
-    assert sum(case["told"] == "6" for case in found) >= len(found) - 3
+    assert sum(case["told"] == "6" for case in found) >= len(found) - 6
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=errno.errorcode.get)

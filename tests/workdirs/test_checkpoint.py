@@ -306,6 +306,25 @@ def test_an_error_of_the_disk_that_stays_stops_and_moves_nothing(tmp_path, train
     assert not (tmp_path / checkpoint.UNREADABLE_DIRECTORY).exists()
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "6"])
+def test_what_cannot_be_looked_at_is_not_taken_for_what_is_not_there(
+    tmp_path, trained, monkeypatch, name
+):
+    save_steps(tmp_path, trained, [4, 6])
+    stat = os.stat
+
+    def fail(path, *args, **options):
+        if os.fspath(path) == str(tmp_path) + {"6": "/checkpoints/6"}.get(name, "/checkpoints"):
+            raise ERRORS[0]
+        return stat(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", fail)
+        with pytest.raises((checkpoint.CheckpointError, OSError), match=str(tmp_path)):
+            restore(tmp_path, trained)
+    assert int(restore(tmp_path, trained).state.step) == 6
+
+
 def raising(error):
     def fail(*_, **__):
         raise error
