@@ -41,7 +41,7 @@ def chance_levels(
         masked_ids = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
         counts += np.bincount(masked_ids, minlength=len(counts))
     if trained is not None:
-        return held_out.Unigrams(trained.token_counts, counts).scores("", {})
+        return held_out.unigram_scores(trained, counts)
     logging.warning(
         "The frequencies of the text that was trained on are not known (an older run, or converted "
         "weights): unigram_entropy is that of the %s scored tokens themselves, which is lower than "
@@ -88,7 +88,7 @@ def evaluate_checkpoint(
     told |= _flat(scores)
     losses = {name: value for name, value in told.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
-    if chance and found.config.task == "pretraining" and job.evaluation.scorer is None:
+    if chance and found.config.task == "pretraining" and not job.evaluation.chance:
         (name,) = scores
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
         told |= chance_levels(records.open(data), batches, held_out.training_contents(found))

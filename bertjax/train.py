@@ -28,15 +28,14 @@ from etils import epath
 import bertjax
 from bertjax import command_line, jobs, recipes
 from bertjax import config as config_lib
-from bertjax.convert import outlook
 from bertjax.devices import accelerators, sharding
 from bertjax.training import (
     config_faults,
     evaluation,
     monitor,
-    planned,
     preemption,
     program,
+    run_log,
     state,
     trials,
     warm_start,
@@ -103,7 +102,7 @@ def execute(run: Run) -> state.TrainState:
             writer.curves()
         keeper.write_predictions(train_state, is_new=run.last_step > step)
     if jax.process_index() == 0:
-        _log_end(run, is_new=run.last_step > step)
+        run_log.end(run, run.workdir, is_new=run.last_step > step)
     return train_state
 
 
@@ -193,7 +192,8 @@ def _owned(workdir: epath.Path) -> Iterator[ownership.Ownership | None]:
 
 def _is_evaluation_missing(run: Run, checkpointer: checkpoint.Checkpointer, step: int) -> bool:
     """Returns whether the run stopped before the evaluation of the step that it goes on from."""
-    return bool(step) and _must_evaluate(run, step) and not checkpointer.is_evaluated(step)
+    is_due = bool(run.job.evaluation.sets) and step > 0 and _is_evaluation_due(run, step)
+    return is_due and not checkpointer.is_evaluated(step)
 
 
 def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
@@ -238,7 +238,7 @@ def start(run: Run, checkpointer: checkpoint.Checkpointer) -> Start:
     if saved_meta is not None:
         _keep_origin(run, saved_meta)
         _check_resumable(run, saved_meta, checkpointer.latest_step() or 0)
-    _log_start(run)
+    run_log.start(run, run.workdir)
     restored = checkpointer.restore(run.abstract_state)
     if restored is not None:
         logging.info("Resuming at step %d from %s", int(restored.state.step), run.workdir)
@@ -283,16 +283,13 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
 
 def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     """Returns whether to save and whether to evaluate after the step that made the count `step`."""
-    evaluation = run.job.evaluation
     must_save = step == phase.end_step or step % run.config.checkpoint.save_every_steps == 0
-    is_due = step == run.last_step or step % evaluation.every_steps == 0
-    return must_save or (is_due and evaluation.is_saved), _must_evaluate(run, step)
+    is_due, evaluation = _is_evaluation_due(run, step), run.job.evaluation
+    return must_save or (is_due and evaluation.is_saved), is_due and bool(evaluation.sets)
 
 
-def _must_evaluate(run: Run, step: int) -> bool:
-    evaluation = run.job.evaluation
-    is_due = step == run.last_step or step % evaluation.every_steps == 0
-    return is_due and bool(evaluation.sets)
+def _is_evaluation_due(run: Run, step: int) -> bool:
+    return step == run.last_step or step % run.job.evaluation.every_steps == 0
 
 
 def _check_resumable(run: Run, saved_meta: Mapping[str, Any], step: int) -> None:
@@ -352,47 +349,6 @@ def _write_workdir(run: Run) -> None:
             contents.save(run.workdir / reader.TRAINING_DATA_DIRECTORY)
 
 
-def _log_config(run: Run) -> None:
-    changes = config_lib.changes(run.config.to_dict())
-    logging.info(
-        "What differs from the defaults (every option is in %s):\n  %s",
-        run.workdir / reader.CONFIG_FILE, "\n  ".join(changes),
-    )  # fmt: skip
-
-
-def _log_start(run: Run) -> None:
-    _log_config(run)
-    shapes, placed = run.abstract_state, jax.tree.map(lambda x: x.sharding, run.abstract_state)
-    kind = run.mesh.devices.flat[0].device_kind
-    logging.info("Mesh: %s of %s, sharding %s", dict(run.mesh.shape), kind, run.config.sharding)
-    for name, tree in shapes.params.items():
-        count = sum(leaf.size for leaf in jax.tree.leaves(tree))
-        logging.info("Parameters of %s: %s", name, f"{count:,}")
-    params_bytes = sharding.bytes_per_device(shapes.params, placed.params)
-    optimizer_bytes = sharding.bytes_per_device(shapes.opt_state, placed.opt_state)
-    logging.info(
-        "Bytes per device: parameters %s, optimizer %s", f"{params_bytes:,}", f"{optimizer_bytes:,}"
-    )
-    for phase in run.job.phases:
-        tokens = phase.global_batch_size * phase.max_seq_length
-        logging.info(
-            "%s: steps %d to %d, %d sequences x %d tokens = %s tokens per step, %.3g model FLOPs",
-            phase.name, phase.first_step, phase.end_step, phase.global_batch_size,
-            phase.max_seq_length, f"{tokens:,}", jobs.train_flops(run.job, phase),
-        )  # fmt: skip
-        if examples := run.job.data.num_train_examples(phase):
-            epochs = phase.num_steps * phase.global_batch_size / examples
-            logging.info("%s: %s examples: %.3g epochs", phase.name, f"{examples:,}", epochs)
-    for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary()):
-        logging.warning("transformers will not load this model: %s", obstacle)
-    warmup_steps = int(run.knobs.schedule.warmup_steps)
-    if warmup_steps > run.last_step:
-        logging.warning(
-            "config.schedule.warmup_steps is %d, but the run has %d steps: the learning rate will "
-            "not reach its peak", warmup_steps, run.last_step,
-        )  # fmt: skip
-
-
 def _retention(run: Run) -> checkpoint.RetentionOptions:
     options = run.config.checkpoint
     return checkpoint.RetentionOptions(
@@ -426,32 +382,6 @@ def _open_writer(run: Run, step: int, *, again: bool) -> writers.RunWriter:
         evaluates_again=again,
         enabled=jax.process_index() == 0,
     )
-
-
-def _log_end(run: Run, *, is_new: bool) -> None:
-    """Says where the model is, and what to do next."""
-    for line in planned.lines(run.workdir, run):
-        logging.info("%s", line)
-    workdir = run.workdir
-    done = "Finished" if is_new else "This run was finished already, nothing was trained"
-    logging.info(
-        "%s: the model of step %d is in %s. What next:\n  %s",
-        done, run.last_step, workdir, "\n  ".join(_next_commands(run)),
-    )  # fmt: skip
-
-
-def _next_commands(run: Run) -> list[str]:
-    workdir = run.workdir
-    export = f"python -m bertjax.convert --from={workdir} --to=DIR   (for transformers)"
-    if run.config.task == "finetuning":
-        return [f"python -m bertjax.predict --checkpoint={workdir} < EXAMPLES.jsonl", export]
-    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data=RECORDS", export]
-    if run.job.data.vocabulary() is not None:
-        commands.insert(0, f"python -m bertjax.fill_mask --checkpoint={workdir} 'TEXT with [MASK]'")
-        commands.append(
-            f"python -m bertjax.train --config=classification --config.init_from={workdir} ..."
-        )
-    return commands
 
 
 def define_flags() -> None:

@@ -12,7 +12,7 @@ import pytest
 import bertjax
 from bertjax import jobs, train
 from bertjax.data import contents, records, streams
-from bertjax.training import monitor, preemption
+from bertjax.training import monitor, preemption, run_log
 from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_records, stopping
@@ -319,7 +319,7 @@ def test_the_command_line_ends_a_misspelt_option_with_one_line(tmp_path):
 def test_the_log_of_a_start_tells_what_differs_from_the_defaults_and_how_long_the_run_is(
     record_root, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr(train.outlook, "obstacles", lambda config, vocabulary: [vocabulary.kind])
+    monkeypatch.setattr(run_log.outlook, "obstacles", lambda config, vocabulary: [vocabulary.kind])
     config = make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1})
     with caplog.at_level("INFO", logger="absl"):
         train.train(config, tmp_path)

@@ -18,6 +18,7 @@ from bertjax.convert import (
     tensorflow1,
     workdir,
 )
+from bertjax.data import atomic
 from bertjax.workdirs import checkpoint
 
 
@@ -152,8 +153,7 @@ def write(
 
 def real_path(path: epath.PathLike) -> epath.Path:
     """Returns the absolute path without links; an address such as gs://bucket/dir as it is."""
-    is_address = "://" in os.fspath(path)
-    return epath.Path(path if is_address else os.path.realpath(path))
+    return epath.Path(path if atomic.is_remote(path) else os.path.realpath(path))
 
 
 def check_target(target: epath.Path, *, overwrite: bool) -> None:

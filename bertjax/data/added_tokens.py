@@ -21,7 +21,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int
 
-from bertjax.data import json_text, wordpiece
+from bertjax.data import json_text, token_ids, wordpiece
 
 # In which transformers keeps them: that of its slow tokenizers, and those of all.
 LEGACY_FILE = "added_tokens.json"
@@ -68,7 +68,7 @@ class Base(Protocol):
         ...
 
 
-class WithAddedTokens:
+class WithAddedTokens(token_ids.ReadsMasks):
     """A tokenizer and the tokens that were added to it; `data.tokenizer.Tokenizer`.
 
     Raises:
@@ -101,8 +101,7 @@ class WithAddedTokens:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns `encode` of every text."""
         ids, lengths = self.encode_flat(texts)
-        ends = np.cumsum(lengths)
-        return [part.tolist() for part in np.split(ids, ends[:-1])] if len(texts) else []
+        return token_ids.by_text(ids, lengths)
 
     def encode_flat(
         self, texts: Sequence[str]
@@ -114,16 +113,7 @@ class WithAddedTokens:
         words = [part for plan in plans for part in plan if isinstance(part, str)]
         encoded = iter(self.base.encode_batch(words))
         found = [[token_id for part in plan for token_id in _ids(part, encoded)] for plan in plans]
-        lengths = np.fromiter(map(len, found), np.int32, len(found))
-        flat = itertools.chain.from_iterable(found)
-        return np.fromiter(flat, np.int32, int(lengths.sum())), lengths
-
-    def encode_with_masks(self, text: str) -> list[int]:
-        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`."""
-        first, *others = self.encode_batch(text.split(wordpiece.MASK))
-        for part in others:
-            first += [self.mask_id, *part]
-        return first
+        return token_ids.flat(found)
 
     def encode_with_offsets(self, text: str) -> Placed:
         """Returns the ids of `text`, and where in it each token starts and ends."""

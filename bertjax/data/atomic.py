@@ -29,12 +29,17 @@ def writing(path: epath.PathLike) -> Iterator[BinaryIO]:
             file.flush()
             # Else a power failure could leave the name without the content. Files of other
             # machines have no number, and are whole once they are closed.
-            if "://" not in str(draft):
+            if not is_remote(draft):
                 os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def is_remote(path: epath.PathLike) -> bool:
+    """Returns whether the path is an address of a store (gs://, s3://) and not of a disk."""
+    return "://" in os.fspath(path)
 
 
 def write(path: epath.PathLike, content: bytes | str) -> None:

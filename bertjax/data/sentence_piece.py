@@ -20,7 +20,7 @@ from etils import epath
 from jaxtyping import Bool, Int
 from sentencepiece import sentencepiece_pb2
 
-from bertjax.data import offsets, wordpiece
+from bertjax.data import offsets, token_ids, wordpiece
 
 MODEL_FILE = "spiece.model"
 WORD_START = "\u2581"
@@ -37,7 +37,7 @@ SPECIAL_NAMES = {
 }
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(token_ids.ReadsMasks):
     """The tokenizer of a sentencepiece model, given as its bytes.
 
     `strip_accents=None` follows `lowercase`.
@@ -81,17 +81,7 @@ class SentencePieceTokenizer:
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
         """Returns the ids of all texts, one after the other, and how many each text has."""
-        encoded = self.encode_batch(texts)
-        lengths = np.fromiter(map(len, encoded), np.int32, len(encoded))
-        flat = itertools.chain.from_iterable(encoded)
-        return np.fromiter(flat, np.int32, int(lengths.sum())), lengths
-
-    def encode_with_masks(self, text: str) -> list[int]:
-        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`."""
-        first, *others = self.encode_batch(text.split(wordpiece.MASK))
-        for part in others:
-            first += [self.mask_id, *part]
-        return first
+        return token_ids.flat(self.encode_batch(texts))
 
     def encode_with_offsets(
         self, text: str

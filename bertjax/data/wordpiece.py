@@ -28,12 +28,12 @@ import numpy as np
 from etils import epath
 from jaxtyping import Bool, Int
 
-from bertjax.data import offsets
+from bertjax.data import offsets, token_ids
 
 VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
 
-PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", token_ids.MASK
 CONTINUATION = "##"
 
 # Source: google-research/bert, tokenization.py, WordpieceTokenizer.
@@ -62,7 +62,7 @@ MAX_REMEMBERED_OFFSETS = 2**17
 WINDOW_CHARACTERS = 2**18
 
 
-class WordPieceTokenizer:
+class WordPieceTokenizer(token_ids.ReadsMasks):
     """WordPiece with the entries of a vocabulary.
 
     `strip_accents=None` follows `lowercase`, as released: accents go where case goes.
@@ -128,8 +128,7 @@ class WordPieceTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns `encode` of every text."""
         ids, lengths = self.encode_flat(texts)
-        ends = np.cumsum(lengths)
-        return [part.tolist() for part in np.split(ids, ends[:-1])] if len(texts) else []
+        return token_ids.by_text(ids, lengths)
 
     def encode_flat(
         self, texts: Sequence[str]
@@ -141,13 +140,6 @@ class WordPieceTokenizer:
             return np.zeros(0, np.int32), np.zeros(0, np.int32)
         ids, lengths = zip(*parts, strict=True)
         return np.concatenate(ids), np.concatenate(lengths)
-
-    def encode_with_masks(self, text: str) -> list[int]:
-        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`."""
-        first, *others = self.encode_batch(text.split(MASK))
-        for part in others:
-            first += [self.mask_id, *part]
-        return first
 
     def encode_with_offsets(
         self, text: str

@@ -102,21 +102,12 @@ class Regression(base.FinetuningTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiLabel(base.FinetuningTask):
+class MultiLabel(Classification):
     """Any number of `num_labels` labels for a sequence or a pair; `labels` [batch, classes] 0 or 1.
 
     Each label is a decision of its own: a sigmoid, and the mean of the binary cross-entropies, as
     transformers has it for problem_type "multi_label_classification".
     """
-
-    encoder: encoders.EncoderConfig
-    num_labels: int
-    pooling: str = "cls"
-
-    def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:
-        return classifiers.SequenceClassifier(
-            self.encoder, num_labels=self.num_labels, pooling=self.pooling, rngs=rngs
-        )
 
     def loss(
         self, model: classifiers.SequenceClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
@@ -136,9 +127,6 @@ class MultiLabel(base.FinetuningTask):
         """Returns `logits`, and `predictions`: 1 for each label of a probability above a half."""
         logits = model(batch)
         return {"logits": logits, "predictions": (logits > 0).astype(jnp.int32)}
-
-    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        return base.pooled_flops(self.encoder, self.num_labels, self.pooling, batch_size, length)
 
 
 class _Texts(base.Kind):

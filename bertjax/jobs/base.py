@@ -117,8 +117,9 @@ class Evaluation:
     `sets` have right answers, `test_sets` have none: predictions are all that is wanted of them. A
     run is evaluated every `every_steps` and at its end, and is saved then if `is_saved`.
     `best_score` of the first set decides what is best. Of a set `max_batches` are read, 0: all.
-    `scorer` is None where the task's own metrics are all there is. The scores named in `tunes` are
-    numbers that the model's answers go by from then on.
+    `scorer` is None where the task's own metrics are all there is. `chance` has what answering a
+    set without reading scores, where that is known beforehand; it is told with the scores. The
+    scores named in `tunes` are numbers that the model's answers go by from then on.
     """
 
     every_steps: int
@@ -129,6 +130,7 @@ class Evaluation:
     max_batches: int = 0
     is_saved: bool = False
     scorer: Scorer | None = None
+    chance: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     tunes: tuple[str, ...] = ()
 
 

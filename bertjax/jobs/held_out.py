@@ -1,12 +1,11 @@
 """Whether held-out records are what they are called, and what answering without reading scores.
 
-Used by pretraining jobs, when they are opened. What is compared is `data.held_out`'s affair.
+Used by pretraining jobs, when they are opened. What is compared is the affair of `data.overlaps`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import ml_collections
 import numpy as np
@@ -14,49 +13,31 @@ from absl import logging
 from etils import epath
 from jaxtyping import Int
 
-from bertjax.data import contents, held_out, masking, records
-from bertjax.jobs import base
+from bertjax.data import contents, masking, overlaps, records
 from bertjax.workdirs import reader
 
 # The loss of a token varies by two or three nats, so its mean over so many by about 0.04.
 FEW_TOKENS = 5_000
 
 
-@dataclasses.dataclass(frozen=True)
-class Unigrams:
-    """The scorer of pretraining: what always answering by the training records' counts scores."""
-
-    trained_counts: Int[np.ndarray, " vocabulary"]
-    counts: Int[np.ndarray, " vocabulary"]
-
-    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        """Returns `unigram_loss` in nats and `most_frequent_token_accuracy`, the same each time."""
-        del name, outputs  # There is one held-out set, and what a model answers is no matter.
-        loss, accuracy = masking.unigram_scores(self.trained_counts, self.counts)
-        return {"unigram_loss": loss, "most_frequent_token_accuracy": accuracy}
-
-    def majority(self, name: str) -> None:
-        """Returns None: the scores tell it already."""
-        del name
-
-    def only_answer(self, name: str, outputs: base.Outputs, scores: Mapping[str, float]) -> None:
-        """Returns None: a loss is told, no answers."""
-        del name, outputs, scores
-
-    def write_predictions(
-        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: Mapping[str, float]
-    ) -> None:
-        """Writes nothing: pretraining has no test sets."""
-        del name, outputs, directory, tuned
-
-
-def scorer(
+def chance(
     trained: contents.Contents | None, evaluated: records.RecordSet | None
-) -> Unigrams | None:
-    """Returns the scorer, None where the counts of one side are not known."""
+) -> dict[str, float]:
+    """Returns what answering without reading scores, {} where the counts of a side are unknown."""
     if trained is None or evaluated is None or evaluated.contents is None:
-        return None
-    return Unigrams(trained.token_counts, evaluated.contents.token_counts)
+        return {}
+    return unigram_scores(trained, evaluated.contents.token_counts)
+
+
+def unigram_scores(
+    trained: contents.Contents, counts: Int[np.ndarray, " vocabulary"]
+) -> dict[str, float]:
+    """Returns `unigram_loss` (nats) and `most_frequent_token_accuracy` over `counts` of tokens.
+
+    What is always answered are the frequencies of the text that was trained on.
+    """
+    loss, accuracy = masking.unigram_scores(trained.token_counts, counts)
+    return {"unigram_loss": loss, "most_frequent_token_accuracy": accuracy}
 
 
 def check(
@@ -73,17 +54,17 @@ def check(
     Raises:
       ValueError: if a new run would be scored on what it trains on, mostly, without being told to.
     """
-    overlaps = [held_out.overlap(record_set, evaluated) for record_set in trained]
-    found = {overlap.text: overlap for overlap in overlaps if overlap}
+    of_each = (overlaps.find(record_set, evaluated) for record_set in trained)
+    found = {overlap.text: overlap for overlap in of_each if overlap}
     worst = next((overlap for overlap in found.values() if overlap.is_most), None)
     if worst and is_new and not config.data.eval_may_overlap:
         raise ValueError(
             f"config.data.eval_dir is not held out: {worst.text}. Scores on it say nothing of text "
-            f"that the model has not seen: {held_out.REMEDY}. To score a model on what it "
+            f"that the model has not seen: {overlaps.REMEDY}. To score a model on what it "
             "trains on, say --config.data.eval_may_overlap"
         )
     for text in found:
-        logging.warning("config.data.eval_dir is not held out: %s; %s", text, held_out.REMEDY)
+        logging.warning("config.data.eval_dir is not held out: %s; %s", text, overlaps.REMEDY)
     warn_of_few_tokens(config, evaluated)
 
 
@@ -91,16 +72,16 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
     """Warns of records that a saved model was trained on, by what its workdir tells of them."""
     overlap = None
     if any(map(evaluated.manifest.is_known_as, trained.meta["identity"]["manifests"].values())):
-        overlap = held_out.Overlap(
+        overlap = overlaps.Overlap(
             f"{evaluated.directory} holds the very records that it was trained on", 1.0
         )
     else:
-        of_dirs = (held_out.overlap(each, evaluated) for each in training_sets(trained))
+        of_dirs = (overlaps.find(each, evaluated) for each in training_sets(trained))
         overlap = next(filter(None, of_dirs), None) or _by_documents(trained, evaluated)
     if overlap:
         logging.warning(
             "These records are not held out for %s: %s. Scores on them say little of text that it "
-            "has not seen; %s", trained.directory, overlap.text, held_out.REMEDY,
+            "has not seen; %s", trained.directory, overlap.text, overlaps.REMEDY,
         )  # fmt: skip
     warn_of_few_tokens(trained.config, evaluated)
 
@@ -168,8 +149,8 @@ def united(record_sets: Iterable[records.RecordSet]) -> contents.Contents | None
 
 def _by_documents(
     trained: reader.Description, evaluated: records.RecordSet
-) -> held_out.Overlap | None:
+) -> overlaps.Overlap | None:
     known, own = training_contents(trained), evaluated.contents
     if not known or not own or known.documents is None or own.documents is None:
         return None
-    return held_out.shared_documents(evaluated, own.documents.share_in(known.documents))
+    return overlaps.shared_documents(evaluated, own.documents.share_in(known.documents))

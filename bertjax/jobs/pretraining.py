@@ -146,7 +146,7 @@ def _job(
     phases: tuple[base.Phase, ...],
     train_sets: Mapping[str, records.RecordSet],
     evaluation_set: records.RecordSet | None,
-    scorer: base.Scorer | None = None,
+    chance: Mapping[str, float] | None = None,
 ) -> base.Job:
     evaluation = base.Evaluation(
         every_steps=config.evaluation.every_steps,
@@ -154,7 +154,7 @@ def _job(
         is_higher_better=False,
         sets=(HELD_OUT,) if evaluation_set else (),
         max_batches=config.evaluation.max_batches,
-        scorer=scorer,
+        chance={HELD_OUT: chance} if chance else {},
     )
     data = PretrainingData(config, phases, train_sets, evaluation_set)
     return base.Job(config, phases, pretraining_task(config), data, evaluation)
@@ -237,8 +237,8 @@ def open_job(
         is_new = all(checkpoint.read_meta(workdir) is None for workdir in workdirs)
         held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
-    scorer = held_out.scorer(held_out.united(train_sets.values()), evaluation_set)
-    return _job(config, all_phases, train_sets, evaluation_set, scorer)
+    chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
+    return _job(config, all_phases, train_sets, evaluation_set, chance)
 
 
 def _check_nothing_to_read(config: ml_collections.ConfigDict) -> None:
@@ -291,8 +291,8 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
         f"evaluating {trained.directory} on {data}",
     )
     held_out.check_evaluated(trained, record_set)
-    scorer = held_out.scorer(held_out.training_contents(trained), record_set)
-    return _job(config, base.phases(config), {}, record_set, scorer)
+    chance = held_out.chance(held_out.training_contents(trained), record_set)
+    return _job(config, base.phases(config), {}, record_set, chance)
 
 
 def _open(

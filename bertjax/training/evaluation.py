@@ -118,6 +118,7 @@ def evaluate_set(
         max_batches=job.evaluation.max_batches,
     )
     scorer = job.evaluation.scorer
+    values |= job.evaluation.chance.get(name, {})
     if scorer is None:
         return values
     numbers = {key: np.nan_to_num(answers) for key, answers in outputs.items()}

@@ -25,6 +25,7 @@ from absl import logging
 from etils import epath
 from matplotlib import colormaps, figure
 
+from bertjax.data import atomic
 from bertjax.workdirs import scalars
 
 CURVES_FILE = "curves.png"
@@ -88,7 +89,7 @@ class RunWriter:
         self._enabled = enabled
         if not enabled:
             return
-        self._mirror = _Mirror(workdir) if is_remote(workdir) else None
+        self._mirror = _Mirror(workdir) if atomic.is_remote(workdir) else None
         self._directory = self._mirror.local if self._mirror else Path(workdir)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._metrics = self._directory / scalars.FILE
@@ -159,11 +160,6 @@ class RunWriter:
         if self._mirror:
             self._events.flush()
             self._mirror.upload()
-
-
-def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Returns whether the path is an address of a store (gs://, s3://) and not of a disk."""
-    return "://" in os.fspath(path)
 
 
 def _append_line(path: Path, line: str) -> None:

@@ -13,13 +13,9 @@ of one are read, and what is proven damaged, is `checkpoint_items`.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import errno
 import json
-import logging as std_logging
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,19 +25,11 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 from jax.experimental import multihost_utils
-from orbax.checkpoint import checkpoint_managers as policies
 
+from bertjax.data import atomic
 from bertjax.models import parameters
 from bertjax.workdirs import checkpoint_items as items
-
-
-def _is_no_chatter(record: std_logging.LogRecord) -> bool:
-    # orbax tells some forty lines a checkpoint and warns of its own options, through absl's logger
-    # as we do. What fails reaches the user as an exception.
-    return "/orbax/" not in record.pathname or record.levelno >= std_logging.ERROR
-
-
-logging.get_absl_logger().addFilter(_is_no_chatter)
+from bertjax.workdirs import orbax_manager
 
 DIRECTORY = "checkpoints"
 UNREADABLE_DIRECTORY = "checkpoints_unreadable"
@@ -79,47 +67,6 @@ def kept(steps: Iterable[int], scores: Mapping[int, float], options: RetentionOp
     }
 
 
-class _Kept(policies.PreservationPolicy):
-    """`kept`, asked by orbax after every save."""
-
-    def __init__(self, evaluations: Mapping[int, items.Evaluation], options: RetentionOptions):
-        self._evaluations, self._options = evaluations, options
-
-    def should_preserve(
-        self,
-        checkpoints: Sequence[policies.PolicyCheckpointInfo],
-        *,
-        context: policies.PreservationContext,
-    ) -> list[bool]:
-        del context
-        steps = [info.step for info in checkpoints]
-        stay = kept(steps, _scores(self._evaluations), self._options)
-        return [info.step in stay for info in checkpoints]
-
-
-class _Manager(ocp.CheckpointManager):
-    """orbax's own, without the scores that it wrote before 0.3.
-
-    It reads them at its start, and one empty file among them ended every program.
-    """
-
-    def metrics(self, step: int) -> None:
-        del step
-
-
-class _OnDisk(ocp.path.atomicity.AtomicRenameTemporaryPath):
-    """A checkpoint gets its name when all of it has reached the disk.
-
-    orbax leaves its small files to the system: a power failure left whole names and empty files.
-    """
-
-    async def finalize(self) -> None:
-        await asyncio.to_thread(_check_merged, self.get())
-        await asyncio.to_thread(_sync_all, self.get())
-        await super().finalize()
-        await asyncio.to_thread(_sync, self.get_final().parent)
-
-
 class Checkpointer:
     """The checkpoints of one run. Saving is asynchronous; use it as a context manager."""
 
@@ -128,16 +75,10 @@ class Checkpointer:
         self._directory = self._root / DIRECTORY
         self._retention = retention
         self._evaluations = _evaluations_of_first(self._directory)
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=_Kept(self._evaluations, retention),
-            # The loop decides when to save; orbax's own preemption check would need a call a step.
-            save_decision_policy=policies.FixedIntervalPolicy(1),
-            cleanup_tmp_directories=True,
-            create=True,
-            # A store has its objects whole or not at all, and renames none.
-            temporary_path_class=None if _is_remote(self._root) else _OnDisk,
-        )
-        self._manager = _Manager(self._directory, options=options)
+        try:
+            self._manager = orbax_manager.make(self._directory, self._kept)
+        except items.UnreadableError as error:
+            raise _unlisted(self._directory, error) from error
         # orbax takes what it cannot look at for no checkpoint.
         if sorted(self._manager.all_steps()) != _steps(self._directory):
             self._manager.reload()
@@ -154,6 +95,9 @@ class Checkpointer:
             if error is None:
                 raise self._save_error(close_error) from close_error
             logging.error("%s", self._save_error(close_error))  # and the first error goes on
+
+    def _kept(self, steps: Iterable[int]) -> set[int]:
+        return kept(steps, _scores(self._evaluations), self._retention)
 
     def latest_step(self) -> int | None:
         """Returns the newest complete checkpoint's step, None without one."""
@@ -199,8 +143,7 @@ class Checkpointer:
             if jax.process_index() == 0:
                 items.write_evaluation(self._directory / str(step), found)
             steps = self._manager.all_steps()
-            stay = kept(steps, _scores(self._evaluations), self._retention)
-            for other in sorted(set(steps) - stay):
+            for other in sorted(set(steps) - self._kept(steps)):
                 self._manager.delete(other)
         except items.STORAGE_ERRORS as error:
             raise self._save_error(error) from error
@@ -406,7 +349,7 @@ def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
 
 
 def _steps(directory: epath.Path) -> list[int]:
-    if _is_remote(directory):
+    if atomic.is_remote(directory):
         return sorted(ocp.utils.checkpoint_steps(directory))
     return sorted(int(name) for name in _names(directory) if name.isdecimal())
 
@@ -504,33 +447,4 @@ def _is_so_everywhere(is_so: bool) -> bool:
 def _absolute(path: epath.PathLike) -> epath.Path:
     # orbax refuses relative paths; an address such as gs://bucket/run is none.
     path = epath.Path(path)
-    return path if _is_remote(path) else path.absolute()
-
-
-def _is_remote(path: epath.Path) -> bool:
-    return "://" in os.fspath(path)
-
-
-def _check_merged(directory: epath.Path) -> None:
-    """Raises OSError if arrays are not put together that each process wrote by itself.
-
-    orbax takes a directory that it cannot list at that moment for one without arrays, and says
-    nothing.
-    """
-    for path in (directory, *items.tree(directory)):
-        own = path.name.startswith("ocdbt.process_")
-        if own and not (path.parent / "manifest.ocdbt").exists():
-            raise OSError(errno.EIO, "arrays were written and not put together", str(path.parent))
-
-
-def _sync_all(directory: epath.Path) -> None:
-    for path in (*items.tree(directory), directory):
-        _sync(path)
-
-
-def _sync(path: epath.Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return path if atomic.is_remote(path) else path.absolute()

@@ -55,7 +55,7 @@ class Ownership:
 
     def __enter__(self) -> Ownership:
         self._workdir.mkdir(parents=True, exist_ok=True)
-        if "://" in os.fspath(self._workdir) or not self._lock():
+        if atomic.is_remote(self._workdir) or not self._lock():
             self._begin_heartbeat()
         return self
 

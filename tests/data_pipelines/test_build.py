@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from bertjax.data import held_out, records, tokenizer
+from bertjax.data import overlaps, records, tokenizer
 from data_pipelines import blocks, build, shards
 from data_pipelines.options import Options
 from tests.data_pipelines import conftest, decoded
@@ -133,10 +133,10 @@ def test_heldout_and_train_share_no_document_and_others_do(
     assert counts["train"] + counts["heldout"] == counts["all"] == 120
     assert 0 < counts["heldout"] < counts["more"] < 50
     heldout, more = built_sets["heldout"], built_sets["more"]
-    assert held_out.overlap(built_sets["train"], heldout) is None
-    found = held_out.overlap(built_sets["all"], heldout)
+    assert overlaps.find(built_sets["train"], heldout) is None
+    found = overlaps.find(built_sets["all"], heldout)
     assert found and found.share == 1 and "100.0% of the documents" in found.text
-    found = held_out.overlap(built_sets["train"], more)
+    found = overlaps.find(built_sets["train"], more)
     assert found and found.share == pytest.approx(1 - counts["heldout"] / counts["more"])
 
 

@@ -9,6 +9,7 @@ import json
 import pathlib
 import shutil
 import sys
+import time
 
 import jax
 import numpy as np
@@ -115,8 +116,10 @@ def saving(root: pathlib.Path, times: int, number: int, stride: int) -> list[dic
         disarm()
         then = outcome(restored_step, workdir)
         again = outcome(save, workdir, 8)
-        if again != "None":  # threads of the save that failed may still clear up behind it
-            again = outcome(save, workdir, 8)
+        for _ in range(5):  # threads of the save that failed may still write
+            if again != "None":
+                time.sleep(1)
+                again = outcome(save, workdir, 8)
         last = outcome(restored_step, workdir)
         found.append({"nth": nth, "told": told, "then": then, "again": again, "last": last})
         shutil.rmtree(workdir)

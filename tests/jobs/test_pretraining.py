@@ -349,7 +349,7 @@ def test_some_documents_on_both_sides_are_a_warning_and_none_are_nothing(corpora
     caplog.clear()
     open_with(corpora, "apart")
     assert not caplog.messages
-    scores = job.evaluation.scorer.scores("heldout", {})
+    scores = job.evaluation.chance["heldout"]
     trained, asked = (records.open(corpora / name).contents for name in ("train", "few"))
     assert scores == dict(
         zip(
@@ -375,7 +375,7 @@ def test_a_loss_over_few_tokens_is_called_uncertain(corpora, caplog):
 def test_without_counts_of_both_sides_there_is_no_unigram_loss(directories, corpora):
     held_out = {"data.eval_dir": str(corpora / "apart")}
     config = make_config(directories, "records_16", **held_out)
-    assert pretraining.open_job(config).evaluation.scorer is None
+    assert pretraining.open_job(config).evaluation.chance == {}
 
 
 def test_a_missing_directory_is_named_with_the_program_that_makes_it(directories):

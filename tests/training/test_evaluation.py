@@ -101,7 +101,7 @@ def test_one_answer_to_a_whole_set_is_warned_of(monkeypatch, caplog, answer, war
         majority=lambda name: ("entailment", {"accuracy": 0.527}),
     )
     job = types.SimpleNamespace(
-        evaluation=types.SimpleNamespace(scorer=scorer, max_batches=0),
+        evaluation=types.SimpleNamespace(scorer=scorer, chance={}, max_batches=0),
         data=types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(())),
     )
     monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: ({"loss": 0.7}, {}))

@@ -11,6 +11,7 @@ from absl import logging as absl_logging
 from matplotlib import image
 from tensorboardX.proto import event_pb2
 
+from bertjax.data import atomic
 from bertjax.devices import accelerators
 from bertjax.training import writers
 
@@ -213,7 +214,7 @@ def test_progress_on_a_terminal_is_a_bar_from_the_resumed_step(tmp_path, monkeyp
 
 
 def test_a_remote_workdir_receives_the_files_and_is_resumed_from(tmp_path, monkeypatch):
-    monkeypatch.setattr(writers, "is_remote", lambda path: True)
+    monkeypatch.setattr(atomic, "is_remote", lambda path: True)
     with writers.RunWriter(tmp_path, total_steps=10) as writer:
         writer.scalars(1, SCALARS)
         writer.scalars(2, SCALARS)
@@ -226,8 +227,8 @@ def test_a_remote_workdir_receives_the_files_and_is_resumed_from(tmp_path, monke
 
 
 def test_addresses_of_stores_are_remote_and_paths_are_not():
-    assert writers.is_remote("gs://bucket/run")
-    assert not writers.is_remote(Path("runs/base"))
+    assert atomic.is_remote("gs://bucket/run")
+    assert not atomic.is_remote(Path("runs/base"))
 
 
 def test_two_cores_of_one_chip_are_half_a_chip_each():

@@ -7,6 +7,7 @@ import os
 import pathlib
 import resource
 import shutil
+import time
 
 import jax
 import jax.numpy as jnp
@@ -396,6 +397,16 @@ def test_a_checkpoint_has_its_name_only_when_all_of_it_is_on_disk(tmp_path, trai
     for file in files:
         assert any(path.parts[-len(file.parts) :] == file.parts for path in drafts), file
     assert synced[-1] == str(tmp_path / checkpoint.DIRECTORY)
+
+
+def test_what_an_interrupted_save_left_is_gone_before_anything_else_is_done(tmp_path, monkeypatch):
+    # Removed behind our back it was still going when the next one in the process opened.
+    draft = tmp_path / checkpoint.DIRECTORY / f"7{ocp.utils.TMP_DIR_SUFFIX}"
+    draft.mkdir(parents=True)
+    remove = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: (time.sleep(0.3), remove(*a, **k)))
+    with checkpoint.Checkpointer(tmp_path, RETENTION):
+        assert not draft.exists()
 
 
 def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):

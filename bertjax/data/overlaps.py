@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.data import records
+from bertjax.data import atomic, records
 
 # From this share of the held-out documents on, an evaluation is of the training data.
 MOST_SHARE = 0.5
@@ -36,7 +36,7 @@ class Overlap:
         return self.share is not None and self.share >= MOST_SHARE
 
 
-def overlap(trained: records.RecordSet, evaluated: records.RecordSet) -> Overlap | None:
+def find(trained: records.RecordSet, evaluated: records.RecordSet) -> Overlap | None:
     """Returns what is known of evaluated records that are trained on too, None if nothing is."""
     same_place = _real(trained.directory) == _real(evaluated.directory)
     if same_place or trained.manifest.digest == evaluated.manifest.digest:
@@ -119,5 +119,4 @@ def _ends_alike(one: str, other: str) -> bool:
 
 
 def _real(directory: Any) -> str:
-    path = os.fspath(directory)
-    return path if "://" in path else os.path.realpath(path)
+    return os.fspath(directory) if atomic.is_remote(directory) else os.path.realpath(directory)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bertjax.data import contents, held_out, records
+from bertjax.data import contents, overlaps, records
 
 ARGUMENTS = {"input": "corpus/*.txt", "split": "train", "heldout_fraction": 0.02}
 HELD_OUT = ARGUMENTS | {"split": "heldout"}
@@ -39,18 +39,18 @@ def test_the_very_records_are_known_by_place_and_by_what_they_are(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "train")
     other = dataclasses.replace(train.manifest, seed=1)
     for evaluated in (copy, records.RecordSet(epath.Path(tmp_path / "link"), other)):
-        found = held_out.overlap(train, evaluated)
+        found = overlaps.find(train, evaluated)
         assert found and found.is_most and "the very records" in found.text
-    assert held_out.overlap(train, made(tmp_path / "other", seed=1)) is None
+    assert overlaps.find(train, made(tmp_path / "other", seed=1)) is None
 
 
 def test_documents_tell_whatever_the_arguments_say(tmp_path):
     train = made(tmp_path / "train", ARGUMENTS, range(0, 90))
     apart = made(tmp_path / "apart", ARGUMENTS, range(90, 100), seed=1)
-    assert held_out.overlap(train, apart) is None
-    few = held_out.overlap(train, made(tmp_path / "few", HELD_OUT, range(89, 99), seed=1))
+    assert overlaps.find(train, apart) is None
+    few = overlaps.find(train, made(tmp_path / "few", HELD_OUT, range(89, 99), seed=1))
     assert few and not few.is_most and "10.0% of the documents" in few.text
-    most = held_out.overlap(train, made(tmp_path / "most", HELD_OUT, range(85, 95), seed=1))
+    most = overlaps.find(train, made(tmp_path / "most", HELD_OUT, range(85, 95), seed=1))
     assert most and most.is_most
 
 
@@ -59,7 +59,7 @@ def test_one_text_cut_in_other_documents_is_suspected(tmp_path, documents):
     train = made(tmp_path / "train", ARGUMENTS | RULE, documents)
     per_file = HELD_OUT | RULE | {"one_document_per_file": True}
     apart = None if documents is None else range(20, 30)
-    found = held_out.overlap(train, made(tmp_path / "heldout", per_file, apart, seed=1))
+    found = overlaps.find(train, made(tmp_path / "heldout", per_file, apart, seed=1))
     assert found and not found.is_most and "only one with --one_document_per_file" in found.text
 
 
@@ -83,7 +83,7 @@ def test_one_text_cut_in_other_documents_is_suspected(tmp_path, documents):
 )
 def test_manifests_of_one_corpus_are_suspected(tmp_path, trained, evaluated, reason):
     train = made(tmp_path / "train", trained)
-    found = held_out.overlap(train, made(tmp_path / "heldout", evaluated, seed=1))
+    found = overlaps.find(train, made(tmp_path / "heldout", evaluated, seed=1))
     if reason is None:
         assert found is None
     else:

@@ -1,0 +1,79 @@
+"""What a run says of itself in the log: what it is at its start, where its model is at its end.
+
+What happens in between is told by those who do it.
+"""
+
+from __future__ import annotations
+
+import jax
+from absl import logging
+from etils import epath
+
+from bertjax import config as config_lib
+from bertjax import jobs
+from bertjax.convert import outlook
+from bertjax.devices import sharding
+from bertjax.training import planned, program
+from bertjax.workdirs import reader
+
+
+def start(run: program.Program, workdir: epath.Path) -> None:
+    """Says what a run is: its config, mesh, parameters, phases; and warns of what it will lack."""
+    changes = config_lib.changes(run.config.to_dict())
+    logging.info(
+        "What differs from the defaults (every option is in %s):\n  %s",
+        workdir / reader.CONFIG_FILE, "\n  ".join(changes),
+    )  # fmt: skip
+    shapes, placed = run.abstract_state, jax.tree.map(lambda x: x.sharding, run.abstract_state)
+    kind = run.mesh.devices.flat[0].device_kind
+    logging.info("Mesh: %s of %s, sharding %s", dict(run.mesh.shape), kind, run.config.sharding)
+    for name, tree in shapes.params.items():
+        count = sum(leaf.size for leaf in jax.tree.leaves(tree))
+        logging.info("Parameters of %s: %s", name, f"{count:,}")
+    params_bytes = sharding.bytes_per_device(shapes.params, placed.params)
+    optimizer_bytes = sharding.bytes_per_device(shapes.opt_state, placed.opt_state)
+    logging.info(
+        "Bytes per device: parameters %s, optimizer %s", f"{params_bytes:,}", f"{optimizer_bytes:,}"
+    )
+    for phase in run.job.phases:
+        tokens = phase.global_batch_size * phase.max_seq_length
+        logging.info(
+            "%s: steps %d to %d, %d sequences x %d tokens = %s tokens per step, %.3g model FLOPs",
+            phase.name, phase.first_step, phase.end_step, phase.global_batch_size,
+            phase.max_seq_length, f"{tokens:,}", jobs.train_flops(run.job, phase),
+        )  # fmt: skip
+        if examples := run.job.data.num_train_examples(phase):
+            epochs = phase.num_steps * phase.global_batch_size / examples
+            logging.info("%s: %s examples: %.3g epochs", phase.name, f"{examples:,}", epochs)
+    for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary()):
+        logging.warning("transformers will not load this model: %s", obstacle)
+    warmup_steps = int(run.knobs.schedule.warmup_steps)
+    if warmup_steps > run.job.last_step:
+        logging.warning(
+            "config.schedule.warmup_steps is %d, but the run has %d steps: the learning rate will "
+            "not reach its peak", warmup_steps, run.job.last_step,
+        )  # fmt: skip
+
+
+def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
+    """Says where the model is, and what to do next."""
+    for line in planned.lines(workdir, run):
+        logging.info("%s", line)
+    done = "Finished" if is_new else "This run was finished already, nothing was trained"
+    logging.info(
+        "%s: the model of step %d is in %s. What next:\n  %s",
+        done, run.job.last_step, workdir, "\n  ".join(_next_commands(run, workdir)),
+    )  # fmt: skip
+
+
+def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
+    export = f"python -m bertjax.convert --from={workdir} --to=DIR   (for transformers)"
+    if run.config.task == "finetuning":
+        return [f"python -m bertjax.predict --checkpoint={workdir} < EXAMPLES.jsonl", export]
+    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data=RECORDS", export]
+    if run.job.data.vocabulary() is not None:
+        commands.insert(0, f"python -m bertjax.fill_mask --checkpoint={workdir} 'TEXT with [MASK]'")
+        commands.append(
+            f"python -m bertjax.train --config=classification --config.init_from={workdir} ..."
+        )
+    return commands

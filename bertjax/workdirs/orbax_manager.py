@@ -1,0 +1,129 @@
+"""orbax's manager of checkpoints as we use it: what it is told, and what it gets wrong.
+
+Which checkpoints stay, and what is in them, belongs to `checkpoint`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging as std_logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+import jax
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+from orbax.checkpoint import checkpoint_managers as policies
+
+from bertjax.data import atomic
+from bertjax.workdirs import checkpoint_items as items
+
+Kept = Callable[[Iterable[int]], set[int]]
+
+
+def _is_no_chatter(record: std_logging.LogRecord) -> bool:
+    # orbax tells some forty lines a checkpoint and warns of its own options, through absl's logger
+    # as we do. What fails reaches the user as an exception.
+    return "/orbax/" not in record.pathname or record.levelno >= std_logging.ERROR
+
+
+logging.get_absl_logger().addFilter(_is_no_chatter)
+
+
+def make(directory: epath.Path, kept: Kept) -> ocp.CheckpointManager:
+    """Returns the manager of a directory; `kept` tells which of its steps stay after a save.
+
+    What an interrupted save left is removed first.
+
+    Raises:
+      UnreadableError: if the storage does not let it be looked for or removed.
+    """
+    is_remote = atomic.is_remote(directory)
+    if not is_remote and jax.process_index() == 0:
+        _remove_drafts(directory)
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=_Kept(kept),
+        # The loop decides when to save; orbax's own preemption check would need a call a step.
+        save_decision_policy=policies.FixedIntervalPolicy(1),
+        # orbax does so behind the back of who opens and closes it: the next one then trips over it.
+        cleanup_tmp_directories=is_remote,
+        create=True,
+        # A store has its objects whole or not at all, and renames none.
+        temporary_path_class=None if is_remote else _OnDisk,
+    )
+    return _Manager(directory, options=options)
+
+
+def _remove_drafts(directory: epath.Path) -> None:
+    for name in items.names_in(directory):
+        if ocp.utils.TMP_DIR_SUFFIX in name:
+            draft = directory / name
+            items.again(functools.partial(draft.rmtree, missing_ok=True), str(draft))
+
+
+class _Kept(policies.PreservationPolicy):
+    """A function of the steps as a policy, which orbax asks after every save."""
+
+    def __init__(self, kept: Kept):
+        self._kept = kept
+
+    def should_preserve(
+        self,
+        checkpoints: Sequence[policies.PolicyCheckpointInfo],
+        *,
+        context: policies.PreservationContext,
+    ) -> list[bool]:
+        del context
+        stay = self._kept([info.step for info in checkpoints])
+        return [info.step in stay for info in checkpoints]
+
+
+class _Manager(ocp.CheckpointManager):
+    """orbax's own, without the scores that it wrote before 0.3.
+
+    It reads them at its start, and one empty file among them ended every program.
+    """
+
+    def metrics(self, step: int) -> None:
+        del step
+
+
+class _OnDisk(ocp.path.atomicity.AtomicRenameTemporaryPath):
+    """A checkpoint gets its name when all of it has reached the disk.
+
+    orbax leaves its small files to the system: a power failure left whole names and empty files.
+    """
+
+    async def finalize(self) -> None:
+        await asyncio.to_thread(_check_merged, self.get())
+        await asyncio.to_thread(_sync_all, self.get())
+        await super().finalize()
+        await asyncio.to_thread(_sync, self.get_final().parent)
+
+
+def _check_merged(directory: epath.Path) -> None:
+    """Raises OSError if arrays are not put together that each process wrote by itself.
+
+    orbax takes a directory that it cannot list at that moment for one without arrays, and says
+    nothing.
+    """
+    for path in (directory, *items.tree(directory)):
+        own = path.name.startswith("ocdbt.process_")
+        if own and not (path.parent / "manifest.ocdbt").exists():
+            raise OSError(errno.EIO, "arrays were written and not put together", str(path.parent))
+
+
+def _sync_all(directory: epath.Path) -> None:
+    for path in (*items.tree(directory), directory):
+        _sync(path)
+
+
+def _sync(path: epath.Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
