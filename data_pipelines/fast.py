@@ -82,7 +82,7 @@ def _build(
     sizes.check(num_shards, pairs.examples, example_bytes, output)
     written, tally = _written(job, num_shards, counts, pool)
     figures = known | tally.statistics(vocabulary.load())
-    return builders.Content(tuple(written), figures, tally.contents(text))
+    return builders.Content(tuple(written), figures, tally.contents(text.distinct_documents))
 
 
 def _tokenized(

@@ -4,21 +4,22 @@
     python -m data_pipelines.inspect_records DIR --recount --strict
     python -m data_pipelines.inspect_records DIR --adopt --vocabulary=vocab.txt
 
-The figures are those of the manifest; `--recount` reads every record instead. Adopting reads
-TFRecord files of the original BERT script once and writes the manifest and the vocabulary beside
-them, so that they can be trained on.
+The figures are those of the manifest; `--recount` reads every record instead, and writes the counts
+of tokens of records that have none. Adopting reads TFRecord files of the original BERT script once
+and writes the manifest, the vocabulary and the counts beside them, so that they can be trained on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from etils import epath
 
-from bertjax.data import atomic, records, tokenizer
+from bertjax.data import atomic, contents, records, tokenizer
 from data_pipelines import command_line
 from data_pipelines.reports import health, report, report_html, statistics
 
@@ -32,7 +33,9 @@ class Options:
     directory: str = command_line.option("the record directory")
     examples: int = command_line.option("how many examples to show", default=10)
     recount: bool = command_line.option(
-        "read every record and count anew, instead of trusting the manifest", default=False
+        "read every record and count anew, instead of trusting the manifest; writes "
+        f"{contents.FILE} where there is none",
+        default=False,
     )
     strict: bool = command_line.option("fail if there is anything to warn of", default=False)
     html: str = command_line.option("write the report with plots to this file", default="")
@@ -86,7 +89,7 @@ def recounted(
     """Returns the manifest with the figures of its records as they are, and how they differ.
 
     What records do not tell, the figures of the text for example, is kept. All checksums are
-    verified on the way.
+    verified on the way. Counts of tokens that are missing are written.
 
     Raises:
       ValueError: if a record is damaged, or a shard not the one that the manifest describes.
@@ -115,7 +118,35 @@ def recounted(
         "text need not hold either: build the directory again",
     )
     united = dataclasses.replace(manifest, statistics={**manifest.statistics, **counted})
-    return united, [warning] if changed else []
+    warnings = [warning] if changed else []
+    return united, warnings + list(_recounted_contents(record_set.directory, tally.contents()))
+
+
+def _recounted_contents(
+    directory: epath.Path, counted: contents.Contents
+) -> Iterator[health.Warning]:
+    """Writes the counts of tokens if there are none, else yields how those that are there differ.
+
+    The documents are not known here: what is there is never replaced by less.
+    """
+    name = "contents_differ"
+    try:
+        known = contents.load(directory)
+    except ValueError as error:
+        yield health.Warning(name, str(error))
+        return
+    if known is None:
+        try:
+            counted.save(directory)
+        except OSError as error:
+            yield health.Warning(name, f"{contents.FILE} could not be written: {error}")
+    elif not np.array_equal(known.token_counts, counted.token_counts):
+        yield health.Warning(
+            name,
+            f"{directory / contents.FILE} tells other counts of tokens than the records have, so "
+            "unigram_loss would be wrong: build the directory again, or remove the file and count "
+            "again (the hashes of its documents are lost then)",
+        )
 
 
 def main(options: Options) -> None:

@@ -5,7 +5,7 @@ Used by pretraining jobs, when they are opened. What is compared is the affair o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import ml_collections
 import numpy as np
@@ -42,7 +42,7 @@ def unigram_scores(
 
 def check(
     config: ml_collections.ConfigDict,
-    trained: Iterable[records.RecordSet],
+    trained: Collection[records.RecordSet],
     evaluated: records.RecordSet,
     *,
     is_new: bool,
@@ -65,6 +65,14 @@ def check(
         )
     for text in found:
         logging.warning("config.data.eval_dir is not held out: %s; %s", text, overlaps.REMEDY)
+    known = {each.directory: each.contents for each in (*trained, evaluated)}
+    if not found:
+        _warn_of_unknown_documents(known)
+    if uncounted := [directory for directory, made_of in known.items() if made_of is None]:
+        logging.warning(
+            "There is no unigram_loss, because the tokens of %s are not counted; `python -m "
+            "data_pipelines.inspect_records DIR --recount` does it", _named(uncounted),
+        )  # fmt: skip
     warn_of_few_tokens(config, evaluated)
 
 
@@ -83,7 +91,27 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
             "These records are not held out for %s: %s. Scores on them say little of text that it "
             "has not seen; %s", trained.directory, overlap.text, overlaps.REMEDY,
         )  # fmt: skip
+    else:
+        known = training_contents(trained)
+        _warn_of_unknown_documents(
+            {trained.directory: known, evaluated.directory: evaluated.contents}
+        )
     warn_of_few_tokens(trained.config, evaluated)
+
+
+def _warn_of_unknown_documents(known: Mapping[epath.Path, contents.Contents | None]) -> None:
+    """Warns if the documents of a directory are unknown, so that none could be compared."""
+    without = [name for name, found in known.items() if not found or found.documents is None]
+    if without:
+        logging.warning(
+            "Whether held-out documents are trained on was not looked for: the documents of %s are "
+            "not known. Records that data_pipelines.build writes hold hashes of theirs; adopted "
+            "ones, and those from before November 2026, do not", _named(without),
+        )  # fmt: skip
+
+
+def _named(directories: Iterable[epath.Path]) -> str:
+    return " and ".join(map(str, directories))
 
 
 def warn_of_few_tokens(config: ml_collections.ConfigDict, evaluated: records.RecordSet) -> None:

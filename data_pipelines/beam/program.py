@@ -121,7 +121,7 @@ def make(
     return builders.Content(
         tuple(records.Shard(*fields) for fields in written),
         known | tally.statistics(vocabulary.load()),
-        tally.contents(text),
+        tally.contents(text.distinct_documents),
     )
 
 

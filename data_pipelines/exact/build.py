@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from bertjax.data import records
+from bertjax.data import records, tokenizer
 from data_pipelines import blocks, builders, progress, shards, sizes, sources
 from data_pipelines.exact import algorithm
-from data_pipelines.formats import input_files
+from data_pipelines.formats import base, input_files, text_files
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
-from data_pipelines.reports import statistics
+from data_pipelines.reports import distinct, statistics
 
 
 def build(
@@ -30,8 +30,9 @@ def build(
       OSError: if the disk is, or would be, full.
     """
     loaded = vocabulary.load()
+    paths = _plain_text_paths(units)
     made = algorithm.batches(
-        _plain_text_paths(units),
+        paths,
         loaded,
         max_seq_length=options.max_seq_length,
         dupe_factor=options.dupe_factor,
@@ -64,7 +65,19 @@ def build(
             written.append(shards.write_batches(path, share, tally))
             shown.at(len(written))
     figures = known | tally.statistics(loaded)
-    return builders.Content(tuple(written), figures, tally.contents())
+    return builders.Content(tuple(written), figures, tally.contents(_documents(paths, loaded)))
+
+
+def _documents(paths: Sequence[str], vocabulary: tokenizer.Tokenizer) -> distinct.Distinct:
+    """Returns the documents as the fast builder cuts, cleans and hashes them.
+
+    For comparison alone: else a text would not be known again in records that are built fast. As
+    there, a text without a token counts for nothing.
+    """
+    log = input_files.Log()
+    texts = (text for path in paths for _, text in text_files.read(path, base.Reading(), log))
+    tokenized = (text for text in texts if any(map(vocabulary.encode, text.split("\n"))))
+    return distinct.Distinct.of(distinct.hashes_of(tokenized))
 
 
 def _plain_text_paths(units: Sequence[sources.Unit]) -> list[str]:

@@ -238,11 +238,9 @@ class ExampleTally:
         for name, increment in increments.items():
             self._counts[name] += int(increment)
 
-    def contents(self, text: CorpusTally | None = None) -> contents.Contents:
-        """Returns what was counted as records keep it, with the documents of their text."""
-        sample = text and contents.Documents(
-            text.distinct_documents.hashes, text.distinct_documents.halvings
-        )
+    def contents(self, documents: distinct.Distinct | None = None) -> contents.Contents:
+        """Returns what was counted as records keep it, with the documents that are known."""
+        sample = documents and contents.Documents(documents.hashes, documents.halvings)
         return contents.Contents(self._targets.copy(), sample)
 
     def merge(self, other: ExampleTally) -> None:

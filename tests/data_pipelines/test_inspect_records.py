@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bertjax.data import records, tokenizer
+from bertjax.data import contents, records, tokenizer
 from data_pipelines import build, inspect_records
 from tests import small_records
 
@@ -63,6 +63,7 @@ def test_records_of_the_original_script_can_be_trained_on_once_adopted(
     assert 0 < manifest.statistics["unigram_entropy"] <= np.log(16)
     opened = records.open(foreign, tokenizer_sha256=vocabulary.describe()["sha256"])
     assert opened.manifest == manifest
+    assert opened.contents.token_counts.sum() == 16 and opened.contents.documents is None
     assert tokenizer.load(foreign).describe() == vocabulary.describe()
 
 
@@ -160,8 +161,8 @@ def small(written, tmp_path):
     return pathlib.Path(shutil.copytree(written, tmp_path / "made"))
 
 
-def test_strict_fails_where_there_is_something_to_warn_of(written, capsys):
-    directory = written
+def test_strict_fails_where_there_is_something_to_warn_of(small, capsys):
+    directory = small
     inspect_records.main(inspect_records.Options(directory=str(directory), strict=True))
     assert "Warnings: none" in capsys.readouterr().out
     with pytest.raises(ValueError, match="(?s)--strict.*168 examples"):
@@ -198,6 +199,44 @@ def test_a_recount_finds_figures_that_are_not_those_of_the_records(small):
     )
     assert "(masked_share: 0.5, now 0.1" in warning.text
     assert recounted.statistics == {**counted.statistics, "documents": 7}
+
+
+def test_a_recount_gives_older_records_their_counts(small, tmp_path, capsys):
+    shown = inspect_records.Options(directory=str(small), recount=True, examples=0)
+    assert records.open(small).contents is None
+    inspect_records.main(shown)
+    counted = records.open(small).contents
+    # The same records, written with what they are made of.
+    known = small_records.write(tmp_path / "known", documents=range(5))
+    expected = contents.load(known)
+    np.testing.assert_array_equal(counted.token_counts, expected.token_counts)
+    assert counted.documents is None
+    inspect_records.main(dataclasses.replace(shown, directory=str(known)))
+    assert contents.load(known) == expected
+    assert "tells other counts" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", ["other counts", "cut off"])
+def test_a_recount_finds_counts_that_are_not_those_of_the_records(tmp_path, capsys, damage):
+    directory = small_records.write(tmp_path / "made", documents=range(5))
+    kept = contents.load(directory)
+    if damage == "cut off":
+        (directory / contents.FILE).write_bytes(b"PK")
+    else:
+        contents.Contents(kept.token_counts + 1, kept.documents).save(directory)
+    before = (directory / contents.FILE).read_bytes()
+    inspect_records.main(inspect_records.Options(directory=str(directory), recount=True))
+    assert "contents.npz" in capsys.readouterr().out
+    assert (directory / contents.FILE).read_bytes() == before
+
+
+def test_a_recount_says_that_it_could_not_write(small, capsys, monkeypatch):
+    def refused(*_):
+        raise PermissionError(13, "Permission denied", "somewhere")
+
+    monkeypatch.setattr(contents.Contents, "save", refused)
+    inspect_records.main(inspect_records.Options(directory=str(small), recount=True))
+    assert "contents.npz could not be written" in capsys.readouterr().out
 
 
 def test_a_recount_reads_all_records_and_checksums(small):

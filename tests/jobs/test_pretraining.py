@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import pytest
 
 from bertjax import config as config_lib
 from bertjax import jobs
-from bertjax.data import masking, records
+from bertjax.data import contents, masking, records
 from bertjax.jobs import pretraining
 from bertjax.workdirs import checkpoint
 from tests import small_records
@@ -376,6 +377,24 @@ def test_without_counts_of_both_sides_there_is_no_unigram_loss(directories, corp
     held_out = {"data.eval_dir": str(corpora / "apart")}
     config = make_config(directories, "records_16", **held_out)
     assert pretraining.open_job(config).evaluation.chance == {}
+
+
+def test_records_that_tell_no_documents_are_said_to_be_compared_by_nothing(
+    directories, corpora, caplog, tmp_path
+):
+    older, apart = f"{directories}/records_16", {"data.eval_dir": str(corpora / "apart")}
+    pretraining.open_job(make_config(directories, "records_16", **apart))
+    assert f"was not looked for: the documents of {older} are not known" in caplog.text
+    assert f"no unigram_loss, because the tokens of {older} are not counted" in caplog.text
+    assert f"{corpora / 'apart'} are" not in caplog.text
+    caplog.clear()
+    # Adopted records: their tokens are counted, their documents unknown.
+    adopted = shutil.copytree(corpora / "apart", tmp_path / "adopted")
+    contents.Contents(contents.load(adopted).token_counts).save(adopted)
+    config = make_config(corpora, "train", **{"data.eval_dir": str(adopted)})
+    assert pretraining.open_job(config).evaluation.chance["heldout"]["unigram_loss"] > 0
+    assert f"was not looked for: the documents of {adopted} are not known" in caplog.text
+    assert "unigram_loss" not in caplog.text
 
 
 def test_a_missing_directory_is_named_with_the_program_that_makes_it(directories):
