@@ -4,7 +4,8 @@ python -m bertjax.evaluate --checkpoint=WORKDIR --data=RECORDS
 python -m bertjax.evaluate --checkpoint=FINETUNED_WORKDIR --data=FILE
 
 A pretrained model is scored on a record directory, a finetuned one on files like those it was
-finetuned on. How a run scores itself, and the loop over batches, is `training.evaluation`.
+finetuned on, by whomever that was. How a run scores itself, and the loop over batches, is
+`training.evaluation`.
 """
 
 from __future__ import annotations
@@ -71,15 +72,16 @@ def evaluate_checkpoint(
     mesh = inference.all_devices()
     found = reader.read(workdir, step=step, mesh=mesh)
     found.config.finetuning.lora_rank = 0  # merged
-    kind = jobs.JOBS[found.config.task]
-    job = kind.evaluating(found, data)
+    job = jobs.evaluating(found, data)
     batch_size = -(-batch_size // mesh.size) * mesh.size
-    graphdef, _ = tasks.abstract_model(job.task)
+    graphdef, shapes = tasks.abstract_model(job.task)
+    # Converted weights may have more than the task, such as the pooler of TensorFlow's.
+    params = {part: found.params[part] for part in shapes}
     with jax.set_mesh(mesh):
         evaluate_step = jax.jit(functools.partial(state.evaluate_step, job.task, graphdef))
         scores = {
             name: evaluation.evaluate_set(
-                job, name, evaluate_step, found.params, mesh=mesh, batch_size=batch_size
+                job, name, evaluate_step, params, mesh=mesh, batch_size=batch_size
             )
             for name in job.evaluation.sets
         }
@@ -88,7 +90,8 @@ def evaluate_checkpoint(
     told |= _flat(scores)
     losses = {name: value for name, value in told.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
-    if chance and found.config.task == "pretraining" and not job.evaluation.chance:
+    reads_records = job.evaluation.scorer is None
+    if chance and reads_records and not job.evaluation.chance:
         (name,) = scores
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
         told |= chance_levels(records.open(data), batches, held_out.training_contents(found))

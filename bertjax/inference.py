@@ -16,11 +16,11 @@ from etils import epath
 from flax import nnx
 from jax.sharding import Mesh
 
-from bertjax import finetuning, jobs
+from bertjax import jobs
 from bertjax.data import tokenizer
 from bertjax.devices import sharding
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import imported
+from bertjax.jobs import finetuning as finetuning_job
 from bertjax.models import encoder, parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.training import trials
@@ -113,8 +113,13 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
     found = _read(workdir, step)
     config = found.config
     is_imported = config.task != "finetuning"
-    kind = _imported_kind(found, workdir) if is_imported else None
-    kind = kind or finetuning.KINDS[config.finetuning.dataset]
+    kind = finetuning_job.kind_of(found)
+    if kind is None:
+        raise ValueError(
+            f"{workdir} holds a model of task {found.config.task!r}, which was finetuned for "
+            f"nothing: finetune it with --config.init_from={workdir}, or use "
+            "`python -m bertjax.fill_mask` or `python -m bertjax.encode`"
+        )
     config.finetuning.lora_rank = 0  # merged
     task = kind.task(encoder.EncoderConfig(**config.model), config.finetuning)
     graphdef, shapes = tasks_base.abstract_model(task)
@@ -130,24 +135,6 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
         mesh=all_devices(),
         is_imported=is_imported,
     )
-
-
-def _imported_kind(found: reader.Workdir, workdir: epath.PathLike) -> type[kinds.Kind]:
-    """Returns the kind that answers for converted weights, and sets the options of their config."""
-    told = dict(found.meta.get("converted", {}))
-    if "classifier" in found.params and not told.get("labels"):
-        count = found.params["classifier"]["bias"].size
-        told["labels"] = {str(number): f"LABEL_{number}" for number in range(count)}
-    of_head = imported.kind_of(told, found.config.model.max_position_embeddings)
-    if of_head is None:
-        raise ValueError(
-            f"{workdir} holds a model of task {found.config.task!r}, which was finetuned for "
-            f"nothing: finetune it with --config.init_from={workdir}, or use "
-            "`python -m bertjax.fill_mask` or `python -m bertjax.encode`"
-        )
-    kind, options = of_head
-    found.config.finetuning.update(options)
-    return kind
 
 
 def all_devices() -> Mesh:

@@ -198,9 +198,10 @@ def _with_threshold(model: inference.FinetunedModel, threshold: float) -> infere
     Raises:
       ValueError: if the model always answers.
     """
-    if model.is_imported and model.kind is spans.Spans:
+    answers_spans = issubclass(model.kind, spans.Spans)
+    if model.is_imported and answers_spans:
         model.options.name = "v2"
-    if model.kind is not spans.Spans or model.options.name != "v2":
+    if not answers_spans or model.options.name != "v2":
         told = f"{model.options.dataset} {model.options.name}".strip()
         raise ValueError(
             f"--null_threshold={threshold:g} is for models of SQuAD v2.0, which may not answer; "

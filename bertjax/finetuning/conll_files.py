@@ -336,7 +336,7 @@ def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> Int[np.n
             if tag not in numbers:
                 faults.add(
                     sentence.source(place),
-                    f"the tag is {tag!r} (in IOB2); known are {', '.join(labels)}",
+                    f"the tag is {tag!r} as the model has it; known are {', '.join(labels)}",
                 )
         found += [numbers.get(tag, batches.NOT_SCORED) for tag in sentence.tags]
         found += [batches.NOT_SCORED] * (len(sentence.words) - len(sentence.tags))

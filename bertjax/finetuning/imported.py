@@ -6,6 +6,8 @@ What a kind would know of that from its training is set here.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,9 +16,13 @@ from absl import logging
 from bertjax.finetuning import (
     base,
     choices,
+    conll_files,
+    example_files,
     feature_sets,
     json_fields,
     spans,
+    squad_files,
+    table_files,
     tag_schemes,
     tags,
     text_examples,
@@ -27,7 +33,30 @@ TEXT, PAIR = "text", "text_pair"  # as pipelines of transformers call them
 
 
 class Texts(texts.Table):
-    """A class or a number for a "text", or for a "text" and a "text_pair", whichever a line has."""
+    """A class or a number for a "text", or for a "text" and a "text_pair", whichever a line has.
+
+    Of a labelled file those are the columns, and the one of `label_column`.
+    """
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        names = table_files.column_names(self.options.eval_file)
+        return (TEXT, PAIR) if PAIR in names else (TEXT,)
+
+    def _examples(self, name: str) -> Sequence[text_examples.Example]:
+        """Returns the examples of a file, which may give the classes by their numbers."""
+        path, columns = self.file(name), self._columns_of(name)
+        try:
+            return super()._examples(name)
+        except example_files.FaultyFile as error:
+            numbers = [str(number) for number in range(len(self.labels))]
+            try:
+                found = table_files.read_table(path, columns, labels=numbers).examples
+            except example_files.FaultyFile:
+                raise error from None
+        meant = ", ".join(f"{number} is {label!r}" for number, label in enumerate(self.labels))
+        logging.warning("%s has the numbers of the model's classes: %s", path, meant)
+        return found
 
     def example(self, fields: base.Fields, source: str) -> text_examples.Example:
         columns = (TEXT, PAIR) if fields.get(PAIR) is not None else (TEXT,)
@@ -38,6 +67,8 @@ class Texts(texts.Table):
         self, examples: Sequence[text_examples.Example]
     ) -> tuple[feature_sets.FeatureSet, base.Decode]:
         """Returns the rows of texts and of pairs, in the order of the examples."""
+        if len({len(example.texts) for example in examples}) == 1:
+            return super().rows(examples)
         groups = [
             [place for place, example in enumerate(examples) if len(example.texts) == count]
             for count in (1, 2)
@@ -55,6 +86,31 @@ class Texts(texts.Table):
         return features, parts[0][1]
 
 
+class Tags(tags.Tags):
+    """Tags as the model's labels spell them, whatever the scheme of a labelled file."""
+
+    def _learnt(self, sentence: conll_files.Sentence) -> conll_files.Sentence:
+        if self.is_plain:
+            return sentence
+        spelt = tag_schemes.convert(sentence.tags, self.options.tag_scheme)
+        # Where no B is among the labels, I begins every entity.
+        known = (
+            tag if tag in self.labels or inside not in self.labels else inside
+            for tag in spelt
+            for inside in ("-".join(("I", tag_schemes.split(tag)[1])),)
+        )
+        return dataclasses.replace(sentence, tags=tuple(known))
+
+
+class Spans(spans.Spans):
+    """Answers as SQuAD v1.1 has them, or as v2.0 where a labelled file is of that version."""
+
+    @functools.cached_property
+    def is_version_2(self) -> bool:
+        path = self.options.eval_file
+        return super().is_version_2 or bool(path) and squad_files.is_version_2(path)
+
+
 def _texts(told: Mapping[str, Any]) -> Mapping[str, Any]:
     kinds = {name: told.get(name, False) for name in ("is_regression", "is_multi_label")}
     return {"dataset": "table", **kinds}
@@ -63,18 +119,20 @@ def _texts(told: Mapping[str, Any]) -> Mapping[str, Any]:
 def _tags(told: Mapping[str, Any]) -> Mapping[str, Any]:
     labels = told["labels"].values()
     is_plain = any(tag_schemes.tag_fault(label) for label in labels)
-    prefixes = {tag_schemes.split(label)[0] for label in labels}
-    scheme = "iobes" if prefixes & {"E", "S"} else "iob2"
     if is_plain:
         logging.info("The labels are no tags of entities: words get them, and no entities are told")
-    return {"dataset": "conll", "name": tag_schemes.PLAIN if is_plain else "", "tag_scheme": scheme}
+    return {
+        "dataset": "conll",
+        "name": tag_schemes.PLAIN if is_plain else "",
+        "tag_scheme": "" if is_plain else tag_schemes.of_labels(labels),
+    }
 
 
 # Head -> its kind, and the options that what is told of the weights decides.
 HEADS: dict[str, tuple[type[base.Kind], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
     "sequence_classification": (Texts, _texts),
-    "token_classification": (tags.Tags, _tags),
-    "question_answering": (spans.Spans, lambda told: {"dataset": "squad", "name": "v1"}),
+    "token_classification": (Tags, _tags),
+    "question_answering": (Spans, lambda told: {"dataset": "squad", "name": "v1"}),
     "multiple_choice": (choices.Choices, lambda told: {"dataset": "swag"}),
 }
 
@@ -91,7 +149,7 @@ def kind_of(told: Mapping[str, Any], longest: int) -> tuple[type[base.Kind], dic
     kind, of_head = HEADS[told["head"]]
     names = {int(number): name for number, name in told.get("labels", {}).items()}
     labels = () if told.get("is_regression") else tuple(names[it] for it in sorted(names))
-    length = min(longest, 384) if kind is spans.Spans else longest
+    length = min(longest, 384) if kind is Spans else longest
     options = {
         "labels": labels,
         "max_seq_length": length,

@@ -136,6 +136,11 @@ def read_questions(
     return list(questions.values())
 
 
+def is_version_2(path: epath.PathLike) -> bool:
+    """Returns whether questions are marked as v2.0 does; a file that is none is not."""
+    return any("is_impossible" in record for _, record, _ in _records(epath.Path(path), []))
+
+
 def windows(
     questions: Sequence[Question],
     tokenizer: tokenizers.Tokenizer,

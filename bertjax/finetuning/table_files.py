@@ -110,6 +110,15 @@ def read_table(
     return Table(examples, known)
 
 
+def column_names(path: epath.PathLike) -> tuple[str, ...]:
+    """Returns the columns of a file by its first row; what is wrong with it, reading it tells."""
+    path = epath.Path(path)
+    if _kind(path) in _FIELDS:
+        _, names = next(_FIELDS[_kind(path)](path), (1, []))
+        return tuple(names)
+    return tuple(next((row for _, row in _json_rows(path, example_files.Faults())), {}))
+
+
 def _with_places(
     raw: Iterable[_RawExample], labels: Sequence[str], column: str, faults: example_files.Faults
 ) -> Iterator[text_examples.Example]:
@@ -201,23 +210,24 @@ def _log(
 
 def _rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
     """Yields the rows that have the right columns."""
-    kind = path.suffix.lower()
-    if kind not in _READERS:
-        raise ValueError(f"{path} ends in {kind!r}; known files end in {', '.join(_READERS)}")
-    return _READERS[kind](path, columns, faults)
+    if _kind(path) in _FIELDS:
+        return _under_header(path, _FIELDS[_kind(path)](path), columns, faults)
+    return _with_columns(_json_rows(path, faults), columns, faults)
 
 
-def _csv_rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
-    return _under_header(path, _csv_fields(path), columns, faults)
+def _kind(path: epath.Path) -> str:
+    kind, known = path.suffix.lower(), (*_FIELDS, *_JSON)
+    if kind not in known:
+        raise ValueError(f"{path} ends in {kind!r}; known files end in {', '.join(known)}")
+    return kind
 
 
-def _tsv_rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
+def _tsv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     lines = enumerate(example_files.lines(path), start=1)
-    fields = ((number, line.split("\t")) for number, line in lines if line)
-    return _under_header(path, fields, columns, faults)
+    return ((number, line.split("\t")) for number, line in lines if line)
 
 
-def _json_rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
+def _json_rows(path: epath.Path, faults: example_files.Faults) -> Iterator[_Row]:
     for number, line in enumerate(example_files.lines(path), start=1):
         source = f"{path}:{number}"
         if not line.strip():
@@ -227,20 +237,20 @@ def _json_rows(path: epath.Path, columns: Columns, faults: example_files.Faults)
         except ValueError as error:
             faults.add(source, f"it is not JSON ({error}); each line must be an object")
             continue
-        if not isinstance(row, dict):
+        if isinstance(row, dict):
+            yield source, row
+        else:
             faults.add(source, f"it is a JSON {type(row).__name__}; each line must be an object")
-        elif fault := example_files.missing_columns(list(row), columns.wanted):
+
+
+def _with_columns(
+    rows: Iterator[_Row], columns: Columns, faults: example_files.Faults
+) -> Iterator[_Row]:
+    for source, row in rows:
+        if fault := example_files.missing_columns(list(row), columns.wanted):
             faults.add(source, fault)
         else:
             yield source, row
-
-
-_READERS = {
-    ".csv": _csv_rows,
-    ".tsv": _tsv_rows,
-    ".jsonl": _json_rows,
-    ".json": _json_rows,
-}
 
 
 def _csv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
@@ -260,6 +270,11 @@ def _csv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
         ) from error
     finally:
         csv.field_size_limit(limit)
+
+
+# Files that name their columns in the first row, and those that do in every one.
+_FIELDS = {".csv": _csv_fields, ".tsv": _tsv_fields}
+_JSON = (".jsonl", ".json")
 
 
 def _under_header(

@@ -8,7 +8,7 @@ Source: Tjong Kim Sang and Veenstra 1999, section 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.scores import entities
 
@@ -58,6 +58,15 @@ def recognize(sentences: Sequence[Tags]) -> str | None:
         if not any(True for tags in sentences for _ in faults(tags, scheme)):
             return scheme
     return None
+
+
+def of_labels(labels: Iterable[str]) -> str:
+    """Returns the scheme of a model that knows these tags; where it may be IOB1 or IOB2, IOB2."""
+    found = [split(label) for label in labels if label != OUTSIDE]
+    if {prefix for prefix, _ in found} & {"E", "S"}:
+        return "iobes"
+    begun = {kind for prefix, kind in found if prefix == "B"}
+    return "iob2" if all(kind in begun for _, kind in found) else "iob1"
 
 
 def convert(tags: Tags, scheme: str) -> tuple[str, ...]:

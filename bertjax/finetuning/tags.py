@@ -167,7 +167,12 @@ class Tags(base.Kind):
         return conll_files.read_sentences(self.file(name), scheme=self.options.name or None)
 
     def _tagged_rows(self, name: str) -> conll_files.TaggedRows:
-        return self._rows_of(self.examples(name), self.options.context)
+        sentences = [self._learnt(sentence) for sentence in self.examples(name)]
+        return self._rows_of(sentences, self.options.context)
+
+    def _learnt(self, sentence: conll_files.Sentence) -> conll_files.Sentence:
+        """Returns a sentence with its tags as the model's labels have them."""
+        return sentence
 
     def _rows_of(
         self, sentences: Sequence[conll_files.Sentence], context: str

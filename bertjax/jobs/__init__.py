@@ -24,6 +24,7 @@ __all__ = [
     "JobKind",
     "Phase",
     "phases",
+    "evaluating",
     "train_flops",
 ]
 
@@ -40,7 +41,16 @@ class JobKind:
     open: Callable[..., Job]
     task: Callable[[ml_collections.ConfigDict], tasks.Task]
     outline: Callable[[ml_collections.ConfigDict], Job]
-    evaluating: Callable[[reader.Description, str], Job]
+    evaluating: Callable[[reader.Workdir, str], Job]
+
+
+def evaluating(trained: reader.Workdir, data: str) -> Job:
+    """Returns the job of a model that is evaluated on what is at `data`.
+
+    That are labelled files where it has a head that answers, by whomever it was finetuned.
+    """
+    is_finetuned = finetuning.kind_of(trained) is not None
+    return JOBS["finetuning" if is_finetuned else trained.config.task].evaluating(trained, data)
 
 
 JOBS: dict[str, JobKind] = {

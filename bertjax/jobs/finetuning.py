@@ -22,7 +22,7 @@ from bertjax import finetuning
 from bertjax.convert import formats
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, feature_sets, low_rank
+from bertjax.finetuning import batches, feature_sets, imported, low_rank
 from bertjax.jobs import base
 from bertjax.models import encoder
 from bertjax.workdirs import reader
@@ -166,7 +166,27 @@ def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
     return _job(config, data.dataset, data.tokenizer)
 
 
-def evaluating(trained: reader.Description, data: str) -> base.Job:
+def kind_of(trained: reader.Workdir) -> type[kinds.Kind] | None:
+    """Returns the kind that a finetuned model answers as, None if it was finetuned for nothing.
+
+    Others may have finetuned it: then the options of its config become what its head tells.
+    """
+    options = trained.config.finetuning
+    if trained.config.task == "finetuning":
+        return finetuning.KINDS[options.dataset]
+    told = dict(trained.meta.get("converted", {}))
+    if "classifier" in trained.params and not told.get("labels"):
+        count = trained.params["classifier"]["bias"].size
+        told["labels"] = {str(number): f"LABEL_{number}" for number in range(count)}
+    of_head = imported.kind_of(told, trained.config.model.max_position_embeddings)
+    if of_head is None:
+        return None
+    kind, decided = of_head
+    options.update(decided)
+    return kind
+
+
+def evaluating(trained: reader.Workdir, data: str) -> base.Job:
     """Returns the job of a finetuned model that is evaluated on the labelled files at `data`.
 
     Raises:
@@ -174,9 +194,12 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
       ValueError: if they are not as they must be.
     """
     config, vocabulary = trained.config, trained.needed_vocabulary()
+    kind = kind_of(trained)
+    if kind is None:
+        raise ValueError(f"{trained.directory} holds a model that was finetuned for nothing")
     files = {"data_dir": data, "train_file": data, "eval_file": data, "test_file": ""}
     config.finetuning.update(files)
-    dataset = finetuning.KINDS[config.finetuning.dataset](config.finetuning, vocabulary)
+    dataset = kind(config.finetuning, vocabulary)
     return _job(config, dataset, vocabulary)
 
 

@@ -1,15 +1,18 @@
 """Claims about heads that others finetuned: once converted, `predict` answers with them."""
 
+import csv
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import inference, predict
+from bertjax import evaluate, inference, jobs, predict
 from bertjax.convert import pretrained, workdir
 from bertjax.finetuning import feature_sets
+from bertjax.workdirs import reader
 from tests import programs
 from tests.convert import weights
 
@@ -98,6 +101,130 @@ def test_one_of_several_endings_is_chosen(tmp_path):
     line = {"context": "w1", "endings": ["w2", "w3", "w4 w5", "w6"]}
     (answer,) = predict.predict(model, [line])
     assert answer["choice"] == int(np.argmax(answer["probabilities"]))
+
+
+def scores_of(tmp_path, data):
+    """What `evaluate` says of the model in tmp_path."""
+    scores = evaluate.evaluate_checkpoint(str(tmp_path / "run"), str(data), batch_size=4)
+    return {name: value for name, value in scores.items() if name != "step"}
+
+
+def table(path, columns, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return path
+
+
+def test_a_classifier_is_scored_by_the_names_or_numbers_of_its_classes(tmp_path, caplog):
+    model = imported(tmp_path, "sequence_classification")
+    columns = ("text", "text_pair", "label")
+    texts = [("w1 w2", "w3"), ("w4", "w5 w6"), ("w7 w8", "w9"), ("w2", "w4 w1")]
+    places = [0, 2, 1, 1]
+    outputs = logits(model, *zip(*texts, strict=True))
+    shares = [np.asarray(jax.nn.softmax(one["logits"][0])) for one in outputs]
+    losses = [-np.log(share[place]) for share, place in zip(shares, places, strict=True)]
+    hits = [share.argmax() == place for share, place in zip(shares, places, strict=True)]
+    for spelt in (weights.LABELS, {place: str(place) for place in weights.LABELS}):
+        rows = [(*row, spelt[place]) for row, place in zip(texts, places, strict=True)]
+        scores = scores_of(tmp_path, table(tmp_path / "dev.csv", columns, rows))
+        assert scores["examples"] == 4
+        assert scores["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+        assert scores["accuracy"] == pytest.approx(np.mean(hits)) and "macro_f1" in scores
+        assert ("0 is 'no', 1 is 'yes', 2 is 'perhaps'" in caplog.text) == (spelt[0] == "0")
+
+
+def kind_of_file(tmp_path, model, file):
+    """What `evaluate` makes of a file, without the model's answers."""
+    found = reader.read(tmp_path / "run")
+    job = jobs.evaluating(found, str(file))
+    assert type(job.data.dataset) is model.kind
+    return job.data.dataset
+
+
+def test_a_file_of_texts_alone_has_no_pairs_and_another_class_is_refused(tmp_path):
+    model = imported(tmp_path, "sequence_classification")
+    file = table(tmp_path / "dev.csv", ("text", "label"), [("w1", "yes"), ("w2", "no")])
+    examples = kind_of_file(tmp_path, model, file).examples("dev")
+    assert [(one.texts, one.label) for one in examples] == [(("w1",), 1), (("w2",), 0)]
+    file = table(tmp_path / "dev.csv", ("text", "label"), [("w1", "never"), ("w2", "3")])
+    with pytest.raises(ValueError, match=r"(?s)'label' is 'never'; known are no, yes, perhaps"):
+        kind_of_file(tmp_path, model, file).examples("dev")
+
+
+def with_labels(names):
+    """A tagger's weights with a row for each name."""
+    made, rng = weights.make("token_classification"), np.random.default_rng(1)
+    size = weights.CONFIG.hidden_size
+    changed = {"classifier.kernel": (size, len(names)), "classifier.bias": (len(names),)}
+    drawn = {path: rng.normal(0, 0.5, shape) for path, shape in changed.items()}
+    params = made.params | {path: value.astype(np.float32) for path, value in drawn.items()}
+    return {"params": params, "labels": dict(enumerate(names))}
+
+
+GOLD = ["O", "B-X", "I-X", "B-X", "O", "B-X", "O"]  # in IOB2
+
+
+def tagged_file(tmp_path):
+    lines = (f"w{number} {tag}\n" for number, tag in enumerate(GOLD))
+    (tmp_path / "dev.conll").write_text("".join(lines))
+    return tmp_path / "dev.conll"
+
+
+@pytest.mark.parametrize(
+    ("names", "spelt"),
+    [
+        ("O B-X I-X", "O B-X I-X B-X O B-X O"),
+        ("O I-X B-X I-Y", "O I-X I-X B-X O I-X O"),
+        ("O I-X", "O I-X I-X I-X O I-X O"),
+        ("B-X I-X E-X S-X O", "O B-X E-X S-X O S-X O"),
+    ],
+    ids=["iob2", "iob1", "io", "iobes"],
+)
+def test_the_right_tags_are_spelt_as_the_labels_of_a_tagger(tmp_path, names, spelt):
+    names, spelt = names.split(), spelt.split()
+    model = imported(tmp_path, "token_classification", **with_labels(names))
+    kind = kind_of_file(tmp_path, model, tagged_file(tmp_path))
+    (row,) = kind.features("dev").tokens["labels"]
+    assert [names[number] for number in row[1:-1]] == spelt
+    # Two entities that touch are one where no tag can tell them apart: of 3 none of the two.
+    recall = pytest.approx(100 if "B-X" in names else 100 / 3)
+    assert kind.scores("dev", {"predictions": row[None]})["recall"] == recall
+
+
+def test_a_tagger_is_scored_on_every_word(tmp_path):
+    names = ["B-X", "I-X", "E-X", "S-X", "O"]
+    model = imported(tmp_path, "token_classification", **with_labels(names))
+    (outputs,) = logits(model, [" ".join(f"w{number}" for number in range(len(GOLD)))])
+    found = [names[number] for number in outputs["predictions"][0][1:-1].tolist()]
+    spelt = ["O", "B-X", "E-X", "S-X", "O", "S-X", "O"]
+    hits = [one == other for one, other in zip(found, spelt, strict=True)]
+    assert scores_of(tmp_path, tagged_file(tmp_path))["accuracy"] == pytest.approx(np.mean(hits))
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_span_model_is_scored_as_the_version_of_the_file(tmp_path, version):
+    model = imported(tmp_path, "question_answering")
+    lines = [{"question": f"w{n}", "context": "w5 w6 w7 w8 w9"} for n in range(3)]
+    texts = [answer["answer"] for answer in predict.predict(model, lines)]
+    qas = [
+        {"id": str(n), "question": line["question"], "is_impossible": False}
+        | {"answers": [{"text": text, "answer_start": line["context"].index(text)}]}
+        for n, (line, text) in enumerate(zip(lines, texts, strict=True))
+    ]
+    if version == "v2":
+        qas[2] |= {"is_impossible": True, "answers": []}
+    else:
+        qas[2]["answers"] = [{"text": "w5 w6 w7 w8 w9", "answer_start": 0}]
+        for qa in qas:
+            del qa["is_impossible"]
+    paragraph = {"context": lines[0]["context"], "qas": qas}
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    scores = scores_of(tmp_path, tmp_path / "dev.json")
+    if version == "v2":
+        assert scores["HasAns_exact"] + scores["NoAns_exact"] >= 100 and "null_threshold" in scores
+    else:
+        wanted = 100 * (2 + (texts[2] == "w5 w6 w7 w8 w9")) / 3
+        assert scores["exact_match"] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("head", ["pretraining", "none", "next_sentence"])
