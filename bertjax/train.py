@@ -242,6 +242,7 @@ def start(run: Run, checkpointer: checkpoint.Checkpointer) -> Start:
     restored = checkpointer.restore(run.abstract_state)
     if restored is not None:
         logging.info("Resuming at step %d from %s", int(restored.state.step), run.workdir)
+        _write_config(run)  # with the changes that are allowed
         progress = monitor.Progress.of_meta(restored.meta)
         # Without an evaluation set nothing was tuned: what an older config keeps is an option.
         tuned = reader.tuned(restored.meta) if run.job.evaluation.tunes else {}
@@ -340,9 +341,14 @@ def _meta(run: Run, watch: monitor.Monitor, tuned: Mapping[str, float]) -> dict[
     }
 
 
-def _write_workdir(run: Run) -> None:
+def _write_config(run: Run) -> None:
     if jax.process_index() == 0:
         reader.write_config(run.config.to_dict(), run.workdir)
+
+
+def _write_workdir(run: Run) -> None:
+    _write_config(run)
+    if jax.process_index() == 0:
         if vocabulary := run.job.data.vocabulary():
             vocabulary.save(run.workdir / reader.VOCABULARY_DIRECTORY)
         if contents := run.job.data.contents():

@@ -69,6 +69,10 @@ def metrics_of(workdir):
     return [json.loads(line) for line in lines]
 
 
+def config_in(workdir):
+    return json.loads((workdir / "config.json").read_text(encoding="utf-8"))
+
+
 def two_phases(record_root):
     config = make_config(record_root / "train_{max_seq_length}")
     config.data.eval_dir = str(record_root / "heldout")
@@ -168,13 +172,17 @@ def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
         assert f"Finished: the model of step 8 is in {tmp_path}" in caplog.text
         assert f"bertjax.fill_mask --checkpoint={tmp_path}" in caplog.text
         seen.clear()
+        config.log_every_steps = 5
         again = train.train(config, tmp_path)
     assert not seen
+    assert config_in(tmp_path)["log_every_steps"] == 5
     assert "This run was finished already" in caplog.text
     jax.tree.map(np.testing.assert_array_equal, first, again)
     config.phases.phase1.num_steps = 12  # linear: the rates so far would have been others
+    written = (tmp_path / "config.json").read_bytes()
     with pytest.raises(ValueError, match=f"num_steps: was 8, is 12(.|\n)*init_from={tmp_path}"):
         train.train(config, tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == written
 
 
 @pytest.mark.slow
@@ -183,6 +191,7 @@ def test_a_run_whose_schedule_goes_by_no_length_can_be_lengthened(record_root, t
     train.train(config, tmp_path / "parts")
     config.phases.phase1.num_steps = 12
     parts = train.train(config, tmp_path / "parts")
+    assert config_in(tmp_path / "parts")["phases"]["phase1"]["num_steps"] == 12
     whole = train.train(config, tmp_path / "whole")
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
     config.phases.phase1.num_steps = 10
