@@ -140,7 +140,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.pooling = "cls"  # of a sequence: cls | mean | max
     finetuning.feature_based = False  # conll: the encoder stays, a BiLSTM reads its last layers
     finetuning.context = "sentence"  # conll: what is read together: sentence | document
-    finetuning.tag_scheme = ""  # conll: of answers: iob1 | iob2 | iobes; "": iobes as in the data
+    finetuning.tag_scheme = ""  # conll: of answers: iob1 | iob2 | iobes; "": as in train_file
     finetuning.doc_stride = 128  # squad: tokens from window to window
     finetuning.max_query_length = 64  # squad: tokens of a question
     finetuning.max_answer_length = 30  # squad: tokens of an answer

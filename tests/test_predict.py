@@ -358,17 +358,17 @@ def test_the_sentences_of_a_tagger_of_sentences_are_read_one_by_one(model):
         list(predict.predict(model("conll"), [{"sentences": [["w"], "w1"]}]))
 
 
-def test_iobes_comes_out_as_iobes(tmp_path):
-    finetuned_workdir.write(tmp_path / "iob2", "conll")
-    finetuned_workdir.write(tmp_path / "iobes", "conll", tag_scheme="iobes")
-    line = {"words": WORDS[:30]}
-    (plain,), (answer,) = (
-        predict.predict(inference.load_finetuned(tmp_path / name), [line])
-        for name in ("iob2", "iobes")
-    )
-    assert answer["entities"] == plain["entities"]
-    assert answer["tags"] == list(tag_schemes.convert(plain["tags"], "iobes"))
-    assert {tag[0] for tag in answer["tags"]} & {"E", "S"} and answer["tags"] != plain["tags"]
+def test_tags_come_out_in_the_scheme_that_the_workdir_tells(tmp_path):
+    line, answers = {"words": WORDS[:30]}, {}
+    for scheme in tag_schemes.SCHEMES:
+        finetuned_workdir.write(tmp_path / scheme, "conll", tag_scheme=scheme)
+        (answers[scheme],) = predict.predict(inference.load_finetuned(tmp_path / scheme), [line])
+    learnt = answers["iob2"]
+    for scheme, answer in answers.items():
+        assert answer["entities"] == learnt["entities"]
+        if scheme != "iob2":  # What was learnt is given as it is.
+            assert answer["tags"] == list(tag_schemes.convert(learnt["tags"], scheme))
+    assert len({tuple(answer["tags"]) for answer in answers.values()}) == len(answers)
 
 
 def test_a_parent_of_several_trainings_names_them_and_the_best(tmp_path):

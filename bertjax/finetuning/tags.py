@@ -22,6 +22,8 @@ from bertjax.models import feature_based
 from bertjax.scores import classification, entities
 from bertjax.tasks import base as tasks
 
+_LEARNT = "iob2"  # the scheme of the labels, as `conll_files` reads all others
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenClassification(base.FinetuningTask):
@@ -138,14 +140,20 @@ class Tags(base.Kind):
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        scheme = tag_schemes.PLAIN if self.is_plain else "iob2"  # as they are read
+        scheme = tag_schemes.PLAIN if self.is_plain else _LEARNT
         return tuple(self.options.labels) or conll_files.labels(
             self.examples(base.TRAIN), scheme=scheme
         )
 
     @property
     def found(self) -> Mapping[str, Any]:
-        """Beside the labels the scheme of answers: IOBES if the training file has it."""
+        """Beside the labels the scheme of answers, which is that of the training file."""
+        if self.tag_scheme not in ("", _LEARNT):
+            logging.info(
+                "The model learns %s; its answers have the tags of %s, as %s",
+                _LEARNT.upper(), self.tag_scheme.upper(), "config.finetuning.tag_scheme says"
+                if self.options.tag_scheme else f"{self.file(base.TRAIN)} has them",
+            )  # fmt: skip
         return {**super().found, "tag_scheme": self.tag_scheme}
 
     @functools.cached_property
@@ -154,10 +162,9 @@ class Tags(base.Kind):
         if self.is_plain or self.options.tag_scheme:
             return self.options.tag_scheme
         if self.options.name:
-            return "iobes" if self.options.name == "iobes" else "iob2"
+            return self.options.name
         raw = conll_files.read_sentences(self.file(base.TRAIN), scheme=tag_schemes.PLAIN)
-        found = tag_schemes.recognize([sentence.tags for sentence in raw])
-        return "iobes" if found == "iobes" else "iob2"
+        return tag_schemes.recognize([sentence.tags for sentence in raw]) or _LEARNT
 
     @property
     def best_score(self) -> str:
@@ -225,7 +232,7 @@ class Tags(base.Kind):
 
     def _answered(self, tags: Sequence[str]) -> tuple[str, ...]:
         """Returns tags in the scheme of answers; those of IOB2, which is learnt, as they are."""
-        if self.options.tag_scheme in ("", "iob2") or self.is_plain:
+        if self.options.tag_scheme in ("", _LEARNT) or self.is_plain:
             return tuple(tags)
         return tag_schemes.convert(tags, self.options.tag_scheme)
 

@@ -1,6 +1,7 @@
 """Claims about finetuning jobs: what is read, what is filled in, and what is refused."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 
@@ -79,17 +80,23 @@ def test_every_example_is_evaluated_once_and_so_is_every_test(open_job, kind):
         job.data.evaluation_batches("heldout", batch_size=5, rows=None)
 
 
+def _by_sentence(rows, sentences):
+    rest = iter(rows)
+    return [list(itertools.islice(rest, len(sentence.words))) for sentence in sentences]
+
+
 @pytest.mark.parametrize(
     ("scheme", "given", "wanted"),
     [
         ("iobes", "", "iobes"),
         ("iob2", "", "iob2"),
-        ("iob1", "iob1", "iob2"),
+        ("iob1", "", "iob1"),
+        ("iob1", "iob1", "iob1"),
         ("iob2", "iobes", None),
     ],
 )
-def test_answers_have_the_scheme_of_the_training_file_if_that_is_iobes(
-    tmp_path, source, scheme, given, wanted
+def test_answers_have_the_scheme_of_the_training_file(
+    tmp_path, source, scheme, given, wanted, caplog
 ):
     changes = {"finetuning.name": given}
     config = small_datasets.make_config(tmp_path / "data", "conll", source, **changes)
@@ -105,7 +112,8 @@ def test_answers_have_the_scheme_of_the_training_file_if_that_is_iobes(
         with pytest.raises(ValueError, match="in IOBES"):
             finetuning.open_job(config)
         return
-    job = finetuning.open_job(config)
+    with caplog.at_level("INFO"):
+        job = finetuning.open_job(config)
     assert job.config.finetuning.tag_scheme == wanted
     assert job.config.finetuning.labels == LABELS["conll"]  # what is learnt is IOB2
     kind = tags.Tags(job.config.finetuning, job.data.vocabulary())
@@ -114,7 +122,10 @@ def test_answers_have_the_scheme_of_the_training_file_if_that_is_iobes(
     kind.write_predictions("dev", outputs, epath.Path(tmp_path), {})
     columns = [line.split() for line in (tmp_path / "dev.conll").read_text().splitlines() if line]
     assert all(gold == predicted for *_, gold, predicted in columns)
-    assert ("S-LOC" in {column[-1] for column in columns}) == (wanted == "iobes")
+    written = [tuple(column[-1] for column in group) for group in _by_sentence(columns, sentences)]
+    assert written == [tag_schemes.convert(sentence.tags, scheme) for sentence in sentences]
+    told = f"answers have the tags of {wanted.upper()}, as {path} has them"
+    assert (told in caplog.text) == (wanted != "iob2")
     allowed, refused = config_lib.differences(
         {"finetuning": {"tag_scheme": ""}}, {"finetuning": {"tag_scheme": "iobes"}}
     )
