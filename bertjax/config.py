@@ -129,7 +129,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.test_file = ""  # "": no predictions
     finetuning.text_column = "text"  # table
     finetuning.second_text_column = ""  # table; "": one text a row
-    finetuning.label_column = "label"  # table
+    finetuning.label_column = "label"  # table; A,B,C: one of 0 and 1 for each of several labels
     finetuning.is_regression = False  # table: the label is a number
     finetuning.is_multi_label = False  # table: a row has any number of the labels
     finetuning.label_separator = "|"  # table: between the labels of such a row

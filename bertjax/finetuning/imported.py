@@ -43,6 +43,13 @@ class Texts(texts.Table):
         names = table_files.column_names(self.options.eval_file)
         return (TEXT, PAIR) if PAIR in names else (TEXT,)
 
+    def _columns_of(self, name: str) -> table_files.Columns:
+        """Returns the columns; those of the labels if all of them are columns themselves."""
+        names = table_files.column_names(self.file(name))
+        if self.options.is_multi_label and set(self.labels) <= set(names):
+            return table_files.Columns(self.columns, flags=self.labels)
+        return super()._columns_of(name)
+
     def _examples(self, name: str) -> Sequence[text_examples.Example]:
         """Returns the examples of a file, which may give the classes by their numbers."""
         path, columns = self.file(name), self._columns_of(name)

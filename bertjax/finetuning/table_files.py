@@ -13,7 +13,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -36,8 +36,9 @@ _MAX_FIELD_CHARACTERS = 2**31 - 1
 class Columns:
     """Which columns hold one or two texts, and which the label, a class or a number.
 
-    With a `separator` a row has any number of labels, with it between them or, in JSON, in a list.
-    Without a label column the files are to be predicted on.
+    A row has any number of labels with a `separator`, which stands between them in the label's
+    column (or there is a list, in JSON), and with `flags`: columns that are named as the labels and
+    hold 0 or 1. Without any of them the files are to be predicted on.
 
     Raises:
       ValueError: if there are not one or two texts, or a column is named twice.
@@ -47,6 +48,7 @@ class Columns:
     label: str | None = None
     is_number: bool = False
     separator: str = ""
+    flags: tuple[str, ...] = ()
 
     def __post_init__(self):
         if len(self.texts) not in (1, 2):
@@ -57,7 +59,21 @@ class Columns:
     @property
     def wanted(self) -> tuple[str, ...]:
         """All columns that a file must have."""
-        return (*self.texts, *([] if self.label is None else [self.label]))
+        return (*self.texts, *([] if self.label is None else [self.label]), *self.flags)
+
+    @property
+    def labelling(self) -> str:
+        """How labels stand in a row, a key of `_LABELS`."""
+        if self.flags:
+            return "flags"
+        if self.label is None:
+            return "none"
+        return "several" if self.separator else "one"
+
+    @property
+    def told(self) -> str:
+        """What messages call the columns of the labels."""
+        return ", ".join(map(repr, self.flags or (self.label,)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +93,9 @@ def read_table(
     """Returns the examples of a .csv, .tsv, .jsonl or .json (lines) file, in its order.
 
     Without `labels`, as for the training file, the classes are those found, sorted: as numbers if
-    all are whole ones, else as text. Other files get the `labels` of training, which are to be
-    stored with the checkpoint. White space around a class does not count.
+    all are whole ones, else as text; or the columns with flags, in their order. Other files get the
+    `labels` of training, which are to be stored with the checkpoint. White space around a class
+    does not count.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -89,23 +106,24 @@ def read_table(
     path = epath.Path(path)
     faults = example_files.Faults()
     raw = list(_raw_examples(path, columns, faults))
-    if columns.label is None or columns.is_number:
+    is_new = labels is None
+    if columns.labelling == "none" or columns.is_number:
         known: tuple[str, ...] = ()
         examples = [text_examples.Example(*parts) for parts in raw]
     else:
         if labels is None:
-            labels = _sorted_labels(it for _, label, _ in raw for it in _each(label))
+            labels = columns.flags or _sorted_labels(it for _, own, _ in raw for it in _each(own))
         known = tuple(labels)
-        examples = list(_with_places(raw, known, columns.label, faults))
+        examples = list(_with_places(raw, known, columns, faults))
     faults.check()
     if not examples:
         raise example_files.FaultyFile(f"{path} has no rows; it must have at least one")
-    if columns.separator and columns.label is not None and not known:
-        raise example_files.FaultyFile(f"{path}: {columns.label!r} names no label in any row")
-    if len(known) == 1 and not columns.separator:
+    if columns.labelling == "one" and len(known) == 1:
         raise example_files.FaultyFile(
-            f"{path}: {columns.label!r} is {known[0]!r} in every row; there must be two classes"
+            f"{path}: {columns.told} is {known[0]!r} in every row; there must be two classes"
         )
+    if columns.labelling in ("several", "flags") and is_new:
+        _check_that_all_occur(path, columns, examples, known)
     _log(path, columns, examples, known)
     return Table(examples, known)
 
@@ -119,14 +137,30 @@ def column_names(path: epath.PathLike) -> tuple[str, ...]:
     return tuple(next((row for _, row in _json_rows(path, example_files.Faults())), {}))
 
 
+def _check_that_all_occur(
+    path: epath.Path,
+    columns: Columns,
+    examples: Sequence[text_examples.Example],
+    labels: Sequence[str],
+) -> None:
+    found = {place for example in examples for place in _each(example.label)}
+    if not found:
+        raise example_files.FaultyFile(f"{path}: {columns.told} names no label in any row")
+    if never := [label for place, label in enumerate(labels) if place not in found]:
+        logging.warning("%s: no row has the label %s: it cannot be learnt", path, ", ".join(never))
+
+
 def _with_places(
-    raw: Iterable[_RawExample], labels: Sequence[str], column: str, faults: example_files.Faults
+    raw: Iterable[_RawExample],
+    labels: Sequence[str],
+    columns: Columns,
+    faults: example_files.Faults,
 ) -> Iterator[text_examples.Example]:
     """Yields the examples with the place of their class in `labels`."""
     places = {label: place for place, label in enumerate(labels)}
     for found, label, source in raw:
         if unknown := [it for it in _each(label) if it not in places]:
-            faults.add(source, f"{column!r} is {unknown[0]!r}; known are {', '.join(labels)}")
+            faults.add(source, f"{columns.told} is {unknown[0]!r}; known are {', '.join(labels)}")
         elif isinstance(label, tuple):
             several = tuple(sorted({places[it] for it in label}))
             yield text_examples.Example(found, several, source)
@@ -144,7 +178,7 @@ def _raw_examples(
     for source, row in _rows(path, columns, faults):
         try:
             found = tuple(_text(row[column], column) for column in columns.texts)
-            label = None if columns.label is None else _label(row[columns.label], columns)
+            label = _LABELS[columns.labelling](row, columns)
         except ValueError as error:
             faults.add(source, str(error))
             continue
@@ -159,18 +193,35 @@ def _text(value: Any, column: str) -> str:
     return value
 
 
-def _labels(value: Any, columns: Columns) -> tuple[str, ...]:
+def _several(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
     """Returns the labels of a row, none for an empty field."""
+    value = row[str(columns.label)]
     if value is None or value == "":
         return ()
     values = value if isinstance(value, list) else str(value).split(columns.separator)
-    one_each = dataclasses.replace(columns, separator="")
-    return tuple(str(_label(it, one_each)) for it in values)
+    names = tuple(str(_label(it, columns)) for it in values)
+    if isinstance(value, list) and len(set(names)) < len(names) and _FLAGS.keys() >= set(names):
+        raise ValueError(
+            f"{columns.label!r} is {json.dumps(value)}; a list must hold the names of the labels. "
+            "For 0 and 1 make a column of each label, --config.finetuning.label_column=A,B,..."
+        )
+    return names
 
 
-def _label(value: Any, columns: Columns) -> str | float | tuple[str, ...]:
-    if columns.separator:
-        return _labels(value, columns)
+def _flags(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
+    """Returns the columns that hold 1."""
+    return tuple(name for name in columns.flags if _flag(row[name], name))
+
+
+def _flag(value: Any, column: str) -> bool:
+    told = value.strip() if isinstance(value, str) else json.dumps(value)
+    if told.lower() not in _FLAGS:
+        raise ValueError(f"{column!r} is {told!r}; it must be 0 or 1")
+    return _FLAGS[told.lower()]
+
+
+def _label(value: Any, columns: Columns) -> str | float:
+    """Returns the class, or the number, that a field holds."""
     if isinstance(value, list | dict):
         raise ValueError(f"{columns.label!r} is {json.dumps(value)}; it must be one value")
     if not isinstance(value, str):  # of JSON: 1 is the class "1", true is "true"
@@ -189,6 +240,18 @@ def _label(value: Any, columns: Columns) -> str | float | tuple[str, ...]:
     return number
 
 
+# As tables of others have them, those of pandas too.
+_FLAGS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+
+# How labels stand in a row -> what reads them: nothing, a class or number, or several names.
+_LABELS: dict[str, Callable[[Mapping[str, Any], Columns], Any]] = {
+    "none": lambda row, columns: None,
+    "one": lambda row, columns: _label(row[str(columns.label)], columns),
+    "several": _several,
+    "flags": _flags,
+}
+
+
 def _sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
     found = sorted(set(labels))
     if all(re.fullmatch(r"-?[0-9]+", label, re.ASCII) for label in found):
@@ -204,7 +267,7 @@ def _log(
 ) -> None:
     counts = collections.Counter(it for example in examples for it in _each(example.label))
     told = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(labels))
-    suffix = f"; {columns.label!r} is one of {told}" if told else ""
+    suffix = f"; {columns.told} is one of {told}" if told else ""
     logging.info("%s: %d examples%s", path, len(examples), suffix)
 
 

@@ -352,6 +352,12 @@ class Table(_Texts):
                 f"config.finetuning.label_separator is {options.label_separator!r}; it must hold a "
                 "character that is no white space"
             )
+        flags = _flag_columns(options)
+        if flags and options.labels and set(options.labels) != set(flags):
+            yield (
+                f"config.finetuning.labels is {tuple(options.labels)}, but the columns of "
+                f"config.finetuning.label_column, {', '.join(flags)}, are the labels: leave it out"
+            )
 
     @property
     def is_regression(self) -> bool:
@@ -388,8 +394,12 @@ class Table(_Texts):
         return "spearman" if self.is_regression else "accuracy"
 
     def _columns_of(self, name: str) -> table_files.Columns:
-        label = None if name == base.TEST else self.options.label_column
+        if name == base.TEST:
+            return table_files.Columns(self.columns)
+        if flags := _flag_columns(self.options):
+            return table_files.Columns(self.columns, flags=flags)
         separator = self.options.label_separator if self.options.is_multi_label else ""
+        label = self.options.label_column
         return table_files.Columns(self.columns, label, self.is_regression, separator)
 
     def _examples(self, name: str) -> Sequence[text_examples.Example]:
@@ -408,6 +418,16 @@ class Table(_Texts):
             return
         chosen = ([self.labels[it] for it in np.flatnonzero(row)] for row in predictions)
         _write_words(path, [self.options.label_separator.join(names) for names in chosen])
+
+
+def _flag_columns(options: base.Options) -> tuple[str, ...]:
+    """Returns the columns of 0 and 1 that label_column names, one for each label; () if it is one.
+
+    With a comma it is a list of them.
+    """
+    if not options.is_multi_label or "," not in options.label_column:
+        return ()
+    return tuple(name.strip() for name in options.label_column.split(",") if name.strip())
 
 
 def _write_column(path: epath.Path, predictions: np.ndarray, labels: Sequence[str]) -> None:

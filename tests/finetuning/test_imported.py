@@ -151,6 +151,14 @@ def test_a_file_of_texts_alone_has_no_pairs_and_another_class_is_refused(tmp_pat
         kind_of_file(tmp_path, model, file).examples("dev")
 
 
+def test_labels_of_a_classifier_may_be_columns_of_the_file(tmp_path):
+    model = imported(tmp_path, "sequence_classification", is_multi_label=True)
+    file = table(tmp_path / "dev.csv", ("yes", "text", "no", "perhaps"), [(1, "w1", 1, 0)])
+    assert kind_of_file(tmp_path, model, file).examples("dev")[0].label == (0, 1)
+    file = table(tmp_path / "dev.csv", ("label", "text"), [("yes|perhaps", "w1")])
+    assert kind_of_file(tmp_path, model, file).examples("dev")[0].label == (1, 2)
+
+
 def with_labels(names):
     """A tagger's weights with a row for each name."""
     made, rng = weights.make("token_classification"), np.random.default_rng(1)

@@ -219,3 +219,64 @@ def test_rows_may_have_any_number_of_labels(tmp_path):
     path.write_text('{"text": "w", "label": "a||b"}')
     with pytest.raises(ValueError, match=":1: 'label' is empty; it must be a class"):
         table_files.read_table(path, SEVERAL)
+
+
+TOXIC = table_files.Columns(("comment_text",), flags=("toxic", "threat", "insult"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_label_may_have_a_column_of_0_and_1(tmp_path, kind, caplog):
+    names = ("id", "insult", "comment_text", "toxic", "threat")
+    rows = [
+        ("a1", "1", "w1", "1", "0"),
+        ("a2", "0.0", "w2", "0.0", "0.0"),
+        ("a3", " 0", "w3", "True", "0"),
+        ("a4", "1.0", "w4", "0", "false"),
+    ]
+    read = table_files.read_table(write(tmp_path, kind, rows, names), TOXIC)
+    assert read.labels == ("toxic", "threat", "insult")  # as they are named, those of no row too
+    assert [example.label for example in read.examples] == [(0, 2), (), (0,), (2,)]
+    assert "no row has the label threat: it cannot be learnt" in caplog.text
+    # Other files have the labels of training, in its order, whether they occur or not.
+    order = ("insult", "threat", "toxic")
+    other = write(tmp_path, kind, [("a5", "0", "w5", "0", "0")], names)
+    assert table_files.read_table(other, TOXIC, labels=order).examples[0].label == ()
+    other = write(tmp_path, kind, [("a5", "0", "w5", "1", "0")], names)
+    assert table_files.read_table(other, TOXIC, labels=order).examples[0].label == (2,)
+
+
+def test_flags_of_json_may_be_numbers_and_truths(tmp_path):
+    path = tmp_path / "train.jsonl"
+    rows = [{"comment_text": "w", "toxic": 1, "threat": True, "insult": 0.0}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert table_files.read_table(path, TOXIC).examples[0].label == (0, 1)
+
+
+@pytest.mark.parametrize("flag", ["-1", "2", "", "yes", "0.5"])
+def test_a_flag_is_0_or_1(tmp_path, flag):
+    path = raw(tmp_path, "a.csv", f"comment_text,toxic,threat,insult\nw,1,{flag},0\n")
+    with pytest.raises(ValueError, match=rf"a.csv:2: 'threat' is '{flag}'; it must be 0 or 1"):
+        table_files.read_table(path, TOXIC)
+
+
+def test_flags_that_are_nowhere_are_told(tmp_path):
+    path = raw(tmp_path, "a.csv", "comment_text,toxic,threat,insult\nw,0,0,0\n")
+    with pytest.raises(ValueError, match="'toxic', 'threat', 'insult' names no label in any row"):
+        table_files.read_table(path, TOXIC)
+    path = raw(tmp_path, "a.csv", "comment_text,toxic,threat\nw,0,1\n")
+    with pytest.raises(ValueError, match="there is no column 'insult'"):
+        table_files.read_table(path, TOXIC)
+
+
+@pytest.mark.parametrize("flags", [[0, 1, 0], [1.0, 1.0], [True, False, False]])
+def test_a_list_of_0_and_1_is_not_taken_for_names(tmp_path, flags):
+    path = raw(tmp_path, "a.jsonl", json.dumps({"text": "w", "label": flags}))
+    with pytest.raises(ValueError, match="a list must hold the names .* make a column of each"):
+        table_files.read_table(path, SEVERAL)
+
+
+def test_the_columns_of_a_file_are_told_by_its_first_row(tmp_path):
+    for kind in KINDS:
+        assert table_files.column_names(write(tmp_path, kind, [("w", "x")])) == ("text", "label")
+        (tmp_path / f"empty.{kind}").write_text("")
+        assert table_files.column_names(tmp_path / f"empty.{kind}") == ()

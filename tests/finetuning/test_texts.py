@@ -80,3 +80,32 @@ def test_a_table_whose_classes_are_known_is_scored_without_its_training_file(ope
     alone = texts.Table(options, kind.tokenizer)
     rows, same = alone.features(base.DEV), kind.features(base.DEV)
     np.testing.assert_array_equal(rows.columns["labels"], same.columns["labels"])
+
+
+def test_columns_of_0_and_1_are_the_labels_of_every_set(tmp_path, out, open_kind):
+    rows = ["1,w1 w2,0,1", "2,w3,0,0", "3,w4,1,0"]
+    (tmp_path / "train.csv").write_text("\n".join(["id,body,threat,toxic", *rows]) + "\n")
+    (tmp_path / "test.csv").write_text("id,body\n7,w5\n8,w6\n")
+    train, test = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
+    options = {"train_file": train, "eval_file": train, "test_file": test, "text_column": "body"}
+    options |= {"is_multi_label": True, "label_column": "toxic, threat"}
+    kind = open_kind("table", **options)
+    assert kind.found["labels"] == ("toxic", "threat")
+    wanted = [[1, 0], [0, 0], [0, 1]]
+    assert kind.features("train").columns["labels"].tolist() == wanted
+    # As a workdir keeps them: then only the labels of training count.
+    later = open_kind("table", **options, labels=("toxic", "threat"))
+    assert later.features("dev").columns["labels"].tolist() == wanted
+    assert later.scores("dev", {"predictions": np.array(wanted)})["micro_f1"] == 1
+    assert later.example({"body": "w1"}, "line 1").texts == ("w1",)
+    kind.write_predictions("test", {"predictions": np.array([[1, 1], [0, 0]])}, out, {})
+    lines = (out / "test.tsv").read_text().splitlines()
+    assert lines == ["index\tprediction", "0\ttoxic|threat", "1\t"]
+
+
+def test_labels_beside_their_columns_are_the_same(open_kind):
+    options = open_kind("multi_label", label_column="a,b", labels=("b", "a")).options
+    assert not list(texts.Table.faults(options))
+    options.labels = ("a", "c")
+    (fault,) = texts.Table.faults(options)
+    assert "config.finetuning.labels is ('a', 'c'), but the columns" in fault and "a, b" in fault

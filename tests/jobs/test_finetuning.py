@@ -112,7 +112,7 @@ def test_answers_have_the_scheme_of_the_training_file(
         with pytest.raises(ValueError, match="in IOBES"):
             finetuning.open_job(config)
         return
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         job = finetuning.open_job(config)
     assert job.config.finetuning.tag_scheme == wanted
     assert job.config.finetuning.labels == LABELS["conll"]  # what is learnt is IOB2
