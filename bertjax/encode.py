@@ -19,7 +19,7 @@ import numpy as np
 from absl import flags
 from jaxtyping import Array
 
-from bertjax import command_line, inference
+from bertjax import command_line, inference, whole_numbers
 from bertjax.devices import sharding
 from bertjax.models import parameters
 
@@ -255,7 +255,7 @@ def _define_flags() -> None:
     flags.DEFINE_enum(
         "pooling", "mean", POOLINGS, "How tokens become one vector; none: all tokens."
     )
-    flags.DEFINE_integer("batch_size", 32, "Texts at a time.", lower_bound=1)
+    whole_numbers.DEFINE_integer("batch_size", 32, "Texts at a time.", lower_bound=1)
 
 
 def main(argv: list[str]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, inference, jobs
+from bertjax import command_line, inference, jobs, whole_numbers
 from bertjax.data import contents, masking, records
 from bertjax.jobs import held_out
 from bertjax.tasks import base as tasks
@@ -112,7 +112,9 @@ def _define_flags() -> None:
     flags.DEFINE_string(
         "data", None, "Record directory, or labelled file as finetuning reads it.", required=True
     )
-    flags.DEFINE_integer("batch_size", 64, "Sequences at a time, over all devices.", lower_bound=1)
+    whole_numbers.DEFINE_integer(
+        "batch_size", 64, "Sequences at a time, over all devices.", lower_bound=1
+    )
     flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
 
 

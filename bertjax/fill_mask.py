@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from bertjax import command_line, inference
+from bertjax import command_line, inference, whole_numbers
 from bertjax.models import parameters
 
 
@@ -85,7 +85,7 @@ def filled(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
 
 def _define_flags() -> None:
     inference.define_flags("Workdir of a training run.")
-    flags.DEFINE_integer("num_candidates", 5, "Tokens per mask.", lower_bound=1)
+    whole_numbers.DEFINE_integer("num_candidates", 5, "Tokens per mask.", lower_bound=1)
     flags.DEFINE_bool("json", False, "Print one JSON object per sentence.")
 
 

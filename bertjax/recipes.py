@@ -18,6 +18,8 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
+from bertjax import whole_numbers
+
 PACKAGE = pathlib.Path(__file__).parent
 # The first that exists: of what is installed, of a checkout.
 DIRECTORIES = (PACKAGE / "configs", PACKAGE.parent / "configs")
@@ -116,21 +118,6 @@ def _names(config: Mapping[str, Any], prefix: str = "") -> list[str]:
     return names
 
 
-class _WholeNumber(flags.IntegerParser):
-    """Takes 1e6 as well."""
-
-    def convert(self, argument: str) -> int:
-        try:
-            return super().convert(argument)
-        except ValueError:
-            if not re.fullmatch(r"[+-]?[\d.]+e\+?\d+", argument, re.I):
-                raise ValueError(f"{argument!r} is no whole number") from None
-            number = float(argument)
-            if not number.is_integer():
-                raise ValueError(f"{argument!r} is no whole number") from None
-            return int(number)
-
-
 class _Parser(flags.ArgumentParser):
     """Of a flag whose value is a recipe, in place of ml_collections' parser, which knows paths."""
 
@@ -145,7 +132,7 @@ class _Parser(flags.ArgumentParser):
 
 def define_flag(default: str | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines --config, with the options that follow it: --config.OPTION=VALUE."""
-    config_flags.register_flag_parser_for_type(int, _WholeNumber())
+    config_flags.register_flag_parser_for_type(int, whole_numbers.Parser())
     config_flags.DEFINE_config_file("config", None, HELP, flag_values=flag_values)
     flag_values["config"].parser = _Parser()
     if default is not None:

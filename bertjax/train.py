@@ -26,7 +26,7 @@ from absl import flags, logging
 from etils import epath
 
 import bertjax
-from bertjax import command_line, jobs, recipes
+from bertjax import command_line, jobs, recipes, whole_numbers
 from bertjax import config as config_lib
 from bertjax.devices import accelerators, sharding
 from bertjax.training import (
@@ -396,8 +396,8 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", None, "Where checkpoints and curves go; resumed if it has any.")
     flags.DEFINE_bool("distributed", False, "Join the other hosts (Cloud TPU, Slurm, GKE: found).")
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, where not found.")
-    flags.DEFINE_integer("num_processes", None, "Hosts in all, where not found.")
-    flags.DEFINE_integer("process_id", None, "This host's number, where not found.")
+    whole_numbers.DEFINE_integer("num_processes", None, "Hosts in all, where not found.")
+    whole_numbers.DEFINE_integer("process_id", None, "This host's number, where not found.")
     flags.mark_flags_as_required(["config", "workdir"])
 
 

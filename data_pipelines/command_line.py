@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import app, flags
 
+from bertjax import whole_numbers
 from data_pipelines import workers
 
 
@@ -118,7 +119,7 @@ def parsed(
 
 _DEFINERS: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
-    int: flags.DEFINE_integer,
+    int: whole_numbers.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_boolean,
 }

@@ -1,11 +1,14 @@
 """Claims about what every program does when it ends."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+from absl import flags
 
+from bertjax import whole_numbers
 from tests import programs
 
 PROGRAM = """
@@ -86,6 +89,38 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
     done = programs.run("bertjax.train", *config.split(), f"--workdir={tmp_path}")
     assert "config.checkpoint.save_every_steps is -100; it must be" in done.error
     assert "no whole number" not in done.error and "num_steps" not in done.error
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("1.5", "'1.5' is no whole number"),
+        ("1e-3", "'1e-3' is no whole number"),
+        ("1.2.3e4", "'1.2.3e4' is no whole number"),
+        ("1e999", "'1e999' is no whole number"),
+        ("-1e3", "-1000 is not a positive integer"),
+    ],
+)
+def test_a_flag_of_a_program_is_a_whole_number_in_its_bounds(value, reason):
+    values = flags.FlagValues()
+    whole_numbers.DEFINE_integer("size", 32, "Rows.", lower_bound=1, flag_values=values)
+    with pytest.raises(flags.IllegalFlagValueError, match=re.escape(f"--size={value}: {reason}")):
+        values(["program", f"--size={value}"])
+
+
+def test_every_program_takes_an_exponent_for_its_whole_numbers(tmp_path):
+    examples = ["--config=classification", "--topology=none", "--num_examples=1e4"]
+    bad = ["--config=smoke", f"--workdir={tmp_path}", "--config.data.source=none"]
+    for module, *arguments in [
+        ("bertjax.plan", "--num_slices=1e0", "--vocab_size=3e4", *examples),
+        ("bertjax.train", "--num_processes=1e0", "--process_id=0e0", *bad),
+        ("bertjax.encode", "--batch_size=3.2e1", f"--checkpoint={tmp_path}"),
+        ("bertjax.evaluate", "--batch_size=3.2e1", f"--checkpoint={tmp_path}", "--data=x"),
+        ("bertjax.fill_mask", "--num_candidates=1e1", f"--checkpoint={tmp_path}", "[MASK]"),
+        ("bertjax.predict", "--batch_size=3.2e1", f"--checkpoint={tmp_path}"),
+    ]:
+        error = programs.run(module, *arguments).error
+        assert error and "command line" not in error, (module, error)
 
 
 def test_help_lists_the_flags_of_a_program_and_ends_well():

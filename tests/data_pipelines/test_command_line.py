@@ -41,6 +41,12 @@ def test_missing_misspelt_and_mistyped_options_are_refused(arguments):
         parse(train_vocabulary.Options, arguments)
 
 
+def test_whole_numbers_may_be_written_with_an_exponent():
+    assert parse(train_vocabulary.Options, [*REQUIRED, "--size=3.05e4"]).size == 30_500
+    found = parse(options.Options, [*REQUIRED, "--vocabulary=v", "--num_shards=1e3"])
+    assert found.num_shards == 1000 and isinstance(found.num_shards, int)
+
+
 def test_positional_argument_is_taken_and_required():
     assert parse(inspect_records.Options, ["DIR", "--adopt"], "directory").directory == "DIR"
     with pytest.raises(ValueError, match="one argument, the directory"):
@@ -65,7 +71,11 @@ def test_a_program_ends_with_one_line_for_bad_input(tmp_path):
         (["--inputt=a"], "--inputt is no flag. Did you mean --input? --help lists the flags"),
         (["--input=a"], "--vocabulary and --output must be given; --help lists the flags"),
         ([*REQUIRED, "--vocabulary=v", "--max_seq_length=long"],
-         "flag --max_seq_length=long: invalid literal for int() with base 10: 'long'"),
+         "flag --max_seq_length=long: 'long' is no whole number"),
+        ([*REQUIRED, "--vocabulary=v", "--dupe_factor=1.5"],
+         "flag --dupe_factor=1.5: '1.5' is no whole number"),
+        ([*REQUIRED, "--vocabulary=v", "--num_shards=1e-3"],
+         "flag --num_shards=1e-3: '1e-3' is no whole number"),
     ],
 )  # fmt: skip
 def test_flags_that_cannot_be_used_are_told_in_a_line(arguments, said):
