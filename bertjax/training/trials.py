@@ -20,6 +20,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import jobs
+from bertjax.data import atomic
 from bertjax.jobs import finetuning
 from bertjax.training import program as program_lib
 from bertjax.training import writers
@@ -117,7 +118,7 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
     score = f"eval/{evaluation.sets[0]}/{evaluation.best_score}"
     scores = {name: last_scores(lines) for name, lines in curves.items()}
     results = summarize(trials, scores, score=score, is_higher_better=evaluation.is_higher_better)
-    (workdir / RESULTS_FILE).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+    atomic.write(workdir / RESULTS_FILE, json.dumps(results, indent=2, allow_nan=False) + "\n")
     writers.save_picture(writers.draw_trials(curves, score), workdir / CURVES_FILE)
     for line in sentences(results):
         logging.info("%s", line)

@@ -316,7 +316,7 @@ def save_picture(picture: figure.Figure, path: epath.Path) -> None:
     """Writes a picture as PNG, to a disk or a store."""
     content = io.BytesIO()
     picture.savefig(content, format="png", dpi=120)
-    path.write_bytes(content.getvalue())
+    atomic.write(path, content.getvalue())
 
 
 def _series(

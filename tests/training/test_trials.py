@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import os
+import shutil
 
 import jax
 import numpy as np
@@ -103,6 +105,26 @@ def test_the_results_are_those_of_the_last_evaluations(done):
     assert results["chosen"]["median"] == np.median(scores)
     assert results["best"]["score"] == max(scores)
     assert (workdir / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_results_are_there_whole_or_not_at_all(done, config, tmp_path, monkeypatch):
+    workdir, _, _, _ = done
+    for name in ("seed_3", "seed_4"):
+        (tmp_path / name).mkdir()
+        shutil.copy(workdir / name / "metrics.jsonl", tmp_path / name)
+    run = train.prepare(config, tmp_path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            trials.run(run, tmp_path, lambda own, where: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed_3", "seed_4"]
+    trials.run(run, tmp_path, lambda own, where: None)
+    for name in ("results.json", "learning_curves.png"):
+        assert (tmp_path / name).read_bytes() == (workdir / name).read_bytes()
 
 
 @pytest.mark.slow
