@@ -125,7 +125,8 @@ def evaluate_set(
     scores = scorer.scores(name, numbers)
     if not all(np.isfinite(answers).all() for answers in outputs.values()):
         logging.error("The answers to set %s hold NaN or infinite numbers: it has no scores", name)
-        tuned = {key: scores[key] for key in job.evaluation.tunes}  # which are saved, and no scores
+        # What is tuned is saved and no score; SQuAD v1.1 tunes nothing.
+        tuned = {key: scores[key] for key in job.evaluation.tunes if key in scores}
         return dict.fromkeys(values | scores, math.nan) | tuned
     if (answer := scorer.only_answer(name, outputs, scores)) is not None:
         logging.warning(

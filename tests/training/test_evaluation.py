@@ -113,3 +113,20 @@ def test_one_answer_to_a_whole_set_is_warned_of(monkeypatch, caplog, answer, war
     ]
     assert len(said) == warnings
     assert evaluation.beside_majority(job, "dev") == "; always 'entailment': accuracy 0.5270"
+
+
+@pytest.mark.parametrize(("tuned", "kept"), [({"threshold": -2.0}, {"threshold": -2.0}), ({}, {})])
+def test_answers_that_are_no_numbers_have_no_scores(monkeypatch, caplog, tuned, kept):
+    scorer = types.SimpleNamespace(scores=lambda name, outputs: {"f1": 50.0, **tuned})
+    job = types.SimpleNamespace(
+        evaluation=types.SimpleNamespace(
+            scorer=scorer, chance={}, max_batches=0, tunes=("threshold",)
+        ),
+        data=types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(())),
+    )
+    outputs = {"start_logits": np.array([[0.0, np.nan]])}
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: ({"loss": 0.7}, outputs))
+    mesh = sharding.make_mesh(jax.devices()[:1], data=1)
+    found = evaluation.evaluate_set(job, "dev", None, None, mesh=mesh, batch_size=4)
+    assert np.isnan([found.pop("loss"), found.pop("f1")]).all() and found == kept
+    assert "hold NaN or infinite numbers: it has no scores" in caplog.text
