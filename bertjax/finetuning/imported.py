@@ -53,6 +53,11 @@ class Texts(texts.Table):
     def _examples(self, name: str) -> Sequence[text_examples.Example]:
         """Returns the examples of a file, which may give the classes by their numbers."""
         path, columns = self.file(name), self._columns_of(name)
+        if fault := example_files.missing_columns(table_files.column_names(path), columns.wanted):
+            raise example_files.FaultyFile(
+                f"{path}: {fault}. Nothing tells which columns a model of others reads: call them "
+                f"{TEXT}, {PAIR} (if there are two) and {self.options.label_column}"
+            )
         try:
             return super()._examples(name)
         except example_files.FaultyFile as error:

@@ -267,7 +267,8 @@ def _log(
 ) -> None:
     counts = collections.Counter(it for example in examples for it in _each(example.label))
     told = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(labels))
-    suffix = f"; {columns.told} is one of {told}" if told else ""
+    of_each = f"{columns.told} is one of" if columns.labelling == "one" else "labels"
+    suffix = f"; {of_each} {told}" if told else ""
     logging.info("%s: %d examples%s", path, len(examples), suffix)
 
 

@@ -149,6 +149,9 @@ def test_a_file_of_texts_alone_has_no_pairs_and_another_class_is_refused(tmp_pat
     file = table(tmp_path / "dev.csv", ("text", "label"), [("w1", "never"), ("w2", "3")])
     with pytest.raises(ValueError, match=r"(?s)'label' is 'never'; known are no, yes, perhaps"):
         kind_of_file(tmp_path, model, file).examples("dev")
+    file = table(tmp_path / "dev.csv", ("sentence", "label"), [("w1", "yes")])
+    with pytest.raises(ValueError, match=r"(?s)no column 'text'; .* 'sentence', .* call them text"):
+        kind_of_file(tmp_path, model, file).examples("dev")
 
 
 def test_labels_of_a_classifier_may_be_columns_of_the_file(tmp_path):
