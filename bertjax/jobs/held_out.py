@@ -106,7 +106,7 @@ def _warn_of_unknown_documents(known: Mapping[epath.Path, contents.Contents | No
         logging.warning(
             "Whether held-out documents are trained on was not looked for: the documents of %s are "
             "not known. Records that data_pipelines.build writes hold hashes of theirs; adopted "
-            "ones, and those from before November 2026, do not", _named(without),
+            "records and older ones do not", _named(without),
         )  # fmt: skip
 
 
