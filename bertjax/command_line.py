@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 import types
 from collections.abc import Iterator
 from typing import NoReturn
@@ -50,9 +51,31 @@ def run(main: types.FunctionType) -> None:
         except USER_ERRORS as error:
             logging.debug("Where it happened:", exc_info=True)
             sys.exit(f"bertjax: {error}")
+        except (RuntimeError, AssertionError) as error:
+            if not _is_of_devices(error):
+                raise
+            logging.debug("Where it happened:", exc_info=True)
+            sys.exit(f"bertjax: {_of_devices(error)}")
 
     purpose = main.__globals__.get("__doc__")  # of the program's module
     app.run(guarded, flags_parser=functools.partial(_parse_flags, purpose=purpose or ""))
+
+
+def _is_of_devices(error: Exception) -> bool:
+    """Returns whether JAX failed in looking for devices, for which it has no error of its own."""
+    *_, innermost = traceback.extract_tb(error.__traceback__)
+    return innermost.filename.endswith("jax/_src/xla_bridge.py")
+
+
+def _of_devices(error: Exception) -> str:
+    wanted, reason = os.environ.get("JAX_PLATFORMS"), f" ({error})" if str(error) else ""
+    if not wanted:
+        return f"JAX cannot use the devices of this machine{reason}"
+    return (
+        f"JAX_PLATFORMS is {wanted!r}, and JAX finds no such device{reason}; unset JAX_PLATFORMS "
+        "to use what there is, or install JAX for that device: "
+        "pip install 'jax[cuda13]' or 'jax[tpu]'"
+    )
 
 
 def _end_quietly() -> NoReturn:

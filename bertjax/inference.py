@@ -116,8 +116,8 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
     kind = finetuning_job.kind_of(found)
     if kind is None:
         raise ValueError(
-            f"{workdir} holds a model of task {found.config.task!r}, which was finetuned for "
-            f"nothing: finetune it with --config.init_from={workdir}, or use "
+            f"{workdir} holds a model of task {found.config.task!r}, which was not finetuned: "
+            f"finetune it with --config.init_from={workdir}, or use "
             "`python -m bertjax.fill_mask` or `python -m bertjax.encode`"
         )
     config.finetuning.lora_rank = 0  # merged

@@ -302,7 +302,7 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any], step: int) -> None
     for change in allowed:
         logging.info("Resuming with a change: %s", change)
     hint = ""
-    if any(".num_steps: " in change for change in refused):
+    if refused and all(".num_steps: " in change for change in refused):
         name = run.config.schedule.name
         hint = (
             f". A run of another length would have taken other steps so far (the schedule "

@@ -48,6 +48,18 @@ def test_a_recipe_that_is_not_there_is_told_without_a_traceback(tmp_path, recipe
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("platform", ["cuda", "abacus"])
+def test_a_device_that_is_not_there_is_told_in_a_line(platform):
+    told = f"bertjax: JAX_PLATFORMS is '{platform}', and JAX finds no such device"
+    code = "import jax; from bertjax import command_line; command_line.run(lambda _: jax.devices())"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"JAX_PLATFORMS": platform}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 1 and ended.stderr.startswith(told), ended.stderr
+    assert "unset JAX_PLATFORMS" in ended.stderr and len(ended.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

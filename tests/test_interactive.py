@@ -76,7 +76,7 @@ def test_a_pretrained_model_fills_masks_and_encodes(pretrained, one_device, monk
     where, how = model.evaluate(pathlib.Path("heldout"), batch_size=8)
     assert where == (pretrained, "heldout")
     assert how == {"batch_size": 8, "step": "newest", "chance": True}
-    with pytest.raises(ValueError, match="finetuned for nothing"):
+    with pytest.raises(ValueError, match="not finetuned"):
         model.predict([{"text": "the house"}])
     with pytest.raises(ValueError, match=r"give a list of texts"):
         model.encode("the house")

@@ -232,7 +232,7 @@ def test_wrong_lines_are_told_together(model):
 
 def test_a_run_of_pretraining_answers_nothing(tmp_path):
     workdirs.write(weights.make(), tmp_path / "run")
-    with pytest.raises(ValueError, match="task 'pretraining', which was finetuned for nothing"):
+    with pytest.raises(ValueError, match="task 'pretraining', which was not finetuned"):
         inference.load_finetuned(tmp_path / "run")
 
 

@@ -61,6 +61,17 @@ class Columns:
         """All columns that a file must have."""
         return (*self.texts, *([] if self.label is None else [self.label]), *self.flags)
 
+    def fault(self, names: Sequence[str]) -> str | None:
+        """Returns what is wrong with the names that a file has, and what to do, None if nothing."""
+        fault = example_files.missing_columns(names, self.wanted)
+        if fault is None or all(name in names for name in self.wanted):
+            return fault
+        options = {name: "label_column" for name in self.wanted}
+        options |= zip(self.texts, ("text_column", "second_text_column"), strict=False)
+        wrong = dict.fromkeys(option for name, option in options.items() if name not in names)
+        told = " and ".join(f"config.finetuning.{option}" for option in wrong)
+        return f"{fault}; set {told}, or rename the columns of the file"
+
     @property
     def labelling(self) -> str:
         """How labels stand in a row, a key of `_LABELS`."""
@@ -311,7 +322,7 @@ def _with_columns(
     rows: Iterator[_Row], columns: Columns, faults: example_files.Faults
 ) -> Iterator[_Row]:
     for source, row in rows:
-        if fault := example_files.missing_columns(list(row), columns.wanted):
+        if fault := columns.fault(list(row)):
             faults.add(source, fault)
         else:
             yield source, row
@@ -348,7 +359,7 @@ def _under_header(
     faults: example_files.Faults,
 ) -> Iterator[_Row]:
     line, names = next(fields, (1, []))
-    if fault := example_files.missing_columns(names, columns.wanted):
+    if fault := columns.fault(names):
         raise example_files.FaultyFile(f"{path}:{line}: {fault}")
     for number, values in fields:
         source = f"{path}:{number}"

@@ -167,7 +167,7 @@ def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
 
 
 def kind_of(trained: reader.Workdir) -> type[kinds.Kind] | None:
-    """Returns the kind that a finetuned model answers as, None if it was finetuned for nothing.
+    """Returns the kind that a finetuned model answers as, None if it was not finetuned.
 
     Others may have finetuned it: then the options of its config become what its head tells.
     """
@@ -196,7 +196,10 @@ def evaluating(trained: reader.Workdir, data: str) -> base.Job:
     config, vocabulary = trained.config, trained.needed_vocabulary()
     kind = kind_of(trained)
     if kind is None:
-        raise ValueError(f"{trained.directory} holds a model that was finetuned for nothing")
+        raise ValueError(
+            f"{trained.directory} holds a model that was not finetuned: finetune it with "
+            f"--config.init_from={trained.directory}"
+        )
     files = {"data_dir": data, "train_file": data, "eval_file": data, "test_file": ""}
     config.finetuning.update(files)
     dataset = kind(config.finetuning, vocabulary)

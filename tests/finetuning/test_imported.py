@@ -240,5 +240,5 @@ def test_a_span_model_is_scored_as_the_version_of_the_file(tmp_path, version):
 
 @pytest.mark.parametrize("head", ["pretraining", "none", "next_sentence"])
 def test_a_head_that_answers_nothing_is_said_to(tmp_path, head):
-    with pytest.raises(ValueError, match="which was finetuned for nothing: finetune it with"):
+    with pytest.raises(ValueError, match="which was not finetuned: finetune it with"):
         imported(tmp_path, head)

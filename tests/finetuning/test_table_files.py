@@ -133,6 +133,12 @@ def test_a_text_may_be_as_long_as_a_book(tmp_path):
     [
         ("a.csv", "", "a.csv:1: there is no column 'text' or 'label'"),
         ("a.csv", "text,lable\na,b\n", "a.csv:1: there is no column 'label'; .* 'text', 'lable'"),
+        ("a.csv", "text,lable\na,b\n", "set config.finetuning.label_column, or rename the col"),
+        (
+            "a.csv",
+            "t,l\na,b\n",
+            "set config.finetuning.text_column and config.finetuning.label_col",
+        ),
         ("a.csv", "text,label,text\n", "a.csv:1: there are several columns 'text'"),
         ("a.csv", "text,label\n", "a.csv has no rows"),
         ("a.csv", "text,label\na,x\nb\n", "a.csv:3: the row has 1 columns; it must have the 2"),
