@@ -32,7 +32,8 @@ def tag_fault(tag: str, scheme: str | None = None) -> str | None:
     if tag == OUTSIDE or (len(prefix) == 1 and prefix in prefixes and kind):
         return None
     wanted = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
-    return f"the tag is {tag!r}; it must be {OUTSIDE} or one of {wanted}"
+    hint = ": what BILOU calls L and U are E and S here" if prefix in ("L", "U") and kind else ""
+    return f"the tag is {tag!r}; it must be {OUTSIDE} or one of {wanted}{hint}"
 
 
 def faults(tags: Tags, scheme: str) -> Iterator[tuple[int, str]]:

@@ -92,6 +92,11 @@ def test_what_is_no_tag_is_told(tag):
     assert repr(tag) in tag_schemes.tag_fault(tag)
 
 
+def test_bilou_is_told_how_its_tags_are_written_here():
+    assert "what BILOU calls L and U are E and S here" in tag_schemes.tag_fault("U-X")
+    assert "BILOU" not in tag_schemes.tag_fault("X-X") + tag_schemes.tag_fault("U")
+
+
 def test_a_type_may_hold_hyphens_and_e_belongs_to_iobes_alone():
     assert tag_schemes.tag_fault("I-creative-work") is None
     assert tag_schemes.split("I-creative-work") == ("I", "creative-work")
