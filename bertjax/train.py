@@ -200,9 +200,14 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
     """Checks config, data and devices, and compiles nothing yet.
 
     Raises:
+      NotADirectoryError: if the workdir is a file.
       ValueError: as `train`.
     """
     config_faults.validate(config)
+    if epath.Path(workdir).is_file():
+        raise NotADirectoryError(
+            f"the workdir, {workdir}, is a file; give a directory or a new name"
+        )
     if config.compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
     mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)

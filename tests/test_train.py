@@ -316,6 +316,12 @@ def test_a_batch_that_the_mesh_cannot_divide_is_named(record_root, tmp_path, mon
         train.prepare(config, tmp_path)
 
 
+def test_a_workdir_that_is_a_file_is_named(record_root, tmp_path):
+    (tmp_path / "run").touch()
+    with pytest.raises(NotADirectoryError, match="the workdir, .*run, is a file; give a directory"):
+        train.prepare(make_config(record_root / "train_16"), tmp_path / "run")
+
+
 def test_the_command_line_ends_a_misspelt_option_with_one_line(tmp_path):
     command = [sys.executable, "-m", "bertjax.train", "--config=configs/smoke.py"]
     command += [f"--workdir={tmp_path}", "--config.optimizer.bta1=0.8"]

@@ -97,7 +97,10 @@ def read(path: str, target: Target) -> WarmStart:
     try:
         source = formats.read(path)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"config.init_from is {path}, to start from: {error}") from error
+        raise FileNotFoundError(
+            f"config.init_from is {path}, to start from: {error}; give a workdir, a Hugging Face "
+            "directory or a TF1 checkpoint"
+        ) from error
     made = match(source, target)
     size = sum(value.size for value in made.values.values())
     logging.info("Starting from %s: %s values taken over", source.source, f"{size:,}")

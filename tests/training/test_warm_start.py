@@ -358,5 +358,7 @@ def test_a_source_that_does_not_fit_stops_the_run_before_it_writes(record_dir, f
 
 def test_a_source_that_is_not_there_is_an_error_that_names_it(record_dir, tmp_path):
     made = make_config(record_dir, init_from=str(tmp_path / "nothing"))
-    with pytest.raises(FileNotFoundError, match="config.init_from is .*nothing, to start from"):
+    with pytest.raises(
+        FileNotFoundError, match="config.init_from is .*nothing, to start from.*give a w"
+    ):
         train.train(made, tmp_path / "run")
