@@ -45,7 +45,7 @@ def phase_config() -> ml_collections.ConfigDict:
     """Returns the options of one phase of training."""
     phase = ml_collections.ConfigDict()
     phase.num_steps = 1_000_000  # optimizer updates in this phase; 0 leaves the phase out
-    phase.num_epochs = 0.0  # passes over the records; not 0: in place of num_steps
+    phase.num_epochs = 0.0  # passes over the records; if not 0, it replaces num_steps
     phase.max_seq_length = 128  # tokens per sequence
     phase.global_batch_size = 0  # sequences per update; 0: config.global_batch_size
     return phase
@@ -56,10 +56,10 @@ def default_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.task = "pretraining"  # a key of bertjax.jobs.JOBS
     config.seed = 0  # of initialization, data order, masks and dropout
-    config.seeds = 1  # trainings, of seed, seed + 1, ...; several are summed up in results.json
+    config.seeds = 1  # runs, with seed, seed + 1, ...; results.json has all scores
     config.search = False  # finetuning: the paper's grid of batch sizes, rates and epochs
     config.init_from = ""  # a workdir, Hugging Face or TF1 checkpoint to start from; "": none
-    config.resize_vocabulary = False  # fresh rows for entries that init_from's vocabulary lacks
+    config.resize_vocabulary = False  # True: entries may be appended to init_from's vocabulary
     config.global_batch_size = 256  # sequences per update, over all devices and micro-batches
     config.gradient_accumulation_steps = 1  # micro-batches per update
     config.phases = ml_collections.ConfigDict(
@@ -77,10 +77,10 @@ def default_config() -> ml_collections.ConfigDict:
     config.checkpoint = _checkpoint()
     config.evaluation = _evaluation()
     config.log_every_steps = 100  # between two lines of metrics.jsonl
-    config.max_skipped_steps = 20  # non-finite steps in a row that stop the run
+    config.max_skipped_steps = 20  # this many non-finite steps in a row stop the run
     config.plateau = _plateau()
     config.xla_preset = "none"  # options of the TPU compiler: a key of xla_presets.PRESETS
-    config.compilation_cache_dir = ""  # of XLA programs; "": JAX's own setting
+    config.compilation_cache_dir = ""  # keeps compiled programs; "": as JAX is set
     return config.lock()
 
 
@@ -89,10 +89,10 @@ def _model() -> ml_collections.ConfigDict:
     model.vocab_size = 0  # entries; 0: the vocabulary of the records
     model.hidden_size = 768  # width of the layers
     model.num_hidden_layers = 12  # transformer layers
-    model.num_attention_heads = 12  # of a layer; they divide hidden_size
+    model.num_attention_heads = 12  # per layer; hidden_size must be a multiple
     model.intermediate_size = 3072  # width of the feed-forward
     model.hidden_act = "gelu"  # gelu (erf) | gelu_tanh | relu
-    model.hidden_dropout_prob = 0.1  # of embeddings and of what a layer adds
+    model.hidden_dropout_prob = 0.1  # of embeddings and of the outputs of sublayers
     model.attention_probs_dropout_prob = 0.1  # of attention weights
     model.max_position_embeddings = 512  # longest sequence the model can read, in tokens
     model.type_vocab_size = 2  # segments
@@ -132,23 +132,23 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.label_column = "label"  # table; A,B,C: one of 0 and 1 for each of several labels
     finetuning.is_regression = False  # table: the label is a number
     finetuning.is_multi_label = False  # table: a row has any number of the labels
-    finetuning.label_separator = "|"  # table: between the labels of such a row
-    finetuning.labels = ()  # names in order; found in the data, and stored with the checkpoint
-    finetuning.max_seq_length = 128  # tokens of a row; longer ones are cut, or split into windows
+    finetuning.label_separator = "|"  # table: between several labels of a row
+    finetuning.labels = ()  # names in order; by default those of the training file
+    finetuning.max_seq_length = 128  # tokens of a row; longer ones are truncated or split
     finetuning.num_epochs = 3.0  # passes over the training set
-    finetuning.length_buckets = True  # batches padded to the next of several lengths, not to one
+    finetuning.length_buckets = True  # batches of similar length, with less padding
     finetuning.pooling = "cls"  # of a sequence: cls | mean | max
-    finetuning.feature_based = False  # conll: the encoder stays, a BiLSTM reads its last layers
-    finetuning.context = "sentence"  # conll: what is read together: sentence | document
+    finetuning.feature_based = False  # conll: train only a BiLSTM on the encoder's last layers
+    finetuning.context = "sentence"  # conll: read together: sentence | document
     finetuning.tag_scheme = ""  # conll: of answers: iob1 | iob2 | iobes; "": as in train_file
     finetuning.doc_stride = 128  # squad: tokens from window to window
     finetuning.max_query_length = 64  # squad: tokens of a question
     finetuning.max_answer_length = 30  # squad: tokens of an answer
-    finetuning.n_best_size = 20  # squad: answers per question that are looked at
-    finetuning.null_threshold = 0.0  # squad v2: no answer above it, nor above one that is tuned
-    finetuning.lora_rank = 0  # of the change of a kernel; 0: the kernels themselves are trained
-    finetuning.lora_alpha = 16.0  # the change is scaled by lora_alpha / lora_rank
-    # Regular expressions of the kernels that are changed.
+    finetuning.n_best_size = 20  # squad: best answers per question
+    finetuning.null_threshold = 0.0  # squad v2: no answer above it, until a threshold is tuned
+    finetuning.lora_rank = 0  # rank of the LoRA updates; 0: no LoRA
+    finetuning.lora_alpha = 16.0  # LoRA updates are scaled by lora_alpha / lora_rank
+    # Regular expressions of the kernels with LoRA updates.
     finetuning.lora_targets = (r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel",)
     return finetuning
 
@@ -158,7 +158,7 @@ def _data() -> ml_collections.ConfigDict:
     data.source = "records"  # records | synthetic (random tokens, to measure speed)
     data.train_dir = ""  # record directory; {max_seq_length} in it becomes the phase's length
     data.eval_dir = ""  # record directory of held-out documents; "": no evaluation
-    data.eval_may_overlap = False  # True: eval_dir may hold what is trained on
+    data.eval_may_overlap = False  # True: eval_dir may hold training data
     data.max_streams = 32  # streams of records per global batch, at most
     data.shuffle_buffer_size = 4096  # records per stream; a shard up to this size shuffles whole
     return data
@@ -170,12 +170,12 @@ def _optimizer() -> ml_collections.ConfigDict:
     optimizer.beta1 = 0.9  # decay of the mean of gradients
     optimizer.beta2 = 0.999  # decay of the mean of their squares
     optimizer.eps = 1e-6  # added to the root of that mean
-    optimizer.weight_decay = 0.01  # off LayerNorm and biases
+    optimizer.weight_decay = 0.01  # not of LayerNorm and biases
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
-    optimizer.head_multiplier = 1.0  # of the rate of all that is not encoder or pooler
+    optimizer.head_multiplier = 1.0  # factor on the head's learning rate
     optimizer.layer_decay = 1.0  # rate of layer i: layer_decay ** (num_hidden_layers - i)
-    optimizer.frozen = ()  # regular expressions of whole parameter paths that stay as they are
+    optimizer.frozen = ()  # not trained: regular expressions of whole parameter paths
     return optimizer
 
 
@@ -184,33 +184,33 @@ def _schedule() -> ml_collections.ConfigDict:
     # linear | bert (decay counted from step 0, as released) | constant (after the warm-up)
     schedule.name = "linear"
     schedule.peak_learning_rate = 1e-4  # at the end of the warm-up
-    schedule.warmup_steps = 10_000  # of a rate that rises from 0
-    schedule.warmup_share = 0.0  # of all steps, rounded down; not 0: in place of warmup_steps
+    schedule.warmup_steps = 10_000  # in which the learning rate rises from 0 to its peak
+    schedule.warmup_share = 0.0  # share of all steps; if not 0, it replaces warmup_steps
     return schedule
 
 
 def _mesh() -> ml_collections.ConfigDict:
     mesh = ml_collections.ConfigDict()
-    mesh.data = -1  # devices that split the batch; -1: all that there are
+    mesh.data = -1  # devices that split the batch; -1: all devices
     mesh.tensor = 1  # devices that split heads and intermediate units
     return mesh
 
 
 def _checkpoint() -> ml_collections.ConfigDict:
     checkpoint = ml_collections.ConfigDict()
-    checkpoint.save_every_steps = 1_000  # and at the end of a phase
-    checkpoint.keep_last = 3  # newest checkpoints
-    checkpoint.keep_every_steps = 0  # and for good, those at multiples of this; 0: none
-    checkpoint.keep_best = 1  # and the best by best_metric; 0: none
-    checkpoint.best_metric = "mlm_loss"  # lower is better; finetuning has its own, see Job
+    checkpoint.save_every_steps = 1_000  # steps between saves; the end of a phase is saved too
+    checkpoint.keep_last = 3  # newest checkpoints to keep
+    checkpoint.keep_every_steps = 0  # those at multiples of this are kept too; 0: none
+    checkpoint.keep_best = 1  # best checkpoints to keep, by best_metric; 0: none
+    checkpoint.best_metric = "mlm_loss"  # lower is better; finetuning has its own scores
     return checkpoint
 
 
 def _evaluation() -> ml_collections.ConfigDict:
     evaluation = ml_collections.ConfigDict()
-    evaluation.every_steps = 10_000  # and after the last step; finetuning: 0 is every epoch
+    evaluation.every_steps = 10_000  # the last step, too; finetuning: 0 is every epoch
     evaluation.global_batch_size = 256  # sequences
-    evaluation.max_batches = 0  # pretraining: at most; 0: the whole held-out set
+    evaluation.max_batches = 0  # pretraining: batches of an evaluation at most; 0: all
     return evaluation
 
 

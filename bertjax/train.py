@@ -1,7 +1,9 @@
-r"""Training: flags, main, and `train(config, workdir)`, the one loop for every task.
+r"""Pretrains or finetunes a model as a recipe says; the same command again resumes the run.
 
 python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \
     --config.data.train_dir='train_{max_seq_length}'
+
+`train(config, workdir)` is the one loop for every task.
 """
 
 from __future__ import annotations
@@ -398,11 +400,11 @@ def _open_writer(run: Run, step: int, *, again: bool) -> writers.RunWriter:
 def define_flags() -> None:
     """Defines the flags of `main`; importing this module defines none."""
     recipes.define_flag()
-    flags.DEFINE_string("workdir", None, "Where checkpoints and curves go; resumed if it has any.")
-    flags.DEFINE_bool("distributed", False, "Join the other hosts (Cloud TPU, Slurm, GKE: found).")
-    flags.DEFINE_string("coordinator_address", None, "host:port of process 0, where not found.")
-    whole_numbers.DEFINE_integer("num_processes", None, "Hosts in all, where not found.")
-    whole_numbers.DEFINE_integer("process_id", None, "This host's number, where not found.")
+    flags.DEFINE_string("workdir", None, "Directory of the run; resumed if it has a checkpoint.")
+    flags.DEFINE_bool("distributed", False, "Several hosts; found on Cloud TPU, Slurm, GKE.")
+    flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not found.")
+    whole_numbers.DEFINE_integer("num_processes", None, "Number of hosts, if not found.")
+    whole_numbers.DEFINE_integer("process_id", None, "Number of this host, if not found.")
     flags.mark_flags_as_required(["config", "workdir"])
 
 
