@@ -356,7 +356,8 @@ def test_every_comment_of_an_option_is_found():
         *("mesh", "checkpoint", "evaluation", "plateau"),
     }
     assert (
-        comments["phases.*.num_epochs"] == "passes over the records; if not 0, it replaces num_steps"
+        comments["phases.*.num_epochs"]
+        == "passes over the records; if not 0, it replaces num_steps"
     )
     assert comments["finetuning.doc_stride"] == "squad: tokens from window to window"
     assert comments["finetuning.lora_targets"].startswith("Regular expressions of the kernels")

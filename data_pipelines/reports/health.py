@@ -217,8 +217,8 @@ def _duplicates(facts: _Facts) -> _Found:
         yield (
             "duplicate_documents",
             f"{facts.of('duplicate_document_share'):.1%} of the documents are copies of another "
-            "one; the model learns them by heart, a copy on the held-out side makes the evaluation "
-            "too good, and a random segment may really be the next one: remove the copies",
+            "one; the model learns them by heart, and a random segment may really be the next one: "
+            "remove the copies",
         )
     if facts.exceeds("duplicate_line_share", DUPLICATE_LINE_SHARE):
         lines = facts.of("repeated_lines") or []
@@ -300,8 +300,8 @@ def _pairs(facts: _Facts) -> _Found:
         cause = f", {forced:.0%} because a chunk was a single sentence" if forced else ""
         yield (
             "random_pairs",
-            f"{share:.0%} of the pairs are random{cause}; who always answers "
-            f"{'random' if share > 0.5 else 'next'} is right that often without reading: use "
+            f"{share:.0%} of the pairs are random{cause}; a model that always answers "
+            f"{'random' if share > 0.5 else 'next'!r} is right that often without reading: use "
             "--balanced_nsp, a longer --max_seq_length, or --pair_objective=sop",
         )
     elif forced is not None and forced > FORCED_RANDOM_SHARE:
@@ -340,7 +340,7 @@ def _examples(facts: _Facts) -> _Found:
         yield (
             "padding",
             f"fill is {fill:.0%}: an example has {length:.0f} of {facts.max_seq_length} tokens, "
-            "the rest of the computing goes into padding: use a smaller --max_seq_length, a "
+            "the rest of the computation is spent on padding: use a smaller --max_seq_length, a "
             "smaller --short_seq_prob, or --pair_objective=none --packing=full_sentences",
         )
     if facts.exceeds("most_frequent_token_share", FREQUENT_TOKEN_SHARE):

@@ -66,7 +66,7 @@ def test_nothing_is_wrong_with_decent_records():
         ("tokens_per_word", {"tokens_per_word": 3.4}, "3.4 tokens"),
         ("padding", {"fill": 0.5}, "64 of 128 tokens"),
         ("random_pairs", {"random_pair_share": 0.65}, "10% because a chunk was a single"),
-        ("random_pairs", {"random_pair_share": 0.1}, "always answers next"),
+        ("random_pairs", {"random_pair_share": 0.1}, "always answers 'next'"),
         ("forced_random", {"forced_random_share": 0.4}, "40% of the pairs"),
         ("dropped_pairs", {"dropped_pair_share": 0.4}, "40% of the pairs were left out"),
         ("swapped_pairs", {"random_pair_share": None, "swapped_pair_share": 0.9}, "90%"),
