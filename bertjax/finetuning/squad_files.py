@@ -279,7 +279,9 @@ def _json(path: epath.Path) -> Any:
         content = gzip.decompress(content) if path.suffix == ".gz" else content
         return json_text.loads(content)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: it is not JSON: {error.msg}") from error
+        raise ValueError(
+            f"{path}:{error.lineno}: it is not JSON: {error.msg}; give a file in SQuAD's format"
+        ) from error
     except (ValueError, gzip.BadGzipFile, EOFError) as error:
         raise ValueError(f"{path}: it cannot be read: {error}") from error
 
