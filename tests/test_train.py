@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -171,6 +172,7 @@ def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
         first = train.train(config, tmp_path)
         assert f"Finished: the model of step 8 is in {tmp_path}" in caplog.text
         assert f"bertjax.fill_mask --checkpoint={tmp_path}" in caplog.text
+        assert f"bertjax.evaluate --checkpoint={tmp_path} --data=RECORDS" in caplog.text
         seen.clear()
         config.log_every_steps = 5
         again = train.train(config, tmp_path)
@@ -347,6 +349,13 @@ def test_the_log_of_a_start_tells_what_differs_from_the_defaults_and_how_long_th
     assert "compiling step 1, 128 tokens" in caplog.text
     assert "transformers will not load this model: wordpiece" in caplog.text
     assert "warmup_steps is 3, but the run has 1 steps" in caplog.text
+
+
+def test_the_end_of_a_run_names_the_records_to_evaluate_on():
+    config = make_config("train", **{"data.eval_dir": "heldout"})
+    data = types.SimpleNamespace(vocabulary=lambda: None)
+    run = types.SimpleNamespace(config=config, job=types.SimpleNamespace(data=data))
+    assert run_log._next_commands(run, "w")[0].endswith("--checkpoint=w --data=heldout")
 
 
 @pytest.mark.slow

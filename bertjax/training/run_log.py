@@ -70,10 +70,12 @@ def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
     export = f"python -m bertjax.convert --from={workdir} --to=DIR   (for transformers)"
     if run.config.task == "finetuning":
         return [f"python -m bertjax.predict --checkpoint={workdir} < EXAMPLES.jsonl", export]
-    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data=RECORDS", export]
+    records = run.config.data.eval_dir or "RECORDS"
+    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data={records}", export]
     if run.job.data.vocabulary() is not None:
         commands.insert(0, f"python -m bertjax.fill_mask --checkpoint={workdir} 'TEXT with [MASK]'")
         commands.append(
-            f"python -m bertjax.train --config=classification --config.init_from={workdir} ..."
+            f"python -m bertjax.train --config=classification --config.init_from={workdir} "
+            "--workdir=DIR --config.finetuning.train_file=FILE"
         )
     return commands
