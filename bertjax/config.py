@@ -27,7 +27,8 @@ CHANGEABLE = (
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
     r"finetuning\.(max_answer_length|n_best_size|tag_scheme)",
     r"phases\.\w+\.num_epochs",  # num_steps has what they came to
-    r"gradient_accumulation_steps|model\.(remat|dtype|attention)|data\.((train|eval)_dir|eval_may_overlap)",
+    r"gradient_accumulation_steps|model\.((gradient_reduction_)?dtype|remat|attention)",
+    r"data\.((train|eval)_dir|eval_may_overlap)",
 )
 
 
@@ -103,6 +104,8 @@ def _model() -> ml_collections.ConfigDict:
     model.initializer_range = 0.02  # sigma of the truncated normal
     model.layer_norm_eps = 1e-12  # added to the variance
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere
+    # In which the gradients of kernels are summed over devices: float32 | compute (that of dtype).
+    model.gradient_reduction_dtype = "float32"
     model.remat = "none"  # recompute activations in the backward pass: none | dots | full
     model.attention = "xla"  # xla | pallas (a kernel for TPU v4 and newer: 128 to 512 tokens)
     return model

@@ -369,6 +369,7 @@ def test_differences_sorts_what_a_resume_may_change_from_what_it_may_not():
     new.mesh.data = 8
     new.checkpoint.keep_last = 5
     new.model.remat = "full"
+    new.model.gradient_reduction_dtype = "compute"
     new.data.eval_dir = "heldout"
     new.seed = 1
     new.model.hidden_size = 64
@@ -379,6 +380,7 @@ def test_differences_sorts_what_a_resume_may_change_from_what_it_may_not():
         "config.checkpoint.keep_last: was 3, is 5",
         "config.data.eval_dir: was '', is 'heldout'",
         "config.mesh.data: was -1, is 8",
+        "config.model.gradient_reduction_dtype: was 'float32', is 'compute'",
         "config.model.remat: was 'none', is 'full'",
     ]
     assert refused == [
@@ -481,6 +483,7 @@ def test_base_and_large_carry_the_papers_recipe(size):
         ("schedule.name", optim.SCHEDULES),
         ("sharding", sharding.RULES),
         ("model.hidden_act", layers.ACTIVATIONS),
+        ("model.gradient_reduction_dtype", encoder.GRADIENT_REDUCTION_DTYPES),
         ("model.remat", {"none": None} | encoder.REMAT_POLICIES),
     ],
 )

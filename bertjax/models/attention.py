@@ -27,6 +27,7 @@ class SelfAttention(nnx.Module):
     """Attention of every position to those that it sees, before residual and LayerNorm.
 
     `window` and `left_to_right` narrow what this layer sees, as in `visibility.Visibility`.
+    `gradient_dtype` is that of `layers.Dense`.
     Source: Vaswani et al. 2017, section 3.2; Devlin et al. 2019, section 3.
     """
 
@@ -39,6 +40,7 @@ class SelfAttention(nnx.Module):
         stddev: float,
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
+        gradient_dtype: jnp.dtype | None = None,
         implementation: str = "xla",
         window: int | None = None,
         left_to_right: bool = False,
@@ -50,7 +52,13 @@ class SelfAttention(nnx.Module):
         self.left_to_right = left_to_right
 
         def dense() -> nnx.Linear:
-            return layers.dense(hidden_size, hidden_size, stddev=stddev, dtype=dtype, rngs=rngs)
+            return layers.dense(
+                *(hidden_size, hidden_size),
+                stddev=stddev,
+                dtype=dtype,
+                gradient_dtype=gradient_dtype,
+                rngs=rngs,
+            )
 
         self.query, self.key, self.value, self.output = dense(), dense(), dense(), dense()
 

@@ -37,7 +37,11 @@ class LearntEmbeddings(nnx.Module):
         self.is_factorized = width != config.hidden_size
         if self.is_factorized:
             self.projection = layers.dense(
-                width, config.hidden_size, stddev=config.initializer_range, dtype=dtype, rngs=rngs
+                *(width, config.hidden_size),
+                stddev=config.initializer_range,
+                dtype=dtype,
+                gradient_dtype=jnp.dtype(config.gradient_dtype),
+                rngs=rngs,
             )
         self.dropout_rate = config.hidden_dropout_prob
         self.type_vocab_size = config.type_vocab_size

@@ -31,6 +31,7 @@ EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {"learnt": embeddings.LearntE
 LAYERS: dict[str, Callable[..., nnx.Module]] = {"post_norm": encoder_layers.PostNormLayer}
 
 DTYPES = ("float32", "bfloat16")  # of matrix products
+GRADIENT_REDUCTION_DTYPES = ("float32", "compute")  # compute: `dtype`
 
 # What a layer keeps for the backward pass; with "none" all, and nothing is computed again.
 REMAT_POLICIES: dict[str, Callable[..., bool] | None] = {
@@ -60,6 +61,7 @@ CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
     "attention": attention.IMPLEMENTATIONS,
     "hidden_act": layers.ACTIVATIONS,
     "dtype": DTYPES,
+    "gradient_reduction_dtype": GRADIENT_REDUCTION_DTYPES,
     "remat": REMAT_POLICIES,
 }
 
@@ -71,7 +73,9 @@ class EncoderConfig(fields.EncoderFields):
     `embeddings`, `layer` and `feed_forward` are kinds of parts, keys of the tables in CHOICES.
     `embedding_size` is the width of the embeddings before they are projected up, as in ALBERT; 0 is
     `hidden_size`, without a projection. `dtype` is the type of the matrix multiplications
-    (parameters, statistics, softmax and losses stay float32). `remat` "none" saves all activations
+    (parameters, statistics, softmax and losses stay float32). With `gradient_reduction_dtype`
+    "float32" the products that are gradients of kernels come out in float32, and so are their sums
+    over devices; with "compute" in `dtype`. `remat` "none" saves all activations
     for the backward pass, "full" recomputes each layer from its input, "dots" recomputes all but
     the projections. `attention` is "xla" or "pallas", a kernel for TPU that computes the same
     (`pallas_attention`).

@@ -27,6 +27,7 @@ class PostNormLayer(nnx.Module):
             dropout_rate=config.attention_probs_dropout_prob,
             stddev=config.initializer_range,
             dtype=dtype,
+            gradient_dtype=jnp.dtype(config.gradient_dtype),
             rngs=rngs,
             implementation=config.attention,
         )

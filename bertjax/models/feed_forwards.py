@@ -26,9 +26,14 @@ class FeedForward(NamedTuple):
 
 def _plain_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear]:
     hidden, wide = config.hidden_size, config.intermediate_size
-    options = {"stddev": config.initializer_range, "dtype": jnp.dtype(config.dtype), "rngs": rngs}
+    options = {
+        "stddev": config.initializer_range,
+        "dtype": jnp.dtype(config.dtype),
+        "gradient_dtype": jnp.dtype(config.gradient_dtype),
+        "rngs": rngs,
+    }
     return {
-        "intermediate": layers.dense(hidden, wide, kind=nnx.Linear, **options),
+        "intermediate": layers.dense(hidden, wide, kind=layers.SummedBiasDense, **options),
         "output": layers.dense(wide, hidden, **options),
     }
 

@@ -30,6 +30,7 @@ class EncoderFields:
     layer: str = "post_norm"
     feed_forward: str = "plain"
     dtype: str = "float32"
+    gradient_reduction_dtype: str = "float32"
     remat: str = "none"
     attention: str = "xla"
 
@@ -37,3 +38,8 @@ class EncoderFields:
     def embedding_width(self) -> int:
         """The numbers of an embedding: `embedding_size`, or where that is 0 `hidden_size`."""
         return self.embedding_size or self.hidden_size
+
+    @property
+    def gradient_dtype(self) -> str:
+        """The type of the products that are gradients of kernels."""
+        return self.dtype if self.gradient_reduction_dtype == "compute" else "float32"

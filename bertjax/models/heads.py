@@ -35,6 +35,7 @@ class MlmHead(nnx.Module):
         )
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.hidden_act = config.hidden_act
+        self.gradient_dtype = jnp.dtype(config.gradient_dtype)
 
     def __call__(
         self,
@@ -43,11 +44,10 @@ class MlmHead(nnx.Module):
     ) -> Float[Array, "batch positions vocab"]:
         """Returns float32 logits."""
         transformed = self.norm(layers.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
-        logits = jnp.einsum(
-            "BME,VE->BMV",
-            transformed,
-            embedding.astype(transformed.dtype),
-            preferred_element_type=jnp.float32,
+        logits = layers.einsum(
+            *("BME,VE->BMV", transformed, embedding),
+            dtype=jnp.dtype("float32"),
+            gradient_dtype=self.gradient_dtype,
         )
         return layers.add_bias(logits, self.bias[...])
 
@@ -81,5 +81,6 @@ def _dense(config: EncoderConfig, out_size: int, rngs: nnx.Rngs) -> nnx.Linear:
         out_size,
         stddev=config.initializer_range,
         dtype=jnp.dtype(config.dtype),
+        gradient_dtype=jnp.dtype(config.gradient_dtype),
         rngs=rngs,
     )

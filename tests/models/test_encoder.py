@@ -149,6 +149,55 @@ def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
     )
 
 
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+def test_what_is_kept_for_the_backward_pass_does_not_depend_on_the_type_of_its_sums(
+    tiny, batch, remat
+):
+    def kept(reduction):
+        config = dataclasses.replace(
+            tiny, dtype="bfloat16", gradient_reduction_dtype=reduction, remat=remat
+        )
+        graphdef, params = parameters.split(models.make_encoder(config, rngs=nnx.Rngs(0)))
+
+        def backward(params):
+            return jax.vjp(lambda p: parameters.merge(graphdef, p)(batch), params)[1]
+
+        leaves = jax.tree.leaves(jax.eval_shape(backward, params))
+        return sorted((leaf.shape, str(leaf.dtype)) for leaf in leaves if leaf.ndim == 3)
+
+    assert kept("float32") == kept("compute")
+
+
+@pytest.mark.parametrize("reduction", ["float32", "compute"])
+def test_gradients_of_kernels_are_rounded_to_bfloat16_only_where_it_is_asked_for(
+    tiny, batch, reduction
+):
+    config = dataclasses.replace(
+        *(tiny,), dtype="bfloat16", gradient_reduction_dtype=reduction, num_hidden_layers=1,
+        embedding_size=16,
+    )  # fmt: skip
+    task = pretraining.Pretraining(config)
+    graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
+
+    def loss(params):
+        means = task.loss(parameters.merge(graphdef, params), batch, key=None)
+        return means["mlm_loss"].total + means["nsp_loss"].total
+
+    grads = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(params))
+    # What no token of the batch reads has a gradient from the masked-token head alone.
+    table = grads["encoder"]["embeddings"]["word"]["embedding"]
+    unread = np.setdiff1d(np.arange(config.vocab_size), batch["input_ids"])
+    found = {"head": table[unread]} | {
+        parameters.path_name(path): grad
+        for path, grad in jax.tree_util.tree_leaves_with_path(grads)
+        if path[-1].key == "kernel" or path[-2].key == "intermediate"
+    }
+    rounded = {name for name, grad in found.items() if (grad == grad.astype(jnp.bfloat16)).all()}
+    float32_layers = {"nsp_head.dense.kernel"}
+    assert len(found) == 12
+    assert rounded == (set() if reduction == "float32" else set(found) - float32_layers)
+
+
 def test_bfloat16_stays_near_float32(tiny, batch):
     outputs = []
     for dtype in ("float32", "bfloat16"):

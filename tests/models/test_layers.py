@@ -1,5 +1,7 @@
 """Dense layer and LayerNorm beside float64 numpy; dropout: its rate, its masks, what it saves."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,7 +99,7 @@ def test_a_mask_is_the_same_on_any_mesh():
     np.testing.assert_array_equal(spread(ones), layers.dropout(ones, 0.5, key))
 
 
-@pytest.mark.parametrize("kind", [layers.Dense, nnx.Linear])
+@pytest.mark.parametrize("kind", [layers.Dense, layers.SummedBiasDense])
 def test_a_dense_layer_and_its_gradients_are_those_of_float64(kind):
     rng = np.random.default_rng(0)
     x, kernel, bias, grad = (rng.normal(size=s) for s in ((5, 7, 16), (16, 8), 8, (5, 7, 8)))
@@ -116,8 +118,12 @@ def test_a_dense_layer_and_its_gradients_are_those_of_float64(kind):
     np.testing.assert_allclose(grad_params["bias"][...], grad.sum((0, 1)), atol=1e-5)
 
 
-def test_the_gradient_of_a_bias_loses_nothing_to_bfloat16():
-    layer = layers.dense(4, 4, stddev=0.02, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0))
+@pytest.mark.parametrize("kind", [layers.Dense, layers.SummedBiasDense])
+def test_the_gradient_of_a_bias_loses_nothing_to_bfloat16(kind):
+    layer = layers.dense(
+        *(4, 4), stddev=0.02, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0),
+        gradient_dtype=jnp.dtype("float32"), kind=kind,
+    )  # fmt: skip
     graph, params = nnx.split(layer)
     x = jnp.ones((16, 1000, 4), jnp.bfloat16)
     y, backward = jax.vjp(lambda p: nnx.merge(graph, p)(x), params)
@@ -125,6 +131,65 @@ def test_the_gradient_of_a_bias_loses_nothing_to_bfloat16():
     found = backward(grad)[0]["bias"][...]
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, np.asarray(grad, np.float64).sum((0, 1)), rtol=1e-5)
+
+
+def gradients_over_devices(layer, x, grad):
+    """Returns the function of (x, grad) for the gradients of kernel and bias, rows on devices."""
+    graph, params = nnx.split(layer)
+    mesh = Mesh(np.asarray(jax.devices()[:8]), ("data",))
+    rows, everywhere = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+
+    def gradients(x, grad):
+        _, backward = jax.vjp(lambda p: nnx.merge(graph, p)(x), params)
+        return nnx.to_pure_dict(backward(grad)[0])
+
+    jitted = jax.jit(gradients, in_shardings=(rows, rows), out_shardings=everywhere)
+    return jitted.lower(x, grad)
+
+
+@pytest.mark.parametrize("kind", [layers.Dense, layers.SummedBiasDense])
+@pytest.mark.parametrize(("gradient_dtype", "summed"), [("float32", "f32"), ("bfloat16", "bf16")])
+def test_a_kernels_gradient_is_summed_over_devices_in_the_type_asked_for(
+    gradient_dtype, summed, kind, tmp_path
+):
+    dtype = jnp.dtype("bfloat16")
+    layer = layers.dense(
+        *(16, 24), stddev=0.02, dtype=dtype, rngs=nnx.Rngs(0),
+        gradient_dtype=jnp.dtype(gradient_dtype), kind=kind,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    x, grad = (jnp.asarray(rng.normal(size=(64, 32, size)), dtype) for size in (16, 24))
+    # As the partitioner leaves it: later on XLA makes every sum on CPU one in float32.
+    options: dict[str, str | bool] = {"xla_dump_hlo_pass_re": "spmd-partitioning"}
+    lowered = gradients_over_devices(layer, x, grad)
+    compiled = lowered.compile(options | {"xla_dump_to": str(tmp_path)})
+    partitioned = next(tmp_path.glob("*after_spmd-partitioning*")).read_text()
+    kernel_sums = set(re.findall(r"= (\w+)\[(?:16,24|24,16)\]\S* all-reduce\(", partitioned))
+    assert kernel_sums == {summed}
+
+    expected = np.einsum("abi,abj->ij", np.asarray(x, np.float64), np.asarray(grad, np.float64))
+    error = np.asarray(compiled(x, grad)["kernel"], np.float64) - expected
+    relative = np.linalg.norm(error) / np.linalg.norm(expected)
+    assert relative < 1e-6 if summed == "f32" else relative > 1e-3
+
+
+def test_a_product_in_bfloat16_is_the_same_whatever_its_gradients_are_summed_in():
+    x = jax.random.normal(jax.random.key(0), (4, 6, 16), jnp.bfloat16)
+    results = []
+    for gradient_dtype in ("float32", "bfloat16"):
+        for kind in (layers.Dense, layers.SummedBiasDense):
+            layer = layers.dense(
+                *(16, 8), stddev=1.0, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0),
+                gradient_dtype=jnp.dtype(gradient_dtype), kind=kind,
+            )  # fmt: skip
+            assert layer.bias is not None
+            layer.bias.set_value(jax.random.normal(jax.random.key(1), (8,)))
+            y, backward = jax.vjp(layer, x)
+            results.append((kind, y, backward(y)[0]))
+    for kind, y, grad_x in results[2:]:
+        same = next(result for result in results if result[0] is kind)
+        np.testing.assert_array_equal(y, same[1])
+        np.testing.assert_array_equal(grad_x, same[2])
 
 
 def numpy_normalize(x, scale, bias, epsilon):

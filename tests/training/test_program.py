@@ -1,6 +1,7 @@
 """Claims about programs: they lower for TPU without one, and presets reach only TPU's compiler."""
 
 import importlib
+import re
 
 import jax
 import pytest
@@ -108,3 +109,34 @@ def test_presets_reach_the_compiler_of_the_step(monkeypatch):
     made = built(config)
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_tpu_scoped_vmem_limit_kib"):
         compiled.compile_step(made, made.job.phases[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("reduction", "changes"),
+    [
+        ("compute", {}),
+        ("float32", {}),
+        ("float32", {"gradient_accumulation_steps": 2}),
+        ("float32", {"sharding": "fsdp"}),
+        ("float32", {"sharding": "fsdp_tensor", "mesh.tensor": 2}),
+    ],
+)
+def test_no_gradient_of_a_step_is_summed_over_devices_in_bfloat16_unless_asked_for(
+    reduction, changes, tmp_path
+):
+    config = recipe("smoke")
+    config.model.update(dtype="bfloat16", gradient_reduction_dtype=reduction, num_hidden_layers=1)
+    config.update_from_flattened_dict({"mesh.data": 8 // changes.get("mesh.tensor", 1)} | changes)
+    made = built(config)
+    batch = compiled.abstract_batch(made, made.job.phases[0])
+    with jax.set_mesh(made.mesh):
+        lowered = made.train_step.lower(made.abstract_state, batch, made.abstract_knobs)
+    # As the partitioner leaves it: later on XLA makes every sum on CPU one in float32.
+    options: dict[str, str | bool] = {"xla_dump_hlo_pass_re": "spmd-partitioning"}
+    lowered.compile(options | {"xla_dump_to": str(tmp_path)})
+    partitioned = next(tmp_path.glob("*after_spmd-partitioning*")).read_text()
+    # Matrices and vectors: what has rows of a batch, as under "tensor", has three axes.
+    a_sum = r"= (\w+)\[\d+(?:,\d+)?\]\S* (?:all-reduce|reduce-scatter)\("
+    assert ("bf16" in re.findall(a_sum, partitioned)) == (reduction == "compute")
+    assert "f32" in re.findall(a_sum, partitioned)
