@@ -121,7 +121,7 @@ def fast_tokenizer(
     made.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
             pre_tokenizers.Split(_regex(str.isspace), behavior="removed"),
-            pre_tokenizers.Split(_regex(_is_apart), behavior="isolated"),
+            pre_tokenizers.Split(_regex(wordpiece.is_set_apart), behavior="isolated"),
         ]
     )
     cls, sep = wordpiece.CLS, wordpiece.SEP
@@ -197,7 +197,7 @@ def _normalizer(*, lowercase: bool, strip_accents: bool, is_spaced: bool) -> nor
     Nothing folds a CJK character into one of another kind, so that they can be set apart later.
     They are at once if added tokens are looked for in what is normalized: `is_spaced`.
     """
-    steps: list[normalizers.Normalizer] = [normalizers.Replace(_regex(_is_dropped), "")]
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(_regex(wordpiece.is_dropped), "")]
     if is_spaced:
         steps.append(
             normalizers.BertNormalizer(
@@ -213,18 +213,6 @@ def _normalizer(*, lowercase: bool, strip_accents: bool, is_spaced: bool) -> nor
     if strip_accents:
         steps += [normalizers.NFD(), normalizers.Replace(_regex(_is_accent), "")]
     return normalizers.Sequence(steps)
-
-
-def _is_dropped(character: str) -> bool:
-    return character not in "\t\n\r" and wordpiece.split_words(
-        f"a{character}a", lowercase=False, strip_accents=False
-    ) == ["aa"]
-
-
-def _is_apart(character: str) -> bool:
-    # Punctuation and CJK, asked of `wordpiece` itself.
-    words = wordpiece.split_words(f"a{character}a", lowercase=False, strip_accents=False)
-    return len(words) == 3
 
 
 def _is_accent(character: str) -> bool:

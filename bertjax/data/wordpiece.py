@@ -336,6 +336,17 @@ def split_words(text: str, *, lowercase: bool, strip_accents: bool) -> list[str]
     return words
 
 
+def is_dropped(character: str) -> bool:
+    """Returns whether nothing of a character is left before text is split at white space."""
+    return not _CLEANED[ord(character)]
+
+
+def is_set_apart(character: str) -> bool:
+    """Returns whether a character is a word by itself wherever it stands: punctuation and CJK."""
+    code_point = ord(character)
+    return f" {character} " in (_CLEANED[code_point], _PUNCTUATION_APART[code_point])
+
+
 def _word_characters(text: str, *, lowercase: bool, strip_accents: bool) -> offsets.Placed:
     """Returns the characters of all `split_words` of a chunk, one word after the other."""
     if text.isascii() and text.isprintable():

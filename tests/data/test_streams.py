@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bertjax.data import masking, records, streams
+from bertjax.data import encoding, masking, records, streams
 
 LENGTH = 8
 BATCH_SIZE = 8
@@ -35,15 +35,20 @@ def example(shard, place, *, predictions=0, length=LENGTH):
     return features
 
 
+def encoded(examples):
+    """All of them in one call: its checks of shapes are slow."""
+    examples = list(examples)
+    names = examples[0] if examples else ()
+    columns = {name: np.stack([one[name] for one in examples]) for name in names}
+    return encoding.encode_batch(columns) if columns else []
+
+
 def write(directory, *, counts=COUNTS, predictions=0):
     directory.mkdir(exist_ok=True)
     shards = tuple(
         records.write_shard(
             directory / f"shard-{shard}.tfrecord",
-            [
-                records.encode(example(shard, place, predictions=predictions))
-                for place in range(count)
-            ],
+            encoded(example(shard, place, predictions=predictions) for place in range(count)),
         )
         for shard, count in enumerate(counts)
     )
@@ -159,7 +164,7 @@ def test_tokens_are_those_of_the_record_positions(record_set):
 def test_any_start_step_continues_bit_for_bit(record_set):
     # Streams of 10 to 17 records, 2 a step: an epoch takes 5 to 9 steps, a shard 2 to 6.
     whole = read(record_set, 24)
-    for start_step in (1, 2, 3, 4, 6, 7, 9, 13, 18, 21):
+    for start_step in (1, 4, 7, 13, 21):
         assert_same_batches(
             read(record_set, 3, start_step=start_step), whole[start_step : start_step + 3]
         )

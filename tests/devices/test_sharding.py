@@ -87,10 +87,19 @@ def test_eight_devices_equal_one(on_one_device, rule_table):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "devices"),
-    [("bert_base", 4), pytest.param("bert_large", 16, marks=pytest.mark.slow)],
+    ("recipe", "devices", "rule_table"),
+    [
+        ("bert_base", 4, "fsdp"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                ("bert_base", 4, "data_parallel"),
+                ("bert_large", 16, "fsdp"),
+                ("bert_large", 16, "data_parallel"),
+            ]
+        ),
+    ],
 )
-@pytest.mark.parametrize("rule_table", ["data_parallel", "fsdp"])
 def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, rule_table):
     config = importlib.import_module(f"configs.{recipe}").get_config()
     config.sharding = rule_table

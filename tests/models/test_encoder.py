@@ -128,7 +128,7 @@ def test_gradient_of_real_tokens_is_zero_at_padding(tiny, batch):
     assert np.all(np.abs(gradient[is_real]).max(axis=-1) > 0)
 
 
-@pytest.mark.parametrize("remat", [pytest.param("full", marks=pytest.mark.slow), "dots"])
+@pytest.mark.parametrize("remat", ["full", pytest.param("dots", marks=pytest.mark.slow)])
 def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
     key = jax.random.key(3)
 
@@ -142,6 +142,7 @@ def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
 
         return jax.jit(jax.value_and_grad(loss))(params)
 
+    tiny = dataclasses.replace(tiny, num_hidden_layers=1)
     plain = loss_and_gradient(tiny)
     rematerialized = loss_and_gradient(dataclasses.replace(tiny, remat=remat))
     jax.tree.map(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import subprocess
@@ -66,9 +67,16 @@ def assert_close(ours, expected):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * float(jnp.abs(y).max()))
 
 
-@pytest.mark.parametrize("rate", [0.0, RATE])
+SHAPES = [(3, 128, 4, 64), (2, 128, 3, 64), (2, 128, 8, 32), (2, 256, 1, 128), (1, 512, 2, 64)]
+QUICK = [(SHAPES[0], RATE), (SHAPES[1], 0.0)]  # interpreted kernels are slow
+
+
 @pytest.mark.parametrize(
-    "shape", [(3, 128, 4, 64), (2, 128, 8, 32), (2, 256, 1, 128), (2, 128, 3, 64), (1, 512, 2, 64)]
+    ("shape", "rate"),
+    [
+        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
+        for case in itertools.product(SHAPES, [0.0, RATE])
+    ],
 )
 def test_context_and_gradients_are_those_of_plain_jax(shape, rate):
     expected = context_and_gradients(PLAIN, shape, rate)
@@ -86,7 +94,8 @@ def test_padding_keys_have_no_weight_and_no_gradient():
 
 
 @pytest.mark.parametrize(
-    "data, tensor, heads", [(8, 1, 2), (2, 4, 4), pytest.param(4, 2, 3, marks=pytest.mark.slow)]
+    "data, tensor, heads",
+    [(2, 4, 4), *(pytest.param(*it, marks=pytest.mark.slow) for it in ((8, 1, 2), (4, 2, 3)))],
 )
 def test_eight_devices_equal_one(data, tensor, heads):
     """Every head of every row has its own mask wherever it is computed. Three heads on two devices
@@ -124,9 +133,8 @@ def loss_and_gradients(config):
     return run(params)
 
 
-@pytest.mark.parametrize(
-    "remat", ["full", *(pytest.param(it, marks=pytest.mark.slow) for it in ("none", "dots"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["full", "none", "dots"])
 def test_an_encoder_has_the_same_loss_and_gradients(remat, interpreted):
     expected = loss_and_gradients(CONFIG)
     ours = loss_and_gradients(dataclasses.replace(CONFIG, attention="pallas", remat=remat))

@@ -39,7 +39,7 @@ META = {"config": {"seed": 3}, "skipped": {"in_a_row": 0, "total": 1}}
 
 def make_learner():
     schedule = optim.ScheduleOptions("linear", 1e-3, 0, 100)
-    task = pretraining.Pretraining(conftest.TINY)
+    task = pretraining.Pretraining(dataclasses.replace(conftest.TINY, num_hidden_layers=1))
     return state.make_learner(task, optimizer=optim.OptimizerOptions(), schedule=schedule, seed=0)
 
 
@@ -77,6 +77,14 @@ def abstract(tree, **where):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placement)
 
     return jax.tree.map(shape, tree, placements(tree, **where))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, trained):
+    """A workdir with steps 4 and 6, which tests copy and then damage."""
+    workdir = tmp_path_factory.mktemp("saved")
+    save_steps(workdir, trained, [4, 6])
+    return workdir
 
 
 def save_steps(workdir, tree, steps, retention=RETENTION):
@@ -142,37 +150,30 @@ def test_a_workdir_without_checkpoints_restores_nothing(tmp_path, trained):
 
 
 def test_the_newest_the_regular_and_the_best_checkpoints_stay(tmp_path, trained):
-    retention = checkpoint.RetentionOptions(keep_last=2, keep_every_steps=4, keep_best=1)
+    retention = checkpoint.RetentionOptions(
+        keep_last=2, keep_every_steps=4, keep_best=1, best_metric="nsp_loss"
+    )
     losses = {2: float("nan"), 3: 1.0, 6: 2.0, 9: 1.5}
     for steps in (range(1, 6), range(6, 12)):  # a resumed run knows the scores of before
         with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
             for step in steps:
                 checkpointer.save(on_devices(trained, step), META)
                 if step in losses:
-                    scores = {"mlm_loss": losses[step], "nsp_loss": -step}
+                    scores = {"mlm_loss": -step, "nsp_loss": losses[step]}
                     checkpointer.add_evaluation(step, scores, {})
     assert saved_steps(tmp_path) == [3, 4, 8, 10, 11]
 
 
-def test_two_best_by_another_metric_stay(tmp_path, trained):
-    retention = checkpoint.RetentionOptions(keep_last=1, keep_best=2, best_metric="nsp_loss")
-    with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
-        for step in range(1, 7):
-            checkpointer.save(on_devices(trained, step), META)
-            scores = {"mlm_loss": step, "nsp_loss": abs(step - 2.6)}
-            checkpointer.add_evaluation(step, scores, {})
-    assert saved_steps(tmp_path) == [2, 3, 6]
-
-
-def test_the_best_of_a_score_is_the_highest(tmp_path, trained):
+@pytest.mark.parametrize("is_higher_better", [False, True])
+def test_the_two_best_of_a_loss_are_the_lowest_and_of_a_score_the_highest(is_higher_better):
     retention = checkpoint.RetentionOptions(
-        keep_last=1, keep_best=2, best_metric="f1", is_higher_better=True
+        keep_last=1, keep_best=2, best_metric="x", is_higher_better=is_higher_better
     )
-    with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
-        for step in range(1, 7):
-            checkpointer.save(on_devices(trained, step), META)
-            checkpointer.add_evaluation(step, {"f1": -abs(step - 2.6)}, {})
-    assert saved_steps(tmp_path) == [2, 3, 6]
+    distances = {step: abs(step - 2.6) for step in range(1, 7)}
+    scores = {step: -far if is_higher_better else far for step, far in distances.items()}
+    assert checkpoint.kept(range(1, 7), scores, retention) == {2, 3, 6}
+    del scores[2]  # not evaluated
+    assert checkpoint.kept(range(1, 7), scores, retention) == {3, 4, 6}
 
 
 def test_a_metric_that_the_task_lacks_ranks_nothing(tmp_path, trained):
@@ -207,9 +208,9 @@ def remove_item(path):
 @pytest.mark.parametrize("item", ["params", "opt_state"])
 @pytest.mark.parametrize("damage", [cut, flip_byte, remove_item])
 def test_a_damaged_checkpoint_is_reported_set_aside_and_passed_over(
-    tmp_path, trained, caplog, item, damage
+    tmp_path, trained, saved, caplog, item, damage
 ):
-    save_steps(tmp_path, trained, [4, 6])
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     damage(data_file(tmp_path, 6, item))
     restored = restore(tmp_path, trained)
     assert int(restored.state.step) == 4
@@ -220,23 +221,25 @@ def test_a_damaged_checkpoint_is_reported_set_aside_and_passed_over(
     assert [p.name for p in (tmp_path / checkpoint.UNREADABLE_DIRECTORY).iterdir()] == ["6_0"]
 
 
-def test_a_byte_that_orbax_reads_without_complaint_fails_the_fingerprint(tmp_path, trained, caplog):
-    save_steps(tmp_path, trained, [4, 6])
+def test_a_byte_that_orbax_reads_without_complaint_fails_the_fingerprint(
+    tmp_path, trained, saved, caplog
+):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     flip_byte(data_file(tmp_path, 6, "params"))
     restore(tmp_path, trained)
     assert "the values of item 'params' are not those that were saved" in caplog.text
 
 
-def test_a_checkpoint_without_meta_is_passed_over(tmp_path, trained):
-    save_steps(tmp_path, trained, [4, 6])
+def test_a_checkpoint_without_meta_is_passed_over(tmp_path, trained, saved):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / checkpoint.DIRECTORY / "6" / "meta")
     with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
         assert checkpointer.read_meta()["config"] == META["config"]
         assert int(checkpointer.restore(abstract(trained)).state.step) == 4
 
 
-def test_a_step_that_was_set_aside_is_saved_again(tmp_path, trained):
-    save_steps(tmp_path, trained, [4, 6])
+def test_a_step_that_was_set_aside_is_saved_again(tmp_path, trained, saved):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     cut(data_file(tmp_path, 6, "params"))
     with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
         assert int(checkpointer.restore(abstract(trained)).state.step) == 4
@@ -245,8 +248,8 @@ def test_a_step_that_was_set_aside_is_saved_again(tmp_path, trained):
     assert int(restore(tmp_path, trained).state.step) == 6
 
 
-def test_when_none_can_be_read_all_are_named(tmp_path, trained):
-    save_steps(tmp_path, trained, [4, 6])
+def test_when_none_can_be_read_all_are_named(tmp_path, trained, saved):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     cut(data_file(tmp_path, 4, "params"))
     remove_item(data_file(tmp_path, 6, "opt_state"))
     with pytest.raises(checkpoint.CheckpointError, match=r"(?s)step 6: .*step 4: ") as caught:
@@ -290,15 +293,17 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_passing_error_of_the_disk_costs_nothing(tmp_path, trained, error):
-    save_steps(tmp_path, trained, [4, 6])
+def test_a_passing_error_of_the_disk_costs_nothing(tmp_path, trained, saved, error):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     with failing(error, times=2):
         assert int(restore(tmp_path, trained).state.step) == 6
     assert saved_steps(tmp_path) == [4, 6]
 
 
-def test_an_error_of_the_disk_that_stays_stops_and_moves_nothing(tmp_path, trained, monkeypatch):
-    save_steps(tmp_path, trained, [4, 6])
+def test_an_error_of_the_disk_that_stays_stops_and_moves_nothing(
+    tmp_path, trained, saved, monkeypatch
+):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "restore", raising(ERRORS[0]))
     message = "step 6 in .* cannot be read now.*Nothing was moved"
     with pytest.raises(checkpoint.CheckpointError, match=message), failing(ERRORS[1], times=99):
@@ -309,9 +314,9 @@ def test_an_error_of_the_disk_that_stays_stops_and_moves_nothing(tmp_path, train
 
 @pytest.mark.parametrize("name", ["checkpoints", "6"])
 def test_what_cannot_be_looked_at_is_not_taken_for_what_is_not_there(
-    tmp_path, trained, monkeypatch, name
+    tmp_path, trained, saved, monkeypatch, name
 ):
-    save_steps(tmp_path, trained, [4, 6])
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     stat = os.stat
 
     def fail(path, *args, **options):
@@ -348,8 +353,8 @@ def test_a_whole_checkpoint_of_another_state_is_not_set_aside(tmp_path, trained)
         *(("metrics/metrics", content) for content in ("", "{", "[]", '{"mlm_loss": "low"}')),
     ],
 )
-def test_scores_that_cannot_be_read_are_no_scores(tmp_path, trained, name, content, caplog):
-    save_steps(tmp_path, trained, [4, 6])
+def test_scores_that_cannot_be_read_are_no_scores(tmp_path, trained, saved, name, content, caplog):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     path = tmp_path / checkpoint.DIRECTORY / "6" / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
@@ -507,8 +512,8 @@ def test_a_save_that_failed_does_not_hide_the_error_that_ends_the_run(tmp_path, 
     assert "a checkpoint could not be written to" in caplog.text
 
 
-def test_load_params_gives_numpy_parameters_meta_and_step(tmp_path, trained):
-    save_steps(tmp_path, trained, [4, 6])
+def test_load_params_gives_numpy_parameters_meta_and_step(tmp_path, trained, saved):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     params, meta, step = checkpoint.load_params(tmp_path)
     assert step == 6 and meta["config"] == META["config"]
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
@@ -523,8 +528,8 @@ def test_load_params_reads_nothing_of_the_optimizer(tmp_path, trained):
 
 
 @pytest.mark.parametrize("damage", [cut, flip_byte, remove_item])
-def test_load_params_refuses_damaged_parameters(tmp_path, trained, damage):
-    save_steps(tmp_path, trained, [4, 6])
+def test_load_params_refuses_damaged_parameters(tmp_path, trained, saved, damage):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     damage(data_file(tmp_path, 6, "params"))
     with pytest.raises(checkpoint.CheckpointError, match="the checkpoint of step 6 in .* cannot"):
         checkpoint.load_params(tmp_path)
