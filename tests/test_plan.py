@@ -12,7 +12,7 @@ import pytest
 from bertjax import plan
 from bertjax.planning import cache, compiled, planner, text, topologies
 from configs import bert_base, classification, smoke
-from tests import small_datasets, small_records
+from tests import programs, small_datasets, small_records
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -196,10 +196,10 @@ def test_the_program_prints_json_and_leaves_the_plan_in_the_workdir(tmp_path):
     assert len(list((tmp_path / "bertjax" / "plan").glob("*.json"))) == 1
 
 
-def test_the_program_ends_what_cannot_be_planned_with_one_line(tmp_path):
-    ended = run("--topology=v5e-7", cache_home=tmp_path)
-    assert ended.returncode == 1 and "Traceback" not in ended.stderr
-    assert ended.stderr.strip().splitlines()[-1].startswith("bertjax: --topology: ")
+def test_the_program_ends_what_cannot_be_planned_with_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ended = programs.run("bertjax.plan", "--config=smoke", "--topology=v5e-7")
+    assert ended.error.startswith("bertjax: --topology: ") and "\n" not in ended.error
 
 
 @pytest.mark.slow

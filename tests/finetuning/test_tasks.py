@@ -101,7 +101,6 @@ class Made:
 
     task: base.FinetuningTask
     learner: state.Learner
-    start: parameters.Params
     params: parameters.Params
     evaluate: Callable
     gradients: Callable
@@ -123,9 +122,14 @@ def make(name):
         return learner._gradients(params, batch, jax.random.key(0))[0]
 
     # Away from the start, where all logits are nearly equal, B is 0, and no fault would show.
-    start = jax.jit(learner.init)().params
-    params = jax.tree.map(lambda leaf: 4 * leaf + 0.01, start)
-    return Made(task, learner, start, params, *map(jax.jit, (evaluated, gradients, predict)))
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        mean = 4.0 if path[-1].key == "scale" else 0.01
+        return jnp.asarray(rng.normal(mean, 0.08, leaf.shape), jnp.float32)
+
+    params = jax.tree_util.tree_map_with_path(draw, jax.eval_shape(learner.init).params)
+    return Made(task, learner, params, *map(jax.jit, (evaluated, gradients, predict)))
 
 
 def logits_of(predicted):
@@ -195,9 +199,8 @@ def is_perfect(predicted, batch):
 def test_sixteen_examples_are_learnt_by_heart(name):
     made = make(name)
     batch = make_batch(made.task)
-    assert not is_perfect(made.predict(made.start, batch), batch)
-    moments = made.learner.optimizer.init(made.start)
-    train_state = state.TrainState(jnp.zeros((), jnp.int32), made.start, moments)
+    train_state = jax.jit(made.learner.init)()
+    assert not is_perfect(made.predict(train_state.params, batch), batch)
     step = jax.jit(made.learner.train_step)
     for _ in range(300):
         train_state, _ = step(train_state, batch)

@@ -62,7 +62,10 @@ def run_here(name, add_steps):
     "chosen",
     [
         {"num_shards": 0, "balanced_nsp": True, "mask": "whole_word"},
-        {"num_shards": 5, "pair_objective": "none", "packing": "full_sentences", "mask": "none"},
+        pytest.param(
+            {"num_shards": 5, "pair_objective": "none", "packing": "full_sentences", "mask": "none"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda chosen: chosen.get("pair_objective", "nsp") + str(chosen["num_shards"]),
 )
