@@ -15,7 +15,6 @@ from bertjax.tasks import pretraining
 from bertjax.training import optim, state
 from tests import conftest
 
-
 ONE_LAYER = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
 
 

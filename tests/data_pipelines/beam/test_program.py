@@ -63,7 +63,12 @@ def run_here(name, add_steps):
     [
         {"num_shards": 0, "balanced_nsp": True, "mask": "whole_word"},
         pytest.param(
-            {"num_shards": 5, "pair_objective": "none", "packing": "full_sentences", "mask": "none"},
+            {
+                "num_shards": 5,
+                "pair_objective": "none",
+                "packing": "full_sentences",
+                "mask": "none",
+            },
             marks=pytest.mark.slow,
         ),
     ],
