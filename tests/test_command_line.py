@@ -44,7 +44,7 @@ def test_a_recipe_that_is_not_there_is_told_without_a_traceback(tmp_path):
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("platform", ["cuda", "abacus"])
+@pytest.mark.parametrize("platform", ["cuda", pytest.param("abacus", marks=pytest.mark.slow)])
 def test_a_device_that_is_not_there_is_told_in_a_line(platform):
     told = f"bertjax: JAX_PLATFORMS is '{platform}', and JAX finds no such device"
     code = "import jax; from bertjax import command_line; command_line.run(lambda _: jax.devices())"

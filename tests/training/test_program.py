@@ -13,9 +13,9 @@ from bertjax.jobs import finetuning
 from bertjax.planning import compiled
 from bertjax.training import config_faults, program
 
-FAST = ("smoke", "quickstart", "bert_tiny", "bert_mini", "bert_small")
+FAST = ("smoke", "quickstart", "bert_tiny")
 FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
-SLOW = ("bert_medium", "bert_base", "bert_large", *FINETUNING)
+SLOW = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large", *FINETUNING)
 
 
 def recipe(name):

@@ -429,7 +429,7 @@ def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):
     assert before.params["kernel"].is_deleted()
     running = dataclasses.replace(running, step=jnp.int32(0))
     with checkpoint.Checkpointer(tmp_path, KEEP_ALL) as checkpointer:
-        for step in range(20):
+        for step in range(8):
             checkpointer.save(running, META)
             following = step_on(step_on(running))
             running = dataclasses.replace(following, step=jnp.int32(step + 1))
@@ -437,7 +437,7 @@ def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), running
     )
-    for step in reversed(range(20)):
+    for step in reversed(range(8)):
         restored = restore_only(tmp_path, shapes)
         assert int(restored.state.step) == step
         assert_identical(restored.state.params["kernel"], expected[step])
