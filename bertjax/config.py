@@ -300,8 +300,12 @@ def comments() -> dict[str, str]:
     return found
 
 
+# What a run did before an option was there, where that is not its default.
+_BEFORE = {"model": {"gradient_reduction_dtype": "compute"}}
+
+
 def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a saved config with the defaults of the options that have been added since.
+    """Returns a saved config with what the options that were added since would have been.
 
     Sequences are tuples again, which JSON has not.
     """
@@ -313,7 +317,8 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, Mapping)
         }
 
-    whole = over({**default_config().to_dict(), "phases": {}}, saved)
+    defaults = over({**default_config().to_dict(), "phases": {}}, _BEFORE)
+    whole = over(defaults, saved)
     phases = {name: over(phase_config().to_dict(), it) for name, it in saved["phases"].items()}
     return whole | {"phases": phases}
 

@@ -505,3 +505,11 @@ def test_a_config_saved_before_an_option_existed_has_its_default():
     del older["pretraining"]["mask_strategy"], older["phases"]["phase2"]["global_batch_size"]
     assert config_lib.completed(older) == saved
     assert config_lib.differences(config_lib.completed(older), saved) == ([], [])
+
+
+def test_a_run_from_before_the_sum_of_gradients_was_an_option_is_told_what_changes():
+    now = config_lib.default_config().to_dict()
+    before = now | {"model": {k: v for k, v in now["model"].items() if "gradient" not in k}}
+    allowed, refused = config_lib.differences(config_lib.completed(before), now)
+    assert not refused
+    assert allowed == ["config.model.gradient_reduction_dtype: was 'compute', is 'float32'"]
