@@ -2,9 +2,11 @@
 
 python -m bertjax.evaluate --checkpoint=WORKDIR --data=RECORDS
 python -m bertjax.evaluate --checkpoint=FINETUNED_WORKDIR --data=FILE
+python -m bertjax.evaluate --checkpoint=WORKDIR --pairs=PAIRS
 
 A pretrained model is scored on a record directory, a finetuned one on files like those it was
-finetuned on, by whomever that was. How a run scores itself, and the loop over batches, is
+finetuned on, by whomever that was. Of minimal pairs such as BLiMP's it tells how often the right
+sentence is the likelier one. How a run scores itself, and the loop over batches, is
 `training.evaluation`.
 """
 
@@ -19,9 +21,10 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, inference, jobs, whole_numbers
-from bertjax.data import contents, masking, records
+from bertjax import command_line, inference, jobs, likelihood, whole_numbers
+from bertjax.data import contents, masking, minimal_pairs, records
 from bertjax.jobs import held_out
+from bertjax.scores import minimal_pairs as pair_scores
 from bertjax.tasks import base as tasks
 from bertjax.training import evaluation, state
 from bertjax.workdirs import reader
@@ -98,6 +101,50 @@ def evaluate_checkpoint(
     return told
 
 
+def evaluate_pairs(
+    workdir: epath.PathLike,
+    pairs: epath.PathLike,
+    *,
+    batch_size: int,
+    step: str | int = "newest",
+    masking: str = "token",
+) -> dict[str, Any]:
+    """Returns how often a pretrained model scores the good sentence of a pair higher.
+
+    `accuracy` is the mean over `paradigms`; `phenomena` are means over theirs. Both are {} where
+    the file names none. `pairs` is how many there are, `chance` what a coin would score.
+
+    Raises:
+      FileNotFoundError: if there is no checkpoint or no such file.
+      ValueError: if the file holds something else, or a sentence is too long for the model; as
+        `likelihood.scores`.
+    """
+    read = minimal_pairs.read(pairs)
+    model = inference.load(workdir, step=step)
+    sentences = (sentence for pair in read for sentence in (pair.good, pair.bad))
+    found = []
+    for place, score in enumerate(
+        likelihood.scores(model, sentences, masking=masking, batch_size=batch_size)
+    ):
+        if isinstance(score, likelihood.NoScore):
+            sentence = (read[place // 2].good, read[place // 2].bad)[place % 2]
+            raise ValueError(f"{pairs}: {sentence!r:.60} cannot be scored: {score.fault}")
+        found.append(score.log_likelihood)
+    is_right = [float(good > bad) for good, bad in zip(found[::2], found[1::2], strict=True)]
+    accuracy, paradigms = pair_scores.mean_shares(is_right, [pair.paradigm for pair in read])
+    phenomenon_of = {pair.paradigm: pair.phenomenon for pair in read}
+    _, phenomena = pair_scores.mean_shares(
+        list(paradigms.values()), [phenomenon_of[name] for name in paradigms]
+    )
+    named = {"paradigms": paradigms, "phenomena": phenomena}
+    return {
+        "pairs": len(read),
+        "accuracy": accuracy,
+        "chance": pair_scores.CHANCE,
+        **{name: {k: v for k, v in group.items() if k} for name, group in named.items()},
+    }
+
+
 def _flat(by_set: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Returns the values by their names, with their sets before them where there are several."""
     return {
@@ -109,9 +156,12 @@ def _flat(by_set: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _define_flags() -> None:
     inference.define_flags("Workdir of a training run.")
-    flags.DEFINE_string(
-        "data", None, "Record directory, or labelled file as finetuning reads it.", required=True
-    )
+    flags.DEFINE_string("data", None, "Record directory, or labelled file as finetuning reads it.")
+    flags.DEFINE_string("pairs", None, "Or minimal pairs: JSON lines, packed or not (.xz).")
+    flags.DEFINE_enum(
+        "masking", "token", list(likelihood.MASKINGS),
+        "Of pairs: what is masked, one token at a time, or with it the rest of its word.",
+    )  # fmt: skip
     whole_numbers.DEFINE_integer(
         "batch_size", 64, "Sequences at a time, over all devices.", lower_bound=1
     )
@@ -121,18 +171,36 @@ def _define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Prints a checkpoint's scores, and on one host what chance would score."""
     del argv
-    scores = evaluate_checkpoint(
-        flags.FLAGS.checkpoint,
-        flags.FLAGS.data,
-        batch_size=flags.FLAGS.batch_size,
-        step=flags.FLAGS.step,
-        chance=jax.process_count() == 1,
-    )
-    if flags.FLAGS.json:
+    options = flags.FLAGS
+    if (options.data is None) == (options.pairs is None):
+        raise ValueError("give either --data, records or a labelled file, or --pairs")
+    shared = {"batch_size": options.batch_size, "step": options.step}
+    if options.pairs is not None:
+        scores = evaluate_pairs(
+            options.checkpoint, options.pairs, masking=options.masking, **shared
+        )
+    else:
+        scores = evaluate_checkpoint(
+            options.checkpoint, options.data, chance=jax.process_count() == 1, **shared
+        )
+    if options.json:
         print(json.dumps(scores))
         return
+    # Groups last, each below its name.
     for name, value in scores.items():
-        print(f"{name:30} {value:,.4f}" if isinstance(value, float) else f"{name:30} {value:,}")
+        if not isinstance(value, dict):
+            print(_line(name, value))
+    for group, values in scores.items():
+        if isinstance(values, dict) and values:
+            print(
+                f"{group}:",
+                *(_line(f"  {name}", value) for name, value in values.items()),
+                sep="\n",
+            )
+
+
+def _line(name: str, value: float) -> str:
+    return f"{name:30} {value:,.4f}" if isinstance(value, float) else f"{name:30} {value:,}"
 
 
 if __name__ == "__main__":

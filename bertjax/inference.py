@@ -194,6 +194,11 @@ def _warn_of_long_texts(trained: int, max_length: int) -> None:
     trained_positions.warn_beyond(trained, max_length, f"texts of more than {trained} tokens")
 
 
+def padded_length(length: int, model: TrainedModel) -> int:
+    """Returns how long a row of so many tokens becomes: few lengths, so few programs."""
+    return min(-(-length // 32) * 32, model.max_length)
+
+
 def single_segment_batch(
     sequences: Sequence[Sequence[int]], model: TrainedModel
 ) -> dict[str, np.ndarray]:
@@ -210,7 +215,7 @@ def single_segment_batch(
         )
     if model.trained_length is not None and longest > model.trained_length:
         _warn_of_long_texts(model.trained_length, model.max_length)
-    length = min(-(-longest // 32) * 32, model.max_length)
+    length = padded_length(longest, model)
     vocabulary = model.vocabulary
     input_ids = np.full((len(sequences), length), vocabulary.pad_id, np.int32)
     input_mask = np.zeros_like(input_ids)

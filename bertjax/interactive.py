@@ -20,7 +20,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax import encode, evaluate, fill_mask, inference, predict, recipes, train
+from bertjax import encode, evaluate, fill_mask, inference, likelihood, predict, recipes, train
 from bertjax.training import evaluation, trials, writers
 from bertjax.workdirs import checkpoint, reader, scalars
 
@@ -73,6 +73,18 @@ class Model:
         if isinstance(records, Mapping | str):
             raise ValueError(f"records is {records!r:.60}; give a list of objects, [{{...}}]")
         return list(predict.predict(self._finetuned, records, batch_size=batch_size))
+
+    def score(
+        self, texts: Sequence[str], *, masking: str = "token", batch_size: int = 64
+    ) -> list[likelihood.Score | likelihood.NoScore]:
+        """Returns how likely the model holds each text to be, its pseudo-log-likelihood.
+
+        Raises:
+          ValueError: as `likelihood.scores`, or for one text in place of a list.
+        """
+        if isinstance(texts, str):
+            raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
+        return list(likelihood.scores(self._encoder, texts, masking=masking, batch_size=batch_size))
 
     def evaluate(self, data: epath.PathLike, *, batch_size: int = 64) -> dict[str, Any]:
         """Returns the scores on a record directory or, of a finetuned model, on a labelled file.

@@ -100,7 +100,17 @@ def stray_flags(text):
         f"data_pipelines.{name}"
         for name in ("train_vocabulary", "build", "inspect_records", "beam")
     ]
-    ours = ("train", "evaluate", "fill_mask", "encode", "convert", "plan", "predict", "glue")
+    ours = (
+        "train",
+        "evaluate",
+        "fill_mask",
+        "encode",
+        "score",
+        "convert",
+        "plan",
+        "predict",
+        "glue",
+    )
     mains += [f"bertjax.{name}" for name in ours]
     known = set().union(*map(flags_of, mains), COMMON_FLAGS)
     for path in (ROOT / "benchmarks").glob("*.py"):

@@ -1,0 +1,58 @@
+"""Scores of sentences: how likely a pretrained model holds each line of standard input to be.
+
+python -m bertjax.score --checkpoint=WORKDIR < lines.txt > scores.jsonl
+
+Every line is answered with its pseudo-log-likelihood in nats and the number of its tokens: a JSON
+object, {"score": -31.4, "tokens": 9}. The sum is lower for longer texts; divide by the tokens where
+texts of unequal length are compared. A line that is too long is answered with its "error"; then
+the exit code is 1. How the score comes about is told in `likelihood`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from absl import flags
+
+from bertjax import command_line, inference, likelihood, whole_numbers
+
+
+def _define_flags() -> None:
+    inference.define_flags("Workdir of a pretraining run.")
+    flags.DEFINE_enum(
+        "masking", "token", list(likelihood.MASKINGS),
+        "What is masked: one token at a time, or with it the rest of its word.",
+    )  # fmt: skip
+    whole_numbers.DEFINE_integer(
+        "batch_size", 64, "Rows at a time, one for each token, over all devices.", lower_bound=1
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Scores standard input on standard output."""
+    if len(argv) > 1:
+        raise ValueError(f"{argv[1]!r} is no flag; give the lines on standard input: < FILE")
+    options = flags.FLAGS
+    model = inference.load(options.checkpoint, step=options.step)
+    # str.splitlines would also break a line at U+2028.
+    lines = (line.removesuffix("\n") for line in sys.stdin)
+    found = likelihood.scores(model, lines, masking=options.masking, batch_size=options.batch_size)
+    count = errors = 0
+    for count, score in enumerate(found, start=1):
+        if isinstance(score, likelihood.NoScore):
+            errors += 1
+            print(json.dumps({"error": f"line {count}: {score.fault}"}))
+        else:
+            print(json.dumps({"score": score.log_likelihood, "tokens": score.num_tokens}))
+    if errors:
+        sys.stdout.flush()
+        sys.exit(
+            f"bertjax: {errors} of {count} lines could not be scored; the answer to each has an "
+            "'error' that says why"
+        )
+
+
+if __name__ == "__main__":
+    _define_flags()
+    command_line.run(main)

@@ -1,0 +1,238 @@
+"""Claims about how likely a text is held to be: every token masked once, whatever stands around."""
+
+import dataclasses
+import itertools
+import json
+import lzma
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import evaluate, inference, likelihood
+from bertjax.convert import workdir as workdirs
+from bertjax.data import minimal_pairs, tokenizer
+from bertjax.scores import minimal_pairs as pair_scores
+from tests import programs, small_records
+from tests.convert import weights
+
+PIECES = ["##a", "##b", "##c"]
+TEXTS = [
+    "w1 w2ab w3",
+    "",
+    "w4",
+    "w5abc w6 w7a w8 w9 w10 w11 w12",
+    " ".join(f"w{n}" for n in range(34)),
+]
+
+
+@pytest.fixture(scope="module")
+def one_device():
+    devices = jax.local_devices()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: devices[:1])
+        yield lambda count: patch.setattr(jax, "devices", lambda: devices[:count])
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory, one_device):
+    """A pretrained model of random weights, whose words may have pieces."""
+    directory = tmp_path_factory.mktemp("likelihood")
+    entries = [*small_records.SPECIALS, *small_records.WORDS, *PIECES]
+    vocabulary = tokenizer.WordPieceTokenizer(entries)
+    workdirs.write(weights.make(vocabulary=vocabulary), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def model(workdir):
+    return inference.load(workdir)
+
+
+def masked_rows(ids, continues, masking, mask_id):
+    """By the definitions: which tokens are hidden when each is asked for."""
+    for place in range(len(ids)):
+        hidden = [place]
+        if masking == "word_to_right":
+            rest = range(place + 1, len(ids))
+            hidden += itertools.takewhile(lambda other: continues[ids[other]], rest)
+        yield [mask_id if other in hidden else token for other, token in enumerate(ids)]
+
+
+@pytest.fixture(scope="module")
+def logits_of(model):
+    """Compiled once, for the longest text."""
+    module = model.module()
+    return jax.jit(lambda batch, places: module.mlm_logits(module.encoder(batch), places))
+
+
+def by_definition(model, logits_of, text, masking):
+    """The sum in float64, of all tokens of a text in one batch."""
+    known = model.vocabulary
+    ids = known.encode(text)
+    rows = np.zeros((36, 40), np.int32)
+    for place, row in enumerate(masked_rows(ids, known.continues_word, masking, known.mask_id)):
+        rows[place, : len(ids) + 2] = [known.cls_id, *row, known.sep_id]
+    named = {"input_ids": rows, "input_mask": rows != 0, "segment_ids": rows * 0}
+    batch = {name: jnp.asarray(values, jnp.int32) for name, values in named.items()}
+    places = jnp.arange(1, 37)[:, None]
+    logits = np.asarray(logits_of(batch, places), np.float64)[:, 0]
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    chances = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return chances[np.arange(len(ids)), ids].sum()
+
+
+@pytest.mark.parametrize("masking", likelihood.MASKINGS)
+def test_a_score_is_the_sum_over_tokens_each_masked_once(model, logits_of, masking):
+    found = list(likelihood.scores(model, TEXTS, masking=masking, batch_size=16))
+    for text, score in zip(TEXTS, found, strict=True):
+        assert score.num_tokens == len(model.vocabulary.encode(text))
+        wanted = by_definition(model, logits_of, text, masking)
+        assert score.log_likelihood == pytest.approx(wanted, rel=1e-5, abs=1e-5), text
+
+
+def test_the_rest_of_a_word_is_hidden_with_its_pieces(model):
+    of_tokens, of_words = (
+        [score.log_likelihood for score in likelihood.scores(model, TEXTS, masking=masking)]
+        for masking in likelihood.MASKINGS
+    )
+
+    assert [a != b for a, b in zip(of_tokens, of_words, strict=True)] == [
+        "a" in text for text in TEXTS
+    ]
+
+
+def test_a_piece_at_the_start_of_a_text_begins_a_word():
+    continues = np.array([True, True, False, False, True])
+    assert likelihood.MASKINGS["word_to_right"](continues).tolist() == [2, 2, 3, 5, 5]
+    assert likelihood.MASKINGS["word_to_right"](continues[:0]).tolist() == []
+
+
+def test_a_score_does_not_depend_on_what_stands_around_nor_on_devices(
+    model, workdir, monkeypatch, one_device
+):
+    texts = TEXTS[:4]  # of one width
+    alone = [score for text in texts for score in likelihood.scores(model, [text], batch_size=8)]
+    monkeypatch.setattr(likelihood, "TEXTS_READ", 3)
+    assert list(likelihood.scores(model, texts * 2, batch_size=8)) == alone * 2
+    one_device(4)
+    spread = likelihood.scores(inference.load(workdir), texts, batch_size=6)
+    one_device(1)
+    for one, other in zip(spread, alone, strict=True):
+        assert one.log_likelihood == pytest.approx(other.log_likelihood, rel=1e-6)
+
+
+def test_texts_are_read_a_part_at_a_time(model, monkeypatch):
+    monkeypatch.setattr(likelihood, "TEXTS_READ", 2)
+    read = []
+    texts = (read.append(text) or text for text in TEXTS)
+    next(likelihood.scores(model, texts, batch_size=8))
+    assert read == TEXTS[:2]
+
+
+def test_lines_are_answered_in_order_and_one_that_is_too_long_with_its_error(workdir, model):
+    too_long = " ".join(["w1"] * 39)
+    done = programs.run("bertjax.score", f"--checkpoint={workdir}", lines=("w1 w2", too_long, ""))
+    first, second, third = done.lines
+    (wanted,) = likelihood.scores(model, ["w1 w2"])
+    assert first == {"score": wanted.log_likelihood, "tokens": 2}
+    assert (
+        second["error"].startswith("line 2: it has 41 tokens") and "at most 40" in second["error"]
+    )
+    assert third == {"score": 0.0, "tokens": 0}
+    assert done.error.startswith("bertjax: 1 of 3 lines could not be scored")
+
+
+def test_what_cannot_be_scored_is_told(model):
+    with pytest.raises(ValueError, match="masking is 'words'; known are token, word_to_right"):
+        next(likelihood.scores(model, ["w1"], masking="words"))
+    with pytest.raises(ValueError, match="no masked-token head"):
+        next(likelihood.scores(dataclasses.replace(model, fills_masks=False), ["w1"]))
+    damaged = jax.tree.map(lambda leaf: leaf * np.nan, model.params)
+    with pytest.raises(ValueError, match="texts from 1 to 1 hold NaN"):
+        next(likelihood.scores(dataclasses.replace(model, params=damaged), ["w1"]))
+
+
+PAIRS = [
+    {"sentence_good": good, "sentence_bad": bad, "UID": uid, "linguistics_term": term}
+    for good, bad, uid, term in [
+        ("w1", "w1 w2 w3 w4", "short", "length"),  # fewer tokens are likelier
+        ("w2", "w1 w2 w3 w5", "short", "length"),
+        ("w1 w2 w3", "w5", "long", "length"),
+        ("w7", "w7", "same", "nothing"),
+    ]
+]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
+    return path
+
+
+def test_pairs_are_won_by_the_likelier_sentence_and_every_paradigm_counts_the_same(
+    workdir, pairs, tmp_path
+):
+    found = evaluate.evaluate_pairs(workdir, pairs, batch_size=8)
+    assert found["paradigms"] == {"long": 0.0, "same": 0.0, "short": 1.0}
+    assert found["phenomena"] == {"length": 0.5, "nothing": 0.0}
+    assert found["accuracy"] == pytest.approx(1 / 3)
+    assert (found["pairs"], found["chance"]) == (4, 0.5)
+    packed = tmp_path / "pairs.jsonl.xz"
+    packed.write_bytes(lzma.compress(pairs.read_bytes()))
+    where = (f"--checkpoint={workdir}", f"--pairs={packed}")
+    assert programs.succeed("bertjax.evaluate", *where, "--json").lines == [found]
+    shown = programs.succeed("bertjax.evaluate", *where).output.decode().splitlines()
+    assert [line.split() for line in shown][:4] == [
+        ["pairs", "4"], ["accuracy", "0.3333"], ["chance", "0.5000"], ["paradigms:"]
+    ]  # fmt: skip
+
+
+def test_pairs_without_a_paradigm_are_one_group(workdir, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"sentence_good": "w1", "sentence_bad": "w1 w2 w3"}\n\n')
+    found = evaluate.evaluate_pairs(workdir, path, batch_size=8)
+    assert (found["accuracy"], found["paradigms"], found["phenomena"]) == (1.0, {}, {})
+
+
+def test_the_mean_is_over_groups():
+    mean, shares = pair_scores.mean_shares([1.0, 1.0, 1.0, 0.0, 0.5], "aaabb")
+    assert (mean, shares) == (pytest.approx(0.625), {"a": 1.0, "b": 0.25})
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("", "holds no pairs"),
+        ("[1]", r":1: it is \[1\]; each line must be an object"),
+        ('{"sentence_good": "a"}', ":1: it has no sentence_bad; it has sentence_good"),
+        ('\n{"sentence_good": "a", "sentence_bad": 3}', ":2: sentence_bad is 3; it must be a text"),
+        ("{", ":1: it is not JSON"),
+    ],
+)
+def test_a_file_that_holds_no_pairs_is_named_with_the_line(tmp_path, content, fault):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"pairs\.jsonl{fault}|pairs\.jsonl {fault}"):
+        minimal_pairs.read(path)
+
+
+def test_a_packed_file_that_is_cut_and_one_that_is_not_there_are_named(tmp_path, pairs, workdir):
+    path = tmp_path / "pairs.jsonl.xz"
+    path.write_bytes(lzma.compress(pairs.read_bytes())[:-9])
+    with pytest.raises(ValueError, match=r"pairs\.jsonl\.xz is no whole \.xz file"):
+        minimal_pairs.read(path)
+    with pytest.raises(FileNotFoundError, match="give a file of minimal pairs"):
+        minimal_pairs.read(tmp_path / "nowhere.jsonl")
+    done = programs.run("bertjax.evaluate", f"--checkpoint={workdir}")
+    assert "--data" in done.error and "--pairs" in done.error
+
+
+def test_a_sentence_that_is_too_long_ends_the_evaluation_of_pairs(tmp_path, workdir):
+    path = tmp_path / "pairs.jsonl"
+    long = " ".join(["w1"] * 39)
+    path.write_text(json.dumps({"sentence_good": "w1", "sentence_bad": long}))
+    with pytest.raises(ValueError, match="'w1 w1 .* cannot be scored: it has 41 tokens"):
+        evaluate.evaluate_pairs(workdir, path, batch_size=8)
