@@ -186,21 +186,21 @@ def main(argv: list[str]) -> None:
     if options.json:
         print(json.dumps(scores))
         return
-    # Groups last, each below its name.
+    groups = {name: values for name, values in scores.items() if isinstance(values, dict)}
+    width = max([30, *(len(name) + 2 for values in groups.values() for name in values)])
     for name, value in scores.items():
-        if not isinstance(value, dict):
-            print(_line(name, value))
-    for group, values in scores.items():
-        if isinstance(values, dict) and values:
-            print(
-                f"{group}:",
-                *(_line(f"  {name}", value) for name, value in values.items()),
-                sep="\n",
-            )
+        if name not in groups:
+            print(_line(name, value, width))
+    for group, values in groups.items():
+        if values:
+            print(f"{group}:")
+        for name, value in values.items():
+            print(_line(f"  {name}", value, width))
 
 
-def _line(name: str, value: float) -> str:
-    return f"{name:30} {value:,.4f}" if isinstance(value, float) else f"{name:30} {value:,}"
+def _line(name: str, value: float, width: int) -> str:
+    shown = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+    return f"{name:{width}} {shown}"
 
 
 if __name__ == "__main__":
