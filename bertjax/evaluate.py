@@ -130,6 +130,12 @@ def evaluate_pairs(
             sentence = (read[place // 2].good, read[place // 2].bad)[place % 2]
             raise ValueError(f"{pairs}: {sentence!r:.60} cannot be scored: {score.fault}")
         found.append(score.log_likelihood)
+    if equal := sum(good == bad for good, bad in zip(found[::2], found[1::2], strict=True)):
+        logging.warning(
+            "%d of %d pairs have equal scores, so the good sentence does not score higher: their "
+            "sentences may have the same tokens, [UNK] for what the vocabulary lacks",
+            equal, len(read),
+        )  # fmt: skip
     is_right = [float(good > bad) for good, bad in zip(found[::2], found[1::2], strict=True)]
     accuracy, paradigms = pair_scores.mean_shares(is_right, [pair.paradigm for pair in read])
     phenomenon_of = {pair.paradigm: pair.phenomenon for pair in read}
@@ -159,8 +165,8 @@ def _define_flags() -> None:
     flags.DEFINE_string("data", None, "Record directory, or labelled file as finetuning reads it.")
     flags.DEFINE_string("pairs", None, "Or minimal pairs: JSON lines, packed or not (.xz).")
     flags.DEFINE_enum(
-        "masking", "token", list(likelihood.MASKINGS),
-        "Of pairs: what is masked, one token at a time, or with it the rest of its word.",
+        "masking", None, list(likelihood.MASKINGS),
+        "Of pairs: what is masked, one token at a time (default), or with it the rest of its word.",
     )  # fmt: skip
     whole_numbers.DEFINE_integer(
         "batch_size", 64, "Sequences at a time, over all devices.", lower_bound=1
@@ -174,10 +180,12 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     if (options.data is None) == (options.pairs is None):
         raise ValueError("give either --data, records or a labelled file, or --pairs")
+    if options.masking and options.pairs is None:
+        raise ValueError(f"--masking={options.masking} is for --pairs; leave it out")
     shared = {"batch_size": options.batch_size, "step": options.step}
     if options.pairs is not None:
         scores = evaluate_pairs(
-            options.checkpoint, options.pairs, masking=options.masking, **shared
+            options.checkpoint, options.pairs, masking=options.masking or "token", **shared
         )
     else:
         scores = evaluate_checkpoint(

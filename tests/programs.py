@@ -21,6 +21,12 @@ import absl.logging
 from absl import flags
 from absl.testing import flagsaver
 
+# What people start of `bertjax`.
+NAMES = (
+    *("train", "evaluate", "predict", "encode", "fill_mask", "score"),
+    *("convert", "plan", "glue"),
+)
+
 absl.app.define_help_flags()  # once for all programs, as the flags that absl defines when imported
 
 

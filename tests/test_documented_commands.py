@@ -139,18 +139,7 @@ def test_every_command_of_a_recipe_and_of_a_program_is_taken_by_it(monkeypatch):
 
 def test_the_commands_are_found():
     modules = [module for commands in known().values() for module, _ in commands]
-    programs = (
-        "train",
-        "evaluate",
-        "fill_mask",
-        "encode",
-        "score",
-        "convert",
-        "plan",
-        "predict",
-        "glue",
-    )
-    assert {f"bertjax.{name}" for name in programs} <= set(modules)
+    assert {f"bertjax.{name}" for name in programs.NAMES} <= set(modules)
     assert modules.count("bertjax.train") > 25 and modules.count("data_pipelines.build") > 3
 
 

@@ -230,6 +230,18 @@ def test_a_packed_file_that_is_cut_and_one_that_is_not_there_are_named(tmp_path,
     assert "--data" in done.error and "--pairs" in done.error
 
 
+def test_an_option_of_pairs_is_not_ignored_with_records(workdir):
+    options = (f"--checkpoint={workdir}", "--data=heldout", "--masking=token")
+    assert "--masking=token is for --pairs" in programs.run("bertjax.evaluate", *options).error
+
+
+def test_pairs_that_are_the_same_tokens_are_told(workdir, tmp_path, caplog):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"sentence_good": "w1 unseen", "sentence_bad": "w1 unheard"}')
+    assert evaluate.evaluate_pairs(workdir, path, batch_size=8)["accuracy"] == 0.0
+    assert "1 of 1 pairs have equal scores" in caplog.text and "[UNK]" in caplog.text
+
+
 def test_a_sentence_that_is_too_long_ends_the_evaluation_of_pairs(tmp_path, workdir):
     path = tmp_path / "pairs.jsonl"
     long = " ".join(["w1"] * 39)

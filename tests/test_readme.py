@@ -11,6 +11,7 @@ from apache_beam.options import pipeline_options
 
 from bertjax import config as config_lib
 from data_pipelines.beam import program
+from tests import programs
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = sorted(
@@ -100,18 +101,7 @@ def stray_flags(text):
         f"data_pipelines.{name}"
         for name in ("train_vocabulary", "build", "inspect_records", "beam")
     ]
-    ours = (
-        "train",
-        "evaluate",
-        "fill_mask",
-        "encode",
-        "score",
-        "convert",
-        "plan",
-        "predict",
-        "glue",
-    )
-    mains += [f"bertjax.{name}" for name in ours]
+    mains += [f"bertjax.{name}" for name in programs.NAMES]
     known = set().union(*map(flags_of, mains), COMMON_FLAGS)
     for path in (ROOT / "benchmarks").glob("*.py"):
         known |= set(re.findall(r"\"--(\w+)\"", path.read_text(encoding="utf-8")))
