@@ -96,11 +96,12 @@ def _model() -> ml_collections.ConfigDict:
     model.hidden_dropout_prob = 0.1  # of embeddings and of the outputs of sublayers
     model.attention_probs_dropout_prob = 0.1  # of attention weights
     model.max_position_embeddings = 512  # longest sequence the model can read, in tokens
-    model.type_vocab_size = 2  # segments
+    model.type_vocab_size = 2  # segments; 0: no embeddings of segments, their ids are not read
     model.embedding_size = 0  # of word, position and segment embeddings; 0: hidden_size
     model.embeddings = "learnt"  # kind of embeddings: learnt (words, positions, segments)
     model.layer = "post_norm"  # kind of layer
     model.feed_forward = "plain"  # kind of feed-forward in it
+    model.pooler_act = "tanh"  # of the pooler: tanh | gelu (erf) | gelu_tanh | relu
     model.initializer_range = 0.02  # sigma of the truncated normal
     model.layer_norm_eps = 1e-12  # added to the variance
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere

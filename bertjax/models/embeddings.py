@@ -19,6 +19,9 @@ from bertjax.models.fields import EncoderFields
 class LearntEmbeddings(nnx.Module):
     """Sum of word, position and segment embeddings, LayerNorm, dropout (section 3, figure 2).
 
+    Without segments, where `type_vocab_size` is 0: `segment_ids` of a batch are not read then, so
+    records and texts in pairs are read as those of one segment. DistilBERT has none.
+
     Factorized, where `embedding_size` is not `hidden_size`: a dense layer, `projection`, follows.
     Source of that: ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.
     """
@@ -32,7 +35,8 @@ class LearntEmbeddings(nnx.Module):
 
         self.word = table(config.vocab_size)
         self.position = table(config.max_position_embeddings)
-        self.segment = table(config.type_vocab_size)
+        if config.type_vocab_size:
+            self.segment = table(config.type_vocab_size)
         self.norm = layers.LayerNorm(width, epsilon=config.layer_norm_eps, dtype=dtype)
         self.is_factorized = width != config.hidden_size
         if self.is_factorized:
@@ -50,16 +54,17 @@ class LearntEmbeddings(nnx.Module):
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length hidden"]:
         """Reads `input_ids`; `segment_ids`, without which all is of segment 0; and positions."""
-        input_ids = inputs["input_ids"]
-        segment_ids = (
-            inputs["segment_ids"] if "segment_ids" in inputs else jnp.zeros_like(input_ids)
-        )
-        # Segments as a product with one-hot rows: the gradient of a lookup would be a scatter of
-        # every token into two rows.
-        segments = jax.nn.one_hot(segment_ids, self.type_vocab_size) @ self.segment.embedding[...]
-        summed = self.word(input_ids) + self._positions(inputs) + segments
+        summed = self.word(inputs["input_ids"]) + self._positions(inputs)
+        if self.type_vocab_size:
+            summed = summed + self._segments(inputs)
         embedded = layers.dropout(self.norm(summed), self.dropout_rate, key)
         return self.projection(embedded) if self.is_factorized else embedded
+
+    def _segments(self, inputs: layers.Inputs) -> Float[Array, "batch length width"]:
+        segment_ids = inputs.get("segment_ids", jnp.zeros_like(inputs["input_ids"]))
+        # As a product with one-hot rows: the gradient of a lookup would be a scatter of every token
+        # into two rows.
+        return jax.nn.one_hot(segment_ids, self.type_vocab_size) @ self.segment.embedding[...]
 
     def _positions(self, inputs: layers.Inputs) -> Float[Array, "rows length width"]:
         positions = visibility.positions(inputs)

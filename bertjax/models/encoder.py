@@ -60,6 +60,7 @@ CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
     "feed_forward": feed_forwards.FEED_FORWARDS,
     "attention": attention.IMPLEMENTATIONS,
     "hidden_act": layers.ACTIVATIONS,
+    "pooler_act": layers.POOLER_ACTIVATIONS,
     "dtype": DTYPES,
     "gradient_reduction_dtype": GRADIENT_REDUCTION_DTYPES,
     "remat": REMAT_POLICIES,
@@ -71,6 +72,7 @@ class EncoderConfig(fields.EncoderFields):
     """The parts and sizes of an encoder, sizes with the names of the original bert_config.json.
 
     `embeddings`, `layer` and `feed_forward` are kinds of parts, keys of the tables in CHOICES.
+    `type_vocab_size` 0 is no embeddings of segments, `pooler_act` the activation of a pooler.
     `embedding_size` is the width of the embeddings before they are projected up, as in ALBERT; 0 is
     `hidden_size`, without a projection. `dtype` is the type of the matrix multiplications
     (parameters, statistics, softmax and losses stay float32). With `gradient_reduction_dtype`
@@ -95,6 +97,8 @@ class EncoderConfig(fields.EncoderFields):
         for name, most in MOST.items():
             if getattr(self, name) > most:
                 yield f"{name} is {getattr(self, name)}; it must be at most {most:,}"
+        if self.type_vocab_size < 0:
+            yield f"type_vocab_size is {self.type_vocab_size}; it must be at least 0 (no segments)"
         if self.embedding_size < 0:
             yield f"embedding_size is {self.embedding_size}; it must be at least 0 (hidden_size)"
         if self.num_attention_heads > 0 and self.hidden_size % self.num_attention_heads:

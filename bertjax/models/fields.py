@@ -33,6 +33,7 @@ class EncoderFields:
     gradient_reduction_dtype: str = "float32"
     remat: str = "none"
     attention: str = "xla"
+    pooler_act: str = "tanh"
 
     @property
     def embedding_width(self) -> int:

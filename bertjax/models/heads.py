@@ -11,13 +11,14 @@ from bertjax.models.encoder import EncoderConfig
 
 
 class Pooler(nnx.Module):
-    """tanh of a dense layer on the first position, [CLS]."""
+    """A dense layer on the first position, [CLS], and `pooler_act`, tanh in BERT."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.dense = _dense(config, config.hidden_size, rngs)
+        self.act = config.pooler_act
 
     def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch hidden"]:
-        return jnp.tanh(self.dense(hidden[:, 0]))
+        return layers.POOLER_ACTIVATIONS[self.act](self.dense(hidden[:, 0]))
 
 
 class MlmHead(nnx.Module):

@@ -28,6 +28,9 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
 }
 
+# That of the pooler: BERT's tanh; DistilBERT has relu, ELECTRA's classifiers have gelu.
+POOLER_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, **ACTIVATIONS}
+
 
 def truncated_normal(stddev: float) -> nnx.Initializer:
     """Returns an initializer whose values before truncation at two sigmas have `stddev`.

@@ -135,6 +135,42 @@ def test_factorized_embeddings_are_tables_of_their_size_and_a_projection(factori
     np.testing.assert_allclose(model.embed(batch), expected, atol=1e-5)
 
 
+def test_without_segments_their_ids_are_not_read_and_have_no_table(tiny, batch):
+    bare = dataclasses.replace(tiny, type_vocab_size=0)
+    model = models.make_encoder(bare, rngs=nnx.Rngs(0))
+    tables = parameters.split(model)[1]["embeddings"]
+    assert tables.keys() == {"word", "position", "norm"}
+    other = batch | {"segment_ids": 1 - batch["segment_ids"]}
+    np.testing.assert_array_equal(model.embed(batch), model.embed(other))
+    summed = np.asarray(tables["word"]["embedding"])[batch["input_ids"]]
+    summed = summed + np.asarray(tables["position"]["embedding"])[: summed.shape[1]]
+    expected = test_encoder.numpy_layer_norm(summed, jax.tree.map(np.asarray, tables["norm"]))
+    np.testing.assert_allclose(model.embed(batch), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="type_vocab_size is -1; it must be at least 0"):
+        dataclasses.replace(tiny, type_vocab_size=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("tanh", np.tanh),
+        ("relu", lambda x: np.maximum(x, 0)),
+        ("gelu", test_encoder.numpy_gelu),
+    ],
+)
+def test_the_pooler_has_the_activation_that_the_config_chooses(tiny, name, act):
+    pooler = models.Pooler(dataclasses.replace(tiny, pooler_act=name), rngs=nnx.Rngs(0))
+    hidden = jax.random.normal(jax.random.key(0), (3, 4, tiny.hidden_size))
+    dense = jax.tree.map(np.asarray, parameters.split(pooler)[1]["dense"])
+    expected = act(test_encoder.numpy_dense(np.asarray(hidden[:, 0]), dense))
+    np.testing.assert_allclose(pooler(hidden), expected, atol=1e-5)
+
+
+def test_an_unknown_activation_of_the_pooler_is_told(tiny):
+    with pytest.raises(ValueError, match="pooler_act is 'no'; known are tanh, gelu, gelu_tanh, "):
+        dataclasses.replace(tiny, pooler_act="no")
+
+
 def test_a_masked_token_head_projects_down_to_the_embeddings(factorized, batch):
     task = pretraining.Pretraining(factorized)
     graphdef, params = parameters.split(task.init(nnx.Rngs(0)))

@@ -44,12 +44,19 @@ class Field:
 
     `values` maps each value there to ours, empty where they are the same; of several that mean the
     same the first is written. `default` is that of a file without the field; None: EncoderConfig's.
+    Numbers of ours below `least` no member of the family has.
     """
 
     ours: str
     kind: type
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
     default: Any = None
+    least: int | None = None
+
+    def has(self, value: Any) -> bool:
+        """Returns whether a member of the family may have this value of ours."""
+        is_named = not self.values or value in self.values.values()
+        return is_named and (self.least is None or value >= self.least)
 
     def read(self, value: Any) -> Any:
         """Returns our value of one in a config.json."""
@@ -156,11 +163,15 @@ class Family:
 
     def lacks(self, config: models.EncoderConfig) -> list[str]:
         """Returns in what an encoder differs from all of the family's, [] if it is one of them."""
-        told = {field.ours for field in self.fields.values()}
+        told = {field.ours: field for field in self.fields.values()}
+
+        def has(field: dataclasses.Field[Any], value: Any) -> bool:
+            if field.name in told:
+                return told[field.name].has(value)
+            return field.name in HOW or value == self.traits.get(field.name, field.default)
+
         return [
             f"{field.name} {getattr(config, field.name)!r}"
             for field in dataclasses.fields(config)
-            if field.name not in told
-            and field.name not in HOW
-            and getattr(config, field.name) != self.traits.get(field.name, field.default)
+            if not has(field, getattr(config, field.name))
         ]

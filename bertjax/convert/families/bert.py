@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, str] = {
 
 SIZES = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-    *("intermediate_size", "max_position_embeddings", "type_vocab_size"),
+    *("intermediate_size", "max_position_embeddings"),
 )
 RATES = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
@@ -47,6 +47,7 @@ RATES = (
 # The same names on both sides.
 FIELDS: dict[str, base.Field] = {
     **{name: base.Field(name, int) for name in SIZES},
+    "type_vocab_size": base.Field("type_vocab_size", int, least=1),
     "hidden_act": base.Field("hidden_act", str, values=ACTIVATIONS),
     **{name: base.Field(name, float) for name in RATES},
 }

@@ -8,6 +8,7 @@ import pytest
 
 from bertjax import models
 from bertjax.convert import families, huggingface_config, names, pretrained
+from bertjax.convert.families import bert
 
 FAMILIES = families.FAMILIES.values()
 TABLES = {
@@ -73,3 +74,14 @@ def test_an_encoder_that_none_has_is_told_by_what_sets_it_apart():
     config = models.EncoderConfig(embedding_size=128, dtype="bfloat16", remat="full")
     with pytest.raises(ValueError, match="BERT has no embedding_size 128[;.]"):
         families.holding(config)
+
+
+@pytest.mark.parametrize(("field", "value"), [("type_vocab_size", 0), ("pooler_act", "relu")])
+def test_what_no_bert_is_is_not_written_as_one(field, value):
+    config = models.EncoderConfig(**{field: value})
+    assert bert.FAMILY.lacks(config) == [f"{field} {value!r}"]
+
+
+def test_a_bert_without_segments_is_refused():
+    with pytest.raises(ValueError, match="type_vocab_size is 0; it must be at least 1"):
+        huggingface_config.parse_config({"type_vocab_size": 0}, source="config.json")
