@@ -98,6 +98,9 @@ def _model() -> ml_collections.ConfigDict:
     model.max_position_embeddings = 512  # longest sequence the model can read, in tokens
     model.type_vocab_size = 2  # segments; 0: no embeddings of segments, their ids are not read
     model.embedding_size = 0  # of word, position and segment embeddings; 0: hidden_size
+    model.embedding_projection = "if_needed"  # if_needed (their width is another) | always
+    model.num_hidden_groups = 0  # groups of layers that share parameters (ALBERT: 1); 0: none does
+    model.inner_group_num = 1  # layers in a row that a group's layer is made of
     model.embeddings = "learnt"  # kind of embeddings: learnt (words, positions, segments)
     model.layer = "post_norm"  # kind of layer
     model.feed_forward = "plain"  # kind of feed-forward in it
@@ -178,7 +181,8 @@ def _optimizer() -> ml_collections.ConfigDict:
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
     optimizer.head_multiplier = 1.0  # factor on the head's learning rate
-    optimizer.layer_decay = 1.0  # rate of layer i: layer_decay ** (num_hidden_layers - i)
+    # Rate of layer i: layer_decay ** (num_hidden_layers - i); of a shared one the mean of its uses.
+    optimizer.layer_decay = 1.0
     optimizer.frozen = ()  # not trained: regular expressions of whole parameter paths
     return optimizer
 
@@ -237,6 +241,32 @@ def paper_config() -> ml_collections.ConfigDict:
     with config.phases.unlocked():
         config.phases.phase2 = phase_config()
     config.phases.phase2.update(num_steps=100_000, max_seq_length=512)
+    return config
+
+
+def albert_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of ALBERT share, those of the released v2; the sizes are of Base.
+
+    One phase of 512 tokens, masks from the records. Source: google-research/albert README (batch
+    4096, LAMB, rate .00176, warm-up 3,125 steps) and lamb_optimizer.py, whose moments are not
+    corrected; v2: no dropout; the models compute tanh GELU whatever their config says.
+    """
+    config = default_config()
+    config.model.update(
+        vocab_size=30_000,
+        embedding_size=128,
+        num_hidden_groups=1,
+        hidden_act="gelu_tanh",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    config.pretraining.pair_loss = "sop"
+    config.global_batch_size = 4096
+    config.phases.phase1.max_seq_length = 512
+    config.optimizer.name = "lamb"
+    config.optimizer.bias_correction = False
+    config.schedule.peak_learning_rate = 0.00176
+    config.schedule.warmup_steps = 3_125
     return config
 
 

@@ -22,7 +22,7 @@ class LearntEmbeddings(nnx.Module):
     Without segments, where `type_vocab_size` is 0: `segment_ids` of a batch are not read then, so
     records and texts in pairs are read as those of one segment. DistilBERT has none.
 
-    Factorized, where `embedding_size` is not `hidden_size`: a dense layer, `projection`, follows.
+    Where their width is not `hidden_size`, or by `embedding_projection`, a dense layer follows.
     Source of that: ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.
     """
 
@@ -38,8 +38,8 @@ class LearntEmbeddings(nnx.Module):
         if config.type_vocab_size:
             self.segment = table(config.type_vocab_size)
         self.norm = layers.LayerNorm(width, epsilon=config.layer_norm_eps, dtype=dtype)
-        self.is_factorized = width != config.hidden_size
-        if self.is_factorized:
+        self.is_projected = config.projects_embeddings
+        if self.is_projected:
             self.projection = layers.dense(
                 *(width, config.hidden_size),
                 stddev=config.initializer_range,
@@ -58,7 +58,7 @@ class LearntEmbeddings(nnx.Module):
         if self.type_vocab_size:
             summed = summed + self._segments(inputs)
         embedded = layers.dropout(self.norm(summed), self.dropout_rate, key)
-        return self.projection(embedded) if self.is_factorized else embedded
+        return self.projection(embedded) if self.is_projected else embedded
 
     def _segments(self, inputs: layers.Inputs) -> Float[Array, "batch length width"]:
         segment_ids = inputs.get("segment_ids", jnp.zeros_like(inputs["input_ids"]))

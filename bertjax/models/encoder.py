@@ -30,6 +30,8 @@ from bertjax.models import (
 EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {"learnt": embeddings.LearntEmbeddings}
 LAYERS: dict[str, Callable[..., nnx.Module]] = {"post_norm": encoder_layers.PostNormLayer}
 
+# Of embeddings; if_needed: where they have another width than the layers.
+EMBEDDING_PROJECTIONS = ("if_needed", "always")
 DTYPES = ("float32", "bfloat16")  # of matrix products
 GRADIENT_REDUCTION_DTYPES = ("float32", "compute")  # compute: `dtype`
 
@@ -47,6 +49,8 @@ MOST = {
     "hidden_size": 100_000,
     "embedding_size": 100_000,
     "num_hidden_layers": 1_000,
+    "num_hidden_groups": 1_000,
+    "inner_group_num": 1_000,
     "num_attention_heads": 10_000,
     "intermediate_size": 1_000_000,
     "max_position_embeddings": 10_000_000,
@@ -56,6 +60,7 @@ MOST = {
 # Field of EncoderConfig -> what it may be.
 CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
     "embeddings": EMBEDDINGS,
+    "embedding_projection": EMBEDDING_PROJECTIONS,
     "layer": LAYERS,
     "feed_forward": feed_forwards.FEED_FORWARDS,
     "attention": attention.IMPLEMENTATIONS,
@@ -74,7 +79,10 @@ class EncoderConfig(fields.EncoderFields):
     `embeddings`, `layer` and `feed_forward` are kinds of parts, keys of the tables in CHOICES.
     `type_vocab_size` 0 is no embeddings of segments, `pooler_act` the activation of a pooler.
     `embedding_size` is the width of the embeddings before they are projected up, as in ALBERT; 0 is
-    `hidden_size`, without a projection. `dtype` is the type of the matrix multiplications
+    `hidden_size`, without a projection unless `embedding_projection` is "always".
+    `num_hidden_groups` is how many groups of layers share parameters, as in ALBERT: 1 is one layer
+    for all, 0 a layer for each (`layer_uses`); a group's layer is `inner_group_num` in a row.
+    `dtype` is the type of the matrix multiplications
     (parameters, statistics, softmax and losses stay float32). With `gradient_reduction_dtype`
     "float32" the products that are gradients of kernels come out in float32, and so are their sums
     over devices; with "compute" in `dtype`. `remat` "none" saves all activations
@@ -99,6 +107,13 @@ class EncoderConfig(fields.EncoderFields):
                 yield f"{name} is {getattr(self, name)}; it must be at most {most:,}"
         if self.type_vocab_size < 0:
             yield f"type_vocab_size is {self.type_vocab_size}; it must be at least 0 (no segments)"
+        if not 0 <= self.num_hidden_groups <= max(self.num_hidden_layers, 0):
+            yield (
+                f"num_hidden_groups is {self.num_hidden_groups}; it must be from 0 (each layer its "
+                f"own) to the {self.num_hidden_layers} of num_hidden_layers"
+            )
+        if self.inner_group_num < 1:
+            yield f"inner_group_num is {self.inner_group_num}; it must be at least 1"
         if self.embedding_size < 0:
             yield f"embedding_size is {self.embedding_size}; it must be at least 0 (hidden_size)"
         if self.num_attention_heads > 0 and self.hidden_size % self.num_attention_heads:
@@ -129,18 +144,31 @@ class EncoderConfig(fields.EncoderFields):
         """
         projections = 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
         attention = 2 * length * self.hidden_size
-        products = self.num_hidden_layers * (projections + attention)
-        if self.embedding_width != self.hidden_size:
+        products = self.num_hidden_layers * self.inner_group_num * (projections + attention)
+        if self.projects_embeddings:
             products += self.embedding_width * self.hidden_size
         return 2.0 * length * products
 
 
 class Encoder(nnx.Module):
-    """Embeddings and layers; BERT's Base size has 108.9 M parameters."""
+    """Embeddings and layers; BERT's Base size has 108.9 M parameters.
 
-    def __init__(self, embeddings: nnx.Module, layers: Sequence[nnx.Module], *, remat: str):
+    `layers` are stored once, however often they are used. `uses` are the numbers of those that each
+    layer of the depth applies, one after the other; None: each its own.
+    """
+
+    def __init__(
+        self,
+        embeddings: nnx.Module,
+        layers: Sequence[nnx.Module],
+        *,
+        remat: str,
+        uses: Sequence[Sequence[int]] | None = None,
+    ):
         self.embeddings: Any = embeddings  # what it has beside its call is of its kind
         self.layers = nnx.List(layers)
+        own = [(number,) for number in range(len(layers))]
+        self.uses = tuple(map(tuple, own if uses is None else uses))
         self.remat = remat
 
     def __call__(
@@ -156,7 +184,10 @@ class Encoder(nnx.Module):
     def hidden_states(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> list[Float[Array, "batch length hidden"]]:
-        """Returns the embeddings' output and then every layer's, one more than there are layers."""
+        """Returns the embeddings' output and then every layer's, one more than the depth.
+
+        Where a layer is several in a row it is the output of the last.
+        """
         embedded = self.embed(inputs, key=key)
         return self.contextualize(embedded, visibility.of(inputs), key=key)
 
@@ -176,10 +207,13 @@ class Encoder(nnx.Module):
     ) -> list[Float[Array, "batch length hidden"]]:
         """Returns `embedded` and then every layer's output; `key` is the one that `embed` has."""
         states = [placement.constrain(embedded, placement.DATA)]
-        for number, layer in enumerate(self.layers, start=1):
+        for number, used in enumerate(self.uses, start=1):
 
-            def apply(hidden, key, layer=layer):
-                return placement.constrain(layer(hidden, visible, key=key), placement.DATA)
+            def apply(hidden, key, used=used):
+                keys = [key] if len(used) == 1 else layers.split(key, len(used))
+                for layer, its_key in zip(used, keys, strict=True):
+                    hidden = self.layers[layer](hidden, visible, key=its_key)
+                return placement.constrain(hidden, placement.DATA)
 
             if self.remat != "none":
                 apply = jax.checkpoint(apply, policy=REMAT_POLICIES[self.remat])
@@ -192,8 +226,9 @@ def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
     """Returns an encoder of the parts and sizes that the config chooses, freshly initialized."""
     made = EMBEDDINGS[config.embeddings](config, rngs=rngs)
     make_layer = LAYERS[config.layer]
-    made_layers = [make_layer(config, rngs=rngs) for _ in range(config.num_hidden_layers)]
-    return Encoder(made, made_layers, remat=config.remat)
+    stored = config.num_groups * config.inner_group_num
+    made_layers = [make_layer(config, rngs=rngs) for _ in range(stored)]
+    return Encoder(made, made_layers, remat=config.remat, uses=config.layer_uses)
 
 
 def make_bare(config: EncoderConfig, *, rngs: nnx.Rngs) -> nnx.Module:

@@ -26,6 +26,9 @@ class EncoderFields:
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     embedding_size: int = 0
+    embedding_projection: str = "if_needed"
+    num_hidden_groups: int = 0
+    inner_group_num: int = 1
     embeddings: str = "learnt"
     layer: str = "post_norm"
     feed_forward: str = "plain"
@@ -39,6 +42,30 @@ class EncoderFields:
     def embedding_width(self) -> int:
         """The numbers of an embedding: `embedding_size`, or where that is 0 `hidden_size`."""
         return self.embedding_size or self.hidden_size
+
+    @property
+    def projects_embeddings(self) -> bool:
+        """Whether a dense layer stands between the embeddings and the layers."""
+        is_needed = self.embedding_width != self.hidden_size
+        return is_needed or self.embedding_projection == "always"
+
+    @property
+    def num_groups(self) -> int:
+        """The groups of layers that share parameters: as many as layers where none shares."""
+        return self.num_hidden_groups or self.num_hidden_layers
+
+    @property
+    def layer_uses(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the stored layers that each of the `num_hidden_layers` applies, in order.
+
+        Layer i is of group int(i / (layers / groups)), and applies the group's `inner_group_num`
+        layers. Source: transformers, modeling_albert.py, AlbertTransformer; google-research/albert,
+        modeling.py, has int(i / layers * groups), the same but for rounding where that is exact.
+        """
+        each = self.num_hidden_layers / self.num_groups
+        groups = (int(layer / each) for layer in range(self.num_hidden_layers))
+        inner = range(self.inner_group_num)
+        return tuple(tuple(g * self.inner_group_num + i for i in inner) for g in groups)
 
     @property
     def gradient_dtype(self) -> str:

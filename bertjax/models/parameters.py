@@ -7,6 +7,7 @@ matches the whole path wins; one idea for sharding, weight decay, freezing and r
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from flax import nnx
 
 Params = dict[str, Any]
 Value = TypeVar("Value")
+Uses = Sequence[Sequence[int]]  # of an encoder's stored layers, by depth
 
 
 def split(module: nnx.Module) -> tuple[nnx.GraphDef, Params]:
@@ -78,6 +80,15 @@ def encoder_paths(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
         ]
 
     return tuple(found(params, ()))
+
+
+def layer_uses(graphdef: nnx.GraphDef, params: Params) -> dict[str, Uses]:
+    """Returns the `uses` of every encoder by its path: which layers its depth is made of."""
+    module = merge(graphdef, params)
+    found = {
+        path: functools.reduce(getattr, path.split("."), module) for path in encoder_paths(params)
+    }
+    return {path: encoder.uses for path, encoder in found.items()}
 
 
 def bodies(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -216,27 +216,33 @@ def frozen_parameters(patterns: Sequence[str], params: Any) -> Any:
     )
 
 
-def rate_multipliers(options: OptimizerOptions, params: Any) -> Any:
+def rate_multipliers(
+    options: OptimizerOptions, params: Any, uses: Mapping[str, parameters.Uses] | None = None
+) -> Any:
     """Returns every parameter's multiple of the learning rate, as a tree of floats.
 
     Of an encoder's L layers, counted from 0, layer i has layer_decay ** (L - i) and the embeddings
     layer_decay ** (L + 1); the pooler has 1 and everything that stands on the encoder, which starts
-    from nothing, head_multiplier. LoRA's factors count as the kernels that they change. Source:
-    Howard and Ruder 2018, section 3.2 (discriminative finetuning); Clark et al. 2020, appendix B.
+    from nothing, head_multiplier. LoRA's factors count as the kernels that they change. `uses` are
+    those of encoders that share layers (`parameters.layer_uses`): such a layer has the mean of what
+    the depths have that it is used at. Source: Howard and Ruder 2018, section 3.2 (discriminative
+    finetuning); Clark et al. 2020, appendix B. Neither has shared layers.
     """
     names = [parameters.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     bodies = parameters.bodies(params)
-    num_layers = {
-        path: len(_node(params, path)["layers"]) for path in parameters.encoder_paths(params)
+    own = {
+        path: tuple((number,) for number in range(len(_node(params, path)["layers"])))
+        for path in parameters.encoder_paths(params)
     }
 
     def multiplier(name: str) -> float:
         name = name.removeprefix("lora.")
-        for path, count in num_layers.items():
+        for path, layers in (own | dict(uses or {})).items():
             if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name):
-                return options.layer_decay ** (count - int(layer[1]))
+                depths = [depth for depth, used in enumerate(layers) if int(layer[1]) in used]
+                return sum(options.layer_decay ** (len(layers) - i) for i in depths) / len(depths)
             if parameters.is_within(name, [f"{path}.embeddings"]):
-                return options.layer_decay ** (count + 1)
+                return options.layer_decay ** (len(layers) + 1)
         return 1.0 if parameters.is_within(name, bodies) else options.head_multiplier
 
     return jax.tree.unflatten(jax.tree.structure(params), map(multiplier, names))

@@ -209,7 +209,9 @@ def make_learner(
         graphdef=graphdef,
         optimizer=optim.make_optimizer(optimizer, params, is_frozen),
         is_frozen=is_frozen,
-        rate_multipliers=optim.rate_multipliers(optimizer, params),
+        rate_multipliers=optim.rate_multipliers(
+            optimizer, params, parameters.layer_uses(graphdef, params)
+        ),
         knobs=make_knobs(seed, schedule),
         prng_impl=prng_impl,
         accumulation_steps=accumulation_steps,
