@@ -15,7 +15,8 @@ from bertjax.training import config_faults, program
 
 FAST = ("smoke", "quickstart", "bert_tiny")
 FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
-SLOW = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large", *FINETUNING)
+ALBERT = ("albert_base", "albert_large", "albert_xlarge", "albert_xxlarge")
+SLOW = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large", *ALBERT, *FINETUNING)
 
 
 def recipe(name):

@@ -1,0 +1,25 @@
+r"""ALBERT-xxlarge v2 (Lan et al. 2020): 12 layers of 4096 that share 223 M parameters.
+
+The released v2: 3,000,000 steps of 4096 sequences of 512 tokens, LAMB, no dropout, n-gram masks
+and sentence order. docs/families.md says how to make the records, and what differs.
+
+Command:   python -m bertjax.train --config=configs/albert_xxlarge.py --workdir=DIR \
+               --config.data.train_dir=train_512
+Hardware:  any mesh; --config.mesh.data=-1 takes all devices.
+Time:      not yet measured.
+Result:    not yet measured.
+"""
+
+import ml_collections
+
+from bertjax.config import albert_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the recipe."""
+    config = albert_config()
+    config.phases.phase1.num_steps = 3_000_000
+    config.model.hidden_size = 4096
+    config.model.num_attention_heads = 64
+    config.model.intermediate_size = 16384
+    return config
