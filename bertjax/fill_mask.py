@@ -52,7 +52,7 @@ def fill_mask(
     inference.check_numbers(probabilities, repr(text))
     return [
         [
-            {"token": model.vocabulary.token(int(token_id)), "probability": float(probability)}
+            {"token": model.vocabulary.surface(int(token_id)), "probability": float(probability)}
             for probability, token_id in zip(*candidates, strict=True)
         ]
         for candidates in zip(np.asarray(probabilities), np.asarray(ids), strict=True)
@@ -76,9 +76,9 @@ def _best(
     return jax.lax.top_k(probabilities[:, :num_tokens], min(num_candidates, num_tokens))
 
 
-def filled(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
-    """Returns the text with every [MASK] replaced by its best token."""
-    first, *others = text.split("[MASK]")
+def filled(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> str:
+    """Returns the `parts` of a text between its masks, with the best token for each mask."""
+    first, *others = parts
     best = (candidates[0]["token"] for candidates in masks)
     return first + "".join(token + part for token, part in zip(best, others, strict=True))
 
@@ -97,13 +97,16 @@ def main(argv: list[str]) -> None:
     model = inference.load(options.checkpoint, step=options.step)
     for text in argv[1:]:
         masks = fill_mask(model, text, num_candidates=options.num_candidates)
-        print(json.dumps({"text": text, "masks": masks}) if options.json else _table(text, masks))
+        parts = model.vocabulary.split_at_masks(text)
+        print(json.dumps({"text": text, "masks": masks}) if options.json else _table(parts, masks))
 
 
-def _table(text: str, masks: Sequence[Sequence[dict[str, Any]]]) -> str:
-    lines = [filled(text, masks)]
+def _table(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> str:
+    lines = [filled(parts, masks)]
     for number, candidates in enumerate(masks, start=1):
-        shown = "  ".join(f"{c['token']} {c['probability']:.3f}" for c in candidates)
+        shown = "  ".join(
+            f"{c['token'].strip() or ascii(c['token'])} {c['probability']:.3f}" for c in candidates
+        )
         lines.append(f"  mask {number}:  {shown}")
     return "\n".join(lines)
 

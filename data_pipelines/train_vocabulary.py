@@ -12,6 +12,7 @@ import collections
 import dataclasses
 import io
 import itertools
+import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -21,7 +22,7 @@ import tokenizers
 from absl import logging
 from etils import epath
 
-from bertjax.data import sentence_piece, tokenizer, wordpiece
+from bertjax.data import byte_bpe, sentence_piece, tokenizer, wordpiece
 from data_pipelines import command_line, sources
 
 SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
@@ -50,7 +51,7 @@ class Options:
     input: str = command_line.option(sources.help_text)
     output: str = command_line.option("the directory for vocabulary and tokenizer_config.json")
     kind: str = command_line.option(
-        "wordpiece as BERT has it, or a sentencepiece model",
+        "wordpiece as BERT has it, a sentencepiece model, or byte_bpe as RoBERTa has it",
         choices=lambda: KINDS,
         default="wordpiece",
     )
@@ -58,9 +59,14 @@ class Options:
         "the kind of sentencepiece model", choices=lambda: MODEL_TYPES, default="unigram"
     )
     size: int = command_line.option("entries at most, specials included", default=30522)
-    lowercase: bool = command_line.option("lower-case the text", default=True)
+    lowercase: bool | None = command_line.option(
+        "lower-case the text; unset: yes, but for byte_bpe, which cannot", default=None
+    )
     strip_accents: bool | None = command_line.option(
         "drop accents; unset: as lowercase, like the released BERT", default=None
+    )
+    add_prefix_space: bool = command_line.option(
+        "byte_bpe: give texts that begin without a blank one", default=False
     )
     heldout_fraction: float = command_line.option(
         "share of documents to measure on and not to train on, chosen by a hash of their id",
@@ -78,6 +84,11 @@ class Options:
         default="text",
     )
     overwrite: bool = command_line.option("replace the vocabulary in output", default=False)
+
+    @property
+    def is_lowercase(self) -> bool:
+        """Whether the text is to be lower-cased."""
+        return KINDS[self.kind].folds if self.lowercase is None else self.lowercase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,10 +223,46 @@ def sentencepiece_model(
     return written.getvalue()
 
 
+def byte_bpe_merges(
+    unit_counts: Mapping[str, int], size: int
+) -> tuple[list[str], list[byte_bpe.Merge]]:
+    """Returns at most `size` entries, and the merges, for units that occur so many times.
+
+    The specials in RoBERTa's order, the 256 bytes, then what is merged, the most frequent first.
+
+    Raises:
+      ValueError: if there is no unit or `size` does not hold the bytes.
+    """
+    least = len(byte_bpe.SPECIALS) + len(byte_bpe.BYTES)
+    if size < least:
+        raise ValueError(
+            f"size is {size}; it must be at least {least}, for the {len(byte_bpe.BYTES)} bytes and "
+            f"the {len(byte_bpe.SPECIALS)} special tokens"
+        )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=MINIMUM_PAIR_FREQUENCY,
+        special_tokens=list(byte_bpe.SPECIALS),
+        initial_alphabet=sorted(byte_bpe.BYTES),
+        show_progress=False,
+    )
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+    trained.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+        [
+            tokenizers.pre_tokenizers.Split("\n", behavior="removed"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trained.train_from_iterator(_repeated(unit_counts, "\n"), trainer)
+    model = json.loads(trained.to_str())["model"]
+    return byte_bpe.entries(model["vocab"]), byte_bpe.merges_of(model["merges"])
+
+
 def coverage(vocabulary: tokenizer.Tokenizer, chunk_counts: Mapping[str, int]) -> Coverage:
     """Returns how the vocabulary does on white-space-separated words that occur so many times."""
     counts = np.fromiter(chunk_counts.values(), np.int64, len(chunk_counts))
-    ids, lengths = vocabulary.encode_flat(list(chunk_counts))
+    blank = " " if vocabulary.keeps_blanks else ""
+    ids, lengths = vocabulary.encode_flat([f"{blank}{chunk}" for chunk in chunk_counts])
     words, tokens = int(counts.sum()), int(lengths @ counts)
     unknown = int((ids == vocabulary.unk_id) @ np.repeat(counts, lengths))
     return Coverage(words, tokens / max(words, 1), unknown / max(tokens, 1))
@@ -233,8 +280,9 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
       ValueError: if options or text do not allow a vocabulary.
     """
     output = epath.Path(options.output)
-    existing = [output / name for name in (wordpiece.VOCABULARY_FILE, sentence_piece.MODEL_FILE)]
-    existing = [path for path in existing if path.exists()]
+    _check_folding(options)
+    names = [name for kind in tokenizer.KINDS.values() for name in (kind.file, *kind.companions)]
+    existing = [path for path in (output / name for name in names) if path.exists()]
     if existing and not options.overwrite:
         raise FileExistsError(
             f"{existing[0]} exists; choose another output or replace it with --overwrite"
@@ -263,7 +311,7 @@ def main(options: Options) -> None:
 
 def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Returns the units to train on, and the white-space-separated words to measure on."""
-    seen = Counts(KINDS[options.kind].splitter(options.lowercase, options.strip_accents))
+    seen = Counts(KINDS[options.kind].splitter(options.is_lowercase, options.strip_accents))
     unseen = Counts(lambda chunk: [chunk])
     reading = sources.Reading(
         one_document_per_file=options.one_document_per_file,
@@ -285,6 +333,18 @@ def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
     return seen.units(), unseen.units()
 
 
+def _check_folding(options: Options) -> None:
+    if KINDS[options.kind].folds:
+        return
+    for name in ("lowercase", "strip_accents"):
+        if getattr(options, name):
+            raise ValueError(
+                f"--{name} is true, but a vocabulary of the kind {options.kind} holds the bytes of "
+                f"texts as they are: leave it out, or take another --kind "
+                f"({', '.join(name for name, kind in KINDS.items() if kind.folds)})"
+            )
+
+
 def _word_splitter(lowercase: bool, strip_accents: bool | None) -> Callable[[str], Iterable[str]]:
     accents_go = lowercase if strip_accents is None else strip_accents
 
@@ -303,6 +363,18 @@ def _unit_splitter(lowercase: bool, strip_accents: bool | None) -> Callable[[str
         folded = sentence_piece.fold(chunk, lowercase, accents_go)
         for first in range(0, len(folded), MAX_UNIT_CHARACTERS):
             yield folded[first : first + MAX_UNIT_CHARACTERS]
+
+    return split
+
+
+def _piece_splitter(lowercase: bool, strip_accents: bool | None) -> Callable[[str], Iterable[str]]:
+    del lowercase, strip_accents  # It folds nothing.
+    cut = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+
+    def split(chunk: str) -> Iterator[str]:
+        text = f" {chunk}"
+        for _, (start, end) in cut(text):
+            yield text[start:end]
 
     return split
 
@@ -335,11 +407,11 @@ def _continuations(alphabet: list[str]) -> list[str]:
     ]
 
 
-def _repeated(word_counts: Mapping[str, int]) -> Iterator[str]:
+def _repeated(word_counts: Mapping[str, int], separator: str = " ") -> Iterator[str]:
     """Yields every word as often as it occurs, at most so many at once."""
     for word, count in word_counts.items():
         for start in range(0, count, 2**16):
-            yield f"{word} " * min(2**16, count - start)
+            yield f"{word}{separator}" * min(2**16, count - start)
 
 
 def _train_wordpiece(
@@ -347,7 +419,7 @@ def _train_wordpiece(
 ) -> wordpiece.WordPieceTokenizer:
     return wordpiece.WordPieceTokenizer(
         wordpiece_entries(word_counts, options.size),
-        lowercase=options.lowercase,
+        lowercase=options.is_lowercase,
         strip_accents=options.strip_accents,
     )
 
@@ -357,14 +429,19 @@ def _train_sentencepiece(
 ) -> sentence_piece.SentencePieceTokenizer:
     return sentence_piece.SentencePieceTokenizer(
         sentencepiece_model(unit_counts, options.size, options.model_type),
-        lowercase=options.lowercase,
+        lowercase=options.is_lowercase,
         strip_accents=options.strip_accents,
     )
 
 
+def _train_byte_bpe(unit_counts: Mapping[str, int], options: Options) -> byte_bpe.ByteBpeTokenizer:
+    entries, merges = byte_bpe_merges(unit_counts, options.size)
+    return byte_bpe.ByteBpeTokenizer(entries, merges, add_prefix_space=options.add_prefix_space)
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of vocabulary.
+    """A kind of vocabulary; `folds` if it can fold case and accents, and by default does.
 
     `splitter(lowercase, strip_accents)` returns what cuts a chunk without white space into the
     units to be counted, `train(counts, options)` the tokenizer of units with such counts.
@@ -372,11 +449,13 @@ class Kind:
 
     splitter: Callable[[bool, bool | None], Callable[[str], Iterable[str]]]
     train: Callable[[Mapping[str, int], Options], tokenizer.Tokenizer]
+    folds: bool = True
 
 
 KINDS = {
     "wordpiece": Kind(_word_splitter, _train_wordpiece),
     "sentencepiece": Kind(_unit_splitter, _train_sentencepiece),
+    "byte_bpe": Kind(_piece_splitter, _train_byte_bpe, folds=False),
 }
 
 

@@ -272,7 +272,7 @@ def test_candidates_are_those_of_the_masked_position(model):
 
 def test_the_filled_text_holds_the_best_token_of_each_mask():
     masks = [[{"token": "[MASK]"}, {"token": "b"}], [{"token": "c"}]]
-    assert fill_mask.filled("x [MASK] y [MASK].", masks) == "x [MASK] y c."
+    assert fill_mask.filled(["x ", " y ", "."], masks) == "x [MASK] y c."
 
 
 def test_case_counts_only_in_a_cased_vocabulary(model):

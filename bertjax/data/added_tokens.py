@@ -38,8 +38,8 @@ class AddedToken:
     """A token with the fields that transformers has for it.
 
     With `single_word` it is none inside a word. `lstrip` and `rstrip` take the white space around
-    it, which is no token anyway: they are kept for others. `special` ones are left out when their
-    programs decode.
+    it; where that is no token anyway they are kept for others. `special` ones are left out when
+    their programs decode.
     """
 
     content: str
@@ -58,6 +58,7 @@ class Base(Protocol):
     vocabulary: tuple[str, ...]
     vocab_size: int
     special_ids: tuple[int, ...]
+    keeps_blanks: bool
 
     def normalized(self, text: str) -> str:
         """Returns the text as its words are looked up: without case or accents, if so."""
@@ -68,7 +69,7 @@ class Base(Protocol):
         ...
 
 
-class WithAddedTokens(token_ids.ReadsMasks):
+class WithAddedTokens(token_ids.SpecialTokens):
     """A tokenizer and the tokens that were added to it; `data.tokenizer.Tokenizer`.
 
     Raises:
@@ -81,6 +82,7 @@ class WithAddedTokens(token_ids.ReadsMasks):
         self.kind = base.kind
         self.lowercase, self.strip_accents = base.lowercase, base.strip_accents
         self.special_ids = base.special_ids
+        self.keeps_blanks = base.keeps_blanks
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = base.special_ids
         new = [token.content for token in self.tokens if token.id >= base.vocab_size]
         self.vocabulary = (*base.vocabulary, *new)
@@ -127,13 +129,18 @@ class WithAddedTokens(token_ids.ReadsMasks):
         """Returns the entry of an id."""
         return self.vocabulary[token_id]
 
+    def surface(self, token_id: int) -> str:
+        """Returns what a token reads as in a text."""
+        is_new = token_id >= self.base.vocab_size
+        return self.token(token_id) if is_new else self.base.surface(token_id)
+
     def decode(self, ids: Sequence[int]) -> str:
-        """Returns readable text, added tokens between spaces."""
+        """Returns readable text, added tokens between spaces unless texts keep theirs."""
         parts: list[str] = []
         for is_new, group in itertools.groupby(ids, key=lambda each: each >= self.base.vocab_size):
             run = [int(token_id) for token_id in group]
             parts += map(self.token, run) if is_new else [self.base.decode(run)]
-        return " ".join(parts)
+        return ("" if self.keeps_blanks else " ").join(parts)
 
     def describe(self) -> dict[str, Any]:
         """Returns what manifests keep; the hash covers the added tokens, too."""
@@ -320,6 +327,10 @@ class _Finder:
             token, (start, end) = self._tokens[match.group()], match.span()
             if token.single_word and _is_within_word(text, start, end):
                 continue
+            if token.lstrip:
+                start = done + len(text[done:start].rstrip())
+            if token.rstrip:
+                end = len(text) - len(text[end:].lstrip())
             if start > done:
                 yield done, start, None
             yield start, end, token

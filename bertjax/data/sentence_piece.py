@@ -37,7 +37,7 @@ SPECIAL_NAMES = {
 }
 
 
-class SentencePieceTokenizer(token_ids.ReadsMasks):
+class SentencePieceTokenizer(token_ids.SpecialTokens):
     """The tokenizer of a sentencepiece model, given as its bytes.
 
     `strip_accents=None` follows `lowercase`.

@@ -1,6 +1,7 @@
 """The small protocol behind which kinds of tokenizers stand, and how one is found on disk.
 
-Each kind has a module (`wordpiece`, the released BERT's, and `sentence_piece`) and a row of KINDS.
+Each kind has a module (`wordpiece`, the released BERT's, `sentence_piece`, and `byte_bpe`,
+RoBERTa's) and a row of KINDS.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import numpy as np
 from etils import epath
 from jaxtyping import Bool, Int
 
-from bertjax.data import added_tokens, json_text, sentence_piece, wordpiece
+from bertjax.data import added_tokens, byte_bpe, json_text, sentence_piece, wordpiece
 
 WordPieceTokenizer = wordpiece.WordPieceTokenizer
 SentencePieceTokenizer = sentence_piece.SentencePieceTokenizer
+ByteBpeTokenizer = byte_bpe.ByteBpeTokenizer
 
 
 @runtime_checkable  # Shape-checked tests ask isinstance.
@@ -24,6 +26,9 @@ class Tokenizer(Protocol):
 
     Encoding adds neither [CLS] nor [SEP]. `special_ids` are pad, unk, cls, sep and mask.
     `continues_word` is true for the entries that belong to the word of the entry before them.
+    `keeps_blanks` if white space is part of the tokens: a word that is given by itself then stands
+    for one in a text only with the blank before it. `pair_separators` is how many separators stand
+    between the two texts of a pair.
     """
 
     kind: str
@@ -35,6 +40,10 @@ class Tokenizer(Protocol):
     mask_id: int
     special_ids: tuple[int, ...]
     continues_word: Bool[np.ndarray, " vocabulary"]
+    keeps_blanks: bool
+
+    @property
+    def pair_separators(self) -> int: ...
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of `text`; a literal "[MASK]" in it is ordinary text."""
@@ -64,11 +73,22 @@ class Tokenizer(Protocol):
         ...
 
     def encode_with_masks(self, text: str) -> list[int]:
-        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`."""
+        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`.
+
+        The mask's own name in the vocabulary is read as well.
+        """
+        ...
+
+    def split_at_masks(self, text: str) -> list[str]:
+        """Returns what stands between the masks that `encode_with_masks` reads."""
         ...
 
     def token(self, token_id: int) -> str:
         """Returns the vocabulary entry of an id."""
+        ...
+
+    def surface(self, token_id: int) -> str:
+        """Returns what a token reads as in a text, in place of a mask."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -87,9 +107,10 @@ class Tokenizer(Protocol):
 class Kind(NamedTuple):
     """`file` is its name in a directory, `suffix` that of a bare file, "" for any other.
 
-    `read` makes the tokenizer of the file's bytes and of what is told of the casing; `title` is
-    what the file is called in messages. `only_here` says why transformers has no exact counterpart,
-    "" if it has one.
+    `read` makes the tokenizer of the file and of what is told of the casing; `title` is what the
+    file is called in messages. `only_here` says why transformers has no exact counterpart, "" if it
+    has one. `companions` are files that are written beside it, and `model_type` is that of a
+    tokenizer.json which does for all of them, "" if none does.
     """
 
     file: str
@@ -97,20 +118,37 @@ class Kind(NamedTuple):
     read: Callable[..., Tokenizer]
     title: str
     only_here: str = ""
+    companions: tuple[str, ...] = ()
+    model_type: str = ""
+
+
+def _from_bytes(make: Callable[..., Tokenizer]) -> Callable[..., Tokenizer]:
+    return lambda path, **casing: make(path.read_bytes(), **casing)
 
 
 # Name, as manifests have it -> kind of tokenizer.
 KINDS: dict[str, Kind] = {
     WordPieceTokenizer.kind: Kind(
-        wordpiece.VOCABULARY_FILE, "", WordPieceTokenizer.from_bytes, "WordPiece vocabulary"
+        wordpiece.VOCABULARY_FILE,
+        "",
+        _from_bytes(WordPieceTokenizer.from_bytes),
+        "WordPiece vocabulary",
     ),
     SentencePieceTokenizer.kind: Kind(
         sentence_piece.MODEL_FILE,
         ".model",
-        SentencePieceTokenizer,
+        _from_bytes(SentencePieceTokenizer),
         "sentencepiece model with BERT's special tokens",
         "transformers would find other ids in some texts (docs/conversion.md), so "
         "`python -m bertjax.convert` will not write it; --kind=wordpiece can be exported",
+    ),
+    ByteBpeTokenizer.kind: Kind(
+        byte_bpe.ENTRIES_FILE,
+        ".json",
+        byte_bpe.read,
+        "vocabulary of a byte-level BPE",
+        companions=(byte_bpe.MERGES_FILE, byte_bpe.TOKENIZER_FILE),
+        model_type="BPE",
     ),
 }
 
@@ -146,7 +184,9 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
     casing["strip_accents"] = _strip_accents(config)
     kind = _kind_of(path)
     try:
-        made = kind.read(path.read_bytes(), **casing)
+        made = kind.read(path, **casing)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a {kind.title}: {error!r}") from error
     except ValueError as error:
         raise ValueError(f"{path} is not a {kind.title}: {error}") from error
     return made if directory is None else with_added_tokens(made, directory)
@@ -190,6 +230,10 @@ def _vocabulary_file(directory: epath.Path) -> epath.Path:
     if len(found) > 1:
         several = " and ".join(path.name for path in found)
         raise ValueError(f"{directory} holds both {several}; give the one that is meant")
+    if not found and (whole := directory / byte_bpe.TOKENIZER_FILE).exists():
+        model = json_text.read_object(whole).get("model")
+        model_type = model.get("type") if isinstance(model, dict) else None
+        found = [whole] if model_type in {kind.model_type for kind in KINDS.values()} else []
     return found[0] if found else directory / wordpiece.VOCABULARY_FILE
 
 

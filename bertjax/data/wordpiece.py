@@ -62,7 +62,7 @@ MAX_REMEMBERED_OFFSETS = 2**17
 WINDOW_CHARACTERS = 2**18
 
 
-class WordPieceTokenizer(token_ids.ReadsMasks):
+class WordPieceTokenizer(token_ids.SpecialTokens):
     """WordPiece with the entries of a vocabulary.
 
     `strip_accents=None` follows `lowercase`, as released: accents go where case goes.

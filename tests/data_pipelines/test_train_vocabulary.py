@@ -18,7 +18,7 @@ def trained(texts, **changes):
     """The tokenizer of texts that are held in memory."""
     chosen = train_vocabulary.Options(input="", output="", **changes)
     kind = train_vocabulary.KINDS[chosen.kind]
-    counts = train_vocabulary.Counts(kind.splitter(chosen.lowercase, chosen.strip_accents))
+    counts = train_vocabulary.Counts(kind.splitter(chosen.is_lowercase, chosen.strip_accents))
     for text in texts:
         counts.add(text)
     return kind.train(counts.units(), chosen)
@@ -61,14 +61,56 @@ def test_a_kind_that_cannot_be_exported_is_told_before_it_is_trained(
     assert len(told) == warnings
 
 
+def test_byte_bpe_begins_with_specials_and_bytes_and_knows_every_text(text_file, tmp_path):
+    chosen = options(text_file, tmp_path, kind="byte_bpe", size=300)
+    made, coverage = train_vocabulary.train_vocabulary(chosen)
+    assert made.vocabulary[:6] == ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "!")
+    assert made.vocab_size == 300 and len(made.merges) == 300 - 5 - 256
+    assert tokenizer.load(tmp_path).describe() == made.describe()
+    assert not made.describe()["lowercase"]
+    assert 1.0 <= coverage.fertility < 5.0 and coverage.unknown_rate == 0.0
+    # Words of a text have their blanks: the most frequent syllables are merged with them.
+    assert any(entry.startswith("Ġ") and len(entry) > 2 for entry in made.vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": 260}, "size is 260; it must be at least 261"),
+        ({"lowercase": True}, "--lowercase is true, .* byte_bpe .*another --kind .wordpiece, sent"),
+        ({"strip_accents": True}, "--strip_accents is true"),
+    ],
+)
+def test_what_byte_bpe_cannot_do_is_refused(text_file, tmp_path, changes, message):
+    chosen = options(text_file, tmp_path, **{"kind": "byte_bpe", "size": 300, **changes})
+    with pytest.raises(ValueError, match=message):
+        train_vocabulary.train_vocabulary(chosen)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_kind_in_the_same_place_leaves_nothing_of_the_one_before(text_file, tmp_path):
+    train_vocabulary.train_vocabulary(options(text_file, tmp_path, kind="byte_bpe", size=300))
+    with pytest.raises(FileExistsError, match=r"vocab\.json exists"):
+        train_vocabulary.train_vocabulary(options(text_file, tmp_path))
+    train_vocabulary.train_vocabulary(options(text_file, tmp_path, overwrite=True))
+    found = {path.name for path in tmp_path.iterdir()}
+    assert found == {"vocab.txt", "tokenizer_config.json"}
+
+
+def test_byte_bpe_merges_the_most_frequent_pair_first():
+    made = trained(["ab ab ab ab ab cd cd"], kind="byte_bpe", size=280)
+    assert [made.decode([token_id]) for token_id in made.encode(" ab cd")] == [" ab", " cd"]
+
+
 ALL_KINDS = """
 import sys
 from data_pipelines import train_vocabulary
-kinds = ("wordpiece", "unigram"), ("sentencepiece", "unigram"), ("sentencepiece", "bpe")
+kinds = (("wordpiece", "unigram"), ("sentencepiece", "unigram"), ("sentencepiece", "bpe"),
+         ("byte_bpe", ""))
 for kind, model_type in kinds:
     train_vocabulary.main(train_vocabulary.Options(
         input=sys.argv[1], output=f"{sys.argv[2]}/{kind}_{model_type}", kind=kind,
-        model_type=model_type, size=150))
+        model_type=model_type or "unigram", size=320 if kind == "byte_bpe" else 150))
 """
 
 
@@ -82,7 +124,7 @@ def test_equal_runs_in_other_processes_write_equal_bytes(text_file, tmp_path):
             capture_output=True,
         )
     made = sorted(path for path in (tmp_path / "a").rglob("*") if path.is_file())
-    assert len(made) == 6
+    assert len(made) == 10
     for path in made:
         other = tmp_path / "b" / path.relative_to(tmp_path / "a")
         assert path.read_bytes() == other.read_bytes()

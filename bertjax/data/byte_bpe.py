@@ -1,0 +1,356 @@
+"""Byte-level BPE, RoBERTa's tokenizer: every text is bytes, so nothing is unknown or lost.
+
+A text is cut into letters, digits, other characters and white space, a blank going with what
+follows it; then bytes are merged, pair by pair, in the order of the merges. The library
+`tokenizers` does both. Here are the files, the special tokens, and what others ask of a tokenizer.
+
+Sources: Radford et al. 2019 (GPT-2), section 2.2 and encoder.py; RoBERTa (Liu et al. 2019), section
+4.4; transformers, models/roberta.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+from absl import logging
+from etils import epath
+from jaxtyping import Bool, Int
+from tokenizers import decoders, models, pre_tokenizers, processors
+
+from bertjax.data import json_text, sentence_piece, token_ids, wordpiece
+
+ENTRIES_FILE, MERGES_FILE = "vocab.json", "merges.txt"
+TOKENIZER_FILE = "tokenizer.json"
+
+# In RoBERTa's order, which makes their ids in a vocabulary trained here.
+BOS, PAD, EOS, UNK, MASK = SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+Merge = tuple[str, str]
+
+# Fields of the tokenizer.json's model that would tokenize otherwise, and what they are here.
+_MODEL_FIELDS: dict[str, tuple[Any, ...]] = {
+    "dropout": (None, 0, 0.0),
+    "continuing_subword_prefix": (None, ""),
+    "end_of_word_suffix": (None, ""),
+    "byte_fallback": (None, False),
+    "ignore_merges": (None, False),
+}
+
+
+def _byte_characters() -> dict[str, int]:
+    """Returns the character that stands for each byte in entries, and that byte.
+
+    Printable ones stand for themselves, the others for characters from U+0100 on; a blank is "Ġ".
+    Source: GPT-2, encoder.py, bytes_to_unicode.
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    others = (byte for byte in range(256) if byte not in printable)
+    found = {chr(byte): byte for byte in printable}
+    return found | {chr(0x100 + number): byte for number, byte in enumerate(others)}
+
+
+BYTES = _byte_characters()
+
+
+class ByteBpeTokenizer(token_ids.SpecialTokens):
+    """Byte-level BPE with the entries of a vocabulary and its merges, the first one first.
+
+    With `add_prefix_space` a text that does not begin with a blank gets one, so that its first word
+    is the token that it is elsewhere.
+
+    Raises:
+      ValueError: if the vocabulary is empty, lacks special tokens, or does not fit the merges.
+    """
+
+    kind = "byte_bpe"
+    lowercase = strip_accents = False
+    keeps_blanks = True
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        merges: Sequence[Merge],
+        *,
+        add_prefix_space: bool = False,
+    ):
+        self.vocabulary = tuple(vocabulary)
+        self.merges = tuple((first, second) for first, second in merges)
+        self.add_prefix_space = add_prefix_space
+        self.vocab_size = len(self.vocabulary)
+        self.special_ids = _special_ids(self.vocabulary)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        self._surfaces = [_bytes(entry) for entry in self.vocabulary]
+        for token_id in self.special_ids:
+            self._surfaces[token_id] = self.vocabulary[token_id].encode()
+        self.continues_word: Bool[np.ndarray, " vocabulary"] = np.array(
+            [
+                token_id not in self.special_ids and _continues_word(surface)
+                for token_id, surface in enumerate(self._surfaces)
+            ]
+        )
+        self._plain = self._library(with_specials=False)
+        if lacking := BYTES.keys() - set(self.vocabulary):
+            logging.warning(
+                "The vocabulary has no entries for %d of the 256 bytes: characters with them are "
+                "dropped from texts, as transformers drops them",
+                len(lacking),
+            )
+
+    def __reduce__(self):
+        make = functools.partial(type(self), add_prefix_space=self.add_prefix_space)
+        return make, (self.vocabulary, self.merges)
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text`."""
+        return self._encoding(text).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns `encode` of every text."""
+        # One by one: the library's own way takes all cores, and who wants them has processes.
+        return [self._encoding(text).ids for text in texts]
+
+    def encode_flat(
+        self, texts: Sequence[str]
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
+        """Returns the ids of all texts, one after the other, and how many each text has."""
+        return token_ids.flat(self.encode_batch(texts))
+
+    def encode_with_offsets(
+        self, text: str
+    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+        """Returns the ids of `text`, and where in it each token starts and ends.
+
+        White space around a token does not count, so one of white space alone is empty. Tokens of
+        bytes of one character have all of its place.
+        """
+        found = self._encoding(text)
+        spans = np.array([_trimmed(text, *span) for span in found.offsets], np.int32).reshape(-1, 2)
+        return np.array(found.ids, np.int32), spans[:, 0], spans[:, 1]
+
+    def normalized(self, text: str) -> str:
+        """Returns the text: nothing is done to it before it is cut."""
+        return text
+
+    def normalized_places(self, text: str) -> list[tuple[int, int]]:
+        """Returns the [start, end) in `text` of each character of `normalized`."""
+        return [(place, place + 1) for place in range(len(text))]
+
+    def token(self, token_id: int) -> str:
+        """Returns the entry of an id, a character for each byte: "Ġthe"."""
+        return self.vocabulary[token_id]
+
+    def surface(self, token_id: int) -> str:
+        """Returns what a token reads as, with its blank: " the"."""
+        return self.decode([token_id])
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of the bytes, special tokens by name."""
+        return b"".join(self._surfaces[token_id] for token_id in ids).decode(errors="replace")
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what manifests keep; the hash covers entries, merges and the prefix."""
+        content = json.dumps([self.vocabulary, self.merges, self.add_prefix_space])
+        return {
+            "kind": self.kind,
+            "sha256": hashlib.sha256(content.encode()).hexdigest(),
+            "vocab_size": self.vocab_size,
+            "lowercase": False,
+            "strip_accents": False,
+        }
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes vocab.json, merges.txt, tokenizer.json and tokenizer_config.json."""
+        directory = epath.Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        ids = {entry: token_id for token_id, entry in enumerate(self.vocabulary)}
+        (directory / ENTRIES_FILE).write_bytes(json.dumps(ids, ensure_ascii=False).encode())
+        merges = "".join(f"{first} {second}\n" for first, second in self.merges)
+        (directory / MERGES_FILE).write_bytes(f"#version: 0.2\n{merges}".encode())
+        whole = self.library().to_str(pretty=False)
+        (directory / TOKENIZER_FILE).write_bytes(whole.encode())
+        names = {role: self.vocabulary[self.special_ids[place]] for role, place in _ROLES.items()}
+        config = {
+            "tokenizer_class": "RobertaTokenizer",
+            "add_prefix_space": self.add_prefix_space,
+            **{f"{role}_token": name for role, name in names.items()},
+        }
+        (directory / wordpiece.CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+
+    def library(self) -> tokenizers.Tokenizer:
+        """Returns the tokenizer of the Rust library that gives the same ids.
+
+        It puts special tokens around texts and pairs, and takes their names in a text for the
+        tokens themselves; ours does so with <mask> alone, and only in `encode_with_masks`.
+        """
+        return self._library(with_specials=True)
+
+    def _library(self, *, with_specials: bool) -> tokenizers.Tokenizer:
+        ids = {entry: token_id for token_id, entry in enumerate(self.vocabulary)}
+        try:
+            model = models.BPE(ids, list(self.merges), fuse_unk=False)
+        except Exception as error:  # The library has no other.
+            raise ValueError(f"its merges do not fit its entries: {error}") from error
+        made: Any = tokenizers.Tokenizer(model)
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        made.decoder = decoders.ByteLevel()
+        if not with_specials:
+            return made
+        cls, sep = ((self.token(i), i) for i in (self.cls_id, self.sep_id))
+        made.post_processor = processors.RobertaProcessing(
+            sep, cls, trim_offsets=True, add_prefix_space=self.add_prefix_space
+        )
+        for token_id in sorted(self.special_ids):
+            token = tokenizers.AddedToken(
+                self.token(token_id), lstrip=token_id == self.mask_id, normalized=False
+            )
+            made.add_special_tokens([token])
+        return made
+
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        # UTF-8 has no halves of characters, which JSON can hold.
+        text = text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+        return self._plain.encode(text, add_special_tokens=False)
+
+
+def read(path: epath.PathLike, *, lowercase: bool | None = None, **casing: Any) -> ByteBpeTokenizer:
+    """Returns the tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it.
+
+    For vocab.json a tokenizer_config.json beside it tells `add_prefix_space`, false without one.
+
+    Raises:
+      ValueError: if the files are damaged, do something else, or are to fold case.
+    """
+    del casing  # None of its files has an option for accents.
+    path = epath.Path(path)
+    if lowercase:
+        raise ValueError("byte-level BPE keeps the case of texts; lower-case the texts themselves")
+    if path.name == TOKENIZER_FILE:
+        return of_fields(json_text.read_object(path))
+    merges = path.parent / MERGES_FILE
+    if not merges.exists():
+        raise ValueError(f"there is no {MERGES_FILE} beside it, which says what is merged")
+    config = path.parent / wordpiece.CONFIG_FILE
+    fields = json_text.read_object(config) if config.exists() else {}
+    return ByteBpeTokenizer(
+        entries(json_text.read_object(path)),
+        merges_of(merges.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")),
+        add_prefix_space=bool(fields.get("add_prefix_space", False)),
+    )
+
+
+def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
+    """Returns the tokenizer of a tokenizer.json.
+
+    Raises:
+      ValueError: listing what it does otherwise.
+    """
+    model, before = fields["model"], fields.get("pre_tokenizer") or {}
+    if before.get("type") == "Sequence" and len(before["pretokenizers"]) == 1:
+        before = before["pretokenizers"][0]
+    wanted = [
+        *((f"model.{name}", model.get(name), known) for name, known in _MODEL_FIELDS.items()),
+        ("normalizer", fields.get("normalizer"), (None,)),
+        ("pre_tokenizer.type", before.get("type"), ("ByteLevel",)),
+        ("pre_tokenizer.use_regex", before.get("use_regex", True), (True,)),
+    ]
+    if faults := [f"{n} is {got!r:.80}, not {ok[0]!r}" for n, got, ok in wanted if got not in ok]:
+        raise ValueError("; ".join(faults))
+    # Special tokens need not be among the entries. Any others are added to the vocabulary.
+    names = {name for several in sentence_piece.SPECIAL_NAMES.values() for name in several}
+    added = {
+        token["content"]: token["id"]
+        for token in fields.get("added_tokens") or ()
+        if token["content"] in names
+    }
+    return ByteBpeTokenizer(
+        entries({**model["vocab"], **added}),
+        merges_of(model["merges"]),
+        add_prefix_space=bool(before.get("add_prefix_space", True)),
+    )
+
+
+def entries(ids: Mapping[str, Any]) -> list[str]:
+    """Returns the entries in the order of their ids.
+
+    Raises:
+      ValueError: if those are not 0, 1, 2, ..., each once.
+    """
+    if not all(isinstance(number, int) for number in ids.values()):
+        raise ValueError("it must map entries to whole numbers")
+    ordered = sorted(ids, key=ids.__getitem__)
+    if not ordered or [ids[entry] for entry in ordered] != list(range(len(ordered))):
+        raise ValueError("the ids of its entries are not 0, 1, 2, ..., each once")
+    return ordered
+
+
+def merges_of(lines: Sequence[Any]) -> list[Merge]:
+    """Returns the merges of the lines of merges.txt, or of a tokenizer.json's list, old or new.
+
+    Raises:
+      ValueError: naming the first line that holds no two entries.
+    """
+    found: list[Merge] = []
+    for number, line in enumerate(lines, start=1):
+        pair = line.split(" ") if isinstance(line, str) else line
+        if isinstance(line, str) and (not line or line.startswith("#version")):
+            continue
+        if len(pair) != 2 or not all(pair):
+            raise ValueError(f"merge {number} is {line!r:.80}; it must be two entries")
+        found.append((pair[0], pair[1]))
+    return found
+
+
+def _bytes(entry: str) -> bytes:
+    """Returns what an entry stands for; one that is no entry of bytes stands for itself."""
+    if all(character in BYTES for character in entry):
+        return bytes(BYTES[character] for character in entry)
+    return entry.encode()
+
+
+def _special_ids(vocabulary: Sequence[str]) -> tuple[int, ...]:
+    ids = {entry: token_id for token_id, entry in enumerate(vocabulary)}
+    if len(ids) != len(vocabulary):
+        raise ValueError("an entry stands there twice; entries must be unique")
+    # By RoBERTa's names, else by BERT's.
+    names = {role: several[::-1] for role, several in sentence_piece.SPECIAL_NAMES.items()}
+    found = {r: next((ids[n] for n in of if n in ids), None) for r, of in names.items()}
+    if missing := [
+        " or ".join(names[role]) for role, token_id in found.items() if token_id is None
+    ]:
+        raise ValueError(
+            f"it lacks {', '.join(missing)}; train it with them, as "
+            "`python -m data_pipelines.train_vocabulary --kind=byte_bpe` does"
+        )
+    return tuple(token_id for token_id in found.values() if token_id is not None)
+
+
+def _continues_word(surface: bytes) -> bool:
+    """Returns whether a token belongs to the word of the token before it.
+
+    It does unless it begins with white space, or with what BERT's own rules set apart: punctuation
+    and CJK. A part of a character belongs to what is before it.
+    """
+    first = surface.decode(errors="ignore")[:1]
+    if not first or not surface.startswith(first.encode()):
+        return True
+    return not first.isspace() and not wordpiece.is_set_apart(first)
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """Returns the [start, end) of what is there without the white space around it."""
+    part = text[start:end]
+    start = end - len(part.lstrip())
+    return start, start + len(text[start:end].rstrip())
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+# Name that transformers has for a special token -> its place among `special_ids`.
+_ROLES = {"bos": 2, "eos": 3, "unk": 1, "sep": 3, "pad": 0, "cls": 2, "mask": 4}

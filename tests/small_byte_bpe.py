@@ -1,0 +1,27 @@
+"""A small byte-level BPE with RoBERTa's special tokens, for tests."""
+
+import functools
+
+from bertjax.data import byte_bpe
+from data_pipelines import train_vocabulary
+
+LINES = (
+    "the unwanted runner was running, and the other runner ran home.",
+    "she said: Élan vital! 博推 twice; they want running water",
+    "Under The Tree (the other one) they don't want 2024 runners",
+)
+
+
+@functools.cache
+def vocabulary(size: int = 320, *, add_prefix_space: bool = False) -> byte_bpe.ByteBpeTokenizer:
+    """Returns a vocabulary of LINES: 261 bytes and special tokens, the rest merges."""
+    kind = train_vocabulary.KINDS["byte_bpe"]
+    options = train_vocabulary.Options(
+        input="", output="", kind="byte_bpe", size=size, add_prefix_space=add_prefix_space
+    )
+    counts = train_vocabulary.Counts(kind.splitter(options.is_lowercase, options.strip_accents))
+    for line in LINES * 5:
+        counts.add(line)
+    made = kind.train(counts.units(), options)
+    assert isinstance(made, byte_bpe.ByteBpeTokenizer)
+    return made
