@@ -132,7 +132,10 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
     log = sources.Log()
     texts = [sources.prose(document, log) for document in block]
     split = [sentences.split_document(text, splitter) for text in texts]
-    tokens, lengths = vocabulary.encode_flat([one for document in split for one in document])
+    flat = [one for document in split for one in document]
+    if vocabulary.keeps_blanks:
+        flat = sentences.with_blanks(flat, [not place for it in split for place in range(len(it))])
+    tokens, lengths = vocabulary.encode_flat(flat)
 
     document_of = np.repeat(np.arange(len(split)), [len(document) for document in split])
     is_real = lengths > 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def _words(text: str) -> frozenset[str]:
@@ -72,6 +72,15 @@ def split_line(line: str) -> list[str]:
 def split_document(text: str, splitter: Callable[[str], list[str]]) -> list[str]:
     """Returns the sentences of all paragraphs (lines) of a text; none spans two paragraphs."""
     return [sentence for line in text.split("\n") for sentence in splitter(line)]
+
+
+def with_blanks(sentences: Sequence[str], is_first: Sequence[bool]) -> list[str]:
+    """Returns the sentences with a blank before each that is not its document's first.
+
+    For tokenizers that keep blanks: a sentence then has the tokens that it has in the text.
+    """
+    pairs = zip(sentences, is_first, strict=True)
+    return [sentence if first or not sentence else f" {sentence}" for sentence, first in pairs]
 
 
 def split_with_sentencex(paragraph: str, language: str = "en") -> list[str]:

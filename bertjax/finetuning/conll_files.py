@@ -201,7 +201,8 @@ def tagged_rows(
     _check_options(sentences, capacity, stride, context)
     label_ids = _label_ids(sentences, labels)
     words = [word for sentence in sentences for word in sentence.words]
-    word_ids = [ids[:capacity] or [tokenizer.unk_id] for ids in tokenizer.encode_batch(words)]
+    texts = [f" {word}" for word in words] if tokenizer.keeps_blanks else words
+    word_ids = [ids[:capacity] or [tokenizer.unk_id] for ids in tokenizer.encode_batch(texts)]
     lengths = np.fromiter(map(len, word_ids), np.int64, len(words))
     pieces = [
         (slice(start + first, start + end), start + scored)

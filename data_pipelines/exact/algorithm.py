@@ -26,7 +26,7 @@ from etils import epath
 from jaxtyping import Bool, Int
 
 from bertjax.data import masking, records, tokenizer
-from data_pipelines import examples
+from data_pipelines import examples, sentences
 from data_pipelines.exact import draws
 
 _RANDOM_DOCUMENT_DRAWS = 10
@@ -174,10 +174,14 @@ def _read_corpus(
 ) -> examples.Corpus:
     dtype = np.uint16 if vocabulary.vocab_size <= 1 << 16 else np.uint32
     tokens, lengths, documents = [], [], []
-    num_breaks = 0
+    num_breaks, before = 0, ""
     lines = iter(tqdm.tqdm(_lines(paths), "reading", unit=" lines", disable=None))
     while batch := list(itertools.islice(lines, _LINES_PER_BATCH)):
-        ids, counts = vocabulary.encode_flat(batch)
+        texts = batch
+        if vocabulary.keeps_blanks:
+            texts = sentences.with_blanks(batch, [not line for line in (before, *batch[:-1])])
+            before = batch[-1]
+        ids, counts = vocabulary.encode_flat(texts)
         document = num_breaks + np.cumsum([not line for line in batch])
         num_breaks = document[-1]
         tokens.append(ids.astype(dtype))

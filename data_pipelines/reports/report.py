@@ -288,6 +288,9 @@ def _piece(shown_id: int, hidden_id: int | None, vocabulary: tokenizer.Tokenizer
 def _surface(token_id: int, vocabulary: tokenizer.Tokenizer) -> str:
     """Returns a token without the mark of its tokenizer for where words begin or continue."""
     token = vocabulary.token(token_id)
+    if vocabulary.keeps_blanks:
+        shown = vocabulary.surface(token_id).removeprefix(" ")
+        return token if not shown.strip() or "\ufffd" in shown else shown
     bare = token.removeprefix("##") if vocabulary.continues_word[token_id] else token
     return bare.removeprefix("\u2581") or token
 

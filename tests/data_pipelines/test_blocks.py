@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipelines import blocks, sources
+from tests import small_byte_bpe
 
 # Zero-width: text for the reader of files, nothing for the tokenizer.
 NOTHING = "\u200b"
@@ -143,3 +144,16 @@ def test_empty_documents_fill_a_block_too(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 10 * blocks.DOCUMENT_CHARACTERS)
     many = [sources.Document(str(number), "") for number in range(25)]
     assert [len(block) for block in blocks.text_blocks(many)] == [10, 10, 5]
+
+
+def test_sentences_keep_their_blanks_where_those_are_part_of_the_tokens(tmp_path):
+    known = small_byte_bpe.vocabulary()
+    known.save(tmp_path)
+    how = blocks.Tokenization(blocks.Vocabulary.of(str(tmp_path), None))
+    texts = ["The runner ran. The other ran.\nThey want water.", "Under the tree."]
+    made = blocks.tokenize(documents(*texts), how).corpus
+    first, last = (made.sentence_starts[place] for place in made.document_starts[:2])
+    end = made.sentence_starts[made.document_starts[2]]
+    assert made.tokens[first:last].tolist() == known.encode(texts[0].replace("\n", " "))
+    assert made.tokens[last:end].tolist() == known.encode(texts[1])
+    assert made.num_sentences == 4

@@ -13,6 +13,7 @@ import pytest
 from bertjax.data import overlaps, records, tokenizer
 from data_pipelines import blocks, build, shards
 from data_pipelines.options import Options
+from tests import small_byte_bpe
 from tests.data_pipelines import conftest, decoded
 
 LENGTH = 32
@@ -270,3 +271,21 @@ def test_the_output_is_a_dataset_of_tfds_and_has_a_report(built):
     in_order = tfds.ReadConfig(interleave_cycle_length=1)
     found = builder.as_dataset(split="train", batch_size=-1, read_config=in_order)
     np.testing.assert_array_equal(found["input_ids"].numpy(), batch["input_ids"])
+
+
+def test_records_of_a_byte_level_bpe_hold_its_tokens_and_hash(text_file, tmp_path):
+    known = small_byte_bpe.vocabulary()
+    known.save(tmp_path / "vocabulary")
+    chosen = options(
+        *(text_file, str(tmp_path / "vocabulary"), tmp_path / "made"),
+        pair_objective="none",
+        packing="full_sentences",
+        mask="whole_word",
+        dupe_factor=1,
+        num_shards=1,
+    )
+    assert build.build(chosen).tokenizer == known.describe()
+    batch = decoded.read(tmp_path / "made")
+    assert tokenizer.load(tmp_path / "made").describe() == known.describe()
+    assert (batch["input_ids"][:, 0] == known.cls_id).all()
+    assert (batch["input_ids"][batch["input_mask"] == 0] == known.pad_id).all()

@@ -5,6 +5,7 @@ import pytest
 
 from bertjax.data import wordpiece
 from bertjax.finetuning import batches, conll_files
+from tests import small_byte_bpe
 
 CONLL_2003 = """\
 -DOCSTART- -X- -X- O
@@ -291,3 +292,14 @@ def test_predictions_that_do_not_fit_are_refused(write, tmp_path):
     for predictions, part in [([("O",)], "for 1 sentences"), ([("O",), ("O",)], r"train\.txt:3: ")]:
         with pytest.raises(ValueError, match=part):
             conll_files.write_predictions(tmp_path / "out.txt", sentences, predictions)
+
+
+def test_words_have_the_tokens_that_they_have_in_a_text(write):
+    path = write("the O\nrunner O\nran O\n, O\nhome O\n")
+    sentences = conll_files.read_sentences(path)
+    known = small_byte_bpe.vocabulary()
+    made = conll_files.tagged_rows(sentences, known, labels=("O",), max_seq_length=64)
+    ids = made.features.tokens["input_ids"][0].tolist()
+    assert ids == [known.cls_id, *known.encode(" the runner ran , home"), known.sep_id]
+    firsts = [known.surface(ids[place]) for place in made.positions.tolist()]
+    assert firsts[:2] == [" the", " runner"] and all(first[0] == " " for first in firsts)

@@ -9,6 +9,7 @@ from hypothesis import strategies
 
 from bertjax.data import wordpiece
 from data_pipelines.exact import algorithm
+from tests import small_byte_bpe
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefgh"
@@ -258,3 +259,13 @@ def test_files_without_text_are_refused(tmp_path, text):
 def test_a_length_without_room_for_a_pair_is_refused(tmp_path):
     with pytest.raises(ValueError, match="max_seq_length is 4; it must be at least 5"):
         made(tmp_path, "a\n", max_seq_length=4)
+
+
+def test_lines_keep_their_blanks_where_those_are_part_of_the_tokens(tmp_path, monkeypatch):
+    known = small_byte_bpe.vocabulary()
+    path = tmp_path / "text.txt"
+    path.write_text("the runner\nthe other\n\nthe tree\nran\n")
+    expected = [*known.encode("the runner the other"), *known.encode("the tree ran")]
+    for number in (1, 2, 3, 100):
+        monkeypatch.setattr(algorithm, "_LINES_PER_BATCH", number)
+        assert algorithm._read_corpus([path], known).tokens.tolist() == expected

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.data import records, tokenizer
 from data_pipelines.reports import report
-from tests import small_records
+from tests import small_byte_bpe, small_records
 
 ENTRIES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "the", "cat", "dog"]
 VOCABULARY = tokenizer.WordPieceTokenizer(ENTRIES)
@@ -73,7 +73,12 @@ def test_pieces_of_sentencepiece_are_joined():
     pieces = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "\u2581play", "ing", "\u2581"]
     continues = np.array([False] * 6 + [True, False])
     vocabulary = types.SimpleNamespace(
-        cls_id=2, sep_id=3, mask_id=4, token=pieces.__getitem__, continues_word=continues
+        keeps_blanks=False,
+        cls_id=2,
+        sep_id=3,
+        mask_id=4,
+        token=pieces.__getitem__,
+        continues_word=continues,
     )
     row = example([2, 5, 4, 7, 3], [0] * 5, {2: 6})
     assert str(report.decoded_row(row, MANIFEST, vocabulary)).endswith("| play«ing» \u2581")
@@ -141,3 +146,12 @@ def test_the_report_says_which_documents_of_which_corpus_were_taken(arguments, s
 def test_a_manifest_with_few_figures_has_a_report(statistics):
     text = "\n".join(report.lines(dataclasses.replace(MANIFEST, statistics=statistics)))
     assert "max_seq_length          12 tokens" in text and "Warnings: none" in text
+
+
+def test_pieces_of_a_byte_level_bpe_are_text():
+    known = small_byte_bpe.vocabulary()
+    ids = known.encode("they want\nwater 家")
+    row = example([known.cls_id, *ids, known.sep_id], [0] * (len(ids) + 2), {})
+    shown = str(report.decoded_row(row, MANIFEST, known))
+    assert "| they want \u010awater" in shown  # a new line, and parts of characters, by their names
+    assert shown.endswith("å®¶")
