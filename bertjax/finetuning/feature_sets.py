@@ -16,8 +16,7 @@ from bertjax.data import tokenizer as tokenizers
 # Rows of a list have lengths of their own, so none of them has a name.
 Rows = list[Int[np.ndarray, " _"]]
 
-# What stands around one text and around two: [CLS] a [SEP], [CLS] a [SEP] b [SEP].
-_SPECIALS_OF_ONE, _SPECIALS_OF_TWO = 2, 3
+_SPECIALS_OF_ONE = 2  # [CLS] a [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +68,11 @@ class FeatureSet:
         return _row_lengths(self.tokens["input_ids"]).reshape(len(self), self.choices).max(axis=1)
 
 
+def pair_specials(tokenizer: tokenizers.Tokenizer) -> int:
+    """Returns how many special tokens stand around two texts: 3, or 4 for RoBERTa's."""
+    return _SPECIALS_OF_ONE + tokenizer.pair_separators
+
+
 def sequence_pairs(
     tokenizer: tokenizers.Tokenizer,
     texts_a: Sequence[str],
@@ -78,8 +82,9 @@ def sequence_pairs(
 ) -> tuple[Rows, Rows]:
     """Returns input_ids and segment_ids of every row: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
 
-    Tokens go from the end of the longer text until the row fits. The first text and its specials
-    are segment 0, the second and its [SEP] segment 1.
+    Between two texts stand as many [SEP] as the tokenizer has there (`pair_separators`). Tokens go
+    from the end of the longer text until the row fits. The first text and its specials are segment
+    0, the second and its [SEP] segment 1.
 
     Raises:
       ValueError: if there are not as many second texts as first ones, or max_seq_length leaves no
@@ -87,8 +92,9 @@ def sequence_pairs(
 
     Source: google-research/bert, run_classifier.py, convert_single_example.
     """
-    specials = _SPECIALS_OF_ONE if texts_b is None else _SPECIALS_OF_TWO
-    if max_seq_length < (least := 2 * specials - 1):
+    specials = _SPECIALS_OF_ONE if texts_b is None else pair_specials(tokenizer)
+    least = specials + (1 if texts_b is None else 2)
+    if max_seq_length < least:
         raise ValueError(
             f"max_seq_length is {max_seq_length}; it must be at least {least}, for {specials} "
             "special tokens and one of each text"
@@ -116,7 +122,7 @@ def sequence_pairs(
     starts_a = edges[:-1] + 1
     input_ids[_ranges(starts_a, kept_a)] = flat_a[_ranges(_starts(lengths_a), kept_a)]
     if kept_b is not None:
-        starts_b = starts_a + kept_a + 1
+        starts_b = starts_a + kept_a + tokenizer.pair_separators
         input_ids[_ranges(starts_b, kept_b)] = flat_b[_ranges(_starts(lengths_b), kept_b)]
         segment_ids[_ranges(starts_b, kept_b + 1)] = 1
     return _split(input_ids, edges), _split(segment_ids, edges)

@@ -25,9 +25,6 @@ from bertjax.finetuning import feature_sets
 
 MAX_FAULTS_SHOWN = 10
 
-# [CLS] question [SEP] context [SEP]
-_SPECIALS = 3
-
 _KINDS = {str: "a string", int: "a whole number", bool: "true or false", list: "a list"}
 
 
@@ -157,7 +154,8 @@ def windows(
     Raises:
       ValueError: if an option is below 1, or a row has no room for a token of context.
     """
-    _check_sizes(max_seq_length, doc_stride, max_query_length)
+    specials = feature_sets.pair_specials(tokenizer)
+    _check_sizes(max_seq_length, doc_stride, max_query_length, specials)
     contexts: dict[str, TokenizedContext] = {}
     made: list[Window] = []
     queries = tokenizer.encode_batch([question.text for question in questions])
@@ -167,8 +165,9 @@ def windows(
                 *tokenizer.encode_with_offsets(question.context)
             )
         context, query = contexts[question.context], query[:max_query_length]
-        room = max_seq_length - len(query) - _SPECIALS
-        head = np.array([tokenizer.cls_id, *query, tokenizer.sep_id], np.int32)
+        room = max_seq_length - len(query) - specials
+        between = [tokenizer.sep_id] * tokenizer.pair_separators
+        head = np.array([tokenizer.cls_id, *query, *between], np.int32)
         tail = np.array([tokenizer.sep_id], np.int32)
         for begin, end, has_max_context in _ranges(len(context.ids), room, doc_stride):
             row = np.concatenate([head, context.ids[begin:end], tail])
@@ -207,15 +206,17 @@ def window_rows(
     return feature_sets.FeatureSet(tokens, columns, pad_id=tokenizer.pad_id)
 
 
-def _check_sizes(max_seq_length: int, doc_stride: int, max_query_length: int) -> None:
+def _check_sizes(
+    max_seq_length: int, doc_stride: int, max_query_length: int, specials: int
+) -> None:
     sizes = {"doc_stride": doc_stride, "max_query_length": max_query_length}
     faults = [
         f"{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1
     ]
-    if (least := max_query_length + _SPECIALS + 1) > max_seq_length:
+    if (least := max_query_length + specials + 1) > max_seq_length:
         faults.append(
             f"max_seq_length is {max_seq_length}; it must be at least {least}, for a question of "
-            f"max_query_length {max_query_length}, {_SPECIALS} special tokens and one of the "
+            f"max_query_length {max_query_length}, {specials} special tokens and one of the "
             "context: raise it or lower max_query_length"
         )
     if faults:

@@ -5,6 +5,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.finetuning import feature_sets
+from tests import small_byte_bpe
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{number}" for number in range(30)]
@@ -115,3 +116,20 @@ def test_an_example_is_as_long_as_its_longest_choice():
 def test_parts_that_do_not_fit_together_are_errors(tokens, columns, choices, message):
     with pytest.raises(ValueError, match=message):
         feature_sets.FeatureSet({"input_ids": rows(3, 4)} | tokens, columns, choices=choices)
+
+
+def test_two_separators_stand_between_texts_where_the_vocabulary_has_it_so():
+    known = small_byte_bpe.vocabulary()
+    a, b = known.encode("the runner"), known.encode("they want water")
+    cls, sep = known.cls_id, known.sep_id
+    texts = ["the runner"], ["they want water"]
+    rows = feature_sets.sequence_pairs(known, *texts, max_seq_length=64)
+    assert lists(rows) == (
+        [[cls, *a, sep, sep, *b, sep]],
+        [[0] * (len(a) + 3) + [1] * (len(b) + 1)],
+    )
+    assert rows[0][0].tolist() == known.library().encode("the runner", "they want water").ids
+    (cut,), _ = lists(feature_sets.sequence_pairs(known, *texts, max_seq_length=6))
+    assert cut == [cls, a[0], sep, sep, b[0], sep]
+    with pytest.raises(ValueError, match="at least 6, for 4 special tokens"):
+        feature_sets.sequence_pairs(known, *texts, max_seq_length=5)

@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.finetuning import batches, squad_files
+from tests import small_byte_bpe
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz.,'?()1234567890博推ß"
@@ -316,3 +317,27 @@ def test_sizes_without_room_are_refused(known, options, message):
     with pytest.raises(ValueError, match=message):
         squad_files.windows([question("a")], known, **options)
     assert squad_files.windows([question("a")], known, max_seq_length=68)
+
+
+def test_answers_are_found_by_their_places_in_a_byte_level_bpe():
+    known = small_byte_bpe.vocabulary()
+    context = "the runner (Élan) ran\u3000home, 家 water"
+    answers = ["runner", "Élan", "home", "家 water", "the", "lan"]
+    questions = [
+        squad_files.Question(answer, "who ran", context, (answer_at(context, answer),))
+        for answer in answers
+    ]
+    made = squad_files.windows(questions, known, max_seq_length=128, doc_stride=4)
+    for question, window in zip(questions, made, strict=True):
+        ids = window.input_ids.tolist()
+        sep = known.sep_id
+        assert ids[: window.context_position] == [known.cls_id, *known.encode("who ran"), sep, sep]
+        first, last = (
+            place - window.context_position for place in window.positions(question.answers[0])
+        )
+        held = context[window.context.starts[first] : window.context.ends[last]]
+        assert held == question.id
+
+
+def answer_at(context, text):
+    return squad_files.Answer(text, context.index(text))
