@@ -22,7 +22,7 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.convert.families import base
-from bertjax.data import added_tokens, json_text, tokenizer, wordpiece
+from bertjax.data import added_tokens, byte_bpe, json_text, tokenizer, wordpiece
 
 TOKENIZER_FILE = added_tokens.TOKENIZER_FILE
 SPECIAL_TOKENS_FILE = added_tokens.SPECIAL_TOKENS_FILE
@@ -65,7 +65,7 @@ def write_tokenizer(
     *,
     max_length: int,
 ) -> None:
-    """Writes vocab.txt, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+    """Writes the vocabulary, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
     Raises:
       ValueError: for a kind of vocabulary that has no exact counterpart there.
@@ -124,19 +124,44 @@ def fast_tokenizer(
             pre_tokenizers.Split(_regex(wordpiece.is_set_apart), behavior="isolated"),
         ]
     )
-    cls, sep = wordpiece.CLS, wordpiece.SEP
-    made.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=files.single.format(cls=cls, sep=sep),
-        pair=files.pair.format(cls=cls, sep=sep),
-        special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
-    )
+    made.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
     made.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)  # pyright: ignore[reportAttributeAccessIssue]
     made.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
-    for token in _added(vocabulary):  # one by one: their ids follow from their order
+    _add(_added(vocabulary), made)
+    return made
+
+
+def byte_level_tokenizer(
+    vocabulary: tokenizer.ByteBpeTokenizer | added_tokens.WithAddedTokens,
+    files: base.TokenizerFiles,
+) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of the Rust library that gives the same ids, as `fast_tokenizer`."""
+    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
+    made = (vocabulary.base if is_with else vocabulary).library()
+    made.post_processor = processors.Sequence(
+        [processors.ByteLevel(trim_offsets=True), _templates(vocabulary, files)]
+    )
+    _add(_added(vocabulary), made)
+    return made
+
+
+def _templates(
+    vocabulary: tokenizer.Tokenizer, files: base.TokenizerFiles
+) -> processors.TemplateProcessing:
+    cls, sep = (vocabulary.token(i) for i in (vocabulary.cls_id, vocabulary.sep_id))
+    between = " ".join([f"{sep}:0"] * vocabulary.pair_separators)
+    return processors.TemplateProcessing(
+        single=files.single.format(cls=cls, sep=sep),
+        pair=files.pair.format(cls=cls, sep=sep, between=between),
+        special_tokens=[(cls, vocabulary.cls_id), (sep, vocabulary.sep_id)],
+    )
+
+
+def _add(tokens: Sequence[added_tokens.AddedToken], made: tokenizers.Tokenizer) -> None:
+    for token in tokens:  # one by one: their ids follow from their order
         flags = {name: getattr(token, name) for name in ADDED_FLAGS}
         add = made.add_special_tokens if token.special else made.add_tokens
         add([tokenizers.AddedToken(token.content, **flags)])
-    return made
 
 
 def _added(vocabulary: tokenizer.Tokenizer) -> Sequence[added_tokens.AddedToken]:
@@ -263,8 +288,14 @@ def _escaped(code_point: int) -> str:
 
 # model.type of tokenizer.json -> our tokenizer of its fields; and the kind of ours -> theirs. A
 # kind without an exact counterpart is not written.
-READERS: dict[str, Callable[[Mapping[str, Any]], tokenizer.Tokenizer]] = {"WordPiece": _wordpiece}
-WRITERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {"wordpiece": fast_tokenizer}
+READERS: dict[str, Callable[[Mapping[str, Any]], tokenizer.Tokenizer]] = {
+    "WordPiece": _wordpiece,
+    "BPE": byte_bpe.of_fields,
+}
+WRITERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
+    "wordpiece": fast_tokenizer,
+    "byte_bpe": byte_level_tokenizer,
+}
 
 
 def _json(values: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import tokenizers
 from bertjax.convert import huggingface_tokenizer, huggingface_write
 from bertjax.convert.families import bert
 from bertjax.data import tokenizer
+from tests import small_byte_bpe
 from tests.convert import weights
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "C"]
@@ -57,7 +58,7 @@ def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path, l
     ("fields", "message"),
     [
         ({"normalizer": {"type": "NFC"}}, r"normalizer\.type is 'NFC'"),
-        ({"model": {"type": "BPE", "vocab": {}}}, r"model\.type is 'BPE'"),
+        ({"model": {"type": "Unigram", "vocab": {}}}, r"model\.type is 'Unigram'"),
         ({"model": {"vocab": {"[PAD]": 1}}, "added_tokens": []}, "the ids"),
         ({"model": 3}, "is not a tokenizer of `tokenizers`"),
     ],
@@ -101,3 +102,25 @@ def test_the_casing_stands_in_tokenizer_json_alone(lowercase, strip_accents):
     normalizer = json.loads(made.to_str())["normalizer"]
     assert huggingface_tokenizer.casing(normalizer) == casing
     assert huggingface_tokenizer.casing({"type": "BertNormalizer"}) is None
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_a_byte_level_bpe_is_written_with_our_ids_and_the_templates_of_the_family(tmp_path, prefix):
+    known = small_byte_bpe.vocabulary(add_prefix_space=prefix)
+    huggingface_tokenizer.write_tokenizer(known, tmp_path, bert.TOKENIZER, max_length=64)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in [*NASTY, "the <mask> ran\n<mask>"]:
+        text = text.replace("[MASK]", "<mask>")
+        ids = theirs.encode(text, add_special_tokens=False).ids
+        assert ids == known.encode_with_masks(text)
+    pair = theirs.encode("the runner", "ran")
+    a, b = known.encode("the runner"), known.encode("ran")
+    assert pair.ids == [0, *a, 2, 2, *b, 2]
+    # BERT's second segment, of RoBERTa's vocabulary.
+    assert pair.type_ids == [0] * (len(a) + 3) + [1] * (len(b) + 1)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["model_max_length"] == 64 and config["mask_token"] == "<mask>"
+    for name in ("vocab.json", "tokenizer.json"):
+        read = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
+        assert read is not None and read.describe() == known.describe()
+        (tmp_path / name).unlink()

@@ -78,7 +78,8 @@ class TokenizerFiles:
 
     `vocabularies` are those that our tokenizers read, the first that is there; without them
     tokenizer.json is read. `fields` go into tokenizer_config.json. `single` and `pair` are the
-    templates of an input, with {cls} and {sep}. `ids` are fields of config.json and the property
+    templates of an input, with {cls} and {sep}, and {between} for the separators between two texts,
+    of which the vocabulary knows the number. `ids` are fields of config.json and the property
     of the vocabulary that they are.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.convert import names
 from bertjax.convert.families import base
 from bertjax.convert.names import Name
-from bertjax.data import sentence_piece, wordpiece
+from bertjax.data import byte_bpe, sentence_piece, wordpiece
 
 # Head -> the class of transformers; `transformers.Auto*` find it by this name.
 ARCHITECTURES: dict[str, str] = {
@@ -157,7 +157,7 @@ RELEASED = base.Released(
 )
 
 TOKENIZER = base.TokenizerFiles(
-    vocabularies=(wordpiece.VOCABULARY_FILE, sentence_piece.MODEL_FILE),
+    vocabularies=(wordpiece.VOCABULARY_FILE, sentence_piece.MODEL_FILE, byte_bpe.ENTRIES_FILE),
     fields={
         # For BertTokenizer transformers would build the rules of tokenizer.json anew.
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -165,7 +165,7 @@ TOKENIZER = base.TokenizerFiles(
         "clean_up_tokenization_spaces": False,
     },
     single="{cls}:0 $A:0 {sep}:0",
-    pair="{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+    pair="{cls}:0 $A:0 {between} $B:1 {sep}:1",
     ids={"pad_token_id": "pad_id"},
 )
 
