@@ -27,21 +27,20 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     directory = epath.Path(directory)
     family = weights.family
     head = weights.head
-    # What the head may have beside what the class has stays behind; anything else is an error.
-    beside = {
-        path
-        for path in weights.params
-        if pretrained.belongs(path, head) and not pretrained.is_of_class(path, head)
-    }
-    params = {path: array for path, array in weights.params.items() if path not in beside}
-    tensors = names.to_theirs(params, names.of_head(family.tensors, head))
+    config = huggingface_config.to_json(weights.config, family, head=head, labels=weights.labels)
+    table = names.of_head(family.tensors, head)
+
+    def is_beside(path: str) -> bool:
+        """Whether the head may have it and the class does not: it stays behind, and is no error."""
+        is_optional = pretrained.belongs(path, head) and not pretrained.is_required(path, head)
+        return is_optional and not (pretrained.is_of_class(path, head) and names.knows(table, path))
+
+    params = {path: array for path, array in weights.params.items() if not is_beside(path)}
+    tensors = names.to_theirs(params, table)
     tensors = names.joined(tensors, family.fused)
-    if weights.head == "none":  # then transformers saves the names without the prefix, too
+    if head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)
-    config = huggingface_config.to_json(
-        weights.config, family, head=weights.head, labels=weights.labels
-    )
     config["dtype"] = "float32"
     if weights.is_regression:
         config["problem_type"] = huggingface_config.REGRESSION

@@ -44,11 +44,11 @@ class Name:
     heads: tuple[str, ...] = ()
 
 
-def torch_dense(theirs: str, ours: str) -> tuple[Name, Name]:
+def torch_dense(theirs: str, ours: str, *, heads: tuple[str, ...] = ()) -> tuple[Name, Name]:
     """A torch Linear: its weight is [out, in], our kernel [in, out]."""
     return (
-        Name(f"{theirs}.weight", f"{ours}.kernel", "transpose"),
-        Name(f"{theirs}.bias", f"{ours}.bias"),
+        Name(f"{theirs}.weight", f"{ours}.kernel", "transpose", heads),
+        Name(f"{theirs}.bias", f"{ours}.bias", heads=heads),
     )
 
 
@@ -173,6 +173,11 @@ def to_ours(
     if faults:
         raise ValueError("the parameters do not fit the model:\n  " + "\n  ".join(faults))
     return params
+
+
+def knows(table: Sequence[Name], path: str) -> bool:
+    """Returns whether the table has a name for our path."""
+    return _find(path, table, "ours") is not None
 
 
 def to_theirs(params: Mapping[str, np.ndarray], table: Sequence[Name]) -> dict[str, np.ndarray]:

@@ -6,10 +6,12 @@ from collections.abc import Collection
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.convert.families import base, bert
+from bertjax.convert.families import base, bert, distilbert
 
 # model_type of config.json -> family. Where several hold an encoder, the first is written.
-FAMILIES: dict[str, base.Family] = {family.model_type: family for family in (bert.FAMILY,)}
+FAMILIES: dict[str, base.Family] = {
+    family.model_type: family for family in (bert.FAMILY, distilbert.FAMILY)
+}
 
 # The first released configs of BERT have no model_type.
 WITHOUT_MODEL_TYPE = bert.FAMILY.model_type

@@ -222,7 +222,7 @@ def test_a_run_starts_from_its_weights(tmp_path):
 def test_without_its_row_it_is_unknown_and_the_known_are_told(tmp_path, monkeypatch):
     formats.write(make(), tmp_path / "toy", format="huggingface")
     monkeypatch.delitem(families.FAMILIES, "toy")
-    with pytest.raises(ValueError, match=r"config\.json .*model_type is 'toy'; known are bert$"):
+    with pytest.raises(ValueError, match=r"config\.json .*model_type is 'toy'; known are bert, "):
         formats.read(tmp_path / "toy")
 
 
@@ -232,7 +232,7 @@ def test_an_encoder_that_tells_no_family_is_written_as_one_of_the_first_that_has
     assert families.holding(relu) is bert.FAMILY
     monkeypatch.delitem(families.FAMILIES, "bert")
     assert families.holding(relu) is TOY
-    with pytest.raises(ValueError, match="such encoders: Toy has no hidden_act 'gelu'"):
+    with pytest.raises(ValueError, match="such encoders: .*Toy has no hidden_act 'gelu'"):
         families.holding(gelu)
 
 
