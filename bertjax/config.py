@@ -40,6 +40,7 @@ _DEFAULTS = {"default_config": "", "phase_config": "phases.*."} | {
         *("mesh", "checkpoint", "evaluation", "plateau"),
     )
 }
+_DEFAULTS["_generator"] = "pretraining.generator."
 
 
 def phase_config() -> ml_collections.ConfigDict:
@@ -123,7 +124,23 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining.mask_strategy = "token"  # dynamic masks: token | whole_word | ngram | span
     pretraining.masked_lm_prob = 0.15  # share of tokens to predict (dynamic masks)
     pretraining.max_predictions_per_seq = 0  # dynamic masks; 0: masked_lm_prob x length, rounded up
+    pretraining.mask_share = 0.8  # of the tokens to predict, those that become [MASK] (dynamic)
+    pretraining.keep_share = 0.1  # of them, those that stay; the rest becomes random (dynamic)
+    pretraining.discriminator_weight = 50.0  # replaced_tokens: of its loss; the generator's has 1
+    pretraining.generator = _generator()
     return pretraining
+
+
+def _generator() -> ml_collections.ConfigDict:
+    # Of the objective replaced_tokens. What is not told here it has of config.model.
+    generator = ml_collections.ConfigDict()
+    generator.hidden_size = 0  # width of its layers; 0: a quarter of model.hidden_size
+    generator.num_hidden_layers = 0  # 0: as many as model.num_hidden_layers
+    generator.num_attention_heads = 0  # per layer; 0: one for every 64 of its hidden_size
+    generator.intermediate_size = 0  # width of its feed-forward; 0: 4 x its hidden_size
+    generator.embeddings = "shared"  # shared | separate | gradient_disentangled (DeBERTaV3)
+    generator.temperature = 1.0  # of its samples; lower: likelier tokens
+    return generator
 
 
 def _finetuning() -> ml_collections.ConfigDict:
@@ -189,7 +206,7 @@ def _optimizer() -> ml_collections.ConfigDict:
 
 def _schedule() -> ml_collections.ConfigDict:
     schedule = ml_collections.ConfigDict()
-    # linear | bert (decay counted from step 0, as released) | constant (after the warm-up)
+    # linear | bert, electra (decay counted from step 0, as released) | constant (after the warm-up)
     schedule.name = "linear"
     schedule.peak_learning_rate = 1e-4  # at the end of the warm-up
     schedule.warmup_steps = 10_000  # in which the learning rate rises from 0 to its peak
@@ -267,6 +284,27 @@ def albert_config() -> ml_collections.ConfigDict:
     config.optimizer.bias_correction = False
     config.schedule.peak_learning_rate = 0.00176
     config.schedule.warmup_steps = 3_125
+    return config
+
+
+def electra_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of ELECTRA share: its objective, masks, optimizer and schedule.
+
+    Source: Clark et al. 2020, appendix A, table 6; google-research/electra,
+    configure_pretraining.py and pretrain/pretrain_helpers.py (85% [MASK], 15% kept, no random).
+    """
+    config = default_config()
+    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config.pretraining.objective = "replaced_tokens"
+    config.pretraining.pair_loss = "none"
+    config.pretraining.masking = "dynamic"
+    config.pretraining.mask_share = 0.85
+    config.pretraining.keep_share = 0.15
+    config.optimizer.bias_correction = False
+    config.schedule.name = "electra"
+    config.schedule.peak_learning_rate = 2e-4
+    config.model.pooler_act = "gelu"  # of the pooler that finetuning puts on it
+    config.checkpoint.best_metric = "discriminator_loss"
     return config
 
 

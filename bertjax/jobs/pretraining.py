@@ -157,7 +157,10 @@ def _job(
         chance={HELD_OUT: chance} if chance else {},
     )
     data = PretrainingData(config, phases, train_sets, evaluation_set)
-    return base.Job(config, phases, pretraining_task(config), data, evaluation)
+    chance_of_averages = tasks.CHANCES.get(config.pretraining.objective)
+    return base.Job(
+        config, phases, pretraining_task(config), data, evaluation, chance=chance_of_averages
+    )
 
 
 def record_batches(
@@ -337,4 +340,6 @@ def _masking_options(
         masked_lm_prob=options.masked_lm_prob,
         max_predictions_per_seq=predictions,
         strategy=options.mask_strategy,
+        mask_share=options.mask_share,
+        keep_share=options.keep_share,
     )

@@ -90,6 +90,15 @@ def _bert(options: ScheduleOptions) -> Schedule:
     return schedule
 
 
+def _electra(options: ScheduleOptions) -> Schedule:
+    def schedule(step: Step) -> Float[Array, ""]:
+        decay = jnp.clip(1 - step / options.total_steps, 0)
+        warm = jnp.minimum(_warmup(options, step), 1.0)
+        return jnp.asarray(options.peak_learning_rate) * warm * decay
+
+    return schedule
+
+
 def _constant(options: ScheduleOptions) -> Schedule:
     def schedule(step: Step) -> Float[Array, ""]:
         warm = jnp.minimum(_warmup(options, step), 1.0)
@@ -107,9 +116,12 @@ def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
 # released code's (google-research/bert optimization.py): the decay counts from step 0 and the
 # warm-up replaces it, so at the end of warm-up the rate drops by peak x warmup / total. `constant`
 # stays at the peak after the warm-up: it alone goes by no length, so a run can be lengthened.
+# `electra` is the product of the warm-up and of a decay counted from step 0
+# (google-research/electra model/optimization.py): its highest rate is a little below the peak.
 SCHEDULES: dict[str, Callable[[ScheduleOptions], Schedule]] = {
     "linear": _linear,
     "bert": _bert,
+    "electra": _electra,
     "constant": _constant,
 }
 

@@ -28,6 +28,14 @@ def test_bert_schedule_decays_from_step_zero_and_drops_after_warmup():
         np.testing.assert_allclose(rate(step), value, rtol=1e-5, atol=1e-12)
 
 
+def test_electra_schedule_is_warm_up_times_a_decay_from_step_zero():
+    """Values of the released code: google-research/electra model/optimization.py."""
+    rate = schedule("electra", warmup=10_000, total=1_000_000, peak=5e-4)
+    expected = {0: 0.0, 5_000: 2.4875e-4, 10_000: 4.95e-4, 500_000: 2.5e-4, 1_000_000: 0.0}
+    for step, value in expected.items():
+        np.testing.assert_allclose(rate(step), value, rtol=1e-5, atol=1e-12)
+
+
 def test_schedules_without_warmup_start_at_the_peak():
     assert float(schedule("linear", warmup=0)(0)) == 2.0
     assert float(schedule("bert", warmup=0)(0)) == 2.0
