@@ -97,6 +97,8 @@ def _model() -> ml_collections.ConfigDict:
     model.hidden_dropout_prob = 0.1  # of embeddings and of the outputs of sublayers
     model.attention_probs_dropout_prob = 0.1  # of attention weights
     model.max_position_embeddings = 512  # longest sequence the model can read, in tokens
+    # Row of the table of the first position; RoBERTa: 2. The row before is that of padding.
+    model.position_offset = 0
     model.type_vocab_size = 2  # segments; 0: no embeddings of segments, their ids are not read
     model.embedding_size = 0  # of word, position and segment embeddings; 0: hidden_size
     model.embedding_projection = "if_needed"  # if_needed (their width is another) | always
@@ -106,7 +108,8 @@ def _model() -> ml_collections.ConfigDict:
     model.layer = "post_norm"  # kind of layer
     model.feed_forward = "plain"  # kind of feed-forward in it
     model.pooler_act = "tanh"  # of the pooler: tanh | gelu (erf) | gelu_tanh | relu
-    model.initializer_range = 0.02  # sigma of the truncated normal
+    model.initializer = "truncated_normal"  # of kernels and embeddings: truncated_normal | normal
+    model.initializer_range = 0.02  # its sigma
     model.layer_norm_eps = 1e-12  # added to the variance
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere
     # In which the gradients of kernels are summed over devices: float32 | compute (that of dtype).
@@ -195,6 +198,7 @@ def _optimizer() -> ml_collections.ConfigDict:
     optimizer.beta2 = 0.999  # decay of the mean of their squares
     optimizer.eps = 1e-6  # added to the root of that mean
     optimizer.weight_decay = 0.01  # not of LayerNorm and biases
+    optimizer.decay_biases = False  # True: of those, too, as fairseq does
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
     optimizer.head_multiplier = 1.0  # factor on the head's learning rate
@@ -305,6 +309,32 @@ def electra_config() -> ml_collections.ConfigDict:
     config.schedule.peak_learning_rate = 2e-4
     config.model.pooler_act = "gelu"  # of the pooler that finetuning puts on it
     config.checkpoint.best_metric = "discriminator_loss"
+    return config
+
+
+def roberta_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of RoBERTa share; the sizes are of Base.
+
+    One phase of 512 tokens, masks drawn anew at each visit, no pairs. Source: Liu et al. 2019,
+    section 3.1 and appendix A, table 9. LayerNorm and biases are not decayed, as in BERT; fairseq
+    decays them (config.optimizer.decay_biases).
+    """
+    config = default_config()
+    config.model.update(
+        vocab_size=50_265,
+        position_offset=2,
+        type_vocab_size=1,
+        initializer="normal",
+        layer_norm_eps=1e-5,
+    )
+    config.pretraining.pair_loss = "none"
+    config.pretraining.masking = "dynamic"
+    config.global_batch_size = 8192
+    config.phases.phase1.update(num_steps=500_000, max_seq_length=512)
+    config.optimizer.beta2 = 0.98
+    config.optimizer.clip_norm = 0.0
+    config.schedule.peak_learning_rate = 6e-4
+    config.schedule.warmup_steps = 24_000
     return config
 
 

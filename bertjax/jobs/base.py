@@ -20,7 +20,8 @@ Outputs = Mapping[str, np.ndarray]
 
 # Options of config.model that a run chooses whatever weights it starts from.
 OWN_MODEL_OPTIONS = (
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("initializer", "initializer_range"),
     *("dtype", "gradient_reduction_dtype", "remat", "attention"),
 )
 

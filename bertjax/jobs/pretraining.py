@@ -328,6 +328,9 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
             f"{record_set.directory} has {found} entries: set it to 0 (all of them) or more"
         )
     config.model.vocab_size = config.model.vocab_size or found
+    if offset := config.model.position_offset:
+        vocabulary = tokenizer.load(record_set.directory)
+        tokenizer.check_padding(vocabulary, offset, str(record_set.directory))
 
 
 def _masking_options(

@@ -61,6 +61,7 @@ class PairHead(nnx.Module):
             config.hidden_size,
             2,
             stddev=config.initializer_range,
+            initializer=config.initializer,
             dtype=jnp.dtype("float32"),
             rngs=rngs,
         )
@@ -104,6 +105,7 @@ def _dense(config: EncoderConfig, out_size: int, rngs: nnx.Rngs) -> nnx.Linear:
         config.hidden_size,
         out_size,
         stddev=config.initializer_range,
+        initializer=config.initializer,
         dtype=jnp.dtype(config.dtype),
         gradient_dtype=jnp.dtype(config.gradient_dtype),
         rngs=rngs,

@@ -45,6 +45,34 @@ def truncated_normal(stddev: float) -> nnx.Initializer:
     return init
 
 
+def normal(stddev: float) -> nnx.Initializer:
+    """Returns an initializer of a normal distribution that nothing truncates.
+
+    Source: fairseq, modules/transformer_sentence_encoder.py, init_bert_params.
+    """
+
+    def init(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        return stddev * jax.random.normal(key, shape, dtype)
+
+    return init
+
+
+# Name -> the initializer of kernels and embeddings, of a standard deviation.
+INITIALIZERS: dict[str, Callable[[float], nnx.Initializer]] = {
+    "truncated_normal": truncated_normal,
+    "normal": normal,
+}
+
+
+def with_zero_row(init: nnx.Initializer, row: int) -> nnx.Initializer:
+    """Returns an initializer of tables of which one row is zero."""
+
+    def made(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        return init(key, shape, dtype).at[row].set(0.0)
+
+    return made
+
+
 class Dense(nnx.Linear):
     """x W + b in `dtype`, of float32 parameters; the bias and its gradient are summed in float32.
 
@@ -172,12 +200,12 @@ def dense(
     rngs: nnx.Rngs,
     gradient_dtype: jnp.dtype | None = None,
     kind: type[Dense] = Dense,
+    initializer: str = "truncated_normal",
 ) -> Dense:
     """Returns a dense layer with float32 parameters that computes in `dtype`."""
-    init = truncated_normal(stddev)
     return kind(
         *(in_size, out_size),
-        kernel_init=init,
+        kernel_init=INITIALIZERS[initializer](stddev),
         dtype=dtype,
         gradient_dtype=gradient_dtype,
         rngs=rngs,

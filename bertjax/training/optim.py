@@ -51,6 +51,9 @@ class ScheduleOptions:
 class OptimizerOptions:
     """`name` is a key of OPTIMIZERS; `clip_norm` 0 clips nothing.
 
+    `decay_biases` is weight decay of LayerNorm and biases, too. Source: fairseq, optim/adam.py,
+    whose one group of parameters is decayed whole.
+
     `frozen` are regular expressions of whole parameter paths; `head_multiplier` and `layer_decay`
     are as in `rate_multipliers`.
     """
@@ -60,6 +63,7 @@ class OptimizerOptions:
     beta2: float = 0.999
     eps: float = 1e-6
     weight_decay: float = 0.01
+    decay_biases: bool = False
     clip_norm: float = 1.0
     bias_correction: bool = True
     head_multiplier: float = 1.0
@@ -180,7 +184,9 @@ def _adamw(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTra
     adam = optax.scale_by_adam if options.bias_correction else scale_by_uncorrected_adam
     return [
         adam(options.beta1, options.beta2, options.eps),
-        optax.add_decayed_weights(options.weight_decay, mask=is_decayed),
+        optax.add_decayed_weights(
+            options.weight_decay, mask=None if options.decay_biases else is_decayed
+        ),
     ]
 
 

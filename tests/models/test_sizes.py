@@ -34,6 +34,26 @@ WITH_HEADS = {
 }
 
 
+# Without a pair loss, as transformers counts RobertaForMaskedLM; the sizes of its kin are in
+# their config.json.
+MASKED_LM = [
+    ("roberta_base", {}, 124_697_433),
+    ("roberta_large", {}, 355_412_057),
+    ("roberta_base", {"vocab_size": 250_002}, 278_295_186),  # xlm-roberta-base
+    ("roberta_base", {"vocab_size": 32_005}, 110_655_493),  # camembert-base
+    ("roberta_base", {"num_hidden_layers": 6}, 82_170_201),  # distilroberta-base
+]
+
+
+@pytest.mark.parametrize(("recipe", "sizes", "count"), MASKED_LM)
+def test_encoder_with_masked_token_head_has_the_papers_number_of_parameters(recipe, sizes, count):
+    config = importlib.import_module(f"configs.{recipe}").get_config()
+    with config.unlocked():
+        config.model.update(dtype="float32", **sizes)
+    _, params = tasks_base.abstract_model(pretraining.pretraining_task(config))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
+
+
 @pytest.mark.parametrize("recipe", COUNTS)
 def test_encoder_with_pooler_has_the_papers_number_of_parameters(recipe):
     config = importlib.import_module(f"configs.{recipe}").get_config()

@@ -111,6 +111,18 @@ def test_optimizer_equals_numpy_over_five_steps(name, bias_correction, clip_norm
     )
 
 
+def test_biases_are_decayed_where_that_is_asked_for():
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "norm": {"scale": jnp.ones(2)}}
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    for decayed, expected in ((False, 0.0), (True, 0.1)):
+        options = optim.OptimizerOptions(weight_decay=0.1, decay_biases=decayed, clip_norm=0.0)
+        optimizer = optim.make_optimizer(options, params)
+        updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+        found = [updates["bias"][0].item(), updates["norm"]["scale"][0].item()]
+        assert found == pytest.approx([expected] * 2)
+        assert updates["kernel"][0, 0].item() == pytest.approx(0.1)
+
+
 def test_uncorrected_adam_equals_the_released_optimizer_on_its_own_test():
     """The problem of google-research/bert optimization_test.py; values computed in float64."""
     options = optim.OptimizerOptions(bias_correction=False, weight_decay=0.0, clip_norm=0.0)
