@@ -137,7 +137,7 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
     }
     return names.to_ours(
         {name: array for name, array in weights.items() if name not in named_otherwise},
-        table,
+        names.in_a_row(table, description.encoder.inner_group_num),
         ignored=family.ignored,
         shapes=shapes,
         required=[path for path in shapes if pretrained.is_required(path, head)],

@@ -28,7 +28,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     family = weights.family
     head = weights.head
     config = huggingface_config.to_json(weights.config, family, head=head, labels=weights.labels)
-    table = names.of_head(family.tensors, head)
+    table = names.in_a_row(names.of_head(family.tensors, head), weights.config.inner_group_num)
 
     def is_beside(path: str) -> bool:
         """Whether the head may have it and the class does not: it stays behind, and is no error."""
@@ -36,6 +36,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
         return is_optional and not (pretrained.is_of_class(path, head) and names.knows(table, path))
 
     params = {path: array for path, array in weights.params.items() if not is_beside(path)}
+    params = {**family.completion(weights.config), **params}
     tensors = names.to_theirs(params, table)
     tensors = names.joined(tensors, family.fused)
     if head == "none":  # then transformers saves the names without the prefix, too

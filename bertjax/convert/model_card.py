@@ -62,9 +62,11 @@ def text(
 ) -> str:
     """Returns the model card: front matter that the hub reads, then Markdown."""
     parts = [*_front_matter(weights, license), "", "# Model card", ""]
+    title = weights.family.title
+    article = "An" if title[0] in "AEIOU" else "A"
     # No path of the source: cards are published, and paths tell of whoever wrote them.
     parts += [
-        f"A {weights.family.title} with {weights.num_parameters:,} parameters, written by bertjax "
+        f"{article} {title} with {weights.num_parameters:,} parameters, written by bertjax "
         f"{__version__}."
     ]
     parts += ["", *_sizes(weights)]
@@ -99,6 +101,8 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
         ("activation", config.hidden_act),
         ("longest input", f"{config.max_position_embeddings} tokens"),
     ]
+    if config.num_hidden_groups:
+        rows.insert(1, ("layers stored", config.num_groups * config.inner_group_num))
     if vocabulary is not None:
         described = vocabulary.describe()
         casing = "lowercase" if described["lowercase"] else "cased"

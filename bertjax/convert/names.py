@@ -1,7 +1,8 @@
 """The names of parameters: theirs, ours and what lies between, one table for both directions.
 
 The tables themselves belong to `families`, files to the readers and writers. `{layer}` in a name is
-the number of a layer, counted from 0.
+the number of a layer, counted from 0. `{inner}` in a name of theirs counts layers within a layer:
+`in_a_row` makes an entry of each, and before it any number will do.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ class Name:
     """A parameter of another program, ours, and the transform from theirs to ours.
 
     `heads` are those whose models have it under this name, () for all: a parameter may be called
-    otherwise with another head.
+    otherwise with another head. Our number of a layer is `each` times theirs, plus `first`.
     """
 
     theirs: str
     ours: str
     transform: str = "same"
     heads: tuple[str, ...] = ()
+    each: int = 1
+    first: int = 0
 
 
 def torch_dense(theirs: str, ours: str, *, heads: tuple[str, ...] = ()) -> tuple[Name, Name]:
@@ -76,6 +79,19 @@ def as_float32(array: np.ndarray) -> np.ndarray:
 def of_head(table: Sequence[Name], head: str) -> tuple[Name, ...]:
     """Returns the names that the models with this head have."""
     return tuple(entry for entry in table if not entry.heads or head in entry.heads)
+
+
+def in_a_row(table: Sequence[Name], count: int) -> tuple[Name, ...]:
+    """Returns the names of models whose layers are `count` layers in a row."""
+    made: list[Name] = []
+    for entry in table:
+        if "{inner}" not in entry.theirs:
+            made.append(entry)
+            continue
+        for inner in range(count):
+            theirs = entry.theirs.replace("{inner}", str(inner))
+            made.append(dataclasses.replace(entry, theirs=theirs, each=count, first=inner))
+    return tuple(made)
 
 
 def our_paths(
@@ -191,14 +207,14 @@ def to_theirs(params: Mapping[str, np.ndarray], table: Sequence[Name]) -> dict[s
         raise ValueError(
             "there is no name in the other format for:\n  " + "\n  ".join(sorted(unknown))
         )
-    order = {entry.ours: index for index, entry in enumerate(table)}
+    order = {entry.theirs: index for index, entry in enumerate(table)}
     found = [(*_known(path, table), path) for path in params]
     # The layers stand together, one after the other, where the table has the first of their names.
-    first_of_layer = min(order[e.ours] for e in table if "{layer}" in e.ours)
+    first_of_layer = min(order[e.theirs] for e in table if "{layer}" in e.ours)
 
     def place(item: tuple[Name, str, str]) -> tuple[int, int, int]:
         entry, layer, _ = item
-        index = order[entry.ours]
+        index = order[entry.theirs]
         return (first_of_layer, int(layer), index) if layer else (index, 0, 0)
 
     return {
@@ -227,10 +243,15 @@ def _fault(
 
 
 def _find(name: str, table: Sequence[Name], side: str) -> tuple[Name, str] | None:
-    """Returns the entry of a name and the number of its layer ("" without one)."""
+    """Returns the entry of a name and their number of its layer ("" without one)."""
     for entry, pattern in _patterns(table, side):
         if match := pattern.fullmatch(name):
-            return entry, match.groupdict().get("layer", "")
+            layer = match.groupdict().get("layer", "")
+            if side == "theirs" or not layer:
+                return entry, layer
+            number, first = divmod(int(layer), entry.each)
+            if first == entry.first:
+                return entry, str(number)
     return None
 
 
@@ -248,11 +269,13 @@ def _patterns(table: Sequence[Name], side: str) -> Iterator[tuple[Name, re.Patte
 
 @functools.cache
 def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(re.escape(name).replace(r"\{layer\}", r"(?P<layer>0|[1-9]\d*)"))
+    number = r"0|[1-9]\d*"
+    pattern = re.escape(name).replace(r"\{layer\}", f"(?P<layer>{number})")
+    return re.compile(pattern.replace(r"\{inner\}", f"(?:{number})"))
 
 
 def _ours(entry: Name, layer: str) -> str:
-    return entry.ours.format(layer=layer)
+    return entry.ours.format(layer=entry.each * int(layer) + entry.first if layer else "")
 
 
 def _by_number(path: str) -> list[tuple[int, str]]:

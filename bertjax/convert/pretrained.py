@@ -58,7 +58,6 @@ class Description:
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
-        tokenizer.check_padding(self.vocabulary, self.config.position_offset, self.source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +73,7 @@ class Pretrained:
     came from; with "" the config decides.
 
     Raises:
-      ValueError: if the vocabulary has entries that have no row in the embedding table, or its
-        padding is not that of the positions.
+      ValueError: if the vocabulary has entries that have no row in the embedding table.
     """
 
     config: models.EncoderConfig
@@ -92,7 +90,6 @@ class Pretrained:
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
-        tokenizer.check_padding(self.vocabulary, self.config.position_offset, self.source)
 
     @property
     def num_parameters(self) -> int:

@@ -104,7 +104,10 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     """
     directory = epath.Path(directory)
     released = tensorflow1_config.released(weights.family)
-    variables = names.to_theirs(weights.params, names.of_head(released.names, weights.head))
+    table = names.of_head(released.names, weights.head)
+    variables = names.to_theirs(
+        weights.params, names.in_a_row(table, weights.config.inner_group_num)
+    )
     directory.mkdir(parents=True, exist_ok=True)
     write_variables(variables, directory / released.checkpoint)
     tensorflow1_config.write_config(weights, directory / released.config)
@@ -117,7 +120,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
                 len(weights.vocabulary.tokens),
                 added_tokens.LEGACY_FILE,
             )
-        if weights.vocabulary.kind != "wordpiece":
+        if weights.vocabulary.kind not in released.tokenizers:
             logging.warning(
                 "The vocabulary is a %s model: the released code reads the weights in %s, but "
                 "tokenizes with a vocab.txt alone",
@@ -241,8 +244,10 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
     """
     path = directory / wordpiece.VOCABULARY_FILE
     if not path.exists():
-        has_model = (directory / sentence_piece.MODEL_FILE).exists()
-        return tokenizer.load(directory) if has_model else None
+        if (directory / sentence_piece.MODEL_FILE).exists():
+            return tokenizer.load(directory)
+        model = directory / released.model if released.model else path
+        return _read_model(model, released) if model.exists() else None
     config = directory / wordpiece.CONFIG_FILE
     fields = json_text.read_object(config) if config.exists() else {}
     if fields.get("do_lower_case") is not None:
@@ -251,6 +256,15 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
     lowercase, reason = is_lowercase(directory.name, entries, released)
     logging.info("Text is taken as %s: %s", "lowercase" if lowercase else "cased", reason)
     return tokenizer.load(directory, lowercase=lowercase)
+
+
+def _read_model(path: epath.Path, released: base.Released) -> tokenizer.Tokenizer:
+    """Returns the tokenizer of a sentencepiece model that was released, by its own name."""
+    model = path.read_bytes()
+    entries = sentence_piece.SentencePieceTokenizer(model).vocabulary
+    lowercase, reason = is_lowercase(path.parent.name, entries, released)
+    logging.info("Text is taken as %s: %s", "lowercase" if lowercase else "cased", reason)
+    return sentence_piece.SentencePieceTokenizer(model, lowercase=lowercase)
 
 
 def is_lowercase(
@@ -314,9 +328,10 @@ def _convert(
         name for name in variables if any(not pretrained.belongs(p, head) for p in paths[name])
     ]
     shapes = pretrained.shapes(description.config) if description else None
+    in_a_row = description.config.inner_group_num if description else 1
     params = names.to_ours(
         {name: array for name, array in variables.items() if name not in outside},
-        names.of_head(released.names, head),
+        names.in_a_row(names.of_head(released.names, head), in_a_row),
         shapes=shapes,
         required=[path for path in shapes or () if pretrained.is_required(path, head)],
     )

@@ -70,8 +70,14 @@ def read_config(path: epath.Path, family: base.Family) -> Description:
             "changes nothing in the model, remove it from the file"
         )
     sizes = {name: fields.get(name, default) for name, default in known.items()}
+    sizes |= {  # "hidden_dropout_prob": 0
+        name: float(value)
+        for name, value in sizes.items()
+        if isinstance(known[name], float) and type(value) is int
+    }
     sizes["vocab_size"] = sizes["vocab_size"] or 1
     sizes |= {**family.traits, **code.computed_with}
+    sizes["hidden_act"] = code.means.get(sizes["hidden_act"], sizes["hidden_act"])
     sizes |= {name: own[name] for name in ("hidden_act", *code.computed_with) if name in own}
     head = own.get("head", "")
     if head not in ("", *pretrained.PARTS):
@@ -94,14 +100,15 @@ def write_config(weights: pretrained.Pretrained, path: epath.Path) -> None:
     fields = {name: getattr(config, name) for name in ("vocab_size", *code.defaults)}
     own: dict[str, Any] = {}
     if config.hidden_act in code.called:
-        fields["hidden_act"] = code.called[config.hidden_act]
-        own["hidden_act"] = config.hidden_act
+        called = fields["hidden_act"] = code.called[config.hidden_act]
+        if code.means.get(called, called) != config.hidden_act:
+            own["hidden_act"] = config.hidden_act
     for name, value in code.computed_with.items():
         if getattr(config, name) == value:
             continue
         own[name] = getattr(config, name)
         logging.warning(
-            "The model has %s %g; the released code computes with %g whatever the config says",
+            "The model has %s %s; the released code computes with %s whatever the config says",
             name,
             own[name],
             value,

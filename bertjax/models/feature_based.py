@@ -45,7 +45,6 @@ class FeatureBasedTagger(nnx.Module):
             2 * lstm_size,
             num_labels,
             stddev=config.initializer_range,
-            initializer=config.initializer,
             dtype=jnp.dtype("float32"),
             rngs=rngs,
         )

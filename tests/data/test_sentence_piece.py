@@ -22,11 +22,11 @@ LINES = [
 ] * 20
 
 
-def model(**options) -> bytes:
+def model(lines=LINES, **options) -> bytes:
     written = io.BytesIO()
     fixed = {"vocab_size": 90, "pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
+        sentence_iterator=iter(lines),
         model_writer=written,
         minloglevel=2,
         num_threads=1,

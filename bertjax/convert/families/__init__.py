@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.convert.families import base, bert, distilbert
+from bertjax.convert.families import albert, base, bert, distilbert
 
 # model_type of config.json -> family. Where several hold an encoder, the first is written.
 FAMILIES: dict[str, base.Family] = {
-    family.model_type: family for family in (bert.FAMILY, distilbert.FAMILY)
+    family.model_type: family for family in (bert.FAMILY, albert.FAMILY, distilbert.FAMILY)
 }
 
 # The first released configs of BERT have no model_type.

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from bertjax import models
 from bertjax.convert import names
+from bertjax.data import wordpiece
 
 # Fields of EncoderConfig that say how something is computed, not what: no file tells them.
-HOW = ("dtype", "gradient_reduction_dtype", "remat", "attention", "initializer")
+HOW = ("dtype", "gradient_reduction_dtype", "remat", "attention")
 
 # Fields of every config.json of transformers that do not change what an encoder computes:
 # bookkeeping, the reader's own, and generation.
@@ -99,8 +102,10 @@ class Released:
     the config, called as ours are, with their values in a file without them (vocab_size has none);
     `unread` are those that the code passes over. `computed_with` are fields of ours that are no
     option there, with what the code computes with; `called` maps activations of ours that have no
-    name there to the one that is nearest. `casing` maps regexes of what the name of a folder holds
-    to whether its text is lowercase; of several the first.
+    name there to the one that is nearest, and `means` activations there to what the code computes,
+    where that is not what the name says. `casing` maps regexes of what the name of a folder holds
+    to whether its text is lowercase; of several the first. `tokenizers` are the kinds of ours that
+    the code has, `model` is how its file of a sentencepiece model is called.
     """
 
     names: tuple[names.Name, ...]
@@ -111,7 +116,10 @@ class Released:
     unread: tuple[str, ...] = ()
     computed_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    means: Mapping[str, str] = dataclasses.field(default_factory=dict)
     casing: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    tokenizers: tuple[str, ...] = (wordpiece.WordPieceTokenizer.kind,)
+    model: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +134,9 @@ class Family:
     earlier spellings and what stands for them today, `ignored` are regexes of what is no parameter,
     and `tied` maps copies to their originals. `fused` maps a tensor that holds several, one after
     the other, to the names that these have in `tensors`. `traits` are fields of EncoderConfig that
-    all members have, where they are not EncoderConfig's defaults.
+    all members have, where they are not EncoderConfig's defaults. `completed` maps fields of
+    EncoderConfig that not all members share to the parameters that make an encoder with another
+    value one of the family's that computes the same.
     """
 
     model_type: str
@@ -144,7 +154,19 @@ class Family:
     tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fused: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     traits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    completed: Mapping[str, Callable[[models.EncoderConfig], Mapping[str, np.ndarray]]] = (
+        dataclasses.field(default_factory=dict)
+    )
     released: Released | None = None
+
+    def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:
+        """Returns the parameters that an encoder lacks to be one of the family's, by our path."""
+        return {
+            path: array
+            for field, make in self.completed.items()
+            if getattr(config, field) != getattr(self._alike(config), field)
+            for path, array in make(config).items()
+        }
 
     def spelling(self, name: str) -> str:
         """Returns a name as transformers spells it today, prefixed as in a model with a head."""
@@ -169,10 +191,23 @@ class Family:
         def has(field: dataclasses.Field[Any], value: Any) -> bool:
             if field.name in told:
                 return told[field.name].has(value)
-            return field.name in HOW or value == self.traits.get(field.name, field.default)
+            is_free = field.name in HOW or field.name in self.completed
+            return is_free or value == getattr(alike, field.name)
+
+        alike = self._alike(config)
 
         return [
             f"{field.name} {getattr(config, field.name)!r}"
             for field in dataclasses.fields(config)
             if not has(field, getattr(config, field.name))
         ]
+
+    def _alike(self, config: models.EncoderConfig) -> models.EncoderConfig:
+        """Returns the family's encoder of the same sizes and rates."""
+        told = {field.ours for field in self.fields.values()}
+        shared = {
+            field.name: field.default
+            for field in dataclasses.fields(config)
+            if field.name not in told and field.name not in HOW
+        }
+        return dataclasses.replace(config, **{**shared, **self.traits})

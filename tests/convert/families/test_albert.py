@@ -1,0 +1,170 @@
+"""Claims about ALBERT's files, the TensorFlow 1 checkpoints of its own code among them."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import models
+from bertjax.convert import families, formats, huggingface_config, names, pretrained
+from bertjax.convert.families import albert, bert
+from tests.convert import test_tensorflow1
+from tests.data import test_sentence_piece
+
+HIDDEN, WIDTH, INTERMEDIATE, VOCABULARY = 4, 3, 6, 12
+# As the released albert_config.json has them.
+RELEASED = {
+    "attention_probs_dropout_prob": 0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0,
+    "embedding_size": WIDTH,
+    "hidden_size": HIDDEN,
+    "initializer_range": 0.02,
+    "intermediate_size": INTERMEDIATE,
+    "max_position_embeddings": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 4,
+    "num_hidden_groups": 2,
+    "net_structure_type": 0,
+    "gap_size": 0,
+    "num_memory_blocks": 0,
+    "inner_group_num": 2,
+    "down_scale_factor": 1,
+    "type_vocab_size": 2,
+    "vocab_size": VOCABULARY,
+}
+
+
+def released_shapes(width=WIDTH):
+    """The variables of run_pretraining.py, written out by hand; projected unless as wide."""
+    shapes = {
+        "bert/embeddings/word_embeddings": (VOCABULARY, width),
+        "bert/embeddings/token_type_embeddings": (2, width),
+        "bert/embeddings/position_embeddings": (8, width),
+        "cls/predictions/output_bias": (VOCABULARY,),
+        "cls/seq_relationship/output_weights": (2, HIDDEN),
+        "cls/seq_relationship/output_bias": (2,),
+    }
+    dense = {
+        "bert/pooler/dense": (HIDDEN, HIDDEN),
+        "cls/predictions/transform/dense": (HIDDEN, width),
+    }
+    norms = {"bert/embeddings/LayerNorm": width, "cls/predictions/transform/LayerNorm": width}
+    if width != HIDDEN:
+        dense["bert/encoder/embedding_hidden_mapping_in"] = (width, HIDDEN)
+    for group in range(2):
+        for inner in range(2):
+            scope = f"bert/encoder/transformer/group_{group}/inner_group_{inner}"
+            for name in ("self/query", "self/key", "self/value", "output/dense"):
+                dense[f"{scope}/attention_1/{name}"] = (HIDDEN, HIDDEN)
+            dense[f"{scope}/ffn_1/intermediate/dense"] = (HIDDEN, INTERMEDIATE)
+            dense[f"{scope}/ffn_1/intermediate/output/dense"] = (INTERMEDIATE, HIDDEN)
+            norms |= {f"{scope}/LayerNorm": HIDDEN, f"{scope}/LayerNorm_1": HIDDEN}
+    for name, shape in dense.items():
+        shapes |= {f"{name}/kernel": shape, f"{name}/bias": shape[1:]}
+    for name, size in norms.items():
+        shapes |= {f"{name}/gamma": (size,), f"{name}/beta": (size,)}
+    return shapes
+
+
+def save(directory, width=WIDTH):
+    """A folder as it was released, with its own names for the files."""
+    rng = np.random.default_rng(0)
+    shapes = released_shapes(width)
+    variables = {name: rng.normal(size=shapes[name]).astype(np.float32) for name in sorted(shapes)}
+    directory.mkdir()
+    test_tensorflow1.save(variables, directory / "model.ckpt-best")
+    (directory / "albert_config.json").write_text(json.dumps(RELEASED | {"embedding_size": width}))
+    return variables
+
+
+def test_a_released_checkpoint_is_read_and_written_back(tmp_path):
+    variables = save(tmp_path / "albert_base")
+    found = formats.read(tmp_path / "albert_base")
+    assert (found.head, found.unused, found.family) == ("pretraining", (), albert.FAMILY)
+    assert found.config.hidden_act == "gelu_tanh"  # what its code computes under "gelu"
+    assert (found.config.num_hidden_groups, found.config.inner_group_num) == (2, 2)
+    scope = "bert/encoder/transformer/group_1/inner_group_0"
+    np.testing.assert_array_equal(
+        found.params["encoder.layers.2.attention.query.kernel"],
+        variables[f"{scope}/attention_1/self/query/kernel"],
+    )
+    np.testing.assert_array_equal(
+        found.params["encoder.layers.3.output_norm.scale"],
+        variables["bert/encoder/transformer/group_1/inner_group_1/LayerNorm_1/gamma"],
+    )
+    formats.write(found, tmp_path / "again", format="tf1")
+    fields = json.loads((tmp_path / "again" / "albert_config.json").read_text())
+    assert fields.items() <= RELEASED.items()
+    again = formats.read(tmp_path / "again")
+    assert again.config == found.config
+    assert names.to_theirs(again.params, names.in_a_row(albert.VARIABLES, 2)).keys() == (
+        variables.keys()
+    )
+
+
+def test_embeddings_as_wide_as_the_layers_are_given_a_projection_that_changes_nothing(tmp_path):
+    save(tmp_path / "wide", width=HIDDEN)
+    found = formats.read(tmp_path / "wide")
+    assert not found.config.projects_embeddings
+    assert albert.FAMILY.lacks(found.config) == []
+    formats.write(found, tmp_path / "hf", format="huggingface")
+    theirs = formats.read(tmp_path / "hf")
+    assert theirs.config.projects_embeddings
+    added = theirs.params.keys() - found.params.keys()
+    projection = "encoder.embeddings.projection"
+    assert added == {f"{projection}.kernel", f"{projection}.bias"}
+    np.testing.assert_array_equal(theirs.params[f"{projection}.kernel"], np.eye(HIDDEN))
+    assert not theirs.params[f"{projection}.bias"].any()
+    weights = {path: a.tobytes() for path, a in theirs.params.items() if path not in added}
+    assert weights == {path: array.tobytes() for path, array in found.params.items()}
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_the_vocabulary_that_was_released_is_found_with_its_casing(tmp_path, lowercase):
+    save(tmp_path / "albert_base")
+    lines = [line.lower() if lowercase else line.title() for line in test_sentence_piece.LINES]
+    model = test_sentence_piece.model(lines=lines, **test_sentence_piece.BERT)
+    config = RELEASED | {"vocab_size": VOCABULARY}
+    (tmp_path / "albert_base" / "albert_config.json").write_text(json.dumps(config))
+    (tmp_path / "albert_base" / "30k-clean.model").write_bytes(model)
+    with pytest.raises(ValueError, match="vocabulary has .* entries, albert_config.json says"):
+        formats.read(tmp_path / "albert_base")
+    found = formats.tensorflow1.read_vocabulary(tmp_path / "albert_base", albert.RELEASED)
+    assert found is not None and found.describe()["lowercase"] is lowercase
+    assert found.describe()["strip_accents"] is lowercase
+
+
+def test_erf_survives_files_whose_code_computes_tanh(tmp_path):
+    save(tmp_path / "albert_base")
+    found = formats.read(tmp_path / "albert_base")
+    exact = dataclasses.replace(found, config=dataclasses.replace(found.config, hidden_act="gelu"))
+    for format in ("tf1", "huggingface"):
+        formats.write(exact, tmp_path / format, format=format)
+        assert formats.read(tmp_path / format).config.hidden_act == "gelu"
+
+
+def test_a_config_of_the_hub_is_read_without_a_word(caplog):
+    fields = {
+        **RELEASED,
+        **{"model_type": "albert", "hidden_act": "gelu_new", "classifier_dropout_prob": 0.1},
+        **{"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0, "layers_to_keep": []},
+        **{"architectures": ["AlbertForMaskedLM"], "inner_group_num": 1},
+    }
+    found = huggingface_config.parse_config(fields, source="config.json")
+    assert caplog.messages == []
+    assert (found.family, found.head) == (albert.FAMILY, "masked_lm")
+    assert found.encoder.hidden_act == "gelu_tanh" and found.encoder.embedding_size == WIDTH
+
+
+def test_an_encoder_of_shared_layers_is_an_albert_and_no_bert():
+    config = models.EncoderConfig(embedding_size=128, num_hidden_groups=1)
+    assert families.holding(config) is albert.FAMILY
+    assert bert.FAMILY.lacks(config) == ["embedding_size 128", "num_hidden_groups 1"]
+    assert families.holding(models.EncoderConfig()) is bert.FAMILY
+    assert albert.FAMILY.lacks(models.EncoderConfig()) == [
+        "embedding_size 0",
+        "num_hidden_groups 0",
+    ]
+    assert pretrained.shapes(config)["mlm_head.dense.kernel"] == (768, 128)
