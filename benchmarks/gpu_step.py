@@ -2,7 +2,7 @@ r"""Our training step beside transformers' BERT in torch on a GPU: tokens per se
 
     python benchmarks/gpu_step.py --peer_python=DIR/bin/python [--sizes=base,large] \
         [--shapes=256x128,64x512] [--turns=3] [--rounds=5] [--steps_per_round=10] \
-        [--torch_compile=default] [--set=model.remat=dots] [--only=ours|torch] [--json]
+        [--torch_compile=default] [--set=model.remat=dots] [--only=bertjax|torch] [--json]
     python benchmarks/gpu_step.py --device=cpu --sizes=tiny --shapes=4x32     # tries the script
 
 --peer_python is a python with torch and transformers, by default the one that runs this. Both get
@@ -169,8 +169,7 @@ def build_bertjax(job: peer_step.Job, timing: Timing, settings: Mapping[str, str
     opened = jobs.JOBS[config.task].open(program.resolve(config, device.platform))
     built = program.build(opened, mesh)
     with jax.set_mesh(mesh):
-        placed = jax.tree.map(lambda leaf: leaf.sharding, built.abstract_state)
-        state = jax.jit(built.learner.init, out_shardings=placed)()
+        state = built.init(built.knobs.seed)
         inputs = sharding.to_devices(bertjax_batch(peer_step.random_batch(job)), mesh, job.batch)
 
     def run(steps: int) -> float:

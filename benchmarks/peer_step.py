@@ -17,6 +17,7 @@ level needs NumPy alone, so that ours can import `Job`, `random_batch` and `serv
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -235,8 +236,12 @@ FRAMEWORKS: dict[str, Callable[[Job, Batch], Trainer]] = {
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Returns the installed version of each package."""
-    return {package: metadata.version(package) for package in packages}
+    """Returns the installed version of each package; of one on PYTHONPATH alone, "checkout"."""
+    found = {package: "checkout" for package in packages}
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 def serve(job: Job, trainer: Trainer, requests: TextIO, replies: TextIO) -> None:

@@ -40,6 +40,7 @@ _DEFAULTS = {"default_config": "", "phase_config": "phases.*."} | {
         *("mesh", "checkpoint", "evaluation", "plateau"),
     )
 }
+_DEFAULTS["_generator"] = "pretraining.generator."
 
 
 def phase_config() -> ml_collections.ConfigDict:
@@ -96,6 +97,8 @@ def _model() -> ml_collections.ConfigDict:
     model.hidden_dropout_prob = 0.1  # of embeddings and of the outputs of sublayers
     model.attention_probs_dropout_prob = 0.1  # of attention weights
     model.max_position_embeddings = 512  # longest sequence the model can read, in tokens
+    # Row of the table of the first position; RoBERTa: 2. The row before is that of padding.
+    model.position_offset = 0
     model.type_vocab_size = 2  # segments; 0: no embeddings of segments, their ids are not read
     model.embedding_size = 0  # of word, position and segment embeddings; 0: hidden_size
     model.embedding_projection = "if_needed"  # if_needed (their width is another) | always
@@ -105,7 +108,8 @@ def _model() -> ml_collections.ConfigDict:
     model.layer = "post_norm"  # kind of layer
     model.feed_forward = "plain"  # kind of feed-forward in it
     model.pooler_act = "tanh"  # of the pooler: tanh | gelu (erf) | gelu_tanh | relu
-    model.initializer_range = 0.02  # sigma of the truncated normal
+    model.initializer = "truncated_normal"  # of kernels and embeddings: truncated_normal | normal
+    model.initializer_range = 0.02  # its sigma
     model.layer_norm_eps = 1e-12  # added to the variance
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere
     # In which the gradients of kernels are summed over devices: float32 | compute (that of dtype).
@@ -123,7 +127,23 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining.mask_strategy = "token"  # dynamic masks: token | whole_word | ngram | span
     pretraining.masked_lm_prob = 0.15  # share of tokens to predict (dynamic masks)
     pretraining.max_predictions_per_seq = 0  # dynamic masks; 0: masked_lm_prob x length, rounded up
+    pretraining.mask_share = 0.8  # of the tokens to predict, those that become [MASK] (dynamic)
+    pretraining.keep_share = 0.1  # of them, those that stay; the rest becomes random (dynamic)
+    pretraining.discriminator_weight = 50.0  # replaced_tokens: of its loss; the generator's has 1
+    pretraining.generator = _generator()
     return pretraining
+
+
+def _generator() -> ml_collections.ConfigDict:
+    # Of the objective replaced_tokens. What is not told here it has of config.model.
+    generator = ml_collections.ConfigDict()
+    generator.hidden_size = 0  # width of its layers; 0: a quarter of model.hidden_size
+    generator.num_hidden_layers = 0  # 0: as many as model.num_hidden_layers
+    generator.num_attention_heads = 0  # per layer; 0: one for every 64 of its hidden_size
+    generator.intermediate_size = 0  # width of its feed-forward; 0: 4 x its hidden_size
+    generator.embeddings = "shared"  # shared | separate | gradient_disentangled (DeBERTaV3)
+    generator.temperature = 1.0  # of its samples; lower: likelier tokens
+    return generator
 
 
 def _finetuning() -> ml_collections.ConfigDict:
@@ -178,6 +198,7 @@ def _optimizer() -> ml_collections.ConfigDict:
     optimizer.beta2 = 0.999  # decay of the mean of their squares
     optimizer.eps = 1e-6  # added to the root of that mean
     optimizer.weight_decay = 0.01  # not of LayerNorm and biases
+    optimizer.decay_biases = False  # True: of those, too, as fairseq does
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
     optimizer.head_multiplier = 1.0  # factor on the head's learning rate
@@ -189,7 +210,7 @@ def _optimizer() -> ml_collections.ConfigDict:
 
 def _schedule() -> ml_collections.ConfigDict:
     schedule = ml_collections.ConfigDict()
-    # linear | bert (decay counted from step 0, as released) | constant (after the warm-up)
+    # linear | bert, electra (decay counted from step 0, as released) | constant (after the warm-up)
     schedule.name = "linear"
     schedule.peak_learning_rate = 1e-4  # at the end of the warm-up
     schedule.warmup_steps = 10_000  # in which the learning rate rises from 0 to its peak
@@ -267,6 +288,53 @@ def albert_config() -> ml_collections.ConfigDict:
     config.optimizer.bias_correction = False
     config.schedule.peak_learning_rate = 0.00176
     config.schedule.warmup_steps = 3_125
+    return config
+
+
+def electra_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of ELECTRA share: its objective, masks, optimizer and schedule.
+
+    Source: Clark et al. 2020, appendix A, table 6; google-research/electra,
+    configure_pretraining.py and pretrain/pretrain_helpers.py (85% [MASK], 15% kept, no random).
+    """
+    config = default_config()
+    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config.pretraining.objective = "replaced_tokens"
+    config.pretraining.pair_loss = "none"
+    config.pretraining.masking = "dynamic"
+    config.pretraining.mask_share = 0.85
+    config.pretraining.keep_share = 0.15
+    config.optimizer.bias_correction = False
+    config.schedule.name = "electra"
+    config.schedule.peak_learning_rate = 2e-4
+    config.model.pooler_act = "gelu"  # of the pooler that finetuning puts on it
+    config.checkpoint.best_metric = "discriminator_loss"
+    return config
+
+
+def roberta_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of RoBERTa share; the sizes are of Base.
+
+    One phase of 512 tokens, masks drawn anew at each visit, no pairs. Source: Liu et al. 2019,
+    section 3.1 and appendix A, table 9. LayerNorm and biases are not decayed, as in BERT; fairseq
+    decays them (config.optimizer.decay_biases).
+    """
+    config = default_config()
+    config.model.update(
+        vocab_size=50_265,
+        position_offset=2,
+        type_vocab_size=1,
+        initializer="normal",
+        layer_norm_eps=1e-5,
+    )
+    config.pretraining.pair_loss = "none"
+    config.pretraining.masking = "dynamic"
+    config.global_batch_size = 8192
+    config.phases.phase1.update(num_steps=500_000, max_seq_length=512)
+    config.optimizer.beta2 = 0.98
+    config.optimizer.clip_norm = 0.0
+    config.schedule.peak_learning_rate = 6e-4
+    config.schedule.warmup_steps = 24_000
     return config
 
 

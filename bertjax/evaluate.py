@@ -24,6 +24,7 @@ from etils import epath
 from bertjax import command_line, inference, jobs, likelihood, whole_numbers
 from bertjax.data import contents, masking, minimal_pairs, records
 from bertjax.jobs import held_out
+from bertjax.models import embedding_sharing, parameters
 from bertjax.scores import minimal_pairs as pair_scores
 from bertjax.tasks import base as tasks
 from bertjax.training import evaluation, state
@@ -78,8 +79,7 @@ def evaluate_checkpoint(
     job = jobs.evaluating(found, data)
     batch_size = -(-batch_size // mesh.size) * mesh.size
     graphdef, shapes = tasks.abstract_model(job.task)
-    # Converted weights may have more than the task, such as the pooler of TensorFlow's.
-    params = {part: found.params[part] for part in shapes}
+    params = _of_task(found, shapes)
     with jax.set_mesh(mesh):
         evaluate_step = jax.jit(functools.partial(state.evaluate_step, job.task, graphdef))
         scores = {
@@ -99,6 +99,21 @@ def evaluate_checkpoint(
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
         told |= chance_levels(records.open(data), batches, held_out.training_contents(found))
     return told
+
+
+def _of_task(found: reader.Workdir, shapes: parameters.Params) -> parameters.Params:
+    """Returns the parameters as the task keeps them.
+
+    Converted weights may have more than the task, such as the pooler of TensorFlow's.
+    """
+    wanted = parameters.flat(shapes)
+    values = embedding_sharing.as_kept(parameters.flat(found.params), wanted)
+    if missing := sorted({name.split(".")[0] for name in wanted if name not in values}):
+        raise ValueError(
+            f"{found.directory} has no {' and no '.join(missing)}, which the objective "
+            f"{found.config.pretraining.objective!r} needs to be evaluated on records"
+        )
+    return parameters.nested({name: values[name] for name in wanted})
 
 
 def evaluate_pairs(

@@ -383,6 +383,7 @@ def _monitor_options(run: Run) -> monitor.MonitorOptions:
         plateau_check_step=run.config.plateau.check_step,
         plateau_margin=run.config.plateau.margin,
         peak_flops=peak * run.mesh.size if peak else None,
+        chance=run.job.chance,
     )
 
 

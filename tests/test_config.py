@@ -353,7 +353,7 @@ def test_every_comment_of_an_option_is_found():
     names = {name for name, _ in config_lib.flatten(config_lib.default_config())}
     assert {name.replace("phases.phase1", "phases.*") for name in names} == set(comments) - {
         *("phases", "model", "pretraining", "finetuning", "data", "optimizer", "schedule"),
-        *("mesh", "checkpoint", "evaluation", "plateau"),
+        *("mesh", "checkpoint", "evaluation", "plateau", "pretraining.generator"),
     }
     assert (
         comments["phases.*.num_epochs"]
@@ -461,7 +461,7 @@ def test_base_and_large_carry_the_papers_recipe(size):
     assert second.first_step == 900_000 and second.end_step == 1_000_000
     assert config.optimizer.to_dict() == {
         "name": "adamw", "beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01,
-        "clip_norm": 1.0, "bias_correction": True,
+        "decay_biases": False, "clip_norm": 1.0, "bias_correction": True,
         "head_multiplier": 1.0, "layer_decay": 1.0, "frozen": (),
     }  # fmt: skip
     assert config.schedule.to_dict() == {

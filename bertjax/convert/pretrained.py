@@ -58,6 +58,7 @@ class Description:
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
+        tokenizer.check_padding(self.vocabulary, self.config.position_offset, self.source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +74,8 @@ class Pretrained:
     came from; with "" the config decides.
 
     Raises:
-      ValueError: if the vocabulary has entries that have no row in the embedding table.
+      ValueError: if the vocabulary has entries that have no row in the embedding table, or its
+        padding is not that of the positions.
     """
 
     config: models.EncoderConfig
@@ -90,6 +92,7 @@ class Pretrained:
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
+        tokenizer.check_padding(self.vocabulary, self.config.position_offset, self.source)
 
     @property
     def num_parameters(self) -> int:

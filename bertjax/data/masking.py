@@ -47,11 +47,16 @@ class Masker:
 
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-    """How much is masked, at most how many tokens per sequence, and by which of `MASKERS`."""
+    """How much is masked, at most how many tokens per sequence, and by which of `MASKERS`.
+
+    Of the masked tokens `mask_share` become [MASK] and `keep_share` stay; the others become random.
+    """
 
     masked_lm_prob: float = 0.15
     max_predictions_per_seq: int = 20
     strategy: str = "token"
+    mask_share: float = MASK_SHARE
+    keep_share: float = KEEP_SHARE
 
     def __post_init__(self):
         if not 0 < self.masked_lm_prob < 1:
@@ -62,6 +67,12 @@ class MaskingOptions:
             raise ValueError(
                 f"max_predictions_per_seq is {self.max_predictions_per_seq}; it must be at least 1 "
                 "(BERT: 20 at 128 tokens, 77 at 512)"
+            )
+        shares = self.mask_share, self.keep_share
+        if min(shares) < 0 or sum(shares) > 1 + 1e-9:
+            raise ValueError(
+                f"mask_share is {self.mask_share} and keep_share {self.keep_share}; both must be "
+                "at least 0, and their sum at most 1 (BERT: 0.8 and 0.1)"
             )
         if self.strategy not in MASKERS:
             raise ValueError(f"strategy is {self.strategy!r}; known are {sorted(MASKERS)}")
@@ -144,9 +155,11 @@ def mask_tokens(
     originals = input_ids.ravel()[places]
     dice = _dice_per_run(chosen, rng) if masker.replaces_runs else rng.random(len(places))
     substitutes = rng.integers(0, vocab_size, size=len(places))
-    substitutes = np.where(dice < MASK_SHARE + KEEP_SHARE, originals, substitutes)
+    # Of 0.85 and 0.15 the sum is below 1 in binary, and a die may lie between.
+    kept = dice < options.mask_share + options.keep_share + 1e-9
+    substitutes = np.where(kept, originals, substitutes)
     masked = input_ids.astype(np.int32, order="C")
-    masked.ravel()[places] = np.where(dice < MASK_SHARE, mask_id, substitutes)
+    masked.ravel()[places] = np.where(dice < options.mask_share, mask_id, substitutes)
     used = np.arange(options.max_predictions_per_seq) < chosen.sum(axis=1)[:, None]
     return {
         "input_ids": masked,

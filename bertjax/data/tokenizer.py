@@ -218,6 +218,21 @@ def check_table(vocabulary: Tokenizer | None, rows: int, source: str) -> None:
         )
 
 
+def check_padding(vocabulary: Tokenizer | None, position_offset: int, source: str) -> None:
+    """Raises a ValueError if a model whose positions begin behind padding's takes another for it.
+
+    The row before the first position, and the word of that number, are zero: padding's.
+    """
+    if vocabulary is not None and position_offset not in (0, vocabulary.pad_id + 1):
+        raise ValueError(
+            f"config.model.position_offset is {position_offset}, so the id of padding must be "
+            f"{position_offset - 1}; in the vocabulary of {source} it is {vocabulary.pad_id}. "
+            "RoBERTa counts positions from there: take a vocabulary of its kind "
+            "(`python -m data_pipelines.train_vocabulary --kind=byte_bpe`), or "
+            f"--config.model.position_offset={vocabulary.pad_id + 1}, or 0 as in BERT"
+        )
+
+
 def _kind_of(path: epath.Path) -> Kind:
     by_suffix = {kind.suffix: kind for kind in KINDS.values()}
     by_file = {kind.file: kind for kind in KINDS.values()}

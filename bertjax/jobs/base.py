@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -20,7 +20,8 @@ Outputs = Mapping[str, np.ndarray]
 
 # Options of config.model that a run chooses whatever weights it starts from.
 OWN_MODEL_OPTIONS = (
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("initializer", "initializer_range"),
     *("dtype", "gradient_reduction_dtype", "remat", "attention"),
 )
 
@@ -136,13 +137,17 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A config with all that it asks for; `config` has what only the data tells filled in."""
+    """A config with all that it asks for; `config` has what only the data tells filled in.
+
+    `chance` is the row of `tasks.CHANCES`, for objectives that have one.
+    """
 
     config: ml_collections.ConfigDict
     phases: tuple[Phase, ...]
     task: tasks.Task
     data: Data
     evaluation: Evaluation
+    chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
 
     @property
     def last_step(self) -> int:

@@ -332,9 +332,10 @@ def _check_length(config: ml_collections.ConfigDict) -> None:
 
 
 def _check_segments(config: ml_collections.ConfigDict, training: feature_sets.FeatureSet) -> None:
-    # Too small a table would be read out of bounds, silently; without one nothing is read.
+    # Too small a table would be read out of bounds, silently; without segments or with the one for
+    # all nothing is read.
     segments = max(int(row.max()) for row in training.tokens["segment_ids"]) + 1
-    if 0 < config.model.type_vocab_size < segments:
+    if 1 < config.model.type_vocab_size < segments:
         raise ValueError(
             f"rows have {segments} segments, but the weights of config.init_from know "
             f"{config.model.type_vocab_size} (type_vocab_size): take others for pairs of texts"

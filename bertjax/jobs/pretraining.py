@@ -157,7 +157,10 @@ def _job(
         chance={HELD_OUT: chance} if chance else {},
     )
     data = PretrainingData(config, phases, train_sets, evaluation_set)
-    return base.Job(config, phases, pretraining_task(config), data, evaluation)
+    chance_of_averages = tasks.CHANCES.get(config.pretraining.objective)
+    return base.Job(
+        config, phases, pretraining_task(config), data, evaluation, chance=chance_of_averages
+    )
 
 
 def record_batches(
@@ -325,6 +328,9 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
             f"{record_set.directory} has {found} entries: set it to 0 (all of them) or more"
         )
     config.model.vocab_size = config.model.vocab_size or found
+    if offset := config.model.position_offset:
+        vocabulary = tokenizer.load(record_set.directory)
+        tokenizer.check_padding(vocabulary, offset, str(record_set.directory))
 
 
 def _masking_options(
@@ -337,4 +343,6 @@ def _masking_options(
         masked_lm_prob=options.masked_lm_prob,
         max_predictions_per_seq=predictions,
         strategy=options.mask_strategy,
+        mask_share=options.mask_share,
+        keep_share=options.keep_share,
     )

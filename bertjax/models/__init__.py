@@ -19,7 +19,7 @@ from bertjax.models.classification import (
 from bertjax.models.embeddings import LearntEmbeddings
 from bertjax.models.encoder import Encoder, EncoderConfig, make_bare, make_encoder
 from bertjax.models.encoder_layers import PostNormLayer
-from bertjax.models.heads import MlmHead, PairHead, Pooler
+from bertjax.models.heads import MlmHead, PairHead, Pooler, ReplacedHead
 from bertjax.models.parameters import encoder_paths
 from bertjax.models.visibility import Visibility
 
@@ -32,6 +32,7 @@ __all__ = [
     "PairHead",
     "Pooler",
     "PostNormLayer",
+    "ReplacedHead",
     "SelfAttention",
     "SequenceClassifier",
     "SpanClassifier",

@@ -41,6 +41,7 @@ class SelfAttention(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
         gradient_dtype: jnp.dtype | None = None,
+        initializer: str = "truncated_normal",
         implementation: str = "xla",
         window: int | None = None,
         left_to_right: bool = False,
@@ -55,6 +56,7 @@ class SelfAttention(nnx.Module):
             return layers.dense(
                 *(hidden_size, hidden_size),
                 stddev=stddev,
+                initializer=initializer,
                 dtype=dtype,
                 gradient_dtype=gradient_dtype,
                 rngs=rngs,

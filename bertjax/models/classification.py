@@ -155,6 +155,7 @@ def _dense(config: EncoderConfig, num_labels: int, rngs: nnx.Rngs) -> nnx.Linear
         config.hidden_size,
         num_labels,
         stddev=config.initializer_range,
+        initializer=config.initializer,
         dtype=jnp.dtype("float32"),
         rngs=rngs,
     )

@@ -20,7 +20,13 @@ class LearntEmbeddings(nnx.Module):
     """Sum of word, position and segment embeddings, LayerNorm, dropout (section 3, figure 2).
 
     Without segments, where `type_vocab_size` is 0: `segment_ids` of a batch are not read then, so
-    records and texts in pairs are read as those of one segment. DistilBERT has none.
+    records and texts in pairs are read as those of one segment. DistilBERT has none. Where it is 1
+    all tokens have that one segment, whatever the batch says.
+
+    With a `position_offset` the positions of RoBERTa: the first is that row of the table, and
+    padding has the row before it, zero and never trained, as has its word. Source: fairseq,
+    modules/learned_positional_embedding.py. There a position counts the real tokens before it; here
+    rows are padded at their ends, where that is the place. Others give `positions`.
 
     Where their width is not `hidden_size`, or by `embedding_projection`, a dense layer follows.
     Source of that: ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.
@@ -29,12 +35,15 @@ class LearntEmbeddings(nnx.Module):
     def __init__(self, config: EncoderFields, *, rngs: nnx.Rngs):
         width, dtype = config.embedding_width, jnp.dtype(config.dtype)
 
-        def table(rows: int) -> nnx.Embed:
-            init = layers.truncated_normal(config.initializer_range)
+        offset = config.position_offset
+
+        def table(rows: int, *, has_padding: bool = False) -> nnx.Embed:
+            init = layers.INITIALIZERS[config.initializer](config.initializer_range)
+            init = layers.with_zero_row(init, offset - 1) if has_padding else init
             return nnx.Embed(rows, width, embedding_init=init, rngs=rngs)
 
-        self.word = table(config.vocab_size)
-        self.position = table(config.max_position_embeddings)
+        self.word = table(config.vocab_size, has_padding=offset > 0)
+        self.position = table(config.max_position_embeddings + offset, has_padding=offset > 0)
         if config.type_vocab_size:
             self.segment = table(config.type_vocab_size)
         self.norm = layers.LayerNorm(width, epsilon=config.layer_norm_eps, dtype=dtype)
@@ -43,12 +52,14 @@ class LearntEmbeddings(nnx.Module):
             self.projection = layers.dense(
                 *(width, config.hidden_size),
                 stddev=config.initializer_range,
+                initializer=config.initializer,
                 dtype=dtype,
                 gradient_dtype=jnp.dtype(config.gradient_dtype),
                 rngs=rngs,
             )
         self.dropout_rate = config.hidden_dropout_prob
         self.type_vocab_size = config.type_vocab_size
+        self.position_offset = offset
 
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
@@ -60,20 +71,30 @@ class LearntEmbeddings(nnx.Module):
         embedded = layers.dropout(self.norm(summed), self.dropout_rate, key)
         return self.projection(embedded) if self.is_projected else embedded
 
-    def _segments(self, inputs: layers.Inputs) -> Float[Array, "batch length width"]:
+    def _segments(self, inputs: layers.Inputs) -> Float[Array, "rows places width"]:
+        if self.type_vocab_size == 1:
+            return self.segment.embedding[...][None]
         segment_ids = inputs.get("segment_ids", jnp.zeros_like(inputs["input_ids"]))
         # As a product with one-hot rows: the gradient of a lookup would be a scatter of every token
         # into two rows.
         return jax.nn.one_hot(segment_ids, self.type_vocab_size) @ self.segment.embedding[...]
 
     def _positions(self, inputs: layers.Inputs) -> Float[Array, "rows length width"]:
-        positions = visibility.positions(inputs)
+        found = self._of_places(inputs)
+        if not self.position_offset:
+            return found
+        is_real = visibility.of(inputs).is_real[:, :, None]
+        padding = self.position.embedding[...][self.position_offset - 1][None, None]
+        return jnp.where(is_real, found, jax.lax.stop_gradient(padding))
+
+    def _of_places(self, inputs: layers.Inputs) -> Float[Array, "rows length width"]:
+        positions, first = visibility.positions(inputs), self.position_offset
         if positions is not None:  # A position that the table lacks gives NaN.
-            return self.position(positions)
+            return self.position(positions + first)
         table, length = self.position.embedding[...], inputs["input_ids"].shape[1]
-        if length > table.shape[0]:
+        if length > table.shape[0] - first:
             raise ValueError(
                 f"the input has {length} positions; the model was made for at most "
-                f"max_position_embeddings = {table.shape[0]}"
+                f"max_position_embeddings = {table.shape[0] - first}"
             )
-        return table[:length][None]
+        return table[first : first + length][None]

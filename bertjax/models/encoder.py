@@ -54,6 +54,7 @@ MOST = {
     "num_attention_heads": 10_000,
     "intermediate_size": 1_000_000,
     "max_position_embeddings": 10_000_000,
+    "position_offset": 1_000,
     "type_vocab_size": 100_000,
 }
 
@@ -65,6 +66,7 @@ CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
     "feed_forward": feed_forwards.FEED_FORWARDS,
     "attention": attention.IMPLEMENTATIONS,
     "hidden_act": layers.ACTIVATIONS,
+    "initializer": layers.INITIALIZERS,
     "pooler_act": layers.POOLER_ACTIVATIONS,
     "dtype": DTYPES,
     "gradient_reduction_dtype": GRADIENT_REDUCTION_DTYPES,
@@ -77,7 +79,10 @@ class EncoderConfig(fields.EncoderFields):
     """The parts and sizes of an encoder, sizes with the names of the original bert_config.json.
 
     `embeddings`, `layer` and `feed_forward` are kinds of parts, keys of the tables in CHOICES.
-    `type_vocab_size` 0 is no embeddings of segments, `pooler_act` the activation of a pooler.
+    `type_vocab_size` 0 is no embeddings of segments, 1 the same one for all tokens whatever their
+    segment; `pooler_act` is the activation of a pooler.
+    `position_offset` is the row of the first position, as in RoBERTa: the table has so many rows
+    more, and the one before is that of padding, zero and never trained; so is that number's word.
     `embedding_size` is the width of the embeddings before they are projected up, as in ALBERT; 0 is
     `hidden_size`, without a projection unless `embedding_projection` is "always".
     (Where widths differ "always" becomes "if_needed", so that equal encoders have equal configs.)
@@ -108,6 +113,13 @@ class EncoderConfig(fields.EncoderFields):
         for name, most in MOST.items():
             if getattr(self, name) > most:
                 yield f"{name} is {getattr(self, name)}; it must be at most {most:,}"
+        if self.position_offset < 0:
+            yield f"position_offset is {self.position_offset}; it must be at least 0 (as BERT)"
+        if self.position_offset > max(self.vocab_size, 0):
+            yield (
+                f"position_offset is {self.position_offset}; the word before it is padding's, so "
+                f"it must be at most vocab_size, {self.vocab_size}"
+            )
         if self.type_vocab_size < 0:
             yield f"type_vocab_size is {self.type_vocab_size}; it must be at least 0 (no segments)"
         if not 0 <= self.num_hidden_groups <= max(self.num_hidden_layers, 0):

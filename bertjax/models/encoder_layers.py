@@ -26,6 +26,7 @@ class PostNormLayer(nnx.Module):
             config.num_attention_heads,
             dropout_rate=config.attention_probs_dropout_prob,
             stddev=config.initializer_range,
+            initializer=config.initializer,
             dtype=dtype,
             gradient_dtype=jnp.dtype(config.gradient_dtype),
             rngs=rngs,

@@ -45,6 +45,7 @@ class FeatureBasedTagger(nnx.Module):
             2 * lstm_size,
             num_labels,
             stddev=config.initializer_range,
+            initializer=config.initializer,
             dtype=jnp.dtype("float32"),
             rngs=rngs,
         )

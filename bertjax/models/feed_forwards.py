@@ -28,6 +28,7 @@ def _plain_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear
     hidden, wide = config.hidden_size, config.intermediate_size
     options = {
         "stddev": config.initializer_range,
+        "initializer": config.initializer,
         "dtype": jnp.dtype(config.dtype),
         "gradient_dtype": jnp.dtype(config.gradient_dtype),
         "rngs": rngs,

@@ -22,7 +22,9 @@ class EncoderFields:
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
+    position_offset: int = 0
     type_vocab_size: int = 2
+    initializer: str = "truncated_normal"
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
     embedding_size: int = 0

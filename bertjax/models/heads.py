@@ -1,4 +1,4 @@
-"""What stands on the encoder: pooler, masked-token head, sentence-pair head."""
+"""What stands on the encoder: pooler, masked-token head, sentence-pair and replaced-token head."""
 
 from __future__ import annotations
 
@@ -61,12 +61,36 @@ class PairHead(nnx.Module):
             config.hidden_size,
             2,
             stddev=config.initializer_range,
+            initializer=config.initializer,
             dtype=jnp.dtype("float32"),
             rngs=rngs,
         )
 
     def __call__(self, pooled: Float[Array, "batch hidden"]) -> Float[Array, "batch 2"]:
         return self.dense(pooled.astype(jnp.float32))
+
+
+class ReplacedHead(nnx.Module):
+    """A logit for every token, that it was replaced: dense, activation, dense.
+
+    The last layer alone starts from Glorot's uniform numbers, TensorFlow's default.
+    Source: google-research/electra run_pretraining.py, _get_discriminator_output.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.dense = _dense(config, config.hidden_size, rngs)
+        self.output = layers.Dense(
+            *(config.hidden_size, 1),
+            kernel_init=nnx.initializers.glorot_uniform(),
+            dtype=jnp.dtype("float32"),
+            rngs=rngs,
+        )
+        self.hidden_act = config.hidden_act
+
+    def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch length"]:
+        """Returns float32 logits, at padding too."""
+        transformed = layers.ACTIVATIONS[self.hidden_act](self.dense(hidden))
+        return self.output(transformed.astype(jnp.float32))[:, :, 0]
 
 
 def gather_positions(
@@ -81,6 +105,7 @@ def _dense(config: EncoderConfig, out_size: int, rngs: nnx.Rngs) -> nnx.Linear:
         config.hidden_size,
         out_size,
         stddev=config.initializer_range,
+        initializer=config.initializer,
         dtype=jnp.dtype(config.dtype),
         gradient_dtype=jnp.dtype(config.gradient_dtype),
         rngs=rngs,

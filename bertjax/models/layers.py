@@ -45,6 +45,34 @@ def truncated_normal(stddev: float) -> nnx.Initializer:
     return init
 
 
+def normal(stddev: float) -> nnx.Initializer:
+    """Returns an initializer of a normal distribution that nothing truncates.
+
+    Source: fairseq, modules/transformer_sentence_encoder.py, init_bert_params.
+    """
+
+    def init(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        return stddev * jax.random.normal(key, shape, dtype)
+
+    return init
+
+
+# Name -> the initializer of kernels and embeddings, of a standard deviation.
+INITIALIZERS: dict[str, Callable[[float], nnx.Initializer]] = {
+    "truncated_normal": truncated_normal,
+    "normal": normal,
+}
+
+
+def with_zero_row(init: nnx.Initializer, row: int) -> nnx.Initializer:
+    """Returns an initializer of tables of which one row is zero."""
+
+    def made(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        return init(key, shape, dtype).at[row].set(0.0)
+
+    return made
+
+
 class Dense(nnx.Linear):
     """x W + b in `dtype`, of float32 parameters; the bias and its gradient are summed in float32.
 
@@ -172,12 +200,12 @@ def dense(
     rngs: nnx.Rngs,
     gradient_dtype: jnp.dtype | None = None,
     kind: type[Dense] = Dense,
+    initializer: str = "truncated_normal",
 ) -> Dense:
     """Returns a dense layer with float32 parameters that computes in `dtype`."""
-    init = truncated_normal(stddev)
     return kind(
         *(in_size, out_size),
-        kernel_init=init,
+        kernel_init=INITIALIZERS[initializer](stddev),
         dtype=dtype,
         gradient_dtype=gradient_dtype,
         rngs=rngs,
@@ -313,13 +341,40 @@ def keep_mask(
     and read; and they are the same on every backend and mesh. Source of the hash, whose middle the
     second word enters: "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
     """
+    # The last shift of lowbias32 leaves the high bits alone, which decide. Compared as signed
+    # numbers, which a TPU does in one instruction.
+    limit = min(round((1.0 - rate) * 2**32), 2**32 - 1) - 2**31
+    bits = _hashed_places(seeds, shape, turned=turned)
+    return jax.lax.bitcast_convert_type(bits, jnp.int32) < jnp.int32(limit)
+
+
+def gumbel_noise(seeds: MaskSeeds, shape: tuple[int, ...]) -> Float[Array, "*shape"]:
+    """Returns noise of the standard Gumbel distribution, planes x rows x columns.
+
+    Its bits are those of `keep_mask`, with the same properties: the compiler need not write the
+    noise of a whole vocabulary to memory.
+    """
+    bits = _hashed_places(seeds, shape)
+    bits = bits ^ (bits >> 16)
+    # The numbers near 0, which make the highest noise, are the ones that float32 has all bits of.
+    uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
+    return -jnp.log(-jnp.log1p(-uniform))
+
+
+def _hashed_places(
+    seeds: MaskSeeds, shape: tuple[int, ...], *, turned: bool = False
+) -> UInt32[Array, "*shape"]:
+    """Returns 32 bits for each place of planes, of which the high ones are good."""
     axes = (len(shape) - 1, len(shape) - 2) if turned else (len(shape) - 2, len(shape) - 1)
     row, column = (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in axes)
     first, second = (jnp.expand_dims(word, (-2, -1)) if word.ndim else word for word in seeds)
     bits = row * jnp.uint32(shape[axes[1]]) + column + first
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D) ^ second
-    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
-    # The last shift of lowbias32 leaves the high bits alone, which decide. Compared as signed
-    # numbers, which a TPU does in one instruction.
-    limit = min(round((1.0 - rate) * 2**32), 2**32 - 1) - 2**31
-    return jax.lax.bitcast_convert_type(bits, jnp.int32) < jnp.int32(limit)
+    return (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+
+
+def mixed(words: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+    """Returns the words hashed one by one, by lowbias32 (`keep_mask`)."""
+    words = (words ^ (words >> 16)) * jnp.uint32(0x7FEB352D)
+    words = (words ^ (words >> 15)) * jnp.uint32(0x846CA68B)
+    return words ^ (words >> 16)

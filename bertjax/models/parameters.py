@@ -64,13 +64,14 @@ def flat(tree: Mapping[str, Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
 def encoder_paths(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
     """Returns where a module, which may be abstract, has encoders: ("encoder",) as a rule.
 
-    An encoder is what has `embeddings` and `layers`. In place of the module its nested parameters
-    do. LoRA's factors, which lie like the kernels that they change, are none.
+    An encoder is what has `embeddings` and `layers`, or is called `encoder` and has layers: one
+    that shares all of its embeddings has none of its own. In place of the module its nested
+    parameters do. LoRA's factors, which lie like the kernels that they change, are none.
     """
     params = split(module)[1] if isinstance(module, nnx.Module) else module
 
     def found(node: Mapping[Any, Any], path: tuple[str, ...]) -> list[str]:
-        if "embeddings" in node and "layers" in node:
+        if "layers" in node and ("embeddings" in node or path[-1:] == ("encoder",)):
             return [".".join(path)]
         return [
             place

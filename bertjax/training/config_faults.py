@@ -16,11 +16,12 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
-from bertjax.models import classification, encoder, pallas_attention
+from bertjax.models import classification, embedding_sharing, encoder, pallas_attention
 from bertjax.training import optim, state
 
 MASKINGS = ("static", "dynamic")  # of records: stored in them, or drawn as they are read
 
+_SHARES = {"mask_share": masking.MASK_SHARE, "keep_share": masking.KEEP_SHARE}
 _OF_PRETRAINING = ("num_steps", "num_epochs", "max_seq_length")  # of a phase
 
 # Option -> what it may be.
@@ -29,6 +30,7 @@ CHOICES: dict[str, Collection[str]] = {
     "pretraining.objective": tasks.OBJECTIVES.keys(),
     "pretraining.pair_loss": pair_objectives.LABELS.keys(),
     "pretraining.masking": MASKINGS,
+    "pretraining.generator.embeddings": embedding_sharing.SHARINGS.keys(),
     "pretraining.mask_strategy": masking.MASKERS.keys(),
     "finetuning.dataset": finetuning.KINDS.keys(),
     "finetuning.pooling": classification.POOLINGS,
@@ -91,6 +93,8 @@ def _pretraining_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         )
     if config.data.source == "synthetic" and not config.model.vocab_size:
         yield "config.model.vocab_size is 0; with config.data.source=synthetic set it"
+    if config.pretraining.objective in tasks.FAULTS:
+        yield from tasks.FAULTS[config.pretraining.objective](config)
     if config.seeds > 1 or config.search:
         yield "config.seeds and config.search are for finetuning; leave them at 1 and False"
 
@@ -126,6 +130,11 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         "model.num_hidden_layers": 1,
         "model.num_attention_heads": 1,
         "model.intermediate_size": 1,
+        **{
+            f"pretraining.generator.{name}": 0
+            for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")
+        },
+        "pretraining.generator.intermediate_size": 0,
     }
     for name, least in at_least.items():
         if options[name] < least:
@@ -208,6 +217,16 @@ def _kind_faults(options: ml_collections.ConfigDict) -> Iterator[str]:
 
 
 def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
+    shares = {name: options[f"pretraining.{name}"] for name in _SHARES}
+    told = " and ".join(f"config.pretraining.{name} is {share}" for name, share in shares.items())
+    if min(shares.values()) < 0 or sum(shares.values()) > 1 + 1e-9:
+        yield f"{told}; both must be at least 0, and their sum at most 1"
+    if options["pretraining.masking"] == "static" and shares != _SHARES:
+        yield (
+            f"{told}, but with config.pretraining.masking 'static' masks are those of the records: "
+            f"set it to 'dynamic' (records built so), or leave the shares at "
+            f"{' and '.join(map(str, _SHARES.values()))}"
+        )
     strategy, masking = options["pretraining.mask_strategy"], options["pretraining.masking"]
     if masking == "static" and strategy in ("whole_word", "ngram", "span"):
         yield (

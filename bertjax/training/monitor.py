@@ -27,6 +27,13 @@ PLATEAU_CAUSES = (
 )
 
 
+# Of a loss that the objective itself knows the level of (`tasks.CHANCES`).
+CHANCE_CAUSES = (
+    "the learning rate is too high, or it diverged early; the generator learns nothing, or is so "
+    "large that it seldom errs (see train/mlm_accuracy); the run is simply young"
+)
+
+
 class DivergedError(RuntimeError):
     """Too many steps in a row had a non-finite loss or gradient."""
 
@@ -69,7 +76,8 @@ class Progress:
 class MonitorOptions:
     """The last step has a line, too; `peak_flops` is of all devices, None where it is unknown.
 
-    `objectives` are the coefficients of what is minimized, as the task has them.
+    `objectives` are the coefficients of what is minimized, as the task has them; `chance` is a row
+    of `tasks.CHANCES`.
     """
 
     objectives: Mapping[str, float]
@@ -79,6 +87,7 @@ class MonitorOptions:
     plateau_check_step: int
     plateau_margin: float
     peak_flops: float | None
+    chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +126,7 @@ class Monitor:
         self._compiled: set[PhaseFacts] = set()
         self._restart_clock(0.0)
         self._has_checked_plateau = False
+        self._is_at_chance = False
 
     def begin(self, step: int, phase: PhaseFacts) -> None:
         """Says that the next step is compiled first, where it is the first of its batch shape."""
@@ -217,6 +227,7 @@ class Monitor:
         self._writer.scalars(step, scalars)
         self._writer.progress(step, scalars)
         self._check_plateau(step, averages, phase)
+        self._check_chance(step, averages)
         self.progress.means = {}
 
     def _restart_clock(self, now: float) -> None:
@@ -252,4 +263,18 @@ class Monitor:
                 "At step %d %s is %.3f nats: still at the unigram plateau (%.3f nats, what is "
                 "reached without looking at the context). Likely causes: %s.",
                 step, name, averages[name], chance, PLATEAU_CAUSES,
+            )  # fmt: skip
+
+    def _check_chance(self, step: int, averages: dict[str, float]) -> None:
+        """Warns where a loss comes to the level of having learnt nothing, whenever that is."""
+        check_step = self._options.plateau_check_step
+        found = self._options.chance(averages) if self._options.chance else None
+        if found is None or not check_step or step < check_step:
+            return
+        name, level, told = found
+        was_at_chance, self._is_at_chance = self._is_at_chance, averages[name] > level
+        if self._is_at_chance and not was_at_chance:
+            logging.warning(
+                "At step %d %s is %.3f nats; %s. Likely causes: %s.",
+                step, name, averages[name], told, CHANCE_CAUSES,
             )  # fmt: skip

@@ -51,6 +51,9 @@ class ScheduleOptions:
 class OptimizerOptions:
     """`name` is a key of OPTIMIZERS; `clip_norm` 0 clips nothing.
 
+    `decay_biases` is weight decay of LayerNorm and biases, too. Source: fairseq, optim/adam.py,
+    whose one group of parameters is decayed whole.
+
     `frozen` are regular expressions of whole parameter paths; `head_multiplier` and `layer_decay`
     are as in `rate_multipliers`.
     """
@@ -60,6 +63,7 @@ class OptimizerOptions:
     beta2: float = 0.999
     eps: float = 1e-6
     weight_decay: float = 0.01
+    decay_biases: bool = False
     clip_norm: float = 1.0
     bias_correction: bool = True
     head_multiplier: float = 1.0
@@ -90,6 +94,15 @@ def _bert(options: ScheduleOptions) -> Schedule:
     return schedule
 
 
+def _electra(options: ScheduleOptions) -> Schedule:
+    def schedule(step: Step) -> Float[Array, ""]:
+        decay = jnp.clip(1 - step / options.total_steps, 0)
+        warm = jnp.minimum(_warmup(options, step), 1.0)
+        return jnp.asarray(options.peak_learning_rate) * warm * decay
+
+    return schedule
+
+
 def _constant(options: ScheduleOptions) -> Schedule:
     def schedule(step: Step) -> Float[Array, ""]:
         warm = jnp.minimum(_warmup(options, step), 1.0)
@@ -107,9 +120,12 @@ def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
 # released code's (google-research/bert optimization.py): the decay counts from step 0 and the
 # warm-up replaces it, so at the end of warm-up the rate drops by peak x warmup / total. `constant`
 # stays at the peak after the warm-up: it alone goes by no length, so a run can be lengthened.
+# `electra` is the product of the warm-up and of a decay counted from step 0
+# (google-research/electra model/optimization.py): its highest rate is a little below the peak.
 SCHEDULES: dict[str, Callable[[ScheduleOptions], Schedule]] = {
     "linear": _linear,
     "bert": _bert,
+    "electra": _electra,
     "constant": _constant,
 }
 
@@ -168,7 +184,9 @@ def _adamw(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTra
     adam = optax.scale_by_adam if options.bias_correction else scale_by_uncorrected_adam
     return [
         adam(options.beta1, options.beta2, options.eps),
-        optax.add_decayed_weights(options.weight_decay, mask=is_decayed),
+        optax.add_decayed_weights(
+            options.weight_decay, mask=None if options.decay_biases else is_decayed
+        ),
     ]
 
 

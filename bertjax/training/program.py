@@ -76,6 +76,7 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
     replicated = jax.sharding.NamedSharding(mesh, sharding.P())
     rows = sharding.batch_sharding(mesh)
     platform = mesh.devices.flat[0].platform
+    _compile_draws_fast(platform)
     return Program(
         config=config,
         job=job,
@@ -102,6 +103,16 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
             out_shardings=replicated,
         ),
     )
+
+
+def _compile_draws_fast(platform: str) -> None:
+    """On GPU, has threefry's bits computed by JAX's kernel; they are the same.
+
+    Otherwise its rounds are unrolled into every parameter's initialization, which takes XLA most of
+    a minute for BERT-base (docs/performance.md).
+    """
+    if platform == "gpu":
+        jax.config.update("jax_threefry_gpu_kernel_lowering", True)
 
 
 def for_job(program: Program, job: jobs.Job) -> Program:

@@ -19,7 +19,7 @@ from absl import logging
 from bertjax import jobs
 from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
-from bertjax.models import encoder, parameters
+from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.training import state
 from bertjax.workdirs import reader, trained_positions
 
@@ -142,7 +142,7 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
     bodies = parameters.bodies(target.params)
     taken = {
         name: value
-        for name, value in source.params.items()
+        for name, value in embedding_sharing.as_kept(source.params, shapes).items()
         if name in shapes and (not target.has_own_heads or parameters.is_within(name, bodies))
     }
     fresh = tuple(name for name in shapes if name not in taken)
@@ -297,6 +297,9 @@ def _parameter_faults(
     has_same_sizes: bool,
 ) -> Iterator[str]:
     encoders, per_row = parameters.encoder_paths(params), _vocabulary_parameters(params)
+    # A generator of which the source has nothing starts fresh, as a head does.
+    found = [path for path in encoders if any(n.startswith(f"{path}.layers.") for n in taken)]
+    encoders = found or encoders
     shapes = {name: leaf.shape for name, leaf in parameters.flat(params).items()}
     for name in fresh:
         if parameters.is_within(name, encoders) and has_same_sizes:
@@ -312,7 +315,8 @@ def _parameter_faults(
 def _vocabulary_parameters(params: parameters.Params) -> set[str]:
     """Returns the parameters that may have a row for each entry of the vocabulary."""
     paths = parameters.encoder_paths(params)
-    tables = {f"{path}.embeddings.word.embedding" for path in paths}
+    names = ("word", embedding_sharing.delta("word"))
+    tables = {f"{path}.embeddings.{name}.embedding" for path in paths for name in names}
     return tables | {f"{parameters.beside(path, 'mlm_head')}.bias" for path in paths}
 
 

@@ -39,6 +39,10 @@ PROGRESS: dict[str, Callable[[float], str]] = {
     "train/mlm_accuracy": lambda value: f"mlm acc {value:.3f}",
     "train/nsp_accuracy": lambda value: f"nsp acc {value:.3f}",
     "train/sop_accuracy": lambda value: f"sop acc {value:.3f}",
+    "train/replaced_share": lambda value: f"replaced {value:.3f}",
+    "train/discriminator_loss": lambda value: f"discriminator {value:.3f}",
+    "train/discriminator_recall": lambda value: f"recall {value:.3f}",
+    "train/discriminator_auc": lambda value: f"auc {value:.3f}",
     "perf/tokens_per_second": lambda value: f"{_thousands(value)} tokens/s",
     "perf/model_flop_utilization": lambda value: f"MFU {value:.1%}",
 }
@@ -48,7 +52,8 @@ SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have a
 # What answering without reading scores: drawn as a dashed line.
 CHANCE = re.compile(r"eval/.+/(unigram_loss|most_frequent_token_accuracy)")
 
-# The panels of curves.png: title, then the names of the scalars in it.
+# The panels of curves.png: title, then the names of the scalars in it. The last ones are drawn
+# where there is something to draw.
 PANELS = {
     "loss (nats)": re.compile(r"(train|eval/.+)/(mlm_|unigram_)?loss"),
     SCORES_PANEL: re.compile(
@@ -57,7 +62,12 @@ PANELS = {
     ),
     "learning rate": re.compile(r"train/learning_rate"),
     "tokens per second": re.compile(r"perf/tokens_per_second"),
+    "discriminator: loss (nats)": re.compile(r"(train|eval/.+)/discriminator_loss"),
+    "discriminator: shares of tokens": re.compile(
+        r"(train|eval/.+)/(replaced_share|discriminator_(precision|recall|auc))"
+    ),
 }
+ALWAYS_DRAWN = 4
 
 
 class RunWriter:
@@ -265,13 +275,20 @@ class _Mirror:
 
 def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
     """Returns the picture of a run: loss, accuracy, learning rate and speed against the step."""
+    panels = {
+        title: series
+        for number, (title, pattern) in enumerate(PANELS.items())
+        if (series := _series(entries, pattern)) or number < ALWAYS_DRAWN
+    }
+    rows = math.ceil(len(panels) / 2)
     # The object interface: pyplot would keep every figure of the process and may ask for a display.
-    picture = figure.Figure(figsize=(12, 8), layout="constrained")
-    for axes, (title, pattern) in zip(picture.subplots(2, 2).flat, PANELS.items(), strict=True):
+    picture = figure.Figure(figsize=(12, 4 * rows), layout="constrained")
+    grid = picture.subplots(rows, 2).flat
+    for axes, (title, series) in zip(grid, panels.items(), strict=False):
         axes.set(title=title, xlabel="step")
         axes.grid(alpha=0.3)
         lines, percent = [], None
-        for name, (steps, values) in _series(entries, pattern).items():
+        for name, (steps, values) in series.items():
             where = axes
             if title == SCORES_PANEL and any(abs(value) > 1 for value in values):
                 where = percent = percent or axes.twinx()

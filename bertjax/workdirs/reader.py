@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from bertjax import config as config_lib
 from bertjax.data import atomic, tokenizer
 from bertjax.devices import sharding
-from bertjax.models import lora, parameters
+from bertjax.models import embedding_sharing, lora, parameters
 from bertjax.workdirs import checkpoint
 
 VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
@@ -54,7 +54,11 @@ class Description:
 
 @dataclasses.dataclass(frozen=True)
 class Workdir(Description):
-    """A model as a workdir holds it; `params` is a nested dict, with LoRA merged into kernels."""
+    """A model as a workdir holds it.
+
+    `params` is a nested dict, with LoRA merged into kernels, and embeddings that two encoders share
+    in both.
+    """
 
     params: parameters.Params
 
@@ -76,6 +80,7 @@ def read(
     described = _described(workdir, meta, found_step)
     if "lora" in params:
         params = lora.merge(params, alpha=described.config.finetuning.lora_alpha)
+    params = embedding_sharing.apart(params)
     if mesh is not None:
         everywhere = jax.sharding.NamedSharding(mesh, sharding.P())
         params = jax.device_put(params, everywhere)

@@ -99,6 +99,17 @@ def test_four_fifths_become_mask_a_tenth_stays_a_tenth_is_random(strategy):
     assert substitutes.min() < 5 and substitutes.max() > VOCAB_SIZE - 5
 
 
+def test_shares_of_its_own_replace_as_they_say_and_none_at_random():
+    input_ids, input_mask, _ = sequences(count=4000)
+    masked = mask(input_ids, input_mask, mask_share=0.85, keep_share=0.15)
+    used = masked["masked_lm_weights"] == 1
+    found = np.take_along_axis(masked["input_ids"], masked["masked_lm_positions"], axis=1)[used]
+    assert np.mean(found == MASK) == pytest.approx(0.85, abs=0.015)
+    assert ((found == MASK) | (found == masked["masked_lm_ids"][used])).all()
+    with pytest.raises(ValueError, match="mask_share is 0.9 and keep_share 0.2; .* at most 1"):
+        masking.MaskingOptions(mask_share=0.9, keep_share=0.2)
+
+
 def test_every_maskable_position_is_equally_likely():
     input_ids = np.tile([CLS, *range(10, 20), SEP], (20_000, 1))
     masked = mask(input_ids, np.ones_like(input_ids))

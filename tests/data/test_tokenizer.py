@@ -97,3 +97,12 @@ def test_every_entry_needs_a_row_of_the_embedding_table():
     tokenizer.check_table(None, 1, "DIR")
     with pytest.raises(ValueError, match="of DIR has 7 entries, .* has 5 rows: 'a' and what"):
         tokenizer.check_table(vocabulary, 5, "DIR")
+
+
+def test_positions_behind_padding_need_its_id():
+    vocabulary = tokenizer.WordPieceTokenizer([*SPECIALS, "a", "b"])
+    for offset in (0, 1):
+        tokenizer.check_padding(vocabulary, offset, "DIR")
+    tokenizer.check_padding(None, 2, "DIR")
+    with pytest.raises(ValueError, match="position_offset is 2, .* must be 1; .* of DIR it is 0"):
+        tokenizer.check_padding(vocabulary, 2, "DIR")

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from bertjax.jobs import pretraining
+from bertjax.models import embedding_sharing
 from bertjax.tasks import base as tasks_base
 
 # Encoder with pooler. Base and Large: Devlin et al. 2019 (110 M, 340 M), exactly as in the released
@@ -33,6 +34,26 @@ WITH_HEADS = {
 }
 
 
+# Without a pair loss, as transformers counts RobertaForMaskedLM; the sizes of its kin are in
+# their config.json.
+MASKED_LM = [
+    ("roberta_base", {}, 124_697_433),
+    ("roberta_large", {}, 355_412_057),
+    ("roberta_base", {"vocab_size": 250_002}, 278_295_186),  # xlm-roberta-base
+    ("roberta_base", {"vocab_size": 32_005}, 110_655_493),  # camembert-base
+    ("roberta_base", {"num_hidden_layers": 6}, 82_170_201),  # distilroberta-base
+]
+
+
+@pytest.mark.parametrize(("recipe", "sizes", "count"), MASKED_LM)
+def test_encoder_with_masked_token_head_has_the_papers_number_of_parameters(recipe, sizes, count):
+    config = importlib.import_module(f"configs.{recipe}").get_config()
+    with config.unlocked():
+        config.model.update(dtype="float32", **sizes)
+    _, params = tasks_base.abstract_model(pretraining.pretraining_task(config))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
+
+
 @pytest.mark.parametrize("recipe", COUNTS)
 def test_encoder_with_pooler_has_the_papers_number_of_parameters(recipe):
     config = importlib.import_module(f"configs.{recipe}").get_config()
@@ -43,3 +64,30 @@ def test_encoder_with_pooler_has_the_papers_number_of_parameters(recipe):
     assert sum(leaf.size for leaf in leaves) == COUNTS[recipe]
     if recipe in WITH_HEADS:
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == WITH_HEADS[recipe]
+
+
+# Discriminator, generator, and both with what they share counted once; Clark et al. 2020. The first
+# two as transformers counts ElectraForPreTraining and ElectraForMaskedLM of the released models;
+# "small++" is the one that was released as electra-small.
+ELECTRA_COUNTS = {
+    "small": (13_549_057, 4_620_026, 14_196_219),
+    "small++": (13_549_057, 13_546_682, 23_122_875),
+    "base": (109_483_009, 33_740_602, 119_386_427),
+    "large": (335_142_913, 51_295_290, 354_655_291),
+}
+SLOW_ELECTRAS = ("small++", "base", "large")
+
+
+@pytest.mark.parametrize(
+    "size", ["small", *(pytest.param(size, marks=pytest.mark.slow) for size in SLOW_ELECTRAS)]
+)
+def test_electras_have_the_released_numbers_of_parameters(size):
+    config = importlib.import_module(f"configs.electra_{size.removesuffix('++')}").get_config()
+    config.model.dtype = "float32"
+    if size == "small++":
+        config.pretraining.generator.hidden_size = config.model.hidden_size
+    _, params = tasks_base.abstract_model(pretraining.pretraining_task(config))
+    whole = jax.eval_shape(embedding_sharing.apart, params)
+    generator = whole.pop("generator")
+    counts = (sum(leaf.size for leaf in jax.tree.leaves(it)) for it in (whole, generator, params))
+    assert tuple(counts) == ELECTRA_COUNTS[size]

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.tasks import metrics
+from bertjax.tasks import metrics, replaced_tokens
 from bertjax.training import monitor, state
 
 ENTROPY = 6.0
@@ -289,3 +289,24 @@ def test_what_another_training_compiled_is_not_said_again():
         watch, lines = make_monitor(begun=begun)
         watch.begin(0, PHASE)
         assert lines.notes == expected
+
+
+def test_a_discriminator_that_tells_nothing_apart_is_warned_of_whenever_it_begins(caplog):
+    watch, _ = make_monitor(
+        objectives={"discriminator_loss": 1.0},
+        log_every_steps=1,
+        plateau_check_step=2,
+        chance=replaced_tokens.chance,
+    )
+
+    def scores(loss, recall):
+        values = {"discriminator_loss": loss, "replaced_share": 0.1, "discriminator_recall": recall}
+        means = {name: metrics.Mean(np.float32(it), np.float32(1)) for name, it in values.items()}
+        return dataclasses.replace(GOOD, means=means)
+
+    stuck, learning = scores(0.325, 0.0), scores(0.2, 0.4)
+    run(watch, [stuck, learning, learning, stuck, stuck, learning, stuck])
+    warned = [it.getMessage() for it in caplog.records if "discriminator_loss" in it.getMessage()]
+    assert [text[:12] for text in warned] == ["At step 4 di", "At step 7 di"]
+    assert "the entropy of the share of replaced tokens (0.100) is 0.325" in warned[0]
+    assert "finds 0.0% of them" in warned[0]

@@ -28,6 +28,14 @@ def test_bert_schedule_decays_from_step_zero_and_drops_after_warmup():
         np.testing.assert_allclose(rate(step), value, rtol=1e-5, atol=1e-12)
 
 
+def test_electra_schedule_is_warm_up_times_a_decay_from_step_zero():
+    """Values of the released code: google-research/electra model/optimization.py."""
+    rate = schedule("electra", warmup=10_000, total=1_000_000, peak=5e-4)
+    expected = {0: 0.0, 5_000: 2.4875e-4, 10_000: 4.95e-4, 500_000: 2.5e-4, 1_000_000: 0.0}
+    for step, value in expected.items():
+        np.testing.assert_allclose(rate(step), value, rtol=1e-5, atol=1e-12)
+
+
 def test_schedules_without_warmup_start_at_the_peak():
     assert float(schedule("linear", warmup=0)(0)) == 2.0
     assert float(schedule("bert", warmup=0)(0)) == 2.0
@@ -101,6 +109,18 @@ def test_optimizer_equals_numpy_over_five_steps(name, bias_correction, clip_norm
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), ours, expected
     )
+
+
+def test_biases_are_decayed_where_that_is_asked_for():
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2), "norm": {"scale": jnp.ones(2)}}
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    for decayed, expected in ((False, 0.0), (True, 0.1)):
+        options = optim.OptimizerOptions(weight_decay=0.1, decay_biases=decayed, clip_norm=0.0)
+        optimizer = optim.make_optimizer(options, params)
+        updates, _ = optimizer.update(nothing, optimizer.init(params), params)
+        found = [updates["bias"][0].item(), updates["norm"]["scale"][0].item()]
+        assert found == pytest.approx([expected] * 2)
+        assert updates["kernel"][0, 0].item() == pytest.approx(0.1)
 
 
 def test_uncorrected_adam_equals_the_released_optimizer_on_its_own_test():

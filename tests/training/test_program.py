@@ -16,7 +16,9 @@ from bertjax.training import config_faults, program
 FAST = ("smoke", "quickstart", "bert_tiny")
 FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
 ALBERT = ("albert_base", "albert_large", "albert_xlarge", "albert_xxlarge")
-SLOW = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large", *ALBERT, *FINETUNING)
+ELECTRA = ("electra_small", "electra_base", "electra_large")
+BERT = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large")
+SLOW = (*BERT, *ALBERT, *ELECTRA, *FINETUNING)
 
 
 def recipe(name):

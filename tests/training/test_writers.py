@@ -162,6 +162,13 @@ def test_each_panel_draws_its_scalars_and_no_others():
     assert math.isnan(axes[0].lines[0].get_ydata()[1])
 
 
+def test_a_discriminator_has_panels_of_its_own_where_there_is_one():
+    scores = {"train/discriminator_loss": 0.3, "eval/heldout/discriminator_auc": 0.8}
+    axes = writers.draw_curves([{"step": 1, "train/loss": 22.0, **scores}]).axes
+    labels = [[str(line.get_label()) for line in panel.lines] for panel in axes]
+    assert labels == [["train/loss"], [], [], [], *([name] for name in scores)]
+
+
 def test_what_answering_without_reading_scores_is_a_dashed_line():
     chance = {"eval/held_out/unigram_loss": 6.2, "eval/held_out/most_frequent_token_accuracy": 0.05}
     entries = [{"step": n, "train/loss": 8.0 - n} for n in (1, 2)]

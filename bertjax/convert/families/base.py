@@ -19,7 +19,7 @@ from bertjax.convert import names
 from bertjax.data import wordpiece
 
 # Fields of EncoderConfig that say how something is computed, not what: no file tells them.
-HOW = ("dtype", "gradient_reduction_dtype", "remat", "attention")
+HOW = ("dtype", "gradient_reduction_dtype", "remat", "attention", "initializer")
 
 # Fields of every config.json of transformers that do not change what an encoder computes:
 # bookkeeping, the reader's own, and generation.

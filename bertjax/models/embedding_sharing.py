@@ -1,0 +1,101 @@
+"""Two encoders that share embeddings, as ELECTRA's: what is kept of them, and both made whole.
+
+The parameters of such a module hold the encoder that is learnt for use, its discriminator, at
+`encoder`, and the other one at `generator.encoder`. NNX modules share nothing: a tie is made
+anew, by `apart`, wherever the two are used. To training it is a function of the parameters, whose
+gradient is that of the tie; to whoever reads a workdir it gives two models that need each other no
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+
+from bertjax.models import parameters
+
+GENERATOR = "generator"  # where a module has the model whose encoder stands at generator.encoder
+
+# Source: google-research/electra, model/modeling.py: the scope electra/embeddings is entered by
+# both, and holds the LayerNorm as well. Each has a projection of its own.
+SHARED = ("word", "position", "segment", "norm")
+# Source: microsoft/DeBERTa, rtd_task.py. (Its models have no segments; it shares no LayerNorm.)
+DISENTANGLED = ("word", "position")
+
+_OURS, _THEIRS = "encoder.embeddings", f"{GENERATOR}.encoder.embeddings"
+
+
+def delta(name: str) -> str:
+    """Returns what the table is called that is added to a generator's."""
+    return f"{name}_delta"
+
+
+def _share(ours: nnx.Module, theirs: nnx.Module, rngs: nnx.Rngs) -> None:
+    del ours, rngs
+    for name in SHARED:
+        if hasattr(theirs, name):  # not every encoder has segments
+            delattr(theirs, name)
+
+
+def _disentangle(ours: nnx.Module, theirs: nnx.Module, rngs: nnx.Rngs) -> None:
+    del theirs
+    for name in DISENTANGLED:
+        rows, width = getattr(ours, name).embedding.shape
+        zeros = nnx.initializers.zeros_init()
+        setattr(ours, delta(name), nnx.Embed(rows, width, embedding_init=zeros, rngs=rngs))
+        delattr(ours, name)
+
+
+# Name -> what it takes away from the embeddings of two encoders that are whole. `shared`: one set
+# of embeddings, which gets the sum of both gradients. `gradient_disentangled`: the discriminator's
+# tables are the generator's, which get no gradient from it, plus a table of its own that starts at
+# zero (He et al. 2023, DeBERTaV3, section 3.2).
+SHARINGS: dict[str, Callable[[Any, Any, nnx.Rngs], None]] = {
+    "shared": _share,
+    "separate": lambda ours, theirs, rngs: None,
+    "gradient_disentangled": _disentangle,
+}
+
+
+def apart(params: Mapping[str, Any]) -> parameters.Params:
+    """Returns the nested parameters with the embeddings of both encoders whole.
+
+    Parameters whose embeddings are whole already, and those of one encoder, stay as they are.
+    """
+    if GENERATOR not in params:
+        return dict(params)
+    found = parameters.flat(params)
+    for name in SHARED:
+        if _under(found, f"{_THEIRS}.{name}"):
+            continue
+        for path, leaf in _under(found, f"{_OURS}.{name}").items():
+            found[path.replace(_OURS, _THEIRS, 1)] = leaf
+    for name in DISENTANGLED:
+        added = found.pop(f"{_OURS}.{delta(name)}.embedding", None)
+        if added is not None:
+            table = jax.lax.stop_gradient(found[f"{_THEIRS}.{name}.embedding"])
+            found[f"{_OURS}.{name}.embedding"] = table + added
+    return parameters.nested(found)
+
+
+def as_kept(whole: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns parameters by their paths as a module keeps them whose paths are `wanted`.
+
+    `whole` are those of two whole encoders, as from `apart`, or of one, whose tables a generator
+    without any then begins with.
+    """
+    found = dict(whole)
+    for name in DISENTANGLED:
+        ours, theirs = (f"{path}.{name}.embedding" for path in (_OURS, _THEIRS))
+        added = f"{_OURS}.{delta(name)}.embedding"
+        if added in wanted and ours in found:
+            found.setdefault(theirs, found[ours])
+            found[added] = found.pop(ours) - found[theirs]
+    return found
+
+
+def _under(params: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return {name: leaf for name, leaf in params.items() if name.startswith(f"{path}.")}

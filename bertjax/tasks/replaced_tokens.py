@@ -1,0 +1,320 @@
+"""Replaced-token detection, ELECTRA's pretraining: a generator fills masks, a discriminator tells.
+
+Source: Clark et al. 2020, section 2; google-research/electra, run_pretraining.py. Both encoders are
+trained together. The generator learns to predict masked tokens; what it samples stands in their
+places when the discriminator says of every token whether it was replaced. No gradient goes through
+the sample. The discriminator is the model that is used afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+
+from bertjax.models import embedding_sharing, encoder, heads, layers, parameters
+from bertjax.tasks import base, metrics, pretraining
+
+# A loss above this share of the entropy of the labels has learnt nothing of the tokens.
+CHANCE_SHARE = 0.97
+
+# Knuth's multiplier, 2**32 over the golden ratio: ids that follow each other get far apart.
+_GOLDEN = 0x9E3779B1
+
+
+class Discriminator(nnx.Module):
+    """An encoder with the head that tells replaced tokens."""
+
+    def __init__(self, config: encoder.EncoderConfig, *, rngs: nnx.Rngs):
+        self.encoder = encoder.make_encoder(config, rngs=rngs)
+        self.rtd_head = heads.ReplacedHead(config, rngs=rngs)
+
+    def replaced_logits(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "batch length"]:
+        """Returns the logit of every token, that it was replaced."""
+        hidden = self.encoder(inputs, key=key)
+        with jax.named_scope("rtd_head"):
+            return self.rtd_head(hidden)
+
+
+class ReplacedTokensModel(Discriminator):
+    """The discriminator, and the generator at `generator`, sharing embeddings as `sharing` says.
+
+    What they share is kept once: `ReplacedTokens.parts` makes the two of it.
+    """
+
+    def __init__(
+        self,
+        config: encoder.EncoderConfig,
+        generator: encoder.EncoderConfig,
+        *,
+        sharing: str,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(config, rngs=rngs)
+        self.generator = pretraining.PretrainingModel(generator, pair_loss="none", rngs=rngs)
+        embeddings = self.encoder.embeddings, self.generator.encoder.embeddings
+        for made in embeddings:
+            if hasattr(made, "projection"):
+                # TensorFlow's default: the released code gives it no initializer.
+                kernel = made.projection.kernel
+                glorot = nnx.initializers.glorot_uniform()
+                kernel[...] = glorot(rngs.params(), kernel.shape, kernel.dtype)
+        embedding_sharing.SHARINGS[sharing](*embeddings, rngs)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokens:
+    """ELECTRA's task. `generator` is the generator's encoder, `sharing` a key of SHARINGS.
+
+    The loss is the generator's mean cross-entropy over masked tokens plus `discriminator_weight`
+    times the discriminator's over all real positions; both means are exact over the global batch,
+    where the released code computes them per TPU core and adds 1e-6 to the counts. Samples are
+    drawn at `temperature`. Source: Clark et al. 2020, section 2 and appendix A.
+    """
+
+    encoder: encoder.EncoderConfig
+    generator: encoder.EncoderConfig
+    sharing: str = "shared"
+    temperature: float = 1.0
+    discriminator_weight: float = 50.0
+
+    @property
+    def objectives(self) -> Mapping[str, float]:
+        return {"mlm_loss": 1.0, "discriminator_loss": self.discriminator_weight}
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        return ()
+
+    def init(self, rngs: nnx.Rngs) -> ReplacedTokensModel:
+        return ReplacedTokensModel(self.encoder, self.generator, sharing=self.sharing, rngs=rngs)
+
+    def weights(self, batch: base.Batch) -> dict[str, Float[Array, ""]]:
+        return {
+            "mlm_loss": batch["masked_lm_weights"].sum(),
+            "discriminator_loss": _real(batch).sum(),
+        }
+
+    def parts(
+        self, model: ReplacedTokensModel
+    ) -> tuple[Discriminator, pretraining.PretrainingModel]:
+        """Returns discriminator and generator, each whole; gradients go to what is shared."""
+        found = embedding_sharing.apart(parameters.split(model)[1])
+        generator = pretraining.Pretraining(self.generator, pair_loss="none")
+        return (
+            parameters.merge(
+                discriminator_graph(self.encoder),
+                {name: found[name] for name in found if name != embedding_sharing.GENERATOR},
+            ),
+            parameters.merge(base.abstract_model(generator)[0], found[embedding_sharing.GENERATOR]),
+        )
+
+    def loss(
+        self, model: ReplacedTokensModel, batch: base.Batch, *, key: PRNGKeyArray | None
+    ) -> base.Means:
+        """Returns mlm_loss and mlm_accuracy of the generator, and of the discriminator `_scores`.
+
+        Without a key the samples are the same every time. Those of a row depend on the key and its
+        own tokens, not on the rows beside it.
+        """
+        discriminator, generator = self.parts(model)
+        generator_key, discriminator_key, sample_key = layers.split(key, 3)
+        hidden = generator.encoder(batch, key=generator_key)
+        logits = generator.mlm_logits(hidden, batch["masked_lm_positions"])
+        labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
+        with jax.named_scope("sample"):
+            sampled = sample(logits / self.temperature, row_seeds(sample_key, batch["input_ids"]))
+            corrupted, is_replaced = replaced(batch, sampled)
+        found = discriminator.replaced_logits(
+            {**batch, "input_ids": corrupted}, key=discriminator_key
+        )
+        return {
+            "mlm_loss": base.weighted(base.cross_entropy(logits, labels), weights),
+            "mlm_accuracy": base.accuracy(logits, labels, weights),
+            **_scores(found, is_replaced, _real(batch)),
+        }
+
+    def evaluate(self, model: ReplacedTokensModel, batch: base.Batch) -> base.Means:
+        return self.loss(model, batch, key=None)
+
+    def predict(self, model: ReplacedTokensModel, batch: base.Batch) -> dict[str, Array]:
+        """Returns {}: what pretraining is judged by are its losses."""
+        del model, batch
+        return {}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """Three times the forward passes of both encoders and both heads."""
+        hidden = self.encoder.hidden_size
+        forward = self.encoder.forward_flops(length) + 2.0 * length * hidden * (hidden + 1)
+        generator = pretraining.Pretraining(self.generator, pair_loss="none")
+        return 3.0 * batch_size * forward + generator.train_flops(batch_size, length, predictions)
+
+
+@functools.lru_cache(maxsize=16)
+def discriminator_graph(config: encoder.EncoderConfig) -> nnx.GraphDef:
+    """Returns the graph definition of a discriminator without a generator."""
+    return parameters.split(nnx.eval_shape(lambda: Discriminator(config, rngs=nnx.Rngs(0))))[0]
+
+
+def row_seeds(
+    key: PRNGKeyArray | None, input_ids: Int[Array, "batch length"]
+) -> tuple[UInt32[Array, " batch"], UInt32[Array, " batch"]]:
+    """Returns two random words for each row, of the key and of the row's own tokens.
+
+    So micro-batches, meshes and the size of an evaluation's batches change no sample.
+    """
+    words = jnp.zeros(2, jnp.uint32) if key is None else jax.random.bits(key, (2,), jnp.uint32)
+    places = jax.lax.broadcasted_iota(jnp.uint32, input_ids.shape, 1)
+    tokens = layers.mixed(input_ids.astype(jnp.uint32) * jnp.uint32(_GOLDEN) + places)
+    row = layers.mixed(tokens * (2 * places + 1)).sum(axis=1, dtype=jnp.uint32)
+    return layers.mixed(row ^ words[0]), layers.mixed(row + words[1])
+
+
+def sample(
+    logits: Float[Array, "batch positions vocab"],
+    seeds: tuple[UInt32[Array, " batch"], UInt32[Array, " batch"]],
+) -> Int[Array, "batch positions"]:
+    """Returns tokens drawn from softmax(logits), without a gradient, by the Gumbel-max trick."""
+    logits = jax.lax.stop_gradient(logits)
+    noise = layers.gumbel_noise(seeds, logits.shape)
+    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
+
+
+def replaced(
+    batch: base.Batch, sampled: Int[Array, "batch positions"]
+) -> tuple[Int[Array, "batch length"], Bool[Array, "batch length"]]:
+    """Returns the unmasked tokens with samples where the masks were, and which are not as before.
+
+    A sample that is the original token is no replacement.
+    """
+    ids, positions = batch["input_ids"], batch["masked_lm_positions"]
+    # A comparison with an iota rather than a scatter: places of weight 0 all point at position 0.
+    shape = (*positions.shape, ids.shape[1])
+    is_here = positions[:, :, None] == jax.lax.broadcasted_iota(jnp.int32, shape, 2)
+    is_here &= batch["masked_lm_weights"][:, :, None] > 0
+    is_masked = is_here.any(axis=1)
+    original, drawn = (
+        jnp.where(is_here, tokens[:, :, None], 0).max(axis=1)
+        for tokens in (batch["masked_lm_ids"], sampled)
+    )
+    return jnp.where(is_masked, drawn, ids), is_masked & (drawn != original)
+
+
+def _real(batch: base.Batch) -> Float[Array, "batch length"]:
+    return (batch["input_mask"] != 0) * batch["example_weights"][:, None]
+
+
+def _scores(
+    logits: Float[Array, "batch length"],
+    is_replaced: Bool[Array, "batch length"],
+    real: Float[Array, "batch length"],
+) -> base.Means:
+    """Returns what is known of the discriminator's answers to real positions.
+
+    discriminator_loss; replaced_share, that of tokens that are not the original ones;
+    discriminator_precision and discriminator_recall of saying "replaced"; discriminator_auc, the
+    share of pairs of a replaced and an original token of one sequence of which the replaced one
+    has the higher logit, equal ones as a half. (The released code's AUC compares tokens of all
+    sequences of an evaluation. This one is a mean like the others, the same for any batch size.)
+    """
+    labels = is_replaced.astype(jnp.float32)
+    losses = jax.nn.softplus(logits) - labels * logits
+    logits = jax.lax.stop_gradient(logits)
+    said, fake, genuine = logits > 0, real * labels, real * (1 - labels)
+    higher, equal = (
+        compare(logits[:, :, None], logits[:, None, :]).astype(jnp.float32)
+        for compare in (jnp.greater, jnp.equal)
+    )
+    won = jnp.einsum("BL,BLS,BS->", fake, higher + 0.5 * equal, genuine)
+    return {
+        "discriminator_loss": base.weighted(losses, real),
+        "replaced_share": base.weighted(labels, real),
+        "discriminator_precision": base.weighted(labels, real * said),
+        "discriminator_recall": base.weighted(said.astype(jnp.float32), fake),
+        "discriminator_auc": metrics.Mean(won, (fake.sum(axis=1) * genuine.sum(axis=1)).sum()),
+    }
+
+
+def chance(averages: Mapping[str, float]) -> tuple[str, float, str] | None:
+    """Returns the discriminator's loss, what it is at most once it learns, and what else it says.
+
+    The level is the entropy of the share of replaced tokens: reached by saying of every token, with
+    that share, that it may be one.
+    """
+    share = averages.get("replaced_share", math.nan)
+    if not 0 < share < 1:
+        return None
+    entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    recall = averages.get("discriminator_recall", math.nan)
+    told = (
+        f"the entropy of the share of replaced tokens ({share:.3f}) is {entropy:.3f}: the "
+        f"discriminator tells nothing apart and finds {recall:.1%} of them"
+    )
+    return "discriminator_loss", CHANCE_SHARE * entropy, told
+
+
+def generator_config(sizes: encoder.EncoderConfig, options: Any) -> encoder.EncoderConfig:
+    """Returns the generator's encoder: that of the discriminator but for config.pretraining's.
+
+    Source: google-research/electra run_pretraining.py, get_generator_config.
+    """
+    hidden_size = options.hidden_size or max(sizes.hidden_size // 4, 1)
+    return dataclasses.replace(
+        sizes,
+        hidden_size=hidden_size,
+        num_hidden_layers=options.num_hidden_layers or sizes.num_hidden_layers,
+        num_attention_heads=options.num_attention_heads or max(hidden_size // 64, 1),
+        intermediate_size=options.intermediate_size or 4 * hidden_size,
+        # Embeddings that are not shared are as wide as its layers.
+        embedding_size=0 if options.embeddings == "separate" else sizes.embedding_width,
+    )
+
+
+def faults(config: Any) -> Iterator[str]:
+    """Yields a sentence for every option of a config that does not fit the objective."""
+    options = config.pretraining
+    if options.pair_loss != "none":
+        yield (
+            f"config.pretraining.pair_loss is {options.pair_loss!r}; the objective replaced_tokens "
+            "learns nothing of pairs: set it to 'none'"
+        )
+    if options.generator.temperature <= 0:
+        yield (
+            f"config.pretraining.generator.temperature is {options.generator.temperature}; it "
+            "must be above 0 (1: samples follow the generator's distribution)"
+        )
+    if options.discriminator_weight <= 0:
+        yield (
+            f"config.pretraining.discriminator_weight is {options.discriminator_weight}; it must "
+            "be above 0 (ELECTRA: 50)"
+        )
+    # The size of the vocabulary and the type may not be known yet.
+    sizes = config.model.to_dict() | {"vocab_size": 1, "dtype": "float32"}
+    try:
+        of_model = encoder.EncoderConfig(**sizes)
+    except ValueError:
+        return  # told of config.model
+    try:
+        generator_config(of_model, options.generator)
+    except ValueError as error:
+        yield f"config.pretraining.generator describes no encoder: {error}"
+
+
+def of_options(sizes: encoder.EncoderConfig, options: Any) -> ReplacedTokens:
+    """Returns the task that config.pretraining asks for."""
+    return ReplacedTokens(
+        sizes,
+        generator_config(sizes, options.generator),
+        sharing=options.generator.embeddings,
+        temperature=options.generator.temperature,
+        discriminator_weight=options.discriminator_weight,
+    )
