@@ -240,6 +240,8 @@ def _evaluation() -> ml_collections.ConfigDict:
     evaluation.every_steps = 10_000  # the last step, too; finetuning: 0 is every epoch
     evaluation.global_batch_size = 256  # sequences
     evaluation.max_batches = 0  # pretraining: batches of an evaluation at most; 0: all
+    evaluation.pairs_file = ""  # pretraining: minimal pairs such as BLiMP's, a set of their own
+    evaluation.pairs_per_paradigm = 0  # at most so many pairs of each; 0: all
     return evaluation
 
 

@@ -22,7 +22,7 @@ from absl import flags, logging
 from etils import epath
 
 from bertjax import command_line, inference, jobs, likelihood, whole_numbers
-from bertjax.data import contents, masking, minimal_pairs, records
+from bertjax.data import contents, masking, minimal_pairs, records, sentence_rows
 from bertjax.jobs import held_out
 from bertjax.models import embedding_sharing, parameters
 from bertjax.scores import minimal_pairs as pair_scores
@@ -81,7 +81,13 @@ def evaluate_checkpoint(
     graphdef, shapes = tasks.abstract_model(job.task)
     params = _of_task(found, shapes)
     with jax.set_mesh(mesh):
-        evaluate_step = jax.jit(functools.partial(state.evaluate_step, job.task, graphdef))
+        evaluate_step = jax.jit(
+            functools.partial(
+                state.evaluate_step,
+                *(job.task, graphdef),
+                with_answers=job.evaluation.scorer is not None,
+            )
+        )
         scores = {
             name: evaluation.evaluate_set(
                 job, name, evaluate_step, params, mesh=mesh, batch_size=batch_size
@@ -151,18 +157,17 @@ def evaluate_pairs(
             "sentences may have the same tokens, [UNK] for what the vocabulary lacks",
             equal, len(read),
         )  # fmt: skip
-    is_right = [float(good > bad) for good, bad in zip(found[::2], found[1::2], strict=True)]
-    accuracy, paradigms = pair_scores.mean_shares(is_right, [pair.paradigm for pair in read])
-    phenomenon_of = {pair.paradigm: pair.phenomenon for pair in read}
-    _, phenomena = pair_scores.mean_shares(
-        list(paradigms.values()), [phenomenon_of[name] for name in paradigms]
+    scored = pair_scores.accuracy(
+        [good > bad for good, bad in zip(found[::2], found[1::2], strict=True)],
+        [pair.paradigm for pair in read],
+        [pair.phenomenon for pair in read],
     )
-    named = {"paradigms": paradigms, "phenomena": phenomena}
     return {
         "pairs": len(read),
-        "accuracy": accuracy,
+        "accuracy": scored.accuracy,
         "chance": pair_scores.CHANCE,
-        **{name: {k: v for k, v in group.items() if k} for name, group in named.items()},
+        "paradigms": scored.paradigms,
+        "phenomena": scored.phenomena,
     }
 
 
@@ -180,7 +185,7 @@ def _define_flags() -> None:
     flags.DEFINE_string("data", None, "Record directory, or labelled file as finetuning reads it.")
     flags.DEFINE_string("pairs", None, "Or minimal pairs: JSON lines, packed or not (.xz).")
     flags.DEFINE_enum(
-        "masking", None, list(likelihood.MASKINGS),
+        "masking", None, list(sentence_rows.MASKINGS),
         "Of pairs: what is masked, one token at a time (default), or with it the rest of its word.",
     )  # fmt: skip
     whole_numbers.DEFINE_integer(

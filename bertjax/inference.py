@@ -34,8 +34,9 @@ SHOWN_TRAININGS = 8
 class TrainedModel:
     """The parts of a run that are needed to use its model.
 
-    Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`. `params` lie whole on every
-    device of `mesh`. `trained_length` is how many positions were trained, None: nobody knows.
+    Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`. `task` is what it was
+    trained for, None of an encoder alone. `params` lie whole on every device of `mesh`.
+    `trained_length` is how many positions were trained, None: nobody knows.
     """
 
     graphdef: nnx.GraphDef
@@ -44,6 +45,7 @@ class TrainedModel:
     max_length: int
     fills_masks: bool
     mesh: Mesh
+    task: tasks_base.Task | None = None
     trained_length: int | None = None
 
     def module(self) -> Any:
@@ -84,8 +86,9 @@ def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel
     found = _read(workdir, step)
     params = found.params
     fills_masks = "mlm_head" in params
-    if fills_masks:
-        graphdef, _ = tasks_base.abstract_model(jobs.JOBS[found.config.task].task(found.config))
+    task = jobs.JOBS[found.config.task].task(found.config) if fills_masks else None
+    if task:
+        graphdef, _ = tasks_base.abstract_model(task)
     else:
         sizes = encoder.EncoderConfig(**found.config.model)
         graphdef, _ = parameters.split(
@@ -99,6 +102,7 @@ def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel
         max_length=found.config.model.max_position_embeddings,
         fills_masks=fills_masks,
         mesh=all_devices(),
+        task=task,
         trained_length=trained_positions.number(found),
     )
 
@@ -189,6 +193,12 @@ def _read(workdir: epath.PathLike, step: str | int) -> reader.Workdir:
     return reader.read(workdir, step=step, mesh=all_devices())
 
 
+def warn_beyond_trained(longest: int, model: TrainedModel) -> None:
+    """Warns once of rows of `longest` tokens if the model was trained on shorter ones."""
+    if model.trained_length is not None and longest > model.trained_length:
+        _warn_of_long_texts(model.trained_length, model.max_length)
+
+
 @functools.cache  # once in a program, not for each batch
 def _warn_of_long_texts(trained: int, max_length: int) -> None:
     trained_positions.warn_beyond(trained, max_length, f"texts of more than {trained} tokens")
@@ -213,8 +223,7 @@ def single_segment_batch(
             f"a text has {longest} tokens with [CLS] and [SEP]; the model reads at most "
             f"{model.max_length}: shorten it or split it"
         )
-    if model.trained_length is not None and longest > model.trained_length:
-        _warn_of_long_texts(model.trained_length, model.max_length)
+    warn_beyond_trained(longest, model)
     length = padded_length(longest, model)
     vocabulary = model.vocabulary
     input_ids = np.full((len(sequences), length), vocabulary.pad_id, np.int32)

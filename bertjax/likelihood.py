@@ -12,17 +12,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Float
 
 from bertjax import inference
+from bertjax.data import sentence_rows
 from bertjax.devices import sharding
 from bertjax.models import parameters
+from bertjax.tasks import base as tasks
 
 TEXTS_READ = 1024  # that are in memory at a time, sorted by length
 
@@ -42,25 +43,6 @@ class NoScore:
     fault: str
 
 
-def _next_places(continues: Bool[np.ndarray, " tokens"]) -> Int[np.ndarray, " tokens"]:
-    return np.arange(1, len(continues) + 1)
-
-
-def _word_ends(continues: Bool[np.ndarray, " tokens"]) -> Int[np.ndarray, " tokens"]:
-    starts = ~continues
-    starts[:1] = True
-    ends = np.append(np.flatnonzero(starts)[1:], len(continues))
-    return ends[np.cumsum(starts) - 1]
-
-
-# Name -> for each token, the place where what is masked with it ends, of which tokens continue the
-# word before them.
-MASKINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "token": _next_places,
-    "word_to_right": _word_ends,
-}
-
-
 def scores(
     model: inference.TrainedModel,
     texts: Iterable[str],
@@ -78,9 +60,10 @@ def scores(
       ValueError: for an unknown `masking`, a model that fills no masks, or outputs that are no
         numbers.
     """
-    if masking not in MASKINGS:
-        raise ValueError(f"masking is {masking!r}; known are {', '.join(MASKINGS)}")
-    if not model.fills_masks:
+    if masking not in sentence_rows.MASKINGS:
+        raise ValueError(f"masking is {masking!r}; known are {', '.join(sentence_rows.MASKINGS)}")
+    task = model.task
+    if not isinstance(task, tasks.ScoresSentences):
         raise ValueError(
             "the model has no masked-token head (mlm_head), so it gives texts no likelihood; "
             "`python -m bertjax.encode` gives the features of its encoder"
@@ -89,7 +72,7 @@ def scores(
     texts, first = iter(texts), 1
     while chunk := list(itertools.islice(texts, TEXTS_READ)):
         sequences = model.vocabulary.encode_batch(chunk)
-        sums = _sums(model, sequences, MASKINGS[masking], batch_size, first)
+        sums = _sums(model, task, sequences, masking, batch_size, first)
         for ids, total in zip(sequences, sums, strict=True):
             if len(ids) + 2 > model.max_length:
                 fault = f"it has {len(ids) + 2} tokens with [CLS] and [SEP]; the model reads at "
@@ -101,65 +84,41 @@ def scores(
 
 def _sums(
     model: inference.TrainedModel,
+    task: tasks.ScoresSentences,
     sequences: Sequence[Sequence[int]],
-    masked_until: Callable[[np.ndarray], np.ndarray],
+    masking: str,
     batch_size: int,
     first: int,
 ) -> Float[np.ndarray, " texts"]:
-    """Returns the sum of log-probabilities of each text, 0 for one that is too long."""
+    """Returns the sum over the rows of each text, 0 for one that is too long."""
     sums = np.zeros(len(sequences))
     where = f"the texts from {first} to {first + len(sequences) - 1}"
+    rows_of = sentence_rows.ROWS[task.sentence_rows].of
     by_width: dict[int, list[int]] = {}
     for place, ids in enumerate(sequences):
         if len(ids) + 2 <= model.max_length:
             by_width.setdefault(inference.padded_length(len(ids) + 2, model), []).append(place)
-    for _, places in sorted(by_width.items()):
+    for length, places in sorted(by_width.items()):
+        inference.warn_beyond_trained(max(len(sequences[place]) for place in places) + 2, model)
         rows = (
-            (place, *row)
+            (place, row)
             for place in places
-            for row in _rows(model, sequences[place], masked_until)
+            for row in rows_of(model.vocabulary, sequences[place], masking)
         )
-        while batch := list(itertools.islice(rows, batch_size)):
-            found = _log_probabilities(model, batch, batch_size)
+        while part := list(itertools.islice(rows, batch_size)):
+            # A short last batch is filled up, so that it needs no program of its own.
+            batch = sentence_rows.batch(
+                [row for _, row in part], model.vocabulary, size=batch_size, length=length
+            )
+            on_devices = sharding.to_devices(batch, model.mesh, batch_size)
+            answers = _answers(task, model.graphdef, model.params, on_devices)
+            found = np.asarray(answers["log_likelihood"], np.float64)[: len(part)]
             inference.check_numbers(found, where)
             # One by one and in order, in float64.
-            np.add.at(sums, [place for place, *_ in batch], found)
+            np.add.at(sums, [place for place, _ in part], found)
     return sums
 
 
-def _rows(
-    model: inference.TrainedModel,
-    ids: Sequence[int],
-    masked_until: Callable[[np.ndarray], np.ndarray],
-) -> Iterator[tuple[list[int], int, int]]:
-    """Yields the tokens with each of them masked in turn, its place, and its id."""
-    tokens = np.asarray(ids, np.int32)
-    ends = masked_until(model.vocabulary.continues_word[tokens])
-    for place, (token, end) in enumerate(zip(tokens, ends, strict=True)):
-        masked = tokens.copy()
-        masked[place:end] = model.vocabulary.mask_id
-        yield masked.tolist(), place, int(token)
-
-
-def _log_probabilities(
-    model: inference.TrainedModel, rows: Sequence[tuple[int, list[int], int, int]], size: int
-) -> Float[np.ndarray, " rows"]:
-    """Returns the log-probability of the true token of each row; all rows are equally wide."""
-    # A short last batch is filled up, so that it needs no program of its own.
-    filled = [*rows, *[rows[0]] * (size - len(rows))]
-    batch = inference.single_segment_batch([tokens for _, tokens, _, _ in filled], model)
-    batch["masked_lm_positions"] = np.array([[place + 1] for *_, place, _ in filled], np.int32)
-    batch["masked_lm_ids"] = np.array([[token] for *_, token in filled], np.int32)
-    found = _of_masked(
-        model.params, sharding.to_devices(batch, model.mesh, size), graphdef=model.graphdef
-    )
-    return np.asarray(found, np.float64)[: len(rows)]
-
-
-@functools.partial(jax.jit, static_argnames=("graphdef",))
-def _of_masked(params: Any, batch: Any, *, graphdef: Any) -> Array:
-    module = parameters.merge(graphdef, params)
-    inputs = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
-    logits = module.mlm_logits(module.encoder(inputs), batch["masked_lm_positions"])[:, 0]
-    true = jnp.take_along_axis(logits, batch["masked_lm_ids"], axis=1)[:, 0]
-    return true - jax.nn.logsumexp(logits, axis=-1)
+@functools.partial(jax.jit, static_argnames=("task", "graphdef"))
+def _answers(task: Any, graphdef: Any, params: Any, batch: Any) -> Any:
+    return task.predict(parameters.merge(graphdef, params), batch)

@@ -16,12 +16,13 @@ import sys
 from absl import flags
 
 from bertjax import command_line, inference, likelihood, whole_numbers
+from bertjax.data import sentence_rows
 
 
 def _define_flags() -> None:
     inference.define_flags("Workdir of a pretraining run.")
     flags.DEFINE_enum(
-        "masking", "token", list(likelihood.MASKINGS),
+        "masking", "token", list(sentence_rows.MASKINGS),
         "What is masked: one token at a time, or with it the rest of its word.",
     )  # fmt: skip
     whole_numbers.DEFINE_integer(

@@ -12,7 +12,7 @@ import pytest
 
 from bertjax import evaluate, inference, likelihood
 from bertjax.convert import workdir as workdirs
-from bertjax.data import minimal_pairs, tokenizer
+from bertjax.data import minimal_pairs, sentence_rows, tokenizer
 from bertjax.scores import minimal_pairs as pair_scores
 from tests import programs, small_records
 from tests.convert import weights
@@ -83,7 +83,7 @@ def by_definition(model, logits_of, text, masking):
     return chances[np.arange(len(ids)), ids].sum()
 
 
-@pytest.mark.parametrize("masking", likelihood.MASKINGS)
+@pytest.mark.parametrize("masking", sentence_rows.MASKINGS)
 def test_a_score_is_the_sum_over_tokens_each_masked_once(model, logits_of, masking):
     found = list(likelihood.scores(model, TEXTS, masking=masking, batch_size=16))
     for text, score in zip(TEXTS, found, strict=True):
@@ -95,7 +95,7 @@ def test_a_score_is_the_sum_over_tokens_each_masked_once(model, logits_of, maski
 def test_the_rest_of_a_word_is_hidden_with_its_pieces(model):
     of_tokens, of_words = (
         [score.log_likelihood for score in likelihood.scores(model, TEXTS, masking=masking)]
-        for masking in likelihood.MASKINGS
+        for masking in sentence_rows.MASKINGS
     )
 
     assert [a != b for a, b in zip(of_tokens, of_words, strict=True)] == [
@@ -105,8 +105,8 @@ def test_the_rest_of_a_word_is_hidden_with_its_pieces(model):
 
 def test_a_piece_at_the_start_of_a_text_begins_a_word():
     continues = np.array([True, True, False, False, True])
-    assert likelihood.MASKINGS["word_to_right"](continues).tolist() == [2, 2, 3, 5, 5]
-    assert likelihood.MASKINGS["word_to_right"](continues[:0]).tolist() == []
+    assert sentence_rows.MASKINGS["word_to_right"](continues).tolist() == [2, 2, 3, 5, 5]
+    assert sentence_rows.MASKINGS["word_to_right"](continues[:0]).tolist() == []
 
 
 def test_a_score_does_not_depend_on_what_stands_around_nor_on_devices(
@@ -148,7 +148,7 @@ def test_what_cannot_be_scored_is_told(model):
     with pytest.raises(ValueError, match="masking is 'words'; known are token, word_to_right"):
         next(likelihood.scores(model, ["w1"], masking="words"))
     with pytest.raises(ValueError, match="no masked-token head"):
-        next(likelihood.scores(dataclasses.replace(model, fills_masks=False), ["w1"]))
+        next(likelihood.scores(dataclasses.replace(model, task=None), ["w1"]))
     damaged = jax.tree.map(lambda leaf: leaf * np.nan, model.params)
     with pytest.raises(ValueError, match="texts from 1 to 1 hold NaN"):
         next(likelihood.scores(dataclasses.replace(model, params=damaged), ["w1"]))

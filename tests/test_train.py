@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import jobs, train
+from bertjax import evaluate, jobs, train
 from bertjax.data import contents, records, streams
 from bertjax.training import monitor, preemption, run_log
 from bertjax.workdirs import checkpoint
@@ -17,6 +17,17 @@ from configs import smoke
 from tests import small_records, stopping
 
 pytestmark = pytest.mark.usefixtures("one_device")
+
+
+# By words that the vocabulary has: of two paradigms, so of two phenomena.
+PAIRS = [
+    {"sentence_good": good, "sentence_bad": bad, "UID": uid, "linguistics_term": term}
+    for good, bad, uid, term in [
+        ("w1 w2 w3", "w3 w2 w1", "reversed", "order"),
+        ("w4 w5", "w5 w4", "reversed", "order"),
+        ("w6", "w7 w8 w9", "chosen", "choice"),
+    ]
+]
 
 
 def make_config(train_dir, **changes):
@@ -127,6 +138,9 @@ def test_two_phases_equal_their_parts_also_when_resumed_at_the_boundary(
 
 def test_a_run_leaves_what_people_watch(record_root, tmp_path):
     config = two_phases(record_root)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("\n".join(map(json.dumps, PAIRS)))
+    config.evaluation.pairs_file = str(pairs)
     done = bertjax.run(config, tmp_path)
     assert done.workdir == tmp_path and done.results is None
     assert set(done.paths) == {
@@ -135,6 +149,12 @@ def test_a_run_leaves_what_people_watch(record_root, tmp_path):
     assert all(path.exists() for path in done.paths.values())
     scores = [line for line in metrics_of(tmp_path) if "eval/heldout/mlm_loss" in line][-1]
     assert done.scores == {name: scores[name] for name in scores if name.startswith("eval/")}
+    # What a run says of pairs is what `evaluate --pairs` says of its model.
+    judged = evaluate.evaluate_pairs(tmp_path, pairs, batch_size=4)
+    assert scores["eval/pairs/accuracy"] == judged["accuracy"]
+    of_phenomena = {n: scores[f"eval/pairs/accuracy_{n}"] for n in ("order", "choice")}
+    assert of_phenomena == judged["phenomena"]
+    assert "train/loss" not in scores and "eval/pairs/mlm_loss" not in scores
     ((best, *_),) = done.model.fill_mask("w1 [MASK] w3")
     assert 0 < best["probability"] < 1
     names = {name for line in metrics_of(tmp_path) for name in line}

@@ -111,6 +111,14 @@ class Scorer(Protocol):
         ...
 
 
+class AnswerScorer(Protocol):
+    """What answers alone are worth, of a set that has no losses."""
+
+    def scores(self, outputs: Outputs) -> dict[str, float]:
+        """Returns the scores of the task's answers, a row for each in the order of the set."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """What a run says of data that it does not train on, and when.
@@ -119,7 +127,8 @@ class Evaluation:
     run is evaluated every `every_steps` and at its end, and is saved then if `is_saved`.
     `best_score` of the first set decides what is best. Of a set `max_batches` are read, 0: all.
     `scorer` is None where the task's own metrics are all there is. `chance` has what answering a
-    set without reading scores, where that is known beforehand; it is told with the scores. The
+    set without reading scores, where that is known beforehand; it is told with the scores. Those of
+    the sets that `answered` names have no losses: they are read whole, and scored by it. The
     scores named in `tunes` are numbers that the model's answers go by from then on.
     """
 
@@ -132,6 +141,7 @@ class Evaluation:
     is_saved: bool = False
     scorer: Scorer | None = None
     chance: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    answered: Mapping[str, AnswerScorer] = dataclasses.field(default_factory=dict)
     tunes: tuple[str, ...] = ()
 
 

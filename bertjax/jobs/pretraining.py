@@ -15,11 +15,11 @@ from etils import epath
 
 from bertjax import tasks
 from bertjax.data import contents, masking, records, streams, synthetic, tokenizer
-from bertjax.jobs import base, held_out
+from bertjax.jobs import base, held_out, minimal_pairs
 from bertjax.models import encoder
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
-HELD_OUT = "heldout"
+HELD_OUT, PAIRS = "heldout", "pairs"
 
 _FLOAT_FEATURES = ("masked_lm_weights", "example_weights")
 
@@ -32,12 +32,16 @@ def pretraining_task(config: ml_collections.ConfigDict) -> tasks.base.Task:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingData:
-    """Record directories, or random tokens, for each phase; `evaluation_set` is held out."""
+    """Record directories, or random tokens, for each phase.
+
+    `evaluation_set` is held out, `pairs` are config.evaluation.pairs_file.
+    """
 
     config: ml_collections.ConfigDict
     phases: tuple[base.Phase, ...]
     train_sets: Mapping[str, records.RecordSet]
     evaluation_set: records.RecordSet | None
+    pairs: minimal_pairs.PairSet | None = None
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -89,6 +93,8 @@ class PretrainingData:
     def evaluation_batches(
         self, name: str = HELD_OUT, *, batch_size: int, rows: range | None
     ) -> base.Batches:
+        if name == PAIRS and self.pairs:
+            return self.pairs.batches(batch_size=batch_size, rows=rows)
         if self.evaluation_set is None:
             raise ValueError("config.data.eval_dir is empty; there is nothing to evaluate on")
         return record_batches(
@@ -100,6 +106,8 @@ class PretrainingData:
         return found.manifest.num_examples if found else None
 
     def num_examples(self, name: str = HELD_OUT) -> int:
+        if name == PAIRS and self.pairs:
+            return len(self.pairs.pairs)
         return self.evaluation_set.manifest.num_examples if self.evaluation_set else 0
 
     def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
@@ -147,16 +155,19 @@ def _job(
     train_sets: Mapping[str, records.RecordSet],
     evaluation_set: records.RecordSet | None,
     chance: Mapping[str, float] | None = None,
+    pairs: minimal_pairs.PairSet | None = None,
 ) -> base.Job:
+    by_pairs = evaluation_set is None and pairs is not None
     evaluation = base.Evaluation(
         every_steps=config.evaluation.every_steps,
-        best_score=config.checkpoint.best_metric,
-        is_higher_better=False,
-        sets=(HELD_OUT,) if evaluation_set else (),
+        best_score="accuracy" if by_pairs else config.checkpoint.best_metric,
+        is_higher_better=by_pairs,
+        sets=(HELD_OUT,) * bool(evaluation_set) + (PAIRS,) * bool(pairs),
+        answered={PAIRS: pairs} if pairs else {},
         max_batches=config.evaluation.max_batches,
         chance={HELD_OUT: chance} if chance else {},
     )
-    data = PretrainingData(config, phases, train_sets, evaluation_set)
+    data = PretrainingData(config, phases, train_sets, evaluation_set, pairs)
     chance_of_averages = tasks.CHANCES.get(config.pretraining.objective)
     return base.Job(
         config, phases, pretraining_task(config), data, evaluation, chance=chance_of_averages
@@ -241,16 +252,39 @@ def open_job(
         held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
     chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
-    return _job(config, all_phases, train_sets, evaluation_set, chance)
+    pairs = _open_pairs(config, train_sets[all_phases[0].name])
+    return _job(config, all_phases, train_sets, evaluation_set, chance, pairs)
+
+
+def _open_pairs(
+    config: ml_collections.ConfigDict, record_set: records.RecordSet
+) -> minimal_pairs.PairSet | None:
+    options = config.evaluation
+    if not options.pairs_file:
+        return None
+    task = pretraining_task(config)
+    if not isinstance(task, tasks.base.ScoresSentences):
+        raise ValueError(
+            f"config.evaluation.pairs_file is {options.pairs_file!r}, but the objective "
+            f"{config.pretraining.objective!r} gives sentences no score: leave it empty"
+        )
+    return minimal_pairs.PairSet(
+        options.pairs_file,
+        tokenizer.load(record_set.directory),
+        rows=task.sentence_rows,
+        max_length=config.model.max_position_embeddings,
+        most_of_paradigm=options.pairs_per_paradigm,
+    )
 
 
 def _check_nothing_to_read(config: ml_collections.ConfigDict) -> None:
-    given = [name for name in ("train_dir", "eval_dir") if config.data[name]]
-    if given:
+    options = {f"data.{name}": config.data[name] for name in ("train_dir", "eval_dir")}
+    options["evaluation.pairs_file"] = config.evaluation.pairs_file
+    if given := {name: value for name, value in options.items() if value}:
         raise ValueError(
-            " and ".join(f"config.data.{name} is {config.data[name]!r}" for name in given)
+            " and ".join(f"config.{name} is {value!r}" for name, value in given.items())
             + ", but config.data.source is 'synthetic', which reads no records: say "
-            "--config.data.source=records, or leave the directories out"
+            "--config.data.source=records, or leave them out"
         )
 
 

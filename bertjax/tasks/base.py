@@ -64,6 +64,20 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
+class ScoresSentences(Protocol):
+    """A task whose `predict` answers "log_likelihood" [batch]: how likely rows are, in nats.
+
+    `sentence_rows` says which rows a sentence has: a key of `data.sentence_rows.ROWS`. The score of
+    a sentence is the sum over its rows.
+    """
+
+    @property
+    def sentence_rows(self) -> str: ...
+
+    def predict(self, model: Any, batch: Batch) -> Mapping[str, Array]: ...
+
+
 def abstract_model(task: Task) -> tuple[nnx.GraphDef, parameters.Params]:
     """Returns a task's graph definition and its parameters as shapes."""
     graphdef, params = _abstract_model(task)

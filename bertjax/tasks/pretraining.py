@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import nnx
@@ -59,6 +59,7 @@ class Pretraining:
 
     encoder: encoder.EncoderConfig
     pair_loss: str = "nsp"
+    sentence_rows: ClassVar[str] = "each_token_masked"
 
     @property
     def objectives(self) -> Mapping[str, float]:
@@ -106,9 +107,10 @@ class Pretraining:
         return self.loss(model, batch, key=None)
 
     def predict(self, model: PretrainingModel, batch: base.Batch) -> dict[str, Array]:
-        """Returns {}: what pretraining is judged by are its losses."""
-        del model, batch
-        return {}
+        """Returns the "log_likelihood" [batch] of each row's masked tokens together, in nats."""
+        logits = model.mlm_logits(model.encoder(batch), batch["masked_lm_positions"])
+        losses = base.cross_entropy(logits, batch["masked_lm_ids"])
+        return {"log_likelihood": -(losses * batch["masked_lm_weights"]).sum(axis=1)}
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass: encoder, masked-token head, a pair loss's pooler."""

@@ -119,6 +119,7 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         "evaluation.every_steps": 0 if options["task"] == "finetuning" else 1,
         "evaluation.global_batch_size": 1,
         "evaluation.max_batches": 0,
+        "evaluation.pairs_per_paradigm": 0,
         "log_every_steps": 1,
         "max_skipped_steps": 1,
         "data.max_streams": 1,
@@ -194,6 +195,11 @@ def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         yield f"config.finetuning.num_epochs is {config.finetuning.num_epochs}; it must be above 0"
     if config.data.source != "records":
         yield f"config.data.source is {config.data.source!r}; finetuning has texts of its own"
+    if config.evaluation.pairs_file:
+        yield (
+            f"config.evaluation.pairs_file is {config.evaluation.pairs_file!r}; finetuned models "
+            "give sentences no likelihood: leave it empty"
+        )
 
 
 def _kind_faults(options: ml_collections.ConfigDict) -> Iterator[str]:

@@ -137,6 +137,37 @@ def evaluate_set(
     return values | scores
 
 
+def score_answers(
+    job: jobs.Job,
+    name: str,
+    step: PredictStep,
+    params: parameters.Params,
+    *,
+    mesh: Mesh,
+    batch_size: int,
+    must_stop: Callable[[], bool] = _never,
+) -> dict[str, float]:
+    """Returns the scores of an evaluation set that has no losses, nan where an answer is no number.
+
+    Raises:
+      Stopped: as `evaluate_set`.
+    """
+    rows = sharding.local_rows(mesh, batch_size)
+    batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
+    outputs = predict(
+        step,
+        params,
+        _until_stopped(batches, must_stop),
+        mesh=mesh,
+        global_batch_size=batch_size,
+    )
+    scores = job.evaluation.answered[name].scores(outputs)
+    if all(np.isfinite(answers).all() for answers in outputs.values()):
+        return scores
+    logging.error("The answers to set %s hold NaN or infinite numbers: it has no scores", name)
+    return dict.fromkeys(scores, math.nan)
+
+
 def beside_majority(job: jobs.Job, name: str) -> str:
     """Returns in words what the most frequent answer alone scores on a set, "" if there is none."""
     found = job.evaluation.scorer.majority(name) if job.evaluation.scorer else None
@@ -167,10 +198,14 @@ def score(
     batch_size = run.config.evaluation.global_batch_size
     found = {}
     for name in run.job.evaluation.sets:
-        found[name] = evaluate_set(
+        is_answered = name in run.job.evaluation.answered
+        evaluated, step_of_set = (
+            (score_answers, run.predict_step) if is_answered else (evaluate_set, run.evaluate_step)
+        )
+        found[name] = evaluated(
             run.job,
             name,
-            run.evaluate_step,
+            step_of_set,
             params,
             mesh=run.mesh,
             batch_size=batch_size,

@@ -93,7 +93,11 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
             compiler_options=xla_presets.compiler_options(config.xla_preset, platform),
         ),
         evaluate_step=jax.jit(
-            functools.partial(state.evaluate_step, job.task, learner.graphdef),
+            functools.partial(
+                state.evaluate_step,
+                *(job.task, learner.graphdef),
+                with_answers=job.evaluation.scorer is not None,
+            ),
             in_shardings=(placed.params, rows),
             out_shardings=replicated,
         ),

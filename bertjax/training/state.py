@@ -172,11 +172,19 @@ class Learner:
 
 
 def evaluate_step(
-    task: base.Task, graphdef: nnx.GraphDef, params: parameters.Params, batch: base.Batch
+    task: base.Task,
+    graphdef: nnx.GraphDef,
+    params: parameters.Params,
+    batch: base.Batch,
+    *,
+    with_answers: bool = True,
 ) -> tuple[base.Means, dict[str, Any]]:
-    """Returns the metrics of one evaluation batch, and the answers as `predict_step` does."""
+    """Returns the metrics of one evaluation batch, and the answers as `predict_step` does.
+
+    Without answers they are {}.
+    """
     means = task.evaluate(parameters.merge(graphdef, params), batch)
-    return means, predict_step(task, graphdef, params, batch)
+    return means, predict_step(task, graphdef, params, batch) if with_answers else {}
 
 
 def predict_step(

@@ -50,18 +50,19 @@ PROGRESS: dict[str, Callable[[float], str]] = {
 SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have an axis of their own
 
 # What answering without reading scores: drawn as a dashed line.
-CHANCE = re.compile(r"eval/.+/(unigram_loss|most_frequent_token_accuracy)")
+CHANCE = re.compile(r"eval/.+/(unigram_loss|most_frequent_token_accuracy|chance)")
 
 # The panels of curves.png: title, then the names of the scalars in it. The last ones are drawn
 # where there is something to draw.
 PANELS = {
     "loss (nats)": re.compile(r"(train|eval/.+)/(mlm_|unigram_)?loss"),
     SCORES_PANEL: re.compile(
-        r"(train|eval/.+)/(\w+_)?(accuracy|f1|exact_match|exact|matthews_correlation)"
+        r"(train|eval/(?!pairs/).+)/(\w+_)?(accuracy|f1|exact_match|exact|matthews_correlation)"
         r"|eval/.+/(pearson|spearman|pearson_spearman)"
     ),
     "learning rate": re.compile(r"train/learning_rate"),
     "tokens per second": re.compile(r"perf/tokens_per_second"),
+    "minimal pairs: accuracy": re.compile(r"eval/pairs/(accuracy(_\w+)?|chance)"),
     "discriminator: loss (nats)": re.compile(r"(train|eval/.+)/discriminator_loss"),
     "discriminator: shares of tokens": re.compile(
         r"(train|eval/.+)/(replaced_share|discriminator_(precision|recall|auc))"

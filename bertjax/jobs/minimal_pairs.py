@@ -1,0 +1,112 @@
+"""Minimal pairs as an evaluation set of pretraining: how often the right sentence is likelier.
+
+BLiMP, Warstadt et al. 2020, with the pseudo-log-likelihoods of Salazar et al. 2020. What a row of a
+sentence is, and its score, is the objective's affair (`tasks.base.ScoresSentences`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from etils import epath
+
+from bertjax.data import minimal_pairs, sentence_rows, tokenizer
+from bertjax.scores import minimal_pairs as pair_scores
+
+MASKING = "token"
+WIDTH = 16  # rows are padded to a multiple of it
+
+
+class PairSet:
+    """The rows of a file of pairs, and what their log-likelihoods come to."""
+
+    def __init__(
+        self,
+        path: epath.PathLike,
+        vocabulary: tokenizer.Tokenizer,
+        *,
+        rows: str,
+        max_length: int,
+        most_of_paradigm: int = 0,
+    ):
+        """Reads the pairs; `rows` is a key of `sentence_rows.ROWS`.
+
+        Of each paradigm the first `most_of_paradigm` are taken, 0: all.
+
+        Raises:
+          FileNotFoundError: if there is no such file.
+          ValueError: if it holds something else, or a sentence is longer than `max_length` tokens.
+        """
+        self.pairs = _first_of_each(minimal_pairs.read(path), most_of_paradigm)
+        sentences = [text for pair in self.pairs for text in (pair.good, pair.bad)]
+        self._sequences = vocabulary.encode_batch(sentences)
+        for text, ids in zip(sentences, self._sequences, strict=True):
+            if len(ids) + 2 > max_length:
+                raise ValueError(
+                    f"{path}: {text!r:.60} has {len(ids) + 2} tokens with [CLS] and [SEP]; the "
+                    f"model reads at most {max_length}: leave the pair out"
+                )
+        self._vocabulary = vocabulary
+        self._rows = sentence_rows.ROWS[rows]
+
+    def batches(self, *, batch_size: int, rows: range | None) -> Iterator[dict[str, np.ndarray]]:
+        """Yields every row of every sentence once, rows of one width together.
+
+        `record_positions` number the rows in the order of the sentences, as `scores` has them.
+        """
+        firsts = np.cumsum([0, *self._num_rows])
+        by_width: dict[int, list[int]] = {}
+        for sentence, ids in enumerate(self._sequences):
+            by_width.setdefault(-(-(len(ids) + 2) // WIDTH) * WIDTH, []).append(sentence)
+        own = slice(rows.start, rows.stop) if rows is not None else slice(None)
+        for width, sentences in sorted(by_width.items()):
+            numbered = (
+                (firsts[sentence] + place, row)
+                for sentence in sentences
+                for place, row in enumerate(
+                    self._rows.of(self._vocabulary, self._sequences[sentence], MASKING)
+                )
+            )
+            while part := list(itertools.islice(numbered, batch_size)):
+                batch = sentence_rows.batch(
+                    [row for _, row in part], self._vocabulary, size=batch_size, length=width
+                )
+                places = np.full(batch_size, -1, np.int64)
+                places[: len(part)] = [number for number, _ in part]
+                whole = {**batch, "record_positions": places}
+                yield {name: values[own] for name, values in whole.items()}
+
+    def scores(self, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the accuracy over paradigms, and that of each phenomenon that the file names.
+
+        `outputs` has "log_likelihood", a number for each row.
+        """
+        num_rows = self._num_rows
+        of_rows = np.repeat(np.arange(len(num_rows)), num_rows)
+        sums = np.zeros(len(num_rows))
+        np.add.at(sums, of_rows, outputs["log_likelihood"].astype(np.float64))
+        found = pair_scores.accuracy(
+            (sums[::2] > sums[1::2]).tolist(),
+            [pair.paradigm for pair in self.pairs],
+            [pair.phenomenon for pair in self.pairs],
+        )
+        of_phenomena = {f"accuracy_{name}": value for name, value in found.phenomena.items()}
+        return {"accuracy": found.accuracy, "chance": pair_scores.CHANCE, **of_phenomena}
+
+    @property
+    def _num_rows(self) -> list[int]:
+        return [self._rows.count(ids) for ids in self._sequences]
+
+
+def _first_of_each(pairs: Sequence[minimal_pairs.Pair], most: int) -> list[minimal_pairs.Pair]:
+    if not most:
+        return list(pairs)
+    taken: dict[str, int] = {}
+    kept = []
+    for pair in pairs:
+        taken[pair.paradigm] = taken.get(pair.paradigm, 0) + 1
+        if taken[pair.paradigm] <= most:
+            kept.append(pair)
+    return kept
