@@ -77,7 +77,7 @@ def test_hosts_read_the_rows_of_their_devices(path):
 def test_the_likelier_sentence_wins_and_paradigms_count_the_same(path):
     pairs = make(path, rows="whole")
     # Rows: a good, a bad, a good, a bad, b good, b bad, c good; c's bad one has no tokens, so 0.
-    found = pairs.scores({"log_likelihood": np.float32([-1, -2, -5, -4, -9, -1, -3])})
+    found = pairs.scores({"log_likelihood": np.array([-1, -2, -5, -4, -9, -1, -3], np.float32)})
     assert found == {
         "accuracy": pytest.approx((0.5 + 0 + 0) / 3),
         "chance": 0.5,
