@@ -79,7 +79,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     except ValueError as error:
         raise ValueError(f"{source} describes no model that is known here: {error}") from error
     faults = [
-        f"{name} is {fields[name]!r}; only {value!r} is supported"
+        f"{name} is {fields[name]!r}; only {value!r} is supported{_reason(family, name)}"
         for name, value in family.fixed.items()
         if fields.get(name, value) not in (value, None) and (fields[name] or value)
     ]
@@ -127,6 +127,10 @@ def to_json(
         fields["id2label"] = {str(number): labels[number] for number in sorted(labels)}
         fields["label2id"] = {labels[number]: number for number in sorted(labels)}
     return dict(sorted(fields.items()))
+
+
+def _reason(family: base.Family, name: str) -> str:
+    return f": {family.reasons[name]}" if name in family.reasons else ""
 
 
 def _sizes(fields: Mapping[str, Any], family: base.Family) -> tuple[dict[str, Any], list[str]]:

@@ -22,7 +22,7 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.convert.families import base
-from bertjax.data import added_tokens, byte_bpe, json_text, tokenizer, wordpiece
+from bertjax.data import added_tokens, byte_bpe, json_text, piece_numbers, tokenizer, wordpiece
 
 TOKENIZER_FILE = added_tokens.TOKENIZER_FILE
 SPECIAL_TOKENS_FILE = added_tokens.SPECIAL_TOKENS_FILE
@@ -38,6 +38,8 @@ def read_tokenizer(
       ValueError: if it is damaged or does not do what the released BERT's does.
     """
     directory = epath.Path(directory)
+    if files.pieces and (path := directory / files.pieces.file).exists():
+        return _of_pieces(path, files.pieces)
     if any((directory / name).exists() for name in files.vocabularies):
         return tokenizer.load(directory)
     path = directory / TOKENIZER_FILE
@@ -56,6 +58,17 @@ def read_tokenizer(
             f"{path} is no tokenizer that is known here: {error}; to read "
             "the weights alone, move it elsewhere"
         ) from error
+
+
+def _of_pieces(path: epath.Path, pieces: base.Pieces) -> tokenizer.Tokenizer:
+    try:
+        model = piece_numbers.renumbered(
+            path.read_bytes(), before=pieces.before, first=pieces.first, after=pieces.after
+        )
+        made = tokenizer.SentencePieceTokenizer(model)
+    except ValueError as error:
+        raise ValueError(f"{path} is no sentencepiece model of its family: {error}") from error
+    return tokenizer.with_added_tokens(made, path.parent)
 
 
 def write_tokenizer(

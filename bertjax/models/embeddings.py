@@ -65,7 +65,7 @@ class LearntEmbeddings(nnx.Module):
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length hidden"]:
         """Reads `input_ids`; `segment_ids`, without which all is of segment 0; and positions."""
-        summed = self.word(inputs["input_ids"]) + self._positions(inputs)
+        summed = self._placed_words(inputs)
         if self.type_vocab_size:
             summed = summed + self._segments(inputs)
         embedded = layers.dropout(self.norm(summed), self.dropout_rate, key)
@@ -79,15 +79,16 @@ class LearntEmbeddings(nnx.Module):
         # into two rows.
         return jax.nn.one_hot(segment_ids, self.type_vocab_size) @ self.segment.embedding[...]
 
-    def _positions(self, inputs: layers.Inputs) -> Float[Array, "rows length width"]:
-        found = self._of_places(inputs)
+    def _placed_words(self, inputs: layers.Inputs) -> Float[Array, "batch length width"]:
+        words = self.word(inputs["input_ids"])
+        placed = words + self._positions(inputs)
         if not self.position_offset:
-            return found
+            return placed
         is_real = visibility.of(inputs).is_real[:, :, None]
-        padding = self.position.embedding[...][self.position_offset - 1][None, None]
-        return jnp.where(is_real, found, jax.lax.stop_gradient(padding))
+        padding = words + self.position.embedding[...][self.position_offset - 1][None, None]
+        return jnp.where(is_real, placed, jax.lax.stop_gradient(padding))
 
-    def _of_places(self, inputs: layers.Inputs) -> Float[Array, "rows length width"]:
+    def _positions(self, inputs: layers.Inputs) -> Float[Array, "rows length width"]:
         positions, first = visibility.positions(inputs), self.position_offset
         if positions is not None:  # A position that the table lacks gives NaN.
             return self.position(positions + first)

@@ -72,7 +72,7 @@ def test_each_gelu_is_the_one_that_is_meant(theirs, ours):
         ("hidden_act", "swish"),
         ("is_decoder", True),
         ("add_cross_attention", True),
-        ("model_type", "roberta"),
+        ("model_type", "gpt2"),
         ("tie_word_embeddings", False),
         ("pruned_heads", {"0": [1]}),
         ("quantization_config", {"bits": 4}),

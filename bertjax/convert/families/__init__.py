@@ -6,11 +6,19 @@ from collections.abc import Collection
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.convert.families import albert, base, bert, distilbert
+from bertjax.convert.families import albert, base, bert, distilbert, roberta
 
 # model_type of config.json -> family. Where several hold an encoder, the first is written.
 FAMILIES: dict[str, base.Family] = {
-    family.model_type: family for family in (bert.FAMILY, albert.FAMILY, distilbert.FAMILY)
+    family.model_type: family
+    for family in (
+        bert.FAMILY,
+        albert.FAMILY,
+        distilbert.FAMILY,
+        roberta.FAMILY,
+        roberta.XLM_FAMILY,
+        roberta.CAMEMBERT_FAMILY,
+    )
 }
 
 # The first released configs of BERT have no model_type.

@@ -47,7 +47,8 @@ class Field:
 
     `values` maps each value there to ours, empty where they are the same; of several that mean the
     same the first is written. `default` is that of a file without the field; None: EncoderConfig's.
-    Numbers of ours below `least` no member of the family has.
+    Numbers of ours below `least` no member of the family has. Theirs are greater than ours by
+    `more`.
     """
 
     ours: str
@@ -55,6 +56,7 @@ class Field:
     values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
     default: Any = None
     least: int | None = None
+    more: int = 0
 
     def has(self, value: Any) -> bool:
         """Returns whether a member of the family may have this value of ours."""
@@ -65,14 +67,28 @@ class Field:
         """Returns our value of one in a config.json."""
         if self.values:
             return self.values[value]
-        return self.kind(value)
+        return self.kind(value - self.more) if self.more else self.kind(value)
 
     def written(self, config: models.EncoderConfig) -> Any:
         """Returns the value in a config.json."""
         value = getattr(config, self.ours)
         if self.values:
             return next(theirs for theirs, ours in self.values.items() if ours == value)
-        return value
+        return value + self.more if self.more else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """A SentencePiece model whose pieces have other ids in the model's weights.
+
+    The ids are those of the names `before`, of its pieces from number `first` on, and of the names
+    `after`, one after the other. The names are no text.
+    """
+
+    file: str
+    before: tuple[str, ...]
+    first: int
+    after: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +99,7 @@ class TokenizerFiles:
     tokenizer.json is read. `fields` go into tokenizer_config.json. `single` and `pair` are the
     templates of an input, with {cls} and {sep}, and {between} for the separators between two texts,
     of which the vocabulary knows the number. `ids` are fields of config.json and the property
-    of the vocabulary that they are.
+    of the vocabulary that they are. `pieces` is read before all others, if its file is there.
     """
 
     vocabularies: tuple[str, ...]
@@ -91,6 +107,7 @@ class TokenizerFiles:
     single: str
     pair: str
     ids: Mapping[str, str]
+    pieces: Pieces | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,15 +145,15 @@ class Family:
 
     `model_type` is the name in config.json, `title` that in sentences. Of config.json `fields` are
     those that map to ours, `fixed` have one value that is supported (it is also that of a file
-    without them), `stated` are written always, and `without_effect` change nothing in the encoder.
-    `architectures` maps our heads to the classes of transformers. `tensors` are the names of the
-    weights; `prefix` is what models without a head leave out of them, `older` are regexes of
-    earlier spellings and what stands for them today, `ignored` are regexes of what is no parameter,
-    and `tied` maps copies to their originals. `fused` maps a tensor that holds several, one after
-    the other, to the names that these have in `tensors`. `traits` are fields of EncoderConfig that
-    all members have, where they are not EncoderConfig's defaults. `completed` maps fields of
-    EncoderConfig that not all members share to the parameters that make an encoder with another
-    value one of the family's that computes the same.
+    without them; `reasons` may say why), `stated` are written always, and `without_effect` change
+    nothing in the encoder. `architectures` maps our heads to the classes of transformers. `tensors`
+    are the names of the weights; `prefix` is what models without a head leave out of them, `older`
+    are regexes of earlier spellings and what stands for them today, `ignored` are regexes of what
+    is no parameter, and `tied` maps copies to their originals. `fused` maps a tensor that holds
+    several, one after the other, to the names that these have in `tensors`. `traits` are fields of
+    EncoderConfig that all members have, where they are not EncoderConfig's defaults. `completed`
+    maps fields of EncoderConfig that not all members share to the parameters that make an encoder
+    with another value one of the family's that computes the same.
     """
 
     model_type: str
@@ -157,6 +174,7 @@ class Family:
     completed: Mapping[str, Callable[[models.EncoderConfig], Mapping[str, np.ndarray]]] = (
         dataclasses.field(default_factory=dict)
     )
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     released: Released | None = None
 
     def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:

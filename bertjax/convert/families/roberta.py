@@ -1,0 +1,160 @@
+"""RoBERTa, and XLM-RoBERTa and CamemBERT, which are its weights with other vocabularies.
+
+Sources: transformers, models/roberta (modeling_roberta.py, configuration_roberta.py),
+models/xlm_roberta and models/camembert, tokenization_*.py of these; fairseq, models/roberta.
+
+In training the released classifier of sequences drops out before its dense layer, too; here, as in
+BERT, behind it alone. What is computed without dropout is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bertjax.convert import names
+from bertjax.convert.families import base, bert
+from bertjax.convert.names import Name
+from bertjax.data import byte_bpe, sentence_piece, wordpiece
+
+# Head -> what follows the family's own name in the class's.
+CLASSES: dict[str, str] = {
+    "masked_lm": "ForMaskedLM",
+    "none": "Model",
+    "sequence_classification": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
+
+PAD_ID = 1
+
+# The masked-token head has the exact GELU whatever the config says, so that no other is supported.
+ACTIVATIONS = {name: ours for name, ours in bert.ACTIVATIONS.items() if ours == "gelu"}
+
+# A file without one of them has the value of RobertaConfig, which is not that of the released ones.
+FIELDS: dict[str, base.Field] = {
+    **bert.FIELDS,
+    "vocab_size": base.Field("vocab_size", int, default=50265),
+    "hidden_act": base.Field("hidden_act", str, values=ACTIVATIONS),
+    # Theirs counts the rows of the table.
+    "max_position_embeddings": base.Field(
+        "max_position_embeddings", int, default=512, more=PAD_ID + 1
+    ),
+}
+
+FIXED: dict[str, Any] = {**bert.FIXED, "pad_token_id": PAD_ID}
+
+_BODY, _HF_LAYER, _LAYER = "roberta", "roberta.encoder.layer.{layer}", bert.LAYER
+_SEQUENCES = "sequence_classification"
+# The classifier of sequences has a dense layer of its own, which is our pooler.
+_OTHERS = tuple(head for head in CLASSES if head != _SEQUENCES)
+
+TENSORS: tuple[Name, ...] = (
+    Name(f"{_BODY}.embeddings.word_embeddings.weight", "encoder.embeddings.word.embedding"),
+    Name(f"{_BODY}.embeddings.position_embeddings.weight", "encoder.embeddings.position.embedding"),
+    Name(
+        f"{_BODY}.embeddings.token_type_embeddings.weight", "encoder.embeddings.segment.embedding"
+    ),
+    *names.torch_norm(f"{_BODY}.embeddings.LayerNorm", "encoder.embeddings.norm"),
+    *names.torch_dense(f"{_HF_LAYER}.attention.self.query", f"{_LAYER}.attention.query"),
+    *names.torch_dense(f"{_HF_LAYER}.attention.self.key", f"{_LAYER}.attention.key"),
+    *names.torch_dense(f"{_HF_LAYER}.attention.self.value", f"{_LAYER}.attention.value"),
+    *names.torch_dense(f"{_HF_LAYER}.attention.output.dense", f"{_LAYER}.attention.output"),
+    *names.torch_norm(f"{_HF_LAYER}.attention.output.LayerNorm", f"{_LAYER}.attention_norm"),
+    *names.torch_dense(f"{_HF_LAYER}.intermediate.dense", f"{_LAYER}.intermediate"),
+    *names.torch_dense(f"{_HF_LAYER}.output.dense", f"{_LAYER}.output"),
+    *names.torch_norm(f"{_HF_LAYER}.output.LayerNorm", f"{_LAYER}.output_norm"),
+    *names.torch_dense(f"{_BODY}.pooler.dense", "pooler.dense", heads=_OTHERS),
+    *names.torch_dense("lm_head.dense", "mlm_head.dense"),
+    *names.torch_norm("lm_head.layer_norm", "mlm_head.norm"),
+    Name("lm_head.bias", "mlm_head.bias"),
+    *names.torch_dense("classifier.dense", "pooler.dense", heads=(_SEQUENCES,)),
+    *names.torch_dense("classifier.out_proj", "classifier", heads=(_SEQUENCES,)),
+    *names.torch_dense("classifier", "classifier", heads=_OTHERS),
+    *names.torch_dense("qa_outputs", "span_head"),
+)
+
+TOKENIZER = base.TokenizerFiles(
+    vocabularies=(byte_bpe.ENTRIES_FILE, wordpiece.VOCABULARY_FILE, sentence_piece.MODEL_FILE),
+    fields={
+        "tokenizer_class": "RobertaTokenizer",
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    },
+    single="{cls}:0 $A:0 {sep}:0",
+    pair="{cls}:0 $A:0 {between} $B:0 {sep}:0",
+    ids={"pad_token_id": "pad_id", "bos_token_id": "cls_id", "eos_token_id": "sep_id"},
+)
+
+FAMILY = base.Family(
+    model_type="roberta",
+    title="RoBERTa",
+    fields=FIELDS,
+    fixed=FIXED,
+    reasons={
+        "pad_token_id": "positions begin behind the row of padding, so that another id leaves too "
+        "few or unused rows, and the released models have 1",
+    },
+    stated={
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "pad_token_id": PAD_ID,
+    },
+    without_effect=base.BOOKKEEPING,
+    architectures={head: f"Roberta{name}" for head, name in CLASSES.items()},
+    tensors=TENSORS,
+    prefix=f"{_BODY}.",
+    tokenizer=TOKENIZER,
+    older=bert.FAMILY.older,
+    # The numbers 2, 3, 4, ... and zeros that some versions saved.
+    ignored=(rf"{_BODY}\.embeddings\.position_ids", rf"{_BODY}\.embeddings\.token_type_ids"),
+    tied={
+        "lm_head.decoder.weight": f"{_BODY}.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    traits={"position_offset": PAD_ID + 1, "initializer": "normal"},
+)
+
+
+def _kin(model_type: str, title: str, classes: str, pieces: base.Pieces) -> base.Family:
+    """A family of RoBERTa's weights with a vocabulary of SentencePiece.
+
+    Their classes have BERT's vocab_size, if a file says none.
+    """
+    return dataclasses.replace(
+        FAMILY,
+        model_type=model_type,
+        title=title,
+        fields=FIELDS | {"vocab_size": base.Field("vocab_size", int)},
+        architectures={head: f"{classes}{name}" for head, name in CLASSES.items()},
+        tokenizer=dataclasses.replace(
+            TOKENIZER,
+            fields=TOKENIZER.fields | {"tokenizer_class": "PreTrainedTokenizerFast"},
+            pieces=pieces,
+        ),
+    )
+
+
+MODEL_FILE = "sentencepiece.bpe.model"
+
+# Source: tokenization_xlm_roberta.py, fairseq_tokens_to_ids: <unk>, <s>, </s> of the model go.
+XLM_FAMILY = _kin(
+    "xlm-roberta",
+    "XLM-RoBERTa",
+    "XLMRoberta",
+    base.Pieces(MODEL_FILE, before=("<s>", "<pad>", "</s>", "<unk>"), first=3, after=("<mask>",)),
+)
+
+# Source: tokenization_camembert.py: what fairseq put before them is not used; only <unk> goes.
+CAMEMBERT_FAMILY = _kin(
+    "camembert",
+    "CamemBERT",
+    "Camembert",
+    base.Pieces(
+        MODEL_FILE,
+        before=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
+        first=1,
+        after=("<mask>",),
+    ),
+)
