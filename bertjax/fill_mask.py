@@ -94,7 +94,7 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     if len(argv) < 2:
         raise ValueError('give at least one sentence: fill_mask --checkpoint=DIR "A [MASK] ..."')
-    model = inference.load(options.checkpoint, step=options.step)
+    model = inference.load(options.checkpoint, step=options.step, generator=True)
     for text in argv[1:]:
         masks = fill_mask(model, text, num_candidates=options.num_candidates)
         parts = model.vocabulary.split_at_masks(text)

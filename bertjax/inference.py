@@ -21,8 +21,9 @@ from bertjax.data import tokenizer
 from bertjax.devices import sharding
 from bertjax.finetuning import base as kinds
 from bertjax.jobs import finetuning as finetuning_job
-from bertjax.models import encoder, parameters
+from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.tasks import base as tasks_base
+from bertjax.tasks import pretraining, replaced_tokens
 from bertjax.training import trials
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
@@ -34,19 +35,23 @@ SHOWN_TRAININGS = 8
 class TrainedModel:
     """The parts of a run that are needed to use its model.
 
-    Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`. `task` is what it was
-    trained for, None of an encoder alone. `params` lie whole on every device of `mesh`.
-    `trained_length` is how many positions were trained, None: nobody knows.
+    Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`, or `replaced_logits`, if it
+    is ELECTRA's discriminator. `task` is what it was trained for, None of an encoder alone.
+    `params` lie whole on every device of `mesh`. `trained_length` is how many positions were
+    trained, None: nobody knows.
     """
 
     graphdef: nnx.GraphDef
     params: parameters.Params
     vocabulary: tokenizer.Tokenizer
     max_length: int
-    fills_masks: bool
     mesh: Mesh
     task: tasks_base.Task | None = None
     trained_length: int | None = None
+
+    @property
+    def fills_masks(self) -> bool:
+        return "mlm_head" in self.params
 
     def module(self) -> Any:
         """Returns the Flax module with its parameters, for other programs."""
@@ -74,23 +79,34 @@ class FinetunedModel:
     is_imported: bool = False
 
 
-def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel:
+def load(
+    workdir: epath.PathLike, *, step: str | int = "newest", generator: bool = False
+) -> TrainedModel:
     """Returns a checkpoint's model with its vocabulary: the newest, the best, or that of a step.
 
-    Weights without the masked-token head (converted, or finetuned) give the encoder alone.
+    Weights without a head of pretraining (converted, or finetuned) give the encoder alone. Of
+    ELECTRA it is the discriminator, or with `generator`, where there is one, the generator.
 
     Raises:
       FileNotFoundError: if `workdir` holds no such checkpoint, or no vocabulary (a synthetic run).
       ValueError, checkpoint.CheckpointError: as `workdirs.reader.read`.
     """
     found = _read(workdir, step)
-    params = found.params
-    fills_masks = "mlm_head" in params
-    task = jobs.JOBS[found.config.task].task(found.config) if fills_masks else None
-    if task:
+    params, sizes = found.params, encoder.EncoderConfig(**found.config.model)
+    task = None
+    if generator and embedding_sharing.GENERATOR in params:
+        sizes = replaced_tokens.generator_config(sizes, found.config.pretraining.generator)
+        params = params[embedding_sharing.GENERATOR]
+        task = pretraining.Pretraining(sizes, pair_loss="none")
         graphdef, _ = tasks_base.abstract_model(task)
+    elif "mlm_head" in params:
+        task = jobs.JOBS[found.config.task].task(found.config)
+        graphdef, _ = tasks_base.abstract_model(task)
+    elif "rtd_head" in params:
+        task = jobs.JOBS[found.config.task].task(found.config)
+        graphdef = replaced_tokens.discriminator_graph(sizes)
+        params = {part: params[part] for part in ("encoder", "rtd_head")}
     else:
-        sizes = encoder.EncoderConfig(**found.config.model)
         graphdef, _ = parameters.split(
             nnx.eval_shape(lambda: encoder.make_bare(sizes, rngs=nnx.Rngs(0)))
         )
@@ -100,7 +116,6 @@ def load(workdir: epath.PathLike, *, step: str | int = "newest") -> TrainedModel
         params=params,
         vocabulary=found.needed_vocabulary(),
         max_length=found.config.model.max_position_embeddings,
-        fills_masks=fills_masks,
         mesh=all_devices(),
         task=task,
         trained_length=trained_positions.number(found),

@@ -41,7 +41,8 @@ class Model:
         Raises:
           ValueError: as `fill_mask.fill_mask`.
         """
-        return fill_mask.fill_mask(self._encoder, text, num_candidates=num_candidates)
+        model = self._encoder if self._encoder.fills_masks else self._generator
+        return fill_mask.fill_mask(model, text, num_candidates=num_candidates)
 
     def encode(
         self,
@@ -99,6 +100,10 @@ class Model:
     @functools.cached_property
     def _encoder(self) -> inference.TrainedModel:
         return inference.load(self.workdir, step=self.step)
+
+    @functools.cached_property
+    def _generator(self) -> inference.TrainedModel:
+        return inference.load(self.workdir, step=self.step, generator=True)
 
     @functools.cached_property
     def _finetuned(self) -> inference.FinetunedModel:

@@ -5,6 +5,9 @@ Every token is masked once, and the log-probabilities of the true ones are added
 visible give away the masked one, so long words look too likely. `word_to_right` masks the pieces
 of the same word that stand right of the token as well: Kauf and Ivanova 2023, "A Better Way to Do
 Masked Language Model Scoring", section 2.
+
+ELECTRA's discriminator masks nothing: the log-probabilities of "original" of all tokens are added,
+one row of the model for a text. It is no likelihood, and is compared in the same way.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ def scores(
     for the model has no score.
 
     Raises:
-      ValueError: for an unknown `masking`, a model that fills no masks, or outputs that are no
-        numbers.
+      ValueError: for an unknown `masking`, or another than the default for a model that masks
+        nothing; a model without a head that scores; or outputs that are no numbers.
     """
     if masking not in sentence_rows.MASKINGS:
         raise ValueError(f"masking is {masking!r}; known are {', '.join(sentence_rows.MASKINGS)}")
@@ -67,6 +70,11 @@ def scores(
         raise ValueError(
             "the model has no masked-token head (mlm_head), so it gives texts no likelihood; "
             "`python -m bertjax.encode` gives the features of its encoder"
+        )
+    if task.sentence_rows == "whole" and masking != "token":
+        raise ValueError(
+            f"masking is {masking!r}, but the model reads a text as it is and masks nothing: leave "
+            "it at 'token'"
         )
     batch_size = -(-batch_size // model.mesh.size) * model.mesh.size
     texts, first = iter(texts), 1

@@ -148,6 +148,9 @@ def _sizes(fields: Mapping[str, Any], family: base.Family) -> tuple[dict[str, An
             faults.append(f"{name} is {value!r}; it must be at least {field.least}")
         else:
             sizes[field.ours] = field.read(value)
+    told = family.fields.get("embedding_size")
+    if told and told.told_by and sizes.get("embedding_size") == sizes.get("hidden_size"):
+        sizes["embedding_size"] = 0  # as we say that they are as wide as the layers
     return sizes, faults
 
 

@@ -23,6 +23,7 @@ from bertjax.workdirs import reader, scalars
 PIPELINES = {
     "pretraining": "fill-mask",
     "masked_lm": "fill-mask",
+    "replaced_tokens": "feature-extraction",  # nor for this
     "none": "feature-extraction",
     "next_sentence": "feature-extraction",  # the hub has no task of its own for it
     "sequence_classification": "text-classification",
@@ -65,10 +66,13 @@ def text(
     title = weights.family.title
     article = "An" if title[0] in "AEIOU" else "A"
     # No path of the source: cards are published, and paths tell of whoever wrote them.
-    parts += [
-        f"{article} {title} with {weights.num_parameters:,} parameters, written by bertjax "
-        f"{__version__}."
-    ]
+    # Of a discriminator without the generator that may lie beside it.
+    count = sum(
+        array.size
+        for path, array in weights.params.items()
+        if pretrained.is_of_class(path, weights.head)
+    )
+    parts += [f"{article} {title} with {count:,} parameters, written by bertjax {__version__}."]
     parts += ["", *_sizes(weights)]
     if run is not None:
         parts += ["", "## Training", "", *_training(run), "", "## Data", "", *_data(run)]
@@ -131,7 +135,8 @@ def _training(run: Run) -> Iterator[str]:
         yield f"- finetuned: {_finetuned_with(config.finetuning)}"
     else:
         options = config.pretraining
-        yield f"- objective: masked tokens, pair loss {options.pair_loss}, masks {options.masking}"
+        objective = options.objective.replace("_", " ")
+        yield f"- objective: {objective}, pair loss {options.pair_loss}, masks {options.masking}"
     yield (
         f"- optimizer: {optimizer.name}, beta1 {optimizer.beta1:g}, beta2 {optimizer.beta2:g}, "
         f"epsilon {optimizer.eps:g}, weight decay {optimizer.weight_decay:g}, "

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import ml_collections
 
 from bertjax import finetuning
-from bertjax.convert import families
+from bertjax.convert import families, pretrained
 from bertjax.data import tokenizer
 from bertjax.models import encoder
 
 
 def obstacles(
-    config: ml_collections.ConfigDict, vocabulary: tokenizer.Tokenizer | None
+    config: ml_collections.ConfigDict,
+    vocabulary: tokenizer.Tokenizer | None,
+    paths: Collection[str] = (),
 ) -> list[str]:
-    """Returns a sentence for each part of a resolved config's model that cannot be exported."""
+    """Returns a sentence for each part of a resolved config's model that cannot be exported.
+
+    `paths` are those of its parameters.
+    """
     found = []
     if vocabulary is not None and (why := tokenizer.KINDS[vocabulary.kind].only_here):
         found.append(f"the vocabulary is a {vocabulary.kind} model: {why}")
     try:
-        families.holding(encoder.EncoderConfig(**config.model))
+        families.holding(encoder.EncoderConfig(**config.model), pretrained.head_of(paths))
     except ValueError as error:
         found.append(str(error))
     if config.task == "finetuning":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,12 +16,13 @@ from bertjax import models
 from bertjax.convert import families
 from bertjax.convert.families import base
 from bertjax.data import tokenizer
-from bertjax.models import parameters
+from bertjax.models import embedding_sharing, parameters
 
 # Head -> the first names of the paths of its model; all of them must be there.
 PARTS: dict[str, tuple[str, ...]] = {
     "pretraining": ("encoder", "mlm_head", "pooler", "nsp_head"),
     "masked_lm": ("encoder", "mlm_head"),
+    "replaced_tokens": ("encoder", "rtd_head"),
     "none": ("encoder",),
     "next_sentence": ("encoder", "pooler", "nsp_head"),
     "sequence_classification": ("encoder", "pooler", "classifier"),
@@ -31,6 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 # What a model may have or not. The released code makes the pooler for each of its models, and its
 # Saver wants back what it has saved.
 OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {
+    "replaced_tokens": (embedding_sharing.GENERATOR,),
     "none": ("pooler",),
     "token_classification": ("pooler",),
     "question_answering": ("pooler",),
@@ -45,6 +48,7 @@ MODULES: dict[str, Callable[..., nnx.Module]] = {
     "pooler": models.Pooler,
     "mlm_head": models.MlmHead,
     "nsp_head": models.PairHead,
+    "rtd_head": models.ReplacedHead,
 }
 
 
@@ -71,7 +75,8 @@ class Pretrained:
     model, as they are written there. `is_regression` says that the one number of a classifier is
     no class, `is_multi_label` that any number of its classes may be right; `only_here` why its head
     can be written in no format, "" for those that can. `model_type` is the family that the weights
-    came from; with "" the config decides.
+    came from; with "" the config decides. `generator` is the encoder of the generator that a
+    discriminator was trained with, where its parameters are there: under `generator`, whole.
 
     Raises:
       ValueError: if the vocabulary has entries that have no row in the embedding table, or its
@@ -89,6 +94,7 @@ class Pretrained:
     is_multi_label: bool = False
     only_here: str = ""
     model_type: str = ""
+    generator: models.EncoderConfig | None = None
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
@@ -107,7 +113,7 @@ class Pretrained:
         """
         if self.model_type:
             return families.named(self.model_type)
-        return families.holding(self.config)
+        return families.holding(self.config, self.head)
 
 
 def belongs(path: str, head: str) -> bool:
@@ -128,14 +134,25 @@ def is_of_class(path: str, head: str) -> bool:
     return is_required(path, head) or (head == "none" and belongs(path, head))
 
 
-def shapes(config: models.EncoderConfig, *, labels: int | None = None) -> dict[str, Any]:
+def shapes(
+    config: models.EncoderConfig,
+    *,
+    labels: int | None = None,
+    generator: models.EncoderConfig | None = None,
+) -> dict[str, Any]:
     """Returns the shape of every parameter that a model of these sizes may have, by our path.
 
     A number that is not known (`labels`, while that is None) is None in its shape.
     """
     hidden = config.hidden_size
+    of_generator = _shapes(generator).items() if generator else ()
     return {
         **_shapes(config),
+        **{
+            f"{embedding_sharing.GENERATOR}.{path}": shape
+            for path, shape in of_generator
+            if belongs(path, "masked_lm")
+        },
         "classifier.kernel": (hidden, labels),
         "classifier.bias": (labels,),
         "span_head.kernel": (hidden, 2),
@@ -159,6 +176,8 @@ def head_of(paths: Collection[str]) -> str:
     without one for tokens.
     """
     parts = {path.split(".")[0] for path in paths}
+    if "rtd_head" in parts:
+        return "replaced_tokens"
     if {"mlm_head", "pooler", "nsp_head"} <= parts:
         return "pretraining"
     if "mlm_head" in parts:
@@ -175,10 +194,14 @@ def head_of(paths: Collection[str]) -> str:
 def select(weights: Pretrained, head: str) -> Pretrained:
     """Returns the part of the weights that the model with this head has; the rest is `unused`.
 
+    Of a discriminator with its generator "masked_lm" is the generator.
+
     Raises:
       ValueError: if the head is not known, or listing the parts of it that are not there.
     """
     check_head(head)
+    if head == "masked_lm" and weights.generator is not None:
+        weights = generator_of(weights, weights.generator)
     present = {path.split(".")[0] for path in weights.params}
     missing = [part for part in PARTS[head] if part not in present]
     if missing:
@@ -196,7 +219,54 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         is_regression=weights.is_regression and head == "sequence_classification",
         is_multi_label=weights.is_multi_label and head == "sequence_classification",
         only_here="" if head == "none" else weights.only_here,
+        generator=weights.generator if head == "replaced_tokens" else None,
     )
+
+
+def generator_of(weights: Pretrained, config: models.EncoderConfig) -> Pretrained:
+    """Returns the generator, a model of its own."""
+    prefix = f"{embedding_sharing.GENERATOR}."
+    return dataclasses.replace(
+        weights,
+        config=config,
+        params={
+            path.removeprefix(prefix): array
+            for path, array in weights.params.items()
+            if path.startswith(prefix)
+        },
+        head="masked_lm",
+        unused=(*(it for it in weights.params if not it.startswith(prefix)), *weights.unused),
+        generator=None,
+    )
+
+
+def sizes_of(
+    shapes: Mapping[str, Sequence[int]], encoder: str, *, head_size: int
+) -> dict[str, int]:
+    """Returns the sizes of an encoder that the shapes of its parameters tell, by our paths.
+
+    Heads are `head_size` wide, or there is one.
+    """
+    numbers = {
+        int(found[1])
+        for path in shapes
+        if (found := re.match(rf"{re.escape(encoder)}\.layers\.(\d+)\.", path))
+    }
+    first = f"{encoder}.layers.{min(numbers, default=0)}"
+    hidden, intermediate = shapes[f"{first}.intermediate.kernel"]
+    found = {
+        "hidden_size": hidden,
+        "num_hidden_layers": len(numbers),
+        "num_attention_heads": max(hidden // head_size, 1),
+        "intermediate_size": intermediate,
+    }
+    tables = {"vocab_size": "word", "max_position_embeddings": "position"}
+    tables["type_vocab_size"] = "segment"
+    for name, table in tables.items():
+        if shape := shapes.get(f"{encoder}.embeddings.{table}.embedding"):
+            found[name] = shape[0]
+            found["embedding_size"] = 0 if shape[1] == hidden else shape[1]
+    return found
 
 
 def named_labels(

@@ -22,12 +22,13 @@ from etils import epath
 from bertjax.convert import families, names, pretrained, tensorflow1_config
 from bertjax.convert.families import base
 from bertjax.data import added_tokens, json_text, records, sentence_piece, tokenizer, wordpiece
+from bertjax.models import embedding_sharing, parameters
 
 # What optimizers keep beside the weights: those of BERT, ALBERT and NVIDIA's BERT (Adam, LAMB),
-# TensorFlow's own, and loss scaling.
+# TensorFlow's own, loss scaling, and the temperature of ELECTRA's samples.
 OPTIMIZER_SLOT = re.compile(
     r".+/(adam_[mv]|lamb_[mv]|Adam(_1)?|Momentum)|global_step|beta[12]_power"
-    r"|(current_)?loss_scale|(good|bad)_steps"
+    r"|(current_)?loss_scale|(good|bad)_steps|temperature"
 )
 # The variable in which TensorFlow 2 keeps the names of a checkpoint of objects.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -55,8 +56,15 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
         variables, slots = read_variables(prefix)
     family = families.releasing(variables or (), [file.name for file in prefix.parent.iterdir()])
     released = tensorflow1_config.released(family)
+    shapes = {
+        path: array.shape
+        for name, array in (variables or {}).items()
+        for path in names.our_paths([name], released.names)
+    }
     with _noting(faults):
-        description = tensorflow1_config.read_config(prefix.parent / released.config, family)
+        description = tensorflow1_config.read_config(
+            prefix.parent / released.config, family, shapes
+        )
     with _noting(faults):
         vocabulary = read_vocabulary(prefix.parent, released)
     with _noting(faults):
@@ -82,6 +90,7 @@ def read(path: epath.PathLike) -> pretrained.Pretrained:
         is_regression=description.is_regression,
         is_multi_label=description.is_multi_label,
         model_type=family.model_type,
+        generator=description.generator,
     )
 
 
@@ -104,10 +113,10 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
     """
     directory = epath.Path(directory)
     released = tensorflow1_config.released(weights.family)
+    copies = embedding_sharing.copies(weights.params)  # which the released code has once
+    params = {path: array for path, array in weights.params.items() if path not in copies}
     table = names.of_head(released.names, weights.head)
-    variables = names.to_theirs(
-        weights.params, names.in_a_row(table, weights.config.inner_group_num)
-    )
+    variables = names.to_theirs(params, names.in_a_row(table, weights.config.inner_group_num))
     directory.mkdir(parents=True, exist_ok=True)
     write_variables(variables, directory / released.checkpoint)
     tensorflow1_config.write_config(weights, directory / released.config)
@@ -327,15 +336,25 @@ def _convert(
     outside = [
         name for name in variables if any(not pretrained.belongs(p, head) for p in paths[name])
     ]
-    shapes = pretrained.shapes(description.config) if description else None
+    shapes = None
+    if description:
+        shapes = pretrained.shapes(description.config, generator=description.generator)
     in_a_row = description.config.inner_group_num if description else 1
     params = names.to_ours(
         {name: array for name, array in variables.items() if name not in outside},
         names.in_a_row(names.of_head(released.names, head), in_a_row),
         shapes=shapes,
-        required=[path for path in shapes or () if pretrained.is_required(path, head)],
+        required=[path for path in shapes or () if _must_have(path, head)],
     )
-    return head, params, outside
+    whole = embedding_sharing.apart(parameters.nested(params))
+    return head, parameters.flat(whole), outside
+
+
+def _must_have(path: str, head: str) -> bool:
+    is_generators = path.startswith(f"{embedding_sharing.GENERATOR}.")
+    # Embeddings that are shared it does not have itself.
+    has_own = is_generators and ".embeddings." not in path
+    return pretrained.is_required(path, head) or has_own
 
 
 @contextlib.contextmanager

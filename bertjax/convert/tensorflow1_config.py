@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -16,7 +16,7 @@ from etils import epath
 from bertjax.convert import families, pretrained
 from bertjax.convert.families import base
 from bertjax.data import json_text
-from bertjax.models import encoder
+from bertjax.models import embedding_sharing, encoder
 
 # What a released config cannot say stands under this field; the released code passes over it.
 OUR_FIELD = "bertjax"
@@ -24,13 +24,17 @@ OUR_FIELD = "bertjax"
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a bert_config.json says; `head` is empty where that is for the weights to say."""
+    """What a bert_config.json says; `head` is empty where that is for the weights to say.
+
+    `generator` is that of the generator that lies beside a discriminator.
+    """
 
     config: encoder.EncoderConfig
     head: str = ""
     labels: Mapping[int, str] = dataclasses.field(default_factory=dict)
     is_regression: bool = False
     is_multi_label: bool = False
+    generator: encoder.EncoderConfig | None = None
 
 
 def released(family: base.Family) -> base.Released:
@@ -48,8 +52,12 @@ def released(family: base.Family) -> base.Released:
     return family.released
 
 
-def read_config(path: epath.Path, family: base.Family) -> Description:
+def read_config(
+    path: epath.Path, family: base.Family, shapes: Mapping[str, Sequence[int]] | None = None
+) -> Description:
     """Returns what the config at `path` means.
+
+    Of code that has no such file the `shapes` of the variables, by our paths, tell the sizes.
 
     "gelu" is the exact one, as when the models were released and as in transformers; the released
     code has computed the tanh form under that name since February 2019.
@@ -58,8 +66,12 @@ def read_config(path: epath.Path, family: base.Family) -> Description:
       ValueError: if it is not there, or naming every field that is missing, unknown or has an
         unsupported value.
     """
-    fields = _read_fields(path)
-    own, code = fields.get(OUR_FIELD, {}), released(family)
+    code, shapes = released(family), shapes or {}
+    if code.head_size and not path.exists() and shapes:
+        fields: dict[str, Any] = pretrained.sizes_of(shapes, "encoder", head_size=code.head_size)
+    else:
+        fields = _read_fields(path)
+    own = fields.get(OUR_FIELD, {})
     known = {**code.defaults, "vocab_size": None}
     faults = []
     if "vocab_size" not in fields:
@@ -85,13 +97,29 @@ def read_config(path: epath.Path, family: base.Family) -> Description:
     try:
         labels = {int(label): name for label, name in own.get("labels", {}).items()}
         kinds = {name: bool(own.get(name)) for name in ("is_regression", "is_multi_label")}
-        description = Description(encoder.EncoderConfig(**sizes), head, labels, **kinds)
+        config = encoder.EncoderConfig(**sizes)
+        generator = _generator(config, shapes, code, own.get("generator", {}))
+        description = Description(config, head, labels, **kinds, generator=generator)
     except (ValueError, TypeError) as error:
         faults.append(str(error))
     else:
         if not faults:
             return description
     raise ValueError(f"{path.name} does not describe a {family.title}: " + "; ".join(faults))
+
+
+def _generator(
+    config: encoder.EncoderConfig,
+    shapes: Mapping[str, Sequence[int]],
+    code: base.Released,
+    own: Mapping[str, int],
+) -> encoder.EncoderConfig | None:
+    path = f"{embedding_sharing.GENERATOR}.encoder"
+    if not any(name.startswith(f"{path}.layers.") for name in shapes):
+        return None
+    sizes = pretrained.sizes_of(shapes, path, head_size=code.head_size)
+    shared = {} if "embedding_size" in sizes else {"embedding_size": config.embedding_width}
+    return dataclasses.replace(config, **sizes | shared | dict(own))
 
 
 def write_config(weights: pretrained.Pretrained, path: epath.Path) -> None:
@@ -113,6 +141,8 @@ def write_config(weights: pretrained.Pretrained, path: epath.Path) -> None:
             own[name],
             value,
         )
+    if weights.generator is not None:
+        own["generator"] = {"num_attention_heads": weights.generator.num_attention_heads}
     if weights.head != pretrained.head_of(weights.params.keys()):
         own["head"] = weights.head
     if weights.labels:

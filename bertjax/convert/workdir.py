@@ -18,7 +18,8 @@ import bertjax
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import pretrained
-from bertjax.models import encoder, parameters
+from bertjax.models import embedding_sharing, encoder, parameters
+from bertjax.tasks import replaced_tokens
 from bertjax.workdirs import checkpoint, reader
 
 # The heads that the pretraining task knows, with its pair loss. Weights with another head are kept
@@ -53,11 +54,15 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
     flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(found.params).items()}
     config = found.config
     is_finetuned = config.task == "finetuning"
+    sizes, generator = encoder.EncoderConfig(**config.model), None
+    if embedding_sharing.GENERATOR in found.params:
+        generator = replaced_tokens.generator_config(sizes, config.pretraining.generator)
     return pretrained.Pretrained(
-        config=encoder.EncoderConfig(**config.model),
+        config=sizes,
         params=flat,
         vocabulary=found.vocabulary,
         source=_source(found),
+        generator=generator,
         **(_finetuned(config.finetuning) if is_finetuned else _told(found.meta, flat)),
     )
 
@@ -106,6 +111,14 @@ def _finetuned(options: ml_collections.ConfigDict) -> dict[str, Any]:
     }
 
 
+def _generator(weights: pretrained.Pretrained, sizes: encoder.EncoderConfig) -> dict[str, Any]:
+    """Returns config.pretraining.generator of a model that was trained elsewhere."""
+    copies = embedding_sharing.copies(weights.params)
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    told = {name: getattr(sizes, name) for name in names}
+    return told | {"embeddings": "shared" if copies else "separate"}
+
+
 def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
     config = config_lib.default_config()
     config.model.update(
@@ -113,6 +126,10 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
     )
     config.model.dtype = "float32"
     config.pretraining.pair_loss = PAIR_LOSSES.get(weights.head, "none")
+    if weights.head == "replaced_tokens":
+        config.pretraining.objective = "replaced_tokens"
+    if weights.generator is not None:
+        config.pretraining.generator.update(_generator(weights, weights.generator))
     vocabulary = weights.vocabulary
     return {
         "config": config.to_dict(),

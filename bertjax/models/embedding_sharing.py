@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from bertjax.models import parameters
@@ -95,6 +96,20 @@ def as_kept(whole: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, An
             found.setdefault(theirs, found[ours])
             found[added] = found.pop(ours) - found[theirs]
     return found
+
+
+def copies(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the paths of the generator's embeddings, of two whole encoders, if all are copies.
+
+    () where one of them differs.
+    """
+    pairs = {
+        path: path.replace(_THEIRS, _OURS, 1)
+        for name in SHARED
+        for path in _under(params, f"{_THEIRS}.{name}")
+    }
+    are_same = all(np.array_equal(params[it], params[ours]) for it, ours in pairs.items())
+    return tuple(pairs) if are_same else ()
 
 
 def _under(params: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +86,7 @@ class ReplacedTokens:
     sharing: str = "shared"
     temperature: float = 1.0
     discriminator_weight: float = 50.0
+    sentence_rows: ClassVar[str] = "whole"
 
     @property
     def objectives(self) -> Mapping[str, float]:
@@ -146,10 +147,19 @@ class ReplacedTokens:
     def evaluate(self, model: ReplacedTokensModel, batch: base.Batch) -> base.Means:
         return self.loss(model, batch, key=None)
 
-    def predict(self, model: ReplacedTokensModel, batch: base.Batch) -> dict[str, Array]:
-        """Returns {}: what pretraining is judged by are its losses."""
-        del model, batch
-        return {}
+    def predict(self, model: Discriminator, batch: base.Batch) -> dict[str, Array]:
+        """Returns the "log_likelihood" [batch]: the log-probabilities of "original", added.
+
+        Those of the tokens between the first position and the last real one. It is no likelihood,
+        but tells which of two sentences is the likelier. The model may lack the generator.
+        """
+        if isinstance(model, ReplacedTokensModel):
+            model, _ = self.parts(model)
+        logits = model.replaced_logits(batch)
+        # Between [CLS] and [SEP] stands what has a real position to its right.
+        is_token = batch["input_mask"][:, 2:] != 0
+        originals = jnp.where(is_token, jax.nn.log_sigmoid(-logits[:, 1:-1]), 0.0)
+        return {"log_likelihood": originals.sum(axis=1)}
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward passes of both encoders and both heads."""

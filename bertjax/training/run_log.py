@@ -13,6 +13,7 @@ from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.convert import outlook
 from bertjax.devices import sharding
+from bertjax.models import parameters
 from bertjax.training import planned, program
 from bertjax.workdirs import reader
 
@@ -45,7 +46,8 @@ def start(run: program.Program, workdir: epath.Path) -> None:
         if examples := run.job.data.num_train_examples(phase):
             epochs = phase.num_steps * phase.global_batch_size / examples
             logging.info("%s: %s examples: %.3g epochs", phase.name, f"{examples:,}", epochs)
-    for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary()):
+    paths = parameters.flat(shapes.params)
+    for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary(), paths):
         logging.warning("transformers will not load this model: %s", obstacle)
     warmup_steps = int(run.knobs.schedule.warmup_steps)
     if warmup_steps > run.job.last_step:

@@ -13,12 +13,13 @@ from bertjax.convert import (
     pretrained,
     workdir,
 )
+from bertjax.convert.families import bert
 from bertjax.data import sentence_piece
 from tests.convert import weights
 from tests.data import test_sentence_piece
 
 
-@pytest.mark.parametrize("head", list(pretrained.PARTS))
+@pytest.mark.parametrize("head", list(bert.ARCHITECTURES))
 def test_what_is_written_is_read(tmp_path, head):
     made = weights.make(head)
     huggingface_write.write(made, tmp_path / "hf", card="")

@@ -10,12 +10,17 @@ from bertjax import models
 from bertjax.convert import names, pretrained
 from bertjax.convert.families import bert
 from bertjax.models import parameters
-from bertjax.tasks import pretraining
+from bertjax.tasks import pretraining, replaced_tokens
+
+
+def shapes_of_bert(config, labels=3):
+    shapes = pretrained.shapes(config, labels=labels)
+    return {path: shape for path, shape in shapes.items() if names.knows(bert.TENSORS, path)}
 
 
 def make_params(config, labels=3):
     rng = np.random.default_rng(0)
-    shapes = pretrained.shapes(config, labels=labels)
+    shapes = shapes_of_bert(config, labels)
     return {path: rng.normal(size=shape).astype(np.float32) for path, shape in shapes.items()}
 
 
@@ -25,7 +30,7 @@ def theirs(tiny):
 
 
 def to_ours(theirs, config):
-    shapes = pretrained.shapes(config, labels=3)
+    shapes = shapes_of_bert(config)
     return names.to_ours(theirs, bert.TENSORS, shapes=shapes, required=shapes)
 
 
@@ -34,6 +39,7 @@ def test_the_shapes_are_those_of_the_modules(tiny):
         lambda: pretraining.PretrainingModel(tiny, pair_loss="nsp", rngs=nnx.Rngs(0)),
         lambda: models.SequenceClassifier(tiny, num_labels=3, rngs=nnx.Rngs(0)),
         lambda: models.SpanClassifier(tiny, rngs=nnx.Rngs(0)),
+        lambda: replaced_tokens.Discriminator(tiny, rngs=nnx.Rngs(0)),
     )
     made = {}
     for make in kinds:

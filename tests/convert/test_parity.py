@@ -13,13 +13,13 @@ import pytest
 from flax import nnx
 
 from bertjax import models
-from bertjax.convert import huggingface_read, names, pretrained
+from bertjax.convert import huggingface_read, names
 from bertjax.convert.families import bert
 from bertjax.models import parameters
 from bertjax.tasks import pretraining
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
-HEADS = tuple(pretrained.PARTS)
+HEADS = tuple(bert.ARCHITECTURES)
 
 
 class Headless(nnx.Module):

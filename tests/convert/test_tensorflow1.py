@@ -215,7 +215,7 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("head", pretrained.PARTS)
+@pytest.mark.parametrize("head", GRAPHS)
 def test_every_head_comes_back_whole_and_its_graph_restores_it(tmp_path, head):
     """Through a workdir, too; masked_lm alone has no pooler, and its program makes none."""
     made, shapes = GRAPHS[head], released_shapes()

@@ -80,7 +80,7 @@ def load(name, directory):
     return model.eval(), report
 
 
-@pytest.mark.parametrize("head", list(pretrained.PARTS))
+@pytest.mark.parametrize("head", CLASSES)
 def test_every_class_finds_all_its_weights(tmp_path, head):
     huggingface_write.write(weights.make(head), tmp_path / "hf", card="")
     for place, name in enumerate(CLASSES[head]):
@@ -104,7 +104,7 @@ def test_the_class_of_the_head_loads_without_a_word(tmp_path, heard, capfd, head
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("head", list(pretrained.PARTS))
+@pytest.mark.parametrize("head", CLASSES)
 def test_what_came_from_the_released_code_loads_without_a_word(tmp_path, heard, head):
     """The released code has poolers everywhere, and no names for classes."""
     made = weights.make("sequence_classification" if head == "token_classification" else head)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.convert.families import albert, base, bert, distilbert, roberta
+from bertjax.convert.families import albert, base, bert, distilbert, electra, roberta
 
 # model_type of config.json -> family. Where several hold an encoder, the first is written.
 FAMILIES: dict[str, base.Family] = {
@@ -18,6 +18,7 @@ FAMILIES: dict[str, base.Family] = {
         roberta.FAMILY,
         roberta.XLM_FAMILY,
         roberta.CAMEMBERT_FAMILY,
+        electra.FAMILY,
     )
 }
 
@@ -36,16 +37,21 @@ def named(model_type: str) -> base.Family:
     return FAMILIES[model_type]
 
 
-def holding(config: models.EncoderConfig) -> base.Family:
-    """Returns the first family that has encoders of this kind.
+def holding(config: models.EncoderConfig, head: str = "none") -> base.Family:
+    """Returns the first family that has encoders of this kind, and a class with this head.
 
     Raises:
       ValueError: if none has.
     """
+
+    def lacks(family: base.Family) -> list[str]:
+        has_class = head in family.architectures
+        return [*family.lacks(config), *([] if has_class else [f"class for the head {head!r}"])]
+
     for family in FAMILIES.values():
-        if not family.lacks(config):
+        if not lacks(family):
             return family
-    reasons = (f"{f.title} has no {', '.join(f.lacks(config))}" for f in FAMILIES.values())
+    reasons = (f"{f.title} has no {', '.join(lacks(f))}" for f in FAMILIES.values())
     raise ValueError(
         f"no family of weights that is known here has such encoders: {'; '.join(reasons)}. "
         "--format=bertjax keeps them"

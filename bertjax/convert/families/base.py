@@ -47,6 +47,7 @@ class Field:
 
     `values` maps each value there to ours, empty where they are the same; of several that mean the
     same the first is written. `default` is that of a file without the field; None: EncoderConfig's.
+    `told_by` is the attribute that is written, where it is not the field.
     Numbers of ours below `least` no member of the family has. Theirs are greater than ours by
     `more`.
     """
@@ -57,6 +58,7 @@ class Field:
     default: Any = None
     least: int | None = None
     more: int = 0
+    told_by: str = ""
 
     def has(self, value: Any) -> bool:
         """Returns whether a member of the family may have this value of ours."""
@@ -71,7 +73,7 @@ class Field:
 
     def written(self, config: models.EncoderConfig) -> Any:
         """Returns the value in a config.json."""
-        value = getattr(config, self.ours)
+        value = getattr(config, self.told_by or self.ours)
         if self.values:
             return next(theirs for theirs, ours in self.values.items() if ours == value)
         return value + self.more if self.more else value
@@ -122,7 +124,9 @@ class Released:
     name there to the one that is nearest, and `means` activations there to what the code computes,
     where that is not what the name says. `casing` maps regexes of what the name of a folder holds
     to whether its text is lowercase; of several the first. `tokenizers` are the kinds of ours that
-    the code has, `model` is how its file of a sentencepiece model is called.
+    the code has, `model` is how its file of a sentencepiece model is called. Where the code has no
+    file of a config, `head_size` is that of all of its attention heads: the variables tell the
+    other sizes.
     """
 
     names: tuple[names.Name, ...]
@@ -137,6 +141,7 @@ class Released:
     casing: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     tokenizers: tuple[str, ...] = (wordpiece.WordPieceTokenizer.kind,)
     model: str = ""
+    head_size: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

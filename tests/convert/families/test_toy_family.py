@@ -200,9 +200,7 @@ def test_its_variables_tell_a_checkpoint_of_its_released_code(tmp_path):
 
 def test_a_family_without_released_code_has_none(tmp_path, monkeypatch):
     monkeypatch.setitem(families.FAMILIES, "toy", dataclasses.replace(TOY, released=None))
-    with pytest.raises(
-        ValueError, match="Toy was not released in TensorFlow 1; .* bert, albert were"
-    ):
+    with pytest.raises(ValueError, match="Toy was not released in TensorFlow 1; .* bert, .*were"):
         formats.write(make(), tmp_path / "toy", format="tf1")
 
 
