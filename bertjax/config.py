@@ -293,6 +293,21 @@ def albert_config() -> ml_collections.ConfigDict:
     return config
 
 
+def spanbert_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of SpanBERT share; the sizes are of Base.
+
+    Source: facebookresearch/SpanBERT, pretraining/README.md: 32 workers of 4096 tokens, Adam with
+    eps 1e-8, rate 1e-4 after 10,000 steps. Its vocabulary is bert-base-cased's.
+    """
+    config = default_config()
+    config.model.vocab_size = 28_996  # bert-base-cased; 0 takes that of the records
+    config.pretraining.update(objective="span_boundary", pair_loss="none")
+    config.pretraining.update(masking="dynamic", mask_strategy="span")
+    config.phases.phase1.update(num_steps=2_400_000, max_seq_length=512)
+    config.optimizer.eps = 1e-8
+    return config
+
+
 def electra_config() -> ml_collections.ConfigDict:
     """Returns what the recipes of ELECTRA share: its objective, masks, optimizer and schedule.
 

@@ -141,6 +141,7 @@ def write(
             f"{weights.source} cannot be converted: {weights.only_here}. `python -m "
             "bertjax.predict` uses it as it is, and --head=none converts its encoder alone"
         )
+    weights = pretrained.exported(weights)
     target = real_path(directory)  # what a link points to is written, not the link
     check_target(target, overwrite=overwrite)
     draft = _beside(target, "draft")

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 from flax import nnx
 
 from bertjax import models
@@ -38,6 +39,9 @@ OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {
     "token_classification": ("pooler",),
     "question_answering": ("pooler",),
 }
+
+# Of pretraining alone: no class of others has them.
+LEFT_BEHIND = ("sbo_head",)
 
 # Heads that name classes.
 WITH_LABELS = ("sequence_classification", "token_classification")
@@ -189,6 +193,16 @@ def head_of(paths: Collection[str]) -> str:
     if "classifier" in parts:
         return "sequence_classification" if "pooler" in parts else "token_classification"
     return "none"
+
+
+def exported(weights: Pretrained) -> Pretrained:
+    """Returns the weights without what no format has: it is `unused`, and the log says so."""
+    left = [path for path in weights.params if path.split(".")[0] in LEFT_BEHIND]
+    if not left:
+        return weights
+    logging.info("Left out, as no class has it: %s", ", ".join(left))
+    params = {path: array for path, array in weights.params.items() if path not in left}
+    return dataclasses.replace(weights, params=params, unused=(*left, *weights.unused))
 
 
 def select(weights: Pretrained, head: str) -> Pretrained:

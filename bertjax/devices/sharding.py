@@ -24,8 +24,9 @@ from bertjax.models.placement import DATA, TENSOR
 # dimension under fsdp and replicated over the tensor axis.
 _COLUMN = r".*\.(query|key|value|intermediate)"
 _ROW = r".*\.layers\.\d+\.(attention\.)?output"
-# LoRA's factors are small, and their rank divides by no axis.
-_LORA_RULE = (r"lora\..*", P())
+# Part of the model -> its rule, before all others. They are small, and sizes of theirs divide by no
+# axis: LoRA's rank, the 200 numbers of a place in a span.
+_WHOLE = {"lora": (r"lora\..*", P()), "sbo_head": (r"sbo_head\..*", P())}
 RULES: dict[str, list[tuple[str, P]]] = {
     "data_parallel": [(r".*", P())],
     "fsdp": [
@@ -84,8 +85,8 @@ def shardings(mesh: Mesh, params: Any, tree: Any, *, rule_table: str) -> Any:
       ValueError: if the rules do not cover `params`, or a dimension does not divide by its axis.
     """
     table = f"sharding rule table {rule_table!r}"
-    of_lora = [_LORA_RULE] if "lora" in params else []
-    specs = parameters.assign([*of_lora, *RULES[rule_table]], params, table=table)
+    whole = [rule for part, rule in _WHOLE.items() if part in params]
+    specs = parameters.assign([*whole, *RULES[rule_table]], params, table=table)
     by_name = {
         parameters.path_name(path): spec
         for path, spec in jax.tree_util.tree_leaves_with_path(specs)

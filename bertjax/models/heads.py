@@ -1,13 +1,19 @@
-"""What stands on the encoder: pooler, masked-token head, sentence-pair and replaced-token head."""
+"""What stands on the encoder: pooler, and the heads of masked and replaced tokens, spans, pairs."""
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bertjax.models import layers
 from bertjax.models.encoder import EncoderConfig
+
+# Of the span-boundary head: the longest span in tokens, and the width of a number in it. Source:
+# Joshi et al. 2020, section 3.2 (200); facebookresearch/SpanBERT, pretraining/README.md (15).
+MOST_OFFSETS = 15
+OFFSET_SIZE = 200
 
 
 class Pooler(nnx.Module):
@@ -91,6 +97,57 @@ class ReplacedHead(nnx.Module):
         """Returns float32 logits, at padding too."""
         transformed = layers.ACTIVATIONS[self.hidden_act](self.dense(hidden))
         return self.output(transformed.astype(jnp.float32))[:, :, 0]
+
+
+class SpanBoundaryHead(nnx.Module):
+    """Tells a token of a span from the hidden states beside the span and its number in it.
+
+    They and an embedding of the number go through two dense layers, each with the activation and a
+    LayerNorm, then the tied word embeddings and a bias of its own.
+    Source: Joshi et al. 2020, section 3.2; facebookresearch/SpanBERT, fairseq/models/pair_bert.py,
+    BertPairTargetPredictionHead.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        width, dtype = config.embedding_width, jnp.dtype(config.dtype)
+        init = layers.truncated_normal(config.initializer_range)
+        self.offset = nnx.Embed(MOST_OFFSETS, OFFSET_SIZE, embedding_init=init, rngs=rngs)
+        self.dense = layers.dense(
+            *(2 * config.hidden_size + OFFSET_SIZE, config.hidden_size),
+            stddev=config.initializer_range,
+            dtype=dtype,
+            gradient_dtype=jnp.dtype(config.gradient_dtype),
+            rngs=rngs,
+        )
+        norm = {"epsilon": config.layer_norm_eps, "dtype": dtype}
+        self.norm = layers.LayerNorm(config.hidden_size, **norm)
+        self.second_dense = _dense(config, width, rngs)
+        self.second_norm = layers.LayerNorm(width, **norm)
+        self.bias = nnx.Param(jnp.zeros(config.vocab_size))
+        self.hidden_act = config.hidden_act
+        self.gradient_dtype = jnp.dtype(config.gradient_dtype)
+
+    def __call__(
+        self,
+        left: Float[Array, "batch positions hidden"],
+        right: Float[Array, "batch positions hidden"],
+        offsets: Int[Array, "batch positions"],
+        embedding: Float[Array, "vocab width"],
+    ) -> Float[Array, "batch positions vocab"]:
+        """Returns float32 logits."""
+        activation = layers.ACTIVATIONS[self.hidden_act]
+        # A product with one-hot rows, as of segments: the gradient of a lookup is a scatter.
+        table = self.offset.embedding[...]
+        number = (jax.nn.one_hot(offsets, MOST_OFFSETS) @ table).astype(left.dtype)
+        joined = jnp.concatenate([left, right, number], axis=-1)
+        inner = self.norm(activation(self.dense(joined)))
+        transformed = self.second_norm(activation(self.second_dense(inner)))
+        logits = layers.einsum(
+            *("BME,VE->BMV", transformed, embedding),
+            dtype=jnp.dtype("float32"),
+            gradient_dtype=self.gradient_dtype,
+        )
+        return layers.add_bias(logits, self.bias[...])
 
 
 def gather_positions(

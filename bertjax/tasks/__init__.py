@@ -9,16 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bertjax.models import EncoderConfig
-from bertjax.tasks import base, pretraining, replaced_tokens
+from bertjax.tasks import base, pretraining, replaced_tokens, span_boundary
 
 # config.pretraining.objective -> what makes its task of EncoderConfig and config.pretraining.
 OBJECTIVES: dict[str, Callable[[EncoderConfig, Any], base.Task]] = {
     "masked_tokens": pretraining.of_options,
     "replaced_tokens": replaced_tokens.of_options,
+    "span_boundary": span_boundary.of_options,
 }
 
 # Objective -> the sentences about options of a config that do not go together with it.
-FAULTS: dict[str, Callable[[Any], Iterator[str]]] = {"replaced_tokens": replaced_tokens.faults}
+FAULTS: dict[str, Callable[[Any], Iterator[str]]] = {
+    "replaced_tokens": replaced_tokens.faults,
+    "span_boundary": span_boundary.faults,
+}
 
 # Objective -> of the averages since the last line: a loss, the level above which it tells of
 # nothing learnt, and what to say then. None where the averages do not tell.

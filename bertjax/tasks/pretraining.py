@@ -87,7 +87,15 @@ class Pretraining:
         Those are nsp_loss and nsp_accuracy, or sop_loss and sop_accuracy. Keys of `batch` are
         those of the records, and `example_weights` [batch].
         """
-        hidden = model.encoder(batch, key=key)
+        return self.of_hidden(model, model.encoder(batch, key=key), batch)
+
+    def of_hidden(
+        self,
+        model: PretrainingModel,
+        hidden: Float[Array, "batch length hidden"],
+        batch: base.Batch,
+    ) -> base.Means:
+        """Returns `loss` of the encoder's last layer."""
         logits = model.mlm_logits(hidden, batch["masked_lm_positions"])
         labels, weights = batch["masked_lm_ids"], batch["masked_lm_weights"]
         means = {

@@ -39,6 +39,7 @@ PROGRESS: dict[str, Callable[[float], str]] = {
     "train/mlm_accuracy": lambda value: f"mlm acc {value:.3f}",
     "train/nsp_accuracy": lambda value: f"nsp acc {value:.3f}",
     "train/sop_accuracy": lambda value: f"sop acc {value:.3f}",
+    "train/sbo_accuracy": lambda value: f"sbo acc {value:.3f}",
     "train/replaced_share": lambda value: f"replaced {value:.3f}",
     "train/discriminator_loss": lambda value: f"discriminator {value:.3f}",
     "train/discriminator_recall": lambda value: f"recall {value:.3f}",

@@ -66,6 +66,24 @@ def test_encoder_with_pooler_has_the_papers_number_of_parameters(recipe):
         assert sum(leaf.size for leaf in jax.tree.leaves(params)) == WITH_HEADS[recipe]
 
 
+# As transformers counts BertForMaskedLM of the cased vocabulary, and the head beside it: 15 x 200
+# numbers of offsets, two dense layers with LayerNorm, a bias for each entry.
+SPANBERT_COUNTS = {
+    "spanbert_base": (108_340_804, 3_000 + (1_736 + 768 + 6) * 768 + 28_996),
+    "spanbert_large": (333_610_308, 3_000 + (2_248 + 1_024 + 6) * 1_024 + 28_996),
+}
+
+
+@pytest.mark.parametrize("recipe", SPANBERT_COUNTS)
+def test_spanbert_is_a_bert_without_a_pooler_and_its_head(recipe):
+    config = importlib.import_module(f"configs.{recipe}").get_config()
+    with config.unlocked():
+        config.model.dtype = "float32"
+    _, params = tasks_base.abstract_model(pretraining.pretraining_task(config))
+    head = sum(leaf.size for leaf in jax.tree.leaves(params.pop("sbo_head")))
+    assert (sum(leaf.size for leaf in jax.tree.leaves(params)), head) == SPANBERT_COUNTS[recipe]
+
+
 # Discriminator, generator, and both with what they share counted once; Clark et al. 2020. The first
 # two as transformers counts ElectraForPreTraining and ElectraForMaskedLM of the released models;
 # "small++" is the one that was released as electra-small.

@@ -18,7 +18,8 @@ FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-bas
 ALBERT = ("albert_base", "albert_large", "albert_xlarge", "albert_xxlarge")
 ELECTRA = ("electra_small", "electra_base", "electra_large")
 BERT = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large")
-SLOW = (*BERT, *ALBERT, *ELECTRA, *FINETUNING)
+SPANBERT = ("spanbert_base", "spanbert_large")
+SLOW = (*BERT, *ALBERT, *ELECTRA, *SPANBERT, *FINETUNING)
 
 
 def recipe(name):

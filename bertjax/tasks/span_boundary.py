@@ -1,0 +1,141 @@
+"""SpanBERT's objective: masked tokens are told by their context, and by what is beside their span.
+
+It needs no more of a batch than masked language modelling: a span is what is masked without a gap,
+as in the released code, which joins spans that touch before it looks for what stands beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from bertjax.models import encoder, heads
+from bertjax.tasks import base, pretraining
+
+
+class Targets(NamedTuple):
+    """Of every masked position: those beside its span, its number in the span, and its weight."""
+
+    left: Int[Array, "batch positions"]
+    right: Int[Array, "batch positions"]
+    offsets: Int[Array, "batch positions"]
+    weights: Float[Array, "batch positions"]
+
+
+def targets(
+    positions: Int[Array, "batch positions"],
+    weights: Float[Array, "batch positions"],
+    input_mask: Int[Array, "batch length"],
+) -> Targets:
+    """Returns what the boundary head predicts, of ascending masked positions.
+
+    A span beside [CLS] or a row's last [SEP] has weight zero, and so has what lies behind its first
+    heads.MOST_OFFSETS tokens. Source: facebookresearch/SpanBERT, fairseq/data/masking.py,
+    span_masking, which masks a block before it has [CLS] and [SEP].
+    """
+    used, index = weights > 0, jnp.broadcast_to(jnp.arange(positions.shape[1]), positions.shape)
+    goes_on = used[:, 1:] & used[:, :-1] & (positions[:, 1:] == positions[:, :-1] + 1)
+    edge = jnp.zeros_like(used[:, :1])
+    first = jax.lax.cummax(jnp.where(jnp.concatenate([edge, goes_on], axis=1), 0, index), axis=1)
+    last = jax.lax.cummin(
+        jnp.where(jnp.concatenate([goes_on, edge], axis=1), positions.shape[1], index),
+        axis=1,
+        reverse=True,
+    )
+    start = jnp.take_along_axis(positions, first, axis=1)
+    left, right = start - 1, jnp.take_along_axis(positions, last, axis=1) + 1
+    offsets = positions - start
+    final = input_mask.sum(axis=1, keepdims=True) - 1
+    has_target = (left > 0) & (right < final) & (offsets < heads.MOST_OFFSETS)
+    return Targets(
+        left=jnp.maximum(left, 0),
+        right=jnp.minimum(right, input_mask.shape[1] - 1),
+        offsets=jnp.minimum(offsets, heads.MOST_OFFSETS - 1),
+        weights=jnp.where(has_target, weights, 0.0),
+    )
+
+
+class SpanBoundaryModel(pretraining.PretrainingModel):
+    """BERT's model with the span-boundary head."""
+
+    def __init__(self, config: encoder.EncoderConfig, *, pair_loss: str, rngs: nnx.Rngs):
+        super().__init__(config, pair_loss=pair_loss, rngs=rngs)
+        self.sbo_head = heads.SpanBoundaryHead(config, rngs=rngs)
+
+    def boundary_logits(
+        self, hidden: Float[Array, "batch length hidden"], wanted: Targets
+    ) -> Float[Array, "batch positions vocab"]:
+        """Returns the vocabulary logits of masked tokens, from what stands beside their spans."""
+        with jax.named_scope("sbo_head"):
+            return self.sbo_head(
+                heads.gather_positions(hidden, wanted.left),
+                heads.gather_positions(hidden, wanted.right),
+                wanted.offsets,
+                self.encoder.embeddings.word.embedding[...],
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanBoundary(pretraining.Pretraining):
+    """BERT's task, and every masked token told once more from the boundary of its span.
+
+    The losses are the mean over masked tokens and the mean over those with a boundary, summed; the
+    paper writes the sum of both losses of each masked token. The released code divides per worker,
+    and the second by one more than there are. Source: Joshi et al. 2020, section 3.2 and equation
+    3; facebookresearch/SpanBERT, fairseq/criterions/spanbert_loss.py.
+    """
+
+    @property
+    def objectives(self) -> Mapping[str, float]:
+        return {**super().objectives, "sbo_loss": 1.0}
+
+    def init(self, rngs: nnx.Rngs) -> SpanBoundaryModel:
+        return SpanBoundaryModel(self.encoder, pair_loss=self.pair_loss, rngs=rngs)
+
+    def weights(self, batch: base.Batch) -> dict[str, Float[Array, ""]]:
+        return {**super().weights(batch), "sbo_loss": _targets(batch).weights.sum()}
+
+    def loss(
+        self, model: SpanBoundaryModel, batch: base.Batch, *, key: PRNGKeyArray | None
+    ) -> base.Means:
+        """Returns what `Pretraining` does, and sbo_loss and sbo_accuracy."""
+        hidden = model.encoder(batch, key=key)
+        wanted, labels = _targets(batch), batch["masked_lm_ids"]
+        logits = model.boundary_logits(hidden, wanted)
+        return self.of_hidden(model, hidden, batch) | {
+            "sbo_loss": base.weighted(base.cross_entropy(logits, labels), wanted.weights),
+            "sbo_accuracy": base.accuracy(logits, labels, wanted.weights),
+        }
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """As `Pretraining`, with the two dense layers and the vocabulary of the boundary head."""
+        hidden, width = self.encoder.hidden_size, self.encoder.embedding_width
+        products = (2 * hidden + heads.OFFSET_SIZE) * hidden
+        products += width * (hidden + self.encoder.vocab_size)
+        boundary = 3.0 * batch_size * 2.0 * predictions * products
+        return super().train_flops(batch_size, length, predictions) + boundary
+
+
+def _targets(batch: base.Batch) -> Targets:
+    return targets(batch["masked_lm_positions"], batch["masked_lm_weights"], batch["input_mask"])
+
+
+def of_options(sizes: encoder.EncoderConfig, options: Any) -> SpanBoundary:
+    """Returns the task that config.pretraining asks for."""
+    return SpanBoundary(sizes, pair_loss=options.pair_loss)
+
+
+def faults(config: Any) -> Iterator[str]:
+    """Yields a sentence for each option that does not go together with this objective."""
+    options = config.pretraining
+    if options.masking == "dynamic" and options.mask_strategy != "span":
+        yield (
+            f"config.pretraining.mask_strategy is {options.mask_strategy!r}; the objective "
+            "span_boundary predicts whole spans from what stands beside them: set it to 'span'"
+        )
