@@ -22,7 +22,15 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.convert.families import base
-from bertjax.data import added_tokens, byte_bpe, json_text, piece_numbers, tokenizer, wordpiece
+from bertjax.data import (
+    added_tokens,
+    byte_bpe,
+    json_text,
+    piece_numbers,
+    sentence_piece,
+    tokenizer,
+    wordpiece,
+)
 
 TOKENIZER_FILE = added_tokens.TOKENIZER_FILE
 SPECIAL_TOKENS_FILE = added_tokens.SPECIAL_TOKENS_FILE
@@ -81,13 +89,16 @@ def write_tokenizer(
     """Writes the vocabulary, tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
     Raises:
-      ValueError: for a kind of vocabulary that has no exact counterpart there.
+      ValueError: for a vocabulary that has no counterpart there.
     """
-    if vocabulary.kind not in WRITERS:
+    why = tokenizer.only_here(vocabulary)
+    is_model = vocabulary.kind == sentence_piece.SentencePieceTokenizer.kind
+    if is_model and sentence_piece.MODEL_FILE not in files.vocabularies:
+        why = f"its family reads {', '.join(files.vocabularies)} and no {sentence_piece.MODEL_FILE}"
+    if why:
         raise ValueError(
-            f"the vocabulary is a {vocabulary.kind} model, and transformers would find other ids "
-            f"in some texts (see docs/conversion.md); only those of the kind {', '.join(WRITERS)} "
-            "can be written for it: --format=bertjax keeps everything"
+            f"the vocabulary is a {vocabulary.kind} model that transformers cannot have: {why}. "
+            "--format=bertjax keeps everything"
         )
     vocabulary.save(directory)
     roles = ("pad", "unk", "cls", "sep", "mask")
@@ -156,6 +167,58 @@ def byte_level_tokenizer(
     )
     _add(_added(vocabulary), made)
     return made
+
+
+def unigram_tokenizer(
+    vocabulary: tokenizer.SentencePieceTokenizer | added_tokens.WithAddedTokens,
+    files: base.TokenizerFiles,
+) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of the Rust library for a unigram model, as `fast_tokenizer`.
+
+    The library adds scores in 64 bits, where sentencepiece has 32: of segmentations whose sums are
+    equal it may take another. What the model makes of single characters is spelled out and the rest
+    left to NFKC, since the library's own form of the model's table looks at clusters of characters.
+    """
+    own = vocabulary.base if isinstance(vocabulary, added_tokens.WithAddedTokens) else vocabulary
+    pieces = zip(own.vocabulary, own.scores(), strict=True)
+    made = tokenizers.Tokenizer(models.Unigram(list(pieces), own.unk_id, byte_fallback=False))
+    made.normalizer = normalizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+        [
+            *(_without_accents("NFKD", _is_combining) if own.strip_accents else []),
+            *(_lowered() if own.lowercase else []),
+            *_folded(own),
+            normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+            normalizers.Strip(),
+        ]
+    )
+    mark: dict[str, Any] = {"replacement": sentence_piece.WORD_START, "prepend_scheme": "always"}
+    made.pre_tokenizer = pre_tokenizers.Metaspace(split=False, **mark)  # pyright: ignore[reportAttributeAccessIssue]
+    made.decoder = decoders.Metaspace(**mark)  # pyright: ignore[reportAttributeAccessIssue]
+    made.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
+    made.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
+    _add(_added(vocabulary), made)
+    return made
+
+
+def _folded(known: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normalizer]:
+    """Returns what the model's own normalization does to characters: its rules, then NFKC.
+
+    Characters are asked for between full stops, with which none of them combines.
+    """
+    rules: dict[str, list[str]] = {}
+    characters = _characters()
+    for character, found in zip(
+        characters, known.model_normalized([f".{c}." for c in characters]), strict=True
+    ):
+        became = found.removeprefix(sentence_piece.WORD_START)[1:-1]
+        became = became.replace(sentence_piece.WORD_START, " ")
+        if became != unicodedata.normalize("NFKC", character):
+            rules.setdefault(became, []).append(character)
+    replaced = [
+        normalizers.Replace(_regex(frozenset(held).__contains__), became)
+        for became, held in rules.items()
+    ]
+    return [*replaced, normalizers.NFKC()]
 
 
 def _templates(
@@ -242,15 +305,25 @@ def _normalizer(*, lowercase: bool, strip_accents: bool, is_spaced: bool) -> nor
                 clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
             )
         )
-    if lowercase:
-        # Rust's lowercasing looks at one character at a time, so the sigma that Python writes at a
-        # word's end goes first.
-        cased, ignorable = _ranges(_is_cased), _ranges(_is_case_ignorable)
-        final = f"(?<=[{cased}][{ignorable}]*)Σ(?![{ignorable}]*[{cased}])"
-        steps += [normalizers.Replace(tokenizers.Regex(final), "ς"), normalizers.Lowercase()]
-    if strip_accents:
-        steps += [normalizers.NFD(), normalizers.Replace(_regex(_is_accent), "")]
+    steps += _lowered() if lowercase else []
+    steps += _without_accents("NFD", _is_accent) if strip_accents else []
     return normalizers.Sequence(steps)
+
+
+def _lowered() -> list[normalizers.Normalizer]:
+    # Rust's lowercasing looks at one character at a time, so the sigma that Python writes at a
+    # word's end goes first.
+    cased, ignorable = _ranges(_is_cased), _ranges(_is_case_ignorable)
+    final = f"(?<=[{cased}][{ignorable}]*)Σ(?![{ignorable}]*[{cased}])"
+    return [normalizers.Replace(tokenizers.Regex(final), "ς"), normalizers.Lowercase()]
+
+
+def _without_accents(form: str, is_accent: Callable[[str], bool]) -> list[normalizers.Normalizer]:
+    return [getattr(normalizers, form)(), normalizers.Replace(_regex(is_accent), "")]
+
+
+def _is_combining(character: str) -> bool:
+    return unicodedata.combining(character) > 0
 
 
 def _is_accent(character: str) -> bool:
@@ -308,6 +381,7 @@ READERS: dict[str, Callable[[Mapping[str, Any]], tokenizer.Tokenizer]] = {
 WRITERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
     "wordpiece": fast_tokenizer,
     "byte_bpe": byte_level_tokenizer,
+    "sentencepiece": unigram_tokenizer,
 }
 
 

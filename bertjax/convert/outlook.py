@@ -22,7 +22,7 @@ def obstacles(
     `paths` are those of its parameters.
     """
     found = []
-    if vocabulary is not None and (why := tokenizer.KINDS[vocabulary.kind].only_here):
+    if vocabulary is not None and (why := tokenizer.only_here(vocabulary)):
         found.append(f"the vocabulary is a {vocabulary.kind} model: {why}")
     try:
         families.holding(encoder.EncoderConfig(**config.model), pretrained.head_of(paths))

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,10 @@ MODEL_FILE = "spiece.model"
 WORD_START = "\u2581"
 
 _PIECES = sentencepiece_pb2.SentencePieceText  # pyright: ignore  made when it is imported
+
+# Names of normalizations that are, but for single characters, Unicode's NFKC.
+FOLDED_LATER = ("nmt_nfkc", "nfkc")
+_UNIGRAM = 1  # of TrainerSpec.model_type, sentencepiece_model.proto; it is the default
 
 # Under which names models have the special tokens: as BERT and ALBERT do, and as RoBERTa does.
 SPECIAL_NAMES = {
@@ -57,6 +61,10 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
         self.vocab_size = len(self.vocabulary)
         self.special_ids = _special_ids(self._model)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
+        specs = dict(_fields(model))
+        self.trainer_spec, self.normalizer_spec = (
+            dict(_fields(bytes(specs.get(n, b"")))) for n in (2, 3)
+        )
         self.continues_word: Bool[np.ndarray, " vocabulary"] = np.array(
             [_continues_word(self._model, token_id) for token_id in range(self.vocab_size)]
         )
@@ -112,6 +120,14 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
         """Returns the [start, end) in `text` of each character of `normalized`."""
         return _places(text, self.lowercase, self.strip_accents)
 
+    def scores(self) -> list[float]:
+        """Returns the log-probability of every piece of a unigram model."""
+        return [self._model.get_score(token_id) for token_id in range(self.vocab_size)]
+
+    def model_normalized(self, texts: Sequence[str]) -> list[str]:
+        """Returns what the model makes of each text before it looks for pieces."""
+        return self._model.normalize(list(texts))
+
     def token(self, token_id: int) -> str:
         """Returns the piece of an id."""
         return self.vocabulary[token_id]
@@ -152,6 +168,29 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
             for role, token_id in zip(SPECIAL_NAMES, self.special_ids, strict=True)
         }
         (directory / wordpiece.CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+
+
+def only_here(known: SentencePieceTokenizer) -> str:
+    """Returns why the library of transformers finds other ids than the model, "" if it does not."""
+    trainer, normalizer = known.trainer_spec, known.normalizer_spec
+    kind = trainer.get(3, _UNIGRAM)
+    if kind != _UNIGRAM:
+        called = {2: "bpe", 3: "word", 4: "char"}[int(kind)]
+        return (
+            f"it is a model of type {called}, and only unigram models are written "
+            "for transformers: train one with --kind=sentencepiece --model_type=unigram"
+        )
+    name = bytes(normalizer.get(1, b"")).decode()
+    if name not in FOLDED_LATER:
+        known_names = ", ".join(map(repr, FOLDED_LATER))
+        return f"it normalizes by {name!r}; for transformers only {known_names} can be spelled out"
+    # Trainer: white space as a suffix, bytes for unknown characters. Normalizer: a mark before the
+    # first word, no white space around and between words, the mark for white space; true if unsaid.
+    if trainer.get(24) or trainer.get(35) or 0 in (normalizer.get(n, 1) for n in (3, 4, 5)):
+        return (
+            "it treats white space or unknown characters in ways that cannot be spelled out there"
+        )
+    return ""
 
 
 def fold(text: str, lowercase: bool, strip_accents: bool) -> str:
@@ -201,6 +240,33 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     except RuntimeError as error:
         raise ValueError(f"its {len(model)} bytes are no sentencepiece model") from error
     return made
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yields the fields of a protocol buffer by number, of those that repeat each.
+
+    The library's own reader of its models wants the newest protobuf.
+    Source: protobuf.dev/programming-guides/encoding.
+    """
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = message[place]
+            place, value, shift = place + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+
+    while place < len(message):
+        number, wire = divmod(varint(), 8)
+        if wire == 0:
+            yield number, varint()
+            continue
+        size = varint() if wire == 2 else {1: 8, 5: 4}[wire]
+        yield number, message[place : place + size]
+        place += size
 
 
 def _special_ids(model: sentencepiece.SentencePieceProcessor) -> tuple[int, ...]:

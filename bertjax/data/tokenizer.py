@@ -108,16 +108,16 @@ class Kind(NamedTuple):
     """`file` is its name in a directory, `suffix` that of a bare file, "" for any other.
 
     `read` makes the tokenizer of the file and of what is told of the casing; `title` is what the
-    file is called in messages. `only_here` says why transformers has no exact counterpart, "" if it
-    has one. `companions` are files that are written beside it, and `model_type` is that of a
-    tokenizer.json which does for all of them, "" if none does.
+    file is called in messages. `only_here` says of a tokenizer why it cannot be written for
+    transformers, "" if it can. `companions` are files that are written beside it, and `model_type`
+    is that of a tokenizer.json which does for all of them, "" if none does.
     """
 
     file: str
     suffix: str
     read: Callable[..., Tokenizer]
     title: str
-    only_here: str = ""
+    only_here: Callable[..., str] = lambda known: ""
     companions: tuple[str, ...] = ()
     model_type: str = ""
 
@@ -139,8 +139,7 @@ KINDS: dict[str, Kind] = {
         ".model",
         _from_bytes(SentencePieceTokenizer),
         "sentencepiece model with BERT's special tokens",
-        "transformers would find other ids in some texts (docs/conversion.md), so "
-        "`python -m bertjax.convert` will not write it; --kind=wordpiece can be exported",
+        sentence_piece.only_here,
     ),
     ByteBpeTokenizer.kind: Kind(
         byte_bpe.ENTRIES_FILE,
@@ -151,6 +150,12 @@ KINDS: dict[str, Kind] = {
         model_type="BPE",
     ),
 }
+
+
+def only_here(known: Tokenizer) -> str:
+    """Returns why a tokenizer cannot be written for transformers, "" if it can."""
+    is_with = isinstance(known, added_tokens.WithAddedTokens)
+    return KINDS[known.kind].only_here(known.base if is_with else known)
 
 
 def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:

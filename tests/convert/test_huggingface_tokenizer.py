@@ -7,10 +7,11 @@ import pytest
 import tokenizers
 
 from bertjax.convert import huggingface_tokenizer, huggingface_write
-from bertjax.convert.families import bert
-from bertjax.data import tokenizer
+from bertjax.convert.families import albert, bert
+from bertjax.data import sentence_piece, tokenizer
 from tests import small_byte_bpe
 from tests.convert import weights
+from tests.data import test_sentence_piece
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "C"]
 LETTERS = [chr(code) for code in range(33, 0x500) if chr(code).split()]
@@ -124,3 +125,30 @@ def test_a_byte_level_bpe_is_written_with_our_ids_and_the_templates_of_the_famil
         read = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
         assert read is not None and read.describe() == known.describe()
         (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "casing", [{"lowercase": True}, {"lowercase": True, "strip_accents": False}, {}], ids=str
+)
+def test_a_unigram_model_gives_the_same_ids_to_characters_of_all_kinds(casing):
+    model = test_sentence_piece.model(**test_sentence_piece.BERT)
+    ours = sentence_piece.SentencePieceTokenizer(model, **casing)
+    theirs = huggingface_tokenizer.unigram_tokenizer(ours, albert.TOKENIZER)
+    rng = random.Random(3)
+    pool = [
+        *"  \t\n\u3000\u00a0\u200bélanTheRunning,.!?：～①½ﬁ博推각ΑΣσİßǅ\x00\ufffd",
+        "the ",
+        "runner",
+    ]
+    assert sum(piece in ours.vocabulary for piece in "élan") > 2
+    for _ in range(500):
+        text = "".join(rng.choices(pool, k=rng.randrange(25)))
+        assert theirs.encode(text, add_special_tokens=False).ids == ours.encode(text), ascii(text)
+    texts = "The unwanted runner", "ran home"
+    (a, b), cls, sep = map(ours.encode, texts), ours.cls_id, ours.sep_id
+    pair = theirs.encode(*texts)
+    assert pair.ids == [cls, *a, sep, *b, sep]
+    assert pair.type_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    masked = theirs.encode("the [MASK] ran[MASK]", add_special_tokens=False)
+    assert masked.ids == ours.encode_with_masks("the [MASK] ran[MASK]")
+    assert theirs.decode(ours.encode("the runner")) == "the runner"

@@ -62,10 +62,19 @@ def test_the_config_names_the_padding_and_the_tokenizer_its_longest_input(tmp_pa
     assert (tmp_path / "hf" / "README.md").read_text() == "The card.\n"
 
 
-def test_a_sentencepiece_vocabulary_is_refused_and_kept_by_the_other_formats(tmp_path):
-    model = test_sentence_piece.model(**test_sentence_piece.BERT)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model_type": "bpe"}, "it is a model of type bpe, and only unigram models"),
+        ({"normalization_rule_name": "identity"}, "it normalizes by 'identity'; for .* 'nmt_nfkc'"),
+        ({"add_dummy_prefix": False}, "it treats white space or unknown characters in ways"),
+    ],
+    ids=str,
+)
+def test_models_that_cannot_be_spelled_out_are_refused_and_kept_elsewhere(tmp_path, options, said):
+    model = test_sentence_piece.model(**test_sentence_piece.BERT, **options)
     made = weights.make(vocabulary=sentence_piece.SentencePieceTokenizer(model))
-    with pytest.raises(ValueError, match="a sentencepiece model, and transformers would find"):
+    with pytest.raises(ValueError, match=said):
         formats.write(made, tmp_path / "hf", format="huggingface")
     assert not (tmp_path / "hf").exists()
     formats.write(made, tmp_path / "run", format="bertjax")

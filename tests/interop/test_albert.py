@@ -13,9 +13,11 @@ from bertjax import models  # noqa: E402
 from bertjax.convert import __main__ as program  # noqa: E402
 from bertjax.convert import formats, names, pretrained  # noqa: E402
 from bertjax.convert.families import albert  # noqa: E402
+from bertjax.data import sentence_piece  # noqa: E402
 from bertjax.models import parameters  # noqa: E402
 from bertjax.tasks import base, pretraining  # noqa: E402
 from tests import small_records  # noqa: E402
+from tests.data import test_sentence_piece  # noqa: E402
 from tests.interop.test_distilbert import heard  # noqa: E402, F401  a fixture
 
 BATCH, LENGTH, LABELS = 4, 11, 3
@@ -250,3 +252,36 @@ def test_what_we_write_loads_without_a_word_and_comes_back(tmp_path, heard, capf
     assert {path: array.tobytes() for path, array in again.params.items()} == {
         path: array.tobytes() for path, array in made.params.items()
     }
+
+
+@pytest.mark.parametrize("casing", [{"lowercase": True}, {}], ids=str)
+def test_auto_tokenizer_gives_the_ids_of_the_sentencepiece_model(tmp_path, heard, casing):  # noqa: F811
+    model = test_sentence_piece.model(**test_sentence_piece.BERT)
+    ours = sentence_piece.SentencePieceTokenizer(model, **casing)
+    config = models.EncoderConfig(**SIZES | {"vocab_size": ours.vocab_size})
+    made = pretrained.Pretrained(
+        config=config,
+        params={
+            path: np.zeros(shape, np.float32)
+            for path, shape in pretrained.shapes(config, labels=1).items()
+            if pretrained.is_required(path, "masked_lm")
+        },
+        vocabulary=ours,
+        head="masked_lm",
+        labels={},
+        source="a test",
+    )
+    formats.write(made, tmp_path / "hf", format="huggingface")
+    assert (tmp_path / "hf" / "spiece.model").exists()
+    heard.clear()
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert heard.messages == []
+    for text in [*test_sentence_piece.LINES[:3], "  Élan  ﬁ ① [MASK]!", "the\nrunner ran 博推", ""]:
+        wanted = [ours.cls_id, *ours.encode_with_masks(text), ours.sep_id]
+        assert theirs(text)["input_ids"] == wanted, ascii(text)
+    pair = theirs("the runner", "ran home")
+    assert sum(pair["token_type_ids"]) == len(ours.encode("ran home")) + 1
+    roles = (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id)
+    assert (*roles, theirs.mask_token_id) == ours.special_ids
+    again = formats.read(tmp_path / "hf")
+    assert again.vocabulary.describe() == ours.describe()
