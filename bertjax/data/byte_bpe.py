@@ -155,14 +155,18 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
         return b"".join(self._surfaces[token_id] for token_id in ids).decode(errors="replace")
 
     def describe(self) -> dict[str, Any]:
-        """Returns what manifests keep; the hash covers entries, merges and the prefix."""
-        content = json.dumps([self.vocabulary, self.merges, self.add_prefix_space])
+        """Returns what manifests keep; the hash covers entries, merges and the prefix.
+
+        `merges_sha256` is of merges and prefix alone: equal entries may be merged otherwise.
+        """
+        rules = [self.merges, self.add_prefix_space]
         return {
             "kind": self.kind,
-            "sha256": hashlib.sha256(content.encode()).hexdigest(),
+            "sha256": _sha256([self.vocabulary, *rules]),
             "vocab_size": self.vocab_size,
             "lowercase": False,
             "strip_accents": False,
+            "merges_sha256": _sha256(rules),
         }
 
     def save(self, directory: epath.PathLike) -> None:
@@ -305,6 +309,10 @@ def merges_of(lines: Sequence[Any]) -> list[Merge]:
             raise ValueError(f"merge {number} is {line!r:.80}; it must be two entries")
         found.append((pair[0], pair[1]))
     return found
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _bytes(entry: str) -> bytes:

@@ -96,7 +96,10 @@ class Tokenizer(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Returns kind, sha256, vocab_size, lowercase and strip_accents, as manifests keep them."""
+        """Returns kind, sha256, vocab_size, lowercase and strip_accents, as manifests keep them.
+
+        A kind may have more: `merges_sha256` tells vocabularies of the same entries apart.
+        """
         ...
 
     def save(self, directory: epath.PathLike) -> None:

@@ -249,6 +249,12 @@ def _vocabulary_faults(source: pretrained.Pretrained, target: Target) -> Iterato
                 f"the vocabulary of the data has {name} {now!r}, the source's has {was!r}: build "
                 "the records with the source's vocabulary and casing"
             )
+    if theirs.describe().get("merges_sha256") != ours.describe().get("merges_sha256"):
+        yield (
+            "the vocabulary of the data merges bytes otherwise than the source's (merges.txt, or "
+            "add_prefix_space), so the same text has other ids: build the records with the "
+            "source's vocabulary; tokens may be added to it as added tokens"
+        )
     yield from _entry_faults(theirs, ours, target.resize_vocabulary)
 
 

@@ -20,7 +20,7 @@ from bertjax.tasks import pretraining
 from bertjax.training import state, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
-from tests import conftest, small_records
+from tests import conftest, small_byte_bpe, small_records
 from tests.convert import weights
 
 ENTRIES = small_records.vocabulary().vocab_size
@@ -187,6 +187,16 @@ def test_another_casing_is_refused_even_with_the_same_entries():
     vocabulary = tokenizer.WordPieceTokenizer(entries, lowercase=False, strip_accents=True)
     (line,) = fault_lines(make_source(), make_target(vocabulary=vocabulary))
     assert "the data has lowercase False, the source's has True" in line
+
+
+def test_the_same_entries_merged_otherwise_are_refused():
+    known = small_byte_bpe.vocabulary()
+    sizes = dataclasses.replace(SIZES, vocab_size=known.vocab_size)
+    source = make_source(sizes, vocabulary=known)
+    warm_start.match(source, make_target(sizes, vocabulary=known))
+    prefixed = small_byte_bpe.vocabulary(add_prefix_space=True)
+    (line,) = fault_lines(source, make_target(sizes, vocabulary=prefixed))
+    assert "merges bytes otherwise than the source's" in line
 
 
 def test_a_resize_does_not_excuse_entries_that_differ():
