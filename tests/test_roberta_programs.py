@@ -81,8 +81,8 @@ def test_a_text_is_scored_piece_by_piece_and_word_by_word(model):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("kind", ["glue", "squad_v1", "conll", "swag"])
-def test_sixteen_examples_are_learnt_to_a_perfect_score(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["squad_v1", "conll"])
+def test_answers_and_tags_are_learnt_to_a_perfect_score(tmp_path, kind):
     source = write_source(tmp_path / "source", small_byte_bpe.vocabulary(size=400))
     changes = {"finetuning.num_epochs": 120.0, "finetuning.length_buckets": False}
     # Words such as w17 are three or four tokens here.
@@ -94,5 +94,4 @@ def test_sixteen_examples_are_learnt_to_a_perfect_score(tmp_path, kind):
     name = finetuning.open_job(config).evaluation.best_score
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     scores = [it for it in map(json.loads, lines) if "eval/dev/loss" in it]
-    best = {"squad_v1": 100.0, "conll": 100.0}.get(kind, 1.0)
-    assert scores[-1][f"eval/dev/{name}"] >= 0.99 * best
+    assert scores[-1][f"eval/dev/{name}"] >= 99.0
