@@ -297,8 +297,8 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
 
 def main(options: Options) -> None:
     """Trains and prints the size and the held-out coverage."""
-    if why := tokenizer.KINDS[options.kind].only_here:
-        logging.warning("--kind=%s: %s", options.kind, why)
+    if why := KINDS[options.kind].only_here(options):
+        logging.warning("transformers cannot have this vocabulary: %s", why)
     made, measured = train_vocabulary(options)
     print(f"vocabulary of {made.vocab_size:,} entries in {options.output}")
     print(
@@ -445,16 +445,22 @@ class Kind:
 
     `splitter(lowercase, strip_accents)` returns what cuts a chunk without white space into the
     units to be counted, `train(counts, options)` the tokenizer of units with such counts.
+    `only_here(options)` says why transformers cannot have it, "" if it can.
     """
 
     splitter: Callable[[bool, bool | None], Callable[[str], Iterable[str]]]
     train: Callable[[Mapping[str, int], Options], tokenizer.Tokenizer]
     folds: bool = True
+    only_here: Callable[[Options], str] = lambda options: ""
 
 
 KINDS = {
     "wordpiece": Kind(_word_splitter, _train_wordpiece),
-    "sentencepiece": Kind(_unit_splitter, _train_sentencepiece),
+    "sentencepiece": Kind(
+        _unit_splitter,
+        _train_sentencepiece,
+        only_here=lambda options: sentence_piece.type_only_here(options.model_type),
+    ),
     "byte_bpe": Kind(_piece_splitter, _train_byte_bpe, folds=False),
 }
 

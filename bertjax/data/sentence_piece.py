@@ -29,7 +29,9 @@ _PIECES = sentencepiece_pb2.SentencePieceText  # pyright: ignore  made when it i
 
 # Names of normalizations that are, but for single characters, Unicode's NFKC.
 FOLDED_LATER = ("nmt_nfkc", "nfkc")
-_UNIGRAM = 1  # of TrainerSpec.model_type, sentencepiece_model.proto; it is the default
+# TrainerSpec.model_type of sentencepiece_model.proto.
+MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+_UNIGRAM = 1  # the default
 
 # Under which names models have the special tokens: as BERT and ALBERT do, and as RoBERTa does.
 SPECIAL_NAMES = {
@@ -170,16 +172,21 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
         (directory / wordpiece.CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
 
 
+def type_only_here(model_type: str) -> str:
+    """Returns why models of a type are not written for transformers, "" if they are."""
+    if model_type == MODEL_TYPES[_UNIGRAM]:
+        return ""
+    return (
+        f"it is a model of type {model_type}, and only unigram models are written for "
+        "transformers: train one with --kind=sentencepiece --model_type=unigram"
+    )
+
+
 def only_here(known: SentencePieceTokenizer) -> str:
     """Returns why the library of transformers finds other ids than the model, "" if it does not."""
     trainer, normalizer = known.trainer_spec, known.normalizer_spec
-    kind = trainer.get(3, _UNIGRAM)
-    if kind != _UNIGRAM:
-        called = {2: "bpe", 3: "word", 4: "char"}[int(kind)]
-        return (
-            f"it is a model of type {called}, and only unigram models are written "
-            "for transformers: train one with --kind=sentencepiece --model_type=unigram"
-        )
+    if why := type_only_here(MODEL_TYPES[int(trainer.get(3, _UNIGRAM))]):
+        return why
     name = bytes(normalizer.get(1, b"")).decode()
     if name not in FOLDED_LATER:
         known_names = ", ".join(map(repr, FOLDED_LATER))

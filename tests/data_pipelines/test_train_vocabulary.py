@@ -47,17 +47,25 @@ def test_sentencepiece_model_has_the_ids_of_a_vocabulary_and_fits(text_file, tmp
     assert coverage.unknown_rate == 0.0
 
 
-@pytest.mark.parametrize(("kind", "warnings"), [("wordpiece", 0), ("sentencepiece", 1)])
+@pytest.mark.parametrize(
+    ("chosen", "warnings"),
+    [
+        ({"kind": "wordpiece"}, 0),
+        ({"kind": "sentencepiece"}, 0),
+        ({"kind": "sentencepiece", "model_type": "bpe"}, 1),
+    ],
+    ids=str,
+)
 def test_a_kind_that_cannot_be_exported_is_told_before_it_is_trained(
-    text_file, tmp_path, caplog, monkeypatch, kind, warnings
+    text_file, tmp_path, caplog, monkeypatch, chosen, warnings
 ):
     def stop(options):
         raise InterruptedError
 
     monkeypatch.setattr(train_vocabulary, "train_vocabulary", stop)
     with pytest.raises(InterruptedError):
-        train_vocabulary.main(options(text_file, tmp_path, kind=kind))
-    told = [each for each in caplog.records if "--kind=wordpiece can be exported" in each.message]
+        train_vocabulary.main(options(text_file, tmp_path, **chosen))
+    told = [each for each in caplog.records if "only unigram models are written" in each.message]
     assert len(told) == warnings
 
 
