@@ -20,7 +20,8 @@ import ml_collections
 
 # Options that a resumed run may change: they decide where and how fast the run goes and what is
 # watched, not what is learnt (rounding and dropout masks may differ). Every other difference is
-# refused. A moved train_dir is checked by its manifest, a moved finetuning.data_dir by its rows.
+# refused. A moved train_dir is checked by its manifest, a moved finetuning.data_dir by its rows, a
+# moved teacher by its parameters.
 CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
     r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
@@ -28,7 +29,7 @@ CHANGEABLE = (
     r"finetuning\.(max_answer_length|n_best_size|tag_scheme)",
     r"phases\.\w+\.num_epochs",  # num_steps has what they came to
     r"gradient_accumulation_steps|model\.((gradient_reduction_)?dtype|remat|attention)",
-    r"data\.((train|eval)_dir|eval_may_overlap)",
+    r"data\.((train|eval)_dir|eval_may_overlap)|distillation\.teacher",
 )
 
 
@@ -36,7 +37,7 @@ CHANGEABLE = (
 _DEFAULTS = {"default_config": "", "phase_config": "phases.*."} | {
     f"_{section}": f"{section}."
     for section in (
-        *("model", "pretraining", "finetuning", "data", "optimizer", "schedule"),
+        *("model", "pretraining", "finetuning", "distillation", "data", "optimizer", "schedule"),
         *("mesh", "checkpoint", "evaluation", "plateau"),
     )
 }
@@ -70,6 +71,7 @@ def default_config() -> ml_collections.ConfigDict:
     config.model = _model()
     config.pretraining = _pretraining()
     config.finetuning = _finetuning()
+    config.distillation = _distillation()
     config.data = _data()
     config.optimizer = _optimizer()
     config.schedule = _schedule()
@@ -178,6 +180,19 @@ def _finetuning() -> ml_collections.ConfigDict:
     # Regular expressions of the kernels with LoRA updates.
     finetuning.lora_targets = (r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel",)
     return finetuning
+
+
+def _distillation() -> ml_collections.ConfigDict:
+    distillation = ml_collections.ConfigDict()
+    distillation.teacher = ""  # as init_from: weights with the same vocabulary and head; "": none
+    distillation.temperature = 2.0  # logits of both are divided by it in the soft targets
+    distillation.soft_weight = 5.0  # of the divergence from the teacher's distribution
+    distillation.hard_weight = 2.0  # of the loss of masked tokens; finetuning: of the labels
+    distillation.cosine_weight = 1.0  # of the angle between last states; pretraining only
+    distillation.only_masked = False  # soft targets at masked tokens only; False: at all real ones
+    distillation.starts_student = True  # pretraining without init_from: with the teacher's layers
+    distillation.layers = ()  # numbers of those, from 0; (): evenly spread, as 0, 2, 4, 7, 9, 11
+    return distillation
 
 
 def _data() -> ml_collections.ConfigDict:

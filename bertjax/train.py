@@ -111,7 +111,7 @@ def execute(run: Run) -> state.TrainState:
 def _train(run: Run, train_state: state.TrainState, keeper: _Keeper) -> state.TrainState:
     """Returns the state after the last step; `keeper` saves and evaluates on the way."""
     watch, step = keeper.watch, int(train_state.step)
-    knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
+    knobs = run.placed_knobs()
     for phase, facts, batch in remaining_batches(run, step):
         on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
         watch.begin(step, facts)
@@ -318,6 +318,11 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any], step: int) -> None
         )
     if not run.job.data.is_known_as(saved_meta["identity"]):
         refused.append("the records or the vocabulary are not those that the run began with")
+    if saved_meta.get("teacher_sha256", "") != _teacher_sha256(run):
+        refused.append(
+            f"what is at config.distillation.teacher, {run.config.distillation.teacher!r}, is not "
+            "the teacher that the run began with"
+        )
     if refused:
         raise ValueError(
             f"{run.workdir} holds a run that cannot be continued with this config:\n  "
@@ -342,10 +347,15 @@ def _meta(run: Run, watch: monitor.Monitor, tuned: Mapping[str, float]) -> dict[
     return {
         "config": run.config.to_dict(),
         "identity": run.job.data.identity(),
+        "teacher_sha256": _teacher_sha256(run),
         **watch.progress.to_meta(),
         "tuned": dict(tuned),
         "versions": {"bertjax": bertjax.__version__, "jax": jax.__version__},
     }
+
+
+def _teacher_sha256(run: Run) -> str:
+    return run.job.teacher.sha256 if run.job.teacher else ""
 
 
 def _write_config(run: Run) -> None:

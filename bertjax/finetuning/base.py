@@ -23,12 +23,16 @@ from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import feature_sets
 from bertjax.models import encoder as encoders
 from bertjax.tasks import base as tasks
+from bertjax.tasks import distillation
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 
 # config.finetuning, or anything that has its options as attributes.
 Options = Any
 Outputs = Mapping[str, np.ndarray]
+# What is asked for the logits of a batch: a module, or what knows them already (`distilled`).
+Model = Callable[..., Any]
+Answers = Mapping[str, Array]  # the same, on devices
 # Numbers for answers that evaluation has found, by the names in `Kind.tunes`.
 Tuned = Mapping[str, float]
 Fields = Mapping[str, Any]
@@ -267,6 +271,13 @@ class FinetuningTask(abc.ABC):
     @abc.abstractmethod
     def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
         """Returns the answers to a batch, one row for each of its rows; it needs no labels."""
+
+    def soft_losses(self, ours: Answers, theirs: Answers, temperature: float) -> Array:
+        """Returns how far our answers are from a teacher's, for everything that is `scored`.
+
+        Both are what `predict` returns. By default the distributions over classes are compared.
+        """
+        return distillation.divergence(ours["logits"], theirs["logits"], temperature)
 
     @abc.abstractmethod
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float: ...

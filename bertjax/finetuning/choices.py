@@ -32,12 +32,12 @@ class MultipleChoice(base.FinetuningTask):
         return classification.MultipleChoice(self.encoder, rngs=rngs)
 
     def loss(
-        self, model: classification.MultipleChoice, batch: tasks.Batch, *, key: PRNGKeyArray | None
+        self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
     ) -> tasks.Means:
         """Returns the mean cross-entropy over the choices and the accuracy, over examples."""
         return base.of_classes(model(batch, key=key), batch["labels"], self.scored(batch))
 
-    def predict(self, model: classification.MultipleChoice, batch: tasks.Batch) -> dict[str, Array]:
+    def predict(self, model: base.Model, batch: tasks.Batch) -> dict[str, Array]:
         """Returns `logits` and `predictions`, the numbers of the choices."""
         return base.best(model(batch))
 

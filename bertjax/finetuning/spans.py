@@ -23,6 +23,7 @@ from bertjax.models import classification
 from bertjax.models import encoder as encoders
 from bertjax.scores import squad as squad_scores
 from bertjax.tasks import base as tasks
+from bertjax.tasks import distillation
 
 VERSIONS = ("v1", "v2")
 NO_ANSWER = "no answer"
@@ -45,7 +46,7 @@ class SpanExtraction(base.FinetuningTask):
         return classification.SpanClassifier(self.encoder, rngs=rngs)
 
     def loss(
-        self, model: classification.SpanClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
+        self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
     ) -> tasks.Means:
         """Returns the mean over rows of the two cross-entropies' mean; accuracy is of both ends."""
         start, end = _logits(model, batch, key)
@@ -58,10 +59,18 @@ class SpanExtraction(base.FinetuningTask):
             "accuracy": tasks.weighted(hits.astype(jnp.float32), weights),
         }
 
-    def predict(self, model: classification.SpanClassifier, batch: tasks.Batch) -> dict[str, Array]:
+    def predict(self, model: base.Model, batch: tasks.Batch) -> dict[str, Array]:
         """Returns `start_logits` and `end_logits`, the lowest float32 at padding."""
         start, end = _logits(model, batch, None)
         return {"start_logits": start, "end_logits": end}
+
+    def soft_losses(self, ours: base.Answers, theirs: base.Answers, temperature: float) -> Array:
+        """Returns the mean over start and end, each a distribution over positions."""
+        start, end = (
+            distillation.divergence(ours[name], theirs[name], temperature)
+            for name in ("start_logits", "end_logits")
+        )
+        return (start + end) / 2
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         head = 2.0 * length * self.encoder.hidden_size * 2
@@ -230,7 +239,7 @@ class Spans(base.Kind):
 
 
 def _logits(
-    model: classification.SpanClassifier, batch: tasks.Batch, key: PRNGKeyArray | None
+    model: base.Model, batch: tasks.Batch, key: PRNGKeyArray | None
 ) -> tuple[Float[Array, "batch length"], Float[Array, "batch length"]]:
     is_real = batch["input_mask"] != 0
     start, end = model(batch, key=key)

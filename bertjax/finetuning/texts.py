@@ -33,6 +33,7 @@ from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
 from bertjax.scores import classification
 from bertjax.tasks import base as tasks
+from bertjax.tasks import distillation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +53,12 @@ class Classification(base.FinetuningTask):
         )
 
     def loss(
-        self, model: classifiers.SequenceClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
+        self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
     ) -> tasks.Means:
         """Returns the mean cross-entropy and the accuracy over rows."""
         return base.of_classes(model(batch, key=key), batch["labels"], self.scored(batch))
 
-    def predict(
-        self, model: classifiers.SequenceClassifier, batch: tasks.Batch
-    ) -> dict[str, Array]:
+    def predict(self, model: base.Model, batch: tasks.Batch) -> dict[str, Array]:
         """Returns `logits` and `predictions`, the numbers of the classes."""
         return base.best(model(batch))
 
@@ -85,17 +84,19 @@ class Regression(base.FinetuningTask):
         )
 
     def loss(
-        self, model: classifiers.SequenceClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
+        self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
     ) -> tasks.Means:
         """Returns the mean squared error over rows."""
         errors = model(batch, key=key)[:, 0] - batch["labels"]
         return {"loss": tasks.weighted(errors**2, self.scored(batch))}
 
-    def predict(
-        self, model: classifiers.SequenceClassifier, batch: tasks.Batch
-    ) -> dict[str, Array]:
+    def predict(self, model: base.Model, batch: tasks.Batch) -> dict[str, Array]:
         """Returns `predictions`, the numbers."""
         return {"predictions": model(batch)[:, 0]}
+
+    def soft_losses(self, ours: base.Answers, theirs: base.Answers, temperature: float) -> Array:
+        """Returns the squared distance to the teacher's number, at any temperature."""
+        return (ours["predictions"] - theirs["predictions"]) ** 2
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         return base.pooled_flops(self.encoder, 1, self.pooling, batch_size, length)
@@ -110,7 +111,7 @@ class MultiLabel(Classification):
     """
 
     def loss(
-        self, model: classifiers.SequenceClassifier, batch: tasks.Batch, *, key: PRNGKeyArray | None
+        self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
     ) -> tasks.Means:
         """Returns the mean over rows of the labels' mean loss, and how many rows are all right."""
         logits, labels, weights = model(batch, key=key), batch["labels"], self.scored(batch)
@@ -121,12 +122,18 @@ class MultiLabel(Classification):
             "accuracy": tasks.weighted(hits.astype(jnp.float32), weights),
         }
 
-    def predict(
-        self, model: classifiers.SequenceClassifier, batch: tasks.Batch
-    ) -> dict[str, Array]:
+    def predict(self, model: base.Model, batch: tasks.Batch) -> dict[str, Array]:
         """Returns `logits`, and `predictions`: 1 for each label of a probability above a half."""
         logits = model(batch)
         return {"logits": logits, "predictions": (logits > 0).astype(jnp.int32)}
+
+    def soft_losses(self, ours: base.Answers, theirs: base.Answers, temperature: float) -> Array:
+        """Returns the mean over labels; each is a decision between the label and none."""
+        student, teacher = (
+            jnp.stack([answers["logits"], jnp.zeros_like(answers["logits"])], axis=-1)
+            for answers in (ours, theirs)
+        )
+        return distillation.divergence(student, teacher, temperature).mean(axis=-1)
 
 
 class _Texts(base.Kind):

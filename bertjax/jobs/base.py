@@ -13,6 +13,7 @@ from etils import epath
 
 from bertjax import config as config_lib
 from bertjax.data import contents, tokenizer
+from bertjax.jobs import teachers
 from bertjax.tasks import base as tasks
 
 Batches = Iterator[dict[str, np.ndarray]]
@@ -149,7 +150,8 @@ class Evaluation:
 class Job:
     """A config with all that it asks for; `config` has what only the data tells filled in.
 
-    `chance` is the row of `tasks.CHANCES`, for objectives that have one.
+    `chance` is the row of `tasks.CHANCES`, for objectives that have one. `task` may learn from a
+    `teacher`, whose parameters are no part of its model.
     """
 
     config: ml_collections.ConfigDict
@@ -158,6 +160,7 @@ class Job:
     data: Data
     evaluation: Evaluation
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
+    teacher: teachers.Teacher | None = None
 
     @property
     def last_step(self) -> int:

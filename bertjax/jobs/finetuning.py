@@ -22,9 +22,10 @@ from bertjax import finetuning
 from bertjax.convert import formats
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, feature_sets, imported, low_rank
-from bertjax.jobs import base
+from bertjax.finetuning import batches, distilled, feature_sets, imported, low_rank
+from bertjax.jobs import base, teachers
 from bertjax.models import encoder
+from bertjax.tasks import distillation
 from bertjax.workdirs import reader
 
 
@@ -33,6 +34,39 @@ def finetuning_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
     sizes, options = encoder.EncoderConfig(**config.model), config.finetuning
     task = finetuning.KINDS[options.dataset].task(sizes, options)
     return low_rank.with_factors(task, options)
+
+
+def _taught_task(
+    config: ml_collections.ConfigDict, teacher: teachers.Teacher
+) -> kinds.FinetuningTask:
+    """Returns the task that learns the teacher's answers too."""
+    sizes, options = encoder.EncoderConfig(**config.model), config.finetuning
+    task = distilled.Distilled(
+        finetuning.KINDS[options.dataset].task(sizes, options),
+        teacher.task,
+        distillation.of_config(config.distillation),
+    )
+    return low_rank.with_factors(task, options)
+
+
+def _teacher_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
+    kind = finetuning.KINDS[config.finetuning.dataset]
+    return kind.task(teachers.sizes_of(config), config.finetuning)
+
+
+def _read_teacher(
+    config: ml_collections.ConfigDict, vocabulary: tokenizers.Tokenizer
+) -> teachers.Teacher | None:
+    if not config.distillation.teacher:
+        return None
+    options = config.finetuning
+    return teachers.read(
+        config,
+        _teacher_task(config),
+        head=finetuning.KINDS[options.dataset].head(options),
+        vocabulary=vocabulary,
+        labels=tuple(options.labels),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +189,7 @@ def open_job(
         "Finetuning on %d examples, %g epochs of them; labels: %s",
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
     )  # fmt: skip
-    return _job(config, dataset, vocabulary)
+    return _job(config, dataset, vocabulary, _read_teacher(config, vocabulary))
 
 
 def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
@@ -163,7 +197,7 @@ def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
     data: Any = job.data
     examples = len(data.dataset.features(kinds.TRAIN))
     config.phases.phase1.num_steps = num_steps(config, examples)
-    return _job(config, data.dataset, data.tokenizer)
+    return _job(config, data.dataset, data.tokenizer, job.teacher)
 
 
 def kind_of(trained: reader.Workdir) -> type[kinds.Kind] | None:
@@ -210,14 +244,16 @@ def _job(
     config: ml_collections.ConfigDict,
     dataset: kinds.Kind | None,
     tokenizer: tokenizers.Tokenizer | None,
+    teacher: teachers.Teacher | None = None,
 ) -> base.Job:
     phases = base.phases(config)
     return base.Job(
         config=config,
         phases=phases,
-        task=finetuning_task(config),
+        task=_taught_task(config, teacher) if teacher else finetuning_task(config),
         data=FinetuningData(config, dataset, tokenizer),
         evaluation=_evaluation(config, dataset, phases[-1].end_step),
+        teacher=teacher,
     )
 
 
@@ -319,7 +355,10 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     config.finetuning.labels = tuple(config.finetuning.labels) or ("0", "1")
     phase = config.phases.phase1
     phase.max_seq_length = config.finetuning.max_seq_length
-    return _job(config, None, None)
+    teacher = None
+    if config.distillation.teacher:
+        teacher = teachers.outline(config, _teacher_task(config))
+    return _job(config, None, None, teacher)
 
 
 def _check_length(config: ml_collections.ConfigDict) -> None:

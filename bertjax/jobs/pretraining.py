@@ -15,8 +15,9 @@ from etils import epath
 
 from bertjax import tasks
 from bertjax.data import contents, masking, records, streams, synthetic, tokenizer
-from bertjax.jobs import base, held_out, minimal_pairs
+from bertjax.jobs import base, held_out, minimal_pairs, teachers
 from bertjax.models import encoder
+from bertjax.tasks import distillation, pretraining
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
 HELD_OUT, PAIRS = "heldout", "pairs"
@@ -28,6 +29,30 @@ def pretraining_task(config: ml_collections.ConfigDict) -> tasks.base.Task:
     """Returns the pretraining task of a resolved config (vocabulary size and dtype known)."""
     make = tasks.OBJECTIVES[config.pretraining.objective]
     return make(encoder.EncoderConfig(**config.model), config.pretraining)
+
+
+def _teacher_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
+    """Returns what a teacher is trained for: masked tokens, of its own sizes.
+
+    Raises:
+      ValueError: if the student learns something else.
+    """
+    if type(pretraining_task(config)) is not pretraining.Pretraining:
+        raise ValueError(
+            f"config.pretraining.objective is {config.pretraining.objective!r}, but "
+            f"config.distillation.teacher is {config.distillation.teacher}: a teacher of masked "
+            "tokens teaches with 'masked_tokens' alone"
+        )
+    return pretraining.Pretraining(teachers.sizes_of(config), pair_loss="none")
+
+
+def _read_teacher(
+    config: ml_collections.ConfigDict, vocabulary: tokenizer.Tokenizer | None
+) -> teachers.Teacher | None:
+    if not config.distillation.teacher:
+        return None
+    task = _teacher_task(config)
+    return teachers.read(config, task, head="masked_lm", vocabulary=vocabulary)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +181,7 @@ def _job(
     evaluation_set: records.RecordSet | None,
     chance: Mapping[str, float] | None = None,
     pairs: minimal_pairs.PairSet | None = None,
+    teacher: teachers.Teacher | None = None,
 ) -> base.Job:
     by_pairs = evaluation_set is None and pairs is not None
     evaluation = base.Evaluation(
@@ -168,10 +194,13 @@ def _job(
         chance={HELD_OUT: chance} if chance else {},
     )
     data = PretrainingData(config, phases, train_sets, evaluation_set, pairs)
+    task: Any = pretraining_task(config)
+    if teacher is not None:
+        task = distillation.Distillation(
+            task, teacher.task, distillation.of_config(config.distillation)
+        )
     chance_of_averages = tasks.CHANCES.get(config.pretraining.objective)
-    return base.Job(
-        config, phases, pretraining_task(config), data, evaluation, chance=chance_of_averages
-    )
+    return base.Job(config, phases, task, data, evaluation, chance_of_averages, teacher)
 
 
 def record_batches(
@@ -228,7 +257,7 @@ def open_job(
     all_phases = base.phases(config)
     if config.data.source == "synthetic":
         _check_nothing_to_read(config)
-        return _job(config, all_phases, {}, None)
+        return _job(config, all_phases, {}, None, teacher=_read_teacher(config, None))
     train_sets: dict[str, records.RecordSet] = {}
     sha256 = None
     for phase in all_phases:
@@ -253,7 +282,9 @@ def open_job(
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
     chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
     pairs = _open_pairs(config, train_sets[all_phases[0].name])
-    return _job(config, all_phases, train_sets, evaluation_set, chance, pairs)
+    vocabulary = tokenizer.load(train_sets[all_phases[0].name].directory)
+    teacher = _read_teacher(config, vocabulary)
+    return _job(config, all_phases, train_sets, evaluation_set, chance, pairs, teacher)
 
 
 def _open_pairs(
@@ -305,7 +336,10 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     config = config.copy_and_resolve_references()
     config.data.source = "synthetic"
     all_phases = base.phases(config)
-    return _job(config, all_phases, {}, None)
+    teacher = None
+    if config.distillation.teacher:
+        teacher = teachers.outline(config, _teacher_task(config))
+    return _job(config, all_phases, {}, None, teacher=teacher)
 
 
 def evaluating(trained: reader.Description, data: str) -> base.Job:

@@ -122,12 +122,16 @@ class Pretraining:
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass: encoder, masked-token head, a pair loss's pooler."""
-        hidden, width = self.encoder.hidden_size, self.encoder.embedding_width
-        forward = self.encoder.forward_flops(length)
-        forward += 2.0 * predictions * width * (hidden + self.encoder.vocab_size)
+        hidden = self.encoder.hidden_size
+        forward = self.encoder.forward_flops(length) + self.head_flops(predictions)
         if self.pair_loss != "none":
             forward += 2.0 * hidden * (hidden + 2)
         return 3.0 * batch_size * forward
+
+    def head_flops(self, predictions: int) -> float:
+        """Returns the FLOPs of the masked-token head's forward pass at so many positions."""
+        width = self.encoder.embedding_width
+        return 2.0 * predictions * width * (self.encoder.hidden_size + self.encoder.vocab_size)
 
 
 def of_options(sizes: encoder.EncoderConfig, options: Any) -> Pretraining:

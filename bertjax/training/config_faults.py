@@ -64,6 +64,7 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     is_finetuning = options["task"] == "finetuning"
     of_task = _finetuning_faults if is_finetuning else _pretraining_faults
     faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
+    faults += _distillation_faults(config.distillation, is_finetuning)
     if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
         faults += _kind_faults(config.finetuning)
     if config.resize_vocabulary and not config.init_from:
@@ -97,6 +98,32 @@ def _pretraining_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         yield from tasks.FAULTS[config.pretraining.objective](config)
     if config.seeds > 1 or config.search:
         yield "config.seeds and config.search are for finetuning; leave them at 1 and False"
+
+
+def _distillation_faults(options: ml_collections.ConfigDict, is_finetuning: bool) -> Iterator[str]:
+    defaults = config_lib.default_config().distillation
+    if not options.teacher:
+        changed = [name for name in defaults if options[name] != defaults[name]]
+        if changed:
+            yield (
+                f"config.distillation.{changed[0]} is {options[changed[0]]!r}, but there is no "
+                "teacher: give --config.distillation.teacher=PATH"
+            )
+        return
+    if options.temperature <= 0:
+        yield f"config.distillation.temperature is {options.temperature}; it must be above 0"
+    weights = ["soft_weight", "hard_weight", *([] if is_finetuning else ["cosine_weight"])]
+    for name in weights:
+        if options[name] < 0:
+            yield f"config.distillation.{name} is {options[name]}; it must be at least 0"
+    if not any(options[name] for name in weights):
+        yield f"config.distillation.{', '.join(weights)} are all 0: there is nothing to learn"
+    for name in ("cosine_weight", "only_masked", "layers", "starts_student"):
+        if is_finetuning and options[name] != defaults[name]:
+            yield (
+                f"config.distillation.{name} is {options[name]!r}; it is for pretraining: leave it "
+                f"at {defaults[name]!r}"
+            )
 
 
 def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:

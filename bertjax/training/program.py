@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
-from bertjax.tasks import base
+from bertjax.tasks import base, distillation
 from bertjax.training import optim, state
 
 
@@ -49,8 +49,18 @@ class Program:
     @property
     def abstract_knobs(self) -> state.Knobs:
         """The knobs as shapes that know their sharding."""
-        replicated = jax.sharding.NamedSharding(self.mesh, sharding.P())
-        return jax.tree.map(lambda number: _placed(number, replicated), self.knobs)
+        placed = _knob_shardings(self.knobs, self.mesh, self.config.sharding)
+        return jax.tree.map(_placed, self.knobs, placed)
+
+    def placed_knobs(self) -> state.Knobs:
+        """Returns the knobs on the devices; every process holds them whole and hands on parts."""
+
+        def put(value: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
+            return jax.make_array_from_callback(
+                like.shape, like.sharding, lambda index: np.asarray(value)[index]
+            )
+
+        return jax.tree.map(put, self.knobs, self.abstract_knobs)
 
 
 def build(job: jobs.Job, mesh: Mesh) -> Program:
@@ -70,10 +80,12 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
         seed=config.seed,
         prng_impl=config.prng_impl,
         accumulation_steps=config.gradient_accumulation_steps,
+        fixed=_fixed(job),
     )
     shapes = jax.eval_shape(learner.init)
     placed = sharding.shardings(mesh, shapes.params, shapes, rule_table=config.sharding)
     replicated = jax.sharding.NamedSharding(mesh, sharding.P())
+    knobs = _knob_shardings(learner.knobs, mesh, config.sharding)
     rows = sharding.batch_sharding(mesh)
     platform = mesh.devices.flat[0].platform
     _compile_draws_fast(platform)
@@ -87,7 +99,7 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
         init=jax.jit(learner.init, out_shardings=placed),
         train_step=jax.jit(
             learner.train_step,
-            in_shardings=(placed, rows, replicated),
+            in_shardings=(placed, rows, knobs),
             out_shardings=(placed, replicated),
             donate_argnums=0,
             compiler_options=xla_presets.compiler_options(config.xla_preset, platform),
@@ -128,7 +140,7 @@ def for_job(program: Program, job: jobs.Job) -> Program:
       ValueError: if the mesh does not divide a batch.
     """
     check_batch_sizes(job, program.mesh)
-    knobs = state.make_knobs(job.config.seed, schedule_options(job))
+    knobs = state.make_knobs(job.config.seed, schedule_options(job), _fixed(job))
     learner = dataclasses.replace(program.learner, knobs=knobs)
     return dataclasses.replace(program, config=job.config, job=job, learner=learner, knobs=knobs)
 
@@ -219,6 +231,25 @@ def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
     ]
     if faults:
         raise ValueError("the batch does not fit the mesh:\n  " + "\n  ".join(faults))
+
+
+def _fixed(job: jobs.Job) -> dict[str, Any]:
+    return {} if job.teacher is None else {distillation.TEACHER: job.teacher.params}
+
+
+def _knob_shardings(knobs: state.Knobs, mesh: Mesh, rule_table: str) -> state.Knobs:
+    """Returns where the knobs lie: parameters by the rules, as those of the state, numbers whole.
+
+    Raises:
+      ValueError: as `sharding.shardings`.
+    """
+    replicated = jax.sharding.NamedSharding(mesh, sharding.P())
+    placed = jax.tree.map(lambda _: replicated, knobs)
+    fixed = {
+        name: sharding.shardings(mesh, params, params, rule_table=rule_table)
+        for name, params in knobs.fixed.items()
+    }
+    return dataclasses.replace(placed, fixed=fixed)
 
 
 def _placed(shape: Any, where: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

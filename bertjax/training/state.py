@@ -7,6 +7,7 @@ nested dict of arrays whose paths are their names.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -36,13 +37,16 @@ class TrainState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Knobs:
-    """Numbers of a training that its compiled step takes as arguments: seed and schedule.
+    """What a training's compiled step takes as arguments beside state and rows: seed and schedule.
 
-    So several seeds and rates cost one compilation.
+    So several seeds and rates cost one compilation. `fixed` is what the loss finds in every batch
+    by these names, as a teacher's parameters: no constants of the program, and no part of the
+    state, so nothing moves, differentiates or saves them.
     """
 
     seed: Int[Array, ""] | UInt[np.ndarray, ""]
     schedule: optim.ScheduleOptions
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @jax.tree_util.register_dataclass
@@ -94,7 +98,8 @@ class Learner:
         """
         knobs = knobs or self.knobs
         key = jax.random.key(knobs.seed, impl=self.prng_impl)
-        grads, means = self._gradients(state.params, batch, jax.random.fold_in(key, state.step))
+        key = jax.random.fold_in(key, state.step)
+        grads, means = self._gradients(state.params, batch, key, knobs.fixed)
         with jax.named_scope("optimizer"):
             grad_norm = reductions.global_norm(grads)
             learning_rate = optim.make_schedule(knobs.schedule)(state.step)
@@ -130,13 +135,18 @@ class Learner:
         )
 
     def _gradients(
-        self, params: parameters.Params, batch: base.Batch, key: PRNGKeyArray
+        self,
+        params: parameters.Params,
+        batch: base.Batch,
+        key: PRNGKeyArray,
+        fixed: Mapping[str, Any] | None = None,
     ) -> tuple[parameters.Params, base.Means]:
+        fixed = fixed or {}
         weights = self.task.weights(batch)
 
         def objective(params: parameters.Params, micro_batch: base.Batch, key: PRNGKeyArray):
             model = parameters.merge(self.graphdef, self._trained(params))
-            means = self.task.loss(model, micro_batch, key=key)
+            means = self.task.loss(model, {**micro_batch, **fixed}, key=key)
             loss = sum(
                 coefficient * means[name].total / jnp.where(weights[name] > 0, weights[name], 1)
                 for name, coefficient in self.task.objectives.items()
@@ -159,7 +169,9 @@ class Learner:
         micro_batches = jax.tree.map(self._micro_batches, batch)
         model = parameters.merge(self.graphdef, params)
         means_shape = jax.eval_shape(
-            lambda: self.task.loss(model, jax.tree.map(lambda x: x[0], micro_batches), key=None)
+            lambda: self.task.loss(
+                model, {**jax.tree.map(lambda x: x[0], micro_batches), **fixed}, key=None
+            )
         )
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, means_shape))
         indices = jnp.arange(self.accumulation_steps)
@@ -203,6 +215,7 @@ def make_learner(
     seed: int,
     prng_impl: str = "threefry2x32",
     accumulation_steps: int = 1,
+    fixed: Mapping[str, Any] | None = None,
 ) -> Learner:
     """Returns the learner of a task; nothing is allocated, only shapes are traced.
 
@@ -220,13 +233,15 @@ def make_learner(
         rate_multipliers=optim.rate_multipliers(
             optimizer, params, parameters.layer_uses(graphdef, params)
         ),
-        knobs=make_knobs(seed, schedule),
+        knobs=make_knobs(seed, schedule, fixed),
         prng_impl=prng_impl,
         accumulation_steps=accumulation_steps,
     )
 
 
-def make_knobs(seed: int, schedule: optim.ScheduleOptions) -> Knobs:
+def make_knobs(
+    seed: int, schedule: optim.ScheduleOptions, fixed: Mapping[str, Any] | None = None
+) -> Knobs:
     """Returns the numbers as NumPy arrays of the types that the compiled step takes."""
     return Knobs(
         # The low 32 bits, which is what jax.random.key takes of a Python int.
@@ -237,4 +252,5 @@ def make_knobs(seed: int, schedule: optim.ScheduleOptions) -> Knobs:
             np.asarray(schedule.warmup_steps, np.int32),
             np.asarray(schedule.total_steps, np.int32),
         ),
+        fixed=dict(fixed or {}),
     )

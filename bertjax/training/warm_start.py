@@ -19,6 +19,7 @@ from absl import logging
 from bertjax import jobs
 from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
+from bertjax.jobs import teachers
 from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.training import state
 from bertjax.workdirs import reader, trained_positions
@@ -62,11 +63,13 @@ class WarmStart:
 def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
     """Returns what the job's config.init_from has for `params` (shapes), None without one.
 
+    Without one a student that is pretrained begins with layers of its teacher.
+
     Raises:
       FileNotFoundError, ValueError: as `read`.
     """
     if not job.config.init_from:
-        return None
+        return _of_teacher(job, params)
     target = Target(
         encoder=encoder.EncoderConfig(**job.config.model),
         params=params,
@@ -78,6 +81,20 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
     found = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
     return found
+
+
+def _of_teacher(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
+    options = job.config.distillation
+    if job.teacher is None or not options.starts_student:
+        return None
+    sizes = encoder.EncoderConfig(**job.config.model)
+    values = teachers.student_values(job.teacher, sizes, tuple(options.layers))
+    fresh = tuple(name for name in parameters.flat(params) if name not in values)
+    logging.info(
+        "The student starts from %s, its layers %s; fresh (%d): %s",
+        job.teacher.source, tuple(options.layers) or "evenly spread", len(fresh), grouped(fresh),
+    )  # fmt: skip
+    return WarmStart(values, sizes.vocab_size, fresh, ())
 
 
 def _warn_of_untrained_positions(path: str, length: int) -> None:

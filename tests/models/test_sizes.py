@@ -42,6 +42,7 @@ MASKED_LM = [
     ("roberta_base", {"vocab_size": 250_002}, 278_295_186),  # xlm-roberta-base
     ("roberta_base", {"vocab_size": 32_005}, 110_655_493),  # camembert-base
     ("roberta_base", {"num_hidden_layers": 6}, 82_170_201),  # distilroberta-base
+    ("distilbert_base", {}, 66_985_530),
 ]
 
 

@@ -19,7 +19,9 @@ ALBERT = ("albert_base", "albert_large", "albert_xlarge", "albert_xxlarge")
 ELECTRA = ("electra_small", "electra_base", "electra_large")
 BERT = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large")
 SPANBERT = ("spanbert_base", "spanbert_large")
-SLOW = (*BERT, *ALBERT, *ELECTRA, *SPANBERT, *FINETUNING)
+ROBERTA = ("roberta_base", "roberta_large")
+DISTILBERT = ("distilbert_base",)
+SLOW = (*BERT, *ROBERTA, *ALBERT, *ELECTRA, *SPANBERT, *DISTILBERT, *FINETUNING)
 
 
 def recipe(name):

@@ -76,7 +76,7 @@ TENSORS: tuple[Name, ...] = (
 TOKENIZER = base.TokenizerFiles(
     vocabularies=(wordpiece.VOCABULARY_FILE,),
     # Its models take no token_type_ids.
-    fields=bert.TOKENIZER.fields | {"model_input_names": ["input_ids", "attention_mask"]},
+    fields={**bert.TOKENIZER.fields, "model_input_names": ["input_ids", "attention_mask"]},
     single=bert.TOKENIZER.single,
     pair=bert.TOKENIZER.pair,
     ids=bert.TOKENIZER.ids,

@@ -1,0 +1,262 @@
+"""Whom a student learns from: the weights at config.distillation.teacher, read and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import ml_collections
+import numpy as np
+from absl import logging
+
+from bertjax import config as config_lib
+from bertjax.convert import formats
+from bertjax.data import tokenizer
+from bertjax.models import encoder, parameters
+from bertjax.tasks import base as tasks
+
+WANTED = (
+    "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.distillation.teacher="
+    "PATH"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A teacher's parameters, nested, as NumPy arrays or, for an outline, as shapes.
+
+    `task` is what it was trained for, at its own sizes; `source` says where it was read. `sha256`
+    is that of names and values, "" of shapes: a run keeps it to know its teacher again.
+    """
+
+    task: Any
+    encoder: encoder.EncoderConfig
+    params: parameters.Params = dataclasses.field(repr=False)
+    source: str
+    sha256: str
+
+
+def sizes_of(config: ml_collections.ConfigDict) -> encoder.EncoderConfig:
+    """Returns the teacher's sizes, computed with as the student is.
+
+    Raises:
+      FileNotFoundError, ValueError: if there are no weights there.
+    """
+    return _as_student(_described(config.distillation.teacher).config, config)
+
+
+def outline(config: ml_collections.ConfigDict, task: tasks.Task) -> Teacher:
+    """Returns the teacher of a job that is planned: no parameter is read."""
+    sizes, path = sizes_of(config), config.distillation.teacher
+    return Teacher(task, sizes, tasks.abstract_model(task)[1], path, "")
+
+
+def read(
+    config: ml_collections.ConfigDict,
+    task: tasks.Task,
+    *,
+    head: str,
+    vocabulary: tokenizer.Tokenizer | None,
+    labels: tuple[str, ...] = (),
+) -> Teacher:
+    """Returns the teacher whose model is that of `task`, an untrained one of the teacher's sizes.
+
+    `vocabulary` is that of the student's data and `labels` the names of the classes of its head.
+
+    Raises:
+      FileNotFoundError: if there is nothing at config.distillation.teacher.
+      ValueError: if it cannot be read, has not this head, or its vocabulary, labels or rows are not
+        the student's; all that does not fit at once.
+    """
+    path = config.distillation.teacher
+    found = formats.read(path, head=head)
+    shapes = parameters.flat(tasks.abstract_model(task)[1])
+    sizes = _as_student(found.config, config)
+    faults = [
+        *_size_faults(config, sizes),
+        *_vocabulary_faults(found.vocabulary, vocabulary, found.source),
+        *_label_faults(tuple(found.labels[n] for n in sorted(found.labels)), labels),
+    ]
+    for name, shape in shapes.items():
+        if name not in found.params:
+            faults.append(f"it lacks the parameter {name}")
+        elif found.params[name].shape != shape.shape:
+            faults.append(f"{name} has shape {found.params[name].shape}, expected {shape.shape}")
+        elif not np.isfinite(found.params[name]).all():
+            faults.append(f"{name} holds NaN or infinite values")
+    if faults:
+        raise ValueError(
+            f"config.distillation.teacher, {found.source}, cannot teach this run:\n  "
+            + "\n  ".join(faults)
+        )
+    params = {name: np.asarray(found.params[name], np.float32) for name in shapes}
+    logging.info("Learning from %s, %s values", found.source, f"{found.num_parameters:,}")
+    return Teacher(task, sizes, parameters.nested(params), found.source, _sha256(params))
+
+
+def _described(path: str) -> Any:
+    try:
+        return formats.describe(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"config.distillation.teacher is {path}, to learn from: {error}; {WANTED}"
+        ) from error
+
+
+def _as_student(
+    sizes: encoder.EncoderConfig, config: ml_collections.ConfigDict
+) -> encoder.EncoderConfig:
+    # How a product is computed is the run's choice. A teacher has no backward pass to save for.
+    own = {name: config.model[name] for name in ("dtype", "gradient_reduction_dtype", "attention")}
+    return dataclasses.replace(sizes, **own, remat="none")
+
+
+def _size_faults(
+    config: ml_collections.ConfigDict, teacher: encoder.EncoderConfig
+) -> Iterator[str]:
+    names = config_lib.phase_names(config)
+    longest = max((config.phases[name].max_seq_length for name in names), default=0)
+    if longest > teacher.max_position_embeddings:
+        yield (
+            f"the longest phase has max_seq_length {longest}, the teacher reads at most "
+            f"{teacher.max_position_embeddings} positions: shorten the phase"
+        )
+    if config.task != "pretraining":
+        return
+    if teacher.vocab_size != config.model.vocab_size:
+        yield (
+            f"config.model.vocab_size is {config.model.vocab_size}, the teacher has "
+            f"{teacher.vocab_size} rows: --config.model.vocab_size={teacher.vocab_size}"
+        )
+    if config.distillation.cosine_weight and teacher.hidden_size != config.model.hidden_size:
+        yield (
+            f"config.model.hidden_size is {config.model.hidden_size}, the teacher's is "
+            f"{teacher.hidden_size}: their states have no angle, --config.distillation."
+            "cosine_weight=0"
+        )
+
+
+def _vocabulary_faults(
+    theirs: tokenizer.Tokenizer | None, ours: tokenizer.Tokenizer | None, source: str
+) -> Iterator[str]:
+    if theirs is None or ours is None:
+        logging.warning(
+            "%s no vocabulary: that ids mean the same to teacher and student is not checked",
+            "The data has" if ours is None else f"{source} has",
+        )
+        return
+    was, now = theirs.describe(), ours.describe()
+    if was["sha256"] == now["sha256"]:
+        return
+    for name in ("kind", "lowercase", "strip_accents"):
+        if was[name] != now[name]:
+            yield f"its vocabulary has {name} {was[name]!r}, that of the data {now[name]!r}"
+    pairs = zip(range(theirs.vocab_size), range(ours.vocab_size), strict=False)
+    differing = [n for n, _ in pairs if theirs.token(n) != ours.token(n)]
+    if differing or theirs.vocab_size != ours.vocab_size:
+        first = differing[0] if differing else min(theirs.vocab_size, ours.vocab_size)
+        yield (
+            f"its vocabulary, {theirs.vocab_size} entries, is not that of the data, "
+            f"{ours.vocab_size}: they differ from entry {first} on. Build the records with the "
+            "teacher's vocabulary"
+        )
+
+
+def _label_faults(theirs: tuple[str, ...], ours: tuple[str, ...]) -> Iterator[str]:
+    if ours and theirs != ours:
+        yield (
+            f"its labels are {', '.join(theirs) or 'none'}, those of the data {', '.join(ours)}: "
+            "they must be the same, in the same order (config.finetuning.labels)"
+        )
+
+
+def _sha256(params: parameters.Params) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(params):
+        digest.update(f"{name} {params[name].shape}".encode())
+        digest.update(np.ascontiguousarray(params[name]).data)
+    return digest.hexdigest()
+
+
+def student_values(
+    teacher: Teacher, student: encoder.EncoderConfig, layers: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    """Returns what a student begins with: the teacher's embeddings, head and chosen layers.
+
+    `layers` are the teacher's, one for each of the student's; without any they are spread evenly
+    from the first to the last, of 12 for 6 those of DistilBERT: 0, 2, 4, 7, 9, 11. Where the
+    student has no segments, the teacher's first is added to every position: its inputs are then
+    those of a teacher that reads one segment. (The released script drops it.)
+    Source: Sanh et al. 2019, section 3; transformers, examples/research_projects/distillation,
+    scripts/extract_distilbert.py.
+
+    Raises:
+      ValueError: if the student's parts or sizes are others than the teacher's.
+    """
+    chosen = layers or spread(teacher.encoder.num_hidden_layers, student.num_hidden_layers)
+    faults = list(_start_faults(teacher.encoder, student, chosen))
+    if faults:
+        raise ValueError(
+            f"the student cannot start from its teacher, {teacher.source}:\n  "
+            + "\n  ".join(faults)
+            + "\nChange these, or start afresh: --config.distillation.starts_student=False"
+        )
+    own = parameters.flat(teacher.params)
+    values = {name: array for name, array in own.items() if ".layers." not in name}
+    segments = values.get("encoder.embeddings.segment.embedding")
+    if segments is not None and not student.type_vocab_size:
+        del values["encoder.embeddings.segment.embedding"]
+        name = "encoder.embeddings.position.embedding"
+        values[name] = values[name] + segments[:1]
+    for place, layer in enumerate(chosen):
+        start = f"encoder.layers.{layer}."
+        values |= {
+            f"encoder.layers.{place}.{name.removeprefix(start)}": array
+            for name, array in own.items()
+            if name.startswith(start)
+        }
+    return values
+
+
+def spread(of_teacher: int, of_student: int) -> tuple[int, ...]:
+    """Returns layers of the teacher at even distances, the first and the last among them."""
+    step = (of_teacher - 1) / max(of_student - 1, 1)
+    return tuple(round(place * step) for place in range(of_student))
+
+
+# Fields of EncoderConfig in which a student that starts from its teacher may differ from it.
+_OWN = (
+    *("num_hidden_layers", "type_vocab_size", "pooler_act", "hidden_dropout_prob"),
+    *("attention_probs_dropout_prob", "initializer_range", "initializer", "remat"),
+)
+
+
+def _start_faults(
+    teacher: encoder.EncoderConfig, student: encoder.EncoderConfig, layers: tuple[int, ...]
+) -> Iterator[str]:
+    for field in dataclasses.fields(teacher):
+        theirs, ours = getattr(teacher, field.name), getattr(student, field.name)
+        if field.name not in _OWN and theirs != ours:
+            yield (
+                f"config.model.{field.name} is {ours!r}, the teacher has {theirs!r}: "
+                f"--config.model.{field.name}={theirs}"
+            )
+    if teacher.num_groups != teacher.num_hidden_layers:
+        yield "the teacher's layers share their parameters: there are none to choose from"
+    if student.type_vocab_size not in (0, teacher.type_vocab_size):
+        yield (
+            f"config.model.type_vocab_size is {student.type_vocab_size}; it must be 0 or the "
+            f"teacher's {teacher.type_vocab_size}"
+        )
+    if len(layers) != student.num_hidden_layers:
+        yield (
+            f"config.distillation.layers has {len(layers)} numbers; the student has "
+            f"{student.num_hidden_layers} layers"
+        )
+    if any(not 0 <= layer < teacher.num_hidden_layers for layer in layers):
+        yield (
+            f"config.distillation.layers is {layers}; the teacher's are 0 to "
+            f"{teacher.num_hidden_layers - 1}"
+        )

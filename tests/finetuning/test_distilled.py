@@ -1,0 +1,165 @@
+"""Claims about finetuning with a teacher: its losses for every kind of task, and whole runs."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+from flax import nnx
+
+from bertjax import inference, train
+from bertjax.convert import formats
+from bertjax.convert.families import distilbert
+from bertjax.finetuning import choices, distilled, spans, tags, texts
+from bertjax.models import parameters
+from bertjax.tasks import distillation
+from tests import conftest, small_datasets
+from tests.convert import weights
+
+LENGTH, ROWS, LABELS = 8, 4, 3
+STUDENT = dataclasses.replace(conftest.TINY, num_hidden_layers=1, type_vocab_size=0)
+TEACHER = dataclasses.replace(conftest.TINY, hidden_size=16, num_hidden_layers=1)
+TASKS = {
+    "classes": lambda sizes: texts.Classification(sizes, LABELS),
+    "number": texts.Regression,
+    "labels": lambda sizes: texts.MultiLabel(sizes, LABELS),
+    "tags": lambda sizes: tags.TokenClassification(sizes, LABELS),
+    "spans": spans.SpanExtraction,
+    "choices": choices.MultipleChoice,
+}
+OPTIONS = distillation.Options(temperature=2.0, soft_weight=0.5, hard_weight=0.25)
+
+
+def make_batch(name):
+    rng = np.random.default_rng(1)
+    outer = (ROWS, 2) if name == "choices" else (ROWS,)
+    lengths = rng.integers(4, LENGTH, (*outer, 1))
+    mask = (np.arange(LENGTH) < lengths).astype(np.int32)
+    batch = {
+        "input_ids": rng.integers(5, 96, mask.shape) * mask,
+        "input_mask": mask,
+        "segment_ids": (np.arange(LENGTH) > 2) * mask,
+        "example_weights": np.array([1, 1, 1, 0], np.float32),
+    }
+    if name == "spans":
+        batch |= {
+            "start_positions": np.array([1, 2, 0, 1]),
+            "end_positions": np.array([2, 2, 1, 3]),
+        }
+    elif name == "number":
+        batch["labels"] = rng.normal(size=ROWS).astype(np.float32)
+    elif name == "labels":
+        batch["labels"] = rng.integers(0, 2, (ROWS, LABELS)).astype(np.float32)
+    elif name == "tags":
+        batch["labels"] = np.where(mask * (rng.random(mask.shape) < 0.7), 1, -1)
+    else:
+        batch["labels"] = rng.integers(0, 2, ROWS)
+    return {key: jnp.asarray(rows) for key, rows in batch.items()}
+
+
+def numpy_divergence(ours, theirs, temperature=OPTIONS.temperature):
+    p = scipy.special.softmax(np.float64(theirs) / temperature, axis=-1)
+    log_q = scipy.special.log_softmax(np.float64(ours) / temperature, axis=-1)
+    return temperature**2 * (scipy.special.rel_entr(p, np.exp(log_q))).sum(-1)
+
+
+def expected(name, ours, theirs):
+    if name == "number":
+        return (np.float64(ours["predictions"]) - theirs["predictions"]) ** 2
+    if name == "spans":
+        return sum(numpy_divergence(ours[k], theirs[k]) for k in ours) / 2
+    if name == "labels":
+        pairs = (np.stack([a["logits"], np.zeros_like(a["logits"])], -1) for a in (ours, theirs))
+        return numpy_divergence(*pairs).mean(-1)
+    return numpy_divergence(ours["logits"], theirs["logits"])
+
+
+QUICK = ("classes", "spans", "choices")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TASKS]
+)
+def test_soft_losses_are_those_of_numpy_beside_the_labels_own(name):
+    student, teacher = TASKS[name](STUDENT), TASKS[name](TEACHER)
+    task, batch = distilled.Distilled(student, teacher, OPTIONS), make_batch(name)
+    graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
+    teacher_def, teacher_params = parameters.split(teacher.init(nnx.Rngs(1)))
+    params, teacher_params = (jax.tree.map(lambda p: p * 8, t) for t in (params, teacher_params))
+
+    def objective(params, teacher_params):
+        model = parameters.merge(graphdef, params)
+        means = task.loss(model, {**batch, distillation.TEACHER: teacher_params}, key=None)
+        loss = sum(x * means[name].total for name, x in task.objectives.items())
+        asked = student.predict(model, batch), student.loss(model, batch, key=None)
+        answers = teacher.predict(parameters.merge(teacher_def, teacher_params), batch)
+        return loss, (means, *asked, answers)
+
+    gradient = jax.jit(jax.grad(objective, argnums=(0, 1), has_aux=True))
+    (_, of_teacher), (means, ours, own, theirs) = gradient(params, teacher_params)
+    weight = np.asarray(task.scored(batch))
+    found = expected(name, ours, theirs)
+    np.testing.assert_allclose(
+        means["soft_loss"].value(), (found * weight).sum() / weight.sum(), rtol=2e-5
+    )
+    assert means["soft_loss"].value() > 1e-4
+    np.testing.assert_allclose(means["loss"].value(), own["loss"].value(), rtol=1e-6)
+    assert task.weights(batch)["soft_loss"] == means["soft_loss"].weight
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(of_teacher))
+
+
+def write_student(directory):
+    """A DistilBERT of two layers, random, with its vocabulary."""
+    made = weights.make("masked_lm")
+    params = {
+        path: value + 1 if path.endswith(".scale") else value / 2
+        for path, value in made.params.items()
+        if "segment" not in path
+    }
+    config = dataclasses.replace(made.config, **distilbert.FAMILY.traits)
+    formats.write(
+        dataclasses.replace(made, config=config, params=params), directory, format="huggingface"
+    )
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("kind", ["glue", "squad_v2", "swag"])
+def test_a_distilbert_is_finetuned_with_and_without_a_teacher(tmp_path, kind):
+    source = small_datasets.write_source(tmp_path / "bert")
+    few = {"finetuning.num_epochs": 1.0, "log_every_steps": 1}
+    config = small_datasets.make_config(tmp_path / "data", kind, source, **few)
+    train.train(config, tmp_path / "teacher")
+    student = write_student(tmp_path / "student")
+    config.init_from = str(student)
+    train.train(config, tmp_path / "alone")
+    config.distillation.teacher = str(tmp_path / "teacher")
+    train.train(config, tmp_path / "taught")
+    lines = (tmp_path / "taught" / "metrics.jsonl").read_text().splitlines()
+    assert "train/soft_loss" in json.loads(lines[0])
+    for name in ("alone", "taught"):
+        found = formats.read(tmp_path / name)
+        assert found.family is distilbert.FAMILY
+        formats.write(found, tmp_path / f"{name}_hf", format="huggingface")
+        assert (
+            inference.load(tmp_path / f"{name}_hf").params.keys()
+            == inference.load(tmp_path / name).params.keys()
+        )
+
+
+@pytest.mark.usefixtures("one_device")
+def test_a_teacher_with_other_labels_is_refused(tmp_path):
+    made = weights.make("sequence_classification")
+    formats.write(made, tmp_path / "teacher", format="huggingface")
+    student = write_student(tmp_path / "student")
+    config = small_datasets.make_config(tmp_path / "data", "table", student)
+    config.distillation.teacher = str(tmp_path / "teacher")
+    with pytest.raises(ValueError, match="its labels are no, yes, perhaps, those of the data "):
+        train.prepare(config, tmp_path / "run")
+    config.distillation.only_masked = True
+    with pytest.raises(ValueError, match="only_masked is True; it is for pretraining"):
+        train.prepare(config, tmp_path / "run")
