@@ -1,0 +1,127 @@
+"""ELECTRA through the programs: pretrained, stopped and resumed, finetuned, converted, used."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import config as config_lib
+from bertjax import encode, evaluate, fill_mask, inference, likelihood, train
+from bertjax.convert import __main__ as program
+from bertjax.convert import formats, workdir
+from bertjax.training import preemption
+from tests import small_datasets, small_records, stopping
+from tests.convert.families import test_electra
+
+pytestmark = [pytest.mark.usefixtures("one_device"), pytest.mark.slow]
+
+# Kind of finetuning -> the head of transformers' class.
+HEADS = {
+    "table": "sequence_classification",
+    "conll": "token_classification",
+    "swag": "multiple_choice",
+}
+
+
+def make_config(directory, **changes):
+    config = config_lib.electra_config()
+    config.update_from_flattened_dict(
+        {
+            **{
+                "data.train_dir": str(directory / "train"),
+                "data.eval_dir": str(directory / "eval"),
+            },
+            **{"model.vocab_size": 0, "model.hidden_size": 32, "model.embedding_size": 16},
+            **{"model.num_hidden_layers": 1, "model.num_attention_heads": 2},
+            **{"model.intermediate_size": 48, "model.max_position_embeddings": 40},
+            **{"pretraining.masking": "static", "pretraining.mask_share": 0.8},
+            **{"pretraining.keep_share": 0.1, "pretraining.generator.hidden_size": 12},
+            **{"global_batch_size": 8, "evaluation.global_batch_size": 8},
+            **{"phases.phase1.num_steps": 6, "phases.phase1.max_seq_length": 16},
+            **{"schedule.warmup_steps": 2, "evaluation.every_steps": 6, "log_every_steps": 1},
+            **changes,
+        }
+    )
+    return config
+
+
+@pytest.fixture(scope="module")
+def records_of_words(tmp_path_factory):
+    root = tmp_path_factory.mktemp("electra_records")
+    small_records.write(root / "train", max_seq_length=16, documents=range(90))
+    held_out = {"documents": range(90, 100), "counts": (13,), "seed": 2}
+    small_records.write(root / "eval", max_seq_length=16, **held_out)
+    return root
+
+
+def test_a_stopped_run_ends_as_if_it_never_had_been_and_all_programs_use_it(
+    records_of_words, tmp_path
+):
+    config = make_config(
+        records_of_words, **{"pretraining.generator.embeddings": "gradient_disentangled"}
+    )
+    whole = train.train(config, tmp_path / "whole")
+    with stopping.signal_after(3), pytest.raises(preemption.Preempted):
+        train.train(config, tmp_path / "parts")
+    parts = train.train(config, tmp_path / "parts")
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+
+    found = workdir.read(tmp_path / "whole")
+    kept = whole.params["encoder"]["embeddings"]["word_delta"]["embedding"]
+    theirs = whole.params["generator"]["encoder"]["embeddings"]["word"]["embedding"]
+    made = found.params["encoder.embeddings.word.embedding"]
+    np.testing.assert_array_equal(made, kept + theirs)
+    assert (found.head, found.family.model_type) == ("replaced_tokens", "electra")
+
+    scores = evaluate.evaluate_checkpoint(
+        tmp_path / "whole", str(records_of_words / "eval"), batch_size=8
+    )
+    other = evaluate.evaluate_checkpoint(
+        tmp_path / "whole", str(records_of_words / "eval"), batch_size=5
+    )
+    assert scores.keys() >= {"mlm_loss", "discriminator_loss", "discriminator_auc"}
+    assert scores == pytest.approx(other, rel=1e-4, nan_ok=True)
+
+    model = inference.load(tmp_path / "whole")
+    assert encode.encode(model, ["w1 w2"])["features"].shape == (1, 32)
+    (score,) = likelihood.scores(model, ["w1 w2"])
+    assert score.log_likelihood < 0
+    generator = inference.load(tmp_path / "whole", generator=True)
+    assert len(fill_mask.fill_mask(generator, "w1 [MASK]")[0]) == 5
+    # Another run starts from both: the same tables, the same losses before any step.
+    config.init_from = str(tmp_path / "whole")
+    config.schedule.peak_learning_rate = 0.0
+    config.phases.phase1.num_steps = 1
+    again = train.train(config, tmp_path / "again")
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), again.params, whole.params
+    )
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A discriminator and its generator, with LayerNorms near 1."""
+    made = test_electra.make()
+    params = {
+        path: value + 1 if path.endswith(".scale") else value / 2
+        for path, value in made.params.items()
+    }
+    directory = tmp_path_factory.mktemp("electra_source") / "weights"
+    workdir.write(dataclasses.replace(made, params=params), directory)
+    return directory
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_discriminator_is_finetuned_and_exported_as_its_class(tmp_path, source, kind):
+    few = {"finetuning.num_epochs": 1.0, "evaluation.every_steps": 0, "log_every_steps": 1}
+    config = small_datasets.make_config(tmp_path / "data", kind, source, **few)
+    state = train.train(config, tmp_path / "run")
+    assert "generator" not in state.params and "rtd_head" not in state.params
+    finetuned = inference.load_finetuned(tmp_path / "run")
+    assert finetuned.task.encoder.pooler_act == "gelu"
+    assert (tmp_path / "run" / "predictions").exists()
+    program.convert(tmp_path / "run", tmp_path / "hf")
+    found = formats.read(tmp_path / "hf")
+    assert (found.head, found.model_type) == (HEADS[kind], "electra")
+    assert encode.encode(inference.load(tmp_path / "run"), ["w1 w2"])["features"].shape == (1, 128)
