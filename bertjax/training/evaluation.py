@@ -198,18 +198,11 @@ def score(
     batch_size = run.config.evaluation.global_batch_size
     found = {}
     for name in run.job.evaluation.sets:
-        is_answered = name in run.job.evaluation.answered
-        evaluated, step_of_set = (
-            (score_answers, run.predict_step) if is_answered else (evaluate_set, run.evaluate_step)
-        )
-        found[name] = evaluated(
-            run.job,
-            name,
-            step_of_set,
-            params,
-            mesh=run.mesh,
-            batch_size=batch_size,
-            must_stop=must_stop,
+        shared: Any = {"mesh": run.mesh, "batch_size": batch_size, "must_stop": must_stop}
+        found[name] = (
+            score_answers(run.job, name, run.predict_step, params, **shared)
+            if name in run.job.evaluation.answered
+            else evaluate_set(run.job, name, run.evaluate_step, params, **shared)
         )
         beside = beside_majority(run.job, name)
         logging.info("Evaluation on %s at step %d: %s%s", name, step, _shown(found[name]), beside)
