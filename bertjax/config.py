@@ -118,6 +118,7 @@ def _model() -> ml_collections.ConfigDict:
     model.gradient_reduction_dtype = "float32"
     model.remat = "none"  # recompute activations in the backward pass: none | dots | full
     model.attention = "xla"  # xla | pallas (a kernel for TPU v4 and newer: 128 to 512 tokens)
+    model.left_to_right = False  # True: a position sees itself and its left alone
     return model
 
 
@@ -125,7 +126,8 @@ def _pretraining() -> ml_collections.ConfigDict:
     pretraining = ml_collections.ConfigDict()
     pretraining.objective = "masked_tokens"  # a key of tasks.OBJECTIVES
     pretraining.pair_loss = "nsp"  # nsp | sop (sentence order, ALBERT) | none
-    pretraining.masking = "static"  # static: from the records | dynamic: drawn at load time
+    # static: from the records | dynamic: drawn at load time | none (next_token)
+    pretraining.masking = "static"
     pretraining.mask_strategy = "token"  # dynamic masks: token | whole_word | ngram | span
     pretraining.masked_lm_prob = 0.15  # share of tokens to predict (dynamic masks)
     pretraining.max_predictions_per_seq = 0  # dynamic masks; 0: masked_lm_prob x length, rounded up
@@ -166,7 +168,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.max_seq_length = 128  # tokens of a row; longer ones are truncated or split
     finetuning.num_epochs = 3.0  # passes over the training set
     finetuning.length_buckets = True  # batches of similar length, with less padding
-    finetuning.pooling = "cls"  # of a sequence: cls | mean | max
+    finetuning.pooling = "cls"  # of a sequence: cls | mean | max | last
     finetuning.feature_based = False  # conll: train only a BiLSTM on the encoder's last layers
     finetuning.context = "sentence"  # conll: read together: sentence | document
     finetuning.tag_scheme = ""  # conll: of answers: iob1 | iob2 | iobes; "": as in train_file

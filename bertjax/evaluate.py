@@ -100,7 +100,8 @@ def evaluate_checkpoint(
     losses = {name: value for name, value in told.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
     reads_records = job.evaluation.scorer is None
-    if chance and reads_records and not job.evaluation.chance:
+    has_masks = found.config.pretraining.masking != "none"
+    if chance and reads_records and has_masks and not job.evaluation.chance:
         (name,) = scores
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
         told |= chance_levels(records.open(data), batches, held_out.training_contents(found))

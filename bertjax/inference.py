@@ -99,7 +99,7 @@ def load(
         params = params[embedding_sharing.GENERATOR]
         task = pretraining.Pretraining(sizes, pair_loss="none")
         graphdef, _ = tasks_base.abstract_model(task)
-    elif "mlm_head" in params:
+    elif "mlm_head" in params or "lm_head" in params:
         task = jobs.JOBS[found.config.task].task(found.config)
         graphdef, _ = tasks_base.abstract_model(task)
     elif "rtd_head" in params:

@@ -7,7 +7,8 @@ of the same word that stand right of the token as well: Kauf and Ivanova 2023, "
 Masked Language Model Scoring", section 2.
 
 ELECTRA's discriminator masks nothing: the log-probabilities of "original" of all tokens are added,
-one row of the model for a text. It is no likelihood, and is compared in the same way.
+one row of the model for a text. It is no likelihood, and is compared in the same way. A model that
+reads from left to right masks nothing either: its sum is the log-likelihood, that of [SEP] too.
 """
 
 from __future__ import annotations

@@ -75,6 +75,12 @@ class Kind(abc.ABC):
         """Returns the head of the models, a key of `convert.pretrained.PARTS`."""
 
     @classmethod
+    def reads_only_first(cls, options: Options) -> bool:
+        """Returns whether the answer comes from the first position, [CLS], alone."""
+        del options
+        return False
+
+    @classmethod
     def only_here(cls, options: Options) -> str:
         """Returns why no other format can hold such a model, "" if one can."""
         del options

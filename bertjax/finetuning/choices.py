@@ -55,6 +55,10 @@ class Choices(base.Kind):
         return MultipleChoice(encoder, cls.choices)
 
     @classmethod
+    def reads_only_first(cls, options: base.Options) -> bool:
+        return True
+
+    @classmethod
     def head(cls, options: base.Options) -> str:
         return "multiple_choice"
 

@@ -156,6 +156,10 @@ class _Texts(base.Kind):
         return "sequence_classification"
 
     @classmethod
+    def reads_only_first(cls, options: base.Options) -> bool:
+        return options.pooling == "cls"
+
+    @classmethod
     def only_here(cls, options: base.Options) -> str:
         if options.pooling == "cls":
             return ""

@@ -176,6 +176,7 @@ def open_job(
     dataset.check()
     training = dataset.features(kinds.TRAIN)
     _check_segments(config, training)
+    _check_order(config)
     for name in dataset.evaluation_sets:
         logging.info("Evaluation set %s: %d examples", name, len(dataset.features(name)))
     for name in dataset.test_sets:
@@ -367,6 +368,18 @@ def _check_length(config: ml_collections.ConfigDict) -> None:
         raise ValueError(
             f"config.finetuning.max_seq_length is {wanted}; the model reads at most {longest} "
             f"positions: --config.finetuning.max_seq_length={longest} or less"
+        )
+
+
+def _check_order(config: ml_collections.ConfigDict) -> None:
+    options = config.finetuning
+    kind = finetuning.KINDS[options.dataset]
+    if config.model.left_to_right and kind.reads_only_first(options):
+        way = ", or set --config.finetuning.pooling=last" if "pooling" in kind.own_options else ""
+        raise ValueError(
+            f"config.finetuning.dataset is {options.dataset!r}, which reads the first position, "
+            "[CLS]; the weights of config.init_from look to the left alone (left_to_right), so it "
+            f"has seen nothing there: take other weights{way}"
         )
 
 

@@ -100,12 +100,14 @@ class PretrainingData:
             "rows": rows,
         }
         if data.source == "synthetic":
-            return synthetic.train_batches(
+            batches = synthetic.train_batches(
                 max_seq_length=phase.max_seq_length,
                 max_predictions_per_seq=self._predictions(phase),
                 vocab_size=self.config.model.vocab_size,
                 **shared,
             )
+            read = {*self.abstract_batch(phase), "record_positions"}
+            return ({name: it[name] for name in it if name in read} for it in batches)
         record_set = self.train_sets[phase.name]
         return streams.train_batches(
             record_set,
@@ -138,7 +140,8 @@ class PretrainingData:
     def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         rows, predictions = phase.global_batch_size, self._predictions(phase)
         shapes = {name: (rows, phase.max_seq_length) for name in records.TOKEN_FEATURES}
-        shapes |= {name: (rows, predictions) for name in records.MASK_FEATURES}
+        if self.config.pretraining.masking != "none":
+            shapes |= {name: (rows, predictions) for name in records.MASK_FEATURES}
         shapes |= {"next_sentence_labels": (rows,), "example_weights": (rows,)}
         return {
             name: jax.ShapeDtypeStruct(shape, np.float32 if name in _FLOAT_FEATURES else np.int32)
@@ -151,7 +154,8 @@ class PretrainingData:
             return None
         statistics = self.train_sets[phase.name].manifest.statistics
         entropy = statistics.get("unigram_entropy")
-        return None if entropy is None else ("mlm_loss", entropy)
+        name = tasks.TOKEN_LOSSES.get(self.config.pretraining.objective, "mlm_loss")
+        return None if entropy is None else (name, entropy)
 
     def contents(self) -> contents.Contents | None:
         return held_out.united(self.train_sets.values())
@@ -223,7 +227,7 @@ def draw_masks(
     record_set: records.RecordSet, options: ml_collections.ConfigDict
 ) -> Callable[..., Any] | None:
     """Returns the function that masks a batch of `record_set`; None where its masks are stored."""
-    if record_set.manifest.has_static_masks:
+    if record_set.manifest.has_static_masks or options.masking == "none":
         return None
     vocabulary = tokenizer.load(record_set.directory)
     masks = functools.partial(
@@ -378,11 +382,13 @@ def _open(
     )
     is_static = record_set.manifest.has_static_masks
     stored, built = ("static", "masks in them") if is_static else ("dynamic", "--mask=none")
-    if stored != options.masking:
+    is_wanted = options.masking == stored or (options.masking, stored) == ("none", "dynamic")
+    if not is_wanted:
         raise ValueError(
             f"config.pretraining.masking is {options.masking!r}, but the records in "
             f"{record_set.directory} were built with {built}: set "
-            f"--config.pretraining.masking={stored}, or rebuild them with another --mask"
+            f"--config.pretraining.masking={stored}, or rebuild them with "
+            f"{'another --mask' if options.masking == 'static' else '--mask=none'}"
         )
     return record_set
 

@@ -14,8 +14,9 @@ from bertjax.models import heads, layers
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
 # What stands for a whole sequence: the pooler on [CLS], as in the paper, or the mean or the largest
-# value of the last layer over all real positions, [CLS] and [SEP] among them.
-POOLINGS = ("cls", "mean", "max")
+# value of the last layer over all real positions, [CLS] and [SEP] among them; or the last real
+# position, which alone sees all where attention is to the left.
+POOLINGS = ("cls", "mean", "max", "last")
 
 
 class SequenceClassifier(nnx.Module):
@@ -140,12 +141,16 @@ def pool(
     input_mask: Int[Array, "batch length"],
     pooling: str,
 ) -> Float[Array, "batch hidden"]:
-    """Returns the "mean" or the "max" over real positions, in float32; 0 where there are none."""
+    """Returns the "mean" or "max" over real positions or the "last", in float32; 0 without any."""
     hidden = hidden.astype(jnp.float32)
     is_real = (input_mask != 0)[:, :, None]
     if pooling == "mean":
         count = jnp.maximum(is_real.sum(axis=1), 1)
         return jnp.where(is_real, hidden, 0.0).sum(axis=1) / count
+    if pooling == "last":
+        places = jnp.arange(hidden.shape[1])[None]
+        is_last = places == jnp.where(is_real[:, :, 0], places, -1).max(axis=1, keepdims=True)
+        return jnp.where(is_last[:, :, None], hidden, 0.0).sum(axis=1)
     highest = jnp.where(is_real, hidden, jnp.finfo(jnp.float32).min).max(axis=1)
     return jnp.where(is_real.any(axis=1), highest, 0.0)
 

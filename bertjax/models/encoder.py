@@ -94,7 +94,7 @@ class EncoderConfig(fields.EncoderFields):
     over devices; with "compute" in `dtype`. `remat` "none" saves all activations
     for the backward pass, "full" recomputes each layer from its input, "dots" recomputes all but
     the projections. `attention` is "xla" or "pallas", a kernel for TPU that computes the same
-    (`pallas_attention`).
+    (`pallas_attention`). With `left_to_right` a position sees itself and what lies on its left.
 
     Raises:
       ValueError: listing every field that does not fit.

@@ -31,6 +31,7 @@ class PostNormLayer(nnx.Module):
             gradient_dtype=jnp.dtype(config.gradient_dtype),
             rngs=rngs,
             implementation=config.attention,
+            left_to_right=config.left_to_right,
         )
         made = feed_forwards.FEED_FORWARDS[config.feed_forward].dense_layers(config, rngs)
         for name, dense in made.items():

@@ -38,6 +38,7 @@ class EncoderFields:
     gradient_reduction_dtype: str = "float32"
     remat: str = "none"
     attention: str = "xla"
+    left_to_right: bool = False
     pooler_act: str = "tanh"
 
     @property

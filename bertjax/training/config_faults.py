@@ -19,7 +19,7 @@ from bertjax.devices import sharding, xla_presets
 from bertjax.models import classification, embedding_sharing, encoder, pallas_attention
 from bertjax.training import optim, state
 
-MASKINGS = ("static", "dynamic")  # of records: stored in them, or drawn as they are read
+MASKINGS = ("static", "dynamic", "none")  # stored in the records, drawn as they are read
 
 _SHARES = {"mask_share": masking.MASK_SHARE, "keep_share": masking.KEEP_SHARE}
 _OF_PRETRAINING = ("num_steps", "num_epochs", "max_seq_length")  # of a phase
@@ -261,6 +261,12 @@ def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
             f"{' and '.join(map(str, _SHARES.values()))}"
         )
     strategy, masking = options["pretraining.mask_strategy"], options["pretraining.masking"]
+    objective = options["pretraining.objective"]
+    if masking == "none" and objective not in tasks.WITHOUT_MASKS:
+        yield (
+            f"config.pretraining.masking is 'none', but the objective {objective!r} predicts "
+            "masked tokens: set it to 'static' or 'dynamic', as the records were built"
+        )
     if masking == "static" and strategy in ("whole_word", "ngram", "span"):
         yield (
             f"config.pretraining.mask_strategy is {strategy!r}, but with "

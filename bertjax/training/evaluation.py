@@ -275,9 +275,10 @@ def in_order(parts: Sequence[Mapping[str, np.ndarray]]) -> Outputs:
 
 
 def with_perplexity(values: dict[str, float]) -> dict[str, float]:
-    """Adds mlm_perplexity, exp of the mean loss over masked tokens, where there is a mlm_loss."""
-    if "mlm_loss" in values:
-        values["mlm_perplexity"] = math.exp(min(values["mlm_loss"], 700.0))
+    """Adds mlm_perplexity and lm_perplexity, exp of the mean loss over tokens, if it is there."""
+    for name in ("mlm", "lm"):
+        if (loss := values.get(f"{name}_loss")) is not None:
+            values[f"{name}_perplexity"] = math.exp(min(loss, 700.0))
     return values
 
 

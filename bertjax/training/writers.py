@@ -37,6 +37,7 @@ PROGRESS: dict[str, Callable[[float], str]] = {
     "train/loss": lambda value: f"loss {value:.3f}",
     "train/accuracy": lambda value: f"acc {value:.3f}",
     "train/mlm_accuracy": lambda value: f"mlm acc {value:.3f}",
+    "train/lm_accuracy": lambda value: f"lm acc {value:.3f}",
     "train/nsp_accuracy": lambda value: f"nsp acc {value:.3f}",
     "train/sop_accuracy": lambda value: f"sop acc {value:.3f}",
     "train/sbo_accuracy": lambda value: f"sbo acc {value:.3f}",
@@ -56,7 +57,7 @@ CHANCE = re.compile(r"eval/.+/(unigram_loss|most_frequent_token_accuracy|chance)
 # The panels of curves.png: title, then the names of the scalars in it. The last ones are drawn
 # where there is something to draw.
 PANELS = {
-    "loss (nats)": re.compile(r"(train|eval/.+)/(mlm_|unigram_)?loss"),
+    "loss (nats)": re.compile(r"(train|eval/.+)/(m?lm_|unigram_)?loss"),
     SCORES_PANEL: re.compile(
         r"(train|eval/(?!pairs/).+)/(\w+_)?(accuracy|f1|exact_match|exact|matthews_correlation)"
         r"|eval/.+/(pearson|spearman|pearson_spearman)"

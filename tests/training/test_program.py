@@ -21,7 +21,16 @@ BERT = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large")
 SPANBERT = ("spanbert_base", "spanbert_large")
 ROBERTA = ("roberta_base", "roberta_large")
 DISTILBERT = ("distilbert_base",)
-SLOW = (*BERT, *ROBERTA, *ALBERT, *ELECTRA, *SPANBERT, *DISTILBERT, *FINETUNING)
+SLOW = (
+    *BERT,
+    "left_to_right_base",
+    *ROBERTA,
+    *ALBERT,
+    *ELECTRA,
+    *SPANBERT,
+    *DISTILBERT,
+    *FINETUNING,
+)
 
 
 def recipe(name):

@@ -1,0 +1,123 @@
+"""Left-to-right language modelling: every position predicts the token after it.
+
+The ablation "LTR & No NSP" of Devlin et al. 2019, section 5.1, on BERT's own architecture and data:
+attention to the left alone (config.model.left_to_right), no masks, no pairs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from bertjax.models import encoder, heads
+from bertjax.tasks import base
+
+
+class NextTokenModel(nnx.Module):
+    """The encoder with a head over the vocabulary, made as that of masked tokens."""
+
+    def __init__(self, config: encoder.EncoderConfig, *, rngs: nnx.Rngs):
+        self.encoder = encoder.make_encoder(config, rngs=rngs)
+        self.lm_head = heads.MlmHead(config, rngs=rngs)
+
+    def next_logits(
+        self, hidden: Float[Array, "batch length hidden"]
+    ) -> Float[Array, "batch positions vocab"]:
+        """Returns the vocabulary logits of what follows every position but the last."""
+        with jax.named_scope("lm_head"):
+            return self.lm_head(hidden[:, :-1], self.encoder.embeddings.word.embedding[...])
+
+
+@dataclasses.dataclass(frozen=True)
+class NextToken:
+    """Predict each token of a sequence, [SEP] too, from those on its left.
+
+    The loss is the mean cross-entropy over all predicted tokens of the batch.
+    Source: Devlin et al. 2019, section 5.1.
+    """
+
+    encoder: encoder.EncoderConfig
+    sentence_rows: ClassVar[str] = "whole"
+
+    @property
+    def objectives(self) -> Mapping[str, float]:
+        return {"lm_loss": 1.0}
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        return ()
+
+    def init(self, rngs: nnx.Rngs) -> NextTokenModel:
+        return NextTokenModel(self.encoder, rngs=rngs)
+
+    def weights(self, batch: base.Batch) -> dict[str, Float[Array, ""]]:
+        return {"lm_loss": _targets(batch)[1].sum()}
+
+    def loss(
+        self, model: NextTokenModel, batch: base.Batch, *, key: PRNGKeyArray | None
+    ) -> base.Means:
+        """Returns lm_loss and lm_accuracy over the tokens that have one on their left.
+
+        Keys of `batch` are those of the records without masks, and `example_weights` [batch].
+        """
+        logits = model.next_logits(model.encoder(batch, key=key))
+        labels, weights = _targets(batch)
+        return {
+            "lm_loss": base.weighted(base.cross_entropy(logits, labels), weights),
+            "lm_accuracy": base.accuracy(logits, labels, weights),
+        }
+
+    def evaluate(self, model: NextTokenModel, batch: base.Batch) -> base.Means:
+        return self.loss(model, batch, key=None)
+
+    def predict(self, model: NextTokenModel, batch: base.Batch) -> dict[str, Array]:
+        """Returns the "log_likelihood" [batch] of each row, [SEP] included, in nats."""
+        logits = model.next_logits(model.encoder(batch))
+        labels, weights = _targets(batch)
+        return {"log_likelihood": -(base.cross_entropy(logits, labels) * weights).sum(axis=1)}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """Three times the forward pass: the encoder, and the head at every position but one."""
+        del predictions
+        hidden, width = self.encoder.hidden_size, self.encoder.embedding_width
+        forward = self.encoder.forward_flops(length)
+        forward += 2.0 * (length - 1) * width * (hidden + self.encoder.vocab_size)
+        return 3.0 * batch_size * forward
+
+
+def _targets(
+    batch: base.Batch,
+) -> tuple[Int[Array, "batch positions"], Float[Array, "batch positions"]]:
+    """Returns what follows each position but the last, and 1 where that is a token of the row."""
+    weights = (batch["input_mask"][:, 1:] != 0).astype(jnp.float32)
+    return batch["input_ids"][:, 1:], weights * batch["example_weights"][:, None]
+
+
+def of_options(sizes: encoder.EncoderConfig, options: Any) -> NextToken:
+    """Returns the task that config.pretraining asks for."""
+    del options
+    return NextToken(sizes)
+
+
+def faults(config: Any) -> Iterator[str]:
+    """Yields what of a config does not go together with this objective."""
+    wanted = {
+        "model.left_to_right": (config.model.left_to_right, True),
+        "pretraining.masking": (config.pretraining.masking, "none"),
+        "pretraining.pair_loss": (config.pretraining.pair_loss, "none"),
+    }
+    if config.data.eval_dir:
+        wanted["checkpoint.best_metric"] = (config.checkpoint.best_metric, "lm_loss")
+    for name, (found, needed) in wanted.items():
+        if found != needed:
+            yield (
+                f"config.{name} is {found!r}; with config.pretraining.objective='next_token' it "
+                f"must be {needed!r}: each token is predicted from those on its left, without "
+                "masks and pairs"
+            )

@@ -1,0 +1,127 @@
+"""Claims about left-to-right language modelling: what is seen, and what is lost."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bertjax import config as config_lib
+from bertjax.models import classification, visibility
+from bertjax.tasks import base, next_token
+from bertjax.training import config_faults
+from configs import left_to_right_base
+from tests.conftest import TINY
+
+LENGTHS = (12, 7, 2)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    rng = np.random.default_rng(0)
+    input_ids = rng.integers(5, TINY.vocab_size, (3, 12)).astype(np.int32)
+    input_mask = (np.arange(12) < np.array(LENGTHS)[:, None]).astype(np.int32)
+    return {
+        "input_ids": jnp.asarray(input_ids * input_mask),
+        "input_mask": jnp.asarray(input_mask),
+        "segment_ids": jnp.zeros((3, 12), jnp.int32),
+        "example_weights": jnp.array([1.0, 1.0, 0.0]),
+    }
+
+
+@pytest.fixture(scope="module")
+def task():
+    return next_token.NextToken(dataclasses.replace(TINY, left_to_right=True))
+
+
+@pytest.fixture(scope="module")
+def model(task):
+    return task.init(nnx.Rngs(0))
+
+
+@pytest.fixture(scope="module")
+def logits(model, batch):
+    return np.asarray(model.next_logits(model.encoder(batch)), np.float64)
+
+
+def test_a_token_is_predicted_from_its_left_alone(model, batch, logits):
+    for place in (1, 5, 11):
+        changed = batch["input_ids"].at[0, place:].set(5 + place)
+        found = np.asarray(model.next_logits(model.encoder({**batch, "input_ids": changed})))
+        np.testing.assert_array_equal(found[0, :place], logits[0, :place].astype(np.float32))
+        assert place == 11 or np.abs(found[0, place:] - logits[0, place:]).min() > 0
+
+
+def test_losses_are_those_of_the_definition(task, model, batch, logits):
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    log_chances = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    of_rows = [
+        [log_chances[row, place, batch["input_ids"][row, place + 1]] for place in range(length - 1)]
+        for row, length in enumerate(LENGTHS)
+    ]
+    means = task.loss(model, batch, key=None)
+    counted = [*of_rows[0], *of_rows[1]]  # the third row weighs nothing
+    assert means["lm_loss"].value() == pytest.approx(-np.mean(counted), rel=1e-5)
+    assert float(means["lm_loss"].weight) == len(counted) == float(task.weights(batch)["lm_loss"])
+    best = [logits[row].argmax(axis=-1) for row in range(2)]
+    hits = sum(
+        int(best[row][place] == batch["input_ids"][row, place + 1])
+        for row in range(2)
+        for place in range(LENGTHS[row] - 1)
+    )
+    assert float(means["lm_accuracy"].total) == hits
+    likelihoods = task.predict(model, batch)["log_likelihood"]
+    np.testing.assert_allclose(likelihoods, [sum(of_rows[0]), sum(of_rows[1]), 0], rtol=1e-5)
+
+
+def test_padding_gets_no_gradient(task, model, batch):
+    graphdef, params = nnx.split(model)
+
+    def loss(params, embedded):
+        merged = nnx.merge(graphdef, params)
+        states = merged.encoder.contextualize(embedded, visibility.of(batch))
+        logits = merged.next_logits(states[-1])
+        labels, weights = next_token._targets(batch)
+        return (base.cross_entropy(logits, labels) * weights).sum()
+
+    embedded = model.encoder.embed(batch)
+    gradient = jax.grad(loss, argnums=1)(params, embedded)
+    assert float(jnp.abs(gradient[1, 7:]).max()) == 0.0
+    assert float(jnp.abs(gradient[1, 6]).max()) == 0.0  # what follows it is not asked
+    assert float(jnp.abs(gradient[1, :6]).min()) > 0.0
+
+
+def test_the_last_position_stands_for_a_sequence(batch):
+    hidden = jnp.arange(3 * 12 * 2, dtype=jnp.float32).reshape(3, 12, 2)
+    pooled = classification.pool(hidden, batch["input_mask"], "last")
+    wanted = [hidden[row, length - 1] for row, length in enumerate(LENGTHS)]
+    np.testing.assert_array_equal(pooled, jnp.stack(wanted))
+    nothing = jnp.zeros_like(batch["input_mask"])
+    assert not classification.pool(hidden, nothing, "last").any()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model.left_to_right": False}, "model.left_to_right is False.*must be True"),
+        ({"pretraining.masking": "dynamic"}, "masking is 'dynamic'.*must be 'none'"),
+        ({"pretraining.pair_loss": "nsp"}, "pair_loss is 'nsp'.*must be 'none'"),
+        ({"checkpoint.best_metric": "mlm_loss"}, "best_metric is 'mlm_loss'.*'lm_loss'"),
+        ({"pretraining.objective": "masked_tokens"}, "masking is 'none', but the objective 'mask"),
+    ],
+)
+def test_what_does_not_go_together_is_told(change, told):
+    config = left_to_right_base.get_config()
+    config.data.update(train_dir="train_{max_seq_length}", eval_dir="heldout")
+    config_faults.validate(config)
+    config.update_from_flattened_dict(change)
+    with pytest.raises(ValueError, match=told):
+        config_faults.validate(config)
+
+
+def test_an_encoder_of_older_runs_looks_both_ways():
+    saved = left_to_right_base.get_config().to_dict()
+    del saved["model"]["left_to_right"]
+    assert config_lib.completed(saved)["model"]["left_to_right"] is False
