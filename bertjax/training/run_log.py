@@ -73,11 +73,20 @@ def _next_commands(run: program.Program, workdir: epath.Path) -> list[str]:
     if run.config.task == "finetuning":
         return [f"python -m bertjax.predict --checkpoint={workdir} < EXAMPLES.jsonl", export]
     records = run.config.data.eval_dir or "RECORDS"
-    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data={records}", export]
+    commands = [f"python -m bertjax.evaluate --checkpoint={workdir} --data={records}"]
+    left_to_right = run.config.model.left_to_right
+    if not left_to_right:  # which no other format has
+        commands.append(export)
     if run.job.data.vocabulary() is not None:
-        commands.insert(0, f"python -m bertjax.fill_mask --checkpoint={workdir} 'TEXT with [MASK]'")
+        asked = (
+            f"score --checkpoint={workdir} < LINES"
+            if left_to_right
+            else f"fill_mask --checkpoint={workdir} 'TEXT with [MASK]'"
+        )
+        commands.insert(0, f"python -m bertjax.{asked}")
+        pooling = " --config.finetuning.pooling=last" if left_to_right else ""
         commands.append(
             f"python -m bertjax.train --config=classification --config.init_from={workdir} "
-            "--workdir=DIR --config.finetuning.train_file=FILE"
+            f"--workdir=DIR --config.finetuning.train_file=FILE{pooling}"
         )
     return commands

@@ -286,7 +286,9 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
     rows = math.ceil(len(panels) / 2)
     # The object interface: pyplot would keep every figure of the process and may ask for a display.
     picture = figure.Figure(figsize=(12, 4 * rows), layout="constrained")
-    grid = picture.subplots(rows, 2).flat
+    grid = [*picture.subplots(rows, 2).flat]
+    for empty in grid[len(panels) :]:
+        empty.remove()
     for axes, (title, series) in zip(grid, panels.items(), strict=False):
         axes.set(title=title, xlabel="step")
         axes.grid(alpha=0.3)
@@ -304,7 +306,10 @@ def draw_curves(entries: Sequence[Mapping[str, Any]]) -> figure.Figure:
                 continue
             lines += where.plot(steps, values, label=name, **style)
         if lines:
-            (percent or axes).legend(handles=lines, fontsize="small")
+            # Many names would hide what they name.
+            small = {"fontsize": "xx-small", "ncols": 2, "framealpha": 0.5}
+            style = {"fontsize": "small"} if len(lines) <= 6 else small
+            (percent or axes).legend(handles=lines, **style)
     return picture
 
 
