@@ -9,9 +9,10 @@ import pytest
 from flax import nnx
 
 from bertjax import config as config_lib
+from bertjax.devices import sharding
 from bertjax.models import classification, visibility
 from bertjax.tasks import base, next_token
-from bertjax.training import config_faults
+from bertjax.training import config_faults, optim, state
 from configs import left_to_right_base
 from tests.conftest import TINY
 
@@ -125,3 +126,64 @@ def test_an_encoder_of_older_runs_looks_both_ways():
     saved = left_to_right_base.get_config().to_dict()
     del saved["model"]["left_to_right"]
     assert config_lib.completed(saved)["model"]["left_to_right"] is False
+
+
+def make_learner(task, accumulation_steps=1):
+    return state.make_learner(
+        task,
+        optimizer=optim.OptimizerOptions(),
+        schedule=optim.ScheduleOptions("linear", 1e-2, 0, 100),
+        seed=0,
+        accumulation_steps=accumulation_steps,
+    )
+
+
+def test_every_rule_table_knows_all_parameters(task):
+    params = base.abstract_model(task)[1]
+    mesh = sharding.make_mesh(jax.devices()[:4], data=2, tensor=2)
+    for table in sharding.RULES:
+        sharding.shardings(mesh, params, params, rule_table=table)
+
+
+@pytest.mark.slow
+def test_micro_batches_and_a_mesh_change_nothing(task, batch):
+    # Rows 0 and 1 have 11 and 6 targets, and the others none: means of means would differ.
+    rows = {name: jnp.concatenate([values, values[2:]]) for name, values in batch.items()}
+    learner, key = make_learner(task), jax.random.key(0)
+    start = jax.jit(learner.init)()
+    grads, means = jax.jit(learner._gradients)(start.params, rows, key)
+    parts = jax.jit(make_learner(task, 2)._gradients)(start.params, rows, key)
+    mesh = sharding.make_mesh(jax.devices()[:4], data=2, tensor=2)
+    placed = sharding.shardings(mesh, start.params, start.params, rule_table="fsdp_tensor")
+    with jax.set_mesh(mesh):
+        spread = jax.jit(learner._gradients)(
+            jax.device_put(start.params, placed),
+            jax.device_put(rows, sharding.batch_sharding(mesh)),
+            key,
+        )
+    for other_grads, other_means in (parts, spread):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), grads, other_grads
+        )
+        found, wanted = other_means["lm_loss"].value(), means["lm_loss"].value()
+        assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_chain_of_tokens_is_learnt_far_below_chance(task):
+    """Each token follows from the one before it: 91 tokens, so ln 91 = 4.5 nats by chance."""
+    learner = make_learner(task)
+    train_state = jax.jit(learner.init)()
+    step = jax.jit(learner.train_step)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        starts = rng.integers(0, 91, (32, 1))
+        ids = 5 + (starts + np.arange(12)) % 91
+        rows = {
+            "input_ids": ids.astype(np.int32),
+            "input_mask": np.ones_like(ids, np.int32),
+            "segment_ids": np.zeros_like(ids, np.int32),
+            "example_weights": np.ones(32, np.float32),
+        }
+        train_state, report = step(train_state, rows)
+    assert report.means["lm_loss"].value() < np.log(91) / 2
