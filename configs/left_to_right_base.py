@@ -1,8 +1,7 @@
 r"""The paper's "LTR & No NSP": BERT-base that predicts the next token from those on its left.
 
 The ablation of Devlin et al. 2019, section 5.1, table 5. All else is that of `bert_base.py`. The
-records are built without masks: `python -m data_pipelines.build --mask=none`. Finetune it with
-`--config.finetuning.pooling=last`.
+records are built with --mask=none. Finetune it with --config.finetuning.pooling=last.
 
 Command:   python -m bertjax.train --config=configs/left_to_right_base.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
