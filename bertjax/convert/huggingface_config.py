@@ -144,7 +144,7 @@ def _sizes(fields: Mapping[str, Any], family: base.Family) -> tuple[dict[str, An
             faults.append(f"{name} is {value!r}; {fault}")
         elif field.values and value not in field.values:
             faults.append(f"{name} is {value!r}; known are {', '.join(map(str, field.values))}")
-        elif field.least is not None and value < field.least:
+        elif field.least is not None and (value is None or value < field.least):
             faults.append(f"{name} is {value!r}; it must be at least {field.least}")
         else:
             sizes[field.ours] = field.read(value)

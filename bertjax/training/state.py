@@ -189,12 +189,9 @@ def evaluate_step(
     params: parameters.Params,
     batch: base.Batch,
     *,
-    with_answers: bool = True,
+    with_answers: bool = False,
 ) -> tuple[base.Means, dict[str, Any]]:
-    """Returns the metrics of one evaluation batch, and the answers as `predict_step` does.
-
-    Without answers they are {}.
-    """
+    """Returns the metrics of one evaluation batch, and `with_answers` those of `predict_step`."""
     means = task.evaluate(parameters.merge(graphdef, params), batch)
     return means, predict_step(task, graphdef, params, batch) if with_answers else {}
 

@@ -245,7 +245,7 @@ def test_answers_cost_no_second_forward_pass(tiny):
     def flops(function):
         return jax.jit(function).lower(params, rows).compile().cost_analysis()["flops"]
 
-    both = functools.partial(state.evaluate_step, task, learner.graphdef)
+    both = functools.partial(state.evaluate_step, task, learner.graphdef, with_answers=True)
 
     def metrics_alone(params, rows):
         return task.evaluate(parameters.merge(learner.graphdef, params), rows)

@@ -130,7 +130,7 @@ def _kin(model_type: str, title: str, classes: str, pieces: base.Pieces) -> base
         architectures={head: f"{classes}{name}" for head, name in CLASSES.items()},
         tokenizer=dataclasses.replace(
             TOKENIZER,
-            fields=TOKENIZER.fields | {"tokenizer_class": "PreTrainedTokenizerFast"},
+            fields={**TOKENIZER.fields, "tokenizer_class": "PreTrainedTokenizerFast"},
             pieces=pieces,
         ),
     )
