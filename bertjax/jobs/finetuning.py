@@ -164,7 +164,7 @@ def open_job(
     Raises:
       FileNotFoundError: if there are no weights or a file is missing.
       ValueError: if an option is missing or unknown, the weights have no vocabulary or read too few
-        positions or segments, or a file is not as it must be.
+        positions, or a file is not as it must be.
     """
     config = config.copy_and_resolve_references()
     sizes, vocabulary = _found(config, workdirs)
@@ -175,7 +175,6 @@ def open_job(
     dataset = finetuning.KINDS[config.finetuning.dataset](config.finetuning, vocabulary)
     dataset.check()
     training = dataset.features(kinds.TRAIN)
-    _check_segments(config, training)
     _check_order(config)
     for name in dataset.evaluation_sets:
         logging.info("Evaluation set %s: %d examples", name, len(dataset.features(name)))
@@ -380,17 +379,6 @@ def _check_order(config: ml_collections.ConfigDict) -> None:
             f"config.finetuning.dataset is {options.dataset!r}, which reads the first position, "
             "[CLS]; the weights of config.init_from look to the left alone (left_to_right), so it "
             f"has seen nothing there: take other weights{way}"
-        )
-
-
-def _check_segments(config: ml_collections.ConfigDict, training: feature_sets.FeatureSet) -> None:
-    # Too small a table would be read out of bounds, silently; without segments or with the one for
-    # all nothing is read.
-    segments = max(int(row.max()) for row in training.tokens["segment_ids"]) + 1
-    if 1 < config.model.type_vocab_size < segments:
-        raise ValueError(
-            f"rows have {segments} segments, but the weights of config.init_from know "
-            f"{config.model.type_vocab_size} (type_vocab_size): take others for pairs of texts"
         )
 
 
