@@ -117,5 +117,5 @@ def test_a_pooling_of_all_positions_needs_no_pooler(pooling, tiny, batch):
 
 
 def test_an_unknown_pooling_is_refused(tiny):
-    with pytest.raises(ValueError, match="pooling is 'last'; known are cls, mean, max, last"):
-        models.SequenceClassifier(tiny, num_labels=3, pooling="last", rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="pooling is 'first'; known are cls, mean, max, last"):
+        models.SequenceClassifier(tiny, num_labels=3, pooling="first", rngs=nnx.Rngs(0))
