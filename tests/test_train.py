@@ -351,7 +351,7 @@ def test_a_workdir_that_is_a_file_is_named(record_root, tmp_path):
 def test_the_log_of_a_start_tells_what_differs_from_the_defaults_and_how_long_the_run_is(
     record_root, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr(run_log.outlook, "obstacles", lambda config, vocabulary: [vocabulary.kind])
+    monkeypatch.setattr(run_log.outlook, "obstacles", lambda config, known, paths: [known.kind])
     config = make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1})
     with caplog.at_level("INFO", logger="absl"):
         train.train(config, tmp_path)

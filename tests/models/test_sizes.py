@@ -75,7 +75,9 @@ SPANBERT_COUNTS = {
 }
 
 
-@pytest.mark.parametrize("recipe", SPANBERT_COUNTS)
+@pytest.mark.parametrize(
+    "recipe", ["spanbert_base", pytest.param("spanbert_large", marks=pytest.mark.slow)]
+)
 def test_spanbert_is_a_bert_without_a_pooler_and_its_head(recipe):
     config = importlib.import_module(f"configs.{recipe}").get_config()
     with config.unlocked():

@@ -164,7 +164,9 @@ def steps(made):
 @pytest.mark.parametrize(
     ("devices", "changes"),
     [
-        (4, {"gradient_accumulation_steps": 2, "sharding": "fsdp"}),
+        pytest.param(
+            4, {"gradient_accumulation_steps": 2, "sharding": "fsdp"}, marks=pytest.mark.slow
+        ),
         pytest.param(1, {"gradient_accumulation_steps": 4}, marks=pytest.mark.slow),
         pytest.param(8, {"sharding": "data_parallel"}, marks=pytest.mark.slow),
         pytest.param(8, {"sharding": "tensor", "mesh.tensor": 4}, marks=pytest.mark.slow),
