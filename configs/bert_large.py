@@ -12,7 +12,7 @@ Result:    not yet measured.
 
 import ml_collections
 
-from bertjax.config import paper_config
+from bertjax.recipe_bases import paper_config
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -15,7 +15,7 @@ The recipe is that of GLUE. Labels are found in the training file, and stored wi
 
 import ml_collections
 
-from bertjax.config import finetuning_config
+from bertjax.recipe_bases import finetuning_config
 
 LABELS = ("classes", "regression")
 

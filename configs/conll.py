@@ -16,7 +16,7 @@ BiLSTM it gives nothing, and rate and epochs are ours.
 
 import ml_collections
 
-from bertjax.config import finetuning_config
+from bertjax.recipe_bases import finetuning_config
 
 RATE_AND_EPOCHS = {"finetuned": (5e-5, 3.0), "feature_based": (1e-3, 10.0)}
 

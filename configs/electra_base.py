@@ -14,7 +14,7 @@ Result:    not yet measured. The released ELECTRA-base has a GLUE test score of 
 
 import ml_collections
 
-from bertjax.config import electra_config
+from bertjax.recipe_bases import electra_config
 
 
 def get_config() -> ml_collections.ConfigDict:

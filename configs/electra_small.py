@@ -16,7 +16,7 @@ Result:    not yet measured. The released ELECTRA-small(++) has a GLUE test scor
 
 import ml_collections
 
-from bertjax.config import electra_config
+from bertjax.recipe_bases import electra_config
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -15,7 +15,7 @@ a question is said to have no answer (the score null_threshold).
 
 import ml_collections
 
-from bertjax.config import finetuning_config
+from bertjax.recipe_bases import finetuning_config
 
 EPOCHS_AND_BATCH = {"v1": (3.0, 32), "v2": (2.0, 48)}
 

@@ -11,7 +11,7 @@ import pytest
 from absl import flags
 
 from bertjax import config as config_lib
-from bertjax import finetuning, jobs, recipes
+from bertjax import finetuning, jobs, recipe_bases, recipes
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding
 from bertjax.models import encoder, layers
@@ -35,7 +35,7 @@ def usable_config():
 
 
 def finetuning_config(dataset):
-    config = config_lib.finetuning_config(dataset)
+    config = recipe_bases.finetuning_config(dataset)
     config.init_from = "weights"
     config.finetuning.update(FILES[dataset])
     return config
@@ -280,7 +280,7 @@ def test_an_option_of_a_phase_that_finetuning_would_ignore_is_a_fault(option, va
 
 
 def test_what_differs_from_the_defaults_is_told_as_one_would_give_it():
-    config = config_lib.paper_config()
+    config = recipe_bases.paper_config()
     config.optimizer.frozen = ("encoder",)
     assert config_lib.changes(config.to_dict()) == [
         "--config.model.vocab_size=30522",
@@ -310,7 +310,7 @@ def test_an_unknown_option_on_the_command_line_is_an_error_with_a_suggestion(mon
 
 
 def test_all_that_finetuning_lacks_is_told_at_once():
-    config = config_lib.finetuning_config("squad")
+    config = recipe_bases.finetuning_config("squad")
     lines = "\n".join(fault_lines(config))
     for word in ("config.init_from is empty", "train_file is empty", "name is ''; for dataset"):
         assert word in lines
@@ -320,7 +320,7 @@ def test_all_that_finetuning_lacks_is_told_at_once():
 
 
 def test_two_lengths_are_not_read_from_one_directory():
-    config = config_lib.paper_config()
+    config = recipe_bases.paper_config()
     config.data.train_dir = "train_128"
     (line,) = fault_lines(config)
     assert "have 128 and 512 tokens" in line and "--config.phases.phase2.num_steps=0" in line

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import config as config_lib
-from bertjax import encode, evaluate, fill_mask, inference, likelihood, train
+from bertjax import encode, evaluate, fill_mask, inference, likelihood, recipe_bases, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
 from bertjax.training import preemption
@@ -25,7 +24,7 @@ HEADS = {
 
 
 def make_config(directory, **changes):
-    config = config_lib.electra_config()
+    config = recipe_bases.electra_config()
     config.update_from_flattened_dict(
         {
             **{

@@ -150,7 +150,7 @@ class Evaluation:
 class Job:
     """A config with all that it asks for; `config` has what only the data tells filled in.
 
-    `chance` is the row of `tasks.CHANCES`, for objectives that have one. `task` may learn from a
+    `chance` is that of `tasks.Objective`. `task` may learn from a
     `teacher`, whose parameters are no part of its model.
     """
 

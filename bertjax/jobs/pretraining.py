@@ -27,8 +27,8 @@ _FLOAT_FEATURES = ("masked_lm_weights", "example_weights")
 
 def pretraining_task(config: ml_collections.ConfigDict) -> tasks.base.Task:
     """Returns the pretraining task of a resolved config (vocabulary size and dtype known)."""
-    make = tasks.OBJECTIVES[config.pretraining.objective]
-    return make(encoder.EncoderConfig(**config.model), config.pretraining)
+    objective = tasks.OBJECTIVES[config.pretraining.objective]
+    return objective.make(encoder.EncoderConfig(**config.model), config.pretraining)
 
 
 def _teacher_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
@@ -154,8 +154,8 @@ class PretrainingData:
             return None
         statistics = self.train_sets[phase.name].manifest.statistics
         entropy = statistics.get("unigram_entropy")
-        name = tasks.TOKEN_LOSSES.get(self.config.pretraining.objective, "mlm_loss")
-        return None if entropy is None else (name, entropy)
+        objective = tasks.OBJECTIVES[self.config.pretraining.objective]
+        return None if entropy is None else (objective.token_loss, entropy)
 
     def contents(self) -> contents.Contents | None:
         return held_out.united(self.train_sets.values())
@@ -203,8 +203,8 @@ def _job(
         task = distillation.Distillation(
             task, teacher.task, distillation.of_config(config.distillation)
         )
-    chance_of_averages = tasks.CHANCES.get(config.pretraining.objective)
-    return base.Job(config, phases, task, data, evaluation, chance_of_averages, teacher)
+    of_averages = tasks.OBJECTIVES[config.pretraining.objective].chance
+    return base.Job(config, phases, task, data, evaluation, of_averages, teacher)
 
 
 def record_batches(

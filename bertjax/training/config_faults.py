@@ -46,6 +46,44 @@ CHOICES: dict[str, Collection[str]] = {
 }
 
 
+# Option -> the least that it may be.
+AT_LEAST = {
+    "global_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "schedule.warmup_steps": 0,
+    "seeds": 1,
+    "finetuning.max_seq_length": 5,
+    "finetuning.lora_rank": 0,
+    "finetuning.doc_stride": 1,
+    "finetuning.max_query_length": 1,
+    "finetuning.max_answer_length": 1,
+    "finetuning.n_best_size": 1,
+    "optimizer.head_multiplier": 0,
+    "checkpoint.save_every_steps": 1,
+    "checkpoint.keep_last": 1,
+    "checkpoint.keep_every_steps": 0,
+    "checkpoint.keep_best": 0,
+    "evaluation.global_batch_size": 1,
+    "evaluation.max_batches": 0,
+    "evaluation.pairs_per_paradigm": 0,
+    "log_every_steps": 1,
+    "max_skipped_steps": 1,
+    "data.max_streams": 1,
+    "data.shuffle_buffer_size": 1,
+    "optimizer.clip_norm": 0,
+    "schedule.peak_learning_rate": 0,
+    "model.vocab_size": 0,
+    "model.hidden_size": 1,
+    "model.num_hidden_layers": 1,
+    "model.num_attention_heads": 1,
+    "model.intermediate_size": 1,
+    "pretraining.generator.hidden_size": 0,
+    "pretraining.generator.num_hidden_layers": 0,
+    "pretraining.generator.num_attention_heads": 0,
+    "pretraining.generator.intermediate_size": 0,
+}
+
+
 def validate(config: ml_collections.ConfigDict) -> None:
     """Raises a ValueError that lists every fault which needs no data and no device to be seen."""
     options = dict(config_lib.flatten(config))
@@ -94,8 +132,8 @@ def _pretraining_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         )
     if config.data.source == "synthetic" and not config.model.vocab_size:
         yield "config.model.vocab_size is 0; with config.data.source=synthetic set it"
-    if config.pretraining.objective in tasks.FAULTS:
-        yield from tasks.FAULTS[config.pretraining.objective](config)
+    if objective := tasks.OBJECTIVES.get(config.pretraining.objective):
+        yield from objective.faults(config)
     if config.seeds > 1 or config.search:
         yield "config.seeds and config.search are for finetuning; leave them at 1 and False"
 
@@ -127,44 +165,8 @@ def _distillation_faults(options: ml_collections.ConfigDict, is_finetuning: bool
 
 
 def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
-    at_least = {
-        "global_batch_size": 1,
-        "gradient_accumulation_steps": 1,
-        "schedule.warmup_steps": 0,
-        "seeds": 1,
-        "finetuning.max_seq_length": 5,
-        "finetuning.lora_rank": 0,
-        "finetuning.doc_stride": 1,
-        "finetuning.max_query_length": 1,
-        "finetuning.max_answer_length": 1,
-        "finetuning.n_best_size": 1,
-        "optimizer.head_multiplier": 0,
-        "checkpoint.save_every_steps": 1,
-        "checkpoint.keep_last": 1,
-        "checkpoint.keep_every_steps": 0,
-        "checkpoint.keep_best": 0,
-        "evaluation.every_steps": 0 if options["task"] == "finetuning" else 1,
-        "evaluation.global_batch_size": 1,
-        "evaluation.max_batches": 0,
-        "evaluation.pairs_per_paradigm": 0,
-        "log_every_steps": 1,
-        "max_skipped_steps": 1,
-        "data.max_streams": 1,
-        "data.shuffle_buffer_size": 1,
-        "optimizer.clip_norm": 0,
-        "schedule.peak_learning_rate": 0,
-        "model.vocab_size": 0,
-        "model.hidden_size": 1,
-        "model.num_hidden_layers": 1,
-        "model.num_attention_heads": 1,
-        "model.intermediate_size": 1,
-        **{
-            f"pretraining.generator.{name}": 0
-            for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")
-        },
-        "pretraining.generator.intermediate_size": 0,
-    }
-    for name, least in at_least.items():
+    of_task = {"evaluation.every_steps": 0 if options["task"] == "finetuning" else 1}
+    for name, least in {**AT_LEAST, **of_task}.items():
         if options[name] < least:
             yield f"config.{name} is {options[name]}; it must be at least {least}"
     if not 0 < options["pretraining.masked_lm_prob"] < 1:
@@ -261,10 +263,11 @@ def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
             f"{' and '.join(map(str, _SHARES.values()))}"
         )
     strategy, masking = options["pretraining.mask_strategy"], options["pretraining.masking"]
-    objective = options["pretraining.objective"]
-    if masking == "none" and objective not in tasks.WITHOUT_MASKS:
+    name = options["pretraining.objective"]
+    objective = tasks.OBJECTIVES.get(name)
+    if masking == "none" and objective and objective.reads_masks:
         yield (
-            f"config.pretraining.masking is 'none', but the objective {objective!r} predicts "
+            f"config.pretraining.masking is 'none', but the objective {name!r} predicts "
             "masked tokens: set it to 'static' or 'dynamic', as the records were built"
         )
     if masking == "static" and strategy in ("whole_word", "ngram", "span"):

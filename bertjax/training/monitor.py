@@ -27,7 +27,7 @@ PLATEAU_CAUSES = (
 )
 
 
-# Of a loss that the objective itself knows the level of (`tasks.CHANCES`).
+# Of a loss that the objective itself knows the level of (`tasks.Objective.chance`).
 CHANCE_CAUSES = (
     "the learning rate is too high, or it diverged early; the generator learns nothing, or is so "
     "large that it seldom errs (see train/mlm_accuracy); the run is simply young"
@@ -76,8 +76,8 @@ class Progress:
 class MonitorOptions:
     """The last step has a line, too; `peak_flops` is of all devices, None where it is unknown.
 
-    `objectives` are the coefficients of what is minimized, as the task has them; `chance` is a row
-    of `tasks.CHANCES`.
+    `objectives` are the coefficients of what is minimized, as the task has them; `chance` is that
+    of `tasks.Objective`.
     """
 
     objectives: Mapping[str, float]

@@ -3,6 +3,7 @@
 import pytest
 
 from bertjax import config as config_lib
+from bertjax import recipe_bases
 from bertjax.convert import huggingface_tokenizer, outlook
 from bertjax.data import sentence_piece, tokenizer
 from tests import small_records
@@ -10,7 +11,7 @@ from tests.data import test_sentence_piece
 
 
 def finetuned(dataset, **options):
-    config = config_lib.finetuning_config(dataset)
+    config = recipe_bases.finetuning_config(dataset)
     config.model.update(vocab_size=95, dtype="float32")
     config.finetuning.update(options)
     return config

@@ -75,7 +75,9 @@ def make_config():
 def test_an_objective_is_learnt_that_one_row_adds(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="objective is 'counting'; known are masked_tokens"):
         config_faults.validate(make_config())
-    monkeypatch.setitem(tasks.OBJECTIVES, "counting", lambda sizes, options: Counting(sizes))
+    monkeypatch.setitem(
+        tasks.OBJECTIVES, "counting", tasks.Objective(lambda sizes, _: Counting(sizes))
+    )
     state = train.train(make_config(), tmp_path)
     assert int(state.step) == 30 and "count" in state.params
     losses = [line["train/count_loss"] for line in scalars.read(tmp_path / scalars.FILE)]

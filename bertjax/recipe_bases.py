@@ -1,0 +1,130 @@
+"""What several recipes of `configs/` start from; each is a config whose options are `config`'s."""
+
+from __future__ import annotations
+
+import ml_collections
+
+from bertjax import config as config_lib
+
+
+def paper_config() -> ml_collections.ConfigDict:
+    """Returns the paper's recipe for BERT-base: 128 tokens for 90% of the steps, then 512.
+
+    One run, so that the optimizer's state and the learning-rate schedule go on.
+    Source: Devlin et al. 2019, appendix A.2.
+    """
+    config = config_lib.default_config()
+    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config.phases.phase1.update(num_steps=900_000, max_seq_length=128)
+    with config.phases.unlocked():
+        config.phases.phase2 = config_lib.phase_config()
+    config.phases.phase2.update(num_steps=100_000, max_seq_length=512)
+    return config
+
+
+def albert_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of ALBERT share, those of the released v2; the sizes are of Base.
+
+    One phase of 512 tokens, masks from the records. Source: google-research/albert README (batch
+    4096, LAMB, rate .00176, warm-up 3,125 steps) and lamb_optimizer.py, whose moments are not
+    corrected; v2: no dropout; the models compute tanh GELU whatever their config says.
+    """
+    config = config_lib.default_config()
+    config.model.update(
+        vocab_size=30_000,
+        embedding_size=128,
+        num_hidden_groups=1,
+        hidden_act="gelu_tanh",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    config.pretraining.pair_loss = "sop"
+    config.global_batch_size = 4096
+    config.phases.phase1.max_seq_length = 512
+    config.optimizer.name = "lamb"
+    config.optimizer.bias_correction = False
+    config.schedule.peak_learning_rate = 0.00176
+    config.schedule.warmup_steps = 3_125
+    return config
+
+
+def spanbert_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of SpanBERT share; the sizes are of Base.
+
+    Source: facebookresearch/SpanBERT, pretraining/README.md: 32 workers of 4096 tokens, Adam with
+    eps 1e-8, rate 1e-4 after 10,000 steps. Its vocabulary is bert-base-cased's.
+    """
+    config = config_lib.default_config()
+    config.model.vocab_size = 28_996  # bert-base-cased; 0 takes that of the records
+    config.pretraining.update(objective="span_boundary", pair_loss="none")
+    config.pretraining.update(masking="dynamic", mask_strategy="span")
+    config.phases.phase1.update(num_steps=2_400_000, max_seq_length=512)
+    config.optimizer.eps = 1e-8
+    return config
+
+
+def electra_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of ELECTRA share: its objective, masks, optimizer and schedule.
+
+    Source: Clark et al. 2020, appendix A, table 6; google-research/electra,
+    configure_pretraining.py and pretrain/pretrain_helpers.py (85% [MASK], 15% kept, no random).
+    """
+    config = config_lib.default_config()
+    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config.pretraining.objective = "replaced_tokens"
+    config.pretraining.pair_loss = "none"
+    config.pretraining.masking = "dynamic"
+    config.pretraining.mask_share = 0.85
+    config.pretraining.keep_share = 0.15
+    config.optimizer.bias_correction = False
+    config.schedule.name = "electra"
+    config.schedule.peak_learning_rate = 2e-4
+    config.model.pooler_act = "gelu"  # of the pooler that finetuning puts on it
+    config.checkpoint.best_metric = "discriminator_loss"
+    return config
+
+
+def roberta_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of RoBERTa share; the sizes are of Base.
+
+    One phase of 512 tokens, masks drawn anew at each visit, no pairs. Source: Liu et al. 2019,
+    section 3.1 and appendix A, table 9. LayerNorm and biases are not decayed, as in BERT; fairseq
+    decays them (config.optimizer.decay_biases).
+    """
+    config = config_lib.default_config()
+    config.model.update(
+        vocab_size=50_265,
+        position_offset=2,
+        type_vocab_size=1,
+        initializer="normal",
+        layer_norm_eps=1e-5,
+    )
+    config.pretraining.pair_loss = "none"
+    config.pretraining.masking = "dynamic"
+    config.global_batch_size = 8192
+    config.phases.phase1.update(num_steps=500_000, max_seq_length=512)
+    config.optimizer.beta2 = 0.98
+    config.optimizer.clip_norm = 0.0
+    config.schedule.peak_learning_rate = 6e-4
+    config.schedule.warmup_steps = 24_000
+    return config
+
+
+def finetuning_config(dataset: str) -> ml_collections.ConfigDict:
+    """Returns what the recipes of finetuning share: the paper's three epochs in batches of 32.
+
+    A warm-up over a tenth of the steps, an evaluation every epoch, and the model of the last step.
+    Source: Devlin et al. 2019, section 4.1; the warm-up: the released run_classifier.py.
+    """
+    config = config_lib.default_config()
+    config.task = "finetuning"
+    config.finetuning.dataset = dataset
+    config.global_batch_size = 32
+    config.schedule.peak_learning_rate = 2e-5
+    config.schedule.warmup_share = 0.1
+    config.evaluation.every_steps = 0  # every epoch
+    config.evaluation.global_batch_size = 64
+    config.checkpoint.keep_last = 1
+    config.checkpoint.keep_best = 0
+    config.log_every_steps = 20
+    return config
