@@ -16,6 +16,7 @@ from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding
 from bertjax.models import encoder, layers
 from bertjax.training import config_faults, optim
+from configs import left_to_right_base
 
 RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"))
 
@@ -183,6 +184,27 @@ def test_an_answer_and_none_are_two_of_the_best():
     config.finetuning.update(name="v2", n_best_size=1)
     assert "config.finetuning.n_best_size is 1; it must be at least 2" in fault_lines(config)[0]
     config.finetuning.name = "v1"
+    config_faults.validate(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read_with"),
+    [
+        ("pretraining.discriminator_weight", 10.0, {"pretraining.objective": "replaced_tokens"}),
+        ("pretraining.generator.hidden_size", 64, {"pretraining.objective": "replaced_tokens"}),
+        ("pretraining.masked_lm_prob", 0.3, None),
+        ("evaluation.pairs_per_paradigm", 50, {"evaluation.pairs_file": "pairs.jsonl"}),
+    ],
+)
+def test_an_option_that_nothing_reads_is_a_fault(name, value, read_with):
+    config = left_to_right_base.get_config() if read_with is None else usable_config()
+    config.data.train_dir = "train_{max_seq_length}"
+    config.update_from_flattened_dict({name: value})
+    (line,) = fault_lines(config)
+    assert f"config.{name} is {value}, which nothing reads with" in line
+    config = usable_config()
+    config.pretraining.pair_loss = "none"
+    config.update_from_flattened_dict({name: value, **(read_with or {})})
     config_faults.validate(config)
 
 

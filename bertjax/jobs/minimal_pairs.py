@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from absl import logging
 from etils import epath
 
 from bertjax.data import minimal_pairs, sentence_rows, tokenizer
@@ -48,6 +49,13 @@ class PairSet:
                     f"{path}: {text!r:.60} has {len(ids) + 2} tokens with [CLS] and [SEP]; the "
                     f"model reads at most {max_length}: leave the pair out"
                 )
+        same = sum(a == b for a, b in zip(self._sequences[::2], self._sequences[1::2], strict=True))
+        if same:
+            logging.warning(
+                "The sentences of %d of %d pairs of %s have the same tokens, so neither scores "
+                "higher: the vocabulary has no entries for what they differ in",
+                same, len(self.pairs), path,
+            )  # fmt: skip
         self._vocabulary = vocabulary
         self._rows = sentence_rows.ROWS[rows]
 

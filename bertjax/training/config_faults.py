@@ -7,6 +7,7 @@ keys of the table that it chooses from.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -83,6 +84,26 @@ AT_LEAST = {
     "pretraining.generator.intermediate_size": 0,
 }
 
+_MASK_OPTIONS = "mask_strategy|masked_lm_prob|max_predictions_per_seq|mask_share|keep_share"
+# Which options, whether anything reads them, and where nothing does.
+READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
+    (
+        r"pretraining\.(discriminator_weight|generator\..*)",
+        lambda options: options["pretraining.objective"] == "replaced_tokens",
+        "with an objective other than 'replaced_tokens'",
+    ),
+    (
+        rf"pretraining\.({_MASK_OPTIONS})",
+        lambda options: options["pretraining.masking"] != "none",
+        "with config.pretraining.masking='none'",
+    ),
+    (
+        r"evaluation\.pairs_per_paradigm",
+        lambda options: bool(options["evaluation.pairs_file"]),
+        "without config.evaluation.pairs_file",
+    ),
+)
+
 
 def validate(config: ml_collections.ConfigDict) -> None:
     """Raises a ValueError that lists every fault which needs no data and no device to be seen."""
@@ -102,6 +123,7 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     is_finetuning = options["task"] == "finetuning"
     of_task = _finetuning_faults if is_finetuning else _pretraining_faults
     faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
+    faults += _unread_faults(options)
     faults += _distillation_faults(config.distillation, is_finetuning)
     if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
         faults += _kind_faults(config.finetuning)
@@ -190,6 +212,19 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         )
     elif options["model.attention"] == "pallas":
         yield from _kernel_faults(hidden_size // num_heads, num_heads, options["mesh.tensor"])
+
+
+def _unread_faults(options: Mapping[str, Any]) -> Iterator[str]:
+    defaults = dict(config_lib.flatten(config_lib.default_config()))
+    for pattern, is_read, where in READ_WITH:
+        if is_read(options):
+            continue
+        for name, value in options.items():
+            if re.fullmatch(pattern, name) and value != defaults[name]:
+                yield (
+                    f"config.{name} is {value!r}, which nothing reads {where}: leave it at "
+                    f"{defaults[name]!r}"
+                )
 
 
 def _kernel_faults(size: int, num_heads: int, tensor: int) -> Iterator[str]:

@@ -122,7 +122,7 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
 
 
 def _compile_draws_fast(platform: str) -> None:
-    """On GPU, has threefry's bits computed by JAX's kernel; they are the same.
+    """On GPU, has threefry's bits computed by JAX's kernel.
 
     Otherwise its rounds are unrolled into every parameter's initialization, which takes XLA most of
     a minute for BERT-base (docs/performance.md).

@@ -90,6 +90,15 @@ def test_of_each_paradigm_so_many_are_taken(path):
     assert [pair.paradigm for pair in make(path, most_of_paradigm=1).pairs] == ["a", "b", "c"]
 
 
+def test_pairs_of_the_same_tokens_are_told(path, tmp_path, caplog):
+    make(path)
+    assert not caplog.messages
+    same = tmp_path / "same.jsonl"
+    same.write_text('{"sentence_good": "w1 unknown", "sentence_bad": "w1 unheard"}')
+    make(same)
+    assert "1 of 1 pairs" in caplog.text and "same tokens" in caplog.text
+
+
 def test_a_sentence_that_is_too_long_is_named(path):
     with pytest.raises(ValueError, match=r"pairs\.jsonl: 'w8 w8.* has 17 tokens .*at most 16"):
         make(path, max_length=16)
