@@ -10,6 +10,7 @@ from bertjax import encode, evaluate, fill_mask, inference, likelihood, recipe_b
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
 from bertjax.training import preemption
+from bertjax.workdirs import scalars
 from tests import small_datasets, small_records, stopping
 from tests.convert.families import test_electra
 
@@ -60,6 +61,12 @@ def test_a_stopped_run_ends_as_if_it_never_had_been_and_all_programs_use_it(
     config = make_config(
         records_of_words, **{"pretraining.generator.embeddings": "gradient_disentangled"}
     )
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(
+        '{"sentence_good": "w1 w2", "sentence_bad": "w2 w1"}\n'
+        '{"sentence_good": "w3", "sentence_bad": "w4 w5 w6"}\n'
+    )
+    config.evaluation.pairs_file = str(pairs)
     whole = train.train(config, tmp_path / "whole")
     with stopping.signal_after(3), pytest.raises(preemption.Preempted):
         train.train(config, tmp_path / "parts")
@@ -81,6 +88,12 @@ def test_a_stopped_run_ends_as_if_it_never_had_been_and_all_programs_use_it(
     )
     assert scores.keys() >= {"mlm_loss", "discriminator_loss", "discriminator_auc"}
     assert scores == pytest.approx(other, rel=1e-4, nan_ok=True)
+
+    # The discriminator's judgement of pairs is the same in the run and of what it left.
+    told = scalars.read(tmp_path / "whole" / scalars.FILE)
+    accuracy = [line["eval/pairs/accuracy"] for line in told if "eval/pairs/accuracy" in line]
+    judged = evaluate.evaluate_pairs(tmp_path / "whole", pairs, batch_size=4)
+    assert accuracy == [judged["accuracy"]]
 
     model = inference.load(tmp_path / "whole")
     assert encode.encode(model, ["w1 w2"])["features"].shape == (1, 32)

@@ -71,6 +71,7 @@ def lines(workdir):
     return [line for line in found if "train/loss" in line]
 
 
+@pytest.mark.slow
 def test_the_student_alone_is_saved_and_starts_from_its_teacher(root, trained):
     read = reader.read(root / "run")
     assert read.params.keys() == {"encoder", "mlm_head"}
@@ -88,6 +89,7 @@ def test_the_student_alone_is_saved_and_starts_from_its_teacher(root, trained):
     assert (exported.family.title, exported.head) == ("DistilBERT", "masked_lm")
 
 
+@pytest.mark.slow
 def test_resumed_is_as_never_stopped_bit_for_bit(root, trained, tmp_path):
     stopped = tmp_path / "stopped"
     shutil.copytree(root / "run", stopped)
@@ -101,6 +103,7 @@ def test_resumed_is_as_never_stopped_bit_for_bit(root, trained, tmp_path):
         assert np.asarray(got).tobytes() == np.asarray(wanted).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_run_does_not_change_its_teacher(root, trained, tmp_path, changed):
     other = tmp_path / "other"

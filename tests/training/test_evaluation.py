@@ -55,6 +55,27 @@ def test_a_task_without_answers_has_none():
     assert evaluation.in_order([{}, {}]) == {}
 
 
+@pytest.mark.parametrize("answers", [[3.0, 1.0, 2.0, 4.0], [3.0, np.nan, 2.0, 4.0]])
+def test_a_set_without_losses_is_scored_by_its_answers_in_their_order(answers, caplog):
+    batches = [
+        {"answers": np.float32([answers[i] for i in own]), "record_positions": np.array(own)}
+        for own in ([2, 0], [3, 1])
+    ]
+    judge = types.SimpleNamespace(scores=lambda outputs: {"first": float(outputs["answers"][0])})
+    job = types.SimpleNamespace(
+        data=types.SimpleNamespace(evaluation_batches=lambda name, **_: iter(batches)),
+        evaluation=types.SimpleNamespace(answered={"pairs": judge}),
+    )
+    mesh = sharding.make_mesh(jax.devices()[:1], data=1)
+    found = evaluation.score_answers(
+        job, "pairs", lambda params, batch: batch, {}, mesh=mesh, batch_size=2
+    )
+    if np.isnan(answers).any():
+        assert np.isnan(found["first"]) and "hold NaN" in caplog.text
+    else:
+        assert found == {"first": 3.0}
+
+
 @pytest.mark.parametrize("devices", [1, 4])
 def test_scores_and_answers_are_those_of_all_examples_on_any_mesh(devices):
     mesh = sharding.make_mesh(jax.devices()[:devices], data=devices)
