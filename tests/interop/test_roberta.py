@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -17,8 +16,7 @@ from bertjax.convert import families, formats, names, pretrained  # noqa: E402
 from bertjax.convert.families import roberta  # noqa: E402
 from bertjax.models import parameters  # noqa: E402
 from tests import small_byte_bpe  # noqa: E402
-from tests.interop import test_albert as beside  # noqa: E402
-from tests.interop.test_distilbert import heard  # noqa: E402, F401  a fixture
+from tests.interop import beside  # noqa: E402
 
 SIZES = {
     **{"vocab_size": 61, "hidden_size": 15, "num_attention_heads": 3, "intermediate_size": 29},
@@ -29,89 +27,58 @@ HEADS = tuple(roberta.CLASSES)
 CONFIGS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
 
 
-def module(head, config):
-    return beside.MODELS[head][2](config, rngs=nnx.Rngs(0))
-
-
 def of_torch(head, folder, kind="Roberta"):
     """A random model of theirs with weights far from zero, saved; and what we read of it."""
     count = {"num_labels": beside.LABELS} if head in pretrained.WITH_LABELS else {}
-    torch.manual_seed(7)
     made = getattr(transformers, f"{kind}Config")(**SIZES, **count)
     model = getattr(transformers, f"{kind}{roberta.CLASSES[head]}")(made)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape) * 0.2
-            is_norm = name.lower().endswith("norm.weight")
-            parameter.copy_(1 + noise if is_norm else noise)
-    model.save_pretrained(folder)
-    return model.eval(), formats.read(folder)
-
-
-def rows(head):
-    """Rows of several lengths, padded with id 1."""
-    batch = beside.rows(head)
-    ids = np.random.default_rng(5).integers(2, SIZES["vocab_size"], batch["input_ids"].shape)
-    ids = np.where(batch["input_mask"] != 0, ids, 1)
-    return batch | {"input_ids": ids}
+    found = beside.saved(model, folder)
+    return model.eval(), found
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_outputs_losses_and_gradients_are_theirs(tmp_path, head):
     theirs, found = of_torch(head, tmp_path / "hf")
     assert (found.head, found.unused, found.family) == (head, (), roberta.FAMILY)
-    graphdef, _ = parameters.split(nnx.eval_shape(lambda: module(head, found.config)))
+    graphdef = beside.graph_of(beside.MODULES[head], found.config)
     params = parameters.nested(jax.tree.map(jnp.asarray, found.params))
-    batch = rows(head)
-    mask = batch["input_mask"]
-    inputs = {
-        "input_ids": torch.tensor(batch["input_ids"]),
-        "attention_mask": torch.tensor(mask),
-    }
-    ours = jax.tree.map(jnp.asarray, batch)  # with segments, of which there is one
+    batch = beside.rows(head, padding=1)  # with segments, of which there is one
     if head == "none":
         model = parameters.merge(graphdef, params)
-        out = theirs(**inputs, output_hidden_states=True)
-        states = model.encoder.hidden_states(ours)
+        out = theirs(**beside.inputs_of(batch, segments=False), output_hidden_states=True)
+        states = model.encoder.hidden_states(jax.tree.map(jnp.asarray, batch))
         for mine, wanted in zip(states, out.hidden_states, strict=True):
             # At padding, too: it has its row of positions.
             np.testing.assert_allclose(mine, wanted.detach().numpy(), atol=2e-5)
         pooled = out.pooler_output.detach().numpy()
         np.testing.assert_allclose(model.pooler(states[-1]), pooled, atol=1e-5)
         return
-    wanted = beside.targets(head, mask)
-    out = theirs(**inputs, **{name: torch.tensor(x) for name, x in wanted.items()})
-    out.loss.backward()
-
-    def objective(params):
-        return beside.our_loss(head, parameters.merge(graphdef, params), ours, wanted)
-
-    (loss, logits), gradient = jax.jit(jax.value_and_grad(objective, has_aux=True))(params)
-    np.testing.assert_allclose(loss, out.loss.item(), rtol=1e-5)
+    wanted = beside.targets(head, batch["input_mask"])
+    out, logits, gradient = beside.trained(
+        *(theirs, graphdef, params, batch, wanted),
+        lambda model, inputs: beside.our_loss(head, model, inputs, wanted),
+        segments=False,
+    )
     for name, expected in beside.their_logits(head, out).items():
         np.testing.assert_allclose(logits[name], expected.detach().numpy(), atol=1e-4)
-    got = names.to_theirs(parameters.flat(gradient), names.of_head(roberta.TENSORS, head))
-    of_theirs = dict(theirs.named_parameters())
-    assert got.keys() == of_theirs.keys()
-    for name, array in got.items():
-        expected = of_theirs[name].grad.numpy()
-        scale = np.abs(expected).max()
-        np.testing.assert_allclose(array, expected, atol=2e-5 * scale + 1e-6, err_msg=name)
+    tensors = names.of_head(roberta.TENSORS, head)
+    got = beside.assert_gradients(theirs, gradient, tensors, reads_padding=True)
     table = got["roberta.embeddings.position_embeddings.weight"]
     assert (table[:2] == 0).all() and (np.abs(table[2 : 2 + beside.LENGTH]) > 0).all()
 
 
 def test_positions_of_rows_padded_in_front_are_theirs_where_they_are_told(tmp_path):
     theirs, found = of_torch("none", tmp_path / "hf")
-    batch = {name: np.roll(array, 3, axis=1) for name, array in rows("none").items()}
+    batch = {
+        name: np.roll(array, 3, axis=1) for name, array in beside.rows("none", padding=1).items()
+    }
     batch["input_ids"] = np.where(
         batch["input_mask"] != 0, batch["input_ids"] + (batch["input_ids"] == 1), 1
     )
     mask = batch["input_mask"]
     with torch.no_grad():
         out = theirs(torch.tensor(batch["input_ids"]), attention_mask=torch.tensor(mask))
-    model = module("none", found.config)
-    graphdef, _ = parameters.split(model)
+    graphdef = beside.graph_of(beside.MODULES["none"], found.config)
     model = parameters.merge(graphdef, parameters.nested(jax.tree.map(jnp.asarray, found.params)))
     inputs = {"input_ids": batch["input_ids"], "sequence_ids": mask}
     hidden = model.encoder(jax.tree.map(jnp.asarray, inputs))
@@ -147,28 +114,14 @@ def written(head, vocabulary, folder):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_what_we_write_loads_without_a_word_and_comes_back(tmp_path, heard, capfd, head):  # noqa: F811
+def test_what_we_write_loads_without_a_word_and_comes_back(tmp_path, heard, capfd, head):
     made = written(head, small_byte_bpe.vocabulary(), tmp_path)
     assert "A RoBERTa with" in (tmp_path / "hf" / "README.md").read_text()
-    heard.clear()
-    capfd.readouterr()
-    model, report = getattr(transformers, beside.MODELS[head][1]).from_pretrained(
-        tmp_path / "hf", output_loading_info=True
-    )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    assert heard.messages == [] and capfd.readouterr() == ("", "")
-    assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert type(model).__name__ == model.config.architectures[0]
+    model, tokenizer = beside.loaded(beside.AUTO[head], tmp_path / "hf", heard, capfd)
     assert type(model).__name__ == f"Roberta{roberta.CLASSES[head]}"
     assert model.config.max_position_embeddings == 66 and tokenizer.model_max_length == 64
-    model.save_pretrained(tmp_path / "again")
-    tokenizer.save_pretrained(tmp_path / "again")
-    again = formats.read(tmp_path / "again")
-    assert (again.head, again.config) == (head, made.config)
+    again = beside.assert_comes_back(model, tokenizer, tmp_path / "again", made, made.params)
     assert again.vocabulary.describe() == made.vocabulary.describe()
-    assert {path: array.tobytes() for path, array in again.params.items()} == {
-        path: array.tobytes() for path, array in made.params.items()
-    }
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import logging
 
 import jax
 import jax.numpy as jnp
@@ -60,17 +59,6 @@ SILENT = [
     ("multiple_choice", None, "AutoModelForMultipleChoice"),
     ("multiple_choice", "none", "AutoModel"),
 ]
-
-
-@pytest.fixture
-def heard(caplog):
-    """Whatever transformers logs; it hands nothing on to the root logger."""
-    logger = logging.getLogger("transformers")
-    logger.addHandler(caplog.handler)
-    transformers.utils.logging.disable_progress_bar()
-    yield caplog
-    transformers.utils.logging.enable_progress_bar()
-    logger.removeHandler(caplog.handler)
 
 
 def load(name, directory):

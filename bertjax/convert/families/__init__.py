@@ -43,18 +43,23 @@ def holding(config: models.EncoderConfig, head: str = "none") -> base.Family:
     Raises:
       ValueError: if none has.
     """
-
-    def lacks(family: base.Family) -> list[str]:
-        has_class = head in family.architectures
-        return [*family.lacks(config), *([] if has_class else [f"class for the head {head!r}"])]
-
+    lacking: dict[str, list[str]] = {}
     for family in FAMILIES.values():
-        if not lacks(family):
+        lacking[family.title] = family.lacks(config)
+        if head not in family.architectures:
+            heads = ", ".join(family.architectures)
+            lacking[family.title].append(f"class for the head {head!r} (known: {heads})")
+        if not lacking[family.title]:
             return family
-    reasons = (f"{f.title} has no {', '.join(lacks(f))}" for f in FAMILIES.values())
+    fewest = min(map(len, lacking.values()))
+    nearest = (
+        f"{title} has no {', '.join(reasons)}"
+        for title, reasons in lacking.items()
+        if len(reasons) == fewest
+    )
     raise ValueError(
-        f"no family of weights that is known here has such encoders: {'; '.join(reasons)}. "
-        "--format=bertjax keeps them"
+        f"no family of weights that is known here ({', '.join(lacking)}) has such models; the "
+        f"nearest: {'; '.join(nearest)}. --format=bertjax keeps them"
     )
 
 

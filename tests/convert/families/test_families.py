@@ -110,7 +110,7 @@ def test_a_config_that_is_written_is_read_back(family):
 
 def test_an_encoder_that_none_has_is_told_by_what_sets_it_apart():
     config = models.EncoderConfig(embedding_size=128, dtype="bfloat16", remat="full")
-    with pytest.raises(ValueError, match="BERT has no embedding_size 128[;.]"):
+    with pytest.raises(ValueError, match=r"nearest: BERT has no embedding_size 128[;.]"):
         families.holding(config)
 
 

@@ -232,7 +232,9 @@ def test_an_encoder_that_tells_no_family_is_written_as_one_of_the_first_that_has
     assert families.holding(relu) is bert.FAMILY
     monkeypatch.delitem(families.FAMILIES, "bert")
     assert families.holding(relu) is TOY
-    with pytest.raises(ValueError, match="such encoders: .*Toy has no hidden_act 'gelu'"):
+    with pytest.raises(
+        ValueError, match="such models; the nearest: .*Toy has no hidden_act 'gelu'"
+    ):
         families.holding(gelu)
 
 
