@@ -80,6 +80,7 @@ FAULTS = {
     "finetuning.pooling": "first",
     "finetuning.max_seq_length": 4,
     "finetuning.lora_rank": -1,
+    "finetuning.bilstm_size": -1,
     "finetuning.context": "page",
     "finetuning.doc_stride": 0,
     "finetuning.max_query_length": 0,
@@ -177,6 +178,13 @@ def test_what_is_frozen_is_changed_by_no_low_rank_factors():
     config.finetuning.update(feature_based=True, lora_rank=4)
     (line,) = fault_lines(config)
     assert "config.finetuning.lora_rank is 4" in line and "feature_based" in line
+
+
+def test_two_kinds_of_bilstm_are_not_stacked():
+    config = finetuning_config("conll")
+    config.finetuning.update(feature_based=True, bilstm_size=4)
+    (line,) = fault_lines(config)
+    assert "config.finetuning.bilstm_size is 4" in line and "feature_based" in line
 
 
 def test_an_answer_and_none_are_two_of_the_best():

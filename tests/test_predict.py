@@ -50,6 +50,11 @@ CASES = {
         [{"question": q, "context": CONTEXT} for q in ("w1 w2", "w60")],
     ),
     "conll": ("conll", {}, [{"words": WORDS[:50]}, {"words": ["W1", "w2w3"]}, {"words": ["x"]}]),
+    "bilstm": (
+        "squad",
+        {"bilstm_size": 6},
+        [{"question": "w1", "context": c} for c in ("w5 w6", CONTEXT)],
+    ),
     "plain": (
         "conll",
         {"name": "plain", "labels": ("NN", "VB")},

@@ -25,8 +25,9 @@ from bertjax.models.placement import DATA, TENSOR
 _COLUMN = r".*\.(query|key|value|intermediate)"
 _ROW = r".*\.layers\.\d+\.(attention\.)?output"
 # Part of the model -> its rule, before all others. They are small, and sizes of theirs divide by no
-# axis: LoRA's rank, the 200 numbers of a place in a span.
-_WHOLE = {"lora": (r"lora\..*", P()), "sbo_head": (r"sbo_head\..*", P())}
+# axis: LoRA's rank, the 200 numbers of a place in a span. A BiLSTM's kernels would be gathered anew
+# for every token.
+_WHOLE = {part: (rf"{part}\..*", P()) for part in ("lora", "lstm", "sbo_head")}
 RULES: dict[str, list[tuple[str, P]]] = {
     "data_parallel": [(r".*", P())],
     "fsdp": [

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import feature_sets
 from bertjax.models import encoder as encoders
+from bertjax.models import lstm
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
 
@@ -83,8 +84,12 @@ class Kind(abc.ABC):
     @classmethod
     def only_here(cls, options: Options) -> str:
         """Returns why no other format can hold such a model, "" if one can."""
-        del options
-        return ""
+        if not options.bilstm_size:
+            return ""
+        return (
+            "its head reads a BiLSTM on the encoder (config.finetuning.bilstm_size), and the other "
+            "formats have no model of that kind"
+        )
 
     @classmethod
     def faults(cls, options: Options) -> Iterator[str]:
@@ -305,12 +310,28 @@ def best(logits: Float[Array, "*batch classes"]) -> dict[str, Array]:
 
 
 def pooled_flops(
-    encoder: encoders.EncoderConfig, num_labels: int, pooling: str, rows: int, length: int
+    encoder: encoders.EncoderConfig,
+    num_labels: int,
+    rows: int,
+    length: int,
+    *,
+    pooling: str = "cls",
+    bilstm_size: int = 0,
 ) -> float:
     """Returns three times the forward pass of a classifier of sequences."""
-    size = encoder.hidden_size
-    head = 2.0 * size * (num_labels + (size if pooling == "cls" else 0))
-    return 3.0 * rows * (encoder.forward_flops(length) + head)
+    states, width = states_flops(encoder, length, bilstm_size)
+    pooler = encoder.hidden_size if pooling == "cls" and not bilstm_size else 0
+    return 3.0 * rows * (states + 2.0 * width * (num_labels + pooler))
+
+
+def states_flops(
+    encoder: encoders.EncoderConfig, length: int, bilstm_size: int
+) -> tuple[float, int]:
+    """Returns the FLOPs of the states that a head reads of a sequence, and their width."""
+    flops, size = encoder.forward_flops(length), encoder.hidden_size
+    if not bilstm_size:
+        return flops, size
+    return flops + length * lstm.forward_flops(size, bilstm_size), 2 * bilstm_size
 
 
 def shares(logits: Float[np.ndarray, "examples classes"]) -> list[list[float]]:

@@ -27,9 +27,10 @@ class MultipleChoice(base.FinetuningTask):
 
     encoder: encoders.EncoderConfig
     choices: int = 4
+    bilstm_size: int = 0
 
     def init(self, rngs: nnx.Rngs) -> classification.MultipleChoice:
-        return classification.MultipleChoice(self.encoder, rngs=rngs)
+        return classification.MultipleChoice(self.encoder, bilstm_size=self.bilstm_size, rngs=rngs)
 
     def loss(
         self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
@@ -42,21 +43,23 @@ class MultipleChoice(base.FinetuningTask):
         return base.best(model(batch))
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        return base.pooled_flops(self.encoder, 1, "cls", batch_size * self.choices, length)
+        rows = batch_size * self.choices
+        return base.pooled_flops(self.encoder, 1, rows, length, bilstm_size=self.bilstm_size)
 
 
 class Choices(base.Kind):
     """A "context" and the four "endings" of which one goes on; the answer is its place, from 0."""
 
+    own_options = {"bilstm_size": 0}
     choices = swag_files.CHOICES
 
     @classmethod
     def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> MultipleChoice:
-        return MultipleChoice(encoder, cls.choices)
+        return MultipleChoice(encoder, cls.choices, options.bilstm_size)
 
     @classmethod
     def reads_only_first(cls, options: base.Options) -> bool:
-        return True
+        return not options.bilstm_size
 
     @classmethod
     def head(cls, options: base.Options) -> str:

@@ -41,9 +41,10 @@ class SpanExtraction(base.FinetuningTask):
     """
 
     encoder: encoders.EncoderConfig
+    bilstm_size: int = 0
 
     def init(self, rngs: nnx.Rngs) -> classification.SpanClassifier:
-        return classification.SpanClassifier(self.encoder, rngs=rngs)
+        return classification.SpanClassifier(self.encoder, bilstm_size=self.bilstm_size, rngs=rngs)
 
     def loss(
         self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
@@ -73,13 +74,14 @@ class SpanExtraction(base.FinetuningTask):
         return (start + end) / 2
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        head = 2.0 * length * self.encoder.hidden_size * 2
-        return 3.0 * batch_size * (self.encoder.forward_flops(length) + head)
+        states, width = base.states_flops(self.encoder, length, self.bilstm_size)
+        return 3.0 * batch_size * (states + 2.0 * length * width * 2)
 
 
 class Spans(base.Kind):
     """A "question" on a "context"; the answer is a piece of it, or "" for none (v2.0)."""
 
+    own_options = {"bilstm_size": 0}
     # A question is answered "" where the score of "" is above that of the best answer by more.
     tunes = ("null_threshold",)
 
@@ -89,7 +91,7 @@ class Spans(base.Kind):
 
     @classmethod
     def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> SpanExtraction:
-        return SpanExtraction(encoder)
+        return SpanExtraction(encoder, options.bilstm_size)
 
     @classmethod
     def head(cls, options: base.Options) -> str:

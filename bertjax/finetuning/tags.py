@@ -18,7 +18,7 @@ from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base, batches, conll_files, feature_sets, json_fields, tag_schemes
 from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
-from bertjax.models import feature_based
+from bertjax.models import feature_based, lstm
 from bertjax.scores import classification, entities
 from bertjax.tasks import base as tasks
 
@@ -37,6 +37,7 @@ class TokenClassification(base.FinetuningTask):
     num_labels: int
     is_feature_based: bool = False
     lstm_size: int = feature_based.LSTM_SIZE
+    bilstm_size: int = 0  # of one on an encoder that is trained
 
     @property
     def frozen(self) -> tuple[str, ...]:
@@ -49,7 +50,9 @@ class TokenClassification(base.FinetuningTask):
             return feature_based.FeatureBasedTagger(
                 self.encoder, num_labels=self.num_labels, lstm_size=self.lstm_size, rngs=rngs
             )
-        return classifiers.TokenClassifier(self.encoder, num_labels=self.num_labels, rngs=rngs)
+        return classifiers.TokenClassifier(
+            self.encoder, num_labels=self.num_labels, bilstm_size=self.bilstm_size, rngs=rngs
+        )
 
     def scored(self, batch: tasks.Batch) -> Array:
         """Returns the weight of each token: 0 at those that have no label."""
@@ -65,15 +68,16 @@ class TokenClassification(base.FinetuningTask):
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass; a frozen encoder has no backward pass."""
-        encoder, size = self.encoder.forward_flops(length), self.encoder.hidden_size
         if not self.is_feature_based:
-            return 3.0 * batch_size * (encoder + 2.0 * length * size * self.num_labels)
+            states, width = base.states_flops(self.encoder, length, self.bilstm_size)
+            return 3.0 * batch_size * (states + 2.0 * length * width * self.num_labels)
         layers = min(feature_based.NUM_FEATURE_LAYERS, self.encoder.num_hidden_layers)
-        width = self.lstm_size
-        in_sizes = layers * size + (feature_based.NUM_LSTM_LAYERS - 1) * 2 * width
-        products = 8 * width * (in_sizes + feature_based.NUM_LSTM_LAYERS * width)
-        head = 2.0 * length * (products + 2 * width * self.num_labels)
-        return batch_size * (encoder + 3.0 * head)
+        width = 2 * self.lstm_size
+        sizes = [layers * self.encoder.hidden_size]
+        sizes += [width] * (feature_based.NUM_LSTM_LAYERS - 1)
+        products = sum(lstm.forward_flops(size, self.lstm_size) for size in sizes)
+        head = length * (products + 2.0 * width * self.num_labels)
+        return batch_size * (self.encoder.forward_flops(length) + 3.0 * head)
 
 
 class Tags(base.Kind):
@@ -82,7 +86,12 @@ class Tags(base.Kind):
     The option `name` is the scheme of the tags, "" where it is to be found out.
     """
 
-    own_options = {"feature_based": False, "context": "sentence", "tag_scheme": ""}
+    own_options = {
+        "feature_based": False,
+        "bilstm_size": 0,
+        "context": "sentence",
+        "tag_scheme": "",
+    }
 
     def __init__(self, options: base.Options, tokenizer: tokenizers.Tokenizer | None):
         super().__init__(options, tokenizer)
@@ -90,7 +99,9 @@ class Tags(base.Kind):
 
     @classmethod
     def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> TokenClassification:
-        return TokenClassification(encoder, len(options.labels), options.feature_based)
+        return TokenClassification(
+            encoder, len(options.labels), options.feature_based, bilstm_size=options.bilstm_size
+        )
 
     @classmethod
     def head(cls, options: base.Options) -> str:
@@ -99,7 +110,7 @@ class Tags(base.Kind):
     @classmethod
     def only_here(cls, options: base.Options) -> str:
         if not options.feature_based:
-            return ""
+            return super().only_here(options)
         return (
             "its tags come from a BiLSTM on the last layers (config.finetuning.feature_based), and "
             "the other formats have no model of that kind"
@@ -111,6 +122,11 @@ class Tags(base.Kind):
             yield (
                 f"config.finetuning.lora_rank is {options.lora_rank}, but with "
                 "config.finetuning.feature_based the encoder stays as it is: leave one of them out"
+            )
+        if options.feature_based and options.bilstm_size:
+            yield (
+                f"config.finetuning.bilstm_size is {options.bilstm_size}, but "
+                "config.finetuning.feature_based has a BiLSTM of its own: leave one of them out"
             )
         if options.tag_scheme not in ("", *tag_schemes.SCHEMES):
             yield (

@@ -46,10 +46,15 @@ class Classification(base.FinetuningTask):
     encoder: encoders.EncoderConfig
     num_labels: int
     pooling: str = "cls"
+    bilstm_size: int = 0
 
     def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:
         return classifiers.SequenceClassifier(
-            self.encoder, num_labels=self.num_labels, pooling=self.pooling, rngs=rngs
+            self.encoder,
+            num_labels=self.num_labels,
+            pooling=self.pooling,
+            bilstm_size=self.bilstm_size,
+            rngs=rngs,
         )
 
     def loss(
@@ -63,7 +68,8 @@ class Classification(base.FinetuningTask):
         return base.best(model(batch))
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        return base.pooled_flops(self.encoder, self.num_labels, self.pooling, batch_size, length)
+        read = {"pooling": self.pooling, "bilstm_size": self.bilstm_size}
+        return base.pooled_flops(self.encoder, self.num_labels, batch_size, length, **read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +83,15 @@ class Regression(base.FinetuningTask):
 
     encoder: encoders.EncoderConfig
     pooling: str = "cls"
+    bilstm_size: int = 0
 
     def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:
         return classifiers.SequenceClassifier(
-            self.encoder, num_labels=1, pooling=self.pooling, rngs=rngs
+            self.encoder,
+            num_labels=1,
+            pooling=self.pooling,
+            bilstm_size=self.bilstm_size,
+            rngs=rngs,
         )
 
     def loss(
@@ -99,7 +110,8 @@ class Regression(base.FinetuningTask):
         return (ours["predictions"] - theirs["predictions"]) ** 2
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        return base.pooled_flops(self.encoder, 1, self.pooling, batch_size, length)
+        read = {"pooling": self.pooling, "bilstm_size": self.bilstm_size}
+        return base.pooled_flops(self.encoder, 1, batch_size, length, **read)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,17 +151,18 @@ class MultiLabel(Classification):
 class _Texts(base.Kind):
     """One or two texts under the names of their columns; a class, or a number, for them."""
 
-    own_options = {"pooling": "cls"}
+    own_options = {"pooling": "cls", "bilstm_size": 0}
 
     @classmethod
     def task(
         cls, encoder: encoders.EncoderConfig, options: base.Options
     ) -> Classification | MultiLabel | Regression:
+        read = {"pooling": options.pooling, "bilstm_size": options.bilstm_size}
         if options.is_multi_label:
-            return MultiLabel(encoder, len(options.labels), options.pooling)
+            return MultiLabel(encoder, len(options.labels), **read)
         if options.is_regression:
-            return Regression(encoder, options.pooling)
-        return Classification(encoder, len(options.labels), options.pooling)
+            return Regression(encoder, **read)
+        return Classification(encoder, len(options.labels), **read)
 
     @classmethod
     def head(cls, options: base.Options) -> str:
@@ -157,12 +170,12 @@ class _Texts(base.Kind):
 
     @classmethod
     def reads_only_first(cls, options: base.Options) -> bool:
-        return options.pooling == "cls"
+        return options.pooling == "cls" and not options.bilstm_size
 
     @classmethod
     def only_here(cls, options: base.Options) -> str:
-        if options.pooling == "cls":
-            return ""
+        if options.pooling == "cls" or options.bilstm_size:
+            return super().only_here(options)
         return (
             f"it was trained with config.finetuning.pooling={options.pooling}, and the classifiers "
             "of the other formats read [CLS] through the pooler alone"

@@ -18,6 +18,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
 from bertjax.data import tokenizer as tokenizers
@@ -49,9 +50,24 @@ def _taught_task(
     return low_rank.with_factors(task, options)
 
 
+# What a model of ours tells of its head. One of others has the released code's.
+_HEAD_OPTIONS = ("pooling", "bilstm_size", "feature_based")
+
+
+def _teacher_options(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """Returns config.finetuning with the head that the teacher has."""
+    path, told = config.distillation.teacher, config_lib.default_config().finetuning
+    found = reader.describe(epath.Path(path)) if formats.recognize(path) == "bertjax" else None
+    if found is not None and found.config.task == "finetuning":
+        told = found.config.finetuning
+    options = config.finetuning.copy_and_resolve_references()
+    options.update({name: told[name] for name in _HEAD_OPTIONS})
+    return options
+
+
 def _teacher_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
-    kind = finetuning.KINDS[config.finetuning.dataset]
-    return kind.task(teachers.sizes_of(config), config.finetuning)
+    sizes, options = teachers.sizes_of(config), _teacher_options(config)
+    return finetuning.KINDS[options.dataset].task(sizes, options)
 
 
 def _read_teacher(
@@ -59,11 +75,13 @@ def _read_teacher(
 ) -> teachers.Teacher | None:
     if not config.distillation.teacher:
         return None
-    options = config.finetuning
+    task, options = _teacher_task(config), _teacher_options(config)
+    kind = finetuning.KINDS[options.dataset]
     return teachers.read(
         config,
-        _teacher_task(config),
-        head=finetuning.KINDS[options.dataset].head(options),
+        task,
+        # A head that no format has is read whole: to ask for another would leave out parts of it.
+        head=None if kind.only_here(options) else kind.head(options),
         vocabulary=vocabulary,
         labels=tuple(options.labels),
     )
@@ -374,11 +392,13 @@ def _check_order(config: ml_collections.ConfigDict) -> None:
     options = config.finetuning
     kind = finetuning.KINDS[options.dataset]
     if config.model.left_to_right and kind.reads_only_first(options):
-        way = ", or set --config.finetuning.pooling=last" if "pooling" in kind.own_options else ""
+        ways = {"pooling": "set --config.finetuning.pooling=last"}
+        ways["bilstm_size"] = "put a BiLSTM on it, --config.finetuning.bilstm_size=WIDTH"
+        known = ["take other weights", *(ways[name] for name in ways if name in kind.own_options)]
         raise ValueError(
             f"config.finetuning.dataset is {options.dataset!r}, which reads the first position, "
             "[CLS]; the weights of config.init_from look to the left alone (left_to_right), so it "
-            f"has seen nothing there: take other weights{way}"
+            f"has seen nothing there: {', or '.join(known)}"
         )
 
 

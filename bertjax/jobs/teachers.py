@@ -57,13 +57,14 @@ def read(
     config: ml_collections.ConfigDict,
     task: tasks.Task,
     *,
-    head: str,
+    head: str | None,
     vocabulary: tokenizer.Tokenizer | None,
     labels: tuple[str, ...] = (),
 ) -> Teacher:
     """Returns the teacher whose model is that of `task`, an untrained one of the teacher's sizes.
 
-    `vocabulary` is that of the student's data and `labels` the names of the classes of its head.
+    `head` None is the one that the weights have. `vocabulary` is that of the student's data and
+    `labels` the names of the classes of its head.
 
     Raises:
       FileNotFoundError: if there is nothing at config.distillation.teacher.

@@ -2,15 +2,19 @@
 
 As in the released BERT each is a dropout and one dense layer. The parameters of the encoder and the
 pooler have the names they have in pretraining, so weights go from one to the other by name.
+
+Each takes a `bilstm_size`: unless it is 0, a bidirectional LSTM, so wide each way, reads the
+encoder's states, and the head reads the LSTM's. Source: Devlin et al. 2019, section 5.1, table 5.
 """
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import heads, layers
+from bertjax.models import heads, layers, lstm
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
 # What stands for a whole sequence: the pooler on [CLS], as in the paper, or the mean or the largest
@@ -19,10 +23,33 @@ from bertjax.models.encoder import EncoderConfig, make_encoder
 POOLINGS = ("cls", "mean", "max", "last")
 
 
-class SequenceClassifier(nnx.Module):
+class _OnEncoder(nnx.Module):
+    """An encoder, and a BiLSTM on it where `bilstm_size` is not 0: what a head reads."""
+
+    def __init__(self, config: EncoderConfig, bilstm_size: int, *, rngs: nnx.Rngs):
+        self.encoder = make_encoder(config, rngs=rngs)
+        self.width = config.hidden_size
+        self.has_lstm = bilstm_size > 0
+        if self.has_lstm:
+            self.lstm = lstm.BidirectionalLstm(config.hidden_size, bilstm_size, rngs=rngs)
+            self.width = 2 * bilstm_size
+
+    def states(
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None
+    ) -> Float[Array, "batch length width"]:
+        """Returns the states of every token; those of a BiLSTM in float32, and 0 at padding."""
+        hidden = self.encoder(inputs, key=key)
+        if not self.has_lstm:
+            return hidden
+        with jax.named_scope("lstm"):
+            return self.lstm(hidden.astype(jnp.float32), inputs["input_mask"] != 0)
+
+
+class SequenceClassifier(_OnEncoder):
     """One row of logits a sequence, or of sequences a pair: from the pooled [CLS].
 
     With `num_labels` 1 the number is a regression's. A `pooling` other than "cls" has no pooler.
+    With a BiLSTM there is none at all, and "cls" and "last" both are `ends`.
     Source: google-research/bert, run_classifier.py, create_model.
 
     Raises:
@@ -30,14 +57,20 @@ class SequenceClassifier(nnx.Module):
     """
 
     def __init__(
-        self, config: EncoderConfig, *, num_labels: int, pooling: str = "cls", rngs: nnx.Rngs
+        self,
+        config: EncoderConfig,
+        *,
+        num_labels: int,
+        pooling: str = "cls",
+        bilstm_size: int = 0,
+        rngs: nnx.Rngs,
     ):
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; known are {', '.join(POOLINGS)}")
-        self.encoder = make_encoder(config, rngs=rngs)
-        if pooling == "cls":
+        super().__init__(config, bilstm_size, rngs=rngs)
+        if pooling == "cls" and not self.has_lstm:
             self.pooler = heads.Pooler(config, rngs=rngs)
-        self.classifier = _dense(config, num_labels, rngs)
+        self.classifier = _dense(config, self.width, num_labels, rngs)
         self.pooling = pooling
         self.dropout_rate = config.hidden_dropout_prob
 
@@ -49,24 +82,28 @@ class SequenceClassifier(nnx.Module):
     ) -> Float[Array, "batch classes"]:
         """Returns float32 logits."""
         encoder_key, head_key = layers.split(key, 2)
-        hidden = self.encoder(inputs, key=encoder_key)
-        if self.pooling == "cls":
-            pooled = self.pooler(hidden)
+        states, mask = self.states(inputs, key=encoder_key), inputs["input_mask"]
+        if self.pooling in ("mean", "max"):
+            pooled = pool(states, mask, self.pooling)
+        elif self.has_lstm:
+            pooled = ends(states, mask)
         else:
-            pooled = pool(hidden, inputs["input_mask"], self.pooling)
+            pooled = self.pooler(states) if self.pooling == "cls" else pool(states, mask, "last")
         pooled = layers.dropout(pooled, self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32))
 
 
-class TokenClassifier(nnx.Module):
+class TokenClassifier(_OnEncoder):
     """A row of logits for every token: part of speech, named entities.
 
     Source: Devlin et al. 2019, section 5.3.
     """
 
-    def __init__(self, config: EncoderConfig, *, num_labels: int, rngs: nnx.Rngs):
-        self.encoder = make_encoder(config, rngs=rngs)
-        self.classifier = _dense(config, num_labels, rngs)
+    def __init__(
+        self, config: EncoderConfig, *, num_labels: int, bilstm_size: int = 0, rngs: nnx.Rngs
+    ):
+        super().__init__(config, bilstm_size, rngs=rngs)
+        self.classifier = _dense(config, self.width, num_labels, rngs)
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
@@ -77,21 +114,21 @@ class TokenClassifier(nnx.Module):
     ) -> Float[Array, "batch length classes"]:
         """Returns float32 logits, at padding too."""
         encoder_key, head_key = layers.split(key, 2)
-        hidden = self.encoder(inputs, key=encoder_key)
-        hidden = layers.dropout(hidden, self.dropout_rate, head_key)
-        return self.classifier(hidden.astype(jnp.float32))
+        states = self.states(inputs, key=encoder_key)
+        states = layers.dropout(states, self.dropout_rate, head_key)
+        return self.classifier(states.astype(jnp.float32))
 
 
-class SpanClassifier(nnx.Module):
+class SpanClassifier(_OnEncoder):
     """Two logits for every token: the answer starts here, the answer ends here.
 
     There is no dropout before the head. Source: Devlin et al. 2019, section 4.2;
     google-research/bert, run_squad.py, create_model.
     """
 
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.encoder = make_encoder(config, rngs=rngs)
-        self.span_head = _dense(config, 2, rngs)
+    def __init__(self, config: EncoderConfig, *, bilstm_size: int = 0, rngs: nnx.Rngs):
+        super().__init__(config, bilstm_size, rngs=rngs)
+        self.span_head = _dense(config, self.width, 2, rngs)
 
     def __call__(
         self,
@@ -100,21 +137,22 @@ class SpanClassifier(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "batch length"], Float[Array, "batch length"]]:
         """Returns the float32 logits of the start and of the end, at padding too."""
-        hidden = self.encoder(inputs, key=key)
-        logits = self.span_head(hidden.astype(jnp.float32))
+        logits = self.span_head(self.states(inputs, key=key).astype(jnp.float32))
         return logits[:, :, 0], logits[:, :, 1]
 
 
-class MultipleChoice(nnx.Module):
+class MultipleChoice(_OnEncoder):
     """A logit for each of some sequences, of which one is right: from its pooled [CLS].
 
+    With a BiLSTM there is no pooler: it is from the `ends`.
     Source: Devlin et al. 2019, section 4.4 (SWAG).
     """
 
-    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.encoder = make_encoder(config, rngs=rngs)
-        self.pooler = heads.Pooler(config, rngs=rngs)
-        self.classifier = _dense(config, 1, rngs)
+    def __init__(self, config: EncoderConfig, *, bilstm_size: int = 0, rngs: nnx.Rngs):
+        super().__init__(config, bilstm_size, rngs=rngs)
+        if not self.has_lstm:
+            self.pooler = heads.Pooler(config, rngs=rngs)
+        self.classifier = _dense(config, self.width, 1, rngs)
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
@@ -131,8 +169,9 @@ class MultipleChoice(nnx.Module):
             if x.ndim > 2 and x.shape[:2] == (batch, choices)
         }
         encoder_key, head_key = layers.split(key, 2)
-        hidden = self.encoder(of_choices, key=encoder_key)
-        pooled = layers.dropout(self.pooler(hidden), self.dropout_rate, head_key)
+        states = self.states(of_choices, key=encoder_key)
+        is_read = ends(states, of_choices["input_mask"]) if self.has_lstm else self.pooler(states)
+        pooled = layers.dropout(is_read, self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32)).reshape(batch, choices)
 
 
@@ -155,9 +194,20 @@ def pool(
     return jnp.where(is_real.any(axis=1), highest, 0.0)
 
 
-def _dense(config: EncoderConfig, num_labels: int, rngs: nnx.Rngs) -> nnx.Linear:
+def ends(
+    states: Float[Array, "batch length width"], input_mask: Int[Array, "batch length"]
+) -> Float[Array, "batch width"]:
+    """Returns where each direction of a BiLSTM ends: one at the last token, the other at [CLS].
+
+    There alone each has read the whole row. At [CLS] the first direction has read nothing else.
+    """
+    forward, backward = jnp.split(states, 2, axis=-1)
+    return jnp.concatenate([pool(forward, input_mask, "last"), backward[:, 0]], axis=-1)
+
+
+def _dense(config: EncoderConfig, in_size: int, num_labels: int, rngs: nnx.Rngs) -> nnx.Linear:
     return layers.dense(
-        config.hidden_size,
+        in_size,
         num_labels,
         stddev=config.initializer_range,
         initializer=config.initializer,

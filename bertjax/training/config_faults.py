@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import ml_collections
@@ -54,6 +54,7 @@ AT_LEAST = {
     "schedule.warmup_steps": 0,
     "seeds": 1,
     "finetuning.max_seq_length": 5,
+    "finetuning.bilstm_size": 0,
     "finetuning.lora_rank": 0,
     "finetuning.doc_stride": 1,
     "finetuning.max_query_length": 1,

@@ -89,6 +89,7 @@ def test_lora_is_merged_into_the_kernels_that_it_changed(tmp_path):
         ("glue", {"pooling": "mean"}, "config.finetuning.pooling=mean, and the classifiers"),
         ("table", {"pooling": "max", "lora_rank": 2}, "config.finetuning.pooling=max"),
         ("conll", {"feature_based": True}, "BiLSTM on the last layers"),
+        ("swag", {"bilstm_size": 6}, "config.finetuning.bilstm_size"),
     ],
 )
 def test_what_no_format_can_hold_is_refused_and_its_encoder_is_not(

@@ -3,7 +3,7 @@
 import pytest
 
 from bertjax import config as config_lib
-from bertjax import recipe_bases
+from bertjax import finetuning, recipe_bases
 from bertjax.convert import huggingface_tokenizer, outlook
 from bertjax.data import sentence_piece, tokenizer
 from tests import small_records
@@ -34,6 +34,7 @@ def test_what_bert_has_meets_no_obstacle():
     [
         (finetuned("table", pooling="mean"), "finetuning.pooling=mean"),
         (finetuned("conll", feature_based=True), "BiLSTM"),
+        *((finetuned(kind, bilstm_size=3), "bilstm_size") for kind in finetuning.KINDS),
     ],
 )
 def test_a_head_that_no_class_has_is_told(config, word):

@@ -20,6 +20,7 @@ from tests import conftest
 LENGTH, ROWS, CHOICES, CLASSES = 12, 16, 3, 4
 FROZEN = ("tags, feature-based", "classification, LoRA")
 LORA = lora.LoraOptions(rank=4, alpha=8.0)
+BILSTM = 12
 
 
 # One layer learns these in fewer seconds.
@@ -75,14 +76,23 @@ def make_tasks(config):
         "tags, feature-based": tags.TokenClassification(
             config, CLASSES, is_feature_based=True, lstm_size=24
         ),
+        "tags, BiLSTM": tags.TokenClassification(config, CLASSES, bilstm_size=BILSTM),
         "spans": spans.SpanExtraction(config),
         "choices": choices.MultipleChoice(config, CHOICES),
+        "classification, BiLSTM": texts.Classification(config, CLASSES, bilstm_size=BILSTM),
+        "spans, BiLSTM": spans.SpanExtraction(config, BILSTM),
+        "choices, BiLSTM": choices.MultipleChoice(config, CHOICES, BILSTM),
         "classification, LoRA": low_rank.LowRank(classes, LORA),
     }
 
 
 TASKS = make_tasks(TINY)
-every_task = pytest.mark.parametrize("name", TASKS)
+# One head with a BiLSTM is enough for every day.
+SLOW = [name for name in TASKS if "BiLSTM" in name and name != "classification, BiLSTM"]
+every_task = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in TASKS],
+)
 
 
 def make_learner(task, *, accumulation_steps=1, learning_rate=1e-2):

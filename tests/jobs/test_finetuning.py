@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from etils import epath
@@ -12,11 +13,12 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
+from bertjax.devices import sharding
 from bertjax.finetuning import choices, conll_files, spans, tag_schemes, tags, texts
 from bertjax.jobs import finetuning
-from bertjax.models import lora
+from bertjax.models import lora, parameters
 from bertjax.tasks import base as tasks_base
-from bertjax.training import warm_start
+from bertjax.training import optim, warm_start
 from bertjax.workdirs import reader
 from tests import finetuned_workdir, small_datasets, small_records
 from tests.convert import weights
@@ -339,3 +341,59 @@ def test_weights_and_files_that_are_not_there_are_told_at_once(tmp_path, source)
         "  config.finetuning.eval_file is no_dev.csv, which does not exist",
         "  config.finetuning.test_file is no_test.csv, which does not exist",
     ]
+
+
+BILSTM = {"finetuning.bilstm_size": 6}
+
+
+@pytest.fixture(scope="module")
+def left_to_right(tmp_path_factory):
+    """Weights whose attention looks to the left alone."""
+    directory = tmp_path_factory.mktemp("left_to_right") / "weights"
+    made = weights.make("masked_lm")
+    config = dataclasses.replace(made.config, left_to_right=True)
+    workdir.write(dataclasses.replace(made, config=config), directory)
+    return directory
+
+
+@pytest.mark.parametrize("kind", ["glue", "swag"])
+def test_what_has_seen_nothing_is_not_read_but_through_a_bilstm(tmp_path, left_to_right, kind):
+    config = small_datasets.make_config(tmp_path / "data", kind, left_to_right)
+    with pytest.raises(ValueError, match="has seen nothing there") as fault:
+        finetuning.open_job(config)
+    assert "--config.finetuning.bilstm_size=WIDTH" in str(fault.value)
+    assert ("pooling=last" in str(fault.value)) == (kind == "glue")
+    config.update_from_flattened_dict(BILSTM)
+    job = finetuning.open_job(config)
+    assert job.task.bilstm_size == 6 and job.task.encoder.left_to_right
+
+
+@pytest.mark.parametrize("kind", small_datasets.KINDS)
+def test_every_kind_may_have_a_bilstm_which_is_fresh_and_trained_as_a_head(open_job, kind):
+    job = open_job(kind, **BILSTM, **{"finetuning.lora_rank": 2})
+    params = tasks_base.abstract_model(job.task)[1]
+    assert params["lstm"]["backward"]["input"]["kernel"].shape == (32, 24)
+    assert "pooler" not in params and "lstm" not in params["lora"]
+    options = optim.OptimizerOptions(head_multiplier=3.0, layer_decay=0.5)
+    rates = optim.rate_multipliers(options, params)
+    assert set(jax.tree.leaves(rates["lstm"])) == {3.0}
+    frozen = optim.frozen_parameters(job.task.frozen, params)
+    assert all(jax.tree.leaves(frozen["encoder"])) and not any(jax.tree.leaves(frozen["lstm"]))
+    for table in sharding.RULES:
+        mesh = sharding.make_mesh(jax.devices()[:4], data=2, tensor=2)
+        placed = sharding.shardings(mesh, params, params, rule_table=table)
+        assert {leaf.spec for leaf in jax.tree.leaves(placed["lstm"])} == {sharding.P()}
+    found = warm_start.of_job(job, params)
+    of_lstm = {name for name in parameters.flat(params) if name.startswith("lstm.")}
+    assert of_lstm <= set(found.fresh)
+
+
+@pytest.mark.parametrize("theirs", [{"bilstm_size": 16}, {"pooling": "max"}, {}])
+def test_a_teacher_has_the_head_that_it_was_finetuned_with(open_job, tmp_path, theirs):
+    finetuned_workdir.write(tmp_path / "teacher", "glue", **theirs)
+    job = open_job("glue", **BILSTM, **{"distillation.teacher": str(tmp_path / "teacher")})
+    assert job.task.task.bilstm_size == 6
+    teacher = job.task.teacher
+    told = {"bilstm_size": 0, "pooling": "cls"} | theirs
+    assert {name: getattr(teacher, name) for name in told} == told
+    assert ("lstm" in job.teacher.params) == ("bilstm_size" in theirs)

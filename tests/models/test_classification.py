@@ -119,3 +119,53 @@ def test_a_pooling_of_all_positions_needs_no_pooler(pooling, tiny, batch):
 def test_an_unknown_pooling_is_refused(tiny):
     with pytest.raises(ValueError, match="pooling is 'first'; known are cls, mean, max, last"):
         models.SequenceClassifier(tiny, num_labels=3, pooling="first", rngs=nnx.Rngs(0))
+
+
+BILSTM = 5
+
+
+def made_with_lstm(kind, config, **options):
+    labels = {} if kind in (models.SpanClassifier, models.MultipleChoice) else {"num_labels": 3}
+    return kind(config, bilstm_size=BILSTM, rngs=nnx.Rngs(0), **labels, **options)
+
+
+def lstm_states(model, batch):
+    return model.lstm(model.encoder(batch), batch["input_mask"] != 0)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "last"])
+def test_with_a_bilstm_a_sequence_is_classified_by_the_end_of_each_direction(pooling, tiny, batch):
+    model = made_with_lstm(models.SequenceClassifier, tiny, pooling=pooling)
+    states = np.asarray(lstm_states(model, batch))
+    last = np.asarray(batch["input_mask"]).sum(axis=1) - 1
+    ends = [states[np.arange(16), last, :BILSTM], states[:, 0, BILSTM:]]
+    wanted = model.classifier(jnp.concatenate(ends, axis=-1))
+    np.testing.assert_allclose(model(batch), wanted, atol=1e-6)
+    assert set(parameters.split(model)[1]) == {"encoder", "lstm", "classifier"}
+
+
+@pytest.mark.slow
+def test_with_a_bilstm_all_other_heads_read_its_states(tiny, batch):
+    tagger, spans = (
+        made_with_lstm(kind, tiny) for kind in (models.TokenClassifier, models.SpanClassifier)
+    )
+    read = tagger.classifier(lstm_states(tagger, batch))
+    np.testing.assert_allclose(tagger(batch), read, atol=1e-6)
+    both = spans.span_head(lstm_states(spans, batch))
+    np.testing.assert_allclose(np.stack(spans(batch), -1), both, atol=1e-6)
+    chooser = made_with_lstm(models.MultipleChoice, tiny)
+    classifier = made_with_lstm(models.SequenceClassifier, tiny)
+    of_pairs = {name: batch[name].reshape(8, 2, -1) for name in INPUTS}
+    for name in ("encoder", "lstm"):
+        setattr(classifier, name, getattr(chooser, name))
+    classifier.classifier = chooser.classifier
+    np.testing.assert_allclose(chooser(of_pairs).reshape(-1, 1), classifier(batch), atol=1e-6)
+
+
+def test_through_a_bilstm_the_first_token_tells_of_what_lies_right_of_it(tiny, batch):
+    """Also where attention looks to the left alone: the way the paper gave such a model."""
+    model = made_with_lstm(models.TokenClassifier, dataclasses.replace(tiny, left_to_right=True))
+    changed = batch | {"input_ids": batch["input_ids"].at[:, 8].add(1)}
+    is_same = jnp.isclose(model.encoder(batch)[:, 0], model.encoder(changed)[:, 0])
+    assert bool(is_same.all())
+    assert jnp.abs(model(batch)[:, 0] - model(changed)[:, 0]).max() > 1e-6
