@@ -15,13 +15,13 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import jax
+import marked_tables
 from absl import logging
 
 from bertjax import plan, recipes
 from bertjax.planning import cache, estimates, planner
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "scaling.md"
-BEGIN, END = "<!-- plan_recipes: begin -->", "<!-- plan_recipes: end -->"
 # Recipe -> the slice that its mesh fills; those that take any number of devices, on the smallest.
 SLICES = {
     "bert_tiny": "v5e-1",
@@ -78,15 +78,6 @@ def table(plans: dict[str, planner.Plan]) -> str:
     return "\n".join(lines)
 
 
-def write(page: pathlib.Path, text: str) -> None:
-    """Puts the table between the page's two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    if not mark:
-        raise ValueError(f"{page} has no place for the table: {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-
-
 def _shown(figure: estimates.Figure | None, scale: float, form: str) -> str:
     return form.format(figure.value * scale) if figure else ""
 
@@ -105,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = table({name: plan_recipe(name, SLICES[name]) for name in names})
     print(text)
     if options.write:
-        write(PAGE, text)
+        marked_tables.write(PAGE, "plan_recipes", text)
     return 0
 
 

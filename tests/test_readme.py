@@ -104,9 +104,10 @@ def stray_flags(text):
     mains += [f"bertjax.{name}" for name in programs.NAMES]
     known = set().union(*map(flags_of, mains), COMMON_FLAGS)
     for path in (ROOT / "benchmarks").glob("*.py"):
-        known |= set(re.findall(r"\"--(\w+)\"", path.read_text(encoding="utf-8")))
-    job = (ROOT / "benchmarks/peer_step.py").read_text(encoding="utf-8")
-    known |= set(re.findall(r"^    (\w+): (?:str|int|float) = ", job, flags=re.M))
+        program = path.read_text(encoding="utf-8")
+        known |= set(re.findall(r"\"--(\w+)\"", program))
+        # Some have the fields of a dataclass for flags.
+        known |= set(re.findall(r"^    (\w+): (?:str|int|float) = ", program, flags=re.M))
     spans = " ".join(re.findall(r"`(--[^`\n]*)`", text))
     flags = re.findall(r"(?<!\S)--([a-z_]+)(?![\w.])", spans)
     return {flag for flag in flags if not {flag, flag.removeprefix("no")} & known}

@@ -1,0 +1,270 @@
+r"""Objectives of pretraining at equal compute, on text of one's own, by BLiMP and GLUE.
+
+    python -m benchmarks.objectives --workdir=DIR --corpus='eltec_eng/train-*.txt.xz' \
+        --heldout=eltec_eng/valid.txt.xz --pairs=blimp/pairs.jsonl.xz --glue=glue [--write]
+
+Every row of ROWS trains a model of the same width and depth, with the same rate and vocabulary, for
+as many steps as `--budget` FLOPs pay for: `jobs.train_flops`, the count that `bertjax.plan` shows.
+Steps and updates differ between rows therefore, FLOPs do not. Nothing is tuned for any row.
+
+Held-out losses are not comparable between rows, which predict other tokens of other rows.
+
+Each piece of work (vocabulary, records, a pretraining, a scoring) leaves a file in `--workdir` and
+is not done again; the same command goes on after an interruption, in the middle of a pretraining
+too. `--rows`, `--tasks`, `--seeds` and `--pretraining_seeds` choose what is done now, all
+pretrainings before the first finetuning. The other settings are those of the workdir, and a workdir
+made with others is refused. `--only_table` prints what is there. Of finetuned models the scores
+alone are kept.
+
+`--ablations` runs those of the BERT paper instead (Devlin et al. 2019, section 5 and appendix C.1),
+all at BERT's steps, in the same workdir: tables 5, 6 and 7, with the paper's figures beside ours,
+and figure 5 as a table and as `figure_5.png`. Tables 5 and 6 are of `--tasks`, figure 5 of the
+first of them, finetuned from the checkpoints that every pretraining keeps:
+
+    python -m benchmarks.objectives --ablations --tasks=sst2 --sizes=1x64,4x128 --bilstm_size=128 \
+        --ner_train=TRAIN --ner_dev=DEV --workdir=DIR ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from absl import logging
+
+from benchmarks import marked_tables, objective_tables, pretraining_rows, workshop
+from bertjax import glue, interactive, whole_numbers
+from bertjax.training import preemption
+
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "families.md"
+
+
+def run(shop: workshop.Workshop, options: argparse.Namespace) -> None:
+    """Does what is missing: all pretrainings with their pairs first, then task after task."""
+    seeds = range(options.pretraining_seeds)
+    pretrained = [(name, seed) for seed in seeds for name in options.rows]
+    for name, seed in pretrained:
+        shop.pretrain(name, pretraining_rows.ROWS[name], seed)
+        shop.score_pairs(name, seed)
+    for task in options.tasks:
+        for name, seed in pretrained:
+            made = workshop.Finetuning(task, pretraining_rows.ROWS[name].finetuned)
+            shop.finetune(name, seed, made, options.seeds)
+
+
+def ablation_rows(
+    options: argparse.Namespace, settings: pretraining_rows.Settings
+) -> dict[str, pretraining_rows.Row]:
+    """Returns the rows of the paper's ablations: two of ours, left to right, other sizes."""
+    rows = {name: pretraining_rows.ROWS[name] for name in ("bert", "no_nsp")}
+    rows["ltr_no_nsp"] = pretraining_rows.LTR_NO_NSP
+    for layers, width in options.sizes:
+        rows[f"size_{layers}x{width}"] = pretraining_rows.of_size(layers, width, settings)
+    return rows
+
+
+def ablation_finetunings(
+    name: str, row: pretraining_rows.Row, steps: Sequence[int], options: argparse.Namespace
+) -> Iterator[workshop.Finetuning]:
+    """Yields what a row is finetuned on for the paper's tables and figure 5.
+
+    `steps` are those of its checkpoints.
+    """
+    for task in options.tasks:
+        yield workshop.Finetuning(task, row.finetuned)
+        if name == "ltr_no_nsp" and options.bilstm_size:
+            bilstm = {"finetuning.bilstm_size": options.bilstm_size}
+            variant = f"{objective_tables.BILSTM}{options.bilstm_size}"
+            yield workshop.Finetuning(task, {**row.finetuned, **bilstm}, variant)
+    if name == "bert" and options.settings.ner_train:
+        yield workshop.Finetuning(workshop.NER)
+        features = {"finetuning.feature_based": True, "schedule.peak_learning_rate": 1e-3}
+        yield workshop.Finetuning(workshop.NER, features, "features")
+    if name in objective_tables.FIGURE_5:
+        for step in steps:
+            yield workshop.Finetuning(options.tasks[0], row.finetuned, step=step)
+
+
+def run_ablations(shop: workshop.Workshop, options: argparse.Namespace) -> None:
+    """Does what is missing of the paper's ablations."""
+    rows = ablation_rows(options, shop.settings)
+    seeds = range(options.pretraining_seeds)
+    for seed in seeds:
+        for name, row in rows.items():
+            shop.pretrain(name, row, seed)
+    for seed in seeds:
+        for name, row in rows.items():
+            steps = shop.kept_steps(name, seed)
+            for made in ablation_finetunings(name, row, steps, options):
+                shop.finetune(name, seed, made, options.seeds)
+
+
+def results(
+    shop: workshop.Workshop, rows: Mapping[str, object]
+) -> dict[str, objective_tables.Found]:
+    """Returns what there is of each row that is pretrained."""
+    found: dict[str, objective_tables.Found] = {}
+    for name in rows:
+        of_seeds = [
+            {path.stem: json.loads(path.read_text()) for path in seed.glob("*.json")}
+            for seed in sorted((shop.directory / "rows" / name).glob("seed_*"))
+        ]
+        if done := [each for each in of_seeds if "pretrained" in each]:
+            found[name] = done
+    return found
+
+
+def report(shop: workshop.Workshop, options: argparse.Namespace) -> str:
+    """Returns the table with its date, versions and settings, and what is missing in it."""
+    rows = pretraining_rows.ROWS
+    found = results(shop, rows)
+    lines = [*_conditions(shop), "", *objective_tables.equal_compute(rows, found, options.tasks)]
+    missing = [name for name in rows if name not in found and name not in pretraining_rows.LEFT_OUT]
+    if missing:
+        lines += ["", f"Not run yet: {', '.join(f'`{name}`' for name in missing)}."]
+    return "\n".join(lines)
+
+
+def report_ablations(shop: workshop.Workshop, options: argparse.Namespace) -> str:
+    """Returns the paper's tables with ours, and draws its figure 5 into the workdir."""
+    rows = ablation_rows(options, shop.settings)
+    found = results(shop, rows)
+    sizes = {name: row for name, row in rows.items() if name.startswith("size_")}
+    settings = shop.settings
+    own = f"{settings.num_layers} layers of {settings.hidden_size}"
+    sizes["bert"] = dataclasses.replace(rows["bert"], title=own)
+    task = options.tasks[0]
+    objective_tables.draw_figure_5(found, task, shop.directory / "figure_5.png")
+    parts = (
+        _conditions(shop),
+        objective_tables.paper_table_5(found, options.tasks),
+        objective_tables.paper_table_6(sizes, found, options.tasks),
+        objective_tables.paper_table_7(found),
+        objective_tables.figure_5_lines(found, task),
+    )
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _conditions(shop: workshop.Workshop) -> Iterator[str]:
+    settings = shop.settings
+    told = ", ".join(f"{name} {version}" for name, version in workshop.versions().items())
+    paths = [field.name for field in dataclasses.fields(settings) if field.default == ""]
+    differing = [
+        f"`--{field.name}={getattr(settings, field.name)}`"
+        for field in dataclasses.fields(settings)
+        if field.name not in paths and getattr(settings, field.name) != field.default
+    ]
+    yield (
+        f"Measured until {datetime.date.today()} with {told}: {settings.budget:.3g} FLOPs a row, "
+        f"{settings.num_layers} layers of {settings.hidden_size}, {settings.vocab_size:,} entries, "
+        f"{settings.batch_size} x {settings.max_seq_length} tokens a step, "
+        f"{settings.pairs_per_paradigm or 'all'} pairs of each paradigm."
+    )
+    if differing:
+        yield f"Not at their defaults: {', '.join(differing)}."
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Returns the options; `settings` are those of the workdir."""
+    parser = argparse.ArgumentParser(description="Pretraining objectives at equal compute.")
+    parser.add_argument("--workdir", required=True, help="what is done lies here, and stays done")
+    known = ", ".join(pretraining_rows.ROWS)
+    rows = [name for name in pretraining_rows.ROWS if name not in pretraining_rows.LEFT_OUT]
+    parser.add_argument("--rows", type=_names, default=rows, help=f"those to run, of {known}")
+    parser.add_argument(
+        "--tasks",
+        type=_names,
+        default=list(pretraining_rows.TASKS),
+        help="of GLUE, to finetune on; '': none",
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="of each finetuning")
+    parser.add_argument("--pretraining_seeds", type=int, default=1, help="of each pretraining")
+    parser.add_argument("--ablations", action="store_true", help="the paper's, in place of --rows")
+    parser.add_argument(
+        "--sizes", type=_sizes, default=_sizes("1x64,4x128"), help="--ablations: layers x width"
+    )
+    parser.add_argument(
+        "--bilstm_size", type=_number, default=0, help="--ablations: of the BiLSTM; 0: no such row"
+    )
+    parser.add_argument("--only_table", action="store_true", help="run nothing")
+    parser.add_argument("--write", action="store_true", help=f"the table into {PAGE}")
+    for field in dataclasses.fields(pretraining_rows.Settings):
+        parser.add_argument(
+            f"--{field.name}",
+            type=_number if isinstance(field.default, int) else type(field.default),
+            default=field.default,
+            help=f"{_help(field.name)} (default: {field.default!r})",
+        )
+    options = parser.parse_args(argv)
+    for name, wanted in (("rows", pretraining_rows.ROWS), ("tasks", glue.TASKS)):
+        if unknown := [each for each in getattr(options, name) if each not in wanted]:
+            parser.error(f"--{name} has {', '.join(unknown)}; known are {', '.join(wanted)}")
+    names = [field.name for field in dataclasses.fields(pretraining_rows.Settings)]
+    options.settings = pretraining_rows.Settings(**{it: getattr(options, it) for it in names})
+    needed = [name for name in ("corpus", "heldout", "pairs", "glue") if not getattr(options, name)]
+    if "glue" in needed and not options.tasks:
+        needed.remove("glue")
+    if needed and not options.only_table:
+        told = "; ".join(f"--{name}: {pretraining_rows.HELP[name]}" for name in needed)
+        parser.error(f"what is read must be given: {told}")
+    if options.ablations and not options.tasks:
+        parser.error("--tasks is empty; --ablations scores at least one task of GLUE")
+    return options
+
+
+def _help(name: str) -> str:
+    return pretraining_rows.HELP.get(name, name.replace("_", " "))
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _number(text: str) -> int:
+    try:
+        return whole_numbers.Parser().convert(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _sizes(text: str) -> list[tuple[int, int]]:
+    """Returns layers and width of sizes such as 1x64,4x128."""
+    matches = [re.fullmatch(r"(\d+)x(\d+)", size) for size in _names(text)]
+    if None in matches:
+        raise argparse.ArgumentTypeError(f"{text!r}; give layers x width, such as 1x64,4x128")
+    return [(int(found[1]), int(found[2])) for found in matches if found]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does what is missing and prints the table; returns 75 after a signal to stop."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    interactive.show_log()
+    try:
+        if options.only_table:
+            shop = workshop.Workshop.existing(options.workdir)
+        else:
+            shop = workshop.Workshop(options.workdir, options.settings)
+            shop.begin()
+            (run_ablations if options.ablations else run)(shop, options)
+    except preemption.Preempted as notice:
+        logging.warning("%s", notice)
+        return preemption.EXIT_CODE
+    except (ValueError, OSError, subprocess.CalledProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    text = (report_ablations if options.ablations else report)(shop, options)
+    print(text)
+    if options.write:
+        marked_tables.write(PAGE, "ablations" if options.ablations else "objectives", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

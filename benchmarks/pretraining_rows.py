@@ -1,0 +1,230 @@
+"""What `objectives` compares: the rows, what they read, and the settings that they share.
+
+A row says in what it differs from BERT. How rows are trained and scored is `workshop`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+
+from bertjax import config as config_lib
+
+TASKS = ("cola", "sst2", "rte", "stsb")
+NEVER = 10**9  # steps: an evaluation at the end alone
+
+# Kind of records -> what data_pipelines.build is told. Masks are drawn as they are read.
+RECORDS: dict[str, Mapping[str, Any]] = {
+    "nsp": {"pair_objective": "nsp"},
+    "sop": {"pair_objective": "sop"},
+    "segments": {"pair_objective": "none"},
+    "full_sentences": {"pair_objective": "none", "packing": "full_sentences", "short_seq_prob": 0},
+}
+
+
+# What decides the number of steps -> that number, of the budget, a step of the row, one of BERT's.
+LENGTHS: dict[str, Callable[[float, float, float], int]] = {
+    "budget": lambda budget, own, berts: steps_within(budget, own),
+    "steps": lambda budget, own, berts: steps_within(budget, berts),  # as many as BERT has
+    "one": lambda budget, own, berts: 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What a row pretrains on, and the options in which it differs from BERT.
+
+    `of_settings` are options that a setting decides. `finetuned` are options of its finetuning.
+    `length` is a key of LENGTHS: what decides the number of its steps.
+    """
+
+    title: str
+    records: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    of_settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    finetuned: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    length: str = "budget"
+
+
+def _without_pairs(**options: Any) -> dict[str, Any]:
+    return {"pretraining.pair_loss": "none"} | {
+        f"pretraining.{name}": value for name, value in options.items()
+    }
+
+
+def _masks(strategy: str) -> dict[str, Any]:
+    return {"pretraining.mask_strategy": strategy}
+
+
+ROWS: dict[str, Row] = {
+    "bert": Row("BERT: pairs with NSP, single tokens, 15%", "nsp"),
+    "no_nsp": Row("without NSP, the same pairs", "nsp", _without_pairs()),
+    "sop": Row("SOP", "sop", {"pretraining.pair_loss": "sop"}),
+    "whole_words": Row("whole words", "nsp", _masks("whole_word")),
+    "ngrams": Row("n-grams", "nsp", _masks("ngram")),
+    "spans": Row("spans", "nsp", _masks("span")),
+    "span_boundary": Row(
+        "SpanBERT: one segment, spans, span boundary",
+        "segments",
+        _without_pairs(objective="span_boundary", mask_strategy="span"),
+    ),
+    "full_sentences": Row("RoBERTa's packing: full sentences", "full_sentences", _without_pairs()),
+    "albert": Row(
+        "ALBERT: shared layers, narrow embeddings, SOP, n-grams",
+        "sop",
+        {
+            "pretraining.pair_loss": "sop",
+            "model.num_hidden_groups": 1,
+            **_masks("ngram"),
+        },
+        of_settings={"model.embedding_size": "narrow_embedding_size"},
+    ),
+    "electra": Row(
+        "ELECTRA: one segment",
+        "segments",
+        {
+            **_without_pairs(objective="replaced_tokens", mask_share=0.85, keep_share=0.15),
+            "model.pooler_act": "gelu",
+            "checkpoint.best_metric": "discriminator_loss",
+        },
+    ),
+    "left_to_right": Row(
+        "left to right: one segment",
+        "segments",
+        {
+            **_without_pairs(objective="next_token", masking="none"),
+            "model.left_to_right": True,
+            "checkpoint.best_metric": "lm_loss",
+        },
+        finetuned={"finetuning.pooling": "last"},
+    ),
+    "masks_30": Row("30% masks", "nsp", {"pretraining.masked_lm_prob": 0.3}),
+    "masks_40": Row("40% masks", "nsp", {"pretraining.masked_lm_prob": 0.4}),
+    "not_pretrained": Row(
+        "not pretrained", "nsp", {"schedule.peak_learning_rate": 0.0}, length="one"
+    ),
+}
+LEFT_OUT = ("masks_40",)  # unless --rows asks for it
+# The paper's "LTR & No NSP": BERT's text and number of steps.
+LTR_NO_NSP = Row(
+    "LTR & No NSP",
+    "nsp",
+    ROWS["left_to_right"].options,
+    finetuned=ROWS["left_to_right"].finetuned,
+    length="steps",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What decides the figures, and is the same for all rows of a workdir."""
+
+    corpus: str = ""
+    heldout: str = ""
+    pairs: str = ""
+    glue: str = ""
+    ner_train: str = ""
+    ner_dev: str = ""
+    budget: float = 3e13
+    vocab_size: int = 8192
+    hidden_size: int = 128
+    num_layers: int = 2
+    num_heads: int = 4
+    narrow_embedding_size: int = 32
+    max_seq_length: int = 64
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+    dupe_factor: int = 2
+    heldout_sequences: int = 4096
+    pairs_per_paradigm: int = 100
+    most_examples: int = 10_000
+    finetuning_rate: float = 3e-4
+    finetuning_epochs: float = 3.0
+
+
+# Setting -> what its flag's help says, where the name does not.
+HELP = {
+    "corpus": "text to pretrain on, as data_pipelines.build reads it",
+    "heldout": "text for the held-out loss",
+    "pairs": "minimal pairs, such as BLiMP's",
+    "glue": "the directory of GLUE's official files",
+    "ner_train": "--ablations: words and tags to finetune on, as configs/conll.py reads them",
+    "ner_dev": "--ablations: such a file to score",
+    "budget": "FLOPs of a pretraining",
+    "narrow_embedding_size": "of ALBERT",
+    "dupe_factor": "passes over the text when records are built, each with other pairs",
+    "heldout_sequences": "sequences for the held-out loss, at most",
+    "most_examples": "of a training set of GLUE, from its beginning",
+}
+
+
+def of_size(layers: int, width: int, settings: Settings) -> Row:
+    """Returns BERT of another size, with heads as wide as the settings', at BERT's steps."""
+    heads = width * settings.num_heads // settings.hidden_size
+    return Row(
+        f"{layers} layers of {width}",
+        "nsp",
+        size_options(layers, width, max(heads, 1)),
+        length="steps",
+    )
+
+
+def size_options(layers: int, width: int, heads: int) -> dict[str, Any]:
+    """Returns the options of a size; the initial range is the paper's for 768, for this width."""
+    return {
+        "model.num_hidden_layers": layers,
+        "model.hidden_size": width,
+        "model.num_attention_heads": heads,
+        "model.intermediate_size": 4 * width,
+        "model.initializer_range": round(0.02 * math.sqrt(768 / width), 4),
+    }
+
+
+def shared_config(settings: Settings) -> ml_collections.ConfigDict:
+    """Returns BERT of the settings' sizes, which is what the rows differ from.
+
+    No dropout: a small model in few steps learns from every token.
+    """
+    config = config_lib.default_config()
+    config.update_from_flattened_dict(
+        size_options(settings.num_layers, settings.hidden_size, settings.num_heads)
+    )
+    config.model.update(
+        max_position_embeddings=settings.max_seq_length,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    config.pretraining.masking = "dynamic"
+    config.global_batch_size = settings.batch_size
+    config.phases.phase1.update(num_steps=1, max_seq_length=settings.max_seq_length)
+    config.optimizer.beta2 = 0.98
+    config.schedule.update(
+        peak_learning_rate=settings.learning_rate, warmup_steps=0, warmup_share=0.1
+    )
+    config.evaluation.update(
+        every_steps=NEVER,
+        global_batch_size=256,
+        max_batches=-(-settings.heldout_sequences // 256),
+    )
+    config.checkpoint.update(keep_last=1, keep_best=0)
+    config.log_every_steps = 50
+    config.plateau.check_step = 0
+    return config
+
+
+def steps_within(budget: float, flops_of_step: float) -> int:
+    """Returns how many steps the budget pays for, rounded.
+
+    Raises:
+      ValueError: if it is not one.
+    """
+    steps = round(budget / flops_of_step)
+    if not steps:
+        raise ValueError(
+            f"--budget is {budget:g} FLOPs, but a step takes {flops_of_step:.3g}; give more"
+        )
+    return steps

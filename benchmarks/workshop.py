@@ -1,0 +1,317 @@
+"""A workdir of `objectives`: each piece of work is done once and leaves a file.
+
+What is done is what a user's own programs do: data_pipelines, `train`, `evaluate`, `convert`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+from absl import logging
+
+from benchmarks import pretraining_rows
+from bertjax import evaluate, interactive, jobs, recipe_bases, train
+from bertjax.convert import __main__ as convert
+from bertjax.data import atomic, minimal_pairs
+from bertjax.finetuning import glue_files
+from bertjax.models import parameters
+from bertjax.workdirs import checkpoint, scalars
+
+SETTINGS_FILE = "settings.json"
+PRETRAINING = "pretraining"  # in the directory of a row
+KEPT_CHECKPOINTS = 4  # of a pretraining
+BERT = pretraining_rows.ROWS["bert"]
+NER = "ner"  # what is finetuned beside the tasks of GLUE: tags of words
+
+
+@dataclasses.dataclass(frozen=True)
+class Finetuning:
+    """A task, with options that differ from its recipe's, and from which checkpoint: 0, the last.
+
+    `variant` names the options.
+    """
+
+    task: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    variant: str = ""
+    step: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        at_step = f"step_{self.step}" if self.step else ""
+        return "_".join(filter(None, (self.task, self.variant, at_step)))
+
+    @property
+    def score(self) -> str:
+        """The score that counts, the leaderboard's or conlleval's F1."""
+        return f"eval/dev/{'f1' if self.task == NER else glue_files.TASKS[self.task].scores[-1]}"
+
+    def share(self, score: float | None) -> float | None:
+        """Returns the score as a share: conlleval's are in percent."""
+        return score / 100 if self.task == NER and score is not None else score
+
+
+class Workshop:
+    """A workdir with its settings: where each piece of work lies, and what makes it."""
+
+    def __init__(self, workdir: str, settings: pretraining_rows.Settings):
+        self.directory = pathlib.Path(workdir).absolute()
+        self.settings = settings
+
+    def begin(self) -> None:
+        """Keeps the settings, or compares them with those that are kept.
+
+        Raises:
+          ValueError: naming each setting that differs, and what to do.
+        """
+        path = self.directory / SETTINGS_FILE
+        own = {**dataclasses.asdict(self.settings), "versions": versions()}
+        if path.exists():
+            check_settings(json.loads(path.read_text()), own, self.directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, json.dumps(own, indent=1) + "\n")
+
+    @classmethod
+    def existing(cls, workdir: str) -> Workshop:
+        """Returns a workdir as it is.
+
+        Raises:
+          FileNotFoundError: if nothing was begun there.
+        """
+        path = pathlib.Path(workdir) / SETTINGS_FILE
+        if not path.exists():
+            raise FileNotFoundError(f"--workdir, {workdir}, has no {SETTINGS_FILE}: run something")
+        return cls(
+            workdir, pretraining_rows.Settings(**known_settings(json.loads(path.read_text())))
+        )
+
+    def of_row(self, name: str, seed: int) -> pathlib.Path:
+        """Returns the directory of a pretraining and of its scores."""
+        return self.directory / "rows" / name / f"seed_{seed}"
+
+    @property
+    def _compiled(self) -> str:
+        """The directory of compiled programs: rows that differ in their data alone share them."""
+        return str(self.directory / "compiled")
+
+    # What several rows read.
+
+    def vocabulary(self) -> pathlib.Path:
+        """Returns the vocabulary of all rows, trained on the text if it is not there."""
+        output = self.directory / "vocabulary"
+        size = self.settings.vocab_size
+        self._run_once(output, "train_vocabulary", {"input": self.settings.corpus, "size": size})
+        return output
+
+    def records(self, kind: str, split: str) -> pathlib.Path:
+        """Returns records of a kind, of the text or the held-out text, built if not there."""
+        settings, output = self.settings, self.directory / "records" / f"{kind}_{split}"
+        is_train = split == "train"
+        flags = {
+            "input": settings.corpus if is_train else settings.heldout,
+            "vocabulary": self.vocabulary(),
+            "max_seq_length": settings.max_seq_length,
+            "mask": "none",
+            "dupe_factor": settings.dupe_factor if is_train else 1,
+            **pretraining_rows.RECORDS[kind],
+        }
+        self._run_once(output, "build", flags)
+        return output
+
+    def _run_once(self, output: pathlib.Path, program: str, flags: Mapping[str, Any]) -> None:
+        """Runs a program of data_pipelines, which leaves `output` when it is complete."""
+        if output.exists():
+            return
+        output.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", f"data_pipelines.{program}", f"--output={output}"]
+        command += [f"--{name}={value}" for name, value in flags.items()]
+        logging.info("%s", " ".join(command))
+        subprocess.run(command, check=True)
+
+    def first_pairs(self) -> pathlib.Path:
+        """Returns a file of the first pairs of each paradigm."""
+        path = self.directory / "pairs.jsonl"
+        if not path.exists():
+            pairs = first_of_each(
+                minimal_pairs.read(self.settings.pairs), self.settings.pairs_per_paradigm
+            )
+            names = {**minimal_pairs.FIELDS, **minimal_pairs.OPTIONAL}
+            lines = [
+                json.dumps({field: getattr(pair, own) for field, own in names.items()})
+                for pair in pairs
+            ]
+            atomic.write(path, "\n".join(lines) + "\n")
+        return path
+
+    def glue_data(self, task: str) -> pathlib.Path:
+        """Returns a directory with the task's training and dev files, the former's first rows.
+
+        The test sets, which would be predicted after each training, are not in it.
+        """
+        folder = glue_files.TASKS[task].folder
+        source, copy = pathlib.Path(self.settings.glue) / folder, self.directory / "glue" / folder
+        copy.mkdir(parents=True, exist_ok=True)
+        header = not glue_files.TASKS[task].columns
+        lines = (source / "train.tsv").read_text(encoding="utf-8").split("\n")
+        lines = lines[: self.settings.most_examples + header]
+        atomic.write(copy / "train.tsv", "\n".join(lines).rstrip("\n") + "\n")
+        atomic.write(copy / "dev.tsv", (source / "dev.tsv").read_text(encoding="utf-8"))
+        return copy.parent
+
+    # What is done for a row.
+
+    def pretraining_config(self, row: pretraining_rows.Row, seed: int) -> ml_collections.ConfigDict:
+        """Returns the config of a row with its steps; a quarter, a half and so on are kept."""
+        config = self._config_of(row)
+        config.seed = seed
+        flops = self._step_flops(config), self._step_flops(self._config_of(BERT))
+        steps = pretraining_rows.LENGTHS[row.length](self.settings.budget, *flops)
+        config.phases.phase1.num_steps = steps
+        config.checkpoint.save_every_steps = -(-steps // KEPT_CHECKPOINTS)
+        config.checkpoint.keep_every_steps = config.checkpoint.save_every_steps
+        return config
+
+    def _config_of(self, row: pretraining_rows.Row) -> ml_collections.ConfigDict:
+        config = pretraining_rows.shared_config(self.settings)
+        config.compilation_cache_dir = self._compiled
+        config.data.train_dir = str(self.records(row.records, "train"))
+        config.data.eval_dir = str(self.records(row.records, "heldout"))
+        of_settings = {name: getattr(self.settings, own) for name, own in row.of_settings.items()}
+        config.update_from_flattened_dict({**row.options, **of_settings})
+        return config
+
+    def _step_flops(self, config: ml_collections.ConfigDict) -> float:
+        """Returns the model FLOPs of a step, as `bertjax.plan` counts them; compiles nothing."""
+        job = train.prepare(config, self.directory / "not_written").job
+        (phase,) = job.phases
+        return jobs.train_flops(job, phase)
+
+    def pretrain(self, name: str, row: pretraining_rows.Row, seed: int) -> None:
+        """Pretrains a row, or goes on with it; leaves `pretrained.json`."""
+        where = self.of_row(name, seed)
+        if result(where, "pretrained"):
+            return
+        config = self.pretraining_config(row, seed)
+        steps = config.phases.phase1.num_steps
+        logging.info("%s, seed %d: %d steps", name, seed, steps)
+        params = train.train(config, where / PRETRAINING).params
+        _, scores = scalars.last_evaluation(scalars.read(where / PRETRAINING / scalars.FILE))
+        found = {
+            "steps": steps,
+            "flops": steps * self._step_flops(config),
+            "parameters": sum(value.size for value in parameters.flat(params).values()),
+            "scores": {key.removeprefix("eval/heldout/"): it for key, it in scores.items()},
+        }
+        finish(found, where, "pretrained")
+        jax.clear_caches()
+
+    def kept_steps(self, name: str, seed: int) -> list[int]:
+        """Returns the steps of a pretraining whose checkpoints are there."""
+        checkpoints = self.of_row(name, seed) / PRETRAINING / checkpoint.DIRECTORY
+        return sorted(int(path.name) for path in checkpoints.iterdir() if path.name.isdigit())
+
+    def score_pairs(self, name: str, seed: int) -> None:
+        """Scores the minimal pairs by a pretrained row; leaves `pairs.json`."""
+        where = self.of_row(name, seed)
+        if result(where, "pairs"):
+            return
+        found = evaluate.evaluate_pairs(where / PRETRAINING, self.first_pairs(), batch_size=256)
+        finish(found, where, "pairs")
+        jax.clear_caches()
+
+    def finetune(self, name: str, seed: int, made: Finetuning, seeds: int) -> None:
+        """Finetunes a pretrained row with several seeds; leaves a file with the name of `made`."""
+        where = self.of_row(name, seed)
+        if len((result(where, made.name) or {"values": []})["values"]) >= seeds:
+            return
+        config = self._finetuning_config(made)
+        config.seeds = seeds
+        source, runs = where / PRETRAINING, where / "finetuned" / made.name
+        if made.step:
+            source = where / "at_steps" / str(made.step)
+            if not source.exists():
+                convert.convert(where / PRETRAINING, source, format="bertjax", step=made.step)
+        config.init_from = str(source)
+        done = interactive.run(config, runs, verbose=False)
+        trials = done.results["trials"] if done.results else [{"scores": done.scores}]
+        values = [made.share(trial["scores"][made.score]) for trial in trials]
+        finish({"score": made.score, "values": values}, where, made.name)
+        shutil.rmtree(runs)
+        jax.clear_caches()
+
+    def _finetuning_config(self, made: Finetuning) -> ml_collections.ConfigDict:
+        settings = self.settings
+        is_ner = made.task == NER
+        config = recipe_bases.finetuning_config("conll" if is_ner else "glue")
+        if is_ner:
+            config.finetuning.update(train_file=settings.ner_train, eval_file=settings.ner_dev)
+        else:
+            config.finetuning.update(name=made.task, data_dir=str(self.glue_data(made.task)))
+        config.compilation_cache_dir = self._compiled
+        config.finetuning.max_seq_length = settings.max_seq_length
+        config.finetuning.num_epochs = settings.finetuning_epochs
+        config.schedule.peak_learning_rate = settings.finetuning_rate
+        config.update_from_flattened_dict(made.options)
+        return config
+
+
+def result(directory: pathlib.Path, name: str) -> Any:
+    """Returns what a finished piece of work has left, None if it is not finished."""
+    path = directory / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def finish(value: Any, directory: pathlib.Path, name: str) -> None:
+    """Leaves the result of a piece of work."""
+    atomic.write(directory / f"{name}.json", json.dumps(value, indent=1) + "\n")
+
+
+def first_of_each(pairs: Sequence[minimal_pairs.Pair], most: int) -> list[minimal_pairs.Pair]:
+    """Returns the first pairs of each paradigm, at most `most`; 0: all."""
+    taken: dict[str, int] = {}
+    kept = []
+    for pair in pairs:
+        taken[pair.paradigm] = taken.get(pair.paradigm, 0) + 1
+        if not most or taken[pair.paradigm] <= most:
+            kept.append(pair)
+    return kept
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that figures may depend on."""
+    return {name: importlib.metadata.version(name) for name in ("bertjax", "jax", "jaxlib")}
+
+
+def known_settings(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that a workdir keeps; one that is newer than it has its default."""
+    defaults = dataclasses.asdict(pretraining_rows.Settings())
+    return {name: kept.get(name, value) for name, value in defaults.items()}
+
+
+def check_settings(
+    kept: Mapping[str, Any], own: Mapping[str, Any], directory: pathlib.Path
+) -> None:
+    """Raises a ValueError if the settings of a workdir are not the wanted ones.
+
+    A path that was not needed so far, "", may be given now.
+    """
+    kept = {**known_settings(kept), "versions": kept["versions"]}
+    if changed := [name for name in own if kept[name] not in ("", own[name])]:
+        lines = "".join(
+            f"\n  --{name} is {own[name]!r}; there it is {kept[name]!r}" for name in changed
+        )
+        raise ValueError(
+            f"--workdir, {directory}, was made with other settings:{lines}\nGive those to go on "
+            "with it, or another --workdir: rows of different settings make no table"
+        )

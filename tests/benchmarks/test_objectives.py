@@ -1,0 +1,253 @@
+"""The comparison of objectives at equal compute: `python -m benchmarks.objectives`."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import marked_tables, objective_tables, objectives, pretraining_rows, workshop
+from bertjax import train
+from bertjax.data import minimal_pairs
+from bertjax.jobs import pretraining
+from bertjax.training import config_faults, preemption
+from tests import stopping
+
+SETTINGS = pretraining_rows.Settings()
+PATHS = ["--corpus=text", "--heldout=text", "--pairs=pairs", "--glue=glue"]
+
+
+def config_of(row):
+    config = pretraining_rows.shared_config(SETTINGS)
+    config.data.train_dir = "records"
+    config.update_from_flattened_dict(row.options)
+    return config
+
+
+@pytest.mark.parametrize("name", pretraining_rows.ROWS)
+def test_the_options_of_each_row_go_together(name):
+    config_faults.validate(config_of(pretraining_rows.ROWS[name]))
+
+
+def flops_of_step(name):
+    config = config_of(pretraining_rows.ROWS[name])
+    config.model.vocab_size = SETTINGS.vocab_size
+    config.model.dtype = "float32"
+    task = pretraining.pretraining_task(config)
+    return task.train_flops(SETTINGS.batch_size, SETTINGS.max_seq_length, 10)
+
+
+def test_rows_have_the_steps_that_one_budget_pays_for():
+    flops = {name: flops_of_step(name) for name in ("bert", "albert", "left_to_right", "electra")}
+    assert flops["left_to_right"] > flops["bert"]
+    for own in flops.values():
+        steps = pretraining_rows.LENGTHS["budget"](SETTINGS.budget, own, flops["bert"])
+        assert abs(steps * own - SETTINGS.budget) <= own / 2
+    at_berts = pretraining_rows.LENGTHS["steps"](
+        SETTINGS.budget, flops["left_to_right"], flops["bert"]
+    )
+    assert at_berts == round(SETTINGS.budget / flops["bert"])
+
+
+def test_a_budget_below_half_a_step_is_refused():
+    with pytest.raises(ValueError, match=r"--budget is 4 FLOPs, but a step takes 10; give more"):
+        pretraining_rows.LENGTHS["budget"](4.0, 10.0, 10.0)
+
+
+def test_a_cell_has_the_mean_and_both_ends_of_all_seeds():
+    found = [{"rte": {"values": [0.5, 0.6]}}, {"rte": {"values": [0.55, 0.75]}}]
+    assert (
+        objective_tables.spread(objective_tables.scores_of(found, "rte")) == "60.0 (50.0 to 75.0)"
+    )
+    assert objective_tables.scores_of(found, "cola") == []
+
+
+def test_a_score_that_is_no_number_is_told_and_not_counted():
+    assert objective_tables.spread([None, 0.5, 0.7]) == "60.0 (50.0 to 70.0, 1 no number)"
+    assert objective_tables.spread([None]) == "-, 1 no number"
+    assert objective_tables.spread([]) == "-"
+
+
+def test_the_sample_of_pairs_bears_on_one_pretraining_and_its_spread_on_several():
+    scored = {"accuracy": 0.5, "pairs": 100}
+    assert objective_tables.pairs_cell([scored]) == "50.0 ± 5.0"
+    assert objective_tables.pairs_cell([scored, {**scored, "accuracy": 0.6}]) == (
+        "55.0 (50.0 to 60.0)"
+    )
+
+
+def test_figure_5_reads_the_steps_of_its_task_alone():
+    values = {"cola_step_20": {"values": [0.2]}, "cola_step_5": {"values": [0.1]}}
+    found = [{**values, "cola": {"values": [0.3]}, "rte_step_5": {"values": [0.4]}}]
+    assert objective_tables.by_steps(found, "cola") == {5: [0.1], 20: [0.2]}
+
+
+def test_table_5_has_a_line_for_each_width_of_the_bilstm():
+    ltr = {"pretrained": {"steps": 7}, "rte": {"values": [0.5]}}
+    ltr |= {f"rte_bilstm_{size}": {"values": [size / 100]} for size in (64, 8)}
+    lines = [*objective_tables.paper_table_5({"ltr_no_nsp": [ltr]}, ["rte"])]
+    assert lines[2:] == [
+        "| BERT | - | 92.7 | - |",
+        "| No NSP | - | 92.6 | - |",
+        "| LTR & No NSP | 7 | 92.1 | 50.0 |",
+        "| + BiLSTM (8) |  | 91.6 | 8.0 |",
+        "| + BiLSTM (64) |  | 91.6 | 64.0 |",
+    ]
+
+
+def test_the_table_has_a_line_for_each_row_that_is_there():
+    done = {"parameters": 1000, "steps": 20, "flops": 3e12}
+    done["scores"] = {"mlm_loss": 6.0, "unigram_loss": 6.5}
+    found = {"bert": [{"pretrained": done, "pairs": {"accuracy": 0.5, "pairs": 100}}]}
+    lines = [*objective_tables.equal_compute(pretraining_rows.ROWS, found, ["cola"])]
+    assert len(lines) == 3 and len({line.count("|") for line in lines}) == 1
+    for cell in ("1,000", "20", "3.00e+12", "50.0 ± 5.0", "-", "mlm 6.00 (chance 6.50)"):
+        assert f" {cell} |" in lines[-1]
+
+
+def test_a_workdir_of_other_settings_is_refused_with_the_setting_and_its_value(tmp_path):
+    workshop.Workshop(str(tmp_path), SETTINGS).begin()
+    workshop.Workshop(str(tmp_path), SETTINGS).begin()
+    other = dataclasses.replace(SETTINGS, batch_size=7)
+    with pytest.raises(ValueError, match=r"--batch_size is 7; there it is 32\nGive those to go on"):
+        workshop.Workshop(str(tmp_path), other).begin()
+
+
+def test_a_workdir_may_be_given_a_path_later_and_lack_newer_settings(tmp_path):
+    workshop.Workshop(str(tmp_path), SETTINGS).begin()
+    path = tmp_path / workshop.SETTINGS_FILE
+    kept = json.loads(path.read_text())
+    del kept["batch_size"]  # of a version that did not have it yet
+    path.write_text(json.dumps(kept))
+    with_paths = dataclasses.replace(SETTINGS, glue="glue")
+    workshop.Workshop(str(tmp_path), with_paths).begin()
+    assert workshop.Workshop.existing(str(tmp_path)).settings == with_paths
+    with pytest.raises(ValueError, match="--glue is ''; there it is 'glue'"):
+        workshop.Workshop(str(tmp_path), SETTINGS).begin()
+
+
+def test_pairs_are_the_first_of_each_paradigm():
+    pairs = [minimal_pairs.Pair(f"{n}", "", paradigm) for n in range(3) for paradigm in "ab"]
+    kept = workshop.first_of_each(pairs, 2)
+    assert [(pair.good, pair.paradigm) for pair in kept] == [*zip("0011", "abab", strict=True)]
+    assert workshop.first_of_each(pairs, 0) == pairs
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--rows=bert,nsp"], "--rows has nsp; known are bert, no_nsp"),
+        (["--tasks=cola,mnlii"], "--tasks has mnlii; known are mnli"),
+        (["--sizes=4"], "'4'; give layers x width, such as 1x64,4x128"),
+        (["--glue="], "what is read must be given: --glue: the directory"),
+        (["--ablations", "--tasks="], "--tasks is empty; --ablations scores at least one"),
+    ],
+)
+def test_wrong_options_are_refused(flags, message, capsys):
+    with pytest.raises(SystemExit):
+        objectives.parse(["--workdir=x", *PATHS, *flags])
+    assert message in capsys.readouterr().err
+
+
+def test_the_page_has_a_place_for_each_table():
+    page = objectives.PAGE.read_text()
+    for name in ("objectives", "ablations"):
+        assert f"<!-- {name}: begin -->" in page and f"<!-- {name}: end -->" in page
+
+
+def test_a_table_takes_the_place_of_the_one_before(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- t: begin -->\nold\n<!-- t: end -->\nb\n")
+    marked_tables.write(page, "t", "new")
+    assert page.read_text() == "a\n<!-- t: begin -->\nnew\n<!-- t: end -->\nb\n"
+    with pytest.raises(ValueError, match="has no place for the table: <!-- u: begin -->"):
+        marked_tables.write(page, "u", "new")
+
+
+# Two rows from text to the table.
+
+
+def write_data(directory):
+    """Writes novels, minimal pairs and a CoLA of a small language; returns the flags of all."""
+    text = "the a old young man woman dog cat saw heard loved lost house garden"
+    words = text.split(" ")
+    rng = np.random.default_rng(0)
+    documents = [
+        "".join(f"{' '.join(rng.choice(words, 9))}.\n" for _ in range(12)) for _ in range(30)
+    ]
+    (directory / "train.txt").write_text("\n".join(documents[:24]))
+    (directory / "heldout.txt").write_text("\n".join(documents[24:]))
+    pairs = [
+        {"sentence_good": f"the {noun} saw", "sentence_bad": f"the saw {noun}", "UID": uid}
+        for uid in ("first", "second")
+        for noun in ("man", "dog", "cat")
+    ]
+    (directory / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    cola = directory / "glue" / "CoLA"
+    cola.mkdir(parents=True)
+    rows = [f"x\t{n % 2}\t\tthe {'man saw' if n % 2 else 'saw man'}\n" for n in range(40)]
+    (cola / "train.tsv").write_text("".join(rows))
+    (cola / "dev.tsv").write_text("".join(rows[:10]))
+    paths = {
+        "corpus": "train.txt",
+        "heldout": "heldout.txt",
+        "pairs": "pairs.jsonl",
+        "glue": "glue",
+    }
+    return [f"--{name}={directory / path}" for name, path in paths.items()]
+
+
+SMALL = [
+    *("--vocab_size=90", "--hidden_size=16", "--num_layers=1", "--num_heads=2", "--batch_size=8"),
+    *("--max_seq_length=16", "--budget=4e7", "--pairs_per_paradigm=2", "--most_examples=40"),
+    *("--narrow_embedding_size=8", "--heldout_sequences=8", "--seeds=1", "--tasks=cola"),
+    *("--finetuning_epochs=1", "--rows=bert,masks_30"),
+]
+
+
+@pytest.mark.slow
+def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatch, capsys):
+    one = jax.devices()[:1]  # of the eight that tests pretend to have, which take minutes here
+    monkeypatch.setattr(jax, "devices", lambda *_: one)
+    argv = [f"--workdir={tmp_path / 'run'}", *write_data(tmp_path), *SMALL]
+    rows = tmp_path / "run" / "rows"
+    with stopping.signal_after(3):
+        assert objectives.main(argv) == preemption.EXIT_CODE
+    assert not [*rows.glob("*/*/pretrained.json")]
+    begun = json.loads((rows / "bert/seed_0/pretraining/config.json").read_text())
+
+    first_steps = []
+    submit = train.monitor.Monitor.submit
+    monkeypatch.setattr(
+        train.monitor.Monitor,
+        "submit",
+        lambda self, step, *rest: (first_steps.append(step), submit(self, step, *rest))[1],
+    )
+    assert objectives.main(argv) == 0
+    assert first_steps[0] == 4  # it went on
+    assert json.loads((rows / "bert/seed_0/pretraining/config.json").read_text()) == begun
+    shown = capsys.readouterr().out
+    (bert,) = [line for line in shown.splitlines() if line.startswith("| BERT")]
+    (more_masks,) = [line for line in shown.splitlines() if line.startswith("| 30% masks")]
+    for path in rows.glob("*/*/pretrained.json"):
+        done = json.loads(path.read_text())
+        assert abs(done["flops"] - 4e7) <= done["flops"] / done["steps"] / 2
+    assert " - |" not in bert + more_masks  # every cell has its score
+
+    def never(*_, **__):
+        raise AssertionError("done twice")
+
+    for module, name in (
+        (workshop.train, "train"),
+        (workshop.evaluate, "evaluate_pairs"),
+        (workshop.interactive, "run"),
+        (workshop.subprocess, "run"),
+    ):
+        monkeypatch.setattr(module, name, never)
+    assert objectives.main(argv) == 0
+    table = [line for line in shown.splitlines() if line.startswith("|")]
+    assert table == [it for it in capsys.readouterr().out.splitlines() if it.startswith("|")]
+    assert objectives.main([*argv, "--batch_size=32"]) == 1
+    assert "--batch_size is 32; there it is 8" in capsys.readouterr().err
+    assert objectives.main([f"--workdir={tmp_path / 'run'}", "--only_table", "--tasks=cola"]) == 0
