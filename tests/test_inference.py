@@ -259,9 +259,13 @@ def test_candidates_are_those_of_the_masked_position(model):
     vocabulary = model.vocabulary
     ids = np.array([[2, vocabulary.encode("w1")[0], 4, *vocabulary.encode("w2 w3"), 4, 3]])
     module = model.module()
-    ids = jnp.asarray(ids, jnp.int32)
-    hidden = module.encoder({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
-    logits = module.mlm_logits(hidden, jnp.array([[2, 5]]))
+
+    @jax.jit
+    def logits_of(ids):
+        hidden = module.encoder({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
+        return module.mlm_logits(hidden, jnp.array([[2, 5]]))
+
+    logits = logits_of(jnp.asarray(ids, jnp.int32))
     expected = np.asarray(jax.nn.softmax(logits[0], axis=-1))
     assert len(masks) == 2
     for row, candidates in zip(expected, masks, strict=True):
@@ -339,7 +343,7 @@ def test_none_pooling_gives_each_token_a_row_and_the_others_pool_these_rows(mode
 def test_layers_are_those_that_their_names_say(model):
     ids = jnp.array([[2, 6, 7, 3]])
     encoder = model.module().encoder
-    states = encoder.hidden_states({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
+    states = jax.jit(encoder.hidden_states)({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
     states = [np.asarray(hidden[0]) for hidden in states]
     text = model.vocabulary.decode(ids[0, 1:3].tolist())
     expected = {

@@ -338,13 +338,14 @@ def split_words(text: str, *, lowercase: bool, strip_accents: bool) -> list[str]
 
 def is_dropped(character: str) -> bool:
     """Returns whether nothing of a character is left before text is split at white space."""
-    return not _CLEANED[ord(character)]
+    if character == "\ufffd":
+        return True
+    return unicodedata.category(character) in ("Cc", "Cf") and character not in "\t\n\r"
 
 
 def is_set_apart(character: str) -> bool:
     """Returns whether a character is a word by itself wherever it stands: punctuation and CJK."""
-    code_point = ord(character)
-    return f" {character} " in (_CLEANED[code_point], _PUNCTUATION_APART[code_point])
+    return _is_mark(character) or _is_cjk(ord(character))
 
 
 def _word_characters(text: str, *, lowercase: bool, strip_accents: bool) -> offsets.Placed:
@@ -367,13 +368,15 @@ def _word_characters(text: str, *, lowercase: bool, strip_accents: bool) -> offs
 def _cleaned(code_point: int) -> str:
     """Returns what takes the character's place before text is split at white space."""
     character = chr(code_point)
-    category = unicodedata.category(character)
-    if character in "\t\n\r" or category == "Zs":
-        return " "
-    if character == "\ufffd" or category in ("Cc", "Cf"):
+    if is_dropped(character):
         return ""
-    is_cjk = any(first <= code_point <= last for first, last in CJK_RANGES)
-    return f" {character} " if is_cjk else character
+    if character in "\t\n\r" or unicodedata.category(character) == "Zs":
+        return " "
+    return f" {character} " if _is_cjk(code_point) else character
+
+
+def _is_cjk(code_point: int) -> bool:
+    return any(first <= code_point <= last for first, last in CJK_RANGES)
 
 
 def _without_accent(code_point: int) -> str:
@@ -382,10 +385,13 @@ def _without_accent(code_point: int) -> str:
 
 def _punctuation_apart(code_point: int) -> str:
     character = chr(code_point)
+    return f" {character} " if _is_mark(character) else character
+
+
+def _is_mark(character: str) -> bool:
     # "$", "+" and their like are symbols to Unicode, but punctuation to BERT.
     is_ascii_mark = "!" <= character <= "~" and not character.isalnum()
-    is_mark = is_ascii_mark or unicodedata.category(character).startswith("P")
-    return f" {character} " if is_mark else character
+    return is_ascii_mark or unicodedata.category(character).startswith("P")
 
 
 # Between white space, as str.split judges it.

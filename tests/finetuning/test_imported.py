@@ -5,7 +5,6 @@ import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -30,12 +29,15 @@ def logits(model, texts, pairs=None):
     ids, segments = feature_sets.sequence_pairs(
         model.vocabulary, texts, pairs, max_seq_length=model.options.max_seq_length
     )
+
+    @jax.jit
+    def outputs(params, batch):
+        return model.task.predict(inference.parameters.merge(model.graphdef, params), batch)
+
     found = []
     for row, segment in zip(ids, segments, strict=True):
         batch = {"input_ids": row, "input_mask": np.ones_like(row), "segment_ids": segment}
-        batch = {name: jnp.asarray(values)[None] for name, values in batch.items()}
-        module = inference.parameters.merge(model.graphdef, jax.tree.map(jnp.asarray, model.params))
-        found.append(model.task.predict(module, batch))
+        found.append(outputs(model.params, {name: rows[None] for name, rows in batch.items()}))
     return found
 
 

@@ -1,6 +1,7 @@
 """Claims about config.init_from: what a fresh run takes over, and what it refuses to start from."""
 
 import dataclasses
+import functools
 import logging
 import re
 import shutil
@@ -32,9 +33,17 @@ BIAS = "mlm_head.bias"
 
 def cold(sizes=SIZES, seed=0, pair_loss="nsp"):
     """A state as a run with this seed initializes it; the parameters stand for the optimizer."""
-    task = pretraining.Pretraining(sizes, pair_loss=pair_loss)
-    params = parameters.split(task.init(nnx.Rngs(seed)))[1]
+    params = jax.tree.map(jnp.asarray, drawn(sizes, seed, pair_loss))
     return state.TrainState(jnp.zeros((), jnp.int32), params, opt_state=())
+
+
+@functools.cache
+def drawn(sizes, seed, pair_loss):
+    """In NumPy: a test may donate what it made of them."""
+    task = pretraining.Pretraining(sizes, pair_loss=pair_loss)
+    init = jax.jit(lambda: parameters.split(task.init(nnx.Rngs(seed)))[1])
+    with jax.ensure_compile_time_eval():  # of use where only shapes are asked for, too
+        return jax.tree.map(np.array, init())
 
 
 def flat(params):
