@@ -1,0 +1,250 @@
+"""Every family finetuned for every kind of data set: what moves, the answers, and the export."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import jobs, models, train
+from bertjax.convert import __main__ as program
+from bertjax.convert import formats, pretrained, workdir
+from bertjax.data import sentence_piece
+from bertjax.models import embedding_sharing, parameters
+from bertjax.tasks import base as tasks_base
+from bertjax.training import optim, warm_start
+from tests import programs, small_byte_bpe, small_datasets, small_records
+from tests.data import test_sentence_piece
+
+pytestmark = [pytest.mark.usefixtures("one_device"), pytest.mark.slow]
+
+SIZES = models.EncoderConfig(
+    vocab_size=1,  # that of the vocabulary
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=48,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """What its pretraining leaves; `exported_as` is the model_type that transformers reads."""
+
+    exported_as: str
+    head: str
+    fields: dict
+    vocabulary: str = "wordpiece"
+
+
+FAMILIES = {
+    "roberta": Family(
+        "roberta",
+        "masked_lm",
+        {"position_offset": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        "byte_bpe",
+    ),
+    "albert": Family(
+        "albert",
+        "pretraining",
+        {"embedding_size": 12, "num_hidden_groups": 1, "hidden_act": "gelu_tanh"},
+        "sentencepiece",
+    ),
+    "electra": Family("electra", "replaced_tokens", {"embedding_size": 12, "pooler_act": "gelu"}),
+    "spanbert": Family("bert", "masked_lm", {}),
+    "distilbert": Family("distilbert", "masked_lm", {"type_vocab_size": 0, "pooler_act": "relu"}),
+    "left_to_right": Family("", "masked_lm", {"left_to_right": True}),
+}
+VOCABULARIES = {
+    "wordpiece": small_records.vocabulary,
+    "byte_bpe": lambda: small_byte_bpe.vocabulary(size=400),
+    "sentencepiece": lambda: sentence_piece.SentencePieceTokenizer(
+        test_sentence_piece.model(lines=[" ".join(small_records.WORDS)], **test_sentence_piece.BERT)
+    ),
+}
+
+# Kind -> the head of its export, and lines to answer with what each answer must hold.
+KINDS = {
+    "table": ("sequence_classification", [{"text": "w1 w20"}, {"text": "w2"}]),
+    "regression": (
+        "sequence_classification",
+        [{"sentence1": "w1", "sentence2": "w2 w30"}, {"sentence1": "w4", "sentence2": "w5"}],
+    ),
+    "conll": ("token_classification", [{"words": ["w10", "w0", "w1"]}, {"words": ["w2"]}]),
+    "squad_v1": (
+        "question_answering",
+        [{"question": "w7 w6", "context": c} for c in ("w20, (W21) w0 w1 w22", "w9 w0  w1")],
+    ),
+    "swag": (
+        "multiple_choice",
+        [{"context": "w10 w11", "endings": ["w0 w1", "w3 w7", "w4 w7", "w5 w7 w8"]}],
+    ),
+}
+ENDS: dict[str, dict] = {
+    "table": {"finetuning.pooling": "last"},
+    "regression": {"finetuning.pooling": "last"},
+}
+ENDS["swag"] = {"finetuning.bilstm_size": 6}  # which has no pooling to choose
+
+RATE, DECAY, HEAD = 1e-3, 0.25, 3.0
+# What is trained how: low-rank updates alone, or words frozen and rates by depth.
+TRAINED = {
+    "lora": {"finetuning.lora_rank": 2},
+    "by_depth": {
+        "optimizer.layer_decay": DECAY,
+        "optimizer.head_multiplier": HEAD,
+        "optimizer.frozen": (r"encoder\.embeddings\.word\..*",),
+    },
+}
+
+
+def write_source(directory, family):
+    """Writes random weights of a family with its own kind of vocabulary."""
+    vocabulary = VOCABULARIES[family.vocabulary]()
+    config = dataclasses.replace(SIZES, vocab_size=vocabulary.vocab_size, **family.fields)
+    generator = None
+    if family.head == "replaced_tokens":
+        generator = dataclasses.replace(config, hidden_size=8, intermediate_size=16)
+    rng = np.random.default_rng(0)
+    params = {
+        path: rng.normal(1.0 if path.endswith("scale") else 0.0, 0.1, shape).astype(np.float32)
+        for path, shape in pretrained.shapes(config, generator=generator).items()
+        if pretrained.is_required(path, family.head)
+        or (generator and pretrained.belongs(path, family.head))
+    }
+    for path in [path for path in params if path.startswith("encoder.embeddings.")]:
+        if generator and path.split(".")[2] in embedding_sharing.SHARED:
+            params[f"generator.{path}"] = params[path]
+    made = pretrained.Pretrained(
+        *(config, params, vocabulary, family.head, {}, "a test"), generator=generator
+    )
+    workdir.write(made, directory)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    root = tmp_path_factory.mktemp("families")
+    for name, family in FAMILIES.items():
+        write_source(root / name, family)
+    return root
+
+
+def multiplier(name, how, family):
+    """Of the learning rate, by definition."""
+    if how == "lora":
+        return 0.0 if name.startswith("encoder.") else 1.0
+    if name.startswith("encoder.embeddings."):
+        return 0.0 if ".word." in name else DECAY**3
+    if layer := re.match(r"encoder\.layers\.(\d)", name):
+        shared = "num_hidden_groups" in family.fields
+        return (DECAY + DECAY**2) / 2 if shared else DECAY ** (2 - int(layer[1]))
+    return 1.0 if name.startswith("pooler.") else HEAD
+
+
+def make_config(directory, sources, name, kind, how):
+    changes = {
+        **{"finetuning.num_epochs": 1.0, "finetuning.length_buckets": False},
+        **{"finetuning.max_seq_length": 48, "optimizer.weight_decay": 0.0},
+        **{"schedule.name": "constant", "schedule.peak_learning_rate": RATE},
+        **{"schedule.warmup_share": 0.0, "schedule.warmup_steps": 0},
+        **(ENDS.get(kind, {}) if name == "left_to_right" else {}),
+    }
+    config = small_datasets.make_config(directory, kind, sources / name, **changes, **TRAINED[how])
+    config.finetuning.update(eval_file="", test_file="")
+    return config
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_kind_starts_from_every_family_and_moves_what_it_shall(tmp_path, sources, name, kind):
+    """All but the steps themselves; the vocabulary makes the rows."""
+    for how in TRAINED:
+        config = make_config(tmp_path / how, sources, name, kind, how)
+        job = jobs.JOBS["finetuning"].open(config)
+        rows = next(job.data.train_batches(job.phases[0], start_step=0, rows=None))
+        assert (rows["input_mask"].sum(axis=-1) > 4).all()
+        graphdef, params = tasks_base.abstract_model(job.task)
+        begun = warm_start.of_job(job, params)
+        assert begun is not None
+        assert {path.split(".")[0] for path in begun.fresh} <= {
+            *("classifier", "span_head", "lstm", "lora"),
+            *(() if name == "albert" else ("pooler",)),  # which alone is pretrained with one
+        }
+        uses = parameters.layer_uses(graphdef, params)
+        rates = optim.rate_multipliers(optim.OptimizerOptions(**config.optimizer), params, uses)
+        patterns = (*config.optimizer.frozen, *job.task.frozen)
+        frozen = parameters.flat(optim.frozen_parameters(patterns, params))
+        for path, rate in parameters.flat(rates).items():
+            assert (0.0 if frozen[path] else rate) == multiplier(path, how, FAMILIES[name]), path
+
+
+def check_answer(kind, line, answer):
+    match kind:
+        case "table":
+            assert answer["label"] in answer["probabilities"]
+        case "regression":
+            assert np.isfinite(answer["prediction"])
+        case "conll":
+            assert len(answer["tags"]) == len(line["words"])
+        case "squad_v1":
+            assert answer["answer"] and answer["answer"] in line["context"]
+        case "swag":
+            assert answer["choice"] in range(4) and len(answer["probabilities"]) == 4
+
+
+# A softmax does not see what is added to all of its numbers. LoRA's A has no gradient until B has
+# moved.
+UNMOVED = ("attention.key.bias", "a.kernel")
+UNMOVED_IN = {
+    "squad_v1": ("span_head.bias", "layers.1.output_norm.bias"),
+    "swag": ("classifier.bias",),
+}
+# Whole runs take long: each family and each kind is in one.
+RUNS = [
+    *(("roberta", "squad_v1", "by_depth"), ("albert", "conll", "by_depth")),
+    *(("electra", "table", "by_depth"), ("spanbert", "swag", "lora")),
+    *(("distilbert", "regression", "by_depth"), ("left_to_right", "swag", "by_depth")),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "how"), RUNS)
+def test_what_shall_move_moves_and_predict_answers(tmp_path, sources, name, kind, how):
+    family, (head, lines) = FAMILIES[name], KINDS[kind]
+    config = make_config(tmp_path / "data", sources, name, kind, how)
+    run = train.prepare(config, tmp_path / "run")
+    assert run.job.last_step == 2
+    with jax.set_mesh(run.mesh):
+        begun = warm_start.of_job(run.job, run.abstract_state.params)
+        assert begun is not None
+        start = parameters.flat(warm_start.apply(begun, run.init(run.knobs.seed)).params)
+        start = jax.device_get(start)
+    last = jax.device_get(parameters.flat(train.execute(run).params))
+    source = formats.read(sources / name).params
+    assert {path for path in start if path.startswith("encoder.")} <= source.keys()
+    faults = {}
+    for path, value in last.items():
+        moved = np.abs(value - start[path]).max() / (2 * RATE)
+        wanted = multiplier(path, how, family)
+        if wanted and path.endswith((*UNMOVED, *UNMOVED_IN.get(kind, ()))):
+            continue
+        # Adam's first step is the rate itself, its second at most that.
+        if not 0.27 * wanted <= moved <= 1.05 * wanted:
+            faults[path] = f"{moved:.4g} of the rate, not {wanted:.4g}"
+    assert not faults
+
+    done = programs.succeed(
+        *("bertjax.predict", f"--checkpoint={tmp_path / 'run'}", "--batch_size=8"),
+        lines=tuple(map(json.dumps, lines)),
+    )
+    for line, answer in zip(lines, done.lines, strict=True):
+        check_answer(kind, line, answer)
+    if not family.exported_as:
+        with pytest.raises(ValueError, match=r"left_to_right|cannot be converted"):
+            program.convert(tmp_path / "run", tmp_path / "hf")
+        return
+    program.convert(tmp_path / "run", tmp_path / "hf")
+    found = formats.read(tmp_path / "hf")
+    assert (found.head, found.family.model_type) == (head, family.exported_as)
