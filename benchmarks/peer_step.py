@@ -28,6 +28,7 @@ from importlib import metadata
 from typing import Any, TextIO
 
 import numpy as np
+import peer_objectives
 
 IGNORED_LABEL = -100
 FIRST_WORD_ID = 999  # ids below are [PAD], [unused] and the specials of the released vocabularies
@@ -55,6 +56,7 @@ class Job:
     dtype: str = "float32"
     dropout: float = 0.1
     attention: str = "sdpa"
+    objective: str = "bert"
     seed: int = 0
 
 
@@ -132,7 +134,13 @@ def flax_loss(outputs, labels, next_sentence_labels):
 
 
 def build_flax(job: Job, batch: Batch) -> Trainer:
-    """Returns the step of FlaxBertForPreTraining: one jitted call, its state donated."""
+    """Returns the step of FlaxBertForPreTraining: one jitted call, its state donated.
+
+    Raises:
+      ValueError: if the job has another objective than BERT's.
+    """
+    if job.objective != "bert":
+        raise ValueError(f"--objective={job.objective} needs --peers=torch: flax has BERT's alone")
     import jax
     import jax.numpy as jnp
     import optax
@@ -182,26 +190,23 @@ def build_flax(job: Job, batch: Batch) -> Trainer:
 
 
 def build_torch(job: Job, batch: Batch) -> Trainer:
-    """Returns the step of BertForPreTraining, which computes its losses itself from the labels."""
+    """Returns the step of transformers' models in torch, with the loss of the job's objective."""
     import torch
-    import transformers
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(job.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = transformers.BertForPreTraining(bert_config(job)).to(device).train()
+    model, loss_of = peer_objectives.OBJECTIVES[job.objective](job)
+    model.to(device)
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # On CPU the fused form and the foreach form measure alike.
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True
-    )
-    inputs = {
-        "input_ids": batch["input_ids"],
-        "attention_mask": batch["input_mask"],
-        "token_type_ids": batch["segment_ids"],
+    optimizer = torch.optim.AdamW(learning, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    features = {
+        **batch,
         "labels": dense_labels(batch),
-        "next_sentence_label": batch["next_sentence_labels"][:, 0],
+        "next_sentence_labels": batch["next_sentence_labels"][:, 0],
     }
-    inputs = {name: torch.tensor(value, device=device).long() for name, value in inputs.items()}
+    inputs = {name: torch.tensor(value, device=device).long() for name, value in features.items()}
     low_precision = torch.autocast(device, torch.bfloat16, enabled=job.dtype == "bfloat16")
 
     def run(steps: int) -> float:
@@ -209,15 +214,15 @@ def build_torch(job: Job, batch: Batch) -> Trainer:
         for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
             with low_precision:
-                loss = model(**inputs).loss
+                loss = loss_of(inputs)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+            torch.nn.utils.clip_grad_norm_(learning, CLIP_NORM)
             optimizer.step()
         if device == "cuda":
             torch.cuda.synchronize()
         return float(loss.detach())
 
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for parameter in learning)
     return Trainer(run, parameters, versions("transformers", "torch"))
 
 
@@ -277,6 +282,7 @@ def parse_job(arguments: list[str]) -> Job:
         "framework": tuple(FRAMEWORKS),
         "dtype": ("float32", "bfloat16"),
         "attention": ("sdpa", "eager"),
+        "objective": tuple(peer_objectives.OBJECTIVES),
     }
     for field in dataclasses.fields(Job):
         parser.add_argument(

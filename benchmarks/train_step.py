@@ -4,6 +4,9 @@ r"""Our training step beside transformers' BERT in Flax and in torch: the ratio 
     python benchmarks/train_step.py --peer_python=DIR/bin/python \
         [--peers=flax,torch] [--cases=32x128,8x512] [--rounds=7] [--steps_per_round=10] \
         [option of peer_step.py for all, such as --dtype=bfloat16 --num_layers=12]
+    python benchmarks/train_step.py --peer_python=DIR/bin/python --peers=torch --objective=electra
+
+peer_objectives.py says what the peer computes for each objective of the family.
 
 All get the same batch, sizes (BERT-mini), precision, dropout and device. Each is a child process
 that waits at a pipe while another computes (see peer_step.py for the protocol), and they take turns
@@ -16,12 +19,14 @@ optimizer. Compilation is not, nor is reading data (see streams.py and host_over
 from __future__ import annotations
 
 import argparse
+import atexit
 import dataclasses
 import json
 import os
 import pathlib
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -29,11 +34,45 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import peer_objectives
 import peer_step
 
 CHILD = pathlib.Path(__file__).with_name("peer_step.py")
 OURS = "bertjax"
 NUM_STEPS = 1_000_000  # long enough that the learning rate stays as good as constant
+
+
+# Objective of peer_objectives.py -> the options that make it of BERT's config. Sizes that the job
+# gives stay the job's.
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {
+        "model.position_offset": 2,
+        "model.type_vocab_size": 1,
+        "model.layer_norm_eps": 1e-5,
+        "pretraining.pair_loss": "none",
+    },
+    "albert": {
+        "model.embedding_size": peer_objectives.ALBERT_EMBEDDING_SIZE,
+        "model.num_hidden_groups": 1,
+        "model.hidden_act": "gelu_tanh",
+        "pretraining.pair_loss": "sop",
+    },
+    "electra": {"pretraining.objective": "replaced_tokens", "pretraining.pair_loss": "none"},
+    "spanbert": {
+        "pretraining.objective": "span_boundary",
+        "pretraining.pair_loss": "none",
+        "model.type_vocab_size": 1,
+    },
+    "left_to_right": {
+        "model.left_to_right": True,
+        "pretraining.objective": "next_token",
+        "pretraining.masking": "none",
+        "pretraining.max_predictions_per_seq": 0,
+        "pretraining.pair_loss": "none",
+    },
+    "distilbert": {"model.type_vocab_size": 0, "pretraining.pair_loss": "none"},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +117,9 @@ def build(job: peer_step.Job, batch: peer_step.Batch) -> peer_step.Trainer:
             for _ in range(steps):
                 state, report = run_parts.train_step(state, inputs, run_parts.knobs)
         jax.block_until_ready(state)
-        return sum(report.means[name].value() for name in objectives) if report else float("nan")
+        if report is None:
+            return float("nan")
+        return sum(weight * report.means[name].value() for name, weight in objectives.items())
 
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     return peer_step.Trainer(
@@ -108,7 +149,34 @@ def step_config(job: peer_step.Job) -> Any:
     model.max_position_embeddings = max(512, job.length)
     model.hidden_dropout_prob = model.attention_probs_dropout_prob = job.dropout
     model.dtype = job.dtype
+    config.update_from_flattened_dict(OBJECTIVES[job.objective])
+    if job.objective == "distilbert":
+        model.num_hidden_layers //= 2
+        config.distillation.teacher = _write_teacher(job)
     return config
+
+
+def _write_teacher(job: peer_step.Job) -> str:
+    """Writes a random BERT of the job's sizes, and returns where it is until the process ends."""
+    import numpy as np
+
+    from bertjax import models
+    from bertjax.convert import formats, pretrained
+
+    directory = tempfile.mkdtemp(prefix="teacher")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    sizes = models.EncoderConfig(**step_config(dataclasses.replace(job, objective="bert")).model)
+    rng = np.random.default_rng(job.seed)
+    params = {
+        path: rng.normal(0, 0.02, shape).astype(np.float32)
+        for path, shape in pretrained.shapes(sizes).items()
+        if pretrained.is_of_class(path, "masked_lm")
+    }
+    weights = pretrained.Pretrained(
+        config=sizes, params=params, vocabulary=None, head="masked_lm", labels={}, source="-"
+    )
+    formats.write(weights, pathlib.Path(directory) / "teacher", format="bertjax")
+    return f"{directory}/teacher"
 
 
 class Child:
