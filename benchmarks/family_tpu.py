@@ -1,12 +1,13 @@
 r"""The step of every Base of the family, compiled for a TPU slice: cycles beside BERT-base's.
 
     python benchmarks/family_tpu.py [--topology=v5e-4] [--batch_size=256] [--length=128] \
-        [--recipes=bert_base,electra_base] [--json]
+        [--recipes=bert_base,electra_base] [--vocab_size=30522] [--json]
 
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. Each recipe keeps what it is made of,
-vocabulary, objective, optimizer and precision; the batch, its length and the mesh are the same for
-all. Cycles are the compiler's estimates for one device and one update, as `python -m bertjax.plan`
-gives them; FLOPs are counted from the shapes. What was compiled once comes from the user's cache.
+vocabulary (unless --vocab_size), objective, optimizer and precision; the batch, its length and the
+mesh are the same for all. Cycles are the compiler's estimates for one device and one update, as
+`python -m bertjax.plan` gives them; FLOPs are counted from the shapes. What was compiled once comes
+from the cache of the user.
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ class Step:
     parameter_bytes: float
 
 
-def config_of(recipe: str, *, batch_size: int, length: int) -> ml_collections.ConfigDict:
-    """Returns the recipe with one phase of this batch, on all devices."""
+def config_of(
+    recipe: str, *, batch_size: int, length: int, vocab_size: int
+) -> ml_collections.ConfigDict:
+    """Returns the recipe with one phase of this batch, on all devices; a size of 0 is its own."""
     config = recipes.load(recipe)
     with config.phases.unlocked():
         for name in set(config.phases) - {"phase1"}:
@@ -61,12 +64,13 @@ def config_of(recipe: str, *, batch_size: int, length: int) -> ml_collections.Co
     config.gradient_accumulation_steps = 1
     config.mesh.data = -1
     config.pretraining.max_predictions_per_seq = masking.default_max_predictions(length, MASK_RATE)
+    config.model.vocab_size = vocab_size or config.model.vocab_size
     return config
 
 
-def measure(recipe: str, topology: str, *, batch_size: int, length: int) -> Step:
-    """Compiles a recipe's step, or finds it in the cache."""
-    config = config_of(recipe, batch_size=batch_size, length=length)
+def measure(recipe: str, topology: str, **shape: int) -> Step:
+    """Compiles a recipe's step, or finds it in the cache; `shape` is that of `config_of`."""
+    config = config_of(recipe, **shape)
     target = plan.make_target(topology, config)
     made = planner.plan(config, plan.make_planner(target, cache.default_directory()))
     (phase,) = made.phases
@@ -107,6 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--topology", default="v5e-4", help="as bertjax.plan has it")
     parser.add_argument("--batch_size", type=int, default=256, help="sequences, of all devices")
     parser.add_argument("--length", type=int, default=128, help="tokens a sequence")
+    parser.add_argument("--vocab_size", type=int, default=0, help="of all; 0: each its own")
     parser.add_argument("--json", action="store_true", help="a JSON object for each, as it is made")
     options = parser.parse_args(argv)
     names = options.recipes.split(",")
@@ -117,7 +122,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     steps = {}
     for name in names:
         steps[name] = measure(
-            name, options.topology, batch_size=options.batch_size, length=options.length
+            name,
+            options.topology,
+            batch_size=options.batch_size,
+            length=options.length,
+            vocab_size=options.vocab_size,
         )
         if options.json:
             print(json.dumps(dataclasses.asdict(steps[name])), flush=True)
