@@ -204,8 +204,7 @@ def distilbert(job: Any) -> tuple[Any, Loss]:
             hidden_dim=job.intermediate_size,
             dropout=job.dropout,
             attention_dropout=job.dropout,
-            max_position_embeddings=sizes["max_position_embeddings"],
-            attn_implementation=job.attention,
+            **{name: sizes[name] for name in ("max_position_embeddings", "attn_implementation")},
         )
     )
 
