@@ -38,7 +38,8 @@ class Run:
     """What a workdir tells of its training.
 
     `manifests` are those of the records by phase, empty where they are not at hand any more;
-    `scores` maps the names of metrics.jsonl (eval/...) to the last value, at step `scores_step`.
+    `scores` maps the names of metrics.jsonl (eval/...) to the last value, at step `scores_step`;
+    `teacher_sha256` is of the parameters of a teacher, "" without one.
     """
 
     config: ml_collections.ConfigDict
@@ -46,6 +47,7 @@ class Run:
     manifests: Mapping[str, records.Manifest]
     scores: Mapping[str, float | None]
     scores_step: int | None
+    teacher_sha256: str = ""
 
 
 def read_run(workdir: reader.Description) -> Run | None:
@@ -55,7 +57,14 @@ def read_run(workdir: reader.Description) -> Run | None:
     lines = scalars.read(workdir.directory / scalars.FILE)
     scores_step, found = scalars.last_evaluation(lines, until_step=workdir.step)
     scores = {name.removeprefix("eval/"): value for name, value in found.items()}
-    return Run(workdir.config, workdir.step, _manifests(workdir), scores, scores_step)
+    return Run(
+        workdir.config,
+        workdir.step,
+        _manifests(workdir),
+        scores,
+        scores_step,
+        teacher_sha256=workdir.meta.get("teacher_sha256", ""),
+    )
 
 
 def text(
@@ -137,6 +146,8 @@ def _training(run: Run) -> Iterator[str]:
         options = config.pretraining
         objective = options.objective.replace("_", " ")
         yield f"- objective: {objective}, pair loss {options.pair_loss}, masks {options.masking}"
+    if config.distillation.teacher:
+        yield f"- taught: {_taught_by(run)}"
     yield (
         f"- optimizer: {optimizer.name}, beta1 {optimizer.beta1:g}, beta2 {optimizer.beta2:g}, "
         f"epsilon {optimizer.eps:g}, weight decay {optimizer.weight_decay:g}, "
@@ -157,6 +168,15 @@ def _finetuned_with(options: ml_collections.ConfigDict) -> str:
     if options.lora_rank:
         parts.append(f"LoRA of rank {options.lora_rank}, merged")
     return ", ".join(parts)
+
+
+def _taught_by(run: Run) -> str:
+    options = run.config.distillation
+    weights = f"soft targets {options.soft_weight:g} at temperature {options.temperature:g}, "
+    weights += f"labels {options.hard_weight:g}"
+    if run.config.task == "pretraining":
+        weights += f", cosine {options.cosine_weight:g}"
+    return f"by the weights with SHA-256 `{run.teacher_sha256}`; of the losses: {weights}"
 
 
 def _finetuning_data(options: ml_collections.ConfigDict) -> Iterator[str]:

@@ -70,3 +70,13 @@ def test_converted_weights_have_no_training_to_tell(tmp_path):
     card = model_card.text(weights.make("question_answering"), license="Ask: me first")
     assert "pipeline_tag: question-answering" in card and "## Training" not in card
     assert 'license: other\nlicense_name: "Ask: me first"\n---\n' in card
+
+
+def test_a_card_tells_who_taught_the_model():
+    config = smoke.get_config()
+    run = model_card.Run(config, 2, {}, {}, None, teacher_sha256="abc123")
+    assert "abc123" not in model_card.text(weights.make("masked_lm"), run=run)
+    config.distillation.update(teacher="/secret/teacher", soft_weight=4.0)
+    card = model_card.text(weights.make("masked_lm"), run=run)
+    assert "- taught: by the weights with SHA-256 `abc123`" in card
+    assert "soft targets 4 at temperature 2, labels 2, cosine 1" in card and "secret" not in card
