@@ -17,9 +17,8 @@ command_line.run(lambda argv: [print(number) for number in range({count})])
 """
 
 
-@pytest.mark.parametrize(
-    "count", [pytest.param(1, marks=pytest.mark.slow), 100_000], ids=["at the end", "before"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 100_000], ids=["at the end", "before"])
 def test_a_reader_that_has_enough_ends_the_program_without_a_word(count):
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     program = subprocess.Popen(
@@ -33,6 +32,7 @@ def test_a_reader_that_has_enough_ends_the_program_without_a_word(count):
     assert (program.returncode, errors) == (1, b"")
 
 
+@pytest.mark.slow
 def test_a_recipe_that_is_not_there_is_told_without_a_traceback(tmp_path):
     command = [sys.executable, "-m", "bertjax.train", "--config=configs/squat.py"]
     ended = subprocess.run(

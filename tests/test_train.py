@@ -310,13 +310,8 @@ def damage_remove(directory):
     (directory / "records-1.tfrecord").unlink()
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        damage_flip,
-        *(pytest.param(it, marks=pytest.mark.slow) for it in (damage_truncate, damage_remove)),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [damage_flip, damage_truncate, damage_remove])
 def test_a_damaged_shard_is_named_and_the_checkpoint_stays(tmp_path, damage, monkeypatch):
     directory = small_records.write(tmp_path / "records")
     config = make_config(directory, **{"phases.phase1.num_steps": 40})

@@ -86,20 +86,9 @@ def test_eight_devices_equal_one(on_one_device, rule_table):
     jax.tree.map(close, params, expected_params)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "devices", "rule_table"),
-    [
-        ("bert_base", 4, "fsdp"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in [
-                ("bert_base", 4, "data_parallel"),
-                ("bert_large", 16, "fsdp"),
-                ("bert_large", 16, "data_parallel"),
-            ]
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule_table", ["fsdp", "data_parallel"])
+@pytest.mark.parametrize(("recipe", "devices"), [("bert_base", 4), ("bert_large", 16)])
 def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, rule_table):
     config = importlib.import_module(f"configs.{recipe}").get_config()
     config.sharding = rule_table

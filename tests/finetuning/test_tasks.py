@@ -200,13 +200,8 @@ def is_perfect(predicted, batch):
     return ((predicted["predictions"] == batch["labels"]) | (batch["labels"] < 0)).all()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "classification" else pytest.mark.slow)
-        for name in TASKS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
 def test_sixteen_examples_are_learnt_by_heart(name):
     made = make(name)
     batch = make_batch(made.task)

@@ -485,6 +485,7 @@ print(batch["input_ids"].shape, sys.modules["tensorflow"])
 """
 
 
+@pytest.mark.slow
 def test_models_and_synthetic_training_need_no_tensorflow(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TENSORFLOW, str(tmp_path)],

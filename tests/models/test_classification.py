@@ -133,7 +133,7 @@ def lstm_states(model, batch):
     return model.lstm(model.encoder(batch), batch["input_mask"] != 0)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "last"])
+@pytest.mark.parametrize("pooling", [pytest.param("cls", marks=pytest.mark.slow), "last"])
 def test_with_a_bilstm_a_sequence_is_classified_by_the_end_of_each_direction(pooling, tiny, batch):
     model = made_with_lstm(models.SequenceClassifier, tiny, pooling=pooling)
     states = np.asarray(lstm_states(model, batch))

@@ -38,7 +38,7 @@ WITH_HEADS = {
 # their config.json.
 MASKED_LM = [
     ("roberta_base", {}, 124_697_433),
-    ("roberta_large", {}, 355_412_057),
+    pytest.param("roberta_large", {}, 355_412_057, marks=pytest.mark.slow),
     ("roberta_base", {"vocab_size": 250_002}, 278_295_186),  # xlm-roberta-base
     ("roberta_base", {"vocab_size": 32_005}, 110_655_493),  # camembert-base
     ("roberta_base", {"num_hidden_layers": 6}, 82_170_201),  # distilroberta-base
@@ -55,7 +55,13 @@ def test_encoder_with_masked_token_head_has_the_papers_number_of_parameters(reci
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
 
 
-@pytest.mark.parametrize("recipe", COUNTS)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(name, marks=pytest.mark.slow if count > 3e8 else ())
+        for name, count in COUNTS.items()
+    ],
+)
 def test_encoder_with_pooler_has_the_papers_number_of_parameters(recipe):
     config = importlib.import_module(f"configs.{recipe}").get_config()
     with config.unlocked():

@@ -205,6 +205,7 @@ def packed_for_kernels(shape):
     return inputs, grad, visible_of(numbers, places, 20, True)
 
 
+@pytest.mark.slow
 def test_eight_devices_see_as_one_does():
     shape = (8, 128, 2, 64)
     inputs, grad, visible = packed_for_kernels(shape)

@@ -13,11 +13,11 @@ from bertjax.jobs import finetuning
 from bertjax.planning import compiled
 from bertjax.training import config_faults, program
 
-FAST = ("smoke", "quickstart", "bert_tiny")
+FAST = ("smoke", "quickstart")
 FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
 ALBERT = ("albert_base", "albert_large", "albert_xlarge", "albert_xxlarge")
 ELECTRA = ("electra_small", "electra_base", "electra_large")
-BERT = ("bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large")
+BERT = ("bert_tiny", "bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large")
 SPANBERT = ("spanbert_base", "spanbert_large")
 ROBERTA = ("roberta_base", "roberta_large")
 DISTILBERT = ("distilbert_base",)

@@ -58,19 +58,12 @@ def run_here(name, add_steps):
     program._run("DirectRunner", [], name, add_steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen",
     [
         {"num_shards": 0, "balanced_nsp": True, "mask": "whole_word"},
-        pytest.param(
-            {
-                "num_shards": 5,
-                "pair_objective": "none",
-                "packing": "full_sentences",
-                "mask": "none",
-            },
-            marks=pytest.mark.slow,
-        ),
+        {"num_shards": 5, "pair_objective": "none", "packing": "full_sentences", "mask": "none"},
     ],
     ids=lambda chosen: chosen.get("pair_objective", "nsp") + str(chosen["num_shards"]),
 )
