@@ -70,8 +70,8 @@ TINY = EncoderConfig(
     attention_probs_dropout_prob=0.0,
 )
 
-# XLA's newer emitters of fusions take twice as long to compile, and compute the same. A program of a
-# few operations is compiled in one piece faster than in many.
+# XLA's newer emitters of fusions take twice as long to compile, and compute the same. A small
+# program is compiled sooner in one piece than in many.
 QUICK_XLA_FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 MOST_BYTES = 1_200_000_000  # of a process between two files
 
