@@ -1,6 +1,7 @@
 """LoRA: nothing at the start, a product of two factors afterwards, plain kernels at the end."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +18,13 @@ ALL_KERNELS = lora.LoraOptions(rank=2, alpha=6.0, targets=(r"encoder\..*\.kernel
 SECOND_LAYER = lora.LoraOptions(rank=2, targets=(r"encoder\.layers\.1\.intermediate\.kernel",))
 
 
+@functools.cache
+def classifier(config):
+    return models.SequenceClassifier(config, num_labels=3, rngs=nnx.Rngs(0))
+
+
 def make(config, options):
-    plain = models.SequenceClassifier(config, num_labels=3, rngs=nnx.Rngs(0))
-    adapted = models.SequenceClassifier(config, num_labels=3, rngs=nnx.Rngs(0))
+    plain, adapted = nnx.clone(classifier(config)), nnx.clone(classifier(config))
     lora.attach(adapted, options, rngs=nnx.Rngs(1))
     return plain, adapted
 

@@ -43,14 +43,26 @@ def model(task):
 
 
 @pytest.fixture(scope="module")
-def logits(model, batch):
-    return np.asarray(model.next_logits(model.encoder(batch)), np.float64)
+def logits_of(model):
+    graphdef, params = nnx.split(model)
+
+    @jax.jit
+    def next_logits(batch):
+        merged = nnx.merge(graphdef, params)
+        return merged.next_logits(merged.encoder(batch))
+
+    return next_logits
 
 
-def test_a_token_is_predicted_from_its_left_alone(model, batch, logits):
+@pytest.fixture(scope="module")
+def logits(logits_of, batch):
+    return np.asarray(logits_of(batch), np.float64)
+
+
+def test_a_token_is_predicted_from_its_left_alone(logits_of, batch, logits):
     for place in (1, 5, 11):
         changed = batch["input_ids"].at[0, place:].set(5 + place)
-        found = np.asarray(model.next_logits(model.encoder({**batch, "input_ids": changed})))
+        found = np.asarray(logits_of({**batch, "input_ids": changed}))
         np.testing.assert_array_equal(found[0, :place], logits[0, :place].astype(np.float32))
         assert place == 11 or np.abs(found[0, place:] - logits[0, place:]).min() > 0
 
@@ -62,7 +74,8 @@ def test_losses_are_those_of_the_definition(task, model, batch, logits):
         [log_chances[row, place, batch["input_ids"][row, place + 1]] for place in range(length - 1)]
         for row, length in enumerate(LENGTHS)
     ]
-    means = task.loss(model, batch, key=None)
+    graphdef, params = nnx.split(model)
+    means = jax.jit(lambda p: task.loss(nnx.merge(graphdef, p), batch, key=None))(params)
     counted = [*of_rows[0], *of_rows[1]]  # the third row weighs nothing
     assert means["lm_loss"].value() == pytest.approx(-np.mean(counted), rel=1e-5)
     assert float(means["lm_loss"].weight) == len(counted) == float(task.weights(batch)["lm_loss"])
@@ -73,7 +86,8 @@ def test_losses_are_those_of_the_definition(task, model, batch, logits):
         for place in range(LENGTHS[row] - 1)
     )
     assert float(means["lm_accuracy"].total) == hits
-    likelihoods = task.predict(model, batch)["log_likelihood"]
+    predict = jax.jit(lambda p: task.predict(nnx.merge(graphdef, p), batch))
+    likelihoods = predict(params)["log_likelihood"]
     np.testing.assert_allclose(likelihoods, [sum(of_rows[0]), sum(of_rows[1]), 0], rtol=1e-5)
 
 
@@ -88,7 +102,7 @@ def test_padding_gets_no_gradient(task, model, batch):
         return (base.cross_entropy(logits, labels) * weights).sum()
 
     embedded = model.encoder.embed(batch)
-    gradient = jax.grad(loss, argnums=1)(params, embedded)
+    gradient = jax.jit(jax.grad(loss, argnums=1))(params, embedded)
     assert float(jnp.abs(gradient[1, 7:]).max()) == 0.0
     assert float(jnp.abs(gradient[1, 6]).max()) == 0.0  # what follows it is not asked
     assert float(jnp.abs(gradient[1, :6]).min()) > 0.0
