@@ -22,19 +22,26 @@ def write(
     seed: int = 0,
     words: list[str] = WORDS,
     documents: range | None = None,
+    known: tokenizer.Tokenizer | None = None,
+    pair_objective: str = "nsp",
+    is_alike: bool = False,
 ) -> pathlib.Path:
     """Writes shards of sentence pairs with static masks, the vocabulary and the manifest.
 
-    With `documents`, numbers that stand for texts, the records have their contents too.
+    With `documents`, numbers that stand for texts, the records have their contents too. `known` is
+    a vocabulary in place of that of `words`. Where `is_alike`, a row is one token, again and again.
     """
     rng = np.random.default_rng(seed)
     directory.mkdir(parents=True)
-    made = vocabulary(words)
+    made = known or vocabulary(words)
+    ordinary = np.setdiff1d(np.arange(made.vocab_size), made.special_ids)
     shards, counts_of_tokens = [], np.zeros(made.vocab_size, np.int64)
     for shard, count in enumerate(counts):
         size = (count, max_seq_length)
-        input_ids = rng.integers(5, made.vocab_size, size)
-        input_ids[:, 0], input_ids[:, max_seq_length // 2], input_ids[:, -1] = 2, 3, 3
+        input_ids = ordinary[rng.integers(0, len(ordinary), (count, 1) if is_alike else size)]
+        input_ids = np.broadcast_to(input_ids, size).copy()
+        input_ids[:, 0] = made.cls_id
+        input_ids[:, [max_seq_length // 2, -1]] = made.sep_id
         segment_ids = np.broadcast_to(np.arange(max_seq_length) > max_seq_length // 2, size)
         input_mask = np.ones(size, np.int64)
         options = masking.MaskingOptions(max_predictions_per_seq=3)
@@ -65,7 +72,7 @@ def write(
         max_seq_length=max_seq_length,
         max_predictions_per_seq=3,
         masked_lm_prob=0.15,
-        pair_objective="nsp",
+        pair_objective=pair_objective,
         shards=tuple(shards),
         seed=seed,
         arguments={},
