@@ -30,8 +30,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """What cannot be read is read again at once."""
-    monkeypatch.setattr(checkpoint_items, "RETRY_SECONDS", (0.0, 0.0))
+    """What cannot be read is read again at once, then when what orbax removes behind it is gone."""
+    monkeypatch.setattr(checkpoint_items, "RETRY_SECONDS", (0.0, 0.3))
 
 
 META = {"config": {"seed": 3}, "skipped": {"in_a_row": 0, "total": 1}}
