@@ -49,6 +49,15 @@ class Row:
     finetuned: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     length: str = "budget"
 
+    @property
+    def made_of(self) -> dict[str, Any]:
+        """What a pretraining is made of, which is kept with its scores."""
+        return {
+            **{"records": self.records, "length": self.length},
+            **self.options,
+            **self.of_settings,
+        }
+
 
 def _without_pairs(**options: Any) -> dict[str, Any]:
     return {"pretraining.pair_loss": "none"} | {

@@ -200,7 +200,7 @@ class Workshop:
     def pretrain(self, name: str, row: pretraining_rows.Row, seed: int) -> None:
         """Pretrains a row, or goes on with it; leaves `pretrained.json`."""
         where = self.of_row(name, seed)
-        if result(where, "pretrained"):
+        if finished(where, "pretrained", row.made_of):
             return
         config = self.pretraining_config(row, seed)
         steps = config.phases.phase1.num_steps
@@ -208,6 +208,7 @@ class Workshop:
         params = train.train(config, where / PRETRAINING).params
         _, scores = scalars.last_evaluation(scalars.read(where / PRETRAINING / scalars.FILE))
         found = {
+            "made_of": row.made_of,
             "steps": steps,
             "flops": steps * self._step_flops(config),
             "parameters": sum(value.size for value in parameters.flat(params).values()),
@@ -233,7 +234,8 @@ class Workshop:
     def finetune(self, name: str, seed: int, made: Finetuning, seeds: int) -> None:
         """Finetunes a pretrained row with several seeds; leaves a file with the name of `made`."""
         where = self.of_row(name, seed)
-        if len((result(where, made.name) or {"values": []})["values"]) >= seeds:
+        done = finished(where, made.name, made.options)
+        if done and len(done["values"]) >= seeds:
             return
         config = self._finetuning_config(made)
         config.seeds = seeds
@@ -243,10 +245,11 @@ class Workshop:
             if not source.exists():
                 convert.convert(where / PRETRAINING, source, format="bertjax", step=made.step)
         config.init_from = str(source)
-        done = interactive.run(config, runs, verbose=False)
-        trials = done.results["trials"] if done.results else [{"scores": done.scores}]
+        run = interactive.run(config, runs, verbose=False)
+        trials = run.results["trials"] if run.results else [{"scores": run.scores}]
         values = [made.share(trial["scores"][made.score]) for trial in trials]
-        finish({"score": made.score, "values": values}, where, made.name)
+        found = {"made_of": dict(made.options), "score": made.score, "values": values}
+        finish(found, where, made.name)
         shutil.rmtree(runs)
         jax.clear_caches()
 
@@ -275,6 +278,21 @@ def result(directory: pathlib.Path, name: str) -> Any:
 def finish(value: Any, directory: pathlib.Path, name: str) -> None:
     """Leaves the result of a piece of work."""
     atomic.write(directory / f"{name}.json", json.dumps(value, indent=1) + "\n")
+
+
+def finished(directory: pathlib.Path, name: str, made_of: Mapping[str, Any]) -> Any:
+    """Returns what a finished piece of work has left, None if it is not finished.
+
+    Raises:
+      ValueError: if it was made with other options than `made_of`.
+    """
+    found = result(directory, name)
+    if found and found.get("made_of") != made_of:
+        raise ValueError(
+            f"{directory / name}.json was made with {found.get('made_of')}, and would be made with "
+            f"{dict(made_of)} now; move {directory} away to make it anew"
+        )
+    return found
 
 
 def first_of_each(pairs: Sequence[minimal_pairs.Pair], most: int) -> list[minimal_pairs.Pair]:

@@ -127,6 +127,22 @@ def test_a_workdir_may_be_given_a_path_later_and_lack_newer_settings(tmp_path):
         workshop.Workshop(str(tmp_path), SETTINGS).begin()
 
 
+def test_work_done_with_other_options_is_refused(tmp_path):
+    shop = workshop.Workshop(str(tmp_path), SETTINGS)
+    row, where = pretraining_rows.ROWS["bert"], shop.of_row("bert", 0)
+    where.mkdir(parents=True)
+    workshop.finish({"made_of": row.made_of}, where, "pretrained")
+    workshop.finish({"made_of": {}, "values": [0.5]}, where, "cola")
+    shop.pretrain("bert", row, 0)
+    shop.finetune("bert", 0, workshop.Finetuning("cola"), 1)
+    changed = dataclasses.replace(row, options={"pretraining.masked_lm_prob": 0.2})
+    with pytest.raises(ValueError, match=r"pretrained.json was made with .*prob': 0.2} now"):
+        shop.pretrain("bert", changed, 0)
+    other = workshop.Finetuning("cola", {"finetuning.pooling": "mean"})
+    with pytest.raises(ValueError, match=r"cola.json was made with {}, and would be made with {"):
+        shop.finetune("bert", 0, other, 1)
+
+
 def test_pairs_are_the_first_of_each_paradigm():
     pairs = [minimal_pairs.Pair(f"{n}", "", paradigm) for n in range(3) for paradigm in "ab"]
     kept = workshop.first_of_each(pairs, 2)
