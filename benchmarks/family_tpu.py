@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import ml_collections
+import train_step
 from absl import logging
 
 from bertjax import plan, recipes
-from bertjax.data import masking
 from bertjax.planning import cache, planner
 
 BASE = "bert_base"
@@ -36,7 +36,6 @@ RECIPES = (
     "distilbert_base",  # the student's step: no teacher is at hand
     "left_to_right_base",
 )
-MASK_RATE = 0.15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +62,8 @@ def config_of(
     config.phases.phase1.global_batch_size = batch_size
     config.gradient_accumulation_steps = 1
     config.mesh.data = -1
-    config.pretraining.max_predictions_per_seq = masking.default_max_predictions(length, MASK_RATE)
+    predictions = train_step.Case(batch_size, length).predictions
+    config.pretraining.max_predictions_per_seq = predictions
     config.model.vocab_size = vocab_size or config.model.vocab_size
     return config
 

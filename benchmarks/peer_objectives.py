@@ -24,7 +24,7 @@ Batch = Mapping[str, Any]
 Loss = Callable[[Batch], Any]
 
 
-def _sizes(job: Any) -> dict[str, Any]:
+def sizes_of(job: Any) -> dict[str, Any]:
     """Returns the fields of a transformers configuration that all encoders of BERT's shape have."""
     return {
         "vocab_size": job.vocab_size,
@@ -43,28 +43,33 @@ def _inputs(batch: Batch) -> dict[str, Any]:
     return {"input_ids": batch["input_ids"], "attention_mask": batch["input_mask"]}
 
 
-def bert(job: Any) -> tuple[Any, Loss]:
-    """BertForPreTraining computes both losses itself."""
-    import transformers
-
-    model = transformers.BertForPreTraining(transformers.BertConfig(**_sizes(job)))
+def _with_pairs(model: Any, pair_labels: str) -> tuple[Any, Loss]:
+    """Returns a model that computes the losses of masked tokens and of pairs itself."""
 
     def loss(batch: Batch) -> Any:
         return model(
             **_inputs(batch),
             token_type_ids=batch["segment_ids"],
             labels=batch["labels"],
-            next_sentence_label=batch["next_sentence_labels"],
+            **{pair_labels: batch["next_sentence_labels"]},
         ).loss
 
     return model, loss
+
+
+def bert(job: Any) -> tuple[Any, Loss]:
+    """BertForPreTraining: masked tokens and the next sentence."""
+    import transformers
+
+    config = transformers.BertConfig(**sizes_of(job))
+    return _with_pairs(transformers.BertForPreTraining(config), "next_sentence_label")
 
 
 def roberta(job: Any) -> tuple[Any, Loss]:
     """RobertaForMaskedLM."""
     import transformers
 
-    sizes = _sizes(job)
+    sizes = sizes_of(job)
     sizes["max_position_embeddings"] += 2
     config = transformers.RobertaConfig(**sizes, type_vocab_size=1, layer_norm_eps=1e-5)
     model = transformers.RobertaForMaskedLM(config)
@@ -76,19 +81,9 @@ def albert(job: Any) -> tuple[Any, Loss]:
     import transformers
 
     config = transformers.AlbertConfig(
-        **_sizes(job), embedding_size=ALBERT_EMBEDDING_SIZE, hidden_act="gelu_new"
+        **sizes_of(job), embedding_size=ALBERT_EMBEDDING_SIZE, hidden_act="gelu_new"
     )
-    model = transformers.AlbertForPreTraining(config)
-
-    def loss(batch: Batch) -> Any:
-        return model(
-            **_inputs(batch),
-            token_type_ids=batch["segment_ids"],
-            labels=batch["labels"],
-            sentence_order_label=batch["next_sentence_labels"],
-        ).loss
-
-    return model, loss
+    return _with_pairs(transformers.AlbertForPreTraining(config), "sentence_order_label")
 
 
 def electra(job: Any) -> tuple[Any, Loss]:
@@ -96,7 +91,7 @@ def electra(job: Any) -> tuple[Any, Loss]:
     import torch
     import transformers
 
-    sizes = _sizes(job)
+    sizes = sizes_of(job)
     generator_size = job.hidden_size // GENERATOR_SHARE
     smaller = sizes | {
         "hidden_size": generator_size,
@@ -136,7 +131,9 @@ def spanbert(job: Any) -> tuple[Any, Loss]:
     import torch
     import transformers
 
-    model = transformers.BertForMaskedLM(transformers.BertConfig(**_sizes(job), type_vocab_size=1))
+    model = transformers.BertForMaskedLM(
+        transformers.BertConfig(**sizes_of(job), type_vocab_size=1)
+    )
 
     def layer(inputs: int) -> list[Any]:
         size = job.hidden_size
@@ -177,7 +174,7 @@ def left_to_right(job: Any) -> tuple[Any, Loss]:
     """BertLMHeadModel as a decoder: the next token at every position."""
     import transformers
 
-    config = transformers.BertConfig(**_sizes(job), is_decoder=True)
+    config = transformers.BertConfig(**sizes_of(job), is_decoder=True)
     model = transformers.BertLMHeadModel(config)
 
     def loss(batch: Batch) -> Any:
@@ -192,7 +189,7 @@ def distilbert(job: Any) -> tuple[Any, Loss]:
     import transformers
 
     functional = torch.nn.functional
-    sizes = _sizes(job)
+    sizes = sizes_of(job)
     teacher = transformers.BertForMaskedLM(transformers.BertConfig(**sizes)).eval()
     teacher.requires_grad_(False)
     student = transformers.DistilBertForMaskedLM(

@@ -100,17 +100,7 @@ def bert_config(job: Job):
     """Returns the transformers configuration of the job's encoder."""
     import transformers
 
-    return transformers.BertConfig(
-        vocab_size=job.vocab_size,
-        hidden_size=job.hidden_size,
-        num_hidden_layers=job.num_layers,
-        num_attention_heads=job.num_heads,
-        intermediate_size=job.intermediate_size,
-        hidden_dropout_prob=job.dropout,
-        attention_probs_dropout_prob=job.dropout,
-        max_position_embeddings=max(512, job.length),
-        attn_implementation=job.attention,
-    )
+    return transformers.BertConfig(**peer_objectives.sizes_of(job))
 
 
 def flax_loss(outputs, labels, next_sentence_labels):
