@@ -65,9 +65,10 @@ def _teacher_options(config: ml_collections.ConfigDict) -> ml_collections.Config
     return options
 
 
-def _teacher_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
-    sizes, options = teachers.sizes_of(config), _teacher_options(config)
-    return finetuning.KINDS[options.dataset].task(sizes, options)
+def _teacher_task(
+    config: ml_collections.ConfigDict, options: ml_collections.ConfigDict
+) -> kinds.FinetuningTask:
+    return finetuning.KINDS[options.dataset].task(teachers.sizes_of(config), options)
 
 
 def _read_teacher(
@@ -75,11 +76,11 @@ def _read_teacher(
 ) -> teachers.Teacher | None:
     if not config.distillation.teacher:
         return None
-    task, options = _teacher_task(config), _teacher_options(config)
+    options = _teacher_options(config)
     kind = finetuning.KINDS[options.dataset]
     return teachers.read(
         config,
-        task,
+        _teacher_task(config, options),
         # A head that no format has is read whole: to ask for another would leave out parts of it.
         head=None if kind.only_here(options) else kind.head(options),
         vocabulary=vocabulary,
@@ -375,7 +376,7 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     phase.max_seq_length = config.finetuning.max_seq_length
     teacher = None
     if config.distillation.teacher:
-        teacher = teachers.outline(config, _teacher_task(config))
+        teacher = teachers.outline(config, _teacher_task(config, _teacher_options(config)))
     return _job(config, None, None, teacher)
 
 

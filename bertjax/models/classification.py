@@ -83,12 +83,12 @@ class SequenceClassifier(_OnEncoder):
         """Returns float32 logits."""
         encoder_key, head_key = layers.split(key, 2)
         states, mask = self.states(inputs, key=encoder_key), inputs["input_mask"]
-        if self.pooling in ("mean", "max"):
-            pooled = pool(states, mask, self.pooling)
-        elif self.has_lstm:
+        if self.has_lstm and self.pooling in ("cls", "last"):
             pooled = ends(states, mask)
+        elif self.pooling == "cls":
+            pooled = self.pooler(states)
         else:
-            pooled = self.pooler(states) if self.pooling == "cls" else pool(states, mask, "last")
+            pooled = pool(states, mask, self.pooling)
         pooled = layers.dropout(pooled, self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32))
 
