@@ -1,50 +1,19 @@
 """The strictest JAX there is: fake devices, no implicit rank promotion; and what tests share."""
 
-import builtins
 import ctypes
-import functools
 import gc
 import os
 import pathlib
-import re
 import sys
 import tempfile
 from collections.abc import Iterator
 
 import jax
-import jaxtyping
 from jax._src.interpreters import partial_eval
 
 # Sixteen, so that the mesh of BERT-large exists; most tests take the first eight or one.
 jax.config.update("jax_num_cpu_devices", 16)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-
-_jaxtyped = jaxtyping.jaxtyped
-
-
-def _jaxtyped_if_shaped(checked=None, **options):
-    """Wraps what names a shape. Around all else the checks of shapes cost more than many a test."""
-    if checked is None:
-        return functools.partial(_jaxtyped_if_shaped, **options)
-    function = checked.__init__ if isinstance(checked, type) else checked
-    function = getattr(function, "fget", None) or getattr(function, "__func__", function)
-    hints = " ".join(map(str, getattr(function, "__annotations__", {}).values()))
-    known = vars(builtins) | getattr(function, "__globals__", {})
-    if any("jaxtyping" in _meaning(name, known) for name in re.findall(r"[^\W\d][\w.]*", hints)):
-        return _jaxtyped(checked, **options)
-    return checked
-
-
-def _meaning(name, known):
-    """What a name in an annotation stands for; what is not known yet may be a shape."""
-    first, *rest = name.split(".")
-    try:
-        return repr(functools.reduce(getattr, rest, known[first]))
-    except (KeyError, AttributeError):
-        return "jaxtyping"
-
-
-jaxtyping.jaxtyped = _jaxtyped_if_shaped
 
 # Flax asks each number that is traced for its sharding. JAX refuses, and prints whole programs for
 # the message, which nobody reads: a twentieth of what building a model takes.

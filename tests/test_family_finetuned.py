@@ -10,12 +10,13 @@ import pytest
 
 from bertjax import jobs, models, train
 from bertjax.convert import __main__ as program
-from bertjax.convert import formats, pretrained, workdir
+from bertjax.convert import formats, workdir
 from bertjax.data import sentence_piece
 from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.training import optim, warm_start
 from tests import programs, small_byte_bpe, small_datasets, small_records
+from tests.convert import weights
 from tests.data import test_sentence_piece
 
 pytestmark = [pytest.mark.usefixtures("one_device"), pytest.mark.slow]
@@ -108,20 +109,16 @@ def write_source(directory, family):
     generator = None
     if family.head == "replaced_tokens":
         generator = dataclasses.replace(config, hidden_size=8, intermediate_size=16)
-    rng = np.random.default_rng(0)
-    params = {
-        path: rng.normal(1.0 if path.endswith("scale") else 0.0, 0.1, shape).astype(np.float32)
-        for path, shape in pretrained.shapes(config, generator=generator).items()
-        if pretrained.is_required(path, family.head)
-        or (generator and pretrained.belongs(path, family.head))
-    }
+    made = weights.make(
+        family.head,
+        **{"config": config, "vocabulary": vocabulary, "generator": generator},
+        **{"scale": 0.1, "norm_scale": 1.0},
+    )
+    params = dict(made.params)
     for path in [path for path in params if path.startswith("encoder.embeddings.")]:
         if generator and path.split(".")[2] in embedding_sharing.SHARED:
             params[f"generator.{path}"] = params[path]
-    made = pretrained.Pretrained(
-        *(config, params, vocabulary, family.head, {}, "a test"), generator=generator
-    )
-    workdir.write(made, directory)
+    workdir.write(dataclasses.replace(made, params=params), directory)
 
 
 @pytest.fixture(scope="module")

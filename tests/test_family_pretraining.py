@@ -89,15 +89,19 @@ def make_config(family, directory, **changes):
     return config
 
 
+def lines_of(workdir):
+    """The numbers of every step."""
+    written = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [line for line in map(json.loads, written) if "train/loss" in line]
+
+
 def run(config, workdir, devices=1):
     """The last state, and the numbers of every step."""
     with pytest.MonkeyPatch.context() as patch:
         some = jax.devices()[:devices]
         patch.setattr(jax, "devices", lambda: some)
         state = train.train(config, workdir)
-    written = (workdir / "metrics.jsonl").read_text().splitlines()
-    lines = [line for line in map(json.loads, written) if "train/loss" in line]
-    return jax.device_get(state), lines
+    return jax.device_get(state), lines_of(workdir)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -135,8 +139,7 @@ def test_micro_batches_on_eight_devices_have_the_losses_of_one(trained):
     )
     with stopping.signal_after(5), pytest.raises(preemption.Preempted):
         run(config, trained.root / "mesh", devices=8)
-    written = (trained.root / "mesh" / "metrics.jsonl").read_text().splitlines()
-    lines = [line for line in map(json.loads, written) if "train/loss" in line]
+    lines = lines_of(trained.root / "mesh")
     assert len(lines) >= 4
     for line, alone in zip(lines, trained.lines, strict=False):
         assert line["train/loss"] == pytest.approx(alone["train/loss"], rel=1e-4)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from bertjax import encode, fill_mask, inference, likelihood, models, train
-from bertjax.convert import pretrained, workdir
+from bertjax.convert import workdir
 from bertjax.jobs import finetuning
 from bertjax.models import parameters
 from tests import small_byte_bpe, small_datasets
+from tests.convert import weights
 
 
 def write_source(directory, vocabulary, *, scale=0.1):
@@ -22,13 +23,9 @@ def write_source(directory, vocabulary, *, scale=0.1):
         **{"position_offset": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
         initializer="normal",
     )
-    rng = np.random.default_rng(0)
-    params = {
-        path: rng.normal(1.0 if path.endswith("scale") else 0.0, scale, shape).astype(np.float32)
-        for path, shape in pretrained.shapes(config).items()
-        if pretrained.is_of_class(path, "masked_lm")
-    }
-    made = pretrained.Pretrained(config, params, vocabulary, "masked_lm", {}, "a test")
+    made = weights.make(
+        "masked_lm", config=config, vocabulary=vocabulary, scale=scale, norm_scale=1.0
+    )
     workdir.write(made, directory)
     return directory
 

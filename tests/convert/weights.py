@@ -20,26 +20,39 @@ LABELS = {0: "no", 1: "yes", 2: "perhaps"}
 NUM_LABELS = {"sequence_classification": 3, "token_classification": 3, "multiple_choice": 1}
 
 
-def make(head="pretraining", *, vocabulary=None, seed=0):
-    """A model with N(0, 0.2) everywhere, so that a mistake shows in the outputs."""
+def make(
+    head="pretraining",
+    *,
+    config=CONFIG,
+    vocabulary=None,
+    generator=None,
+    scale=0.2,
+    norm_scale=0.0,
+    seed=0,
+):
+    """A model with N(0, `scale`) everywhere, so that a mistake shows in the outputs.
+
+    LayerNorm's scales are around `norm_scale`: 1 for a model whose answers are used. `generator` is
+    the encoder of ELECTRA's, which it has then, too.
+    """
     rng = np.random.default_rng(seed)
     vocabulary = vocabulary or small_records.vocabulary()
-    config = CONFIG
-    if vocabulary.vocab_size > CONFIG.vocab_size:
-        config = dataclasses.replace(CONFIG, vocab_size=vocabulary.vocab_size)
-    shapes = pretrained.shapes(config, labels=NUM_LABELS.get(head, 2))
+    if vocabulary.vocab_size > config.vocab_size:
+        config = dataclasses.replace(config, vocab_size=vocabulary.vocab_size)
+    shapes = pretrained.shapes(config, labels=NUM_LABELS.get(head, 2), generator=generator)
     params = {
-        path: rng.normal(0, 0.2, shape).astype(np.float32)
+        path: rng.normal(norm_scale if path.endswith("scale") else 0.0, scale, shape)
         for path, shape in shapes.items()
-        if pretrained.is_of_class(path, head)
+        if pretrained.is_of_class(path, head) or (generator and pretrained.belongs(path, head))
     }
     return pretrained.Pretrained(
         config=config,
-        params=params,
+        params={path: array.astype(np.float32) for path, array in params.items()},
         vocabulary=vocabulary,
         head=head,
         labels=LABELS if NUM_LABELS.get(head) == 3 else {},
         source="a test",
+        generator=generator,
     )
 
 

@@ -11,19 +11,10 @@ from bertjax import models
 from bertjax.convert import formats, names
 from bertjax.models import parameters
 from bertjax.tasks import base, pretraining
+from tests.interop import exports
 
 BATCH, LENGTH, LABELS, VOCAB_SIZE = 4, 11, 3, 61
 
-# Head -> how transformers finds its class.
-AUTO = {
-    "pretraining": "AutoModelForPreTraining",
-    "masked_lm": "AutoModelForMaskedLM",
-    "none": "AutoModel",
-    "sequence_classification": "AutoModelForSequenceClassification",
-    "token_classification": "AutoModelForTokenClassification",
-    "question_answering": "AutoModelForQuestionAnswering",
-    "multiple_choice": "AutoModelForMultipleChoice",
-}
 # Head -> our module with it; "none" has a pooler.
 MODULES = {
     "pretraining": lambda config, rngs: pretraining.PretrainingModel(
@@ -44,6 +35,8 @@ MODULES = {
     "question_answering": models.SpanClassifier,
     "multiple_choice": models.MultipleChoice,
 }
+# Head -> how transformers finds its class.
+AUTO = {head: exports.AUTO[head] for head in MODULES}
 BY_TOKEN = ("pretraining", "masked_lm", "token_classification")
 
 

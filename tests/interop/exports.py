@@ -28,7 +28,6 @@ AUTO = {
     "question_answering": "AutoModelForQuestionAnswering",
     "multiple_choice": "AutoModelForMultipleChoice",
 }
-LABELS = {"sequence_classification": ("x", "y", "z"), "token_classification": ("O", "B-x", "I-x")}
 TEXT = "w1 w2 w3"
 
 
@@ -36,11 +35,10 @@ def write(directory: pathlib.Path, model_types: Collection[str] = ()) -> None:
     """Writes DIR/FAMILY/HEAD of these families, or all, and the ids of TEXT beside each."""
     import dataclasses
 
-    import numpy as np
-
     from bertjax import models
-    from bertjax.convert import families, formats, pretrained
+    from bertjax.convert import families, formats
     from tests import small_byte_bpe, small_records
+    from tests.convert import weights
     from tests.convert.families import test_families
 
     for family in map(families.named, model_types or families.FAMILIES):
@@ -56,26 +54,9 @@ def write(directory: pathlib.Path, model_types: Collection[str] = ()) -> None:
         )
         # ALBERT of version 4 cannot compute with layers in a row.
         config = dataclasses.replace(test_families.sized(config, family), inner_group_num=1)
-        generator = None
-        if family.model_type == "electra":
-            generator = dataclasses.replace(config, hidden_size=6, intermediate_size=8)
         for head in family.architectures:
-            rng = np.random.default_rng(0)
-            labels = LABELS.get(head, ())
-            shapes = pretrained.shapes(config, labels=len(labels) or 1, generator=generator)
-            made = pretrained.Pretrained(
-                config=config,
-                params={
-                    path: rng.normal(0, 0.2, shape).astype(np.float32)
-                    for path, shape in shapes.items()
-                    if pretrained.is_of_class(path, head)
-                },
-                vocabulary=vocabulary,
-                head=head,
-                labels=dict(enumerate(labels)),
-                source="tests.interop.exports",
-                model_type=family.model_type,
-            )
+            made = weights.make(head, config=config, vocabulary=vocabulary)
+            made = dataclasses.replace(made, model_type=family.model_type)
             target = directory / family.model_type / head
             target.parent.mkdir(parents=True, exist_ok=True)
             formats.write(made, target, format="huggingface")

@@ -17,7 +17,7 @@ from bertjax.models import parameters  # noqa: E402
 from bertjax.tasks import replaced_tokens  # noqa: E402
 from tests.convert import weights  # noqa: E402
 from tests.convert.families import test_electra  # noqa: E402
-from tests.interop import beside  # noqa: E402
+from tests.interop import beside, exports  # noqa: E402
 
 SIZES = {
     **{"vocab_size": 61, "embedding_size": 10, "hidden_size": 15, "num_attention_heads": 3},
@@ -30,7 +30,7 @@ MODULES = {
     },
     "replaced_tokens": replaced_tokens.Discriminator,
 }
-AUTO = {**beside.AUTO, "replaced_tokens": "AutoModelForPreTraining"}
+AUTO = {head: exports.AUTO[head] for head in (*beside.MODULES, "replaced_tokens")}
 
 
 def of_torch(head, folder, **sizes):
