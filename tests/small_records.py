@@ -25,8 +25,9 @@ def write(
     known: tokenizer.Tokenizer | None = None,
     pair_objective: str = "nsp",
     is_alike: bool = False,
+    is_masked: bool = True,
 ) -> pathlib.Path:
-    """Writes shards of sentence pairs with static masks, the vocabulary and the manifest.
+    """Writes shards of sentence pairs, masked where `is_masked`, the vocabulary and the manifest.
 
     With `documents`, numbers that stand for texts, the records have their contents too. `known` is
     a vocabulary in place of that of `words`. Where `is_alike`, a row is one token, again and again.
@@ -54,7 +55,7 @@ def write(
             special_ids=made.special_ids,
             rng=rng,
         )
-        columns = masked | {
+        columns = (masked if is_masked else {"input_ids": input_ids}) | {
             "input_mask": input_mask,
             "segment_ids": segment_ids.astype(np.int64),
             "next_sentence_labels": rng.integers(0, 2, count),
@@ -70,7 +71,7 @@ def write(
     records.Manifest(
         tokenizer=made.describe(),
         max_seq_length=max_seq_length,
-        max_predictions_per_seq=3,
+        max_predictions_per_seq=3 if is_masked else 0,
         masked_lm_prob=0.15,
         pair_objective=pair_objective,
         shards=tuple(shards),

@@ -32,6 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 POOLER_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, **ACTIVATIONS}
 
 
+@functools.cache  # one for all layers: what is traced for it once is known
 def truncated_normal(stddev: float) -> nnx.Initializer:
     """Returns an initializer whose values before truncation at two sigmas have `stddev`.
 
@@ -45,6 +46,7 @@ def truncated_normal(stddev: float) -> nnx.Initializer:
     return init
 
 
+@functools.cache
 def normal(stddev: float) -> nnx.Initializer:
     """Returns an initializer of a normal distribution that nothing truncates.
 
