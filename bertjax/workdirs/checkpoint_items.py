@@ -250,8 +250,14 @@ def tree(directory: epath.Path) -> Iterator[epath.Path]:
 
 
 def fingerprint(tree: Any) -> list[int]:
-    """Returns a number for every array, which another bit anywhere in it changes."""
-    return [int(value) for value in jax.device_get(_fingerprints(jax.tree.leaves(tree)))]
+    """Returns a number for every array, which another bit anywhere in it changes.
+
+    Arrays of the host are summed there: a device that trains may have no room for another state.
+    """
+    leaves = jax.tree.leaves(tree)
+    if all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return [_bit_sum(leaf) for leaf in leaves]
+    return [int(value) for value in jax.device_get(_fingerprints(leaves))]
 
 
 def flat_by_path(tree: Any) -> dict[str, Any]:
@@ -335,6 +341,10 @@ def _is_of_storage(error: BaseException) -> bool:
     if found is None:
         return False
     return found["number"] is None or int(found["number"]) not in _OF_THE_CONTENT
+
+
+def _bit_sum(array: np.ndarray) -> int:
+    return int(np.ascontiguousarray(array).view(np.uint32).sum(dtype=np.uint32))
 
 
 @jax.jit
