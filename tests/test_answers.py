@@ -67,6 +67,7 @@ def broken(tmp_path, make):
     return tmp_path / "broken"
 
 
+@pytest.mark.slow
 def test_nan_is_no_answer_of_a_pretrained_model(tmp_path):
     model = inference.load(broken(tmp_path, lambda path: workdir.write(weights.make(), path)))
     with pytest.raises(ValueError, match=r"outputs for 'w1 \[MASK\]' hold NaN"):

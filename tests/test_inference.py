@@ -93,7 +93,10 @@ def expected_scores(workdir, held_out):
     return scores | {"mlm_perplexity": np.exp(scores["mlm_loss"])}
 
 
-@pytest.mark.parametrize(("devices", "batch_size"), [(1, 5), (1, 23), (1, 64), (8, 3), (8, 16)])
+SLOWLY = [pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 23), (1, 64), (8, 16))]
+
+
+@pytest.mark.parametrize(("devices", "batch_size"), [(1, 5), (8, 3), *SLOWLY])
 def test_every_example_counts_once_in_any_batch_size_on_any_number_of_devices(
     workdir, held_out, expected_scores, monkeypatch, devices, batch_size
 ):
@@ -253,6 +256,7 @@ def test_outputs_without_a_token_are_no_candidates(model):
     assert candidates == [each for each in everything if each["token"] in few.vocabulary]
 
 
+@pytest.mark.slow
 def test_candidates_are_those_of_the_masked_position(model):
     text = "w1 [MASK] w2 w3 [MASK]"
     masks = fill_mask.fill_mask(model, text, num_candidates=95)
@@ -340,6 +344,7 @@ def test_none_pooling_gives_each_token_a_row_and_the_others_pool_these_rows(mode
         np.testing.assert_allclose(mean[row], tokens["features"][rows].mean(axis=0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_layers_are_those_that_their_names_say(model):
     ids = jnp.array([[2, 6, 7, 3]])
     encoder = model.module().encoder
@@ -406,6 +411,7 @@ def test_what_is_written_bit_by_bit_is_what_is_computed_at_once(model, monkeypat
             np.testing.assert_array_equal(archive[name], array, strict=True)
 
 
+@pytest.mark.slow
 def test_writing_needs_no_more_memory_for_more_texts(model, monkeypatch):
     monkeypatch.setattr(encode, "TEXTS_READ", 32)
     monkeypatch.setattr(encode, "NUMBERS_READ", 256)

@@ -104,6 +104,7 @@ def test_prices_follow_the_flags(fake_slice):
     assert set(given) == {"hours", "price"}
 
 
+@pytest.mark.slow
 def test_on_cpu_the_local_compiler_lays_out_the_memory_and_no_time_is_claimed():
     made, totals = planned(make_config(**{"mesh.data": 2}), "cpu")
     (phase,) = made.phases

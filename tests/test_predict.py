@@ -175,6 +175,7 @@ def test_a_wider_step_reads_no_more_of_an_endless_input_than_it_says(model):
     assert next(count) <= 2 * predict.BATCHES_READ * 16 + 1
 
 
+@pytest.mark.slow
 def test_lora_is_merged_and_answers_as_it_did_in_training(tmp_path):
     config = finetuned_workdir.write(tmp_path, "table", lora_rank=3, lora_alpha=7.0)
     ours = inference.load_finetuned(tmp_path)

@@ -269,6 +269,7 @@ def test_a_resume_with_another_config_lists_what_differs_and_refuses(record_root
     assert "another --workdir" in message
 
 
+@pytest.mark.slow
 def test_a_resume_on_other_records_is_refused(record_root, tmp_path):
     small_records.write(tmp_path / "other", seed=7)
     train.train(make_config(record_root / "train_16"), tmp_path / "run")
@@ -276,6 +277,7 @@ def test_a_resume_on_other_records_is_refused(record_root, tmp_path):
         train.train(make_config(tmp_path / "other"), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_divergence_stops_the_run_and_names_step_records_and_checkpoint(record_root, tmp_path):
     config = make_config(
         record_root / "train_16",
@@ -347,6 +349,7 @@ def test_a_workdir_that_is_a_file_is_named(record_root, tmp_path):
         train.prepare(make_config(record_root / "train_16"), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_log_of_a_start_tells_what_differs_from_the_defaults_and_how_long_the_run_is(
     record_root, tmp_path, caplog, monkeypatch
 ):

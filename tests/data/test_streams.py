@@ -280,7 +280,9 @@ def test_evaluation_sees_each_example_once_in_file_order(record_set):
     assert len(seen) % BATCH_SIZE == 0
 
 
-@pytest.mark.parametrize("draw", [None, draw_masks], ids=["plain", "dynamic"])
+@pytest.mark.parametrize(
+    "draw", [pytest.param(None, marks=pytest.mark.slow), draw_masks], ids=["plain", "dynamic"]
+)
 def test_evaluation_on_any_number_of_hosts_is_the_same(tmp_path, draw):
     # 9 examples: with 4 hosts only the first has a real row in the second batch.
     small = write(tmp_path / "small", counts=(4, 5))

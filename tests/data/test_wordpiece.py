@@ -133,6 +133,7 @@ def test_chunks_kept_or_forgotten_give_the_ids_of_whole_texts(monkeypatch, optio
     assert [known.encode(text) for text in texts[:50]] == expected[:50]
 
 
+@pytest.mark.slow
 def test_every_character_stands_alone_or_inside_a_word_as_in_whole_texts():
     # Neighbours may only matter within a chunk: all white space and dropped controls are in here.
     known = characters()
@@ -205,6 +206,7 @@ def test_pieces_of_one_character_share_its_place():
     assert starts.tolist() == [0, 2, 2, 2] and ends.tolist() == [1, 3, 3, 4]
 
 
+@pytest.mark.slow
 def test_every_character_has_its_offset_as_in_whole_texts():
     known = characters()
     texts = [f"b {chr(code)}a" for code in [*range(0x3100), *range(0xE000, 0x110000, 9973)]]

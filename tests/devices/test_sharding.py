@@ -17,7 +17,7 @@ from bertjax.planning import compiled
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import pretraining
 from bertjax.training import optim, program, state
-from tests import conftest
+from tests import conftest, small_modules
 
 MESHES = {
     "data_parallel": {"data": 8},
@@ -130,7 +130,7 @@ def test_a_mesh_that_the_devices_do_not_fill_is_an_error():
 
 def test_models_run_under_a_mesh_of_other_axis_names(tiny, batch):
     task = pretraining.Pretraining(tiny)
-    graphdef, params = parameters.split(task.init(state.nnx.Rngs(0)))
+    graphdef, params = parameters.split(small_modules.made(task.init))
     mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,),
                          devices=jax.devices()[:2])  # fmt: skip
     with jax.set_mesh(mesh):

@@ -72,6 +72,7 @@ def test_phases_follow_each_other_and_fill_in_the_batch_size():
     assert [phase.end_step for phase in jobs.phases(config)] == [7, 12]
 
 
+@pytest.mark.slow
 def test_each_phase_reads_the_records_of_its_length(directories):
     job = pretraining.open_job(with_second_phase(make_config(directories)))
     for phase, length, batch_size in zip(job.phases, (16, 32), (8, 4), strict=True):

@@ -11,6 +11,7 @@ from flax import nnx
 from bertjax import models
 from bertjax.models import classification, parameters
 from bertjax.tasks import pretraining
+from tests import small_modules
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def tiny(tiny):
 
 def make(kind, config):
     labels = {} if kind in (models.SpanClassifier, models.MultipleChoice) else {"num_labels": 3}
-    return kind(config, rngs=nnx.Rngs(0), **labels)
+    return small_modules.made(kind, config, **labels)
 
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -67,7 +68,7 @@ def test_choices_are_scored_one_by_one(tiny, batch):
 @pytest.mark.parametrize("kind", [models.SequenceClassifier, models.TokenClassifier])
 def test_there_is_dropout_before_the_head(kind, tiny, batch):
     model = make(kind, dataclasses.replace(tiny, hidden_dropout_prob=0.5))
-    model.encoder = models.make_encoder(tiny, rngs=nnx.Rngs(0))  # which has none
+    model.encoder = small_modules.made(models.make_encoder, tiny)  # which has none
     outputs = [model(batch, key=jax.random.key(n)) for n in (0, 0, 1)]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     assert np.abs(outputs[0] - outputs[2]).max() > 0
@@ -88,7 +89,7 @@ def test_logits_are_float32_whatever_the_encoder_computes_in(kind, tiny, batch):
 
 
 def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
-    pretrained = pretraining.PretrainingModel(tiny, pair_loss="nsp", rngs=nnx.Rngs(0))
+    pretrained = small_modules.made(pretraining.PretrainingModel, tiny, pair_loss="nsp")
     _, params = parameters.split(pretrained)
     _, finetuned = parameters.split(make(models.SequenceClassifier, tiny))
     for part in ("encoder", "pooler"):
@@ -98,7 +99,7 @@ def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
 
 def test_mean_and_max_are_over_real_positions(tiny, batch):
     mask = batch["input_mask"]
-    hidden = models.make_encoder(tiny, rngs=nnx.Rngs(0))(batch)
+    hidden = small_modules.made(models.make_encoder, tiny)(batch)
     for pooling, function in [("mean", np.mean), ("max", np.max)]:
         pooled = classification.pool(hidden, mask, pooling)
         for row, length in enumerate(np.asarray(mask).sum(axis=1)):
@@ -110,7 +111,7 @@ def test_mean_and_max_are_over_real_positions(tiny, batch):
 
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_a_pooling_of_all_positions_needs_no_pooler(pooling, tiny, batch):
-    model = models.SequenceClassifier(tiny, num_labels=3, pooling=pooling, rngs=nnx.Rngs(0))
+    model = small_modules.made(models.SequenceClassifier, tiny, num_labels=3, pooling=pooling)
     pooled = classification.pool(model.encoder(batch), batch["input_mask"], pooling)
     np.testing.assert_allclose(model(batch), model.classifier(pooled), atol=1e-6)
     assert set(parameters.split(model)[1]) == {"encoder", "classifier"}
@@ -126,7 +127,7 @@ BILSTM = 5
 
 def made_with_lstm(kind, config, **options):
     labels = {} if kind in (models.SpanClassifier, models.MultipleChoice) else {"num_labels": 3}
-    return kind(config, bilstm_size=BILSTM, rngs=nnx.Rngs(0), **labels, **options)
+    return small_modules.made(kind, config, bilstm_size=BILSTM, **labels, **options)
 
 
 def lstm_states(model, batch):

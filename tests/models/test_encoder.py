@@ -12,6 +12,7 @@ from flax import nnx
 from bertjax import models
 from bertjax.models import parameters, visibility
 from bertjax.tasks import pretraining
+from tests import small_modules
 
 
 def numpy_layer_norm(x, p, epsilon=1e-12):
@@ -62,11 +63,8 @@ def numpy_hidden_states(batch, p, config):
 @pytest.fixture
 def model_and_params(tiny):
     task = pretraining.Pretraining(tiny)
-    graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
-    # Biases and scales away from their initial 0 and 1, so that a forgotten one is seen.
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda p: p + jnp.asarray(rng.normal(0, 0.1, p.shape), p.dtype), params)
-    return parameters.merge(graphdef, params), jax.tree.map(np.float64, params)
+    model = small_modules.made(task.init)
+    return model, jax.tree.map(np.float64, parameters.split(model)[1])
 
 
 def encode(model, batch, key=None):
@@ -134,7 +132,7 @@ def test_remat_changes_no_loss_and_no_gradient(tiny, batch, remat):
 
     def loss_and_gradient(config):
         task = pretraining.Pretraining(dataclasses.replace(config, hidden_dropout_prob=0.1))
-        graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
+        graphdef, params = parameters.split(small_modules.made(task.init))
 
         def loss(params):
             means = task.loss(parameters.merge(graphdef, params), batch, key=key)
@@ -158,7 +156,7 @@ def test_what_is_kept_for_the_backward_pass_does_not_depend_on_the_type_of_its_s
         config = dataclasses.replace(
             tiny, dtype="bfloat16", gradient_reduction_dtype=reduction, remat=remat
         )
-        graphdef, params = parameters.split(models.make_encoder(config, rngs=nnx.Rngs(0)))
+        graphdef, params = parameters.split(small_modules.made(models.make_encoder, config))
 
         def backward(params):
             return jax.vjp(lambda p: parameters.merge(graphdef, p)(batch), params)[1]
@@ -178,7 +176,7 @@ def test_gradients_of_kernels_are_rounded_to_bfloat16_only_where_it_is_asked_for
         embedding_size=16,
     )  # fmt: skip
     task = pretraining.Pretraining(config)
-    graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
+    graphdef, params = parameters.split(small_modules.made(task.init))
 
     def loss(params):
         means = task.loss(parameters.merge(graphdef, params), batch, key=None)
@@ -202,7 +200,7 @@ def test_gradients_of_kernels_are_rounded_to_bfloat16_only_where_it_is_asked_for
 def test_bfloat16_stays_near_float32(tiny, batch):
     outputs = []
     for dtype in ("float32", "bfloat16"):
-        model = models.make_encoder(dataclasses.replace(tiny, dtype=dtype), rngs=nnx.Rngs(0))
+        model = small_modules.made(models.make_encoder, dataclasses.replace(tiny, dtype=dtype))
         hidden = model(batch)
         assert hidden.dtype == dtype
         outputs.append(np.asarray(hidden, np.float32))
@@ -211,7 +209,7 @@ def test_bfloat16_stays_near_float32(tiny, batch):
 
 
 def test_too_long_an_input_is_an_error(tiny):
-    model = models.make_encoder(tiny, rngs=nnx.Rngs(0))
+    model = small_modules.made(models.make_encoder, tiny)
     ids = jnp.ones((1, 25), jnp.int32)
     with pytest.raises(ValueError, match="25 positions.*max_position_embeddings = 24"):
         model({"input_ids": ids, "input_mask": ids})

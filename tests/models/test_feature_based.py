@@ -5,16 +5,18 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from bertjax.models import feature_based, parameters
+from tests import small_modules
 
 SIZE = 5
 
 
 def test_features_are_the_last_four_layers_and_logits_depend_on_nothing_else(tiny, batch):
     deep = dataclasses.replace(tiny, num_hidden_layers=5)
-    model = feature_based.FeatureBasedTagger(deep, num_labels=3, lstm_size=SIZE, rngs=nnx.Rngs(0))
+    model = small_modules.made(feature_based.FeatureBasedTagger, deep, num_labels=3, lstm_size=SIZE)
     states = model.encoder.hidden_states(batch)
     outputs = jnp.concatenate(states[2:], axis=-1)
     for layer in model.lstm:
@@ -24,6 +26,7 @@ def test_features_are_the_last_four_layers_and_logits_depend_on_nothing_else(tin
     assert len(model.lstm) == 2
 
 
+@pytest.mark.slow
 def test_the_frozen_encoder_has_no_dropout_and_the_lstm_has(tiny, batch):
     dropping = dataclasses.replace(tiny, hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
     made = feature_based.FeatureBasedTagger(

@@ -13,6 +13,7 @@ from bertjax import models
 from bertjax.devices import sharding
 from bertjax.models import lora, parameters
 from bertjax.training import optim
+from tests import small_modules
 
 ALL_KERNELS = lora.LoraOptions(rank=2, alpha=6.0, targets=(r"encoder\..*\.kernel",))
 SECOND_LAYER = lora.LoraOptions(rank=2, targets=(r"encoder\.layers\.1\.intermediate\.kernel",))
@@ -20,7 +21,7 @@ SECOND_LAYER = lora.LoraOptions(rank=2, targets=(r"encoder\.layers\.1\.intermedi
 
 @functools.cache
 def classifier(config):
-    return models.SequenceClassifier(config, num_labels=3, rngs=nnx.Rngs(0))
+    return small_modules.made(models.SequenceClassifier, config, num_labels=3)
 
 
 def make(config, options):
@@ -96,6 +97,7 @@ def test_merging_leaves_its_argument_as_it_was(tiny):
     jax.tree.map(np.testing.assert_array_equal, before, params)
 
 
+@pytest.mark.slow
 def test_of_the_encoder_only_factors_get_a_gradient(tiny, batch):
     graphdef, params = parameters.split(moved(make(tiny, lora.LoraOptions(rank=2))[1]))
 

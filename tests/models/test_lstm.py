@@ -6,6 +6,7 @@ import numpy as np
 from flax import nnx
 
 from bertjax.models import lstm
+from tests import small_modules
 
 BATCH, LENGTH, IN, SIZE = 3, 7, 4, 5
 
@@ -31,7 +32,7 @@ def reference(cell_of, inputs):
 
 
 def test_both_directions_are_the_equations_on_the_real_part_of_each_row():
-    layer = lstm.BidirectionalLstm(IN, SIZE, rngs=nnx.Rngs(0))
+    layer = small_modules.made(lstm.BidirectionalLstm, IN, SIZE)
     layer.backward.input.bias = nnx.Param(jnp.linspace(-1, 1, 4 * SIZE))
     inputs = jax.random.normal(jax.random.key(0), (BATCH, LENGTH, IN))
     lengths = np.array([7, 4, 1])

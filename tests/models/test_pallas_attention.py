@@ -17,6 +17,7 @@ from flax import nnx
 
 from bertjax.devices import sharding
 from bertjax.models import attention, encoder, layers, pallas_attention, visibility
+from tests import small_modules
 
 RATE = 0.3
 CONFIG = encoder.EncoderConfig(
@@ -113,7 +114,7 @@ def interpreted(monkeypatch):
 
 
 def loss_and_gradients(config):
-    graphdef, params = nnx.split(encoder.make_encoder(config, rngs=nnx.Rngs(0)), nnx.Param)
+    graphdef, params = nnx.split(small_modules.made(encoder.make_encoder, config), nnx.Param)
     rng = np.random.default_rng(0)
     ids = jnp.asarray(rng.integers(0, 96, (2, 128)), jnp.int32)
     mask = jnp.asarray(np.arange(128) < np.array([[128], [77]]), jnp.int32)

@@ -11,6 +11,7 @@ from flax import nnx
 from bertjax import models
 from bertjax.models import encoder, layers, parameters, visibility
 from bertjax.tasks import pretraining
+from tests import small_modules
 from tests.models import test_encoder
 
 LENGTHS = (5, 3, 7)
@@ -47,17 +48,15 @@ def sequences(hidden, gap=2):
 
 
 def test_packed_rows_have_the_states_of_the_same_sequences_apart(tiny):
-    model = models.make_encoder(tiny, rngs=nnx.Rngs(0))
-    rows = apart()
-    for by_row, together in zip(
-        model.hidden_states(rows), model.hidden_states(packed(rows)), strict=True
-    ):
+    model = small_modules.made(models.make_encoder, tiny)
+    rows, states = apart(), jax.jit(model.hidden_states)
+    for by_row, together in zip(states(rows), states(packed(rows)), strict=True):
         for row, found in enumerate(sequences(together)):
             np.testing.assert_allclose(found, by_row[row, : LENGTHS[row]], atol=1e-5)
 
 
 def test_the_positions_of_a_batch_are_those_of_its_words(tiny):
-    model = models.make_encoder(tiny, rngs=nnx.Rngs(0))
+    model = small_modules.made(models.make_encoder, tiny)
     rows = packed(apart())
     places = visibility.positions(rows)
     found = model(rows | {"positions": places})
@@ -69,13 +68,13 @@ def test_a_row_of_sequences_may_be_longer_than_the_model_reads(tiny):
     short = dataclasses.replace(tiny, max_position_embeddings=max(LENGTHS))
     rows = packed(apart())
     assert rows["input_ids"].shape[1] > short.max_position_embeddings
-    assert np.isfinite(models.make_encoder(short, rngs=nnx.Rngs(0))(rows)).all()
+    assert np.isfinite(small_modules.made(models.make_encoder, short)(rows)).all()
 
 
 @pytest.mark.parametrize("remat", ["none", pytest.param("full", marks=pytest.mark.slow)])
 def test_no_gradient_goes_from_sequence_to_sequence_or_to_padding(tiny, remat):
     dropping = dataclasses.replace(tiny, remat=remat, attention_probs_dropout_prob=0.1)
-    model = models.make_encoder(dropping, rngs=nnx.Rngs(0))
+    model = small_modules.made(models.make_encoder, dropping)
     rows = packed(apart())
     numbers = np.asarray(rows["sequence_ids"])
     visible = visibility.of(rows)
@@ -96,7 +95,7 @@ def test_no_gradient_goes_from_sequence_to_sequence_or_to_padding(tiny, remat):
 
 
 def test_each_layer_has_its_own_window_and_order(tiny):
-    model = models.make_encoder(tiny, rngs=nnx.Rngs(0))
+    model = small_modules.made(models.make_encoder, tiny)
     model.layers[0].attention.window = 2
     model.layers[1].attention.left_to_right = True
     embedded = jax.random.normal(jax.random.key(0), (1, 12, tiny.hidden_size))
@@ -121,7 +120,7 @@ def factorized(tiny):
 
 
 def test_factorized_embeddings_are_tables_of_their_size_and_a_projection(factorized, batch):
-    model = models.make_encoder(factorized, rngs=nnx.Rngs(0))
+    model = small_modules.made(models.make_encoder, factorized)
     _, params = parameters.split(model)
     p = jax.tree.map(np.float64, params["embeddings"])
     shapes = {name: p[name]["embedding"].shape for name in ("word", "position", "segment")}
@@ -137,7 +136,7 @@ def test_factorized_embeddings_are_tables_of_their_size_and_a_projection(factori
 
 def test_without_segments_their_ids_are_not_read_and_have_no_table(tiny, batch):
     bare = dataclasses.replace(tiny, type_vocab_size=0)
-    model = models.make_encoder(bare, rngs=nnx.Rngs(0))
+    model = small_modules.made(models.make_encoder, bare)
     tables = parameters.split(model)[1]["embeddings"]
     assert tables.keys() == {"word", "position", "norm"}
     other = batch | {"segment_ids": 1 - batch["segment_ids"]}
@@ -159,7 +158,7 @@ def test_without_segments_their_ids_are_not_read_and_have_no_table(tiny, batch):
     ],
 )
 def test_the_pooler_has_the_activation_that_the_config_chooses(tiny, name, act):
-    pooler = models.Pooler(dataclasses.replace(tiny, pooler_act=name), rngs=nnx.Rngs(0))
+    pooler = small_modules.made(models.Pooler, dataclasses.replace(tiny, pooler_act=name))
     hidden = jax.random.normal(jax.random.key(0), (3, 4, tiny.hidden_size))
     dense = jax.tree.map(np.asarray, parameters.split(pooler)[1]["dense"])
     expected = act(test_encoder.numpy_dense(np.asarray(hidden[:, 0]), dense))
@@ -173,7 +172,7 @@ def test_an_unknown_activation_of_the_pooler_is_told(tiny):
 
 def test_a_masked_token_head_projects_down_to_the_embeddings(factorized, batch):
     task = pretraining.Pretraining(factorized)
-    graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
+    graphdef, params = parameters.split(small_modules.made(task.init))
     assert params["mlm_head"]["dense"]["kernel"].shape == (32, 8)
 
     def loss(params):
@@ -208,7 +207,7 @@ def test_what_is_no_text_is_embedded_by_a_module_and_a_row_of_the_table(tiny, mo
     """Readings of a sensor, say, classified through the plain encoder; a step learns something."""
     monkeypatch.setitem(encoder.EMBEDDINGS, "vectors", VectorEmbeddings)
     config = dataclasses.replace(tiny, embeddings="vectors")
-    model = models.SequenceClassifier(config, num_labels=2, rngs=nnx.Rngs(0))
+    model = small_modules.made(models.SequenceClassifier, config, num_labels=2)
     vectors = jax.random.normal(jax.random.key(0), (32, 10, 6))
     inputs = {"vectors": vectors, "input_mask": jnp.ones((32, 10), jnp.int32)}
     labels = (vectors[:, 0, 0] > 0).astype(jnp.int32)

@@ -103,6 +103,7 @@ def test_a_row_longer_than_the_positions_is_refused(encoder):
         encoder(long)
 
 
+@pytest.mark.slow
 def test_weights_begin_as_the_config_says():
     wide = dataclasses.replace(SIZES, hidden_size=256, intermediate_size=512)
     for kind, is_truncated in (("normal", False), ("truncated_normal", True)):

@@ -16,6 +16,7 @@ from bertjax.devices import sharding
 from bertjax.models import lora, parameters
 from bertjax.tasks import base, pretraining
 from bertjax.training import optim, state
+from tests import small_modules
 
 SHARED = models.EncoderConfig(
     vocab_size=30,
@@ -49,7 +50,7 @@ def batch():
 @pytest.fixture(scope="module")
 def beside():
     """(hidden states, gradients) of the shared encoder, recomputed, and of the unshared."""
-    params = parameters.split(models.make_encoder(SHARED, rngs=nnx.Rngs(0)))[1]
+    params = parameters.split(small_modules.made(models.make_encoder, SHARED))[1]
 
     def both(config, params):
         abstract = nnx.eval_shape(lambda: models.make_encoder(config, rngs=nnx.Rngs(0)))
@@ -77,6 +78,7 @@ def test_a_layer_of_the_depth_applies_those_of_its_group():
         assert own.layer_uses == tuple((i,) for i in range(layers))
 
 
+@pytest.mark.slow
 def test_states_are_those_of_the_unshared_encoder_dropout_of_every_depth_too(beside):
     (shared, _), (alone, _) = beside
     assert len(shared) == 4
@@ -84,6 +86,7 @@ def test_states_are_those_of_the_unshared_encoder_dropout_of_every_depth_too(bes
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_shared_layer_is_the_sum_over_its_uses(beside):
     (_, grads), (_, alone) = beside
     summed = jax.tree.map(jnp.add, alone["layers"]["0"], alone["layers"]["1"])

@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from flax import nnx
 
 from bertjax.jobs import teachers
 from bertjax.models import parameters
 from bertjax.tasks import base, distillation, pretraining
-from tests import conftest
+from tests import conftest, small_modules
 from tests.models import test_encoder
 
 LENGTH = 12
@@ -20,7 +19,7 @@ LENGTH = 12
 
 def wide(task, seed):
     """A task's model and parameters far from zero."""
-    graphdef, params = parameters.split(task.init(nnx.Rngs(0)))
+    graphdef, params = parameters.split(small_modules.made(task.init))
     rng = np.random.default_rng(seed)
     params = jax.tree.map(lambda p: p + jnp.asarray(rng.normal(0, 0.2, p.shape), p.dtype), params)
     return graphdef, params
@@ -158,6 +157,7 @@ def as_teacher(task, params):
     return teachers.Teacher(task, task.encoder, jax.tree.map(np.asarray, params), "a test", "x")
 
 
+@pytest.mark.slow
 def test_a_student_of_all_layers_without_segments_computes_what_its_teacher_does(tasks, reference):
     made, batch, _ = reference
     graphdef, params = made[1]

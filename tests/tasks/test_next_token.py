@@ -14,6 +14,7 @@ from bertjax.models import classification, visibility
 from bertjax.tasks import base, next_token
 from bertjax.training import config_faults, optim, state
 from configs import left_to_right_base
+from tests import small_modules
 from tests.conftest import TINY
 
 LENGTHS = (12, 7, 2)
@@ -39,7 +40,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def model(task):
-    return task.init(nnx.Rngs(0))
+    return small_modules.made(task.init)
 
 
 @pytest.fixture(scope="module")

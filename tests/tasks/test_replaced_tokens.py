@@ -256,6 +256,7 @@ def test_what_is_made_whole_and_kept_again_is_as_before(sharing):
         np.testing.assert_allclose(again[path], value, atol=1e-7, err_msg=path)
 
 
+@pytest.mark.slow
 def test_projections_and_the_last_layer_begin_uniform_and_tables_as_one():
     task = make_task("gradient_disentangled", dataclasses.replace(SIZES, hidden_size=128))
     params = jax.device_get(jax.jit(lambda: parameters.split(task.init(nnx.Rngs(0)))[1])())

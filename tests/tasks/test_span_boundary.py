@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from flax import nnx
 
 from bertjax import config as config_lib
 from bertjax import inference, train
@@ -17,7 +16,7 @@ from bertjax.models import EncoderConfig, heads, parameters
 from bertjax.tasks import base, span_boundary
 from bertjax.training import config_faults, optim, preemption, state
 from bertjax.workdirs import scalars
-from tests import small_records, stopping
+from tests import small_modules, small_records, stopping
 
 LENGTH, PREDICTIONS, VOCABULARY = 24, 20, 40
 SIZES = EncoderConfig(
@@ -112,7 +111,7 @@ def reference(params, hidden, given):
 @pytest.fixture(scope="module")
 def computed():
     """(parameters, means of the loss, the encoder's hidden states, gradient of the SBO loss)."""
-    graphdef, params = parameters.split(TASK.init(nnx.Rngs(0)))
+    graphdef, params = parameters.split(small_modules.made(TASK.init))
     rng = np.random.default_rng(1)
     params = jax.tree.map(
         lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32), params

@@ -99,6 +99,7 @@ def test_a_non_finite_gradient_skips_the_update_and_says_so(batch):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(healthy.params))
 
 
+@pytest.mark.slow
 def test_dropout_is_a_function_of_seed_and_step(tiny, batch):
     config = dataclasses.replace(tiny, hidden_dropout_prob=0.5)
     train_state = small()[1]
@@ -191,6 +192,7 @@ def test_the_backward_pass_of_frozen_layers_is_not_computed(tiny, batch):
     assert flops(frozen=(r"encoder\..*",)) < 0.7 * flops()
 
 
+@pytest.mark.slow
 def test_a_multiplier_scales_the_first_step_of_its_parameters(tiny, batch):
     _, start, step, _ = small()
     scaled = jax.jit(make_learner(tiny, head_multiplier=3.0).train_step)

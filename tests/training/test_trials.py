@@ -62,6 +62,7 @@ def lines_of(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_seeds_follow_that_of_the_config_and_share_one_compilation(done, config):
     workdir, _, programs, _ = done
     assert [run.workdir for run in programs] == trials.workdirs(config, workdir)
@@ -86,12 +87,14 @@ def test_a_trial_is_the_training_it_would_be_alone(done, config, tmp_path):
         assert {name: one[name] for name in timeless} == {name: other[name] for name in timeless}
 
 
+@pytest.mark.slow
 def test_other_seeds_are_other_heads(done):
     _, _, _, states = done
     kernels = [state.params["classifier"]["kernel"] for state in states.values()]
     assert not np.allclose(*kernels)
 
 
+@pytest.mark.slow
 def test_the_results_are_those_of_the_last_evaluations(done):
     workdir, results, _, _ = done
     scores = []
@@ -107,6 +110,7 @@ def test_the_results_are_those_of_the_last_evaluations(done):
     assert (workdir / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_results_are_there_whole_or_not_at_all(done, config, tmp_path, monkeypatch):
     workdir, _, _, _ = done
     for name in ("seed_3", "seed_4"):

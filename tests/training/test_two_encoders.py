@@ -12,6 +12,7 @@ from flax import nnx
 from bertjax import models
 from bertjax.models import lora, parameters
 from bertjax.training import optim, state, warm_start
+from tests import small_modules
 from tests.training import test_warm_start
 
 ENCODERS = ("discriminator.encoder", "generator.encoder")
@@ -36,11 +37,11 @@ class TwoEncoders(nnx.Module):
 
 
 def make(sizes=SIZES, seed=0):
-    return TwoEncoders(sizes, rngs=nnx.Rngs(seed))
+    return small_modules.made(TwoEncoders, sizes, seed=seed)
 
 
 def abstract(sizes=SIZES):
-    return parameters.split(nnx.eval_shape(lambda: make(sizes)))[1]
+    return parameters.split(nnx.eval_shape(lambda: TwoEncoders(sizes, rngs=nnx.Rngs(0))))[1]
 
 
 def cold(sizes=SIZES, seed=0):
@@ -54,11 +55,14 @@ def names_under(*paths):
 
 def test_encoders_are_found_in_a_module_an_abstract_one_and_its_parameters(tiny):
     assert parameters.encoder_paths(make()) == ENCODERS
-    assert parameters.encoder_paths(nnx.eval_shape(make)) == ENCODERS
+    assert (
+        parameters.encoder_paths(nnx.eval_shape(lambda: TwoEncoders(SIZES, rngs=nnx.Rngs(0))))
+        == ENCODERS
+    )
     assert parameters.encoder_paths(abstract()) == ENCODERS
-    plain = models.SequenceClassifier(tiny, num_labels=2, rngs=nnx.Rngs(0))
+    plain = small_modules.made(models.SequenceClassifier, tiny, num_labels=2)
     assert models.encoder_paths(plain) == ("encoder",)
-    assert models.encoder_paths(models.make_bare(tiny, rngs=nnx.Rngs(0))) == ("encoder",)
+    assert models.encoder_paths(small_modules.made(models.make_bare, tiny)) == ("encoder",)
 
 
 def test_rates_fall_with_the_depth_of_each_encoder():
@@ -98,7 +102,7 @@ def test_lora_changes_query_and_value_of_both_encoders():
 
 
 def test_factors_of_embeddings_are_no_encoder():
-    module = nnx.Dict(encoder=models.make_encoder(FACTORIZED, rngs=nnx.Rngs(0)))
+    module = nnx.Dict(encoder=small_modules.made(models.make_encoder, FACTORIZED))
     lora.attach(module, lora.LoraOptions(targets=(r"encoder\..*kernel",)), rngs=nnx.Rngs(1))
     _, params = parameters.split(module)
     assert set(params["lora"]["encoder"]) == {"embeddings", "layers"}
@@ -153,6 +157,7 @@ def test_a_warm_start_takes_encoders_and_pooler_and_leaves_heads():
     assert set(made.fresh) == names_under("generator.mlm_head", "discriminator.detector")
 
 
+@pytest.mark.slow
 def test_each_table_of_words_grows_with_the_vocabulary():
     sizes = dataclasses.replace(SIZES, vocab_size=SIZES.vocab_size + 3)
     target = test_warm_start.resized_target(params=abstract(sizes), resize_vocabulary=True)

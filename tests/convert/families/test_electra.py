@@ -157,6 +157,7 @@ def test_what_its_classes_compute_otherwise_is_refused(field, value):
         huggingface_config.parse_config(fields | {field: value}, source="it")
 
 
+@pytest.mark.slow
 def test_finetuning_starts_from_the_discriminators_encoder(trained):
     source = formats.read(trained)
     shapes = {p: a for p, a in of_discriminator(make()).items() if p.startswith("encoder.")}

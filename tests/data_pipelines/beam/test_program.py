@@ -99,6 +99,7 @@ def test_beam_writes_the_files_of_the_local_build(tmp_path, files, vocabulary_di
     assert manifest.statistics["reading_problems"]["invalid_utf8_lines"]["count"] == 1
 
 
+@pytest.mark.slow
 def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_directory):
     (tmp_path / "text.txt").write_text("One. Two. Three.")
     options = program.BeamOptions(

@@ -1,5 +1,7 @@
 import itertools
 
+import pytest
+
 from data_pipelines.formats import base, documentation, input_files
 
 
@@ -102,6 +104,7 @@ add_newdoc("numpy", "ndarray", ("real", """Attached."""))
     }
 
 
+@pytest.mark.slow
 def test_corpus_is_the_same_each_time_and_reads_as_prose():
     first, second = (list(itertools.islice(read(), 120)) for _ in range(2))
     assert first == second

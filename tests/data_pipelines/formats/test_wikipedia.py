@@ -153,6 +153,7 @@ def test_a_dump_may_be_compressed_otherwise_or_not_at_all(tmp_path, name):
     assert [document.markup for document in found] == ["wikipedia", "wikipedia"]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_dump(tmp_path):
     path = tmp_path / "a.xml"
     path.write_text(HEAD + page("T", "text " * 2000) * 500 + page("T" * 99, namespace=1) * 20_000)
