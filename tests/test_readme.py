@@ -10,6 +10,7 @@ import pytest
 from apache_beam.options import pipeline_options
 
 from bertjax import config as config_lib
+from bertjax import tasks
 from data_pipelines.beam import program
 from tests import programs
 
@@ -149,3 +150,9 @@ def test_every_row_of_the_recipe_table_is_a_recipe_and_every_recipe_a_row():
 )
 def test_the_checks_find_the_one_thing_that_does_not_exist(check, fault):
     assert len(check(fault)) == 1
+
+
+def test_the_page_of_options_names_every_objective():
+    lines = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").splitlines()
+    (row,) = [line for line in lines if line.startswith("| `config.pretraining.objective`")]
+    assert not [name for name in tasks.OBJECTIVES if f"`{name}`" not in row]
