@@ -28,10 +28,6 @@ SIZES = {
     "model.max_position_embeddings": 24,
     "model.hidden_dropout_prob": 0.0,  # it is drawn for each micro-batch
     "model.attention_probs_dropout_prob": 0.0,
-    "pretraining.masking": "static",
-    "pretraining.mask_share": 0.8,
-    "pretraining.keep_share": 0.1,
-    "pretraining.max_predictions_per_seq": 3,
     "schedule.warmup_steps": 10,
     "schedule.peak_learning_rate": 3e-3,
     "global_batch_size": 16,
@@ -39,6 +35,13 @@ SIZES = {
     "checkpoint.save_every_steps": 1_000,
     "checkpoint.keep_best": 0,
     "log_every_steps": 1,
+}
+# What is said of masks, where there are any.
+MASKS = {
+    "pretraining.masking": "static",
+    "pretraining.mask_share": 0.8,
+    "pretraining.keep_share": 0.1,
+    "pretraining.max_predictions_per_seq": 3,
 }
 
 
@@ -65,7 +68,7 @@ FAMILIES = {
     ),
     "left_to_right": Family(
         left_to_right_base.get_config,
-        {"pretraining.masking": "none", "mesh.data": 1},
+        {"mesh.data": 1, "phases.phase2.num_steps": 0},
         {"is_masked": False},
     ),
 }
@@ -86,6 +89,7 @@ def make_config(family, directory, **changes):
     config.update_from_flattened_dict(
         {
             **SIZES,
+            **(MASKS if family.records.get("is_masked", True) else {}),
             "phases.phase1.num_steps": STEPS,
             "data.train_dir": str(directory),
             **family.changes,
