@@ -107,14 +107,21 @@ def run_ablations(shop: workshop.Workshop, options: argparse.Namespace) -> None:
 
 
 def results(
-    shop: workshop.Workshop, rows: Mapping[str, object]
+    shop: workshop.Workshop, rows: Mapping[str, pretraining_rows.Row]
 ) -> dict[str, objective_tables.Found]:
-    """Returns what there is of each row that is pretrained."""
+    """Returns what there is of each row that is pretrained.
+
+    Raises:
+      ValueError: if a row was pretrained with other options than it has now.
+    """
     found: dict[str, objective_tables.Found] = {}
-    for name in rows:
+    for name, row in rows.items():
+        seeds = sorted((shop.directory / "rows" / name).glob("seed_*"))
+        for seed in seeds:
+            workshop.finished(seed, "pretrained", row.made_of)
         of_seeds = [
             {path.stem: json.loads(path.read_text()) for path in seed.glob("*.json")}
-            for seed in sorted((shop.directory / "rows" / name).glob("seed_*"))
+            for seed in seeds
         ]
         if done := [each for each in of_seeds if "pretrained" in each]:
             found[name] = done
@@ -253,13 +260,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             shop = workshop.Workshop(options.workdir, options.settings)
             shop.begin()
             (run_ablations if options.ablations else run)(shop, options)
+        text = (report_ablations if options.ablations else report)(shop, options)
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
         return preemption.EXIT_CODE
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    text = (report_ablations if options.ablations else report)(shop, options)
     print(text)
     if options.write:
         marked_tables.write(PAGE, "ablations" if options.ablations else "objectives", text)

@@ -138,6 +138,9 @@ def test_work_done_with_other_options_is_refused(tmp_path):
     changed = dataclasses.replace(row, options={"pretraining.masked_lm_prob": 0.2})
     with pytest.raises(ValueError, match=r"pretrained.json was made with .*prob': 0.2} now"):
         shop.pretrain("bert", changed, 0)
+    assert objectives.results(shop, {"bert": row}).keys() == {"bert"}
+    with pytest.raises(ValueError, match=r"pretrained.json was made with .*prob': 0.2} now"):
+        objectives.results(shop, {"bert": changed})  # --only_table shows no stale row
     other = workshop.Finetuning("cola", {"finetuning.pooling": "mean"})
     with pytest.raises(ValueError, match=r"cola.json was made with {}, and would be made with {"):
         shop.finetune("bert", 0, other, 1)
