@@ -15,7 +15,7 @@ from bertjax import finetuning, jobs, recipe_bases, recipes
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding
 from bertjax.models import encoder, layers
-from bertjax.training import config_faults, optim
+from bertjax.training import config_faults, optim, schedules
 from configs import left_to_right_base
 
 RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"))
@@ -510,7 +510,7 @@ def test_base_and_large_carry_the_papers_recipe(size):
         ("pretraining.pair_loss", pair_objectives.LABELS),
         ("pretraining.mask_strategy", masking.MASKERS),
         ("optimizer.name", optim.OPTIMIZERS),
-        ("schedule.name", optim.SCHEDULES),
+        ("schedule.name", schedules.SCHEDULES),
         ("sharding", sharding.RULES),
         ("model.hidden_act", layers.ACTIVATIONS),
         ("model.gradient_reduction_dtype", encoder.GRADIENT_REDUCTION_DTYPES),

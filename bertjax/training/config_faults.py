@@ -18,7 +18,7 @@ from bertjax import finetuning, jobs, tasks
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
 from bertjax.models import classification, embedding_sharing, encoder, pallas_attention
-from bertjax.training import optim, state
+from bertjax.training import optim, schedules, state
 
 MASKINGS = ("static", "dynamic", "none")  # stored in the records, drawn as they are read
 
@@ -38,7 +38,7 @@ CHOICES: dict[str, Collection[str]] = {
     "finetuning.context": ("sentence", "document"),
     "data.source": ("records", "synthetic"),
     "optimizer.name": tuple(optim.OPTIMIZERS),
-    "schedule.name": tuple(optim.SCHEDULES),
+    "schedule.name": tuple(schedules.SCHEDULES),
     "sharding": tuple(sharding.RULES),
     **{f"model.{name}": known for name, known in encoder.CHOICES.items()},
     "model.dtype": ("auto", *encoder.DTYPES),

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
 from bertjax.tasks import base, distillation
-from bertjax.training import optim, state
+from bertjax.training import optim, schedules, state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,24 +166,24 @@ def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bo
     steps = np.arange(step)
     old = _schedule_options(ml_collections.ConfigDict(saved).schedule, before[-1].end_step)
     before_rates, rates = (
-        np.asarray(optim.make_schedule(each)(steps)) for each in (old, schedule_options(job))
+        np.asarray(schedules.make_schedule(each)(steps)) for each in (old, schedule_options(job))
     )
     return np.array_equal(before_rates, rates)
 
 
-def schedule_options(job: jobs.Job) -> optim.ScheduleOptions:
+def schedule_options(job: jobs.Job) -> schedules.ScheduleOptions:
     """Returns the schedule of a job's config over all its steps."""
     return _schedule_options(job.config.schedule, job.last_step)
 
 
 def _schedule_options(
     options: ml_collections.ConfigDict, total_steps: int
-) -> optim.ScheduleOptions:
+) -> schedules.ScheduleOptions:
     warmup_steps = options.warmup_steps
     if options.warmup_share:
         # Rounded down. Source: google-research/bert, run_classifier.py, num_warmup_steps.
         warmup_steps = int(options.warmup_share * total_steps)
-    return optim.ScheduleOptions(
+    return schedules.ScheduleOptions(
         options.name, options.peak_learning_rate, warmup_steps, total_steps
     )
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
 from bertjax.models import parameters, reductions
 from bertjax.tasks import base, metrics
-from bertjax.training import optim
+from bertjax.training import optim, schedules
 
 PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys
 
@@ -45,7 +45,7 @@ class Knobs:
     """
 
     seed: Int[Array, ""] | UInt[np.ndarray, ""]
-    schedule: optim.ScheduleOptions
+    schedule: schedules.ScheduleOptions
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -102,7 +102,7 @@ class Learner:
         grads, means = self._gradients(state.params, batch, key, knobs.fixed)
         with jax.named_scope("optimizer"):
             grad_norm = reductions.global_norm(grads)
-            learning_rate = optim.make_schedule(knobs.schedule)(state.step)
+            learning_rate = schedules.make_schedule(knobs.schedule)(state.step)
             updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
             params = self._moved(state.params, updates, learning_rate)
             losses = [means[name].total for name in self.task.objectives]
@@ -208,7 +208,7 @@ def make_learner(
     task: base.Task,
     *,
     optimizer: optim.OptimizerOptions,
-    schedule: optim.ScheduleOptions,
+    schedule: schedules.ScheduleOptions,
     seed: int,
     prng_impl: str = "threefry2x32",
     accumulation_steps: int = 1,
@@ -237,13 +237,13 @@ def make_learner(
 
 
 def make_knobs(
-    seed: int, schedule: optim.ScheduleOptions, fixed: Mapping[str, Any] | None = None
+    seed: int, schedule: schedules.ScheduleOptions, fixed: Mapping[str, Any] | None = None
 ) -> Knobs:
     """Returns the numbers as NumPy arrays of the types that the compiled step takes."""
     return Knobs(
         # The low 32 bits, which is what jax.random.key takes of a Python int.
         seed=np.asarray(seed & 0xFFFFFFFF, np.uint32),
-        schedule=optim.ScheduleOptions(
+        schedule=schedules.ScheduleOptions(
             schedule.name,
             np.asarray(schedule.peak_learning_rate, np.float32),
             np.asarray(schedule.warmup_steps, np.int32),

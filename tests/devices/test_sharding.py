@@ -16,7 +16,7 @@ from bertjax.models import lora, parameters, placement
 from bertjax.planning import compiled
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import pretraining
-from bertjax.training import optim, program, state
+from bertjax.training import optim, program, schedules, state
 from tests import conftest, small_modules
 
 MESHES = {
@@ -31,7 +31,7 @@ def make_learner(config, accumulation_steps=1):
     return state.make_learner(
         pretraining.Pretraining(config),
         optimizer=optim.OptimizerOptions(),
-        schedule=optim.ScheduleOptions("linear", 1e-2, 0, 100),
+        schedule=schedules.ScheduleOptions("linear", 1e-2, 0, 100),
         seed=0,
         accumulation_steps=accumulation_steps,
     )

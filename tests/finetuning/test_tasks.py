@@ -14,7 +14,7 @@ import pytest
 from bertjax.finetuning import base, choices, low_rank, spans, tags, texts
 from bertjax.models import lora, parameters
 from bertjax.tasks import base as tasks_base
-from bertjax.training import optim, state
+from bertjax.training import optim, schedules, state
 from tests import conftest
 
 LENGTH, ROWS, CHOICES, CLASSES = 12, 16, 3, 4
@@ -100,7 +100,7 @@ def make_learner(task, *, accumulation_steps=1, learning_rate=1e-2):
     return state.make_learner(
         task,
         optimizer=optim.OptimizerOptions(weight_decay=0.0),
-        schedule=optim.ScheduleOptions("linear", learning_rate, 0, 100_000),
+        schedule=schedules.ScheduleOptions("linear", learning_rate, 0, 100_000),
         seed=0,
         accumulation_steps=accumulation_steps,
     )

@@ -15,7 +15,7 @@ from bertjax import models
 from bertjax.devices import sharding
 from bertjax.models import lora, parameters
 from bertjax.tasks import base, pretraining
-from bertjax.training import optim, state
+from bertjax.training import optim, schedules, state
 from tests import small_modules
 
 SHARED = models.EncoderConfig(
@@ -128,7 +128,7 @@ def test_a_shared_layer_has_the_mean_rate_of_its_depths(task):
     learner = state.make_learner(
         task,
         optimizer=optim.OptimizerOptions(layer_decay=0.5, head_multiplier=3.0),
-        schedule=optim.ScheduleOptions("linear", 1e-3, 1, 2),
+        schedule=schedules.ScheduleOptions("linear", 1e-3, 1, 2),
         seed=0,
     )
     rates = learner.rate_multipliers

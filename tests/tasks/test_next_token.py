@@ -12,7 +12,7 @@ from bertjax import config as config_lib
 from bertjax.devices import sharding
 from bertjax.models import classification, visibility
 from bertjax.tasks import base, next_token
-from bertjax.training import config_faults, optim, state
+from bertjax.training import config_faults, optim, schedules, state
 from configs import left_to_right_base
 from tests import small_modules
 from tests.conftest import TINY
@@ -147,7 +147,7 @@ def make_learner(task, accumulation_steps=1):
     return state.make_learner(
         task,
         optimizer=optim.OptimizerOptions(),
-        schedule=optim.ScheduleOptions("linear", 1e-2, 0, 100),
+        schedule=schedules.ScheduleOptions("linear", 1e-2, 0, 100),
         seed=0,
         accumulation_steps=accumulation_steps,
     )

@@ -14,7 +14,7 @@ from bertjax import config as config_lib
 from bertjax.devices import sharding
 from bertjax.models import embedding_sharing, layers, parameters
 from bertjax.tasks import base, replaced_tokens
-from bertjax.training import config_faults, optim, state
+from bertjax.training import config_faults, optim, schedules, state
 from tests import conftest
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -282,7 +282,7 @@ def make_learner(accumulation_steps=1, **options):
     return state.make_learner(
         make_task(temperature=1e-6, **options),
         optimizer=optim.OptimizerOptions(),
-        schedule=optim.ScheduleOptions("linear", 1e-2, 0, 100),
+        schedule=schedules.ScheduleOptions("linear", 1e-2, 0, 100),
         seed=0,
         accumulation_steps=accumulation_steps,
     )

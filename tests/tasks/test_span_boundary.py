@@ -14,7 +14,7 @@ from bertjax.convert import formats
 from bertjax.devices import sharding
 from bertjax.models import EncoderConfig, heads, parameters
 from bertjax.tasks import base, span_boundary
-from bertjax.training import config_faults, optim, preemption, state
+from bertjax.training import config_faults, optim, preemption, schedules, state
 from bertjax.workdirs import scalars
 from tests import small_modules, small_records, stopping
 
@@ -186,7 +186,7 @@ def make_learner(accumulation_steps=1):
     return state.make_learner(
         TASK,
         optimizer=optim.OptimizerOptions(),
-        schedule=optim.ScheduleOptions("linear", 1e-2, 1, 10),
+        schedule=schedules.ScheduleOptions("linear", 1e-2, 1, 10),
         seed=3,
         accumulation_steps=accumulation_steps,
     )

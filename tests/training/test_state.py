@@ -12,7 +12,7 @@ import pytest
 from bertjax.finetuning import texts
 from bertjax.models import parameters
 from bertjax.tasks import pretraining
-from bertjax.training import optim, state
+from bertjax.training import optim, schedules, state
 from tests import conftest
 
 ONE_LAYER = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
@@ -28,7 +28,7 @@ def make_learner(config, *, accumulation_steps=1, pair_loss="nsp", seed=0, rate=
     return state.make_learner(
         pretraining.Pretraining(config, pair_loss=pair_loss),
         optimizer=optim.OptimizerOptions(**optimizer),
-        schedule=optim.ScheduleOptions("linear", rate, 0, 100),
+        schedule=schedules.ScheduleOptions("linear", rate, 0, 100),
         seed=seed,
         accumulation_steps=accumulation_steps,
     )
@@ -225,7 +225,7 @@ def test_one_compiled_step_serves_other_seeds_and_rates(tiny, batch):
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
 @pytest.mark.parametrize("seed", [0, 5, 2**31 - 1, -3])
 def test_the_key_of_a_seed_is_the_one_of_the_python_int(seed, impl):
-    schedule = optim.ScheduleOptions("linear", 1e-2, 0, 100)
+    schedule = schedules.ScheduleOptions("linear", 1e-2, 0, 100)
     traced = jax.jit(lambda s: jax.random.key_data(jax.random.key(s, impl=impl)))
     found = traced(state.make_knobs(seed, schedule).seed)
     np.testing.assert_array_equal(found, jax.random.key_data(jax.random.key(seed, impl=impl)))
@@ -236,7 +236,7 @@ def test_answers_cost_no_second_forward_pass(tiny):
     learner = state.make_learner(
         task,
         optimizer=optim.OptimizerOptions(),
-        schedule=optim.ScheduleOptions("linear", 1e-2, 0, 100),
+        schedule=schedules.ScheduleOptions("linear", 1e-2, 0, 100),
         seed=0,
     )
     rows = {name: jnp.ones((8, 16), jnp.int32) for name in ("input_ids", "input_mask")}

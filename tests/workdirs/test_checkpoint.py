@@ -18,7 +18,7 @@ import pytest
 
 from bertjax.devices import sharding
 from bertjax.tasks import pretraining
-from bertjax.training import optim, state
+from bertjax.training import optim, schedules, state
 from bertjax.workdirs import checkpoint, checkpoint_items
 from tests import conftest
 
@@ -38,7 +38,7 @@ META = {"config": {"seed": 3}, "skipped": {"in_a_row": 0, "total": 1}}
 
 
 def make_learner():
-    schedule = optim.ScheduleOptions("linear", 1e-3, 0, 100)
+    schedule = schedules.ScheduleOptions("linear", 1e-3, 0, 100)
     task = pretraining.Pretraining(dataclasses.replace(conftest.TINY, num_hidden_layers=1))
     return state.make_learner(task, optimizer=optim.OptimizerOptions(), schedule=schedule, seed=0)
 
