@@ -211,14 +211,18 @@ def _data() -> ml_collections.ConfigDict:
 
 def _optimizer() -> ml_collections.ConfigDict:
     optimizer = ml_collections.ConfigDict()
-    optimizer.name = "adamw"  # adamw | lamb
+    optimizer.name = "adamw"  # adamw | lamb | stable_adamw | muon (of the layers' kernels)
     optimizer.beta1 = 0.9  # decay of the mean of gradients
     optimizer.beta2 = 0.999  # decay of the mean of their squares
     optimizer.eps = 1e-6  # added to the root of that mean
-    optimizer.weight_decay = 0.01  # not of LayerNorm and biases
+    optimizer.weight_decay = 0.01  # times rate and parameter; not of LayerNorm and biases
+    # True: weight_decay is what a step at the peak rate takes of a parameter, whatever that rate.
+    optimizer.fully_decoupled_decay = False
     optimizer.decay_biases = False  # True: of those, too, as fairseq does
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
+    optimizer.muon_momentum = 0.95  # muon: decay of the mean of gradients
+    optimizer.muon_update_rms = 0.2  # muon: of its updates, as AdamW's have; 0: as Jordan scales
     optimizer.head_multiplier = 1.0  # factor on the head's learning rate
     # Rate of layer i: layer_decay ** (num_hidden_layers - i); of a shared one the mean of its uses.
     optimizer.layer_decay = 1.0

@@ -73,6 +73,7 @@ AT_LEAST = {
     "data.max_streams": 1,
     "data.shuffle_buffer_size": 1,
     "optimizer.clip_norm": 0,
+    "optimizer.muon_update_rms": 0,
     "schedule.peak_learning_rate": 0,
     "model.vocab_size": 0,
     "model.hidden_size": 1,
@@ -97,6 +98,16 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
         rf"pretraining\.({_MASK_OPTIONS})",
         lambda options: options["pretraining.masking"] != "none",
         "with config.pretraining.masking='none'",
+    ),
+    (
+        r"optimizer\.muon_.*",
+        lambda options: options["optimizer.name"] == "muon",
+        "with an optimizer other than 'muon'",
+    ),
+    (
+        r"optimizer\.fully_decoupled_decay",
+        lambda options: options["optimizer.name"] != "lamb",
+        "with 'lamb', whose trust ratio takes the decay in",
     ),
     (
         r"evaluation\.pairs_per_paradigm",
@@ -198,9 +209,15 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
     if not 0 < options["optimizer.layer_decay"] <= 1:
         value = options["optimizer.layer_decay"]
         yield f"config.optimizer.layer_decay is {value}; it must be in (0, 1]"
+    if options["optimizer.fully_decoupled_decay"] and not options["schedule.peak_learning_rate"]:
+        yield (
+            "config.optimizer.fully_decoupled_decay is True, but the peak rate that it goes by, "
+            "config.schedule.peak_learning_rate, is 0"
+        )
     for name in (
         "model.hidden_dropout_prob",
         "model.attention_probs_dropout_prob",
+        "optimizer.muon_momentum",
         "schedule.warmup_share",
     ):
         if not 0 <= options[name] < 1:

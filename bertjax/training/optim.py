@@ -1,4 +1,4 @@
-"""The optimizers of the BERT papers, as optax transformations.
+"""The optimizers of the papers, as optax transformations.
 
 The transformations here return the update direction without the learning rate: the step multiplies
 it by the schedule at the global step, so that a skipped update does not shift the schedule, and by
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from bertjax.models import parameters, reductions
 
@@ -23,13 +24,31 @@ from bertjax.models import parameters, reductions
 # matches the names LayerNorm, layer_norm and bias). LAMB's trust ratio is left off the same ones.
 DECAY_RULES = [(r".*(bias|scale)", False), (r".*(kernel|embedding)", True)]
 
+# What Muon is for: the matrices of an encoder's layers, and not the factors of LoRA, which are
+# called like them. Source: K. Jordan, "Muon: an optimizer for hidden layers", 2024: embeddings,
+# heads and vectors have Adam.
+MUON_KERNELS = r"(?!lora\.).*\blayers\.\d+\..*\.kernel"
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerOptions:
     """`name` is a key of OPTIMIZERS; `clip_norm` 0 clips nothing.
 
+    Of what `weight_decay` is the number: a parameter p loses rate x weight_decay x p in a step, as
+    in PyTorch's AdamW and in optax. With `fully_decoupled_decay` it loses (rate / peak rate) x
+    weight_decay x p, whatever the peak is, as in Loshchilov and Hutter 2019, algorithm 2, and in
+    Composer's and optimi's "decoupled" optimizers. A paper's number w of the second kind is w /
+    peak rate of the first: MosaicBERT's 1e-5 at 5e-4 is 0.02, ModernBERT's 1e-5 at 8e-4 is 0.0125,
+    the 3e-4 of Ettin's small models at 3e-3 is 0.1. Where a parameter has a multiple of the rate
+    (`rate_multipliers`), it has that multiple of the decay, too.
+
     `decay_biases` is weight decay of LayerNorm and biases, too. Source: fairseq, optim/adam.py,
     whose one group of parameters is decayed whole.
+
+    `muon_momentum` and `muon_update_rms` are for the kernels that "muon" moves. Their updates have
+    that root mean square, as AdamW's have about 0.2, so one rate and one decay serve all parameters
+    (Liu et al. 2025, "Muon is scalable for LLM training", section 2.2); 0 leaves them at
+    sqrt(max(1, outputs / inputs)) in the spectral norm (Jordan 2024), which wants another rate.
 
     `frozen` are regular expressions of whole parameter paths; `head_multiplier` and `layer_decay`
     are as in `rate_multipliers`.
@@ -40,9 +59,12 @@ class OptimizerOptions:
     beta2: float = 0.999
     eps: float = 1e-6
     weight_decay: float = 0.01
+    fully_decoupled_decay: bool = False
     decay_biases: bool = False
     clip_norm: float = 1.0
     bias_correction: bool = True
+    muon_momentum: float = 0.95
+    muon_update_rms: float = 0.2
     head_multiplier: float = 1.0
     layer_decay: float = 1.0
     frozen: tuple[str, ...] = ()
@@ -93,14 +115,69 @@ def scale_by_uncorrected_adam(
     return optax.GradientTransformation(init, update)
 
 
-def _adamw(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTransformation]:
+def fully_decoupled_decay(weight_decay: float) -> optax.GradientTransformationExtraArgs:
+    """Adds what takes (rate / peak rate) x weight_decay of every parameter, once times the rate.
+
+    The update is told the `peak_learning_rate`, which may be an array.
+    """
+
+    def update(
+        updates: Any, state: optax.EmptyState, params: Any = None, *, peak_learning_rate: Any, **_
+    ) -> tuple[Any, optax.EmptyState]:
+        share = weight_decay / peak_learning_rate
+        return jax.tree.map(lambda move, value: move + share * value, updates, params), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+
+
+def stabilized(
+    adam: optax.GradientTransformation,
+    decay: optax.GradientTransformation,
+    beta2: float,
+    eps: float,
+) -> optax.GradientTransformationExtraArgs:
+    """Divides Adam's direction with the decay of each tensor by max(1, RMS(g / sqrt(v))).
+
+    v is the mean of squares that Adam divides by, at least eps^2: where a tensor's gradients are
+    suddenly larger than their past, it moves, and decays, by less. Source: Wortsman et al. 2023,
+    "Stable and low-precision training", algorithm 2; that the decay is divided too is the released
+    optimi's StableAdamW, with which ModernBERT was trained. Its betas are debiased: the moments are
+    then those that bias correction gives.
+    """
+    inner = optax.chain(adam, decay)
+
+    def update(grads: Any, state: Any, params: Any = None, **others: Any) -> tuple[Any, Any]:
+        direction, state = inner.update(grads, state, params, **others)
+        moments = state[0]
+        correction = 1 - beta2**moments.count if hasattr(moments, "count") else 1.0
+
+        def divided(move: jax.Array, grad: jax.Array, square: jax.Array) -> jax.Array:
+            surprise = jnp.square(grad) / jnp.maximum(square / correction, eps**2)
+            return move / jnp.maximum(jnp.sqrt(surprise.mean()), 1.0)
+
+        return jax.tree.map(divided, direction, grads, moments.nu), state
+
+    return optax.GradientTransformationExtraArgs(inner.init, update)
+
+
+def _adam(options: OptimizerOptions) -> optax.GradientTransformation:
     adam = optax.scale_by_adam if options.bias_correction else scale_by_uncorrected_adam
-    return [
-        adam(options.beta1, options.beta2, options.eps),
-        optax.add_decayed_weights(
-            options.weight_decay, mask=None if options.decay_biases else is_decayed
-        ),
-    ]
+    return adam(options.beta1, options.beta2, options.eps)
+
+
+def _decay(options: OptimizerOptions, is_decayed: Any) -> optax.GradientTransformation:
+    kind = fully_decoupled_decay if options.fully_decoupled_decay else optax.add_decayed_weights
+    decay = kind(options.weight_decay)
+    return decay if options.decay_biases else optax.masked(decay, is_decayed)
+
+
+def _adamw(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTransformation]:
+    return [_adam(options), _decay(options, is_decayed)]
+
+
+def _stable_adamw(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTransformation]:
+    adam, decay = _adamw(options, is_decayed)
+    return [stabilized(adam, decay, options.beta2, options.eps)]
 
 
 def _lamb(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTransformation]:
@@ -110,17 +187,45 @@ def _lamb(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTran
     return [*_adamw(options, is_decayed), trust_ratio]
 
 
+def _muon(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTransformation]:
+    def labels(params: Any) -> Any:
+        def label(path: Sequence[Any], leaf: Any) -> str:
+            is_kernel = re.fullmatch(MUON_KERNELS, parameters.path_name(path))
+            return "muon" if is_kernel and leaf.ndim == 2 else "adam"
+
+        return jax.tree_util.tree_map_with_path(label, params)
+
+    def as_matrices(params: Any) -> Any:
+        return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), params)
+
+    def sized(update: jax.Array) -> jax.Array:
+        inputs, outputs = update.shape
+        if options.muon_update_rms:
+            return options.muon_update_rms * max(inputs, outputs) ** 0.5 * update
+        return max(1.0, outputs / inputs) ** 0.5 * update
+
+    muon = optax.contrib.scale_by_muon(
+        beta=options.muon_momentum, weight_dimension_numbers=as_matrices
+    )
+    of_kernels = optax.chain(muon, optax.stateless(lambda grads, _: jax.tree.map(sized, grads)))
+    moves = optax.partition({"muon": of_kernels, "adam": _adam(options)}, labels)
+    return [moves, _decay(options, is_decayed)]
+
+
 OPTIMIZERS: dict[str, Callable[..., list[optax.GradientTransformation]]] = {
     "adamw": _adamw,
     "lamb": _lamb,
+    "stable_adamw": _stable_adamw,
+    "muon": _muon,
 }
 
 
 def make_optimizer(
     options: OptimizerOptions, params: Any, is_frozen: Any = None
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Returns clipping, moments and decay for parameters shaped like `params`.
 
+    With `options.fully_decoupled_decay` an update is told the schedule's `peak_learning_rate`.
     Of parameters that are frozen (a tree of bools, `frozen_parameters`) nothing is kept, and their
     updates mean nothing.
     """
@@ -128,7 +233,7 @@ def make_optimizer(
     clip = [clip_by_global_norm(options.clip_norm)] if options.clip_norm else []
     whole = optax.chain(*clip, *OPTIMIZERS[options.name](options, is_decayed))
     if is_frozen is None or not any(jax.tree.leaves(is_frozen)):
-        return whole
+        return optax.with_extra_args_support(whole)
     return optax.masked(whole, jax.tree.map(lambda frozen: not frozen, is_frozen))
 
 

@@ -73,7 +73,7 @@ class Learner:
 
     task: base.Task
     graphdef: nnx.GraphDef
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformationExtraArgs
     is_frozen: Any = dataclasses.field(compare=False)
     rate_multipliers: Any = dataclasses.field(compare=False)
     knobs: Knobs = dataclasses.field(compare=False)
@@ -103,7 +103,12 @@ class Learner:
         with jax.named_scope("optimizer"):
             grad_norm = reductions.global_norm(grads)
             learning_rate = schedules.make_schedule(knobs.schedule)(state.step)
-            updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+            updates, opt_state = self.optimizer.update(
+                grads,
+                state.opt_state,
+                state.params,
+                peak_learning_rate=knobs.schedule.peak_learning_rate,
+            )
             params = self._moved(state.params, updates, learning_rate)
             losses = [means[name].total for name in self.task.objectives]
             is_finite = jnp.isfinite(jnp.stack([grad_norm, *losses])).all()

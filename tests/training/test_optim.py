@@ -1,10 +1,13 @@
 """Optimizers against a few lines of float64 numpy each."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.devices import sharding
 from bertjax.models import reductions
 from bertjax.training import optim
 
@@ -67,16 +70,162 @@ def test_optimizer_equals_numpy_over_five_steps(name, bias_correction, clip_norm
     grads = [make_params(rng) for _ in range(5)]
     expected = numpy_directions(grads, params, options, 0.01)
 
+    assert_leaves_close(moved(options, params, grads, 0.01), expected)
+
+
+def moved(options, params, grads_of_steps, rate, peak=None):
+    """The parameters, in float32, after steps at a constant rate."""
     ours = jax.tree.map(jnp.float32, params)
     optimizer = optim.make_optimizer(options, ours)
     opt_state = optimizer.init(ours)
-    for step_grads in grads:
-        step_grads = jax.tree.map(jnp.float32, step_grads)
-        updates, opt_state = optimizer.update(step_grads, opt_state, ours)
-        ours = jax.tree.map(lambda p, u: p - 0.01 * u, ours, updates)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), ours, expected
+    for grads in grads_of_steps:
+        grads = jax.tree.map(jnp.float32, grads)
+        updates, opt_state = optimizer.update(grads, opt_state, ours, peak_learning_rate=peak)
+        ours = jax.tree.map(lambda value, update: value - rate * update, ours, updates)
+    return ours
+
+
+def assert_leaves_close(ours, expected, rtol=2e-5, atol=1e-6):
+    for (path, a), b in zip(
+        jax.tree.leaves_with_path(ours), jax.tree.leaves(expected), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=str(path))
+
+
+def numpy_stable_adamw(w, grads, options, is_decayed, rate, peak):
+    """One tensor by the released rule: debiased betas, one rate and one decay for all of it."""
+    m, v, largest = np.zeros_like(w), np.zeros_like(w), 0.0
+    for t, g in enumerate(grads, start=1):
+        beta1 = options.beta1 * (1 - options.beta1 ** (t - 1)) / (1 - options.beta1**t)
+        beta2 = options.beta2 * (1 - options.beta2 ** (t - 1)) / (1 - options.beta2**t)
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g**2
+        rms = np.sqrt(np.mean(g**2 / np.maximum(v, options.eps**2)))
+        largest = max(largest, rms)
+        lr = rate / max(1.0, rms)
+        if is_decayed:
+            w = w * (
+                1 - (lr / peak if options.fully_decoupled_decay else lr) * options.weight_decay
+            )
+        w = w - lr * m / (np.sqrt(v) + options.eps)
+    return w, largest
+
+
+@pytest.mark.parametrize("fully_decoupled", [False, True])
+def test_stable_adamw_equals_numpy_where_gradients_surprise(fully_decoupled):
+    options = optim.OptimizerOptions(
+        name="stable_adamw",
+        clip_norm=0.0,
+        weight_decay=0.1,
+        fully_decoupled_decay=fully_decoupled,
     )
+    rng = np.random.default_rng(0)
+    params = make_params(rng)
+    grads = [make_params(rng) for _ in range(4)]
+    grads.append(jax.tree.map(lambda g: 30 * g, make_params(rng)))
+    ours = moved(options, params, grads, 0.01, peak=0.02)
+    largest = []
+    for (path, value), w, *of_steps in zip(
+        jax.tree.leaves_with_path(ours), *map(jax.tree.leaves, (params, *grads)), strict=True
+    ):
+        is_decayed = path[-1].key in ("kernel", "embedding")
+        expected, rms = numpy_stable_adamw(w, of_steps, options, is_decayed, 0.01, 0.02)
+        np.testing.assert_allclose(value, expected, rtol=2e-5, atol=1e-6)
+        largest.append(rms)
+    assert min(largest) > 2  # every tensor's last step was made smaller
+
+
+def test_a_tensor_of_tiny_gradients_is_not_taken_for_a_surprised_one():
+    # Below eps the mean of squares is taken for eps^2: nothing is divided by.
+    start = {"a": {"kernel": np.zeros((2, 2)), "bias": np.zeros(2)}}
+    grads = [jax.tree.map(functools.partial(np.add, size), start) for size in (1e-12, 1e-9)]
+    stable, plain = (
+        moved(optim.OptimizerOptions(name=name, clip_norm=0.0), start, grads, 1.0)
+        for name in ("stable_adamw", "adamw")
+    )
+    assert_leaves_close(stable, plain, atol=0)
+
+
+@pytest.mark.parametrize("name", ["adamw", "stable_adamw", "muon"])
+@pytest.mark.parametrize(("decay", "peak", "same"), [(1e-5, 8e-4, 0.0125), (3e-4, 3e-3, 0.1)])
+def test_fully_decoupled_decay_is_the_other_divided_by_the_peak(name, decay, peak, same):
+    """The numbers of ModernBERT and of Ettin's small models, far from the peak as well."""
+    rng = np.random.default_rng(0)
+    params, grads = make_params(rng), [make_params(rng) for _ in range(2)]
+    ours = optim.OptimizerOptions(name=name, weight_decay=decay, fully_decoupled_decay=True)
+    theirs = optim.OptimizerOptions(name=name, weight_decay=same)
+    assert_leaves_close(
+        moved(ours, params, grads, 1e-4, peak), moved(theirs, params, grads, 1e-4), atol=0
+    )
+    nothing = [jax.tree.map(np.zeros_like, params)]
+    kept = (
+        moved(ours, params, nothing, peak / 2, peak)["dense"]["kernel"] / params["dense"]["kernel"]
+    )
+    np.testing.assert_allclose(kept, 1 - decay / 2, rtol=1e-6)
+
+
+def numpy_muon(w, grads, options, rate):
+    """Nesterov's momentum, five quintic Newton-Schulz steps, one size for all matrices."""
+    beta, mean = options.muon_momentum, np.zeros_like(w)
+    for t, g in enumerate(grads, start=1):
+        mean = beta * mean + (1 - beta) * g
+        x = beta * mean / (1 - beta ** (t + 1)) + (1 - beta) * g / (1 - beta**t)
+        x = x / np.linalg.norm(x)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        size = options.muon_update_rms * np.sqrt(max(w.shape))
+        if not options.muon_update_rms:
+            size = np.sqrt(max(1, w.shape[1] / w.shape[0]))
+        w = w - rate * (size * x + options.weight_decay * w)
+    return w
+
+
+@pytest.mark.parametrize("update_rms", [0.2, 0.0])
+def test_muon_moves_the_kernels_of_layers_and_adamw_all_else(update_rms):
+    options = optim.OptimizerOptions(
+        name="muon", clip_norm=0.0, weight_decay=0.1, muon_update_rms=update_rms
+    )
+    rng = np.random.default_rng(0)
+
+    def draw():
+        layer = {"query": {"kernel": rng.normal(0, 1, (4, 6)), "bias": rng.normal(0, 1, 6)}}
+        encoder = {"embeddings": {"word": {"embedding": rng.normal(0, 1, (5, 4))}}}
+        factors = {
+            "encoder": {"layers": {"0": {"query": {"a": {"kernel": rng.normal(0, 1, (4, 2))}}}}}
+        }
+        return {
+            "encoder": encoder | {"layers": {"0": layer, "1": layer}},
+            "mlm_head": {"dense": {"kernel": rng.normal(0, 1, (4, 4))}},
+            "lora": factors,
+        }
+
+    params, grads = draw(), [draw() for _ in range(3)]
+    ours = moved(options, params, grads, 0.01)
+    others = optim.OptimizerOptions(clip_norm=0.0, weight_decay=0.1)
+    expected = numpy_directions(grads, params, others, 0.01)
+    for layer in ("0", "1"):
+        of_steps = [step["encoder"]["layers"][layer]["query"]["kernel"] for step in grads]
+        start = params["encoder"]["layers"][layer]["query"]["kernel"]
+        orthogonal = numpy_muon(start, of_steps, options, 0.01)
+        expected["encoder"]["layers"][layer]["query"]["kernel"] = orthogonal
+    assert_leaves_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", optim.OPTIMIZERS)
+def test_the_state_of_every_optimizer_lies_as_its_parameters_do(name):
+    params = {
+        "encoder": {"layers": {"0": {"query": {"kernel": jnp.ones((8, 8)), "bias": jnp.ones(8)}}}},
+        "word": {"embedding": jnp.ones((5, 8))},
+    }
+    opt_state = optim.make_optimizer(optim.OptimizerOptions(name=name), params).init(params)
+    mesh = sharding.make_mesh(jax.devices()[:4], data=4)
+    placed = sharding.shardings(mesh, params, opt_state, rule_table="fsdp")
+    by_shape = {(8, 8): ("data", None), (5, 8): (None, "data"), (8,): ()}
+    found = list(zip(jax.tree.leaves(opt_state), jax.tree.leaves(placed), strict=True))
+    assert {leaf.shape for leaf, _ in found} >= set(by_shape)
+    for leaf, where in found:
+        assert where.spec == sharding.P(*by_shape.get(leaf.shape, ()))
 
 
 def test_biases_are_decayed_where_that_is_asked_for():
@@ -146,7 +295,7 @@ def test_patterns_freeze_whole_paths_and_one_that_matches_nothing_is_an_error():
         optim.frozen_parameters((".*",), model_params())
 
 
-@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize("name", optim.OPTIMIZERS)
 def test_what_is_frozen_has_no_moments_and_changes_nothing_for_the_rest(name):
     rng = np.random.default_rng(0)
     params = jax.tree.map(jnp.float32, make_params(rng))
