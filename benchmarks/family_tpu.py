@@ -62,8 +62,9 @@ def config_of(
     config.phases.phase1.global_batch_size = batch_size
     config.gradient_accumulation_steps = 1
     config.mesh.data = -1
-    predictions = train_step.Case(batch_size, length).predictions
-    config.pretraining.max_predictions_per_seq = predictions
+    if config.pretraining.masking != "none":
+        predictions = train_step.Case(batch_size, length).predictions
+        config.pretraining.max_predictions_per_seq = predictions
     config.model.vocab_size = vocab_size or config.model.vocab_size
     return config
 
