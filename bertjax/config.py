@@ -95,7 +95,7 @@ def _model() -> ml_collections.ConfigDict:
     model.num_hidden_layers = 12  # transformer layers
     model.num_attention_heads = 12  # per layer; hidden_size must be a multiple
     model.intermediate_size = 3072  # width of the feed-forward
-    model.hidden_act = "gelu"  # gelu (erf) | gelu_tanh | relu
+    model.hidden_act = "gelu"  # gelu (erf) | gelu_tanh | relu | silu
     model.hidden_dropout_prob = 0.1  # of embeddings and of the outputs of sublayers
     model.attention_probs_dropout_prob = 0.1  # of attention weights
     model.max_position_embeddings = 512  # longest sequence the model can read, in tokens
@@ -107,11 +107,21 @@ def _model() -> ml_collections.ConfigDict:
     model.num_hidden_groups = 0  # groups of layers that share parameters (ALBERT: 1); 0: none does
     model.inner_group_num = 1  # layers in a row that a group's layer is made of
     model.embeddings = "learnt"  # kind of embeddings: learnt (words, positions, segments)
-    model.layer = "post_norm"  # kind of layer
-    model.feed_forward = "plain"  # kind of feed-forward in it
-    model.pooler_act = "tanh"  # of the pooler: tanh | gelu (erf) | gelu_tanh | relu
+    model.position_embedding = "learnt"  # learnt (a table) | rotary (queries and keys turn)
+    model.rotary_base = 10_000.0  # rotary: larger for longer texts
+    model.local_rotary_base = 0.0  # rotary: that of layers with a window; 0: rotary_base
+    model.layer = "post_norm"  # kind of layer: post_norm (BERT) | pre_norm (ModernBERT)
+    model.feed_forward = "plain"  # kind of feed-forward in it: plain | gated (GeGLU, SwiGLU)
+    model.norm = "layer_norm"  # layer_norm | scale_only (LayerNorm without bias) | rms_norm
+    model.use_bias = True  # False: dense layers of encoder and heads have none, but the last ones
+    model.window = 0  # attention reaches so many tokens to each side; 0: all
+    model.global_every = 1  # with a window: every n-th layer, from the first on, reaches all
+    # dense (BERT) | normed: ends in a norm and stands before every finetuned head (ModernBERT)
+    model.pooler = "dense"
+    model.pooler_act = "tanh"  # of the pooler: tanh | gelu (erf) | gelu_tanh | relu | silu
     model.initializer = "truncated_normal"  # of kernels and embeddings: truncated_normal | normal
     model.initializer_range = 0.02  # its sigma
+    model.depth_scaled_init = False  # True: / sqrt(2 x layers) for kernels before a residual
     model.layer_norm_eps = 1e-12  # added to the variance
     model.dtype = "auto"  # of matrix products; auto: float32 on CPU, bfloat16 elsewhere
     # In which the gradients of kernels are summed over devices: float32 | compute (that of dtype).

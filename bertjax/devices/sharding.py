@@ -9,6 +9,7 @@ there are, so that the same code compiles for devices that are not there.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,8 @@ from bertjax.models.placement import DATA, TENSOR
 
 # The number of vocabulary entries is seldom divisible, so embeddings are split along the hidden
 # dimension under fsdp and replicated over the tensor axis.
-_COLUMN = r".*\.(query|key|value|intermediate)"
+_COLUMN = r".*\.(query|key|value|intermediate|gate)"
+_COLUMN_BIAS = _COLUMN + r"\.bias"
 _ROW = r".*\.layers\.\d+\.(attention\.)?output"
 # Part of the model -> its rule, before all others. They are small, and sizes of theirs divide by no
 # axis: LoRA's rank, the 200 numbers of a place in a span. A BiLSTM's kernels would be gathered anew
@@ -37,14 +39,14 @@ RULES: dict[str, list[tuple[str, P]]] = {
     ],
     "tensor": [
         (_COLUMN + r"\.kernel", P(None, TENSOR)),
-        (_COLUMN + r"\.bias", P(TENSOR)),
+        (_COLUMN_BIAS, P(TENSOR)),
         (_ROW + r"\.kernel", P(TENSOR, None)),
         (r".*", P()),
     ],
     "fsdp_tensor": [
         (r".*\.embedding", P(None, DATA)),
         (_COLUMN + r"\.kernel", P(DATA, TENSOR)),
-        (_COLUMN + r"\.bias", P(TENSOR)),
+        (_COLUMN_BIAS, P(TENSOR)),
         (_ROW + r"\.kernel", P(TENSOR, DATA)),
         (r".*\.kernel", P(DATA, None)),
         (r".*(bias|scale)", P()),
@@ -87,7 +89,8 @@ def shardings(mesh: Mesh, params: Any, tree: Any, *, rule_table: str) -> Any:
     """
     table = f"sharding rule table {rule_table!r}"
     whole = [rule for part, rule in _WHOLE.items() if part in params]
-    specs = parameters.assign([*whole, *RULES[rule_table]], params, table=table)
+    rules = [rule for rule in RULES[rule_table] if rule[0] != _COLUMN_BIAS or _has_biases(params)]
+    specs = parameters.assign([*whole, *rules], params, table=table)
     by_name = {
         parameters.path_name(path): spec
         for path, spec in jax.tree_util.tree_leaves_with_path(specs)
@@ -109,6 +112,11 @@ def shardings(mesh: Mesh, params: Any, tree: Any, *, rule_table: str) -> Any:
     if faults:
         raise ValueError(f"{table} does not fit the mesh:\n  " + "\n  ".join(faults))
     return placed
+
+
+def _has_biases(params: Any) -> bool:
+    """Returns whether columns have biases: the modern encoders have none."""
+    return any(re.fullmatch(_COLUMN_BIAS, path) for path in parameters.flat(params))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

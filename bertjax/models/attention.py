@@ -1,8 +1,8 @@
 """Multi-head self-attention with dropout on the attention probabilities.
 
 Our own, because neither `jax.nn.dot_product_attention` (no dropout) nor flax's attention (one
-dropout mask shared over batch and heads, softmax in the compute dtype) is what BERT does. Here it
-is in plain JAX ("xla"); `pallas_attention` has the same as a TPU kernel ("pallas").
+dropout mask shared over batch and heads, softmax in the compute dtype) is what BERT does.
+`plain_attention` has it in plain JAX ("xla"), `pallas_attention` as a TPU kernel ("pallas").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import layers, pallas_attention, visibility
+from bertjax.models import layers, pallas_attention, plain_attention, rotary
 from bertjax.models.visibility import Visibility
 
 IMPLEMENTATIONS = ("xla", "pallas")
@@ -26,8 +26,9 @@ IMPLEMENTATIONS = ("xla", "pallas")
 class SelfAttention(nnx.Module):
     """Attention of every position to those that it sees, before residual and LayerNorm.
 
-    `window` and `left_to_right` narrow what this layer sees, as in `visibility.Visibility`.
-    `gradient_dtype` is that of `layers.Dense`.
+    `window` and `left_to_right` narrow what this layer sees, as in `visibility.Visibility`. With a
+    `rotary_base` queries and keys turn with their positions (`rotary`). `gradient_dtype` is that of
+    `layers.Dense`; the output's kernel starts with `output_stddev`, None for `stddev`.
     Source: Vaswani et al. 2017, section 3.2; Devlin et al. 2019, section 3.
     """
 
@@ -45,24 +46,30 @@ class SelfAttention(nnx.Module):
         implementation: str = "xla",
         window: int | None = None,
         left_to_right: bool = False,
+        rotary_base: float | None = None,
+        use_bias: bool = True,
+        output_stddev: float | None = None,
     ):
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.implementation = implementation
         self.window = window
         self.left_to_right = left_to_right
+        self.rotary_base = rotary_base
 
-        def dense() -> nnx.Linear:
+        def dense(sigma: float = stddev) -> nnx.Linear:
             return layers.dense(
                 *(hidden_size, hidden_size),
-                stddev=stddev,
+                stddev=sigma,
                 initializer=initializer,
                 dtype=dtype,
                 gradient_dtype=gradient_dtype,
+                use_bias=use_bias,
                 rngs=rngs,
             )
 
-        self.query, self.key, self.value, self.output = dense(), dense(), dense(), dense()
+        self.query, self.key, self.value = dense(), dense(), dense()
+        self.output = dense(stddev if output_stddev is None else output_stddev)
 
     def __call__(
         self,
@@ -78,6 +85,10 @@ class SelfAttention(nnx.Module):
             query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
             keys = self.key(hidden).reshape(by_head)
             values = self.value(hidden).reshape(by_head)
+        if self.rotary_base is not None:
+            with jax.named_scope("attention/rotary"):
+                query = rotary.turned(query, visible.positions, self.rotary_base)
+                keys = rotary.turned(keys, visible.positions, self.rotary_base)
         with jax.named_scope("attention/scores"):
             context = attend(
                 query,
@@ -144,7 +155,7 @@ def _attend(
     rate: float,
     implementation: str,
 ) -> Array:
-    run = _chosen(implementation, _context, pallas_attention.context, rate)
+    run = _chosen(implementation, plain_attention.context, pallas_attention.context, rate)
     return run(query, keys, values, visible, seeds)
 
 
@@ -164,7 +175,7 @@ def _forward(
 def _backward(
     rate: float, implementation: str, saved: tuple[Any, ...], grad: Array
 ) -> tuple[Array | None, ...]:
-    run = _chosen(implementation, _gradients, _kernel_gradients, rate)
+    run = _chosen(implementation, plain_attention.gradients, _kernel_gradients, rate)
     return *run(*saved, grad), None, None
 
 
@@ -180,62 +191,7 @@ def _chosen(
     return functools.partial(jax.lax.platform_dependent, tpu=kernel, default=plain)
 
 
-def _context(
-    query: Array,
-    keys: Array,
-    values: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    *,
-    rate: float,
-) -> Array:
-    weights = _masked(_probabilities(query, keys, visible), seeds, rate)
-    context = jnp.einsum(
-        "BHLS,BSHK->BLHK",
-        weights.astype(values.dtype),
-        values,
-        preferred_element_type=jnp.float32,
-    )
-    return (context * (1 / (1 - rate))).astype(values.dtype)
-
-
-def _gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:
-    """Returns the gradients of query, keys and values, from what `_forward` saved and theirs."""
-    # The barrier keeps the compiler from finding that probabilities and mask have been there
-    # before, and saving them.
-    *saved, grad = saved_and_grad
-    query, keys, values, visible, seeds, context = jax.lax.optimization_barrier(tuple(saved))
-    scale = 1 / (1 - rate)
-    probabilities = _probabilities(query, keys, visible)
-    weights = _masked(probabilities, seeds, rate).astype(values.dtype)
-    grad_values = jnp.einsum("BHLS,BLHK->BSHK", weights, grad, preferred_element_type=jnp.float32)
-    grad_weights = jnp.einsum("BLHK,BSHK->BHLS", grad, values, preferred_element_type=jnp.float32)
-    # The softmax's sum over keys of weight x gradient is the context times its gradient.
-    # Source: Dao et al. 2022 (FlashAttention), appendix B.2.
-    sums = (grad.astype(jnp.float32) * context.astype(jnp.float32)).sum(axis=-1)
-    sums = jnp.swapaxes(sums, 1, 2)[..., None]
-    grad_scores = probabilities * (_masked(grad_weights * scale, seeds, rate) - sums)
-    grad_scores = grad_scores.astype(query.dtype)
-    grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
-    grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
-    return grad_query, grad_keys, (grad_values * scale).astype(values.dtype)
-
-
 def _kernel_gradients(*saved_and_grad: Any, **options: Any) -> tuple[Array, Array, Array]:
     # The kernel has no use for the context.
     query, keys, values, visible, seeds, _, grad = saved_and_grad
     return pallas_attention.gradients(query, keys, values, visible, seeds, grad, **options)
-
-
-def _probabilities(query: Array, keys: Array, visible: Visibility) -> Array:
-    scores = jnp.einsum("BLHK,BSHK->BHLS", query, keys, preferred_element_type=jnp.float32)
-    seen = visibility.pairs(visible)
-    scores = jnp.where(seen, scores, jnp.finfo(jnp.float32).min)
-    probabilities = jax.nn.softmax(scores, axis=-1)
-    if visible.is_by_key:
-        return probabilities
-    return jnp.where(seen.any(axis=-1, keepdims=True), probabilities, 0.0)
-
-
-def _masked(x: Array, seeds: layers.MaskSeeds | None, rate: float) -> Array:
-    return x if seeds is None else jnp.where(layers.keep_mask(seeds, x.shape, rate), x, 0.0)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import heads, layers, lstm
+from bertjax.models import heads, layers, lstm, parts
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
 # What stands for a whole sequence: the pooler on [CLS], as in the paper, or the mean or the largest
@@ -24,7 +24,10 @@ POOLINGS = ("cls", "mean", "max", "last")
 
 
 class _OnEncoder(nnx.Module):
-    """An encoder, and a BiLSTM on it where `bilstm_size` is not 0: what a head reads."""
+    """An encoder, and a BiLSTM on it where `bilstm_size` is not 0: what a head reads.
+
+    Heads of tokens read them through a pooler, too, where the config's is "normed".
+    """
 
     def __init__(self, config: EncoderConfig, bilstm_size: int, *, rngs: nnx.Rngs):
         self.encoder = make_encoder(config, rngs=rngs)
@@ -44,12 +47,22 @@ class _OnEncoder(nnx.Module):
         with jax.named_scope("lstm"):
             return self.lstm(hidden.astype(jnp.float32), inputs["input_mask"] != 0)
 
+    def make_pooler(self, config: EncoderConfig, *, is_needed: bool, rngs: nnx.Rngs) -> None:
+        """Makes the pooler that the head needs, or the one that stands before every head."""
+        is_there = is_needed or config.pooler == "normed"
+        self.pooler = heads.Pooler(config, rngs=rngs) if is_there and not self.has_lstm else None
+
+    def pooled(self, states: Float[Array, "*rows width"]) -> Float[Array, "*rows width"]:
+        """Returns what the pooler makes of the states, without one the states."""
+        return states if self.pooler is None else self.pooler(states)
+
 
 class SequenceClassifier(_OnEncoder):
     """One row of logits a sequence, or of sequences a pair: from the pooled [CLS].
 
-    With `num_labels` 1 the number is a regression's. A `pooling` other than "cls" has no pooler.
-    With a BiLSTM there is none at all, and "cls" and "last" both are `ends`.
+    With `num_labels` 1 the number is a regression's. A `pooling` other than "cls" has no pooler,
+    but for a "normed" one. With a BiLSTM there is none at all, and "cls" and "last" both are
+    `ends`.
     Source: google-research/bert, run_classifier.py, create_model.
 
     Raises:
@@ -68,9 +81,8 @@ class SequenceClassifier(_OnEncoder):
         if pooling not in POOLINGS:
             raise ValueError(f"pooling is {pooling!r}; known are {', '.join(POOLINGS)}")
         super().__init__(config, bilstm_size, rngs=rngs)
-        if pooling == "cls" and not self.has_lstm:
-            self.pooler = heads.Pooler(config, rngs=rngs)
-        self.classifier = _dense(config, self.width, num_labels, rngs)
+        self.make_pooler(config, is_needed=pooling == "cls", rngs=rngs)
+        self.classifier = parts.classifier(config, self.width, num_labels, rngs=rngs)
         self.pooling = pooling
         self.dropout_rate = config.hidden_dropout_prob
 
@@ -86,9 +98,9 @@ class SequenceClassifier(_OnEncoder):
         if self.has_lstm and self.pooling in ("cls", "last"):
             pooled = ends(states, mask)
         elif self.pooling == "cls":
-            pooled = self.pooler(states)
+            pooled = self.pooled(states[:, 0])
         else:
-            pooled = pool(states, mask, self.pooling)
+            pooled = self.pooled(pool(states, mask, self.pooling))
         pooled = layers.dropout(pooled, self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32))
 
@@ -103,7 +115,8 @@ class TokenClassifier(_OnEncoder):
         self, config: EncoderConfig, *, num_labels: int, bilstm_size: int = 0, rngs: nnx.Rngs
     ):
         super().__init__(config, bilstm_size, rngs=rngs)
-        self.classifier = _dense(config, self.width, num_labels, rngs)
+        self.make_pooler(config, is_needed=False, rngs=rngs)
+        self.classifier = parts.classifier(config, self.width, num_labels, rngs=rngs)
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
@@ -114,7 +127,7 @@ class TokenClassifier(_OnEncoder):
     ) -> Float[Array, "batch length classes"]:
         """Returns float32 logits, at padding too."""
         encoder_key, head_key = layers.split(key, 2)
-        states = self.states(inputs, key=encoder_key)
+        states = self.pooled(self.states(inputs, key=encoder_key))
         states = layers.dropout(states, self.dropout_rate, head_key)
         return self.classifier(states.astype(jnp.float32))
 
@@ -128,7 +141,8 @@ class SpanClassifier(_OnEncoder):
 
     def __init__(self, config: EncoderConfig, *, bilstm_size: int = 0, rngs: nnx.Rngs):
         super().__init__(config, bilstm_size, rngs=rngs)
-        self.span_head = _dense(config, self.width, 2, rngs)
+        self.make_pooler(config, is_needed=False, rngs=rngs)
+        self.span_head = parts.classifier(config, self.width, 2, rngs=rngs)
 
     def __call__(
         self,
@@ -137,7 +151,8 @@ class SpanClassifier(_OnEncoder):
         key: PRNGKeyArray | None = None,
     ) -> tuple[Float[Array, "batch length"], Float[Array, "batch length"]]:
         """Returns the float32 logits of the start and of the end, at padding too."""
-        logits = self.span_head(self.states(inputs, key=key).astype(jnp.float32))
+        states = self.pooled(self.states(inputs, key=key))
+        logits = self.span_head(states.astype(jnp.float32))
         return logits[:, :, 0], logits[:, :, 1]
 
 
@@ -150,9 +165,8 @@ class MultipleChoice(_OnEncoder):
 
     def __init__(self, config: EncoderConfig, *, bilstm_size: int = 0, rngs: nnx.Rngs):
         super().__init__(config, bilstm_size, rngs=rngs)
-        if not self.has_lstm:
-            self.pooler = heads.Pooler(config, rngs=rngs)
-        self.classifier = _dense(config, self.width, 1, rngs)
+        self.make_pooler(config, is_needed=True, rngs=rngs)
+        self.classifier = parts.classifier(config, self.width, 1, rngs=rngs)
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
@@ -170,8 +184,8 @@ class MultipleChoice(_OnEncoder):
         }
         encoder_key, head_key = layers.split(key, 2)
         states = self.states(of_choices, key=encoder_key)
-        is_read = ends(states, of_choices["input_mask"]) if self.has_lstm else self.pooler(states)
-        pooled = layers.dropout(is_read, self.dropout_rate, head_key)
+        is_read = ends(states, of_choices["input_mask"]) if self.has_lstm else states[:, 0]
+        pooled = layers.dropout(self.pooled(is_read), self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32)).reshape(batch, choices)
 
 
@@ -203,14 +217,3 @@ def ends(
     """
     forward, backward = jnp.split(states, 2, axis=-1)
     return jnp.concatenate([pool(forward, input_mask, "last"), backward[:, 0]], axis=-1)
-
-
-def _dense(config: EncoderConfig, in_size: int, num_labels: int, rngs: nnx.Rngs) -> nnx.Linear:
-    return layers.dense(
-        in_size,
-        num_labels,
-        stddev=config.initializer_range,
-        initializer=config.initializer,
-        dtype=jnp.dtype("float32"),
-        rngs=rngs,
-    )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import layers, visibility
+from bertjax.models import layers, parts, visibility
 from bertjax.models.fields import EncoderFields
 
 
@@ -28,14 +28,14 @@ class LearntEmbeddings(nnx.Module):
     modules/learned_positional_embedding.py. There a position counts the real tokens before it; here
     rows are padded at their ends, where that is the place. Others give `positions`.
 
+    Without positions where those are "rotary", which attention applies.
+
     Where their width is not `hidden_size`, or by `embedding_projection`, a dense layer follows.
     Source of that: ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.
     """
 
     def __init__(self, config: EncoderFields, *, rngs: nnx.Rngs):
-        width, dtype = config.embedding_width, jnp.dtype(config.dtype)
-
-        offset = config.position_offset
+        width, offset = config.embedding_width, config.position_offset
 
         def table(rows: int, *, has_padding: bool = False) -> nnx.Embed:
             init = layers.INITIALIZERS[config.initializer](config.initializer_range)
@@ -43,20 +43,15 @@ class LearntEmbeddings(nnx.Module):
             return nnx.Embed(rows, width, embedding_init=init, rngs=rngs)
 
         self.word = table(config.vocab_size, has_padding=offset > 0)
-        self.position = table(config.max_position_embeddings + offset, has_padding=offset > 0)
+        self.has_positions = config.position_embedding == "learnt"
+        if self.has_positions:
+            self.position = table(config.max_position_embeddings + offset, has_padding=offset > 0)
         if config.type_vocab_size:
             self.segment = table(config.type_vocab_size)
-        self.norm = layers.LayerNorm(width, epsilon=config.layer_norm_eps, dtype=dtype)
+        self.norm = parts.norm(config, width)
         self.is_projected = config.projects_embeddings
         if self.is_projected:
-            self.projection = layers.dense(
-                *(width, config.hidden_size),
-                stddev=config.initializer_range,
-                initializer=config.initializer,
-                dtype=dtype,
-                gradient_dtype=jnp.dtype(config.gradient_dtype),
-                rngs=rngs,
-            )
+            self.projection = parts.dense(config, width, config.hidden_size, rngs=rngs)
         self.dropout_rate = config.hidden_dropout_prob
         self.type_vocab_size = config.type_vocab_size
         self.position_offset = offset
@@ -81,6 +76,8 @@ class LearntEmbeddings(nnx.Module):
 
     def _placed_words(self, inputs: layers.Inputs) -> Float[Array, "batch length width"]:
         words = self.word(inputs["input_ids"])
+        if not self.has_positions:
+            return words
         placed = words + self._positions(inputs)
         if not self.position_offset:
             return placed

@@ -21,14 +21,24 @@ from bertjax.models import (
     feed_forwards,
     fields,
     layers,
+    norms,
     pallas_attention,
+    parts,
     placement,
     visibility,
 )
 
 # Kind -> what makes it of a config. A kind of one's own is a module and a row here.
 EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {"learnt": embeddings.LearntEmbeddings}
-LAYERS: dict[str, Callable[..., nnx.Module]] = {"post_norm": encoder_layers.PostNormLayer}
+LAYERS: dict[str, Callable[..., nnx.Module]] = {
+    "post_norm": encoder_layers.PostNormLayer,
+    "pre_norm": encoder_layers.PreNormLayer,
+}
+# The kinds whose last layer returns what is not normalized.
+UNNORMALIZED = ("pre_norm",)
+
+POSITION_EMBEDDINGS = ("learnt", "rotary")
+POOLERS = ("dense", "normed")
 
 # Of embeddings; if_needed: where they have another width than the layers.
 EMBEDDING_PROJECTIONS = ("if_needed", "always")
@@ -55,6 +65,8 @@ MOST = {
     "intermediate_size": 1_000_000,
     "max_position_embeddings": 10_000_000,
     "position_offset": 1_000,
+    "window": 10_000_000,
+    "global_every": 1_000,
     "type_vocab_size": 100_000,
 }
 
@@ -62,11 +74,14 @@ MOST = {
 CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
     "embeddings": EMBEDDINGS,
     "embedding_projection": EMBEDDING_PROJECTIONS,
+    "position_embedding": POSITION_EMBEDDINGS,
     "layer": LAYERS,
     "feed_forward": feed_forwards.FEED_FORWARDS,
     "attention": attention.IMPLEMENTATIONS,
     "hidden_act": layers.ACTIVATIONS,
     "initializer": layers.INITIALIZERS,
+    "norm": norms.NORMS,
+    "pooler": POOLERS,
     "pooler_act": layers.POOLER_ACTIVATIONS,
     "dtype": DTYPES,
     "gradient_reduction_dtype": GRADIENT_REDUCTION_DTYPES,
@@ -78,7 +93,15 @@ CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
 class EncoderConfig(fields.EncoderFields):
     """The parts and sizes of an encoder, sizes with the names of the original bert_config.json.
 
-    `embeddings`, `layer` and `feed_forward` are kinds of parts, keys of the tables in CHOICES.
+    `embeddings`, `layer`, `feed_forward` and `norm` are kinds of parts, keys of the tables in
+    CHOICES. Without `use_bias` no dense layer of encoder and heads has a bias, but for the last one
+    of a head. `depth_scaled_init` starts the kernels before a residual smaller by
+    sqrt(2 x num_hidden_layers), as Megatron-LM.
+    `position_embedding` "rotary" has no table: queries and keys turn by their positions, with the
+    base `rotary_base`, in layers with a window `local_rotary_base` (0: the same).
+    With a `window` w, not 0, a position sees those at most w away, but in every `global_every`-th
+    layer, from the first on.
+    `pooler` "normed" ends in a norm and stands before every head of finetuning, as in ModernBERT.
     `type_vocab_size` 0 is no embeddings of segments, 1 the same one for all tokens whatever their
     segment; `pooler_act` is the activation of a pooler.
     `position_offset` is the row of the first position, as in RoBERTa: the table has so many rows
@@ -142,6 +165,15 @@ class EncoderConfig(fields.EncoderFields):
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 yield f"{name} is {getattr(self, name)}; it must be in [0, 1)"
+        if self.global_every < 1 or self.window < 0:
+            yield (
+                f"window is {self.window} and global_every {self.global_every}; they must be at "
+                "least 0 (no window) and 1 (every layer is global)"
+            )
+        if self.position_embedding == "rotary":
+            yield from self._rotary_faults()
+        if self.num_groups != self.num_hidden_layers or self.inner_group_num != 1:
+            yield from self._sharing_faults()
         head_size = self.hidden_size // max(self.num_attention_heads, 1)
         if self.attention == "pallas" and head_size not in pallas_attention.HEAD_SIZES:
             yield (
@@ -150,16 +182,47 @@ class EncoderConfig(fields.EncoderFields):
                 f"num_attention_heads is {head_size}: set config.model.attention to 'xla'"
             )
 
+    def _rotary_faults(self):
+        if self.rotary_base <= 0 or self.local_rotary_base < 0:
+            yield (
+                f"rotary_base is {self.rotary_base} and local_rotary_base is "
+                f"{self.local_rotary_base}; the first must be above 0, the second at least 0 "
+                "(rotary_base)"
+            )
+        if self.hidden_size // max(self.num_attention_heads, 1) % 2:
+            yield (
+                "position_embedding is 'rotary', which turns pairs of numbers; hidden_size / "
+                f"num_attention_heads is {self.hidden_size // self.num_attention_heads}, not even"
+            )
+        if self.position_offset:
+            yield (
+                f"position_offset is {self.position_offset}; it must be 0 with position_embedding "
+                "'rotary': there is no table of positions"
+            )
+
+    def _sharing_faults(self):
+        own = "of layers that share parameters: set num_hidden_groups to 0 and inner_group_num to 1"
+        if self.layer == "pre_norm":
+            yield f"layer is 'pre_norm', whose first layer differs, {own}"
+        if self.window and self.global_every > 1:
+            yield f"global_every is {self.global_every}, which makes layers differ, {own}"
+
     def forward_flops(self, length: int) -> float:
         """Returns the matrix-multiplication FLOPs of one sequence's forward pass.
 
-        Two per multiply-add: the four projections, the two attention products over all `length`
-        positions, the two dense layers, and the projection of factorized embeddings. Lookups,
-        normalization and softmax are not counted.
+        Two per multiply-add: the four projections, the two attention products over the positions
+        that a layer's window leaves of `length`, the dense layers, and the projection of factorized
+        embeddings. Lookups, normalization and softmax are not counted.
         """
-        projections = 4 * self.hidden_size**2 + 2 * self.hidden_size * self.intermediate_size
-        attention = 2 * length * self.hidden_size
-        products = self.num_hidden_layers * self.inner_group_num * (projections + attention)
+        products_of = feed_forwards.FEED_FORWARDS[self.feed_forward].num_products
+        dense = products_of * self.intermediate_size
+        projections = self.hidden_size * (4 * self.hidden_size + dense)
+        products = 0
+        for layer in range(self.num_hidden_layers):
+            window = self.window_of(layer)
+            seen = length if window is None else min(length, 2 * window + 1)
+            attention = 2 * seen * self.hidden_size
+            products += self.inner_group_num * (projections + attention)
         if self.projects_embeddings:
             products += self.embedding_width * self.hidden_size
         return 2.0 * length * products
@@ -169,7 +232,8 @@ class Encoder(nnx.Module):
     """Embeddings and layers; BERT's Base size has 108.9 M parameters.
 
     `layers` are stored once, however often they are used. `uses` are the numbers of those that each
-    layer of the depth applies, one after the other; None: each its own.
+    layer of the depth applies, one after the other; None: each its own. A `final_norm` stands
+    behind the last.
     """
 
     def __init__(
@@ -179,12 +243,14 @@ class Encoder(nnx.Module):
         *,
         remat: str,
         uses: Sequence[Sequence[int]] | None = None,
+        final_norm: nnx.Module | None = None,
     ):
         self.embeddings: Any = embeddings  # what it has beside its call is of its kind
         self.layers = nnx.List(layers)
         own = [(number,) for number in range(len(layers))]
         self.uses = tuple(map(tuple, own if uses is None else uses))
         self.remat = remat
+        self.final_norm: Any = final_norm
 
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
@@ -201,7 +267,8 @@ class Encoder(nnx.Module):
     ) -> list[Float[Array, "batch length hidden"]]:
         """Returns the embeddings' output and then every layer's, one more than the depth.
 
-        Where a layer is several in a row it is the output of the last.
+        Where a layer is several in a row it is the output of the last. The last output alone has
+        been through `final_norm`.
         """
         embedded = self.embed(inputs, key=key)
         return self.contextualize(embedded, visibility.of(inputs), key=key)
@@ -234,6 +301,8 @@ class Encoder(nnx.Module):
                 apply = jax.checkpoint(apply, policy=REMAT_POLICIES[self.remat])
             with jax.named_scope("encoder"):
                 states.append(apply(states[-1], layers.folded(key, number)))
+        if self.final_norm is not None:
+            states[-1] = self.final_norm(states[-1])
         return states
 
 
@@ -242,8 +311,11 @@ def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
     made = EMBEDDINGS[config.embeddings](config, rngs=rngs)
     make_layer = LAYERS[config.layer]
     stored = config.num_groups * config.inner_group_num
-    made_layers = [make_layer(config, rngs=rngs) for _ in range(stored)]
-    return Encoder(made, made_layers, remat=config.remat, uses=config.layer_uses)
+    made_layers = [make_layer(config, number=number, rngs=rngs) for number in range(stored)]
+    is_open = config.layer in UNNORMALIZED
+    final_norm = parts.norm(config, config.hidden_size) if is_open else None
+    uses = config.layer_uses
+    return Encoder(made, made_layers, remat=config.remat, uses=uses, final_norm=final_norm)
 
 
 def make_bare(config: EncoderConfig, *, rngs: nnx.Rngs) -> nnx.Module:

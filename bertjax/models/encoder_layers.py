@@ -1,7 +1,7 @@
-"""The layers of an encoder: attention and a feed-forward, with residuals and LayerNorm.
+"""The layers of an encoder: attention and a feed-forward, with residuals and normalization.
 
-A kind of layer is a module, made of a config, that is called with hidden states and with what may
-see what. The table of kinds is `encoder.LAYERS`.
+A kind of layer is a module, made of a config and of its number, that is called with hidden states
+and with what may see what. The table of kinds is `encoder.LAYERS`.
 """
 
 from __future__ import annotations
@@ -11,37 +11,57 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import attention, feed_forwards, layers
+from bertjax.models import attention, feed_forwards, layers, parts
 from bertjax.models.fields import EncoderFields
 from bertjax.models.visibility import Visibility
 
 
-class PostNormLayer(nnx.Module):
-    """LayerNorm(x + attention(x)), then LayerNorm(x + feed-forward(x)): Vaswani et al. 2017."""
+class _Layer(nnx.Module):
+    """What both kinds have: attention, the dense layers of the feed-forward, dropout."""
 
-    def __init__(self, config: EncoderFields, *, rngs: nnx.Rngs):
-        dtype = jnp.dtype(config.dtype)
+    def __init__(self, config: EncoderFields, *, number: int, rngs: nnx.Rngs):
         self.attention = attention.SelfAttention(
             config.hidden_size,
             config.num_attention_heads,
             dropout_rate=config.attention_probs_dropout_prob,
             stddev=config.initializer_range,
+            output_stddev=config.output_initializer_range,
             initializer=config.initializer,
-            dtype=dtype,
+            dtype=jnp.dtype(config.dtype),
             gradient_dtype=jnp.dtype(config.gradient_dtype),
             rngs=rngs,
             implementation=config.attention,
+            window=config.window_of(number),
             left_to_right=config.left_to_right,
+            rotary_base=config.rotary_base_of(number),
+            use_bias=config.use_bias,
         )
         made = feed_forwards.FEED_FORWARDS[config.feed_forward].dense_layers(config, rngs)
         for name, dense in made.items():
             setattr(self, name, dense)
-        norm = {"epsilon": config.layer_norm_eps, "dtype": dtype}
-        self.attention_norm = layers.LayerNorm(config.hidden_size, **norm)
-        self.output_norm = layers.LayerNorm(config.hidden_size, **norm)
         self.feed_forward = config.feed_forward
         self.hidden_act = config.hidden_act
         self.dropout_rate = config.hidden_dropout_prob
+
+    def _attended(
+        self, hidden: Array, visible: Visibility, keys: list[PRNGKeyArray | None]
+    ) -> Array:
+        attended = self.attention(hidden, visible, key=keys[0])
+        return layers.dropout(attended, self.dropout_rate, keys[1])
+
+    def _fed(self, hidden: Array, keys: list[PRNGKeyArray | None]) -> Array:
+        with jax.named_scope("feed_forward"):
+            output = feed_forwards.FEED_FORWARDS[self.feed_forward].apply(self, hidden)
+        return layers.dropout(output, self.dropout_rate, keys[2])
+
+
+class PostNormLayer(_Layer):
+    """norm(x + attention(x)), then norm(x + feed-forward(x)): Vaswani et al. 2017."""
+
+    def __init__(self, config: EncoderFields, *, number: int = 0, rngs: nnx.Rngs):
+        super().__init__(config, number=number, rngs=rngs)
+        self.attention_norm = parts.norm(config, config.hidden_size)
+        self.output_norm = parts.norm(config, config.hidden_size)
 
     def __call__(
         self,
@@ -50,11 +70,34 @@ class PostNormLayer(nnx.Module):
         *,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
-        attention_key, projection_key, output_key = layers.split(key, 3)
-        attended = self.attention(hidden, visible, key=attention_key)
-        attended = layers.dropout(attended, self.dropout_rate, projection_key)
-        hidden = self.attention_norm(hidden + attended)
-        with jax.named_scope("feed_forward"):
-            output = feed_forwards.FEED_FORWARDS[self.feed_forward].apply(self, hidden)
-        output = layers.dropout(output, self.dropout_rate, output_key)
-        return self.output_norm(hidden + output)
+        keys = layers.split(key, 3)
+        hidden = self.attention_norm(hidden + self._attended(hidden, visible, keys))
+        return self.output_norm(hidden + self._fed(hidden, keys))
+
+
+class PreNormLayer(_Layer):
+    """x + attention(norm(x)), then x + feed-forward(norm(x)).
+
+    Layer 0 has no norm before its attention: it reads the embeddings, which end in one. What it
+    returns is not normalized; the encoder ends in a norm. Source: Xiong et al. 2020, section 3.3;
+    Warner et al. 2024 (ModernBERT), section 2.1.1.
+    """
+
+    def __init__(self, config: EncoderFields, *, number: int = 0, rngs: nnx.Rngs):
+        super().__init__(config, number=number, rngs=rngs)
+        self.is_first = number == 0
+        if not self.is_first:
+            self.attention_norm = parts.norm(config, config.hidden_size)
+        self.output_norm = parts.norm(config, config.hidden_size)
+
+    def __call__(
+        self,
+        hidden: Float[Array, "batch length hidden"],
+        visible: Visibility,
+        *,
+        key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "batch length hidden"]:
+        keys = layers.split(key, 3)
+        normed = hidden if self.is_first else self.attention_norm(hidden)
+        hidden = hidden + self._attended(normed, visible, keys)
+        return hidden + self._fed(self.output_norm(hidden), keys)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import layers, lstm
+from bertjax.models import layers, lstm, parts
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
 # Source: Devlin et al. 2019, section 5.3 and table 7. The paper does not say whether the 768 are
@@ -41,14 +41,7 @@ class FeatureBasedTagger(nnx.Module):
         sizes = [self.num_feature_layers * config.hidden_size]
         sizes += [2 * lstm_size] * (NUM_LSTM_LAYERS - 1)
         self.lstm = nnx.List([lstm.BidirectionalLstm(size, lstm_size, rngs=rngs) for size in sizes])
-        self.classifier = layers.dense(
-            2 * lstm_size,
-            num_labels,
-            stddev=config.initializer_range,
-            initializer=config.initializer,
-            dtype=jnp.dtype("float32"),
-            rngs=rngs,
-        )
+        self.classifier = parts.classifier(config, 2 * lstm_size, num_labels, rngs=rngs)
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(

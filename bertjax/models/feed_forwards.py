@@ -9,33 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bertjax.models import layers
+from bertjax.models import layers, parts
 from bertjax.models.fields import EncoderFields
 
 
 class FeedForward(NamedTuple):
-    """`dense_layers` are what a layer has for it, by name; `apply` computes with that layer."""
+    """`dense_layers` are what a layer has for it, by name; `apply` computes with that layer.
+
+    `num_products` are its matrices of hidden_size x intermediate_size, for counts of FLOPs.
+    """
 
     dense_layers: Callable[[EncoderFields, nnx.Rngs], dict[str, nnx.Linear]]
     apply: Callable[[Any, Array], Array]
+    num_products: int = 2
 
 
 def _plain_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear]:
     hidden, wide = config.hidden_size, config.intermediate_size
-    options = {
-        "stddev": config.initializer_range,
-        "initializer": config.initializer,
-        "dtype": jnp.dtype(config.dtype),
-        "gradient_dtype": jnp.dtype(config.gradient_dtype),
-        "rngs": rngs,
-    }
+    summed = layers.SummedBiasDense
     return {
-        "intermediate": layers.dense(hidden, wide, kind=layers.SummedBiasDense, **options),
-        "output": layers.dense(wide, hidden, **options),
+        "intermediate": parts.dense(config, hidden, wide, kind=summed, rngs=rngs),
+        "output": parts.dense(config, wide, hidden, is_output=True, rngs=rngs),
     }
 
 
@@ -45,5 +42,26 @@ def _plain(
     return layer.output(layers.ACTIVATIONS[layer.hidden_act](layer.intermediate(hidden)))
 
 
-# Source of "plain": Vaswani et al. 2017, section 3.3, with BERT's activation.
-FEED_FORWARDS: dict[str, FeedForward] = {"plain": FeedForward(_plain_layers, _plain)}
+def _gated_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear]:
+    hidden, wide = config.hidden_size, config.intermediate_size
+    return {
+        "intermediate": parts.dense(config, hidden, wide, rngs=rngs),
+        "gate": parts.dense(config, hidden, wide, rngs=rngs),
+        "output": parts.dense(config, wide, hidden, is_output=True, rngs=rngs),
+    }
+
+
+def _gated(
+    layer: Any, hidden: Float[Array, "batch length hidden"]
+) -> Float[Array, "batch length hidden"]:
+    activated = layers.ACTIVATIONS[layer.hidden_act](layer.intermediate(hidden))
+    return layer.output(activated * layer.gate(hidden))
+
+
+# Source of "plain": Vaswani et al. 2017, section 3.3, with BERT's activation. Of "gated": Shazeer
+# 2020, section 2, equation 6: GeGLU with gelu, SwiGLU with silu; `intermediate_size` is the width
+# of each of the two products.
+FEED_FORWARDS: dict[str, FeedForward] = {
+    "plain": FeedForward(_plain_layers, _plain),
+    "gated": FeedForward(_gated_layers, _gated, num_products=3),
+}

@@ -26,19 +26,28 @@ class EncoderFields:
     type_vocab_size: int = 2
     initializer: str = "truncated_normal"
     initializer_range: float = 0.02
+    depth_scaled_init: bool = False
+    norm: str = "layer_norm"
     layer_norm_eps: float = 1e-12
+    use_bias: bool = True
     embedding_size: int = 0
     embedding_projection: str = "if_needed"
     num_hidden_groups: int = 0
     inner_group_num: int = 1
     embeddings: str = "learnt"
+    position_embedding: str = "learnt"
+    rotary_base: float = 10_000.0
+    local_rotary_base: float = 0.0
     layer: str = "post_norm"
     feed_forward: str = "plain"
     dtype: str = "float32"
     gradient_reduction_dtype: str = "float32"
     remat: str = "none"
     attention: str = "xla"
+    window: int = 0
+    global_every: int = 1
     left_to_right: bool = False
+    pooler: str = "dense"
     pooler_act: str = "tanh"
 
     @property
@@ -69,6 +78,31 @@ class EncoderFields:
         groups = (int(layer / each) for layer in range(self.num_hidden_layers))
         inner = range(self.inner_group_num)
         return tuple(tuple(g * self.inner_group_num + i for i in inner) for g in groups)
+
+    @property
+    def output_initializer_range(self) -> float:
+        """The standard deviation of kernels whose product is added to a residual.
+
+        There are two of them in a layer. Source: Shoeybi et al. 2019 (Megatron-LM), section 4.2.
+        """
+        if not self.depth_scaled_init:
+            return self.initializer_range
+        return self.initializer_range / (2 * self.num_hidden_layers) ** 0.5
+
+    def is_global(self, layer: int) -> bool:
+        """Returns whether the attention of this layer, counted from 0, has no window."""
+        return not self.window or layer % self.global_every == 0
+
+    def window_of(self, layer: int) -> int | None:
+        """Returns the window of this layer's attention, None without one."""
+        return None if self.is_global(layer) else self.window
+
+    def rotary_base_of(self, layer: int) -> float | None:
+        """Returns the base of this layer's rotary positions, None without them."""
+        if self.position_embedding != "rotary":
+            return None
+        is_own = self.local_rotary_base and not self.is_global(layer)
+        return self.local_rotary_base if is_own else self.rotary_base
 
     @property
     def gradient_dtype(self) -> str:

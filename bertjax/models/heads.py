@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bertjax.models import layers
+from bertjax.models import layers, parts
 from bertjax.models.encoder import EncoderConfig
 
 # Of the span-boundary head: the longest span in tokens, and the width of a number in it. Source:
@@ -17,14 +17,23 @@ OFFSET_SIZE = 200
 
 
 class Pooler(nnx.Module):
-    """A dense layer on the first position, [CLS], and `pooler_act`, tanh in BERT."""
+    """A dense layer and `pooler_act`, tanh in BERT, on vectors: as a rule those of [CLS].
+
+    Where `pooler` is "normed" a norm follows, as in ModernBERT, whose classifiers have this on
+    whatever they read.
+    """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.dense = _dense(config, config.hidden_size, rngs)
+        is_normed = config.pooler == "normed"
+        self.dense = parts.dense(
+            *(config, config.hidden_size, config.hidden_size), is_output=is_normed, rngs=rngs
+        )
         self.act = config.pooler_act
+        self.norm = parts.norm(config, config.hidden_size) if is_normed else None
 
-    def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch hidden"]:
-        return layers.POOLER_ACTIVATIONS[self.act](self.dense(hidden[:, 0]))
+    def __call__(self, vectors: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        pooled = layers.POOLER_ACTIVATIONS[self.act](self.dense(vectors))
+        return pooled if self.norm is None else self.norm(pooled)
 
 
 class MlmHead(nnx.Module):
@@ -36,10 +45,10 @@ class MlmHead(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.dense = _dense(config, config.embedding_width, rngs)
-        self.norm = layers.LayerNorm(
-            config.embedding_width, epsilon=config.layer_norm_eps, dtype=jnp.dtype(config.dtype)
+        self.dense = parts.dense(
+            *(config, config.hidden_size, config.embedding_width), is_output=True, rngs=rngs
         )
+        self.norm = parts.norm(config, config.embedding_width)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.hidden_act = config.hidden_act
         self.gradient_dtype = jnp.dtype(config.gradient_dtype)
@@ -63,14 +72,7 @@ class PairHead(nnx.Module):
     """Two logits of a sentence pair from the pooled output: 0 is next, 1 is random (NSP)."""
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.dense = layers.dense(
-            config.hidden_size,
-            2,
-            stddev=config.initializer_range,
-            initializer=config.initializer,
-            dtype=jnp.dtype("float32"),
-            rngs=rngs,
-        )
+        self.dense = parts.classifier(config, config.hidden_size, 2, rngs=rngs)
 
     def __call__(self, pooled: Float[Array, "batch hidden"]) -> Float[Array, "batch 2"]:
         return self.dense(pooled.astype(jnp.float32))
@@ -84,7 +86,7 @@ class ReplacedHead(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        self.dense = _dense(config, config.hidden_size, rngs)
+        self.dense = parts.dense(config, config.hidden_size, config.hidden_size, rngs=rngs)
         self.output = layers.Dense(
             *(config.hidden_size, 1),
             kernel_init=nnx.initializers.glorot_uniform(),
@@ -109,20 +111,14 @@ class SpanBoundaryHead(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
-        width, dtype = config.embedding_width, jnp.dtype(config.dtype)
+        width = config.embedding_width
         init = layers.truncated_normal(config.initializer_range)
         self.offset = nnx.Embed(MOST_OFFSETS, OFFSET_SIZE, embedding_init=init, rngs=rngs)
-        self.dense = layers.dense(
-            *(2 * config.hidden_size + OFFSET_SIZE, config.hidden_size),
-            stddev=config.initializer_range,
-            dtype=dtype,
-            gradient_dtype=jnp.dtype(config.gradient_dtype),
-            rngs=rngs,
-        )
-        norm = {"epsilon": config.layer_norm_eps, "dtype": dtype}
-        self.norm = layers.LayerNorm(config.hidden_size, **norm)
-        self.second_dense = _dense(config, width, rngs)
-        self.second_norm = layers.LayerNorm(width, **norm)
+        joined = 2 * config.hidden_size + OFFSET_SIZE
+        self.dense = parts.dense(config, joined, config.hidden_size, rngs=rngs)
+        self.norm = parts.norm(config, config.hidden_size)
+        self.second_dense = parts.dense(config, config.hidden_size, width, rngs=rngs)
+        self.second_norm = parts.norm(config, width)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
         self.hidden_act = config.hidden_act
         self.gradient_dtype = jnp.dtype(config.gradient_dtype)
@@ -155,15 +151,3 @@ def gather_positions(
 ) -> Float[Array, "batch positions hidden"]:
     """Returns the hidden states at `positions` of each row, so that a head sees only those."""
     return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
-
-
-def _dense(config: EncoderConfig, out_size: int, rngs: nnx.Rngs) -> nnx.Linear:
-    return layers.dense(
-        config.hidden_size,
-        out_size,
-        stddev=config.initializer_range,
-        initializer=config.initializer,
-        dtype=jnp.dtype(config.dtype),
-        gradient_dtype=jnp.dtype(config.gradient_dtype),
-        rngs=rngs,
-    )

@@ -1,4 +1,7 @@
-"""What every module is made of: BERT's initializer, dense layer, LayerNorm, activation, dropout."""
+"""What every module is made of: BERT's initializer, dense layer, activation, dropout.
+
+Normalization has a module of its own, `norms`.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
+    "silu": jax.nn.silu,  # of SwiGLU
 }
 
 # That of the pooler: BERT's tanh; DistilBERT has relu, ELECTRA's classifiers have gelu.
@@ -101,8 +105,8 @@ class Dense(nnx.Linear):
         self.gradient_dtype = gradient_dtype or dtype
 
     def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
-        assert self.bias is not None
-        return add_bias(self.product(x), jnp.asarray(self.bias[...]))
+        y = self.product(x)
+        return y if self.bias is None else add_bias(y, jnp.asarray(self.bias[...]))
 
     def product(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
         """Returns x W."""
@@ -122,8 +126,10 @@ class SummedBiasDense(Dense):
     """
 
     def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
-        assert self.bias is not None
-        y, bias = self.product(x), _over_rows(self.bias[...].astype(self.gradient_dtype), x)
+        y = self.product(x)
+        if self.bias is None:
+            return y
+        bias = over_rows(self.bias[...].astype(self.gradient_dtype), x)
         if self.gradient_dtype != self.dtype:
             # Rounded behind the broadcast, whose way back is the sum over rows.
             bias = jnp.broadcast_to(bias, y.shape).astype(self.dtype)
@@ -179,7 +185,7 @@ def add_bias(
     x: Float[Array, "*rows columns"], bias: Float[Array, " columns"]
 ) -> Float[Array, "*rows columns"]:
     """Returns x + bias, added in float32, whose gradient for the bias is a product with ones."""
-    return (x.astype(jnp.float32) + _over_rows(bias, x)).astype(x.dtype)
+    return (x.astype(jnp.float32) + over_rows(bias, x)).astype(x.dtype)
 
 
 def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, None]:
@@ -203,6 +209,7 @@ def dense(
     gradient_dtype: jnp.dtype | None = None,
     kind: type[Dense] = Dense,
     initializer: str = "truncated_normal",
+    use_bias: bool = True,
 ) -> Dense:
     """Returns a dense layer with float32 parameters that computes in `dtype`."""
     return kind(
@@ -210,72 +217,13 @@ def dense(
         kernel_init=INITIALIZERS[initializer](stddev),
         dtype=dtype,
         gradient_dtype=gradient_dtype,
+        use_bias=use_bias,
         rngs=rngs,
     )
 
 
-class LayerNorm(nnx.Module):
-    """LayerNorm over the last axis: float32 statistics, parameters `scale` and `bias`.
-
-    Our own, because flax's saves more for the backward pass and goes over the activations more
-    often, which costs more on TPU than the arithmetic.
-    """
-
-    def __init__(self, size: int, *, epsilon: float, dtype: jnp.dtype):
-        self.scale = nnx.Param(jnp.ones(size))
-        self.bias = nnx.Param(jnp.zeros(size))
-        self.epsilon = epsilon
-        self.dtype = dtype
-
-    def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-        with jax.named_scope("norm"):
-            scale, bias = jnp.asarray(self.scale[...]), jnp.asarray(self.bias[...])
-            return normalize(x, scale, bias, self.epsilon, self.dtype)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def normalize(
-    x: Float[Array, "*shape"],
-    scale: Float[Array, " size"],
-    bias: Float[Array, " size"],
-    epsilon: float,
-    dtype: jnp.dtype,
-) -> Float[Array, "*shape"]:
-    """Returns (x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis, in `dtype`.
-
-    The variance is mean(x**2) - mean(x)**2 in float32, so that one pass over `x` gives both: its
-    relative error is about 1e-7 * (1 + mean**2 / variance). The backward pass goes over `x` twice.
-    Source: Ba et al. 2016, equations 3 and 4.
-    """
-    return _normalize(x, scale, bias, epsilon, dtype)[0]
-
-
-def _normalize(x: Array, scale: Array, bias: Array, epsilon: float, dtype: jnp.dtype):
-    wide = x.astype(jnp.float32)
-    mean = wide.mean(axis=-1, keepdims=True)
-    variance = jnp.maximum((wide * wide).mean(axis=-1, keepdims=True) - mean * mean, 0)
-    rstd = jax.lax.rsqrt(variance + epsilon)
-    y = (wide - mean) * rstd * _over_rows(scale, x) + _over_rows(bias, x)
-    return y.astype(dtype), (x, scale, mean, rstd)
-
-
-def _normalize_backward(epsilon: float, dtype: jnp.dtype, saved: tuple[Array, ...], grad: Array):
-    del epsilon, dtype
-    x, scale, mean, rstd = saved
-    rows = tuple(range(x.ndim - 1))
-    grad = grad.astype(jnp.float32)
-    normalized = (x.astype(jnp.float32) - mean) * rstd
-    scaled = grad * _over_rows(scale, x)
-    shift = scaled.mean(axis=-1, keepdims=True)
-    slope = (scaled * normalized).mean(axis=-1, keepdims=True)
-    grad_x = (rstd * (scaled - shift - normalized * slope)).astype(x.dtype)
-    return grad_x, (grad * normalized).sum(axis=rows), grad.sum(axis=rows)
-
-
-normalize.defvjp(_normalize, _normalize_backward)
-
-
-def _over_rows(vector: Array, x: Array) -> Array:
+def over_rows(vector: Array, x: Array) -> Array:
+    """Returns a vector shaped so that it broadcasts over the rows of `x`."""
     return vector.reshape(*(1,) * (x.ndim - 1), -1)
 
 
@@ -343,10 +291,27 @@ def keep_mask(
     and read; and they are the same on every backend and mesh. Source of the hash, whose middle the
     second word enters: "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
     """
+    return _kept(_hashed_places(seeds, shape, turned=turned), rate)
+
+
+def keep_at(
+    seeds: tuple[Array, Array],
+    rows: Array,
+    columns: Array,
+    num_columns: int,
+    rate: float,
+) -> Array:
+    """Returns the elements of `keep_mask` at these places of planes that have so many columns.
+
+    Seeds, rows and columns are broadcast against each other.
+    """
+    return _kept(_hashed(seeds, rows * jnp.uint32(num_columns) + columns), rate)
+
+
+def _kept(bits: UInt32[Array, "*shape"], rate: float) -> Bool[Array, "*shape"]:
     # The last shift of lowbias32 leaves the high bits alone, which decide. Compared as signed
     # numbers, which a TPU does in one instruction.
     limit = min(round((1.0 - rate) * 2**32), 2**32 - 1) - 2**31
-    bits = _hashed_places(seeds, shape, turned=turned)
     return jax.lax.bitcast_convert_type(bits, jnp.int32) < jnp.int32(limit)
 
 
@@ -370,7 +335,13 @@ def _hashed_places(
     axes = (len(shape) - 1, len(shape) - 2) if turned else (len(shape) - 2, len(shape) - 1)
     row, column = (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in axes)
     first, second = (jnp.expand_dims(word, (-2, -1)) if word.ndim else word for word in seeds)
-    bits = row * jnp.uint32(shape[axes[1]]) + column + first
+    return _hashed((first, second), row * jnp.uint32(shape[axes[1]]) + column)
+
+
+def _hashed(seeds: tuple[Array, Array], places: Array) -> Array:
+    """Returns the 32 bits; seeds and places are broadcast against each other."""
+    first, second = seeds
+    bits = places + first
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D) ^ second
     return (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
 

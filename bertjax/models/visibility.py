@@ -76,17 +76,34 @@ def positions(inputs: layers.Inputs) -> Int[Array, "batch length"] | None:
     return place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
 
 
-def pairs(visible: Visibility) -> Bool[Array, "rows 1 queries keys"]:
-    """Returns whether a query sees a key, for all heads; one query for all if all see the same."""
+def placed(visible: Visibility, length: int) -> Visibility:
+    """Returns the same with `positions` for every row: places in the row where there were none."""
+    if visible.positions is not None:
+        return visible
+    places = jnp.arange(length, dtype=jnp.int32)
+    return dataclasses.replace(
+        visible, positions=jnp.broadcast_to(places, (visible.is_real.shape[0], length))
+    )
+
+
+def pairs(
+    visible: Visibility, asking: Visibility | None = None
+) -> Bool[Array, "rows 1 queries keys"]:
+    """Returns whether a query sees a key, for all heads; one query for all if all see the same.
+
+    The queries are at the places of the keys, or at those of `asking`, both with `positions` then.
+    """
     if visible.is_by_key:
         return visible.is_real[:, None, None, :]
-    seen = visible.is_real[:, :, None] & visible.is_real[:, None, :]
+    if asking is None:
+        asking = visible
+    seen = asking.is_real[:, :, None] & visible.is_real[:, None, :]
     if (numbers := visible.sequence_ids) is not None:
-        seen &= numbers[:, :, None] == numbers[:, None, :]
+        seen &= asking.sequence_ids[:, :, None] == numbers[:, None, :]
     if (places := visible.positions) is None:
         places = jnp.arange(visible.is_real.shape[1], dtype=jnp.int32)[None]
     seen &= within(
-        places[:, :, None],
+        (places if asking.positions is None else asking.positions)[:, :, None],
         places[:, None, :],
         window=visible.window,
         left_to_right=visible.left_to_right,

@@ -42,7 +42,7 @@ class PretrainingModel(nnx.Module):
     def pair_logits(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch 2"]:
         """Returns the pair logits: 0 is "B follows A", 1 is random (nsp) or swapped (sop)."""
         with jax.named_scope("pooler"):
-            pooled = self.pooler(hidden)
+            pooled = self.pooler(hidden[:, 0])
         with jax.named_scope("nsp_head"):
             return self.nsp_head(pooled)
 

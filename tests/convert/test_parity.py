@@ -85,9 +85,9 @@ def outputs_of(head, model, inputs, hidden):
         case "masked_lm":
             return {"logits": model.mlm_logits(hidden, positions)}
         case "none":
-            return {"last_hidden_state": hidden, "pooler_output": model.pooler(hidden)}
+            return {"last_hidden_state": hidden, "pooler_output": model.pooler(hidden[:, 0])}
         case "next_sentence":
-            return {"logits": model.nsp_head(model.pooler(hidden))}
+            return {"logits": model.nsp_head(model.pooler(hidden[:, 0]))}
         case "question_answering":
             start, end = model(inputs)
             return {"start_logits": start, "end_logits": end}

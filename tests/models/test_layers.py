@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.models import layers
+from bertjax.models import layers, norms
 
 
 def mask(seed, shape, rate):
@@ -207,7 +207,7 @@ def norm_case(mean=0.0):
 @pytest.mark.parametrize("mean", [0.0, 30.0])
 def test_layer_norm_is_that_of_float64(mean):
     x, scale, bias, _ = norm_case(mean)
-    ours = layers.normalize(*(jnp.asarray(v, jnp.float32) for v in (x, scale, bias)), 1e-12,
+    ours = norms.normalize(*(jnp.asarray(v, jnp.float32) for v in (x, scale, bias)), 1e-12,
                             jnp.dtype("float32"))  # fmt: skip
     tolerance = 1e-6 * (1 + mean**2)
     np.testing.assert_allclose(ours, numpy_normalize(x, scale, bias, 1e-12), atol=3 * tolerance)
@@ -216,7 +216,7 @@ def test_layer_norm_is_that_of_float64(mean):
 def test_gradients_of_layer_norm_are_those_of_float64():
     x, scale, bias, grad = norm_case()
     inputs = [jnp.asarray(v, jnp.float32) for v in (x, scale, bias)]
-    _, backward = jax.vjp(lambda *v: layers.normalize(*v, 1e-12, jnp.dtype("float32")), *inputs)
+    _, backward = jax.vjp(lambda *v: norms.normalize(*v, 1e-12, jnp.dtype("float32")), *inputs)
     for place, ours in enumerate(backward(jnp.asarray(grad, jnp.float32))):
         for index in [0, ours.size // 2, ours.size - 1]:
             step = np.zeros(ours.size)
@@ -233,5 +233,5 @@ def test_gradients_of_layer_norm_are_those_of_float64():
 def test_a_constant_row_stays_finite():
     # Nothing but the rounding of its mean is left of it, which 1 / sqrt(1e-12) makes visible.
     x = jnp.full((2, 8), 3.7)
-    ours = layers.normalize(x, jnp.ones(8), jnp.full(8, 0.5), 1e-12, jnp.dtype("float32"))
+    ours = norms.normalize(x, jnp.ones(8), jnp.full(8, 0.5), 1e-12, jnp.dtype("float32"))
     assert np.all(np.abs(np.asarray(ours) - 0.5) <= 1)

@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 from bertjax.devices import sharding
-from bertjax.models import attention, encoder, layers, pallas_attention, visibility
+from bertjax.models import attention, encoder, layers, pallas_attention, plain_attention, visibility
 from tests import small_modules
 
 RATE = 0.3
@@ -42,7 +42,7 @@ def inputs(shape):
     return [*tensors, visibility.Visibility(is_real)], grad
 
 
-PLAIN = (attention._context, attention._gradients)
+PLAIN = (plain_attention.context, plain_attention.gradients)
 KERNELS = tuple(
     functools.partial(kernel, interpret=True)
     for kernel in (pallas_attention.context, attention._kernel_gradients)
