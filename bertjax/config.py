@@ -242,11 +242,19 @@ def _optimizer() -> ml_collections.ConfigDict:
 
 def _schedule() -> ml_collections.ConfigDict:
     schedule = ml_collections.ConfigDict()
-    # linear | bert, electra (decay counted from step 0, as released) | constant (after the warm-up)
+    # linear | cosine | wsd (decay at end) | one_cycle | inverse_sqrt | constant | bert | electra
     schedule.name = "linear"
     schedule.peak_learning_rate = 1e-4  # at the end of the warm-up
     schedule.warmup_steps = 10_000  # in which the learning rate rises from 0 to its peak
     schedule.warmup_share = 0.0  # share of all steps; if not 0, it replaces warmup_steps
+    schedule.warmup_tokens = 0  # batch x length of its steps; if not 0, it replaces both
+    # wsd: the last steps of the run. linear, cosine, one_cycle: after the warm-up; 0: all of them.
+    schedule.decay_steps = 0
+    schedule.decay_share = 0.0  # share of all steps; if not 0, it replaces decay_steps
+    schedule.decay_tokens = 0  # batch x length of its steps; if not 0, it replaces both
+    schedule.decay_shape = "linear"  # of wsd, one_cycle: linear | one_minus_sqrt | cosine
+    schedule.start_share = 0.0  # of the peak, before the warm-up: one_cycle, inverse_sqrt
+    schedule.end_share = 0.0  # of the peak, after the decay: linear, cosine, wsd, one_cycle
     return schedule
 
 

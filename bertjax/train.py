@@ -38,6 +38,7 @@ from bertjax.training import (
     preemption,
     program,
     run_log,
+    schedules,
     state,
     trials,
     warm_start,
@@ -55,6 +56,12 @@ class Run(program.Program):
     @property
     def last_step(self) -> int:
         return self.job.last_step
+
+    @property
+    def always_kept(self) -> tuple[int, ...]:
+        """The steps whose checkpoints are for others to go on from: the last before the decay."""
+        step = schedules.last_step_before_decay(self.knobs.schedule)
+        return () if step is None else (step,)
 
 
 def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.TrainState:
@@ -292,6 +299,7 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
 def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     """Returns whether to save and whether to evaluate after the step that made the count `step`."""
     must_save = step == phase.end_step or step % run.config.checkpoint.save_every_steps == 0
+    must_save |= step in run.always_kept
     is_due, evaluation = _is_evaluation_due(run, step), run.job.evaluation
     return must_save or (is_due and evaluation.is_saved), is_due and bool(evaluation.sets)
 
@@ -380,6 +388,7 @@ def _retention(run: Run) -> checkpoint.RetentionOptions:
         keep_best=options.keep_best,
         best_metric=run.job.evaluation.best_score,
         is_higher_better=run.job.evaluation.is_higher_better,
+        always_kept=run.always_kept,
     )
 
 

@@ -87,9 +87,11 @@ FAULTS = {
     "finetuning.max_answer_length": 0,
     "finetuning.n_best_size": 0,
     "seeds": 0,
-    "schedule.name": "cosine",
+    "schedule.name": "cosin",
     "schedule.peak_learning_rate": -1e-4,
     "schedule.warmup_steps": -1,
+    "schedule.warmup_tokens": -1,
+    "schedule.end_share": 1.5,
     "sharding": "fdsp",
     "prng_impl": "philox",
     "model.dtype": "float16",
@@ -203,6 +205,7 @@ def test_an_answer_and_none_are_two_of_the_best():
         ("pretraining.masked_lm_prob", 0.3, None),
         ("evaluation.pairs_per_paradigm", 50, {"evaluation.pairs_file": "pairs.jsonl"}),
         ("optimizer.muon_momentum", 0.9, {"optimizer.name": "muon"}),
+        ("schedule.start_share", 0.1, {"schedule.name": "one_cycle"}),
     ],
 )
 def test_an_option_that_nothing_reads_is_a_fault(name, value, read_with):

@@ -12,7 +12,15 @@ from collections.abc import Callable
 import ml_collections
 
 from bertjax.jobs import finetuning, pretraining
-from bertjax.jobs.base import OWN_MODEL_OPTIONS, Batches, Job, Phase, phases, train_flops
+from bertjax.jobs.base import (
+    OWN_MODEL_OPTIONS,
+    Batches,
+    Job,
+    Phase,
+    phases,
+    steps_of_tokens,
+    train_flops,
+)
 from bertjax.tasks import base as tasks
 from bertjax.workdirs import reader
 
@@ -25,6 +33,7 @@ __all__ = [
     "Phase",
     "phases",
     "evaluating",
+    "steps_of_tokens",
     "train_flops",
 ]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -40,6 +41,10 @@ class Phase:
     @property
     def end_step(self) -> int:
         return self.first_step + self.num_steps
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch_size * self.max_seq_length
 
 
 class Data(Protocol):
@@ -192,6 +197,21 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
         found.append(phase)
         first_step = phase.end_step
     return tuple(found)
+
+
+def steps_of_tokens(in_order: Iterable[Phase], tokens: float) -> int:
+    """Returns how many of the phases' steps, one phase after the other, take so many tokens.
+
+    The tokens of a step are all its positions, batch x length. The last step is counted whole, and
+    tokens beyond all phases count for nothing.
+    """
+    steps, left = 0, tokens
+    for phase in in_order:
+        taken = min(phase.num_steps, math.ceil(left / phase.tokens_per_step))
+        steps, left = steps + taken, left - taken * phase.tokens_per_step
+        if left <= 0:
+            break
+    return steps
 
 
 def phase_seed(seed: int, index: int) -> int:

@@ -39,6 +39,7 @@ CHOICES: dict[str, Collection[str]] = {
     "data.source": ("records", "synthetic"),
     "optimizer.name": tuple(optim.OPTIMIZERS),
     "schedule.name": tuple(schedules.SCHEDULES),
+    "schedule.decay_shape": tuple(schedules.SHAPES),
     "sharding": tuple(sharding.RULES),
     **{f"model.{name}": known for name, known in encoder.CHOICES.items()},
     "model.dtype": ("auto", *encoder.DTYPES),
@@ -52,6 +53,9 @@ AT_LEAST = {
     "global_batch_size": 1,
     "gradient_accumulation_steps": 1,
     "schedule.warmup_steps": 0,
+    "schedule.warmup_tokens": 0,
+    "schedule.decay_steps": 0,
+    "schedule.decay_tokens": 0,
     "seeds": 1,
     "finetuning.max_seq_length": 5,
     "finetuning.bilstm_size": 0,
@@ -98,6 +102,18 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
         rf"pretraining\.({_MASK_OPTIONS})",
         lambda options: options["pretraining.masking"] != "none",
         "with config.pretraining.masking='none'",
+    ),
+    *(
+        (
+            rf"schedule\.{option}",
+            lambda options, option=option: (
+                options["schedule.name"] not in schedules.SCHEDULES
+                or option in schedules.SCHEDULES[options["schedule.name"]].reads
+            ),
+            "with a schedule other than "
+            + ", ".join(name for name, kind in schedules.SCHEDULES.items() if option in kind.reads),
+        )
+        for option in (*schedules.DECAY_LENGTHS, "decay_shape", "start_share", "end_share")
     ),
     (
         r"optimizer\.muon_.*",
@@ -219,9 +235,19 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         "model.attention_probs_dropout_prob",
         "optimizer.muon_momentum",
         "schedule.warmup_share",
+        "schedule.decay_share",
     ):
         if not 0 <= options[name] < 1:
             yield f"config.{name} is {options[name]}; it must be in [0, 1)"
+    for name in ("schedule.start_share", "schedule.end_share"):
+        if not 0 <= options[name] <= 1:
+            yield f"config.{name} is {options[name]}; it must be in [0, 1]"
+    lengths = [f"schedule.{name}" for name in schedules.DECAY_LENGTHS]
+    if options["schedule.name"] == "wsd" and not any(options[name] for name in lengths):
+        yield (
+            "config.schedule.name is 'wsd', which decays at the end of the run, but not how long: "
+            f"give one of {', '.join(f'config.{name}' for name in lengths)}, or 'constant'"
+        )
     hidden_size, num_heads = options["model.hidden_size"], options["model.num_attention_heads"]
     if hidden_size % max(num_heads, 1):
         yield (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -164,7 +164,7 @@ def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bo
             return False
         break
     steps = np.arange(step)
-    old = _schedule_options(ml_collections.ConfigDict(saved).schedule, before[-1].end_step)
+    old = _schedule_options(ml_collections.ConfigDict(saved).schedule, before)
     before_rates, rates = (
         np.asarray(schedules.make_schedule(each)(steps)) for each in (old, schedule_options(job))
     )
@@ -173,18 +173,31 @@ def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bo
 
 def schedule_options(job: jobs.Job) -> schedules.ScheduleOptions:
     """Returns the schedule of a job's config over all its steps."""
-    return _schedule_options(job.config.schedule, job.last_step)
+    return _schedule_options(job.config.schedule, job.phases)
 
 
 def _schedule_options(
-    options: ml_collections.ConfigDict, total_steps: int
+    options: ml_collections.ConfigDict, phases: Sequence[jobs.Phase]
 ) -> schedules.ScheduleOptions:
-    warmup_steps = options.warmup_steps
-    if options.warmup_share:
-        # Rounded down. Source: google-research/bert, run_classifier.py, num_warmup_steps.
-        warmup_steps = int(options.warmup_share * total_steps)
+    total_steps = phases[-1].end_step
+
+    def length(name: str, in_order: Sequence[jobs.Phase]) -> int:
+        if tokens := options[f"{name}_tokens"]:
+            return jobs.steps_of_tokens(in_order, tokens)
+        if share := options[f"{name}_share"]:
+            # Rounded down. Source: google-research/bert, run_classifier.py, num_warmup_steps.
+            return int(share * total_steps)
+        return options[f"{name}_steps"]
+
     return schedules.ScheduleOptions(
-        options.name, options.peak_learning_rate, warmup_steps, total_steps
+        options.name,
+        options.peak_learning_rate,
+        warmup_steps=length("warmup", phases),
+        total_steps=total_steps,
+        decay_steps=length("decay", phases[::-1]),
+        start_share=options.start_share,
+        end_share=options.end_share,
+        decay_shape=options.decay_shape,
     )
 
 

@@ -14,7 +14,7 @@ from bertjax import jobs
 from bertjax.convert import outlook
 from bertjax.devices import sharding
 from bertjax.models import parameters
-from bertjax.training import planned, program
+from bertjax.training import planned, program, schedules
 from bertjax.workdirs import reader
 
 
@@ -49,6 +49,10 @@ def start(run: program.Program, workdir: epath.Path) -> None:
     paths = parameters.flat(shapes.params)
     for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary(), paths):
         logging.warning("transformers will not load this model: %s", obstacle)
+    if (step := schedules.last_step_before_decay(run.knobs.schedule)) is not None:
+        logging.info(
+            "The learning rate decays from step %d on; the checkpoint of that step is kept", step
+        )
     warmup_steps = int(run.knobs.schedule.warmup_steps)
     if warmup_steps > run.job.last_step:
         logging.warning(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +21,20 @@ Schedule = Callable[[Step], Float[Array, ""]]
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["peak_learning_rate", "warmup_steps", "total_steps"],
-    meta_fields=["name"],
+    data_fields=[
+        *("peak_learning_rate", "warmup_steps", "total_steps"),
+        *("decay_steps", "start_share", "end_share"),
+    ],
+    meta_fields=["name", "decay_shape"],
 )
 @dataclasses.dataclass(frozen=True)
 class ScheduleOptions:
     """`name` is a key of SCHEDULES; steps count over the whole run, all phases together.
+
+    `decay_steps` are how long the decay lasts: of "wsd" the last ones of the run, of the others
+    those after the warm-up, 0 being all that are left. `start_share` and `end_share` are the rates
+    before the warm-up and after the decay, as shares of the peak; `decay_shape` is a key of SHAPES.
+    What a schedule reads of these is told by SCHEDULES.
 
     The numbers may be arrays, so that one compiled step serves several rates and lengths.
     """
@@ -34,16 +43,70 @@ class ScheduleOptions:
     peak_learning_rate: float | Float[Array, ""] | Float[np.ndarray, ""]
     warmup_steps: Step
     total_steps: Step
+    decay_steps: Step = 0
+    start_share: float | Float[Array, ""] | Float[np.ndarray, ""] = 0.0
+    end_share: float | Float[Array, ""] | Float[np.ndarray, ""] = 0.0
+    decay_shape: str = "linear"
+
+
+# Shape -> from the share of the decay that is left, 1 at its start, the share of the fall that is.
+# Source of 1 - sqrt: Haegele et al. 2024, "Scaling laws and compute-optimal training beyond fixed
+# training durations", section 3.
+SHAPES: dict[str, Callable[[Float[Array, ""]], Float[Array, ""]]] = {
+    "linear": lambda left: left,
+    "one_minus_sqrt": lambda left: 1 - jnp.sqrt(1 - left),
+    "cosine": lambda left: (1 - jnp.cos(jnp.pi * left)) / 2,
+}
+
+
+def _falling(options: ScheduleOptions, shape: str) -> Schedule:
+    """From 0 to the peak in the warm-up, then down to the end share by a shape."""
+
+    def schedule(step: Step) -> Float[Array, ""]:
+        fall = _fallen(options, shape, _left_after_warmup(options, step))
+        return _times_peak(options, jnp.minimum(_warmup(options, step), fall))
+
+    return schedule
 
 
 def _linear(options: ScheduleOptions) -> Schedule:
-    decay_steps = jnp.maximum(options.total_steps - options.warmup_steps, 1)
+    return _falling(options, "linear")
+
+
+def _cosine(options: ScheduleOptions) -> Schedule:
+    return _falling(options, "cosine")
+
+
+def _warmup_stable_decay(options: ScheduleOptions) -> Schedule:
+    def schedule(step: Step) -> Float[Array, ""]:
+        left = (options.total_steps - step) / jnp.maximum(options.decay_steps, 1)
+        left = jnp.where(options.decay_steps > 0, jnp.clip(left, 0, 1), 1.0)
+        fall = _fallen(options, options.decay_shape, left)
+        return _times_peak(options, jnp.minimum(_warmup(options, step), fall))
+
+    return schedule
+
+
+def _one_cycle(options: ScheduleOptions) -> Schedule:
+    shape = SHAPES[options.decay_shape]
 
     def schedule(step: Step) -> Float[Array, ""]:
-        decay = (options.total_steps - step) / decay_steps
-        return jnp.asarray(options.peak_learning_rate) * jnp.clip(
-            jnp.minimum(_warmup(options, step), decay), 0
+        to_go = 1 - jnp.clip(_warmup(options, step), 0, 1)
+        rise = options.start_share + (1 - options.start_share) * (1 - shape(to_go))
+        left = _left_after_warmup(options, step)
+        is_warm = step >= options.warmup_steps
+        return _times_peak(
+            options, jnp.where(is_warm, _fallen(options, options.decay_shape, left), rise)
         )
+
+    return schedule
+
+
+def _inverse_sqrt(options: ScheduleOptions) -> Schedule:
+    def schedule(step: Step) -> Float[Array, ""]:
+        rise = options.start_share + (1 - options.start_share) * _warmup(options, step)
+        fall = jnp.sqrt(jnp.maximum(options.warmup_steps, 1) / jnp.maximum(step, 1))
+        return _times_peak(options, jnp.where(step < options.warmup_steps, rise, fall))
 
     return schedule
 
@@ -52,9 +115,7 @@ def _bert(options: ScheduleOptions) -> Schedule:
     def schedule(step: Step) -> Float[Array, ""]:
         decay = jnp.clip(1 - step / options.total_steps, 0)
         is_warm = step >= options.warmup_steps
-        return jnp.asarray(options.peak_learning_rate) * jnp.where(
-            is_warm, decay, _warmup(options, step)
-        )
+        return _times_peak(options, jnp.where(is_warm, decay, _warmup(options, step)))
 
     return schedule
 
@@ -70,8 +131,7 @@ def _electra(options: ScheduleOptions) -> Schedule:
 
 def _constant(options: ScheduleOptions) -> Schedule:
     def schedule(step: Step) -> Float[Array, ""]:
-        warm = jnp.minimum(_warmup(options, step), 1.0)
-        return jnp.asarray(options.peak_learning_rate) * warm
+        return _times_peak(options, jnp.minimum(_warmup(options, step), 1.0))
 
     return schedule
 
@@ -81,20 +141,68 @@ def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
     return jnp.where(options.warmup_steps > 0, share, 1.0)
 
 
-# `linear` rises from 0 to the peak over the warm-up and falls to 0 at the last step. `bert` is the
-# released code's (google-research/bert optimization.py): the decay counts from step 0 and the
-# warm-up replaces it, so at the end of warm-up the rate drops by peak x warmup / total. `constant`
-# stays at the peak after the warm-up: it alone goes by no length, so a run can be lengthened.
+def _left_after_warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
+    """Returns the share that is left of a decay that begins at the end of the warm-up."""
+    all_steps = jnp.maximum(options.total_steps - options.warmup_steps, 1)
+    has_length = options.decay_steps > 0
+    end = jnp.where(has_length, options.warmup_steps + options.decay_steps, options.total_steps)
+    left = (end - step) / jnp.where(has_length, options.decay_steps, all_steps)
+    return jnp.clip(left, 0, 1)
+
+
+def _fallen(options: ScheduleOptions, shape: str, left: Float[Array, ""]) -> Float[Array, ""]:
+    low = jnp.asarray(options.end_share)
+    return low + (1 - low) * SHAPES[shape](left)
+
+
+def _times_peak(options: ScheduleOptions, share: Float[Array, ""]) -> Float[Array, ""]:
+    return jnp.asarray(options.peak_learning_rate) * share
+
+
+class Kind(NamedTuple):
+    """`make` makes a schedule of options, of which it reads `reads`, options of config.schedule.
+
+    With `keeps_before_decay` the rate is the same however long the run is, until the decay begins:
+    the state before it is one to go on from.
+    """
+
+    make: Callable[[ScheduleOptions], Schedule]
+    reads: tuple[str, ...] = ()
+    keeps_before_decay: bool = False
+
+
+# How long the decay lasts, in one of these ways.
+DECAY_LENGTHS = ("decay_steps", "decay_tokens", "decay_share")
+
+# `linear` rises from 0 to the peak over the warm-up and falls linearly to its end share at the last
+# step, `cosine` by half a cosine. `wsd` stays at the peak after the warm-up and decays at the end
+# of the run (warm-up, stable, decay; ModernBERT). `one_cycle` rises from one share of the peak and
+# falls to another, both by `decay_shape` (Smith and Topin 2019). `inverse_sqrt` falls with the root
+# of the step, to no end (fairseq's inverse_square_root_schedule.py, XLM's optim.py). `constant`
+# stays at the peak after the warm-up. The last two go by no length, so a run can be lengthened.
+# `bert` is the released code's (google-research/bert optimization.py): the decay counts from step 0
+# and the warm-up replaces it, so at the end of warm-up the rate drops by peak x warmup / total.
 # `electra` is the product of the warm-up and of a decay counted from step 0
 # (google-research/electra model/optimization.py): its highest rate is a little below the peak.
-SCHEDULES: dict[str, Callable[[ScheduleOptions], Schedule]] = {
-    "linear": _linear,
-    "bert": _bert,
-    "electra": _electra,
-    "constant": _constant,
+SCHEDULES: dict[str, Kind] = {
+    "linear": Kind(_linear, (*DECAY_LENGTHS, "end_share")),
+    "cosine": Kind(_cosine, (*DECAY_LENGTHS, "end_share")),
+    "wsd": Kind(_warmup_stable_decay, (*DECAY_LENGTHS, "end_share", "decay_shape"), True),
+    "one_cycle": Kind(_one_cycle, (*DECAY_LENGTHS, "start_share", "end_share", "decay_shape")),
+    "inverse_sqrt": Kind(_inverse_sqrt, ("start_share",)),
+    "constant": Kind(_constant),
+    "bert": Kind(_bert),
+    "electra": Kind(_electra),
 }
 
 
 def make_schedule(options: ScheduleOptions) -> Schedule:
     """Returns the learning rate as a function of the global step."""
-    return SCHEDULES[options.name](options)
+    return SCHEDULES[options.name].make(options)
+
+
+def last_step_before_decay(options: ScheduleOptions) -> int | None:
+    """Returns the step whose state any longer run would have had, too; None where there is none."""
+    is_kept = SCHEDULES[options.name].keeps_before_decay and int(options.decay_steps) > 0
+    step = int(options.total_steps) - int(options.decay_steps)
+    return step if is_kept and step > 0 else None

@@ -23,6 +23,12 @@ from bertjax.training import optim, schedules
 
 PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys
 
+# Of a schedule: those that the compiled step takes as arguments, and their types there.
+_NUMBERS = {
+    **dict.fromkeys(("warmup_steps", "total_steps", "decay_steps"), np.int32),
+    **dict.fromkeys(("peak_learning_rate", "start_share", "end_share"), np.float32),
+}
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -248,11 +254,9 @@ def make_knobs(
     return Knobs(
         # The low 32 bits, which is what jax.random.key takes of a Python int.
         seed=np.asarray(seed & 0xFFFFFFFF, np.uint32),
-        schedule=schedules.ScheduleOptions(
-            schedule.name,
-            np.asarray(schedule.peak_learning_rate, np.float32),
-            np.asarray(schedule.warmup_steps, np.int32),
-            np.asarray(schedule.total_steps, np.int32),
+        schedule=dataclasses.replace(
+            schedule,
+            **{name: np.asarray(getattr(schedule, name), kind) for name, kind in _NUMBERS.items()},
         ),
         fixed=dict(fixed or {}),
     )

@@ -44,7 +44,8 @@ class CheckpointError(RuntimeError):
 class RetentionOptions:
     """Which checkpoints stay: the newest, those at multiples of a number of steps, the best.
 
-    Those with the lowest `best_metric` are best, or with the highest.
+    Those with the lowest `best_metric` are best, or with the highest. Those of `always_kept` stay
+    whatever comes after them.
     """
 
     keep_last: int = 3
@@ -52,6 +53,7 @@ class RetentionOptions:
     keep_best: int = 1
     best_metric: str = "mlm_loss"
     is_higher_better: bool = False
+    always_kept: tuple[int, ...] = ()
 
 
 def kept(steps: Iterable[int], scores: Mapping[int, float], options: RetentionOptions) -> set[int]:
@@ -63,6 +65,7 @@ def kept(steps: Iterable[int], scores: Mapping[int, float], options: RetentionOp
     return {
         *ordered[-options.keep_last :],
         *(step for step in ordered if regular and step % regular == 0),
+        *(step for step in ordered if step in options.always_kept),
         *sorted(scored, key=lambda step: (sign * scores[step], step))[: options.keep_best],
     }
 

@@ -72,6 +72,19 @@ def test_phases_follow_each_other_and_fill_in_the_batch_size():
     assert [phase.end_step for phase in jobs.phases(config)] == [7, 12]
 
 
+def test_tokens_become_the_steps_that_take_them_phase_after_phase():
+    config = with_second_phase(config_lib.default_config(), num_steps=5)
+    config.phases.phase1.num_steps = 7
+    phases = jobs.phases(config)
+    per_step = [256 * 128, 4 * 32]
+    assert [phase.tokens_per_step for phase in phases] == per_step
+    for tokens, steps in ((0, 0), (1, 1), (per_step[0], 1), (per_step[0] + 1, 2)):
+        assert jobs.steps_of_tokens(phases, tokens) == steps
+    assert jobs.steps_of_tokens(phases, 7 * per_step[0] + 3 * per_step[1]) == 10
+    assert jobs.steps_of_tokens(phases[::-1], 5 * per_step[1] + 1) == 6  # the last ones
+    assert jobs.steps_of_tokens(phases, 10**12) == 12
+
+
 @pytest.mark.slow
 def test_each_phase_reads_the_records_of_its_length(directories):
     job = pretraining.open_job(with_second_phase(make_config(directories)))

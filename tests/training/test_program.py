@@ -9,7 +9,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
-from bertjax.jobs import finetuning
+from bertjax.jobs import finetuning, pretraining
 from bertjax.planning import compiled
 from bertjax.training import config_faults, program
 
@@ -90,6 +90,17 @@ def test_a_share_of_warm_up_is_rounded_down_as_in_the_released_code():
         config.phases.phase1.num_steps = steps
         made = program.schedule_options(finetuning.outline(config))
         assert (made.warmup_steps, made.total_steps) == (warmup_steps, steps)
+
+
+def test_tokens_of_warm_up_and_decay_are_the_first_and_the_last_of_the_run():
+    config = recipe("smoke")
+    config.schedule.update(name="wsd", warmup_share=0.5, decay_steps=3, end_share=0.1)
+    phase = config.phases.phase1
+    tokens = config.global_batch_size * phase.max_seq_length
+    config.schedule.update(warmup_tokens=7 * tokens, decay_tokens=20 * tokens - 1)
+    found = program.schedule_options(pretraining.outline(program.resolve(config, "cpu")))
+    assert (found.warmup_steps, found.decay_steps) == (7, 20)
+    assert (found.total_steps, found.end_share) == (phase.num_steps, 0.1)
 
 
 def test_the_presets_are_those_that_a_config_may_name():

@@ -164,6 +164,11 @@ def test_the_newest_the_regular_and_the_best_checkpoints_stay(tmp_path, trained)
     assert saved_steps(tmp_path) == [3, 4, 8, 10, 11]
 
 
+def test_what_is_always_kept_stays_behind_newer_and_better_ones():
+    retention = checkpoint.RetentionOptions(keep_last=1, keep_best=1, always_kept=(3, 5))
+    assert checkpoint.kept([1, 2, 3, 4, 6, 7], {4: 0.5}, retention) == {3, 4, 7}
+
+
 @pytest.mark.parametrize("is_higher_better", [False, True])
 def test_the_two_best_of_a_loss_are_the_lowest_and_of_a_score_the_highest(is_higher_better):
     retention = checkpoint.RetentionOptions(
