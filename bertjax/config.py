@@ -115,7 +115,8 @@ def _model() -> ml_collections.ConfigDict:
     model.norm = "layer_norm"  # layer_norm | scale_only (LayerNorm without bias) | rms_norm
     model.use_bias = True  # False: dense layers of encoder and heads have none, but the last ones
     model.window = 0  # attention reaches so many tokens to each side; 0: all
-    model.global_every = 1  # with a window: every n-th layer, from the first on, reaches all
+    # With a window: every n-th layer, from the first on, has none; 0: all layers have it.
+    model.global_every = 1
     # dense (BERT) | normed: ends in a norm and stands before every finetuned head (ModernBERT)
     model.pooler = "dense"
     model.pooler_act = "tanh"  # of the pooler: tanh | gelu (erf) | gelu_tanh | relu | silu

@@ -25,6 +25,7 @@ MOST_LABELS = 1_000_000  # that are believed: a file could ask for any number of
 
 # The problem_type of a single number; without it their pipelines take it for a class's logit.
 REGRESSION = "regression"
+POOLINGS = ("cls", "mean")  # of classifiers that tell what they read
 MULTI_LABEL = "multi_label_classification"  # that of labels of which there may be several
 
 
@@ -33,7 +34,7 @@ class Description:
     """What a config.json tells: family, sizes, the classes that wrote it, the names of the labels.
 
     `is_regression` says that a classifier of one label gives a number, not a class, and
-    `is_multi_label` that any number of its labels may be right.
+    `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.
     """
 
     family: base.Family
@@ -42,6 +43,7 @@ class Description:
     labels: Mapping[int, str] = dataclasses.field(default_factory=dict)
     is_regression: bool = False
     is_multi_label: bool = False
+    pooling: str = "cls"
 
     @property
     def head(self) -> str | None:
@@ -78,7 +80,12 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         family = families.named(fields.get("model_type") or families.WITHOUT_MODEL_TYPE)
     except ValueError as error:
         raise ValueError(f"{source} describes no model that is known here: {error}") from error
-    faults = [
+    faults = []
+    try:
+        fields = family.read(fields)
+    except ValueError as error:
+        faults.append(str(error))
+    faults += [
         f"{name} is {fields[name]!r}; only {value!r} is supported{_reason(family, name)}"
         for name, value in family.fixed.items()
         if fields.get(name, value) not in (value, None) and (fields[name] or value)
@@ -86,7 +93,8 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     sizes, size_faults = _sizes(fields, family)
     labels, label_faults = _labels(fields)
     architectures, architecture_faults = _architectures(fields)
-    faults += size_faults
+    pooling, pooling_faults = _pooling(fields, family)
+    faults += [*size_faults, *pooling_faults]
     try:
         encoder = models.EncoderConfig(**sizes)
     except ValueError as error:
@@ -96,7 +104,9 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     _warn(fields, family, source)
     is_regression = fields.get("problem_type") == REGRESSION and len(labels) == 1
     is_multi_label = fields.get("problem_type") == MULTI_LABEL
-    return Description(family, encoder, architectures, labels, is_regression, is_multi_label)
+    return Description(
+        family, encoder, architectures, labels, is_regression, is_multi_label, pooling
+    )
 
 
 def to_json(
@@ -105,21 +115,30 @@ def to_json(
     *,
     head: str,
     labels: Mapping[int, str] | None = None,
+    pooling: str = "cls",
 ) -> dict[str, Any]:
     """Returns the fields of the config.json of a model with this head; undoes `parse_config`.
 
     Ours alone (`dtype`, `remat`) are not written: weights are float32 whatever computed them.
 
     Raises:
-      ValueError: if the family has no class for the head.
+      ValueError: if the family has no class for the head, or for what it reads.
     """
     if head not in family.architectures:
         raise ValueError(
             f"head is {head!r}; known of {family.title} are {', '.join(family.architectures)}"
         )
     fields = {name: field.written(config) for name, field in family.fields.items()}
+    if family.pooling:
+        fields[family.pooling] = pooling
+    elif pooling != POOLINGS[0]:
+        raise ValueError(
+            f"pooling is {pooling!r}; classifiers of {family.title} read [CLS] alone. "
+            "--format=bertjax keeps it"
+        )
     fields |= {
         **family.stated,
+        **family.restated(config),
         "architectures": [family.architectures[head]],
         "model_type": family.model_type,
     }
@@ -180,6 +199,13 @@ def _labels(fields: Mapping[str, Any]) -> tuple[dict[int, str], list[str]]:
     return dict(sorted(labels.items())), []
 
 
+def _pooling(fields: Mapping[str, Any], family: base.Family) -> tuple[str, list[str]]:
+    found = fields.get(family.pooling) or POOLINGS[0]
+    if found in POOLINGS:
+        return found, []
+    return POOLINGS[0], [f"{family.pooling} is {found!r}; known are {', '.join(POOLINGS)}"]
+
+
 def _architectures(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
     given = fields.get("architectures") or ()
     if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
@@ -189,6 +215,7 @@ def _architectures(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str
 
 def _warn(fields: Mapping[str, Any], family: base.Family, source: str) -> None:
     known = {*family.fields, *family.fixed, *family.without_effect, *family.tokenizer.ids}
+    known.add(family.pooling)
     for name in sorted(set(fields) - known):
         value = fields[name]
         if name == "classifier_dropout":

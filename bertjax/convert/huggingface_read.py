@@ -56,19 +56,20 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     path = epath.Path(path)
     directory = path if path.is_dir() else path.parent
     description = huggingface_config.read_config(directory)
-    family = description.family
+    family, sizes = description.family, description.encoder
     weights_file = _weights_file(path)
     weights = _unwrapped(read_weights(weights_file))
     try:
         weights = names.parted(untie(weights, family), family.fused, spelling=family.spelling)
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
-        unused = tuple(name for name in weights if not _is_of(name, family, head))
-        params = {path: p for path, p in params.items() if pretrained.is_of_class(path, head)}
+        unused = tuple(name for name in weights if not _is_of(name, description, head))
+        of_class = {path for path in params if pretrained.is_of_class(path, head, sizes.pooler)}
+        params = {path: array for path, array in params.items() if path in of_class}
     except ValueError as error:
         raise ValueError(f"{weights_file}: {error}") from error
     return pretrained.Pretrained(
-        config=description.encoder,
+        config=sizes,
         params=params,
         vocabulary=huggingface_tokenizer.read_tokenizer(directory, family.tokenizer),
         head=head,
@@ -78,6 +79,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         is_regression=description.is_regression and head == "sequence_classification",
         is_multi_label=description.is_multi_label and head == "sequence_classification",
         model_type=family.model_type,
+        pooling=description.pooling if head == "sequence_classification" else "cls",
     )
 
 
@@ -126,9 +128,9 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
     Raises:
       ValueError: listing every name that is unknown, double, missing or of a wrong shape.
     """
-    family = description.family
+    family, sizes = description.family, description.encoder
     count = 1 if head == "multiple_choice" else len(_labels(description, weights, head)) or None
-    shapes = pretrained.shapes(description.encoder, labels=count)
+    shapes = pretrained.shapes(sizes, labels=count)
     table = names.of_head(family.tensors, head)
     named_otherwise = {
         name
@@ -137,19 +139,20 @@ def to_params(weights: Weights, description: huggingface_config.Description, hea
     }
     return names.to_ours(
         {name: array for name, array in weights.items() if name not in named_otherwise},
-        names.in_a_row(table, description.encoder.inner_group_num),
+        names.in_a_row(table, sizes.inner_group_num),
         ignored=family.ignored,
         shapes=shapes,
-        required=[path for path in shapes if pretrained.is_required(path, head)],
+        required=[path for path in shapes if pretrained.is_required(path, head, sizes.pooler)],
         spelling=family.spelling,
     )
 
 
-def _is_of(name: str, family: base.Family, head: str) -> bool:
+def _is_of(name: str, description: huggingface_config.Description, head: str) -> bool:
     """Returns whether a weight, if it is known at all, is part of the model with this head."""
+    family, sizes = description.family, description.encoder
     paths = _paths(name, names.of_head(family.tensors, head), family)
     is_known = paths or _paths(name, family.tensors, family)
-    return not is_known or any(pretrained.is_of_class(path, head) for path in paths)
+    return not is_known or any(pretrained.is_of_class(path, head, sizes.pooler) for path in paths)
 
 
 def _paths(name: str, table: Sequence[names.Name], family: base.Family) -> set[str]:

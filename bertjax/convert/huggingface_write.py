@@ -27,16 +27,20 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     directory = epath.Path(directory)
     family = weights.family
     head = weights.head
-    config = huggingface_config.to_json(weights.config, family, head=head, labels=weights.labels)
-    table = names.in_a_row(names.of_head(family.tensors, head), weights.config.inner_group_num)
+    sizes = weights.config
+    config = huggingface_config.to_json(
+        sizes, family, head=head, labels=weights.labels, pooling=weights.pooling
+    )
+    table = names.in_a_row(names.of_head(family.tensors, head), sizes.inner_group_num)
 
     def is_beside(path: str) -> bool:
         """Whether the head may have it and the class does not: it stays behind, and is no error."""
-        is_optional = pretrained.belongs(path, head) and not pretrained.is_required(path, head)
-        return is_optional and not (pretrained.is_of_class(path, head) and names.knows(table, path))
+        if pretrained.is_required(path, head, sizes.pooler) or not pretrained.belongs(path, head):
+            return False
+        return not (pretrained.is_of_class(path, head, sizes.pooler) and names.knows(table, path))
 
     params = {path: array for path, array in weights.params.items() if not is_beside(path)}
-    params = {**family.completion(weights.config), **params}
+    params = {**family.completion(sizes), **params}
     tensors = names.to_theirs(params, table)
     tensors = names.joined(tensors, family.fused)
     if head == "none":  # then transformers saves the names without the prefix, too
@@ -54,7 +58,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
             weights.vocabulary,
             directory,
             family.tokenizer,
-            max_length=weights.config.max_position_embeddings,
+            max_length=sizes.max_position_embeddings,
         )
     text = json.dumps(config, indent=2, sort_keys=True)
     (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")

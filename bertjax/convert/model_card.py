@@ -79,7 +79,7 @@ def text(
     count = sum(
         array.size
         for path, array in weights.params.items()
-        if pretrained.is_of_class(path, weights.head)
+        if pretrained.is_of_class(path, weights.head, weights.config.pooler)
     )
     parts += [f"{article} {title} with {count:,} parameters, written by bertjax {__version__}."]
     parts += ["", *_sizes(weights)]

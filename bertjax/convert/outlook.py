@@ -29,5 +29,6 @@ def obstacles(
     except ValueError as error:
         found.append(str(error))
     if config.task == "finetuning":
-        found.append(finetuning.KINDS[config.finetuning.dataset].only_here(config.finetuning))
+        kind = finetuning.KINDS[config.finetuning.dataset]
+        found.append(kind.only_here(config.finetuning, config.model.pooler))
     return [each for each in found if each]

@@ -79,7 +79,8 @@ class Pretrained:
     model, as they are written there. `is_regression` says that the one number of a classifier is
     no class, `is_multi_label` that any number of its classes may be right; `only_here` why its head
     can be written in no format, "" for those that can. `model_type` is the family that the weights
-    came from; with "" the config decides. `generator` is the encoder of the generator that a
+    came from; with "" the config decides. `pooling` is what a classifier of sequences reads.
+    `generator` is the encoder of the generator that a
     discriminator was trained with, where its parameters are there: under `generator`, whole.
 
     Raises:
@@ -98,6 +99,7 @@ class Pretrained:
     is_multi_label: bool = False
     only_here: str = ""
     model_type: str = ""
+    pooling: str = "cls"
     generator: models.EncoderConfig | None = None
 
     def __post_init__(self):
@@ -125,17 +127,22 @@ def belongs(path: str, head: str) -> bool:
     return path.split(".")[0] in (*PARTS[head], *OPTIONAL_PARTS.get(head, ()))
 
 
-def is_required(path: str, head: str) -> bool:
-    """Returns whether the model with this head lacks something without the parameter at `path`."""
-    return path.split(".")[0] in PARTS[head]
+def is_required(path: str, head: str, pooler: str = "dense") -> bool:
+    """Returns whether the model with this head lacks something without the parameter at `path`.
+
+    `pooler` is the config's: a "normed" one stands before every finetuned head.
+    """
+    part = path.split(".")[0]
+    is_pooling = part == "pooler" and pooler == "normed" and head != "none"
+    return part in PARTS[head] or (is_pooling and belongs(path, head))
 
 
-def is_of_class(path: str, head: str) -> bool:
+def is_of_class(path: str, head: str, pooler: str = "dense") -> bool:
     """Returns whether the class of transformers with this head has the parameter at `path`.
 
-    Its taggers and spans have no pooler, and would tell of one that they do not know.
+    Most taggers and spans have no pooler, and would tell of one that they do not know.
     """
-    return is_required(path, head) or (head == "none" and belongs(path, head))
+    return is_required(path, head, pooler) or (head == "none" and belongs(path, head))
 
 
 def shapes(
@@ -233,6 +240,7 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         is_regression=weights.is_regression and head == "sequence_classification",
         is_multi_label=weights.is_multi_label and head == "sequence_classification",
         only_here="" if head == "none" else weights.only_here,
+        pooling=weights.pooling if head == "sequence_classification" else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
     )
 

@@ -63,7 +63,7 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
         vocabulary=found.vocabulary,
         source=_source(found),
         generator=generator,
-        **(_finetuned(config.finetuning) if is_finetuned else _told(found.meta, flat)),
+        **(_finetuned(config) if is_finetuned else _told(found.meta, flat)),
     )
 
 
@@ -93,11 +93,13 @@ def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str
         "is_regression": converted.get("is_regression", False),
         "is_multi_label": converted.get("is_multi_label", False),
         "model_type": converted.get("model_type", ""),
+        "pooling": converted.get("pooling", "cls"),
     }
 
 
-def _finetuned(options: ml_collections.ConfigDict) -> dict[str, Any]:
+def _finetuned(config: ml_collections.ConfigDict) -> dict[str, Any]:
     """Returns the fields of the head that config.finetuning describes."""
+    options = config.finetuning
     labels = dict(enumerate(options.labels))
     if options.is_regression:
         labels = {0: "LABEL_0"}  # as transformers calls it
@@ -107,7 +109,8 @@ def _finetuned(options: ml_collections.ConfigDict) -> dict[str, Any]:
         "labels": labels,
         "is_regression": options.is_regression,
         "is_multi_label": options.is_multi_label,
-        "only_here": kind.only_here(options),
+        "only_here": kind.only_here(options, config.model.pooler),
+        "pooling": options.pooling if kind.head(options) == "sequence_classification" else "cls",
     }
 
 
@@ -145,6 +148,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
             "is_regression": weights.is_regression,
             "is_multi_label": weights.is_multi_label,
             "model_type": weights.model_type,
+            "pooling": weights.pooling,
             "source": weights.source,
         },
     }

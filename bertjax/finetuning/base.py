@@ -82,8 +82,12 @@ class Kind(abc.ABC):
         return False
 
     @classmethod
-    def only_here(cls, options: Options) -> str:
-        """Returns why no other format can hold such a model, "" if one can."""
+    def only_here(cls, options: Options, pooler: str = "dense") -> str:
+        """Returns why no other format can hold such a model, "" if one can.
+
+        `pooler` is the model's.
+        """
+        del pooler
         if not options.bilstm_size:
             return ""
         return (
@@ -320,7 +324,8 @@ def pooled_flops(
 ) -> float:
     """Returns three times the forward pass of a classifier of sequences."""
     states, width = states_flops(encoder, length, bilstm_size)
-    pooler = encoder.hidden_size if pooling == "cls" and not bilstm_size else 0
+    has_pooler = (pooling == "cls" or encoder.pooler == "normed") and not bilstm_size
+    pooler = encoder.hidden_size if has_pooler else 0
     return 3.0 * rows * (states + 2.0 * width * (num_labels + pooler))
 
 

@@ -125,7 +125,7 @@ class Spans(spans.Spans):
 
 def _texts(told: Mapping[str, Any]) -> Mapping[str, Any]:
     kinds = {name: told.get(name, False) for name in ("is_regression", "is_multi_label")}
-    return {"dataset": "table", **kinds}
+    return {"dataset": "table", "pooling": told.get("pooling", "cls"), **kinds}
 
 
 def _tags(told: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -153,8 +153,8 @@ def kind_of(told: Mapping[str, Any], longest: int) -> tuple[type[base.Kind], dic
     """Returns the kind and the options of converted weights, None if their head is no answer's.
 
     `told` is what the workdir keeps of them: `head`, `labels` by number, `is_regression`,
-    `is_multi_label`. `longest` is how many positions the model reads; a window of SQuAD takes at
-    most the 384 of the paper.
+    `is_multi_label`, `pooling`. `longest` is how many positions the model reads; a window of SQuAD
+    takes at most the 384 of the paper.
     """
     if told.get("head") not in HEADS:
         return None

@@ -108,9 +108,9 @@ class Tags(base.Kind):
         return "token_classification"
 
     @classmethod
-    def only_here(cls, options: base.Options) -> str:
+    def only_here(cls, options: base.Options, pooler: str = "dense") -> str:
         if not options.feature_based:
-            return super().only_here(options)
+            return super().only_here(options, pooler)
         return (
             "its tags come from a BiLSTM on the last layers (config.finetuning.feature_based), and "
             "the other formats have no model of that kind"

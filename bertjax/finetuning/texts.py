@@ -173,12 +173,14 @@ class _Texts(base.Kind):
         return options.pooling == "cls" and not options.bilstm_size
 
     @classmethod
-    def only_here(cls, options: base.Options) -> str:
-        if options.pooling == "cls" or options.bilstm_size:
-            return super().only_here(options)
+    def only_here(cls, options: base.Options, pooler: str = "dense") -> str:
+        told = ("cls", "mean") if pooler == "normed" else ("cls",)
+        if options.pooling in told or options.bilstm_size:
+            return super().only_here(options, pooler)
         return (
             f"it was trained with config.finetuning.pooling={options.pooling}, and the classifiers "
-            "of the other formats read [CLS] through the pooler alone"
+            f"of the other formats read {' or the '.join(told).replace('cls', '[CLS]')} through "
+            "the pooler alone"
         )
 
     @classmethod

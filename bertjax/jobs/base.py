@@ -25,6 +25,7 @@ OWN_MODEL_OPTIONS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("initializer", "initializer_range"),
     *("dtype", "gradient_reduction_dtype", "remat", "attention"),
+    "depth_scaled_init",
 )
 
 

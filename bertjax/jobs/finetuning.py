@@ -82,7 +82,7 @@ def _read_teacher(
         config,
         _teacher_task(config, options),
         # A head that no format has is read whole: to ask for another would leave out parts of it.
-        head=None if kind.only_here(options) else kind.head(options),
+        head=None if kind.only_here(options, config.model.pooler) else kind.head(options),
         vocabulary=vocabulary,
         labels=tuple(options.labels),
     )

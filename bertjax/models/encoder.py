@@ -100,7 +100,7 @@ class EncoderConfig(fields.EncoderFields):
     `position_embedding` "rotary" has no table: queries and keys turn by their positions, with the
     base `rotary_base`, in layers with a window `local_rotary_base` (0: the same).
     With a `window` w, not 0, a position sees those at most w away, but in every `global_every`-th
-    layer, from the first on.
+    layer, from the first on; 0: in none.
     `pooler` "normed" ends in a norm and stands before every head of finetuning, as in ModernBERT.
     `type_vocab_size` 0 is no embeddings of segments, 1 the same one for all tokens whatever their
     segment; `pooler_act` is the activation of a pooler.
@@ -108,7 +108,8 @@ class EncoderConfig(fields.EncoderFields):
     more, and the one before is that of padding, zero and never trained; so is that number's word.
     `embedding_size` is the width of the embeddings before they are projected up, as in ALBERT; 0 is
     `hidden_size`, without a projection unless `embedding_projection` is "always".
-    (Where widths differ "always" becomes "if_needed", so that equal encoders have equal configs.)
+    (Where widths differ "always" becomes "if_needed", so that equal encoders have equal configs; so
+    do a `local_rotary_base` and a `global_every` that change nothing become 0 and 1.)
     `num_hidden_groups` is how many groups of layers share parameters, as in ALBERT: 1 is one layer
     for all, 0 a layer for each (`layer_uses`); a group's layer is `inner_group_num` in a row.
     `dtype` is the type of the matrix multiplications
@@ -126,6 +127,10 @@ class EncoderConfig(fields.EncoderFields):
     def __post_init__(self):
         if self.embedding_width != self.hidden_size and self.embedding_projection == "always":
             object.__setattr__(self, "embedding_projection", "if_needed")
+        if self.local_rotary_base == self.rotary_base or not self.window:
+            object.__setattr__(self, "local_rotary_base", 0.0)
+        if self.window == self.global_every == 0:
+            object.__setattr__(self, "global_every", 1)
         if faults := list(self._faults()):
             raise ValueError("; ".join(faults))
 
@@ -165,10 +170,15 @@ class EncoderConfig(fields.EncoderFields):
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 yield f"{name} is {getattr(self, name)}; it must be in [0, 1)"
-        if self.global_every < 1 or self.window < 0:
+        if min(self.global_every, self.window) < 0:
             yield (
-                f"window is {self.window} and global_every {self.global_every}; they must be at "
-                "least 0 (no window) and 1 (every layer is global)"
+                f"window is {self.window} and global_every is {self.global_every}; both must be at "
+                "least 0"
+            )
+        if self.window and self.global_every == 1:
+            yield (
+                f"window is {self.window} and global_every is 1, so no layer has that window: set "
+                "global_every to 0 (all have it) or above 1, or window to 0"
             )
         if self.position_embedding == "rotary":
             yield from self._rotary_faults()

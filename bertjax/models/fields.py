@@ -91,7 +91,7 @@ class EncoderFields:
 
     def is_global(self, layer: int) -> bool:
         """Returns whether the attention of this layer, counted from 0, has no window."""
-        return not self.window or layer % self.global_every == 0
+        return not self.window or bool(self.global_every) and layer % self.global_every == 0
 
     def window_of(self, layer: int) -> int | None:
         """Returns the window of this layer's attention, None without one."""

@@ -25,8 +25,9 @@ from bertjax.training import state
 from bertjax.workdirs import reader, trained_positions
 
 # What a run may choose anew; every other field of EncoderConfig must be as in the source. The size
-# of the vocabulary has rules of its own.
-FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS)
+# of the vocabulary has rules of its own. Bases of rotary positions rise for longer texts.
+_BASES = ("rotary_base", "local_rotary_base")
+FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS, *_BASES)
 SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
 
 
@@ -149,6 +150,7 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
             f"the longest phase has max_seq_length {target.max_seq_length}, the source reads at "
             f"most {source.config.max_position_embeddings} positions: shorten the phase"
         )
+    _warn_of_bases(source.config, target.encoder)
     vocabulary_faults = list(_vocabulary_faults(source, target))
     faults += vocabulary_faults or _row_faults(source.config.vocab_size, target, flags)
     vocabulary_rows = _vocabulary_rows(source, target)
@@ -159,7 +161,7 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
     bodies = parameters.bodies(target.params)
     taken = {
         name: value
-        for name, value in embedding_sharing.as_kept(source.params, shapes).items()
+        for name, value in embedding_sharing.as_kept(_with_pooler(source), shapes).items()
         if name in shapes and (not target.has_own_heads or parameters.is_within(name, bodies))
     }
     fresh = tuple(name for name in shapes if name not in taken)
@@ -172,6 +174,35 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         )
     unused = (*(name for name in source.params if name not in taken), *source.unused)
     return WarmStart(taken, vocabulary_rows, fresh, unused)
+
+
+def _warn_of_bases(theirs: encoder.EncoderConfig, ours: encoder.EncoderConfig) -> None:
+    for name in _BASES:
+        was, now = getattr(theirs, name), getattr(ours, name)
+        if was != now:
+            logging.warning(
+                "config.model.%s is %g, the source was trained with %g: positions turn otherwise, "
+                "which the model has to learn. --config.model.%s=%g keeps it",
+                *(name, now, was, name, was),
+            )
+
+
+def _with_pooler(source: pretrained.Pretrained) -> Mapping[str, np.ndarray]:
+    """Returns the source's parameters, and those of a "normed" pooler that it has not.
+
+    They are the masked-token head's, without its vocabulary: transformers' classes of ModernBERT
+    have both under one name, so that whoever finetunes goes on from them.
+    """
+    params, head = source.params, "mlm_head."
+    has_pooler = any(name.startswith("pooler.") for name in params)
+    if source.config.pooler != "normed" or has_pooler:
+        return params
+    shared = {
+        name.replace(head, "pooler.", 1): value
+        for name, value in params.items()
+        if name.startswith((f"{head}dense.", f"{head}norm."))
+    }
+    return {**params, **shared}
 
 
 def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainState:

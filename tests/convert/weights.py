@@ -43,7 +43,8 @@ def make(
     params = {
         path: rng.normal(norm_scale if path.endswith("scale") else 0.0, scale, shape)
         for path, shape in shapes.items()
-        if pretrained.is_of_class(path, head) or (generator and pretrained.belongs(path, head))
+        if pretrained.is_of_class(path, head, config.pooler)
+        or (generator and pretrained.belongs(path, head))
     }
     return pretrained.Pretrained(
         config=config,

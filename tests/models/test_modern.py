@@ -213,7 +213,8 @@ def test_flops_count_gates_and_what_windows_leave():
         ({"num_attention_heads": 4}, "not even"),
         ({"rotary_base": 0.0}, "must be above 0"),
         ({"position_offset": 2}, "there is no table of positions"),
-        ({"global_every": 0}, "every layer is global"),
+        ({"global_every": 1}, "no layer has that window"),
+        ({"window": -1}, "at least 0"),
         ({"norm": "batch"}, "known are layer_norm, scale_only, rms_norm"),
     ],
 )

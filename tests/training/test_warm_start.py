@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax import train
+from bertjax import models, train
 from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
 from bertjax.devices import sharding
@@ -118,6 +118,30 @@ def test_heads_that_the_run_lacks_are_unused():
     matched = warm_start.match(make_source(), make_target(params=params))
     assert not matched.fresh
     assert {name.split(".")[0] for name in matched.unused} == {"pooler", "nsp_head"}
+
+
+MODERN = dataclasses.replace(
+    SIZES, layer="pre_norm", pooler="normed", position_embedding="rotary", type_vocab_size=0
+)
+
+
+def test_a_normed_pooler_goes_on_from_the_masked_token_head():
+    classifier = models.SequenceClassifier(MODERN, num_labels=2, rngs=nnx.Rngs(0))
+    params = jax.eval_shape(lambda: parameters.split(classifier)[1])
+    source = make_source(MODERN, pair_loss="none")
+    matched = warm_start.match(source, make_target(MODERN, params=params, has_own_heads=True))
+    assert {name.split(".")[0] for name in matched.fresh} == {"classifier"}
+    for leaf in ("dense.kernel", "dense.bias", "norm.scale", "norm.bias"):
+        taken, head = matched.values[f"pooler.{leaf}"], source.params[f"mlm_head.{leaf}"]
+        np.testing.assert_array_equal(taken, head)
+
+
+def test_another_rotary_base_is_told_of(caplog):
+    source = make_source(MODERN, pair_loss="none")
+    target = make_target(dataclasses.replace(MODERN, rotary_base=160_000.0))
+    params = jax.eval_shape(lambda: cold(MODERN, 0, "none")).params
+    warm_start.match(source, dataclasses.replace(target, params=params))
+    assert "--config.model.rotary_base=10000 keeps it" in caplog.text
 
 
 def test_every_size_that_differs_is_named_at_once_with_the_flags_to_copy():

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.convert.families import albert, base, bert, distilbert, electra, roberta
+from bertjax.convert.families import albert, base, bert, distilbert, electra, modernbert, roberta
 
 # model_type of config.json -> family. Where several hold an encoder, the first is written.
 FAMILIES: dict[str, base.Family] = {
@@ -19,6 +19,7 @@ FAMILIES: dict[str, base.Family] = {
         roberta.XLM_FAMILY,
         roberta.CAMEMBERT_FAMILY,
         electra.FAMILY,
+        modernbert.FAMILY,
     )
 }
 

@@ -19,7 +19,10 @@ from bertjax.convert import names
 from bertjax.data import wordpiece
 
 # Fields of EncoderConfig that say how something is computed, not what: no file tells them.
-HOW = ("dtype", "gradient_reduction_dtype", "remat", "attention", "initializer")
+HOW = (
+    *("dtype", "gradient_reduction_dtype", "remat", "attention"),
+    *("initializer", "depth_scaled_init"),
+)
 
 # Fields of every config.json of transformers that do not change what an encoder computes:
 # bookkeeping, the reader's own, and generation.
@@ -48,7 +51,7 @@ class Field:
     `values` maps each value there to ours, empty where they are the same; of several that mean the
     same the first is written. `default` is that of a file without the field; None: EncoderConfig's.
     `told_by` is the attribute that is written, where it is not the field.
-    Numbers of ours below `least` no member of the family has. Theirs are greater than ours by
+    Numbers of ours below `least` no member of the family has. Theirs are ours times `times`, and
     `more`.
     """
 
@@ -58,6 +61,7 @@ class Field:
     default: Any = None
     least: int | None = None
     more: int = 0
+    times: int = 1
     told_by: str = ""
 
     def has(self, value: Any) -> bool:
@@ -69,14 +73,16 @@ class Field:
         """Returns our value of one in a config.json."""
         if self.values:
             return self.values[value]
-        return self.kind(value - self.more) if self.more else self.kind(value)
+        if self.kind is not int:
+            return self.kind(value)
+        return (value - self.more) // self.times
 
     def written(self, config: models.EncoderConfig) -> Any:
         """Returns the value in a config.json."""
         value = getattr(config, self.told_by or self.ours)
         if self.values:
             return next(theirs for theirs, ours in self.values.items() if ours == value)
-        return value + self.more if self.more else value
+        return value * self.times + self.more if self.kind is int else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +164,10 @@ class Family:
     several, one after the other, to the names that these have in `tensors`. `traits` are fields of
     EncoderConfig that all members have, where they are not EncoderConfig's defaults. `completed`
     maps fields of EncoderConfig that not all members share to the parameters that make an encoder
-    with another value one of the family's that computes the same.
+    with another value one of the family's that computes the same. Where versions of transformers
+    write config.json otherwise, `read` returns its fields as `fields` names them, and `restated`
+    the fields that are written beside them, or in their place. `pooling` is the field that says
+    what a classifier of sequences reads; without one it is [CLS].
     """
 
     model_type: str
@@ -181,6 +190,9 @@ class Family:
     )
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     released: Released | None = None
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    restated: Callable[[models.EncoderConfig], Mapping[str, Any]] = lambda config: {}
+    pooling: str = ""
 
     def completion(self, config: models.EncoderConfig) -> dict[str, np.ndarray]:
         """Returns the parameters that an encoder lacks to be one of the family's, by our path."""
