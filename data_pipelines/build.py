@@ -87,6 +87,7 @@ def _build(
         seed=options.random_seed,
         arguments=options.content(),
         statistics=found,
+        max_sequences_per_row=options.max_sequences_per_row,
     )
     content.contents.save(output.records)
     _complete(manifest, vocabulary.load(), output.records)

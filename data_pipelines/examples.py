@@ -77,6 +77,12 @@ def cut_to(spans: Spans, budget: int, rng: np.random.Generator) -> Spans:
     return cut
 
 
+def lengths(spans: Spans) -> Int[np.ndarray, " examples"]:
+    """Returns how many tokens the spans have as examples, [CLS] and [SEP] included."""
+    length_a, length_b = spans["length_a"].astype(np.int64), spans["length_b"].astype(np.int64)
+    return length_a + 2 + np.where(length_b > 0, length_b + 1, 0)
+
+
 def rows(
     tokens: Int[np.ndarray, " tokens"],
     spans: Spans,
@@ -111,3 +117,46 @@ def rows(
         "input_mask": real.astype(np.int32),
         "segment_ids": (real & (place > separator)).astype(np.int32),
     }
+
+
+def packed_rows(
+    tokens: Int[np.ndarray, " tokens"],
+    spans: Spans,
+    sequences: Int[np.ndarray, " rows"],
+    *,
+    max_seq_length: int,
+    cls_id: int,
+    sep_id: int,
+    pad_id: int,
+) -> dict[str, np.ndarray]:
+    """Returns `input_ids`, `sequence_ids`, `segment_ids` [rows, max_seq_length] of the spans.
+
+    `sequences` says how many of the spans, in their order, each row holds, as `rows` has them one
+    behind the other; of a row they are numbered from 1, and 0 is padding.
+    """
+    ids = np.full((len(sequences), max_seq_length), pad_id, np.int32)
+    flat = ids.ravel()
+    size = lengths(spans)
+    # Where an example begins: its row, and what stands before it there.
+    row = np.repeat(np.arange(len(sequences)), sequences)
+    first_of_row = np.repeat(np.cumsum(sequences) - sequences, sequences)
+    before = np.cumsum(size) - size
+    begin = row * max_seq_length + before - before[first_of_row]
+    tokens = np.asarray(tokens)
+    for first, (begin_a, begin_b, length_a, length_b, _) in zip(
+        begin.tolist(), spans.tolist(), strict=True
+    ):
+        separator = first + length_a + 1
+        flat[first] = cls_id
+        flat[first + 1 : separator] = tokens[begin_a : begin_a + length_a]
+        flat[separator] = sep_id
+        if length_b:
+            last = separator + length_b + 1
+            flat[separator + 1 : last] = tokens[begin_b : begin_b + length_b]
+            flat[last] = sep_id
+    place = np.arange(size.sum()) - np.repeat(before, size)
+    places = np.repeat(begin, size) + place
+    numbers, segments = np.zeros_like(ids), np.zeros_like(ids)
+    numbers.ravel()[places] = np.repeat(np.arange(len(spans)) - first_of_row + 1, size)
+    segments.ravel()[places] = place > np.repeat(spans["length_a"].astype(np.int64) + 1, size)
+    return {"input_ids": ids, "sequence_ids": numbers, "segment_ids": segments}

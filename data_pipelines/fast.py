@@ -77,9 +77,12 @@ def _build(
         known |= pairs.statistics()
     first = shards.feature_batches(job, 0, sizes.sample_shards(pairs.examples), counts)
     example_bytes = sizes.sample(first, tally := job.new_tally())
-    judge(known | tally.statistics(vocabulary.load()) | {"examples": pairs.examples})
-    num_shards = options.num_shards or sizes.default_num_shards(pairs.examples, example_bytes)
-    sizes.check(num_shards, pairs.examples, example_bytes, output)
+    num_records = sizes.num_records(pairs.examples, tally)
+    judge(known | tally.statistics(vocabulary.load()) | {"examples": num_records})
+    num_shards = options.num_shards or sizes.default_num_shards(
+        num_records, example_bytes, is_packed=job.pairs.is_packed
+    )
+    sizes.check(num_shards, num_records, example_bytes, output)
     written, tally = _written(job, num_shards, counts, pool)
     figures = known | tally.statistics(vocabulary.load())
     return builders.Content(tuple(written), figures, tally.contents(text.distinct_documents))

@@ -188,6 +188,7 @@ def _new_tally(
         vocabulary,
         max_seq_length=manifest.max_seq_length,
         pair_objective=manifest.pair_objective,
+        max_sequences_per_row=manifest.max_sequences_per_row,
     )
 
 

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.data import masking
-from data_pipelines import blocks, command_line, pairing, sentences, sources, workers
+from data_pipelines import (
+    blocks,
+    command_line,
+    pairing,
+    row_packing,
+    sentences,
+    sources,
+    workers,
+)
 from data_pipelines.formats import base as format_base
 from data_pipelines.objectives import base, packed_sentences
 
@@ -18,6 +26,7 @@ ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
         "pair_objective": ("nsp",),
         "mask": ("token", "whole_word"),
         "balanced_nsp": (False,),
+        "packing": ("doc_sentences",),
         "sentence_splitter": ("lines",),
         "split": ("all",),
         "one_document_per_file": (False,),
@@ -58,9 +67,15 @@ class Options:
         "exactly half of the pairs random; as released it is half or more", default=False
     )
     packing: str = command_line.option(
-        "for pair_objective none: segments of one document, or across documents",
+        "what an example of pair_objective none is: whole sentences of one document, or across "
+        "documents; best_fit, for all objectives: several examples in a row",
         choices=lambda: packed_sentences.PACKINGS,
         default="doc_sentences",
+    )
+    max_sequences_per_row: int = command_line.option(
+        "for packing best_fit: examples in a row at most; 0: max_seq_length / "
+        f"{row_packing.TOKENS_PER_SEQUENCE}",
+        default=0,
     )
     mask: str = command_line.option(
         "what is masked together; none: no masks are stored, training draws them",
@@ -140,6 +155,7 @@ class Options:
             short_seq_prob=self.short_seq_prob,
             dupe_factor=self.dupe_factor,
             random_seed=self.random_seed,
+            max_sequences_per_row=self.max_sequences_per_row,
         )
 
     @property
@@ -183,7 +199,12 @@ def checked(options: Options) -> Options:
     faults += [*_faults(options), *_contradictions(options)]
     if faults:
         raise ValueError("the options do not fit:\n  " + "\n  ".join(faults))
-    default = masking.default_max_predictions(options.max_seq_length, options.masked_lm_prob)
+    if options.pairs.is_packed and not options.max_sequences_per_row:
+        most = row_packing.default_most(options.max_seq_length)
+        options = dataclasses.replace(options, max_sequences_per_row=most)
+    default = masking.default_max_predictions(
+        options.max_seq_length, options.masked_lm_prob, options.max_sequences_per_row
+    )
     predictions = options.max_predictions_per_seq or default
     return dataclasses.replace(
         options,
@@ -204,6 +225,11 @@ def _faults(options: Options) -> list[str]:
             ("random_seed", options.random_seed >= 0, "at least 0"),
             ("num_shards", options.num_shards >= 0, "at least 0"),
             ("num_workers", options.num_workers >= 0, "at least 0"),
+            (
+                "max_sequences_per_row",
+                options.max_sequences_per_row != 1 and options.max_sequences_per_row >= 0,
+                "at least 2, or 0 to have it chosen",
+            ),
             ("heldout_fraction", 0 <= options.heldout_fraction < 1, "at least 0 and below 1"),
             *(
                 (name, getattr(options, name) in known, f"one of {', '.join(known)}")
@@ -222,6 +248,11 @@ def _contradictions(options: Options) -> list[str]:
     except ValueError as error:
         found.append(str(error))
     found += _of_other_objectives(options)
+    if options.max_sequences_per_row and not options.pairs.is_packed:
+        found.append(
+            f"max_sequences_per_row is {options.max_sequences_per_row}, but packing is "
+            f"{options.packing!r}, which puts one example in a row: use --packing=best_fit"
+        )
     found += [
         f"{name} is {getattr(options, name)!r}, but algorithm {options.algorithm} only knows "
         f"{' and '.join(map(str, known))}: set it, or use --algorithm=fast"
@@ -235,12 +266,12 @@ def _of_other_objectives(options: Options) -> list[str]:
     """Returns what is wrong with options that mean nothing for the chosen pair objective."""
     found = []
     for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
         knowing = [
             name
             for name, objective in pairing.PAIR_OBJECTIVES.items()
-            if field.name in objective.own_options
+            if value in objective.own_options.get(field.name, ())
         ]
-        value = getattr(options, field.name)
         if knowing and value != field.default and options.pair_objective not in knowing:
             found.append(
                 f"{field.name} is {value!r}, which is for pair_objective {' or '.join(knowing)}, "

@@ -8,7 +8,8 @@ own order of random numbers, is `exact`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bertjax.data import pair_objectives
 from data_pipelines import examples
@@ -21,7 +22,8 @@ class PairObjective:
 
     `labels` are what 0 and 1 mean, in a word or two each; without labels an example is a single
     segment. `needs_other_documents` if segments are drawn from them. `own_options` are those of
-    `base.PairOptions` that mean something for some objectives only, and for this one.
+    `base.PairOptions` that mean something for some objectives only, with the values besides their
+    defaults that this one takes.
     `separates_documents` says whether a [SEP] is to end every document of the corpus.
     """
 
@@ -29,9 +31,11 @@ class PairObjective:
     labels: tuple[str, ...]
     draft: base.Draft
     needs_other_documents: bool = False
-    own_options: tuple[str, ...] = ()
+    own_options: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     separates_documents: Callable[[base.PairOptions], bool] = lambda options: False
 
+
+_PACKED = {"packing": (base.BEST_FIT,)}
 
 PAIR_OBJECTIVES: dict[str, PairObjective] = {
     "nsp": PairObjective(
@@ -39,19 +43,20 @@ PAIR_OBJECTIVES: dict[str, PairObjective] = {
         labels=pair_objectives.LABELS["nsp"],
         draft=sentence_pairs.draft_next_sentence,
         needs_other_documents=True,
-        own_options=("balanced_nsp",),
+        own_options={"balanced_nsp": (True,), **_PACKED},
     ),
     "sop": PairObjective(
         help="in half of them swapped",
         labels=pair_objectives.LABELS["sop"],
         draft=sentence_pairs.draft_sentence_order,
         needs_other_documents=True,
+        own_options=_PACKED,
     ),
     "none": PairObjective(
-        help="full sentences",
+        help="single segments",
         labels=pair_objectives.LABELS["none"],
         draft=packed_sentences.draft,
-        own_options=("packing",),
+        own_options={"packing": packed_sentences.PACKINGS},
         separates_documents=packed_sentences.separates_documents,
     ),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import operator
 import pathlib
@@ -20,7 +21,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.data import atomic, masking, records, tokenizer
-from data_pipelines import blocks, examples, pairing, store
+from data_pipelines import blocks, examples, pairing, row_packing, store
 from data_pipelines.objectives import base
 from data_pipelines.reports import statistics
 
@@ -42,6 +43,7 @@ class Recipe:
             self.vocabulary.load(),
             max_seq_length=self.pairs.max_seq_length,
             pair_objective=self.pairs.pair_objective,
+            max_sequences_per_row=self.pairs.max_sequences_per_row,
         )
 
 
@@ -193,22 +195,60 @@ def order(pairs: base.PairOptions, shard: int, size: int) -> np.ndarray:
 def row_batches(
     recipe: Recipe, shard: int, tokens: np.ndarray, spans: examples.Spans
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the features of one shard's examples, which are `spans` of `tokens` in final order."""
+    """Yields the features of one shard's examples, which are `spans` of `tokens` in final order.
+
+    Where they are packed, a window of them is in the order of its rows.
+    """
     vocabulary = recipe.vocabulary.load()
     mask_rng = recipe.pairs.generator("masks", shard)
+    unmasked = _packed_batches if recipe.pairs.is_packed else _plain_batches
+    for batch in unmasked(recipe, shard, tokens, spans):
+        yield masked(batch, recipe.masking, vocabulary, mask_rng)
+
+
+def _plain_batches(
+    recipe: Recipe, shard: int, tokens: np.ndarray, spans: examples.Spans
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields rows of one example each."""
+    del shard
     for start in range(0, len(spans), ROWS_PER_BATCH):
         part = spans[start : start + ROWS_PER_BATCH]
-        batch = examples.rows(
-            tokens,
-            part,
-            max_seq_length=recipe.pairs.max_seq_length,
-            cls_id=vocabulary.cls_id,
-            sep_id=vocabulary.sep_id,
-            pad_id=vocabulary.pad_id,
-        )
+        batch = examples.rows(tokens, part, **_frame(recipe))
         if pairing.labels(recipe.pairs.pair_objective):
             batch[records.PAIR_FEATURE] = part["label"][:, None].astype(np.int32)
-        yield masked(batch, recipe.masking, vocabulary, mask_rng)
+        yield batch
+
+
+def _packed_batches(
+    recipe: Recipe, shard: int, tokens: np.ndarray, spans: examples.Spans
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields rows of several examples."""
+    most = recipe.pairs.max_sequences_per_row
+    rows = row_packing.rows(
+        examples.lengths(spans),
+        recipe.pairs.max_seq_length,
+        most,
+        recipe.pairs.generator("row order", shard),
+    )
+    while part := list(itertools.islice(rows, ROWS_PER_BATCH)):
+        sequences = np.array([len(row) for row in part])
+        chosen = spans[np.concatenate(part)]
+        batch = examples.packed_rows(tokens, chosen, sequences, **_frame(recipe))
+        if pairing.labels(recipe.pairs.pair_objective):
+            labels = np.zeros((len(part), most), np.int32)
+            labels[np.arange(most) < sequences[:, None]] = chosen["label"]
+            batch[records.PAIR_FEATURE] = labels
+        yield batch
+
+
+def _frame(recipe: Recipe) -> dict[str, int]:
+    vocabulary = recipe.vocabulary.load()
+    return {
+        "max_seq_length": recipe.pairs.max_seq_length,
+        "cls_id": vocabulary.cls_id,
+        "sep_id": vocabulary.sep_id,
+        "pad_id": vocabulary.pad_id,
+    }
 
 
 def masked(
@@ -222,7 +262,7 @@ def masked(
         return batch
     return batch | masking.mask_tokens(
         batch["input_ids"],
-        batch["input_mask"],
+        records.sequence_ids(batch),
         options=options,
         vocab_size=vocabulary.vocab_size,
         mask_id=vocabulary.mask_id,

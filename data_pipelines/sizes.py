@@ -16,18 +16,24 @@ from data_pipelines.reports import statistics
 
 DEFAULT_NUM_SHARDS = 32
 SHARD_BYTES = 200_000_000
+# Of packed records: each shard is packed by itself, and its last rows stay open.
+PACKED_ROWS_PER_SHARD = 256
 SAMPLE_BATCHES = 4
 # Of a TFRecord: its length and two checksums.
 FRAME_BYTES = 16
 
 
-def default_num_shards(num_examples: int, example_bytes: float = 0) -> int:
+def default_num_shards(
+    num_examples: int, example_bytes: float = 0, *, is_packed: bool = False
+) -> int:
     """Returns a multiple of 32 by which shards have at most about `SHARD_BYTES`.
 
-    For fewer than 32 examples, it is the largest power of two that leaves no shard empty.
+    For fewer than 32 examples, it is the largest power of two that leaves no shard empty, of packed
+    records the largest by which shards have enough rows.
     """
-    if num_examples < DEFAULT_NUM_SHARDS:
-        return 2 ** (max(num_examples, 1).bit_length() - 1)
+    most = num_examples // PACKED_ROWS_PER_SHARD if is_packed else num_examples
+    if most < DEFAULT_NUM_SHARDS:
+        return 2 ** (max(most, 1).bit_length() - 1)
     return DEFAULT_NUM_SHARDS * max(
         1, math.ceil(num_examples * example_bytes / (DEFAULT_NUM_SHARDS * SHARD_BYTES))
     )
@@ -45,6 +51,11 @@ def sample(batches: Iterable[Mapping[str, np.ndarray]], tally: statistics.Exampl
         tally.add(batch)
         sizes += [len(record) + FRAME_BYTES for record in records.encode_batch(batch)]
     return float(np.mean(sizes))
+
+
+def num_records(num_examples: int, sampled: statistics.ExampleTally) -> int:
+    """Returns how many records so many examples make: as many, or by the sample if rows share."""
+    return math.ceil(num_examples / sampled.sequences_per_row)
 
 
 def check(num_shards: int, num_examples: int, example_bytes: float, output: PartialOutput) -> None:

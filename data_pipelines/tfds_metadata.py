@@ -21,7 +21,7 @@ def write(directory: epath.PathLike, manifest: records.Manifest) -> None:
     """Writes dataset_info.json and features.json; the same bytes for the same manifest.
 
     The features are those stored: int64 tokens [max_seq_length], and where the records have them
-    masks [max_predictions_per_seq] and the label, a scalar.
+    masks [max_predictions_per_seq] and the label, a scalar, or [max_sequences_per_row] of them.
 
     Raises:
       ValueError: if the shards' names are not those that tensorflow-datasets looks for.
@@ -70,13 +70,19 @@ def _features(manifest: records.Manifest) -> Any:
     def numbers(length: int, dtype: type[np.generic]) -> Any:
         return tfds.features.Tensor(shape=(length,), dtype=dtype)
 
-    features = {name: numbers(manifest.max_seq_length, np.int64) for name in records.TOKEN_FEATURES}
+    features = {
+        name: numbers(manifest.max_seq_length, np.int64) for name in manifest.token_features
+    }
     if manifest.has_static_masks:
         for name in records.MASK_FEATURES:
             dtype = np.float32 if name == "masked_lm_weights" else np.int64
             features[name] = numbers(manifest.max_predictions_per_seq, dtype)
     if manifest.pair_objective != "none":
-        features[records.PAIR_FEATURE] = tfds.features.Scalar(np.int64)
+        features[records.PAIR_FEATURE] = (
+            numbers(manifest.max_sequences_per_row, np.int64)
+            if manifest.is_packed
+            else tfds.features.Scalar(np.int64)
+        )
     return tfds.features.FeaturesDict(features)
 
 

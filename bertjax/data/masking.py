@@ -47,7 +47,7 @@ class Masker:
 
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-    """How much is masked, at most how many tokens per sequence, and by which of `MASKERS`.
+    """How much is masked, at most how many tokens per row, and by which of `MASKERS`.
 
     Of the masked tokens `mask_share` become [MASK] and `keep_share` stay; the others become random.
     """
@@ -78,12 +78,17 @@ class MaskingOptions:
             raise ValueError(f"strategy is {self.strategy!r}; known are {sorted(MASKERS)}")
 
 
-def default_max_predictions(max_seq_length: int, masked_lm_prob: float) -> int:
+def default_max_predictions(
+    max_seq_length: int, masked_lm_prob: float, max_sequences_per_row: int = 0
+) -> int:
     """Returns masked_lm_prob * max_seq_length rounded up: 20 at 128 tokens, 77 at 512.
 
-    Source: google-research/bert README, "Pre-training with BERT".
+    Of rows that hold several sequences it is what they may come to, each with its own number of
+    predictions: rounding adds up to a half to each, and the shortest, [CLS], a token and [SEP], has
+    one. Source of the first: google-research/bert README, "Pre-training with BERT".
     """
-    return math.ceil(masked_lm_prob * max_seq_length)
+    of_each = max(0.5, 1 - 3 * masked_lm_prob)
+    return math.ceil(masked_lm_prob * max_seq_length + max_sequences_per_row * of_each)
 
 
 def unigram_baseline(counts: Int[np.ndarray, " vocabulary"]) -> tuple[float, float]:
@@ -117,7 +122,7 @@ def unigram_scores(
 
 def mask_tokens(
     input_ids: Int[np.ndarray, "batch length"],
-    input_mask: Int[np.ndarray, "batch length"],
+    sequence_ids: Int[np.ndarray, "batch length"],
     *,
     options: MaskingOptions,
     vocab_size: int,
@@ -127,6 +132,11 @@ def mask_tokens(
     continues_word: Bool[np.ndarray, " vocabulary"] | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns masked `input_ids` and what stood there, under the names of the BERT records.
+
+    `sequence_ids` are 0 at padding and 1 at tokens, an `input_mask`. A row of several sequences has
+    them numbered from 1, one behind the other; each has its own number of predictions then, and
+    what is chosen in it depends on it alone. Were those more than a row has places, the last
+    sequences would get fewer.
 
     `masked_lm_positions` are ascending; unused places hold position 0, id 0, weight 0. The number
     of predictions counts all real tokens, [CLS] and [SEP] among them, as the released code does;
@@ -139,16 +149,17 @@ def mask_tokens(
     Raises:
       ValueError: if `continues_word` is missing or has another size than the vocabulary.
     """
-    real = input_mask != 0
-    maskable = real & ~np.isin(input_ids, special_ids)
-    wanted = np.rint(real.sum(axis=1) * options.masked_lm_prob).astype(np.int64)
-    wanted = np.minimum(np.maximum(wanted, 1), options.max_predictions_per_seq)
+    maskable = (sequence_ids != 0) & ~np.isin(input_ids, special_ids)
     continues = np.zeros_like(maskable)
     masker = MASKERS[options.strategy]
     if masker.needs_words:
         entries = _checked(continues_word, options.strategy, vocab_size)
         continues[:, 1:] = entries[input_ids[:, 1:]] & maskable[:, 1:] & maskable[:, :-1]
-    chosen = masker.choose(maskable, continues, wanted, rng)
+    if sequence_ids.max(initial=0) > 1:
+        chosen = _choose_by_sequence(masker, maskable, continues, sequence_ids, options, rng)
+    else:
+        wanted = _wanted(np.count_nonzero(sequence_ids, axis=1), options)
+        chosen = masker.choose(maskable, continues, wanted, rng)
 
     # From here on one number per chosen token, row by row: places in the flattened batch.
     places = np.flatnonzero(chosen)
@@ -167,6 +178,59 @@ def mask_tokens(
         "masked_lm_ids": _padded(originals, used),
         "masked_lm_weights": used.astype(np.float32),
     }
+
+
+def _wanted(
+    lengths: Int[np.ndarray, " sequences"], options: MaskingOptions
+) -> Int[np.ndarray, " sequences"]:
+    """Returns how many tokens are to be masked of sequences of so many."""
+    wanted = np.rint(lengths * options.masked_lm_prob).astype(np.int64)
+    return np.minimum(np.maximum(wanted, 1), options.max_predictions_per_seq)
+
+
+def _choose_by_sequence(
+    masker: Masker,
+    maskable: Bool[np.ndarray, "batch length"],
+    continues: Bool[np.ndarray, "batch length"],
+    sequence_ids: Int[np.ndarray, "batch length"],
+    options: MaskingOptions,
+    rng: np.random.Generator,
+) -> Bool[np.ndarray, "batch length"]:
+    """Returns what the masker chooses where every sequence is laid out as a row of its own.
+
+    Those of about the same length together, so that padding at most doubles the work.
+    """
+    numbers = sequence_ids.ravel()
+    begins = (np.diff(sequence_ids, axis=1, prepend=0) != 0).ravel() & (numbers != 0)
+    starts = np.flatnonzero(begins)
+    row = starts // sequence_ids.shape[1]
+    of_each = np.cumsum(begins)[numbers != 0] - 1
+    lengths = np.bincount(of_each, minlength=len(starts))
+    wanted = _within_rows(_wanted(lengths, options), row, options.max_predictions_per_seq)
+    chosen = np.zeros(maskable.size, bool)
+    classes = np.maximum(np.ceil(np.log2(lengths)), 4).astype(np.int64)
+    for power in np.unique(classes):
+        members = np.flatnonzero(classes == power)
+        place = np.arange(lengths[members].max())
+        is_inside = place < lengths[members][:, None]
+        places = np.where(is_inside, starts[members][:, None] + place, 0)
+        found = masker.choose(
+            maskable.ravel()[places] & is_inside,
+            continues.ravel()[places] & is_inside,
+            wanted[members],
+            rng,
+        )
+        chosen[places[found]] = True
+    return chosen.reshape(maskable.shape)
+
+
+def _within_rows(
+    wanted: Int[np.ndarray, " sequences"], row: Int[np.ndarray, " sequences"], most: int
+) -> Int[np.ndarray, " sequences"]:
+    """Returns `wanted`, less of the last sequences of a row that would have more than `most`."""
+    before = np.cumsum(wanted) - wanted
+    first = np.searchsorted(row, row)  # the first sequence of each one's row
+    return np.clip(most - (before - before[first]), 0, wanted)
 
 
 def _checked(

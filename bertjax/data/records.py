@@ -32,6 +32,8 @@ FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+# Of rows that hold several sequences; `input_mask` follows from the last.
+PACKED_TOKEN_FEATURES = ("input_ids", "segment_ids", "sequence_ids")
 MASK_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 PAIR_FEATURE = "next_sentence_labels"
 
@@ -79,7 +81,10 @@ class Manifest:
 
     `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256, vocab_size and casing.
     `max_predictions_per_seq` is 0 where no masks are stored and training draws them (dynamic).
-    `pair_objective` is "nsp", "sop" or "none". `statistics` is the health report, among it
+    `pair_objective` is "nsp", "sop" or "none". `max_sequences_per_row` is 0 where a row is one
+    example, with the features of the released script; else a row holds up to so many, numbered by
+    `sequence_ids` (1, 2, ...; 0 is padding), and there is a pair label for each. `statistics` is
+    the health report, among it
     `unigram_entropy` in nats and `most_frequent_token_share`. `arguments` are the exact options
     of the program that wrote the records.
     """
@@ -94,11 +99,23 @@ class Manifest:
     arguments: Mapping[str, Any]
     statistics: Mapping[str, Any]
     format_version: int = FORMAT_VERSION
+    # No part of repr: runs before November 2026 kept its hash (`_FIELDS_BEFORE`).
+    max_sequences_per_row: int = dataclasses.field(default=0, repr=False)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row holds several sequences."""
+        return self.max_sequences_per_row > 0
 
     @property
     def num_examples(self) -> int:
         """The number of examples in all shards."""
         return sum(shard.examples for shard in self.shards)
+
+    @property
+    def token_features(self) -> tuple[str, ...]:
+        """The names of the features that have a number for every token."""
+        return PACKED_TOKEN_FEATURES if self.is_packed else TOKEN_FEATURES
 
     @property
     def has_static_masks(self) -> bool:
@@ -116,6 +133,8 @@ class Manifest:
         told["tokenizer"] = {name: self.tokenizer.get(name) for name in _TOKENIZER_READ}
         told["shards"] = [[shard.file, shard.examples, shard.bytes] for shard in self.shards]
         told["statistics"] = {name: self.statistics.get(name) for name in _FIGURES}
+        if self.is_packed:
+            told["max_sequences_per_row"] = self.max_sequences_per_row
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def is_known_as(self, digest: str) -> bool:
@@ -130,7 +149,10 @@ class Manifest:
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json into `directory`, whole or not at all."""
-        content = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        fields = dataclasses.asdict(self)
+        if not self.is_packed:
+            del fields["max_sequences_per_row"]  # which versions before November 2026 do not know
+        content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
         atomic.write(epath.Path(directory) / MANIFEST_FILE, content)
 
     @classmethod
@@ -254,6 +276,8 @@ def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
         ("seed", 0, None),
     ):
         yield from _number_faults(name, fields[name], least, most)
+    sequences = fields.get("max_sequences_per_row", 0)
+    yield from _number_faults("max_sequences_per_row", sequences, 0, _MOST_TOKENS)
     for name in ("tokenizer", "arguments", "statistics"):
         if not isinstance(fields[name], dict):
             yield f"{name} is {fields[name]!r}; it must be an object of names and values"
@@ -354,7 +378,9 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
     Read past the end of a table such a number gives a NaN, or silently another entry.
     """
     entries = manifest.tokenizer["vocab_size"]
+    sequences = manifest.max_sequences_per_row
     limits = {
+        "sequence_ids": (sequences + 1, f"a row has at most {sequences} sequences"),
         "input_ids": (entries, f"the vocabulary has {entries} entries"),
         "masked_lm_ids": (entries, f"the vocabulary has {entries} entries"),
         "masked_lm_positions": (
@@ -373,22 +399,41 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
             misfits = (rows < 0) | (rows >= limit)
             row = int(np.flatnonzero(misfits.any(axis=1))[0])
             return row, f"{name} holds {rows[row][misfits[row]][0]}, but {reason}"
-    return None
+    return _misnumbered(batch)
+
+
+def _misnumbered(batch: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
+    """Returns the first row whose sequences are not 1, 2, ... in their order, with padding last."""
+    if "sequence_ids" not in batch:
+        return None
+    numbers = batch["sequence_ids"]
+    steps = np.diff(numbers, axis=1, prepend=0)
+    fits = (steps == 0) | ((steps == 1) & (np.cumsum(numbers == 0, axis=1) == 0)) | (numbers == 0)
+    if fits.all() and (numbers[:, 0] == 1).all():
+        return None
+    row = int(np.flatnonzero(~fits.all(axis=1) | (numbers[:, 0] != 1))[0])
+    return row, "sequence_ids are not 1, 2, ... one after the other with 0 behind them"
+
+
+def sequence_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Returns the number of the sequence of each token, 0 at padding; in rows of one it is 1."""
+    return batch["sequence_ids"] if "sequence_ids" in batch else batch["input_mask"]
 
 
 def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tensor]:
     """Decodes a batch of serialized examples into int32 (and float32) arrays [batch, ...].
 
     `next_sentence_labels` comes back as [batch]. Records without masks give token features
-    (and pair labels) only.
+    (and pair labels) only. Of packed rows the labels are [batch, sequences], and `input_mask` is
+    there beside `sequence_ids`.
     """
     tf = import_tensorflow()
 
-    lengths: dict[str, int] = dict.fromkeys(TOKEN_FEATURES, manifest.max_seq_length)
+    lengths: dict[str, int] = dict.fromkeys(manifest.token_features, manifest.max_seq_length)
     if manifest.has_static_masks:
         lengths |= dict.fromkeys(MASK_FEATURES, manifest.max_predictions_per_seq)
     if manifest.pair_objective != "none":
-        lengths[PAIR_FEATURE] = 1
+        lengths[PAIR_FEATURE] = manifest.max_sequences_per_row or 1
     spec = {
         name: tf.io.FixedLenFeature(
             [length], tf.float32 if name == "masked_lm_weights" else tf.int64
@@ -400,6 +445,8 @@ def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tenso
         name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32)
         for name, value in parsed.items()
     }
-    if PAIR_FEATURE in batch:
+    if manifest.is_packed:
+        batch["input_mask"] = tf.cast(batch["sequence_ids"] != 0, tf.int32)
+    elif PAIR_FEATURE in batch:
         batch[PAIR_FEATURE] = tf.squeeze(batch[PAIR_FEATURE], axis=1)
     return batch

@@ -139,10 +139,14 @@ class PretrainingData:
 
     def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         rows, predictions = phase.global_batch_size, self._predictions(phase)
-        shapes = {name: (rows, phase.max_seq_length) for name in records.TOKEN_FEATURES}
+        manifest = self._manifest(phase)
+        sequences = manifest.max_sequences_per_row if manifest else 0
+        names = {*records.TOKEN_FEATURES, *(manifest.token_features if manifest else ())}
+        shapes = {name: (rows, phase.max_seq_length) for name in sorted(names)}
         if self.config.pretraining.masking != "none":
             shapes |= {name: (rows, predictions) for name in records.MASK_FEATURES}
-        shapes |= {"next_sentence_labels": (rows,), "example_weights": (rows,)}
+        labels = (rows, sequences) if sequences else (rows,)
+        shapes |= {"next_sentence_labels": labels, "example_weights": (rows,)}
         return {
             name: jax.ShapeDtypeStruct(shape, np.float32 if name in _FLOAT_FEATURES else np.int32)
             for name, shape in shapes.items()
@@ -167,12 +171,17 @@ class PretrainingData:
         return None
 
     def _predictions(self, phase: base.Phase) -> int:
-        record_set = self.train_sets.get(phase.name)
-        if record_set is not None and record_set.manifest.has_static_masks:
-            return record_set.manifest.max_predictions_per_seq
+        manifest = self._manifest(phase)
+        if manifest is not None and manifest.has_static_masks:
+            return manifest.max_predictions_per_seq
+        sequences = manifest.max_sequences_per_row if manifest else 0
         return _masking_options(
-            self.config.pretraining, phase.max_seq_length
+            self.config.pretraining, phase.max_seq_length, sequences
         ).max_predictions_per_seq
+
+    def _manifest(self, phase: base.Phase) -> records.Manifest | None:
+        found = self.train_sets.get(phase.name)
+        return found.manifest if found else None
 
     def _draw_masks(self, record_set: records.RecordSet) -> Callable[..., Any] | None:
         return draw_masks(record_set, self.config.pretraining)
@@ -232,7 +241,9 @@ def draw_masks(
     vocabulary = tokenizer.load(record_set.directory)
     masks = functools.partial(
         masking.mask_tokens,
-        options=_masking_options(options, record_set.manifest.max_seq_length),
+        options=_masking_options(
+            options, record_set.manifest.max_seq_length, record_set.manifest.max_sequences_per_row
+        ),
         vocab_size=vocabulary.vocab_size,
         mask_id=vocabulary.mask_id,
         special_ids=vocabulary.special_ids,
@@ -240,7 +251,7 @@ def draw_masks(
     )
 
     def draw(batch: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
-        return batch | masks(batch["input_ids"], batch["input_mask"], rng=rng)
+        return batch | masks(batch["input_ids"], records.sequence_ids(batch), rng=rng)
 
     return draw
 
@@ -408,10 +419,10 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
 
 
 def _masking_options(
-    options: ml_collections.ConfigDict, max_seq_length: int
+    options: ml_collections.ConfigDict, max_seq_length: int, max_sequences_per_row: int
 ) -> masking.MaskingOptions:
     predictions = options.max_predictions_per_seq or masking.default_max_predictions(
-        max_seq_length, options.masked_lm_prob
+        max_seq_length, options.masked_lm_prob, max_sequences_per_row
     )
     return masking.MaskingOptions(
         masked_lm_prob=options.masked_lm_prob,

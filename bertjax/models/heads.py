@@ -74,7 +74,7 @@ class PairHead(nnx.Module):
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.dense = parts.classifier(config, config.hidden_size, 2, rngs=rngs)
 
-    def __call__(self, pooled: Float[Array, "batch hidden"]) -> Float[Array, "batch 2"]:
+    def __call__(self, pooled: Float[Array, "*batch hidden"]) -> Float[Array, "*batch 2"]:
         return self.dense(pooled.astype(jnp.float32))
 
 

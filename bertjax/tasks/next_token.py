@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import encoder, heads
+from bertjax.models import encoder, heads, packed_rows
 from bertjax.tasks import base
 
 
@@ -94,8 +94,11 @@ class NextToken:
 def _targets(
     batch: base.Batch,
 ) -> tuple[Int[Array, "batch positions"], Float[Array, "batch positions"]]:
-    """Returns what follows each position but the last, and 1 where that is a token of the row."""
-    weights = (batch["input_mask"][:, 1:] != 0).astype(jnp.float32)
+    """Returns what follows each position but the last, and 1 where that is of its sequence."""
+    follows = batch["input_mask"][:, 1:] != 0
+    if "sequence_ids" in batch:
+        follows &= ~packed_rows.is_first(batch["sequence_ids"])[:, 1:]
+    weights = follows.astype(jnp.float32)
     return batch["input_ids"][:, 1:], weights * batch["example_weights"][:, None]
 
 

@@ -15,7 +15,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import encoder, heads
+from bertjax.models import encoder, heads, packed_rows
 from bertjax.tasks import base
 
 
@@ -39,10 +39,18 @@ class PretrainingModel(nnx.Module):
             gathered = heads.gather_positions(hidden, positions)
             return self.mlm_head(gathered, self.encoder.embeddings.word.embedding[...])
 
-    def pair_logits(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch 2"]:
-        """Returns the pair logits: 0 is "B follows A", 1 is random (nsp) or swapped (sop)."""
+    def pair_logits(
+        self,
+        hidden: Float[Array, "batch length hidden"],
+        places: Int[Array, "batch sequences"] | None = None,
+    ) -> Float[Array, "batch *sequences 2"]:
+        """Returns the pair logits: 0 is "B follows A", 1 is random (nsp) or swapped (sop).
+
+        Those of each row or, of rows with several sequences, of those that begin at `places`.
+        """
         with jax.named_scope("pooler"):
-            pooled = self.pooler(hidden[:, 0])
+            first = hidden[:, 0] if places is None else heads.gather_positions(hidden, places)
+            pooled = self.pooler(first)
         with jax.named_scope("nsp_head"):
             return self.nsp_head(pooled)
 
@@ -55,6 +63,7 @@ class Pretraining:
     The released code normalizes per TPU core and adds 1e-5 to the weight sum; here the mean is
     exact over the global batch. Source: Devlin et al. 2019, section 3.1 and appendix A.2;
     sentence order (sop): ALBERT, Lan et al. 2020, section 3.1.
+    A row of the batch may hold several sequences (`sequence_ids`); each has a pair label then.
     """
 
     encoder: encoder.EncoderConfig
@@ -77,12 +86,12 @@ class Pretraining:
         mlm = {"mlm_loss": batch["masked_lm_weights"].sum()}
         if self.pair_loss == "none":
             return mlm
-        return mlm | {f"{self.pair_loss}_loss": batch["example_weights"].sum()}
+        return mlm | {f"{self.pair_loss}_loss": _pair_weights(batch).sum()}
 
     def loss(
         self, model: PretrainingModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
-        """Returns mlm_loss and mlm_accuracy over masked tokens, the pair loss's two over rows.
+        """Returns mlm_loss and mlm_accuracy over masked tokens, the pair loss's two over pairs.
 
         Those are nsp_loss and nsp_accuracy, or sop_loss and sop_accuracy. Keys of `batch` are
         those of the records, and `example_weights` [batch].
@@ -104,8 +113,8 @@ class Pretraining:
         }
         if self.pair_loss == "none":
             return means
-        logits = model.pair_logits(hidden)
-        labels, weights = batch["next_sentence_labels"], batch["example_weights"]
+        labels, weights = batch["next_sentence_labels"], _pair_weights(batch)
+        logits = model.pair_logits(hidden, _pair_places(batch))
         return means | {
             f"{self.pair_loss}_loss": base.weighted(base.cross_entropy(logits, labels), weights),
             f"{self.pair_loss}_accuracy": base.accuracy(logits, labels, weights),
@@ -132,6 +141,23 @@ class Pretraining:
         """Returns the FLOPs of the masked-token head's forward pass at so many positions."""
         width = self.encoder.embedding_width
         return 2.0 * predictions * width * (self.encoder.hidden_size + self.encoder.vocab_size)
+
+
+def _pair_places(batch: base.Batch) -> Int[Array, "batch sequences"] | None:
+    """Returns where the sequences of each row begin; None where a row is one."""
+    if "sequence_ids" not in batch:
+        return None
+    most = batch["next_sentence_labels"].shape[1]
+    return packed_rows.first_positions(batch["sequence_ids"], most)
+
+
+def _pair_weights(batch: base.Batch) -> Float[Array, batch * sequences]:
+    """Returns the weight of each pair: that of its row, 0 where a row has fewer sequences."""
+    if "sequence_ids" not in batch:
+        return batch["example_weights"]
+    most = batch["next_sentence_labels"].shape[1]
+    there = packed_rows.are_there(batch["sequence_ids"], most)
+    return there * batch["example_weights"][:, None]
 
 
 def of_options(sizes: encoder.EncoderConfig, options: Any) -> Pretraining:

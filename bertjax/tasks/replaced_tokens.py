@@ -141,7 +141,7 @@ class ReplacedTokens:
         return {
             "mlm_loss": base.weighted(base.cross_entropy(logits, labels), weights),
             "mlm_accuracy": base.accuracy(logits, labels, weights),
-            **_scores(found, is_replaced, _real(batch)),
+            **_scores(found, is_replaced, _real(batch), batch.get("sequence_ids")),
         }
 
     def evaluate(self, model: ReplacedTokensModel, batch: base.Batch) -> base.Means:
@@ -227,6 +227,7 @@ def _scores(
     logits: Float[Array, "batch length"],
     is_replaced: Bool[Array, "batch length"],
     real: Float[Array, "batch length"],
+    sequence_ids: Int[Array, "batch length"] | None,
 ) -> base.Means:
     """Returns what is known of the discriminator's answers to real positions.
 
@@ -244,13 +245,19 @@ def _scores(
         compare(logits[:, :, None], logits[:, None, :]).astype(jnp.float32)
         for compare in (jnp.greater, jnp.equal)
     )
-    won = jnp.einsum("BL,BLS,BS->", fake, higher + 0.5 * equal, genuine)
+    is_won = higher + 0.5 * equal
+    pairs = (fake.sum(axis=1) * genuine.sum(axis=1)).sum()
+    if sequence_ids is not None:
+        is_own = sequence_ids[:, :, None] == sequence_ids[:, None, :]
+        is_won = jnp.where(is_own, is_won, 0.0)
+        pairs = jnp.einsum("BL,BLS,BS->", fake, is_own.astype(jnp.float32), genuine)
+    won = jnp.einsum("BL,BLS,BS->", fake, is_won, genuine)
     return {
         "discriminator_loss": base.weighted(losses, real),
         "replaced_share": base.weighted(labels, real),
         "discriminator_precision": base.weighted(labels, real * said),
         "discriminator_recall": base.weighted(said.astype(jnp.float32), fake),
-        "discriminator_auc": metrics.Mean(won, (fake.sum(axis=1) * genuine.sum(axis=1)).sum()),
+        "discriminator_auc": metrics.Mean(won, pairs),
     }
 
 

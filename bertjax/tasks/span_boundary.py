@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import encoder, heads
+from bertjax.models import encoder, heads, packed_rows
 from bertjax.tasks import base, pretraining
 
 
@@ -31,12 +31,13 @@ class Targets(NamedTuple):
 def targets(
     positions: Int[Array, "batch positions"],
     weights: Float[Array, "batch positions"],
-    input_mask: Int[Array, "batch length"],
+    sequence_ids: Int[Array, "batch length"],
 ) -> Targets:
     """Returns what the boundary head predicts, of ascending masked positions.
 
-    A span beside [CLS] or a row's last [SEP] has weight zero, and so has what lies behind its first
-    heads.MOST_OFFSETS tokens. Source: facebookresearch/SpanBERT, fairseq/data/masking.py,
+    `sequence_ids` are 0 at padding; an `input_mask` has them of rows that are one sequence. A span
+    beside [CLS] or the last [SEP] of its sequence has weight zero, and so has what lies behind its
+    first heads.MOST_OFFSETS tokens. Source: facebookresearch/SpanBERT, fairseq/data/masking.py,
     span_masking, which masks a block before it has [CLS] and [SEP].
     """
     used, index = weights > 0, jnp.broadcast_to(jnp.arange(positions.shape[1]), positions.shape)
@@ -51,11 +52,13 @@ def targets(
     start = jnp.take_along_axis(positions, first, axis=1)
     left, right = start - 1, jnp.take_along_axis(positions, last, axis=1) + 1
     offsets = positions - start
-    final = input_mask.sum(axis=1, keepdims=True) - 1
-    has_target = (left > 0) & (right < final) & (offsets < heads.MOST_OFFSETS)
+    left, right = jnp.maximum(left, 0), jnp.minimum(right, sequence_ids.shape[1] - 1)
+    is_edge = jnp.take_along_axis(packed_rows.is_first(sequence_ids), left, axis=1)
+    is_edge |= jnp.take_along_axis(packed_rows.is_last(sequence_ids), right, axis=1)
+    has_target = ~is_edge & (offsets < heads.MOST_OFFSETS)
     return Targets(
-        left=jnp.maximum(left, 0),
-        right=jnp.minimum(right, input_mask.shape[1] - 1),
+        left=left,
+        right=right,
         offsets=jnp.minimum(offsets, heads.MOST_OFFSETS - 1),
         weights=jnp.where(has_target, weights, 0.0),
     )
@@ -123,7 +126,8 @@ class SpanBoundary(pretraining.Pretraining):
 
 
 def _targets(batch: base.Batch) -> Targets:
-    return targets(batch["masked_lm_positions"], batch["masked_lm_weights"], batch["input_mask"])
+    sequence_ids = batch.get("sequence_ids", batch["input_mask"])
+    return targets(batch["masked_lm_positions"], batch["masked_lm_weights"], sequence_ids)
 
 
 def of_options(sizes: encoder.EncoderConfig, options: Any) -> SpanBoundary:

@@ -112,9 +112,12 @@ def make(
     run("sample", lambda pipeline: steps.write(pipeline, job, sample))
     ((example_bytes,),), tally = _written(job)
     figures = tally.statistics(vocabulary.load())
-    judge(known | figures | {"examples": pairs.examples})
-    num_shards = options.num_shards or sizes.default_num_shards(pairs.examples, example_bytes)
-    sizes.check(num_shards, pairs.examples, example_bytes, output)
+    num_records = sizes.num_records(pairs.examples, tally)
+    judge(known | figures | {"examples": num_records})
+    num_shards = options.num_shards or sizes.default_num_shards(
+        num_records, example_bytes, is_packed=options.pairs.is_packed
+    )
+    sizes.check(num_shards, num_records, example_bytes, output)
     dealing = work.Dealing(num_shards)
     run("records", lambda pipeline: steps.write(pipeline, job, dealing))
     written, tally = _written(job)

@@ -17,6 +17,9 @@ from jaxtyping import Float, Int
 
 from data_pipelines import examples
 
+# The packing of several examples in a row; the others put one example in each.
+BEST_FIT = "best_fit"
+
 
 @dataclasses.dataclass(frozen=True)
 class PairOptions:
@@ -29,6 +32,12 @@ class PairOptions:
     short_seq_prob: float
     dupe_factor: int
     random_seed: int
+    max_sequences_per_row: int = 0
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row of the records holds several examples."""
+        return self.packing == BEST_FIT
 
     def budget(self, num_segments: int) -> int:
         """Returns the tokens of an example besides [CLS] and the [SEP] of each segment."""

@@ -1,9 +1,11 @@
-"""Examples without pairs: single segments of as many whole sentences as fit (RoBERTa).
+"""Examples without pairs: single segments of as much text as fits.
 
-`packing` says of what: doc_sentences fills a segment from one document, full_sentences goes on into
-the next one of the block, where the corpus then holds a separator after each document.
+`packing` says of what. doc_sentences fills a segment with whole sentences of one document;
+full_sentences goes on into the next document of the block, where the corpus then holds a separator
+after each document. best_fit cuts a document wherever a segment is full, so that what shares a row
+leaves no gaps.
 
-Source: RoBERTa (Liu et al. 2019), section 4.2, DOC-SENTENCES and FULL-SENTENCES.
+Source of the first two: RoBERTa (Liu et al. 2019), section 4.2, DOC-SENTENCES and FULL-SENTENCES.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ import numpy as np
 from data_pipelines import examples
 from data_pipelines.objectives import base
 
-PACKINGS = ("doc_sentences", "full_sentences")
+PACKINGS = ("doc_sentences", "full_sentences", base.BEST_FIT)
+
+# Of best_fit, in tokens: what would be left of a document for a shorter segment is shared with the
+# segment before it. From so little there is nothing to be learnt.
+SHORTEST_REST = 16
 
 
 def separates_documents(options: base.PairOptions) -> bool:
@@ -66,6 +72,9 @@ def _segments(
     """
     budget = options.budget(1)
     target = options.target_length(budget, rng)
+    if options.is_packed:
+        yield from _pieces(starts[first], starts[last], target)
+        return
     position = starts[first]
     while position < starts[last]:
         whole = starts[bisect.bisect_right(starts, position + target, first, last + 1) - 1]
@@ -74,3 +83,13 @@ def _segments(
         position = end
         if separates_documents(options):
             target = options.target_length(budget, rng)
+
+
+def _pieces(begin: int, end: int, target: int) -> Iterator[tuple[int, int]]:
+    """Yields begin and end of pieces of `target` tokens, and of what is left."""
+    while (left := end - begin) > target:
+        is_shared = left - target < min(SHORTEST_REST, target)
+        piece = (left + 1) // 2 if is_shared else target
+        yield begin, begin + piece
+        begin += piece
+    yield begin, end

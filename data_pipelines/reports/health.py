@@ -18,6 +18,8 @@ from data_pipelines import pairing
 UNKNOWN_RATE, HIGH_UNKNOWN_RATE = 0.01, 0.05
 # With the released rules and ordinary documents 85-95% of the places hold tokens.
 MIN_FILL = 0.7
+# Of packed rows; those that lack tokens are then seldom full of examples.
+PACKED_FILL, ROWS_AT_LIMIT = 0.95, 0.1
 # Half is wanted; the released rules give 53-66% where documents are short or sentences long.
 # Judged where chance is below 4%.
 RANDOM_PAIR_SHARES, MIN_PAIRS = (0.4, 0.6), 200
@@ -335,13 +337,19 @@ def _examples(facts: _Facts) -> _Found:
             f"there are only {examples:,} examples, {examples / 256:.1f} batches of 256; a model "
             "soon knows them by heart: give more text, or use them to try things out",
         )
-    if facts.is_below("fill", MIN_FILL):
+    if facts.is_below("fill", MIN_FILL) and facts.of("sequences") is None:
         length = fill * facts.max_seq_length
         yield (
             "padding",
             f"fill is {fill:.0%}: an example has {length:.0f} of {facts.max_seq_length} tokens, "
-            "the rest of the computation is spent on padding: use a smaller --max_seq_length, a "
-            "smaller --short_seq_prob, or --pair_objective=none --packing=full_sentences",
+            "the rest of the computation is spent on padding: use --packing=best_fit, which puts "
+            "several examples in a row, or a smaller --max_seq_length or --short_seq_prob",
+        )
+    if facts.exceeds("rows_at_limit_share", ROWS_AT_LIMIT) and facts.is_below("fill", PACKED_FILL):
+        yield (
+            "row_limit",
+            f"fill is {fill:.0%} of packed rows, and {facts.of('rows_at_limit_share'):.0%} of them "
+            "hold as many examples as they may: raise --max_sequences_per_row",
         )
     if facts.exceeds("most_frequent_token_share", FREQUENT_TOKEN_SHARE):
         yield (

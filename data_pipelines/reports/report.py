@@ -77,7 +77,7 @@ def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
     casing = ", lower-cased" if described.get("lowercase") else ", cased"
     masks = f"at most {manifest.max_predictions_per_seq} of {manifest.max_seq_length} tokens"
     return [
-        ("examples", f"{manifest.num_examples:,}"),
+        *_row_count(manifest),
         ("shards", f"{len(manifest.shards):,}, {size:,.1f} MB"),
         ("max_seq_length", f"{manifest.max_seq_length} tokens"),
         ("masks", masks if manifest.has_static_masks else "drawn while training"),
@@ -85,6 +85,19 @@ def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
         ("vocabulary", f"{described['vocab_size']:,} entries, {described['kind']}{casing}"),
         *_split_rows(manifest.arguments),
     ]
+
+
+def _row_count(manifest: records.Manifest) -> Iterator[tuple[str, str]]:
+    if not manifest.is_packed:
+        yield "examples", f"{manifest.num_examples:,}"
+        return
+    yield "rows", f"{manifest.num_examples:,}, several examples in each"
+    rows = _Rows(manifest.statistics)
+    most = manifest.max_sequences_per_row
+    each = rows.text("sequences_per_row", f", {{:.1f}} a row, at most {most}")
+    rows.add("examples", "sequences", "{:,}" + each)
+    rows.add("rows with the most", "rows_at_limit_share", f"{{:.1%}} hold {most} examples")
+    yield from rows.found
 
 
 def _split_rows(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -208,18 +221,27 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class DecodedExample:
-    """An example as text: its segments before masking, its pair label, its length in tokens."""
+    """An example as text: its segments before masking, its pair label, its length in tokens.
+
+    `place` says where it stands if its row holds several.
+    """
 
     segments: tuple[tuple[Piece, ...], ...]
     label: str
     length: int
+    place: str = ""
+
+    @property
+    def title(self) -> str:
+        """Where it stands, and how long it is."""
+        return f"{self.place}{self.length} tokens"
 
     def __str__(self) -> str:
         parts = (
             "".join(f"{'' if piece.joined else ' '}{piece}" for piece in segment).strip()
             for segment in self.segments
         )
-        title = f"{self.length} tokens{f', second segment {self.label}' if self.label else ''}"
+        title = f"{self.title}{f', second segment {self.label}' if self.label else ''}"
         return "\n".join([title, *(f"  | {part}" for part in parts)])
 
 
@@ -229,7 +251,7 @@ def decoded(
     vocabulary: tokenizer.Tokenizer,
     number: int,
 ) -> Iterator[DecodedExample]:
-    """Yields the first examples of a record directory as text.
+    """Yields the examples of the first rows of a record directory as text.
 
     Raises:
       ValueError: if the records are damaged or not those of the manifest.
@@ -240,7 +262,31 @@ def decoded(
     for batch in itertools.islice(read_batches(path, manifest, number), 1):
         for row in range(len(batch["input_ids"])):
             example = {name: values[row] for name, values in batch.items()}
-            yield decoded_row(example, manifest, vocabulary)
+            for place, one in _apart(example, row):
+                found = decoded_row(one, manifest, vocabulary)
+                yield dataclasses.replace(found, place=place)
+
+
+def _apart(
+    example: Mapping[str, np.ndarray], row: int
+) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
+    """Yields the examples of a row as if each had a row of its own, and where they stand in it."""
+    if "sequence_ids" not in example:
+        yield "", example
+        return
+    numbers = example["sequence_ids"]
+    for number in range(1, int(numbers.max()) + 1):
+        begin, end = np.flatnonzero(numbers == number)[[0, -1]] + [0, 1]
+        one = {name: example[name][begin:end] for name in records.TOKEN_FEATURES}
+        if "masked_lm_ids" in example:
+            positions = example["masked_lm_positions"]
+            is_here = (positions >= begin) & (positions < end)
+            one["masked_lm_weights"] = example["masked_lm_weights"] * is_here
+            one["masked_lm_positions"] = positions - begin
+            one["masked_lm_ids"] = example["masked_lm_ids"]
+        if records.PAIR_FEATURE in example:
+            one[records.PAIR_FEATURE] = example[records.PAIR_FEATURE][number - 1]
+        yield f"row {row}, example {number} of {int(numbers.max())}: ", one
 
 
 def decoded_row(

@@ -169,7 +169,7 @@ def _examples(examples: Sequence[report.DecodedExample]) -> str:
 
 
 def _example(example: report.DecodedExample) -> str:
-    title = f"{example.length} tokens"
+    title = example.title
     if example.label:
         title += f", second segment: <b>{_escape(example.label)}</b>"
     segments = "".join(f'<p dir="auto">{_segment(pieces)}</p>' for pieces in example.segments)

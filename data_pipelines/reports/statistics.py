@@ -179,7 +179,8 @@ class CorpusTally:
 class ExampleTally:
     """Counts over batches of finished rows; `statistics()` are the shares that follow.
 
-    `pair_objective` says what a pair label 1 means, and so what its share is called.
+    `pair_objective` says what a pair label 1 means, and so what its share is called. Where rows
+    hold up to `max_sequences_per_row` examples, lengths and pairs are those of the examples.
     """
 
     def __init__(
@@ -188,27 +189,32 @@ class ExampleTally:
         *,
         max_seq_length: int,
         pair_objective: str = "nsp",
+        max_sequences_per_row: int = 0,
     ):
         # Plain numbers, not the vocabulary: tallies travel between processes.
         self._unk_id, self._mask_id = vocabulary.unk_id, vocabulary.mask_id
         self._special_ids = list(vocabulary.special_ids)
         self._pair_objective = pair_objective
+        self._most = max_sequences_per_row
         self._counts: dict[str, int] = dict.fromkeys(_EXAMPLE_COUNTS, 0)
         self._lengths = np.zeros(max_seq_length + 1, np.int64)
         self._targets = np.zeros(vocabulary.vocab_size, np.int64)
 
     def add(self, batch: Mapping[str, np.ndarray]) -> None:
         """Counts a batch of rows; all arrays begin with the batch dimension."""
-        ids, real = batch["input_ids"], batch["input_mask"] != 0
-        row_lengths = np.count_nonzero(real, axis=1)
-        self._lengths += np.bincount(row_lengths, minlength=len(self._lengths))
+        ids, numbers = batch["input_ids"], records.sequence_ids(batch)
+        real = numbers != 0
+        sequences = numbers.max(axis=1)
+        sizes = _sequence_lengths(numbers)
+        self._lengths += np.bincount(sizes, minlength=len(self._lengths))
         self._count(examples=len(ids), unknown_tokens=np.count_nonzero(ids == self._unk_id))
+        self._count(sequences=sequences.sum(), rows_at_limit=(sequences == self._most).sum())
         if records.PAIR_FEATURE in batch:
-            second = np.count_nonzero(batch["segment_ids"], axis=1).sum()
+            second = np.count_nonzero(batch["segment_ids"])
             self._count(
-                pairs=len(ids),
+                pairs=len(sizes),
                 labelled_pairs=batch[records.PAIR_FEATURE].sum(),
-                first_tokens=row_lengths.sum() - second,
+                first_tokens=sizes.sum() - second,
                 second_tokens=second,
             )
         if "masked_lm_ids" in batch:
@@ -242,6 +248,11 @@ class ExampleTally:
         """Returns what was counted as records keep it, with the documents that are known."""
         sample = documents and contents.Documents(documents.hashes, documents.halvings)
         return contents.Contents(self._targets.copy(), sample)
+
+    @property
+    def sequences_per_row(self) -> float:
+        """How many examples a record holds on average: 1 unless they are packed."""
+        return self._counts["sequences"] / max(self._counts["examples"], 1) if self._most else 1.0
 
     def merge(self, other: ExampleTally) -> None:
         """Adds the counts of a tally for the same vocabulary and lengths."""
@@ -279,6 +290,12 @@ class ExampleTally:
             "example_unknown_rate": self._counts["unknown_tokens"] / max(real_tokens, 1),
             "example_length": lengths.example_figures(self._lengths),
         }
+        if self._most:
+            found |= {
+                "sequences": self._counts["sequences"],
+                "sequences_per_row": self.sequences_per_row,
+                "rows_at_limit_share": self._counts["rows_at_limit"] / examples,
+            }
         return (
             found
             | self._pair_statistics()
@@ -334,8 +351,19 @@ class ExampleTally:
         }
 
 
+def _sequence_lengths(numbers: Int[np.ndarray, "rows length"]) -> Int[np.ndarray, " sequences"]:
+    """Returns the tokens of each sequence, of rows in which they are numbered from 1."""
+    most = int(numbers.max(initial=0)) + 1
+    of_row = np.arange(len(numbers))[:, None] * most
+    counts = np.bincount((of_row + numbers).ravel(), minlength=len(numbers) * most)
+    counts = counts.reshape(len(numbers), most)[:, 1:]
+    return counts[counts > 0]
+
+
 _EXAMPLE_COUNTS = (
     "examples",
+    "sequences",
+    "rows_at_limit",
     "unknown_tokens",
     "pairs",
     "labelled_pairs",

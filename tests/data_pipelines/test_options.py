@@ -47,6 +47,15 @@ def test_all_faults_are_named_together():
             "packing is 'full_sentences', which is for pair_objective none",
         ),
         ({"mask": "span", "do_whole_word_mask": True}, "do_whole_word_mask"),
+        (
+            {"max_sequences_per_row": 4},
+            "max_sequences_per_row is 4, but packing is 'doc_sentences'.*--packing=best_fit",
+        ),
+        ({"max_sequences_per_row": 1, "packing": "best_fit"}, "1; it must be at least 2, or 0"),
+        (
+            {"algorithm": "exact", "sentence_splitter": "lines", "packing": "best_fit"},
+            "packing is 'best_fit', but algorithm exact only knows doc_sentences",
+        ),
         ({"algorithm": "exact", "sentence_splitter": "lines", "mask": "span"}, "mask is 'span'"),
         (
             {"algorithm": "exact", "sentence_splitter": "rules"},
@@ -112,3 +121,14 @@ def test_every_step_gets_its_options():
         for field in dataclasses.fields(part):
             assert getattr(part, field.name) == getattr(chosen, field.name), field.name
     assert not made(pair_objective="none").separates_documents
+
+
+@pytest.mark.parametrize("pair_objective", ["nsp", "sop", "none"])
+def test_packed_rows_have_places_for_the_masks_of_all_their_examples(pair_objective):
+    checked = options.checked(
+        made(max_seq_length=512, packing="best_fit", pair_objective=pair_objective)
+    )
+    assert checked.pairs.is_packed and checked.max_sequences_per_row == 32
+    for lengths in ([10] * 32, [16] * 32, [3] * 32, [512], [17] * 30):
+        wanted = sum(max(1, round(length * 0.15)) for length in lengths)
+        assert wanted <= checked.max_predictions_per_seq < 77 + 20

@@ -1,3 +1,4 @@
+import collections
 import dataclasses
 import pathlib
 
@@ -12,7 +13,7 @@ from data_pipelines.objectives import base, packed_sentences
 from tests.data_pipelines import decoded
 from tests.data_pipelines.conftest import PAIRS
 
-LENGTH = 32
+LENGTH, MOST = 32, 4
 
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=50)
@@ -44,6 +45,8 @@ def new_job(text_file, vocabulary_directory, tmp_path_factory):
 
     def made(mask="token", **changes):
         fields = PAIRS | {"dupe_factor": 2, "random_seed": 5} | changes
+        if fields["packing"] == base.BEST_FIT:
+            fields["max_sequences_per_row"] = MOST
         scratch = tmp_path_factory.mktemp("scratch")
         kept = store.Store(scratch, token_dtype=vocabulary.token_dtype)
         separate = fields.get("packing") == "full_sentences"
@@ -112,15 +115,48 @@ def test_pairs_are_text_of_the_corpus_as_their_label_says(
 def test_packed_rows_hold_every_token_once_in_each_pass(new_job, vocabulary, packing):
     job = new_job("none", pair_objective="none", packing=packing)
     batch = all_features(job, 3, paired(job))
-    assert set(batch) == set(records.TOKEN_FEATURES) and not batch["segment_ids"].any()
+    names = records.PACKED_TOKEN_FEATURES if job.pairs.is_packed else records.TOKEN_FEATURES
+    assert set(batch) == set(names) and not batch["segment_ids"].any()
     corpus = store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16)).tokens
     stored = np.bincount(batch["input_ids"].ravel(), minlength=vocabulary.vocab_size)
     wanted = 2 * np.bincount(corpus, minlength=vocabulary.vocab_size)
     stored[list(vocabulary.special_ids)] = wanted[list(vocabulary.special_ids)] = 0
     np.testing.assert_array_equal(stored, wanted)
     separators = (batch["input_ids"] == vocabulary.sep_id).sum(axis=1)
-    assert (separators.max() > 1) == (packing == "full_sentences")
+    if job.pairs.is_packed:
+        np.testing.assert_array_equal(separators, batch["sequence_ids"].max(axis=1))
+    else:
+        assert (separators.max() > 1) == (packing == "full_sentences")
     assert not (batch["input_ids"] == vocabulary.mask_id).any()
+
+
+@pytest.mark.parametrize("pair_objective", ["nsp", "none"])
+def test_packed_rows_hold_the_examples_of_plain_ones_whole(new_job, pair_objective):
+    plain = new_job("none", pair_objective=pair_objective, short_seq_prob=1.0)
+    # The same spans; with best_fit `none` would cut other ones.
+    packing = {"packing": base.BEST_FIT, "max_sequences_per_row": MOST}
+    packed = dataclasses.replace(plain, pairs=dataclasses.replace(plain.pairs, **packing))
+    counts = paired(plain)
+    apart, rows = all_features(plain, 3, counts), all_features(packed, 3, counts)
+    with_labels = pair_objective == "nsp"
+    wanted, found = collections.Counter(), collections.Counter()
+    for row, length in enumerate(apart["input_mask"].sum(axis=1).tolist()):
+        label = apart[records.PAIR_FEATURE][row, 0] if with_labels else 0
+        ids, segments = (apart[name][row, :length] for name in ("input_ids", "segment_ids"))
+        wanted[ids.tobytes(), segments.tobytes(), int(label)] += 1
+    fewer = 0
+    for row, numbers in enumerate(rows["sequence_ids"]):
+        real = np.count_nonzero(numbers)
+        assert (np.diff(numbers[:real]) >= 0).all() and not numbers[real:].any()
+        for number in range(1, numbers.max() + 1):
+            label = rows[records.PAIR_FEATURE][row, number - 1] if with_labels else 0
+            ids, segments = (
+                rows[name][row, numbers == number] for name in ("input_ids", "segment_ids")
+            )
+            found[ids.tobytes(), segments.tobytes(), int(label)] += 1
+        fewer += numbers.max() < MOST
+    assert found == wanted and fewer > 0
+    assert len(rows["input_ids"]) < len(apart["input_ids"])
 
 
 def test_every_shard_has_examples_of_every_block_well_mixed(new_job, monkeypatch):

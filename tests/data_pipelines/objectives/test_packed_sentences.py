@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from data_pipelines import examples, pairing
+from data_pipelines.objectives import packed_sentences
 from tests.data_pipelines.objectives import drafting
 
 
@@ -75,3 +76,23 @@ def test_full_sentences_are_as_long_as_whole_sentences_allow(numbered_corpus):
     following = np.diff(corpus.sentence_starts)[sentences[:-1]]
     # Up to two separators were taken from the edges.
     assert (spans["length_a"][:-1] + following + 2 > pairing.budget(chosen)).all()
+
+
+@pytest.mark.parametrize("budget", [29, 125, 10])
+def test_best_fit_fills_pieces_of_one_document_to_the_last_token(numbered_corpus, budget):
+    chosen = drafting.options(budget, pair_objective="none", packing="best_fit", short_seq_prob=0.0)
+    spans = drafting.draft(numbered_corpus, chosen).spans
+    begin, end = spans["begin_a"], spans["begin_a"] + spans["length_a"]
+    np.testing.assert_array_equal(begin[1:], end[:-1])
+    assert begin[0] == 0 and end[-1] == len(numbered_corpus.tokens)
+    ends = numbered_corpus.sentence_starts[numbered_corpus.document_starts[1:]]
+    target, rest = budget + 1, min(packed_sentences.SHORTEST_REST, budget + 1)
+    is_last = np.isin(end, ends)
+    lengths = (end - begin).astype(int)
+    assert lengths.max() == target
+    sizes = np.diff([0, *ends])
+    whole = {int(size) for size in sizes if size <= target}
+    for length, last in zip(lengths, is_last, strict=True):
+        # Full, or a whole document, or what is left of one: never a rest that teaches nothing.
+        assert length == target or length in whole or length >= min(rest, target // 2)
+        assert last or length >= target // 2

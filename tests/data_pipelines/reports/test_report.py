@@ -155,3 +155,29 @@ def test_pieces_of_a_byte_level_bpe_are_text():
     shown = str(report.decoded_row(row, MANIFEST, known))
     assert "| they want \u010awater" in shown  # a new line, and parts of characters, by their names
     assert shown.endswith("å®¶")
+
+
+def test_examples_that_share_a_row_are_decoded_one_by_one(monkeypatch):
+    manifest = dataclasses.replace(
+        MANIFEST,
+        max_sequences_per_row=3,
+        shards=(records.Shard("shard", 1, 1),),
+        statistics={"sequences": 2, "sequences_per_row": 2.0, "rows_at_limit_share": 0.0},
+    )
+    row = example(
+        [CLS, THE, CAT, SEP, DOG, SEP, CLS, MASK, SEP, MASK, SEP],
+        [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1],
+        {2: CAT, 7: PLAY, 9: DOG},
+    )
+    numbers = np.array([1] * 6 + [2] * 5 + [0])
+    row |= {"sequence_ids": numbers, "next_sentence_labels": np.array([0, 1, 0])}
+    rows = {name: values[None] for name, values in row.items()}
+    monkeypatch.setattr(report, "read_batches", lambda *arguments: iter([rows]))
+    shown = [str(one) for one in report.decoded("directory", manifest, VOCABULARY, 1)]
+    assert shown == [
+        "row 0, example 1 of 2: 6 tokens, second segment next\n  | the «cat=»\n  | dog",
+        "row 0, example 2 of 2: 5 tokens, second segment random\n  | «play»\n  | «dog»",
+    ]
+    told = "\n".join(report.lines(manifest, []))
+    assert "rows                    1, several examples in each" in told
+    assert "examples                2, 2.0 a row, at most 3" in told

@@ -6,6 +6,7 @@ import pytest
 
 from bertjax.data import masking, tokenizer
 from data_pipelines.reports import distinct, statistics
+from tests import small_packed
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(35))]
 VOCABULARY = tokenizer.WordPieceTokenizer(WORDS)
@@ -192,3 +193,20 @@ def test_shards_merged_or_read_from_json_are_the_whole():
 
 def test_no_examples_have_no_shares():
     assert example_tally().statistics(VOCABULARY) == {"examples": 0}
+
+
+def test_examples_that_share_a_row_are_counted_each():
+    packed, apart = small_packed.rows([[9, 6, 5], [20], [3, 4]], 24, most=3, vocab_size=40)
+    apart["next_sentence_labels"] = apart["next_sentence_labels"][:, None]
+    tallies = [
+        statistics.ExampleTally(VOCABULARY, max_seq_length=24, max_sequences_per_row=most)
+        for most in (3, 0)
+    ]
+    tallies[0].add(packed)
+    tallies[1].add(apart)
+    found, alone = (tally.statistics(VOCABULARY) for tally in tallies)
+    assert found.pop("examples") == 3 and alone.pop("examples") == 6
+    assert found.pop("fill") == 47 / 72 and alone.pop("fill") == 47 / 144
+    assert found.pop("sequences") == 6 and found.pop("sequences_per_row") == 2
+    assert found.pop("rows_at_limit_share") == 1 / 3
+    assert found == alone

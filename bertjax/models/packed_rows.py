@@ -1,0 +1,43 @@
+"""Rows that hold several sequences: where each begins, and which of a row's places are taken.
+
+What attention and positions make of `sequence_ids` is `visibility`'s; here is what heads need that
+say something of a sequence. The sequences of a row are numbered 1, 2, ... one behind the other, 0
+is padding at its end. All shapes are static: a row has a place for each of its most sequences.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+
+def first_positions(
+    sequence_ids: Int[Array, "batch length"], most: int
+) -> Int[Array, "batch sequences"]:
+    """Returns where the first `most` sequences of each row begin: their [CLS]; 0 of those missing.
+
+    A sequence begins behind the tokens of those before it.
+    """
+    numbers = jnp.arange(1, most + 1, dtype=sequence_ids.dtype)[None, :, None]
+    ids = sequence_ids[:, None, :]
+    starts = ((ids > 0) & (ids < numbers)).sum(axis=2, dtype=jnp.int32)
+    return jnp.where(are_there(sequence_ids, most), starts, 0)
+
+
+def are_there(
+    sequence_ids: Int[Array, "batch length"], most: int
+) -> Bool[Array, "batch sequences"]:
+    """Returns which of a row's first `most` sequences there are."""
+    return jnp.arange(most, dtype=sequence_ids.dtype)[None] < sequence_ids.max(
+        axis=1, keepdims=True
+    )
+
+
+def is_first(sequence_ids: Int[Array, "batch length"]) -> Bool[Array, "batch length"]:
+    """Returns which positions are the first of a sequence."""
+    return jnp.diff(sequence_ids, axis=1, prepend=0) > 0
+
+
+def is_last(sequence_ids: Int[Array, "batch length"]) -> Bool[Array, "batch length"]:
+    """Returns which positions are the last of a sequence."""
+    return (jnp.diff(sequence_ids, axis=1, append=0) != 0) & (sequence_ids != 0)
