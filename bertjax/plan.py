@@ -89,7 +89,7 @@ def with_vocabulary(
         source = "--vocab_size" if vocab_size else "bert-base-uncased's; --vocab_size changes it"
         assumptions.append(f"a vocabulary of {config.model.vocab_size:,} ({source})")
     is_static = config.data.source == "records" and config.pretraining.masking == "static"
-    if config.task == "pretraining" and is_static:
+    if config.task == "pretraining" and is_static and not pretraining.known_manifests(config):
         assumptions.append(
             "as many masked tokens as config.pretraining says; records may hold another number"
         )

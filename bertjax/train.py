@@ -124,7 +124,7 @@ def _train(run: Run, train_state: state.TrainState, keeper: _Keeper) -> state.Tr
         watch.begin(step, facts)
         train_state, report = run.train_step(train_state, on_devices, knobs)
         step += 1
-        watch.submit(step, report, batch["record_positions"], facts)
+        watch.submit(step, report, batch["record_positions"], facts, monitor.fill(batch))
         must_stop = keeper.notice.reached()
         must_save, must_evaluate = due(run, phase, step)
         if not (must_stop or must_save or must_evaluate):

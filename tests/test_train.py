@@ -152,6 +152,7 @@ def test_a_run_leaves_what_people_watch(record_root, tmp_path):
     assert {
         "train/loss", "train/mlm_loss", "train/mlm_accuracy", "train/nsp_accuracy",
         "train/learning_rate", "train/grad_norm", "perf/tokens_per_second", "perf/step_seconds",
+        "perf/real_tokens_per_second",
         "eval/heldout/mlm_loss", "eval/heldout/mlm_perplexity", "eval/heldout/nsp_accuracy",
         "eval/heldout/unigram_loss", "eval/heldout/most_frequent_token_accuracy",
     } <= names  # fmt: skip

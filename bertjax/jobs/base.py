@@ -75,6 +75,10 @@ class Data(Protocol):
         """Returns the name of the loss that has a known value before anything is learnt, and it."""
         ...
 
+    def fill(self, phase: Phase) -> float | None:
+        """Returns the share of a phase's positions that hold tokens, None where it is not known."""
+        ...
+
     def identity(self) -> dict[str, Any]:
         """Returns what a run keeps to know its data again (JSON); asked for at every save."""
         ...

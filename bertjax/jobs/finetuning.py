@@ -156,6 +156,10 @@ class FinetuningData:
             options, phase.global_batch_size, phase.max_seq_length
         )
 
+    def fill(self, phase: base.Phase) -> float | None:
+        del phase  # Where lengths are bucketed it is that of each batch.
+        return None
+
     def chance_loss(self, phase: base.Phase) -> tuple[str, float] | None:
         return None
 

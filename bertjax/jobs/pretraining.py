@@ -59,7 +59,8 @@ def _read_teacher(
 class PretrainingData:
     """Record directories, or random tokens, for each phase.
 
-    `evaluation_set` is held out, `pairs` are config.evaluation.pairs_file.
+    `evaluation_set` is held out, `pairs` are config.evaluation.pairs_file. `manifests` are those of
+    records that are not read: what a plan knows of them.
     """
 
     config: ml_collections.ConfigDict
@@ -67,6 +68,7 @@ class PretrainingData:
     train_sets: Mapping[str, records.RecordSet]
     evaluation_set: records.RecordSet | None
     pairs: minimal_pairs.PairSet | None = None
+    manifests: Mapping[str, records.Manifest] = dataclasses.field(default_factory=dict)
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -152,6 +154,10 @@ class PretrainingData:
             for name, shape in shapes.items()
         }
 
+    def fill(self, phase: base.Phase) -> float | None:
+        manifest = self._manifest(phase)
+        return manifest.statistics.get("fill") if manifest else None
+
     def chance_loss(self, phase: base.Phase) -> tuple[str, float] | None:
         """Returns the masked tokens' unigram entropy: the best loss without any context."""
         if phase.name not in self.train_sets:
@@ -181,7 +187,7 @@ class PretrainingData:
 
     def _manifest(self, phase: base.Phase) -> records.Manifest | None:
         found = self.train_sets.get(phase.name)
-        return found.manifest if found else None
+        return found.manifest if found else self.manifests.get(phase.name)
 
     def _draw_masks(self, record_set: records.RecordSet) -> Callable[..., Any] | None:
         return draw_masks(record_set, self.config.pretraining)
@@ -195,6 +201,7 @@ def _job(
     chance: Mapping[str, float] | None = None,
     pairs: minimal_pairs.PairSet | None = None,
     teacher: teachers.Teacher | None = None,
+    manifests: Mapping[str, records.Manifest] | None = None,
 ) -> base.Job:
     by_pairs = evaluation_set is None and pairs is not None
     evaluation = base.Evaluation(
@@ -206,7 +213,7 @@ def _job(
         max_batches=config.evaluation.max_batches,
         chance={HELD_OUT: chance} if chance else {},
     )
-    data = PretrainingData(config, phases, train_sets, evaluation_set, pairs)
+    data = PretrainingData(config, phases, train_sets, evaluation_set, pairs, manifests or {})
     task: Any = pretraining_task(config)
     if teacher is not None:
         task = distillation.Distillation(
@@ -346,15 +353,32 @@ def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]
 def outline(config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job of a config whose vocabulary size is known, without opening its records.
 
-    Its batches have the shapes that the config alone tells; their tokens are random.
+    Its batches have the shapes that the config tells, and the manifests of records that are there;
+    their tokens are random.
     """
     config = config.copy_and_resolve_references()
+    manifests = known_manifests(config)
     config.data.source = "synthetic"
     all_phases = base.phases(config)
     teacher = None
     if config.distillation.teacher:
         teacher = teachers.outline(config, _teacher_task(config))
-    return _job(config, all_phases, {}, None, teacher=teacher)
+    return _job(config, all_phases, {}, None, teacher=teacher, manifests=manifests)
+
+
+def known_manifests(config: ml_collections.ConfigDict) -> dict[str, records.Manifest]:
+    """Returns the manifests of the phases' records, of those that are on this machine.
+
+    Raises:
+      ValueError: if one is damaged.
+    """
+    found = {}
+    if config.data.source == "records" and config.data.train_dir:
+        for phase in base.phases(config):
+            directory = config.data.train_dir.format(max_seq_length=phase.max_seq_length)
+            if (epath.Path(directory) / records.MANIFEST_FILE).exists():
+                found[phase.name] = records.Manifest.load(directory)
+    return found
 
 
 def evaluating(trained: reader.Description, data: str) -> base.Job:

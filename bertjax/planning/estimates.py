@@ -79,8 +79,12 @@ def of_phase(
     *,
     flops: float,
     fingerprint: str,
+    fill: float | None = None,
 ) -> PhasePlan:
-    """Returns the plan of a phase from what was counted and what the compiler said, if asked."""
+    """Returns the plan of a phase from what was counted and what the compiler said, if asked.
+
+    `fill` is the share of positions that hold tokens, where a manifest tells it.
+    """
     analysis = outcome.analysis if isinstance(outcome, compiled.Compiled) else None
     return PhasePlan(
         name=phase.name,
@@ -91,7 +95,7 @@ def of_phase(
         refusal=outcome.message if isinstance(outcome, compiled.OutOfMemory) else "",
         memory=_memory(counted, outcome, target),
         model_flops=Figure(flops, "FLOPs", COUNTED, "matrix products of the model, 3 x forward"),
-        speed=_speed(phase, target, analysis, flops) if analysis else {},
+        speed=_speed(phase, target, analysis, flops, fill) if analysis else {},
         collectives=analysis.collectives if analysis else (),
         cycles_by_module=hlo.by_module(analysis.cycles_by_operation) if analysis else {},
         uncounted=analysis.uncounted if analysis else {},
@@ -161,7 +165,11 @@ def _memory(
 
 
 def _speed(
-    phase: jobs.Phase, target: Target, analysis: hlo.Analysis, flops: float
+    phase: jobs.Phase,
+    target: Target,
+    analysis: hlo.Analysis,
+    flops: float,
+    fill: float | None,
 ) -> dict[str, Figure]:
     accelerator = accelerators.ACCELERATORS[target.device_kind]
     cycles = Figure(analysis.cycles, "cycles", ESTIMATED, "by the compiler, loops x trips")
@@ -171,10 +179,15 @@ def _speed(
     clock = f"compiler's cycles / {accelerator.clock_hz / 1e6:,.0f} MHz"
     tokens = phase.global_batch_size * phase.max_seq_length
     peak = accelerator.flops * target.num_devices
-    return {
+    found = {
         "cycles": cycles,
         "step_seconds": Figure(seconds, "seconds", ESTIMATED, clock),
         "model_flop_utilization": Figure(flops / seconds / peak, "", ESTIMATED, "of bf16 peak"),
         "tokens_per_second": Figure(tokens / seconds, "tokens/s", ESTIMATED, clock),
-        "hours": Figure(seconds * phase.num_steps / 3600, "hours", ESTIMATED, clock),
     }
+    if fill is not None:
+        told = f"{fill:.1%} of the positions, by the manifest"
+        rate = fill * tokens / seconds
+        found["real_tokens_per_second"] = Figure(rate, "tokens/s", ESTIMATED, told)
+    found["hours"] = Figure(seconds * phase.num_steps / 3600, "hours", ESTIMATED, clock)
+    return found

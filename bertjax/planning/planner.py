@@ -87,6 +87,7 @@ class Planner:
             outcome,
             flops=jobs.train_flops(program.job, phase),
             fingerprint=planned.fingerprint(program, phase),
+            fill=program.job.data.fill(phase),
         )
         return made, outcome
 

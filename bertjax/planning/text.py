@@ -28,7 +28,8 @@ _SPEED_NAMES = {
     "cycles": ("cycles per step", "{:,.0f}"),
     "step_seconds": ("seconds per step", "{:.5f}"),
     "model_flop_utilization": ("model FLOP utilization", "{:.1%}"),
-    "tokens_per_second": ("tokens per second", "{:,.0f}"),
+    "tokens_per_second": ("positions per second", "{:,.0f}"),
+    "real_tokens_per_second": ("real tokens per second", "{:,.0f}"),
     "hours": ("hours", "{:,.2f}"),
 }
 

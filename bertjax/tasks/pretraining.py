@@ -151,7 +151,7 @@ def _pair_places(batch: base.Batch) -> Int[Array, "batch sequences"] | None:
     return packed_rows.first_positions(batch["sequence_ids"], most)
 
 
-def _pair_weights(batch: base.Batch) -> Float[Array, batch * sequences]:
+def _pair_weights(batch: base.Batch) -> Float[Array, "*pairs"]:
     """Returns the weight of each pair: that of its row, 0 where a row has fewer sequences."""
     if "sequence_ids" not in batch:
         return batch["example_weights"]

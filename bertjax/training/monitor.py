@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -102,6 +103,15 @@ class PhaseFacts:
     chance_loss: tuple[str, float] | None
 
 
+def fill(batch: Mapping[str, np.ndarray]) -> float | None:
+    """Returns the share of a batch's positions that hold a token; None where no mask says so.
+
+    Counted on the host, of the rows that it has: the others' are alike.
+    """
+    mask = batch.get("input_mask")
+    return None if mask is None else np.count_nonzero(mask) / mask.size
+
+
 class Monitor:
     """Takes one report a step, looks at it one step late, and writes a line every so many steps.
 
@@ -121,7 +131,9 @@ class Monitor:
         self._options = options
         self._writer = writer
         self._last_checkpoint = last_checkpoint
-        self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts] | None = None
+        self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts, float | None] | None = (
+            None
+        )
         self._begun = set() if begun is None else begun
         self._compiled: set[PhaseFacts] = set()
         self._restart_clock(0.0)
@@ -135,9 +147,16 @@ class Monitor:
             self._writer.note(f"compiling step {step + 1}, {phase.tokens_per_step:,} tokens")
 
     def submit(
-        self, step: int, report: state.StepReport, record_positions: np.ndarray, phase: PhaseFacts
+        self,
+        step: int,
+        report: state.StepReport,
+        record_positions: np.ndarray,
+        phase: PhaseFacts,
+        fill: float | None = None,
     ) -> None:
         """Takes the report of the step that made the count `step`, which may still be running.
+
+        `fill` is the share of the batch's positions that hold a token, None where it is not known.
 
         The report before it is fetched now, so that fetching never leaves the devices idle.
 
@@ -145,7 +164,7 @@ class Monitor:
           DivergedError: as `flush`, one step late.
         """
         self.flush()
-        self._pending = (step, report, record_positions, phase)
+        self._pending = (step, report, record_positions, phase, fill)
 
     def flush(self) -> None:
         """Waits for the last step submitted and takes its report into account.
@@ -155,11 +174,12 @@ class Monitor:
         """
         if self._pending is None:
             return
-        step, report, record_positions, phase = self._pending
+        step, report, record_positions, phase, fill = self._pending
         self._pending = None
         report = jax.device_get(report)
         self._steps_timed += 1
         self._tokens_timed += phase.tokens_per_step
+        self._real_timed += float("nan") if fill is None else fill * phase.tokens_per_step
         self._flops_timed += phase.flops_per_step
         if phase not in self._compiled:  # the first step of a batch shape holds its compilation
             self._compiled.add(phase)
@@ -232,12 +252,13 @@ class Monitor:
 
     def _restart_clock(self, now: float) -> None:
         self._started, self._paused_seconds, self._steps_timed = now, 0.0, 0
-        self._tokens_timed, self._flops_timed = 0, 0.0
+        self._tokens_timed, self._real_timed, self._flops_timed = 0, 0.0, 0.0
 
     def _throughput(self) -> dict[str, float]:
         now = time.perf_counter()
         seconds = now - self._started - self._paused_seconds
         steps, tokens, flops = self._steps_timed, self._tokens_timed, self._flops_timed
+        real = self._real_timed
         self._restart_clock(now)
         if not steps or seconds <= 0:
             return {}
@@ -245,6 +266,8 @@ class Monitor:
             "perf/step_seconds": seconds / steps,
             "perf/tokens_per_second": tokens / seconds,
         }
+        if not math.isnan(real):
+            scalars["perf/real_tokens_per_second"] = real / seconds
         if self._options.peak_flops:
             rate = flops / seconds
             scalars["perf/model_flop_utilization"] = rate / self._options.peak_flops

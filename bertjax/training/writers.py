@@ -46,6 +46,7 @@ PROGRESS: dict[str, Callable[[float], str]] = {
     "train/discriminator_recall": lambda value: f"recall {value:.3f}",
     "train/discriminator_auc": lambda value: f"auc {value:.3f}",
     "perf/tokens_per_second": lambda value: f"{_thousands(value)} tokens/s",
+    "perf/real_tokens_per_second": lambda value: f"{_thousands(value)} real",
     "perf/model_flop_utilization": lambda value: f"MFU {value:.1%}",
 }
 
@@ -63,7 +64,7 @@ PANELS = {
         r"|eval/.+/(pearson|spearman|pearson_spearman)"
     ),
     "learning rate": re.compile(r"train/learning_rate"),
-    "tokens per second": re.compile(r"perf/tokens_per_second"),
+    "tokens per second": re.compile(r"perf/(real_)?tokens_per_second"),
     "minimal pairs: accuracy": re.compile(r"eval/pairs/(accuracy(_\w+)?|chance)"),
     "discriminator: loss (nats)": re.compile(r"(train|eval/.+)/discriminator_loss"),
     "discriminator: shares of tokens": re.compile(

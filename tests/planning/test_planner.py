@@ -3,6 +3,7 @@
 import jax
 import pytest
 
+from bertjax.data import records
 from bertjax.planning import compiled, estimates, hlo, planner, topologies
 from configs import smoke
 
@@ -65,6 +66,39 @@ def test_the_figures_of_a_phase_follow_from_what_the_compiler_tells(compiler):
     assert speed["hours"] == pytest.approx(seconds * 200 / 3600) == made.totals["hours"].value
     assert sum(phase.cycles_by_module.values()) == 3e6
     assert phase.uncounted == {"my_kernel": 4} and phase.collectives == ANALYSIS.collectives
+
+
+def test_what_a_plan_tells_of_records_that_are_there_is_in_their_manifest(compiler, tmp_path):
+    path = tmp_path / "records_64"
+    path.mkdir()
+    records.Manifest(
+        tokenizer={"vocab_size": 1000, "sha256": ""},
+        max_seq_length=64,
+        max_predictions_per_seq=14,
+        masked_lm_prob=0.15,
+        pair_objective="nsp",
+        shards=(),
+        seed=0,
+        arguments={},
+        statistics={"fill": 0.75},
+        max_sequences_per_row=4,
+    ).save(path)
+    config = make_config(global_batch_size=16)
+    config.data.source = "records"
+    config.data.train_dir = f"{tmp_path}/records_{{max_seq_length}}"
+    made = make_planner()
+    program = made.build(config)
+    (phase,) = program.job.phases
+    shapes = {name: it.shape for name, it in program.job.data.abstract_batch(phase).items()}
+    assert shapes["sequence_ids"] == (16, 64) and shapes["next_sentence_labels"] == (16, 4)
+    assert shapes["masked_lm_ids"] == (16, 14)
+    speed = made.phase_plan(program, phase)[0].speed
+    real, positions = (speed[f"{kind}tokens_per_second"].value for kind in ("real_", ""))
+    assert real == pytest.approx(0.75 * positions)
+    config.data.train_dir = f"{tmp_path}/elsewhere_{{max_seq_length}}"
+    program = made.build(config)
+    assert "sequence_ids" not in program.job.data.abstract_batch(phase)
+    assert "real_tokens_per_second" not in made.phase_plan(program, phase)[0].speed
 
 
 def test_every_figure_says_how_it_is_known(compiler):
