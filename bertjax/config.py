@@ -27,7 +27,7 @@ CHANGEABLE = (
     r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
     r"finetuning\.(max_answer_length|n_best_size|tag_scheme)",
-    r"phases\.\w+\.num_epochs",  # num_steps has what they came to
+    r"phases\.\w+\.num_(epochs|tokens)",  # num_steps has what they came to
     r"gradient_accumulation_steps|model\.((gradient_reduction_)?dtype|remat|attention)",
     r"data\.((train|eval)_dir|eval_may_overlap)|distillation\.teacher",
 )
@@ -49,8 +49,13 @@ def phase_config() -> ml_collections.ConfigDict:
     phase = ml_collections.ConfigDict()
     phase.num_steps = 1_000_000  # optimizer updates in this phase; 0 leaves the phase out
     phase.num_epochs = 0.0  # passes over the records; if not 0, it replaces num_steps
+    phase.num_tokens = 0  # batch x length of its steps; if not 0, it replaces num_steps
     phase.max_seq_length = 128  # tokens per sequence
     phase.global_batch_size = 0  # sequences per update; 0: config.global_batch_size
+    phase.ramp_from = 0  # first batch, in sequences, of one that grows by as many; 0: none grows
+    phase.ramp_tokens = 0  # batch x length of the steps in which it grows
+    phase.masked_lm_prob = 0.0  # of dynamic masks; 0: pretraining.masked_lm_prob
+    phase.final_masked_lm_prob = 0.0  # to which it goes linearly by the phase's end; 0: constant
     return phase
 
 
@@ -280,6 +285,7 @@ def _evaluation() -> ml_collections.ConfigDict:
     evaluation = ml_collections.ConfigDict()
     evaluation.every_steps = 10_000  # the last step, too; finetuning: 0 is every epoch
     evaluation.global_batch_size = 256  # sequences
+    evaluation.masked_lm_prob = 0.0  # of dynamic masks; 0: pretraining.masked_lm_prob
     evaluation.max_batches = 0  # pretraining: batches of an evaluation at most; 0: all
     evaluation.pairs_file = ""  # pretraining: minimal pairs such as BLiMP's, a set of their own
     evaluation.pairs_per_paradigm = 0  # at most so many pairs of each; 0: all
@@ -297,7 +303,9 @@ def phase_names(config: ml_collections.ConfigDict) -> list[str]:
     """Returns the names of the phases that have steps, in their order: phase2 before phase10."""
     names = sorted(config.phases, key=lambda name: (len(name), name))
     return [
-        name for name in names if config.phases[name].num_steps or config.phases[name].num_epochs
+        name
+        for name in names
+        if any(config.phases[name][length] for length in ("num_steps", "num_epochs", "num_tokens"))
     ]
 
 
@@ -361,11 +369,17 @@ def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def changes(config: Mapping[str, Any]) -> list[str]:
-    """Returns the options that are not at their defaults, as one would give them: --config.X=Y."""
+def defaults_beside(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the defaults of all options by dotted name, with those of the config's own phases."""
     defaults = dict(flatten({**default_config().to_dict(), "phases": {}}))
     for name in config["phases"]:
         defaults |= dict(flatten(phase_config(), f"phases.{name}."))
+    return defaults
+
+
+def changes(config: Mapping[str, Any]) -> list[str]:
+    """Returns the options that are not at their defaults, as one would give them: --config.X=Y."""
+    defaults = defaults_beside(config)
     return [
         f"--config.{name}={value}"
         for name, value in flatten(config)

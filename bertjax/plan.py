@@ -21,7 +21,7 @@ from etils import epath
 
 from bertjax import command_line, jobs, recipes, whole_numbers
 from bertjax import config as config_lib
-from bertjax.jobs import finetuning, pretraining
+from bertjax.jobs import finetuning, lengths, pretraining
 from bertjax.planning import cache, estimates, planner, text, topologies
 from bertjax.training import planned, program, trials
 
@@ -120,11 +120,11 @@ def with_length(
         )
     config = config.copy_and_resolve_references()
     if num_examples:
-        pretraining.set_steps(config, dict.fromkeys(names, num_examples))
+        lengths.set_steps(config, dict.fromkeys(names, num_examples))
     else:
         opened = _opened(config)
-        for phase in opened.phases:
-            config.phases[phase.name].num_steps = phase.num_steps
+        for name in names:
+            config.phases[name].num_steps = opened.config.phases[name].num_steps
     for name in names:
         config.phases[name].num_epochs = 0.0  # the outline has no records
     source = "--num_examples" if num_examples else "the manifests"

@@ -94,9 +94,12 @@ def check_options(config: ml_collections.ConfigDict, arguments: Sequence[str]) -
         raise UnknownOptionError("; ".join(_unknown(name, known) for name in unknown))
     given = dict(found)
     for name in given:
-        epochs = f"{name.removesuffix('num_steps')}num_epochs"
-        if name.endswith(".num_steps") and given.get(epochs, "0") not in ("0", "0.0"):
-            raise ValueError(f"--config.{name} and --config.{epochs} are both given; one is enough")
+        for other in ("num_epochs", "num_tokens"):
+            instead = f"{name.removesuffix('num_steps')}{other}"
+            if name.endswith(".num_steps") and given.get(instead, "0") not in ("0", "0.0"):
+                raise ValueError(
+                    f"--config.{name} and --config.{instead} are both given; one is enough"
+                )
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

@@ -298,7 +298,9 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
 
 def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     """Returns whether to save and whether to evaluate after the step that made the count `step`."""
-    must_save = step == phase.end_step or step % run.config.checkpoint.save_every_steps == 0
+    must_save = (
+        phase.is_last and step == phase.end_step
+    ) or step % run.config.checkpoint.save_every_steps == 0
     must_save |= step in run.always_kept
     is_due, evaluation = _is_evaluation_due(run, step), run.job.evaluation
     return must_save or (is_due and evaluation.is_saved), is_due and bool(evaluation.sets)

@@ -108,6 +108,7 @@ FAULTS = {
     "max_skipped_steps": 0,
     "phases.phase1.num_steps": -1,
     "phases.phase1.num_epochs": -0.5,
+    "phases.phase1.num_tokens": -1,
     "phases.phase1.max_seq_length": 513,  # more than model.max_position_embeddings
 }
 
@@ -205,6 +206,8 @@ def test_an_answer_and_none_are_two_of_the_best():
         ("pretraining.masked_lm_prob", 0.3, None),
         ("evaluation.pairs_per_paradigm", 50, {"evaluation.pairs_file": "pairs.jsonl"}),
         ("optimizer.muon_momentum", 0.9, {"optimizer.name": "muon"}),
+        ("phases.phase1.masked_lm_prob", 0.3, {"pretraining.masking": "dynamic"}),
+        ("evaluation.masked_lm_prob", 0.15, {"pretraining.masking": "dynamic"}),
         ("schedule.start_share", 0.1, {"schedule.name": "one_cycle"}),
     ],
 )

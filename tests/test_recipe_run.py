@@ -5,9 +5,12 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from etils import epath
 
-from bertjax import train
+from bertjax import jobs, train
+from bertjax.training import program
 from configs import smoke
+from tests import small_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 
@@ -16,6 +19,7 @@ def make_config(**changes):
     """One layer of 16 on random tokens: 12 steps of 8 sequences on one device."""
     config = smoke.get_config()
     config.model.update(vocab_size=50, hidden_size=16, num_hidden_layers=1, intermediate_size=32)
+    config.model.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     config.global_batch_size = 8
     config.phases.phase1.update(num_steps=12, max_seq_length=16)
     config.schedule.update(peak_learning_rate=1e-2, warmup_steps=2)
@@ -23,6 +27,21 @@ def make_config(**changes):
     with config.unlocked():
         config.update_from_flattened_dict(changes)
     return config
+
+
+def run_in(workdir, config, like=None):
+    """Trains to the end; what `like`, a run of the same steps, has compiled is compiled once."""
+    if like is None:
+        run = train.prepare(config, workdir)
+    else:
+        job = jobs.JOBS["pretraining"].open(program.resolve(config, "cpu"))
+        run = train._run_in(program.for_job(like, job), epath.Path(workdir))
+    return run, train.execute(run)
+
+
+def copy_checkpoint(step, source, target):
+    saved = f"checkpoints/{step}"
+    shutil.copytree(source / saved, target / saved)
 
 
 def assert_same_state(one, other):
@@ -41,12 +60,84 @@ def test_the_state_before_the_decay_is_kept_and_a_longer_run_goes_on_from_it(tmp
         "optimizer.name": "stable_adamw",
         "optimizer.fully_decoupled_decay": True,
     }
-    train.train(make_config(**options), tmp_path / "short")
+    run, _ = run_in(tmp_path / "short", make_config(**options))
     assert saved_steps(tmp_path / "short") == [7, 12]
     longer = make_config(**options | {"phases.phase1.num_steps": 16})
     with pytest.raises(ValueError, match="cannot be continued"):
-        train.train(longer, tmp_path / "short")
-    shutil.copytree(tmp_path / "short" / "checkpoints" / "7", tmp_path / "on" / "checkpoints" / "7")
-    going_on = train.train(longer, tmp_path / "on")
-    assert_same_state(going_on, train.train(longer, tmp_path / "long"))
+        run_in(tmp_path / "short", longer, like=run)
+    copy_checkpoint(7, tmp_path / "short", tmp_path / "on")
+    _, going_on = run_in(tmp_path / "on", longer, like=run)
+    assert_same_state(going_on, run_in(tmp_path / "long", longer, like=run)[1])
     assert saved_steps(tmp_path / "on") == [11, 16]  # 7 is before no decay of this run
+
+
+def changing(root):
+    """Batches of 8, 8, 16 and 16 rows, masks from 40% to 20%; then two of other rows, at 10%."""
+    config = make_config(
+        **{
+            "data.source": "records",
+            "data.train_dir": str(root / "train_{max_seq_length}"),
+            "model.vocab_size": 0,
+            "pretraining.masking": "dynamic",
+            "evaluation.masked_lm_prob": 0.15,
+            "evaluation.global_batch_size": 8,
+            "global_batch_size": 16,
+            "checkpoint.save_every_steps": 1,
+            "checkpoint.keep_last": 99,
+            "optimizer.name": "stable_adamw",
+            "schedule.warmup_tokens": 16 * (8 + 8 + 16),
+        }
+    )
+    first = config.phases.phase1
+    first.update(num_steps=0, num_tokens=16 * (8 + 8 + 16 + 16), max_seq_length=16)
+    first.update(ramp_from=8, ramp_tokens=16 * (8 + 8))
+    first.update(masked_lm_prob=0.4, final_masked_lm_prob=0.2)
+    with config.phases.unlocked():
+        config.phases.phase2 = first.copy_and_resolve_references()
+    second = {"num_steps": 2, "num_tokens": 0, "max_seq_length": 24, "global_batch_size": 8}
+    config.phases.phase2.update({**second, "ramp_from": 0, "ramp_tokens": 0})
+    config.phases.phase2.update(masked_lm_prob=0.1, final_masked_lm_prob=0.0)
+    return config
+
+
+@pytest.fixture(scope="module")
+def records_of_tokens(tmp_path_factory):
+    root = tmp_path_factory.mktemp("records")
+    for length in (16, 24):
+        where = root / f"train_{length}"
+        small_records.write(where, max_seq_length=length, is_masked=False, documents=range(90))
+    held_out = {"documents": range(90, 100), "counts": (16,), "seed": 2, "is_masked": False}
+    small_records.write(root / "heldout", max_seq_length=24, **held_out)
+    return root
+
+
+def test_batches_and_masks_are_those_of_the_step_and_evaluation_has_its_own(records_of_tokens):
+    config = changing(records_of_tokens)
+    config.data.eval_dir = str(records_of_tokens / "heldout")
+    job = jobs.JOBS["pretraining"].open(program.resolve(config, "cpu"))
+    found = []
+    for phase in job.phases:
+        batches = job.data.train_batches(phase, start_step=phase.first_step, rows=None)
+        for _, batch in zip(range(phase.num_steps), batches, strict=False):
+            rows = batch["masked_lm_weights"].sum(axis=1)
+            assert len(set(rows)) == 1
+            found.append((len(rows), batch["masked_lm_weights"].shape[1], int(rows[0])))
+            shapes = {name: it.shape for name, it in job.data.abstract_batch(phase).items()}
+            assert shapes == {name: batch[name].shape for name in shapes}
+    # Of 16 tokens 40% are 6.4, for which there are 7 places. The rates are 40%, 35%, 30% and 25%.
+    assert found == [(8, 7, 6), (8, 7, 6), (16, 7, 5), (16, 7, 4), (8, 3, 2), (8, 3, 2)]
+    [one, _] = job.data.evaluation_batches(batch_size=8, rows=None)
+    assert one["masked_lm_weights"].shape == (8, 4)
+    assert set(one["masked_lm_weights"].sum(axis=1)) == {4}  # 15% of 24
+
+
+def test_a_run_that_stops_where_something_changes_goes_on_as_if_it_had_not(
+    records_of_tokens, tmp_path
+):
+    config = changing(records_of_tokens)
+    run, whole = run_in(tmp_path / "whole", config)
+    assert saved_steps(tmp_path / "whole") == list(range(1, 7))
+    for step in (1, 2, 3, 4):  # the batch grows after 2, phase2 begins after 4
+        workdir = tmp_path / f"from_{step}"
+        copy_checkpoint(step, tmp_path / "whole", workdir)
+        assert_same_state(run_in(workdir, config, like=run)[1], whole)

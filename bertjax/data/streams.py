@@ -88,6 +88,9 @@ def train_batches(
     max_streams: int = 32,
     shuffle_buffer_size: int = 4096,
     draw_masks: DrawMasks | None = None,
+    mask_rate: Callable[[int], float] | None = None,
+    ramp_from: int = 0,
+    rows_before: int | None = None,
 ) -> Iterator[Batch]:
     """Returns an endless iterator of the batches of `start_step`, `start_step` + 1, ....
 
@@ -95,7 +98,12 @@ def train_batches(
     `record_positions` (int64 [batch, 2]: shard, index inside the shard). `rows` are the rows of
     the global batch that this host needs; None means all. `draw_masks` is called with each
     stream's rows and a generator keyed by (seed, step, stream); what it returns replaces features
-    of the same name. `shuffle_buffer_size` (records) bounds the memory of each stream.
+    of the same name. Where there is a `mask_rate`, it is told that of the step as `masked_lm_prob`.
+    `shuffle_buffer_size` (records) bounds the memory of each stream.
+
+    Of batches that grow, `ramp_from` is the size of the first, of which all are multiples: it has
+    the say over the number of streams. `rows_before` are the rows of all batches before
+    `start_step`, None where they were as large as this one.
 
     Raises:
       ValueError: here if rows do not fall on streams, masks would be drawn twice or a stream has
@@ -109,7 +117,8 @@ def train_batches(
     rows = range(global_batch_size) if rows is None else rows
     _check_masks(record_set, draw_masks)
     counts = _counts(record_set)
-    streams = num_streams(global_batch_size, len(counts), max_streams)
+    streams = num_streams(ramp_from or global_batch_size, len(counts), max_streams)
+    rows_before = start_step * global_batch_size if rows_before is None else rows_before
     block = global_batch_size // streams
     _check_rows(rows, global_batch_size, block, streams)
     _check_streams(counts, streams)
@@ -122,7 +131,7 @@ def train_batches(
         visited,
         streams=streams,
         seed=seed,
-        start=start_step * block,
+        start=rows_before // streams,
         window=shuffle_buffer_size,
     )
     dataset = _stream_dataset(record_set, visits, own_streams, block, shuffle_buffer_size)
@@ -131,7 +140,7 @@ def train_batches(
         return batches
     steps = itertools.count(start_step)
     return _one_ahead(
-        _masked_by_stream(batch, step, seed, own_streams, draw_masks)
+        _masked_by_stream(batch, step, seed, own_streams, _at_rate(draw_masks, mask_rate, step))
         for step, batch in zip(steps, batches, strict=False)
     )
 
@@ -359,6 +368,14 @@ def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str |
         if count != expected:
             return f"shard {path} holds {count} examples, the manifest says {expected}"
     return None
+
+
+def _at_rate(
+    draw_masks: Callable[..., Batch], mask_rate: Callable[[int], float] | None, step: int
+) -> DrawMasks:
+    if mask_rate is None:
+        return draw_masks
+    return functools.partial(draw_masks, masked_lm_prob=mask_rate(step))
 
 
 def _masked_by_stream(

@@ -12,15 +12,8 @@ from collections.abc import Callable
 import ml_collections
 
 from bertjax.jobs import finetuning, pretraining
-from bertjax.jobs.base import (
-    OWN_MODEL_OPTIONS,
-    Batches,
-    Job,
-    Phase,
-    phases,
-    steps_of_tokens,
-    train_flops,
-)
+from bertjax.jobs.base import OWN_MODEL_OPTIONS, Batches, Job, train_flops
+from bertjax.jobs.lengths import Phase, phases, steps_of_tokens
 from bertjax.tasks import base as tasks
 from bertjax.workdirs import reader
 

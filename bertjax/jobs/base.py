@@ -1,10 +1,12 @@
-"""What the training loop needs to know of a config: its task, its data, how it is evaluated."""
+"""What the training loop needs to know of a config: its task, its data, how it is evaluated.
+
+How long it is, in steps of which batches, is `lengths`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -12,9 +14,9 @@ import ml_collections
 import numpy as np
 from etils import epath
 
-from bertjax import config as config_lib
 from bertjax.data import contents, tokenizer
 from bertjax.jobs import teachers
+from bertjax.jobs.lengths import Phase
 from bertjax.tasks import base as tasks
 
 Batches = Iterator[dict[str, np.ndarray]]
@@ -27,25 +29,6 @@ OWN_MODEL_OPTIONS = (
     *("dtype", "gradient_reduction_dtype", "remat", "attention"),
     "depth_scaled_init",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Phase:
-    """A stretch of steps with one batch shape; `first_step` counts from the start of the run."""
-
-    name: str
-    first_step: int
-    num_steps: int
-    global_batch_size: int
-    max_seq_length: int
-
-    @property
-    def end_step(self) -> int:
-        return self.first_step + self.num_steps
-
-    @property
-    def tokens_per_step(self) -> int:
-        return self.global_batch_size * self.max_seq_length
 
 
 class Data(Protocol):
@@ -187,38 +170,3 @@ def train_flops(job: Job, phase: Phase, *, length: int | None = None) -> float:
     return job.task.train_flops(
         phase.global_batch_size, length or phase.max_seq_length, predictions
     )
-
-
-def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
-    """Returns the phases in the order in which they run, with their places in the run.
-
-    A phase without steps is left out.
-    """
-    found, first_step = [], 0
-    for name in config_lib.phase_names(config):
-        options = config.phases[name]
-        batch_size = options.global_batch_size or config.global_batch_size
-        phase = Phase(name, first_step, options.num_steps, batch_size, options.max_seq_length)
-        found.append(phase)
-        first_step = phase.end_step
-    return tuple(found)
-
-
-def steps_of_tokens(in_order: Iterable[Phase], tokens: float) -> int:
-    """Returns how many of the phases' steps, one phase after the other, take so many tokens.
-
-    The tokens of a step are all its positions, batch x length. The last step is counted whole, and
-    tokens beyond all phases count for nothing.
-    """
-    steps, left = 0, tokens
-    for phase in in_order:
-        taken = min(phase.num_steps, math.ceil(left / phase.tokens_per_step))
-        steps, left = steps + taken, left - taken * phase.tokens_per_step
-        if left <= 0:
-            break
-    return steps
-
-
-def phase_seed(seed: int, index: int) -> int:
-    """Returns the seed of a phase's data: two over the same records see them in other orders."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])

@@ -24,7 +24,7 @@ from bertjax.convert import formats
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, distilled, feature_sets, imported, low_rank
-from bertjax.jobs import base, teachers
+from bertjax.jobs import base, lengths, teachers
 from bertjax.models import encoder
 from bertjax.tasks import distillation
 from bertjax.workdirs import reader
@@ -124,7 +124,7 @@ class FinetuningData:
         return identity == self.identity()
 
     def train_batches(
-        self, phase: base.Phase, *, start_step: int, rows: range | None
+        self, phase: lengths.Phase, *, start_step: int, rows: range | None
     ) -> base.Batches:
         return batches.train_batches(
             self._dataset().features(kinds.TRAIN),
@@ -144,23 +144,23 @@ class FinetuningData:
             dataset.features(name), batch_size=batch_size, buckets=self.buckets, rows=rows
         )
 
-    def num_train_examples(self, phase: base.Phase) -> int | None:
+    def num_train_examples(self, phase: lengths.Phase) -> int | None:
         return len(self.dataset.features(kinds.TRAIN)) if self.dataset else None
 
     def num_examples(self, name: str) -> int:
         return len(self._dataset().examples(name))
 
-    def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self, phase: lengths.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         options = self.config.finetuning
         return finetuning.KINDS[options.dataset].batch_shapes(
             options, phase.global_batch_size, phase.max_seq_length
         )
 
-    def fill(self, phase: base.Phase) -> float | None:
+    def fill(self, phase: lengths.Phase) -> float | None:
         del phase  # Where lengths are bucketed it is that of each batch.
         return None
 
-    def chance_loss(self, phase: base.Phase) -> tuple[str, float] | None:
+    def chance_loss(self, phase: lengths.Phase) -> tuple[str, float] | None:
         return None
 
     def contents(self) -> None:
@@ -269,7 +269,7 @@ def _job(
     tokenizer: tokenizers.Tokenizer | None,
     teacher: teachers.Teacher | None = None,
 ) -> base.Job:
-    phases = base.phases(config)
+    phases = lengths.phases(config)
     return base.Job(
         config=config,
         phases=phases,
@@ -302,7 +302,7 @@ def _evaluation(
 
 def num_steps(config: ml_collections.ConfigDict, num_examples: int) -> int:
     """Returns the steps that config.finetuning.num_epochs of the data take."""
-    (phase,) = base.phases(config)
+    (phase,) = lengths.phases(config)
     steps = batches.steps_per_epoch(num_examples, phase.global_batch_size)
     return math.ceil(config.finetuning.num_epochs * steps)
 

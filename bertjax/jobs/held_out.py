@@ -132,7 +132,8 @@ def held_out_tokens(config: ml_collections.ConfigDict, evaluated: records.Record
     tokens = manifest.statistics.get("unigram_tokens")
     if tokens is None:
         return None
-    share = 1.0 if manifest.has_static_masks else config.pretraining.masked_lm_prob
+    share = config.evaluation.masked_lm_prob or config.pretraining.masked_lm_prob
+    share = 1.0 if manifest.has_static_masks else share
     read = config.evaluation.max_batches * config.evaluation.global_batch_size
     if read:
         share *= min(1.0, read / manifest.num_examples)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from etils import epath
 
 from bertjax import tasks
 from bertjax.data import contents, masking, records, streams, synthetic, tokenizer
-from bertjax.jobs import base, held_out, minimal_pairs, teachers
+from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
 from bertjax.models import encoder
 from bertjax.tasks import distillation, pretraining
 from bertjax.workdirs import checkpoint, reader, trained_positions
@@ -64,7 +63,7 @@ class PretrainingData:
     """
 
     config: ml_collections.ConfigDict
-    phases: tuple[base.Phase, ...]
+    phases: tuple[lengths.Phase, ...]
     train_sets: Mapping[str, records.RecordSet]
     evaluation_set: records.RecordSet | None
     pairs: minimal_pairs.PairSet | None = None
@@ -92,13 +91,13 @@ class PretrainingData:
         return next((record_set.manifest.tokenizer["sha256"] for record_set in found), None)
 
     def train_batches(
-        self, phase: base.Phase, *, start_step: int, rows: range | None
+        self, phase: lengths.Phase, *, start_step: int, rows: range | None
     ) -> base.Batches:
         data = self.config.data
         shared = {
             "global_batch_size": phase.global_batch_size,
-            "seed": base.phase_seed(self.config.seed, self.phases.index(phase)),
-            "start_step": start_step - phase.first_step,
+            "seed": lengths.seed(self.config.seed, phase),
+            "start_step": start_step - phase.first_step + phase.steps_before,
             "rows": rows,
         }
         if data.source == "synthetic":
@@ -115,7 +114,10 @@ class PretrainingData:
             record_set,
             max_streams=data.max_streams,
             shuffle_buffer_size=data.shuffle_buffer_size,
-            draw_masks=self._draw_masks(record_set),
+            draw_masks=draw_masks(record_set, self.config.pretraining, _largest_rate(phase)),
+            mask_rate=_rate_by_step(phase),
+            ramp_from=phase.ramp_from,
+            rows_before=phase.rows_until(start_step),
             **shared,
         )
 
@@ -127,10 +129,14 @@ class PretrainingData:
         if self.evaluation_set is None:
             raise ValueError("config.data.eval_dir is empty; there is nothing to evaluate on")
         return record_batches(
-            self.evaluation_set, self.config.pretraining, batch_size=batch_size, rows=rows
+            self.evaluation_set,
+            self.config.pretraining,
+            batch_size=batch_size,
+            rows=rows,
+            masked_lm_prob=self.config.evaluation.masked_lm_prob,
         )
 
-    def num_train_examples(self, phase: base.Phase) -> int | None:
+    def num_train_examples(self, phase: lengths.Phase) -> int | None:
         found = self.train_sets.get(phase.name)
         return found.manifest.num_examples if found else None
 
@@ -139,7 +145,7 @@ class PretrainingData:
             return len(self.pairs.pairs)
         return self.evaluation_set.manifest.num_examples if self.evaluation_set else 0
 
-    def abstract_batch(self, phase: base.Phase) -> dict[str, jax.ShapeDtypeStruct]:
+    def abstract_batch(self, phase: lengths.Phase) -> dict[str, jax.ShapeDtypeStruct]:
         rows, predictions = phase.global_batch_size, self._predictions(phase)
         manifest = self._manifest(phase)
         sequences = manifest.max_sequences_per_row if manifest else 0
@@ -154,11 +160,11 @@ class PretrainingData:
             for name, shape in shapes.items()
         }
 
-    def fill(self, phase: base.Phase) -> float | None:
+    def fill(self, phase: lengths.Phase) -> float | None:
         manifest = self._manifest(phase)
         return manifest.statistics.get("fill") if manifest else None
 
-    def chance_loss(self, phase: base.Phase) -> tuple[str, float] | None:
+    def chance_loss(self, phase: lengths.Phase) -> tuple[str, float] | None:
         """Returns the masked tokens' unigram entropy: the best loss without any context."""
         if phase.name not in self.train_sets:
             return None
@@ -176,26 +182,23 @@ class PretrainingData:
             return tokenizer.load(record_set.directory)
         return None
 
-    def _predictions(self, phase: base.Phase) -> int:
+    def _predictions(self, phase: lengths.Phase) -> int:
         manifest = self._manifest(phase)
         if manifest is not None and manifest.has_static_masks:
             return manifest.max_predictions_per_seq
         sequences = manifest.max_sequences_per_row if manifest else 0
         return _masking_options(
-            self.config.pretraining, phase.max_seq_length, sequences
+            self.config.pretraining, phase.max_seq_length, sequences, _largest_rate(phase)
         ).max_predictions_per_seq
 
-    def _manifest(self, phase: base.Phase) -> records.Manifest | None:
+    def _manifest(self, phase: lengths.Phase) -> records.Manifest | None:
         found = self.train_sets.get(phase.name)
         return found.manifest if found else self.manifests.get(phase.name)
-
-    def _draw_masks(self, record_set: records.RecordSet) -> Callable[..., Any] | None:
-        return draw_masks(record_set, self.config.pretraining)
 
 
 def _job(
     config: ml_collections.ConfigDict,
-    phases: tuple[base.Phase, ...],
+    phases: tuple[lengths.Phase, ...],
     train_sets: Mapping[str, records.RecordSet],
     evaluation_set: records.RecordSet | None,
     chance: Mapping[str, float] | None = None,
@@ -229,36 +232,52 @@ def record_batches(
     *,
     batch_size: int,
     rows: range | None = None,
+    masked_lm_prob: float = 0.0,
 ) -> base.Batches:
     """Yields every example of a record set once; `options` is config.pretraining.
 
-    Masks that are not stored are drawn the same way each time.
+    Masks that are not stored are drawn the same way each time, at the rate `masked_lm_prob` or,
+    where it is 0, at that of `options`.
     """
     return streams.evaluation_batches(
-        record_set, batch_size=batch_size, rows=rows, draw_masks=draw_masks(record_set, options)
+        record_set,
+        batch_size=batch_size,
+        rows=rows,
+        draw_masks=draw_masks(record_set, options, masked_lm_prob),
     )
 
 
 def draw_masks(
-    record_set: records.RecordSet, options: ml_collections.ConfigDict
+    record_set: records.RecordSet, options: ml_collections.ConfigDict, masked_lm_prob: float = 0.0
 ) -> Callable[..., Any] | None:
-    """Returns the function that masks a batch of `record_set`; None where its masks are stored."""
+    """Returns the function that masks a batch of `record_set`; None where its masks are stored.
+
+    It masks at the rate `masked_lm_prob`, 0 being that of `options` (config.pretraining), or at the
+    lower one that it is told, with as many places for predictions.
+    """
     if record_set.manifest.has_static_masks or options.masking == "none":
         return None
     vocabulary = tokenizer.load(record_set.directory)
+    manifest = record_set.manifest
+    largest = _masking_options(
+        options, manifest.max_seq_length, manifest.max_sequences_per_row, masked_lm_prob
+    )
     masks = functools.partial(
         masking.mask_tokens,
-        options=_masking_options(
-            options, record_set.manifest.max_seq_length, record_set.manifest.max_sequences_per_row
-        ),
         vocab_size=vocabulary.vocab_size,
         mask_id=vocabulary.mask_id,
         special_ids=vocabulary.special_ids,
         continues_word=vocabulary.continues_word,
     )
 
-    def draw(batch: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
-        return batch | masks(batch["input_ids"], records.sequence_ids(batch), rng=rng)
+    def draw(
+        batch: dict[str, np.ndarray], rng: np.random.Generator, masked_lm_prob: float | None = None
+    ) -> dict[str, np.ndarray]:
+        chosen = largest
+        if masked_lm_prob is not None:
+            chosen = dataclasses.replace(largest, masked_lm_prob=masked_lm_prob)
+        sequences = records.sequence_ids(batch)
+        return batch | masks(batch["input_ids"], sequences, rng=rng, options=chosen)
 
     return draw
 
@@ -276,13 +295,16 @@ def open_job(
         would be scored on what it trains on.
     """
     config = config.copy_and_resolve_references()
-    all_phases = base.phases(config)
+    lengths.set_steps(config, {})
+    all_phases = lengths.phases(config)
     if config.data.source == "synthetic":
         _check_nothing_to_read(config)
         return _job(config, all_phases, {}, None, teacher=_read_teacher(config, None))
     train_sets: dict[str, records.RecordSet] = {}
     sha256 = None
     for phase in all_phases:
+        if phase.name in train_sets:
+            continue
         try:
             record_set = _open(config, config.data.train_dir, phase.max_seq_length, sha256)
         except FileNotFoundError as error:
@@ -294,8 +316,8 @@ def open_job(
             ) from error
         sha256 = record_set.manifest.tokenizer["sha256"]
         train_sets[phase.name] = record_set
-    set_steps(config, {name: it.manifest.num_examples for name, it in train_sets.items()})
-    all_phases = base.phases(config)
+    lengths.set_steps(config, {name: it.manifest.num_examples for name, it in train_sets.items()})
+    all_phases = lengths.phases(config)
     evaluation_set = None
     if config.data.eval_dir:
         evaluation_set = _open(config, config.data.eval_dir, all_phases[-1].max_seq_length, sha256)
@@ -341,15 +363,6 @@ def _check_nothing_to_read(config: ml_collections.ConfigDict) -> None:
         )
 
 
-def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]) -> None:
-    """Sets the steps of the phases that are measured in epochs, of `num_examples` by phase."""
-    for phase in base.phases(config):
-        epochs = config.phases[phase.name].num_epochs
-        if epochs:
-            examples = epochs * num_examples[phase.name]
-            config.phases[phase.name].num_steps = math.ceil(examples / phase.global_batch_size)
-
-
 def outline(config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job of a config whose vocabulary size is known, without opening its records.
 
@@ -359,7 +372,8 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     config = config.copy_and_resolve_references()
     manifests = known_manifests(config)
     config.data.source = "synthetic"
-    all_phases = base.phases(config)
+    lengths.set_steps(config, {})
+    all_phases = lengths.phases(config)
     teacher = None
     if config.distillation.teacher:
         teacher = teachers.outline(config, _teacher_task(config))
@@ -374,7 +388,7 @@ def known_manifests(config: ml_collections.ConfigDict) -> dict[str, records.Mani
     """
     found = {}
     if config.data.source == "records" and config.data.train_dir:
-        for phase in base.phases(config):
+        for phase in lengths.phases(config):
             directory = config.data.train_dir.format(max_seq_length=phase.max_seq_length)
             if (epath.Path(directory) / records.MANIFEST_FILE).exists():
                 found[phase.name] = records.Manifest.load(directory)
@@ -402,7 +416,7 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
     )
     held_out.check_evaluated(trained, record_set)
     chance = held_out.chance(held_out.training_contents(trained), record_set)
-    return _job(config, base.phases(config), {}, record_set, chance)
+    return _job(config, lengths.phases(config), {}, record_set, chance)
 
 
 def _open(
@@ -442,14 +456,28 @@ def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.R
         tokenizer.check_padding(vocabulary, offset, str(record_set.directory))
 
 
+def _largest_rate(phase: lengths.Phase) -> float:
+    return phase.mask_rate.largest if phase.mask_rate else 0.0
+
+
+def _rate_by_step(phase: lengths.Phase) -> Callable[[int], float] | None:
+    """Returns the rate by the phase's own step; None where it is the config's at all of them."""
+    rate, begun = phase.mask_rate, phase.first_step - phase.steps_before
+    return None if rate is None else lambda step: rate.at(begun + step)
+
+
 def _masking_options(
-    options: ml_collections.ConfigDict, max_seq_length: int, max_sequences_per_row: int
+    options: ml_collections.ConfigDict,
+    max_seq_length: int,
+    max_sequences_per_row: int,
+    masked_lm_prob: float = 0.0,
 ) -> masking.MaskingOptions:
+    rate = masked_lm_prob or options.masked_lm_prob
     predictions = options.max_predictions_per_seq or masking.default_max_predictions(
-        max_seq_length, options.masked_lm_prob, max_sequences_per_row
+        max_seq_length, rate, max_sequences_per_row
     )
     return masking.MaskingOptions(
-        masked_lm_prob=options.masked_lm_prob,
+        masked_lm_prob=rate,
         max_predictions_per_seq=predictions,
         strategy=options.mask_strategy,
         mask_share=options.mask_share,

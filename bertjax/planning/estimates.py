@@ -87,7 +87,7 @@ def of_phase(
     """
     analysis = outcome.analysis if isinstance(outcome, compiled.Compiled) else None
     return PhasePlan(
-        name=phase.name,
+        name=phase.title,
         num_steps=phase.num_steps,
         global_batch_size=phase.global_batch_size,
         max_seq_length=phase.max_seq_length,

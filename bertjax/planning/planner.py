@@ -104,7 +104,7 @@ class Planner:
             return found
         logging.info(
             "Compiling %s for %s: %d x %d tokens ...",
-            phase.name, self.target.name, phase.global_batch_size, phase.max_seq_length,
+            phase.title, self.target.name, phase.global_batch_size, phase.max_seq_length,
         )  # fmt: skip
         outcome = compiled.compile_step(program, phase)
         if self.cache_directory is not None:
@@ -225,6 +225,8 @@ def _changed(
     with changed.phases.unlocked():
         for name in set(changed.phases) - {phase.name}:
             del changed.phases[name]
+    changed.phases[phase.name].update(ramp_from=0, ramp_tokens=0)
+    changed.phases[phase.name].global_batch_size = phase.global_batch_size
     changed.update_from_flattened_dict(changes)
     return changed
 

@@ -23,7 +23,12 @@ from bertjax.training import optim, schedules, state
 MASKINGS = ("static", "dynamic", "none")  # stored in the records, drawn as they are read
 
 _SHARES = {"mask_share": masking.MASK_SHARE, "keep_share": masking.KEEP_SHARE}
-_OF_PRETRAINING = ("num_steps", "num_epochs", "max_seq_length")  # of a phase
+# Option of a phase of pretraining -> that of config.finetuning which says it there, "" where none.
+_OF_PRETRAINING = {
+    **dict.fromkeys(("num_steps", "num_epochs", "num_tokens"), "num_epochs"),
+    "max_seq_length": "max_seq_length",
+    **dict.fromkeys(("ramp_from", "ramp_tokens"), ""),
+}
 
 # Option -> what it may be.
 CHOICES: dict[str, Collection[str]] = {
@@ -126,6 +131,11 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
         "with 'lamb', whose trust ratio takes the decay in",
     ),
     (
+        r"(phases\.\w+\.(final_)?|evaluation\.)masked_lm_prob",
+        lambda options: options["pretraining.masking"] == "dynamic",
+        "with a config.pretraining.masking other than 'dynamic'",
+    ),
+    (
         r"evaluation\.pairs_per_paradigm",
         lambda options: bool(options["evaluation.pairs_file"]),
         "without config.evaluation.pairs_file",
@@ -151,7 +161,7 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     is_finetuning = options["task"] == "finetuning"
     of_task = _finetuning_faults if is_finetuning else _pretraining_faults
     faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
-    faults += _unread_faults(options)
+    faults += _unread_faults(options, config_lib.defaults_beside(config))
     faults += _distillation_faults(config.distillation, is_finetuning)
     if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
         faults += _kind_faults(config.finetuning)
@@ -231,6 +241,7 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
             "config.schedule.peak_learning_rate, is 0"
         )
     for name in (
+        "evaluation.masked_lm_prob",
         "model.hidden_dropout_prob",
         "model.attention_probs_dropout_prob",
         "optimizer.muon_momentum",
@@ -258,8 +269,7 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         yield from _kernel_faults(hidden_size // num_heads, num_heads, options["mesh.tensor"])
 
 
-def _unread_faults(options: Mapping[str, Any]) -> Iterator[str]:
-    defaults = dict(config_lib.flatten(config_lib.default_config()))
+def _unread_faults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
     for pattern, is_read, where in READ_WITH:
         if is_read(options):
             continue
@@ -292,12 +302,14 @@ def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
             "--config.init_from=PATH, a workdir of bertjax or a checkpoint that conversion reads"
         )
     defaults = config_lib.phase_config()
-    for name, option in itertools.product(sorted(config.phases), _OF_PRETRAINING):
+    for name, (option, instead) in itertools.product(
+        sorted(config.phases), _OF_PRETRAINING.items()
+    ):
         if config.phases[name][option] != defaults[option]:
             yield (
                 f"config.phases.{name}.{option} is {config.phases[name][option]}; finetuning does "
-                f"not read it: leave it at {defaults[option]}, and set config.finetuning."
-                f"{'max_seq_length' if option == 'max_seq_length' else 'num_epochs'}"
+                f"not read it: leave it at {defaults[option]}"
+                + (f", and set config.finetuning.{instead}" if instead else "")
             )
     if config.finetuning.num_epochs <= 0:
         yield f"config.finetuning.num_epochs is {config.finetuning.num_epochs}; it must be above 0"
@@ -370,20 +382,18 @@ def _batch_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
     for name in names:
         phase = config.phases[name]
         batch_size = phase.global_batch_size or config.global_batch_size
-        for option, least in (("num_steps", 0), ("num_epochs", 0), ("max_seq_length", 1)):
-            if phase[option] < least:
-                yield (
-                    f"config.phases.{name}.{option} is {phase[option]}; it must be at least {least}"
-                )
+        yield from _phase_faults(name, phase, config)
         if phase.num_epochs and config.data.source == "synthetic":
             yield (
                 f"config.phases.{name}.num_epochs is {phase.num_epochs}; with config.data.source "
                 "synthetic there are no records to count: give num_steps"
             )
-        if batch_size % max(config.gradient_accumulation_steps, 1):
+        smallest, of = batch_size, f"the global_batch_size of config.phases.{name}"
+        if phase.ramp_from > 0:
+            smallest, of = phase.ramp_from, f"config.phases.{name}.ramp_from"
+        if smallest % max(config.gradient_accumulation_steps, 1):
             yield (
-                f"the global_batch_size of config.phases.{name} is {batch_size}; it must be a "
-                f"multiple of config.gradient_accumulation_steps, "
+                f"{of} is {smallest}; it must be a multiple of config.gradient_accumulation_steps, "
                 f"{config.gradient_accumulation_steps}"
             )
         if phase.max_seq_length > config.model.max_position_embeddings:
@@ -392,3 +402,32 @@ def _batch_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
                 f"config.model.max_position_embeddings allows "
                 f"{config.model.max_position_embeddings}"
             )
+
+
+def _phase_faults(
+    name: str, phase: ml_collections.ConfigDict, config: ml_collections.ConfigDict
+) -> Iterator[str]:
+    """Yields what is wrong with the length, the masks and the growing batch of one phase."""
+    least = dict.fromkeys(("num_steps", "num_epochs", "num_tokens", "ramp_from", "ramp_tokens"), 0)
+    for option, value in {**least, "max_seq_length": 1}.items():
+        if phase[option] < value:
+            yield f"config.phases.{name}.{option} is {phase[option]}; it must be at least {value}"
+    for option in ("masked_lm_prob", "final_masked_lm_prob"):
+        if not 0 <= phase[option] < 1:
+            yield f"config.phases.{name}.{option} is {phase[option]}; it must be in [0, 1)"
+    if phase.num_epochs > 0 and phase.num_tokens > 0:
+        yield (
+            f"config.phases.{name}.num_epochs is {phase.num_epochs} and num_tokens "
+            f"{phase.num_tokens}; one is enough"
+        )
+    batch_size = phase.global_batch_size or config.global_batch_size
+    if bool(phase.ramp_from) != bool(phase.ramp_tokens):
+        yield (
+            f"config.phases.{name}.ramp_from is {phase.ramp_from} and ramp_tokens "
+            f"{phase.ramp_tokens}; a batch that grows needs both, one that does not neither"
+        )
+    if phase.ramp_from > 0 and (batch_size % phase.ramp_from or phase.ramp_from == batch_size):
+        yield (
+            f"config.phases.{name}.ramp_from is {phase.ramp_from}; the batch of {batch_size} must "
+            f"be a multiple of it, twice at least, for it grows by {phase.ramp_from} at a time"
+        )

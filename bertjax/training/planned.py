@@ -57,13 +57,15 @@ def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:
         return
     measured = step_seconds(workdir, program)
     for phase in program.job.phases:
-        if phase.name not in planned or phase.name not in measured:
+        if phase.title not in planned or phase.title not in measured:
             continue
-        found = planned[phase.name]
+        found = planned[phase.title]
         if found["fingerprint"] != fingerprint(program, phase):
-            yield f"{phase.name}: the plan in {path} is of another step or mesh: not compared"
+            yield f"{phase.title}: the plan in {path} is of another step or mesh: not compared"
         elif "step_seconds" in found["speed"]:
-            yield _beside(phase.name, measured[phase.name], found["speed"]["step_seconds"], target)
+            yield _beside(
+                phase.title, measured[phase.title], found["speed"]["step_seconds"], target
+            )
 
 
 def step_seconds(workdir: epath.Path, program: program_lib.Program) -> dict[str, float]:
@@ -78,7 +80,7 @@ def step_seconds(workdir: epath.Path, program: program_lib.Program) -> dict[str,
             and line.get("perf/step_seconds") is not None
         ]
         if values:
-            medians[phase.name] = statistics.median(values)
+            medians[phase.title] = statistics.median(values)
     return medians
 
 

@@ -225,8 +225,12 @@ def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
     """Raises a ValueError that lists every batch which the mesh and accumulation cannot divide."""
     config = job.config
     sizes = {
-        f"the global_batch_size of config.phases.{phase.name}": (
-            phase.global_batch_size,
+        (
+            f"config.phases.{phase.name}.ramp_from"
+            if phase.ramp_from
+            else f"the global_batch_size of config.phases.{phase.name}"
+        ): (
+            phase.ramp_from or phase.global_batch_size,  # what divides the first batch divides all
             mesh.shape[sharding.DATA] * config.gradient_accumulation_steps,
         )
         for phase in job.phases

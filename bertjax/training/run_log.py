@@ -40,12 +40,12 @@ def start(run: program.Program, workdir: epath.Path) -> None:
         tokens = phase.global_batch_size * phase.max_seq_length
         logging.info(
             "%s: steps %d to %d, %d sequences x %d tokens = %s tokens per step, %.3g model FLOPs",
-            phase.name, phase.first_step, phase.end_step, phase.global_batch_size,
+            phase.title, phase.first_step, phase.end_step, phase.global_batch_size,
             phase.max_seq_length, f"{tokens:,}", jobs.train_flops(run.job, phase),
         )  # fmt: skip
         if examples := run.job.data.num_train_examples(phase):
             epochs = phase.num_steps * phase.global_batch_size / examples
-            logging.info("%s: %s examples: %.3g epochs", phase.name, f"{examples:,}", epochs)
+            logging.info("%s: %s examples: %.3g epochs", phase.title, f"{examples:,}", epochs)
     paths = parameters.flat(shapes.params)
     for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary(), paths):
         logging.warning("transformers will not load this model: %s", obstacle)

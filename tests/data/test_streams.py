@@ -249,6 +249,36 @@ def test_dynamic_masks_do_not_depend_on_hosts_or_on_the_start(record_set):
     assert_same_batches(read(record_set, 2, start_step=4, draw_masks=draw_masks), whole[4:])
 
 
+@pytest.mark.slow
+def test_batches_that_grow_read_on_where_smaller_ones_stopped_at_the_mask_rate_of_the_step(
+    record_set,
+):
+    def draw(batch, rng, masked_lm_prob):
+        return {"told": np.full(len(batch["input_ids"]), masked_lm_prob) + rng.random() / 1e6}
+
+    def rate(step):
+        return 0.3 - step / 100
+
+    # 8, 8, 8, 16, 16, 16 rows: as many as nine times 8.
+    masks = {"draw_masks": draw, "mask_rate": rate}
+    larger = {"global_batch_size": 16, "ramp_from": 8, **masks}
+    whole = read(record_set, 3, ramp_from=8, **masks)
+    whole += read(record_set, 3, start_step=3, rows_before=24, **larger)
+
+    def by_stream(batches):
+        blocks = [np.split(batch["record_positions"], STREAMS) for batch in batches]
+        return [np.concatenate([block[stream] for block in blocks]) for stream in range(STREAMS)]
+
+    np.testing.assert_array_equal(by_stream(whole), by_stream(read(record_set, 9)))
+    for step, batch in enumerate(whole):
+        np.testing.assert_allclose(batch["told"], rate(step), atol=1e-6)
+    halves = [
+        read(record_set, 2, start_step=4, rows_before=40, rows=rows, **larger)
+        for rows in (range(8), range(8, 16))
+    ]
+    assert_same_batches(join_hosts(halves), whole[4:])
+
+
 def test_dynamic_masks_differ_between_epochs_streams_and_seeds(record_set):
     def drawn(**options):
         batches = read(record_set, 40, draw_masks=draw_masks, **options)

@@ -1,0 +1,209 @@
+"""How long a run is: its phases, their steps, the batches of these, and how much is masked.
+
+Here epochs and tokens become steps, and a batch that grows becomes stretches of one batch shape
+each. What the batches hold belongs to a job's data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import ml_collections
+import numpy as np
+
+from bertjax import config as config_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskRate:
+    """The share of tokens to predict: `start`, and by `end_step` in a straight line `end`.
+
+    Steps are those of the run. One that does not change knows no steps.
+    """
+
+    start: float
+    end: float
+    first_step: int = 0
+    end_step: int = 0
+
+    @property
+    def largest(self) -> float:
+        return max(self.start, self.end)
+
+    def at(self, step: int) -> float:
+        """Returns the rate of a step between `first_step` and `end_step`."""
+        if self.start == self.end:
+            return self.start
+        share = (step - self.first_step) / (self.end_step - self.first_step)
+        return self.start + (self.end - self.start) * share
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A stretch of steps with one batch shape; `first_step` counts from the start of the run.
+
+    It is a phase of the config or, where the batch grows, a part of the one called `name`, of which
+    `steps_before` and `rows_before` (sequences) are over by then; `ramp_from` is its first batch,
+    0 where none grows. `ordinal` is the phase's place in the run. `mask_rate` is None where the
+    config says one for all phases. The end of a part that is not `is_last` is no end of a phase.
+    """
+
+    name: str
+    first_step: int
+    num_steps: int
+    global_batch_size: int
+    max_seq_length: int
+    ordinal: int = dataclasses.field(default=0, compare=False)
+    steps_before: int = 0
+    rows_before: int = 0
+    ramp_from: int = 0
+    mask_rate: MaskRate | None = None
+    is_last: bool = dataclasses.field(default=True, compare=False)
+
+    @property
+    def end_step(self) -> int:
+        return self.first_step + self.num_steps
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch_size * self.max_seq_length
+
+    @property
+    def title(self) -> str:
+        """The phase's name, with the batch where it has several."""
+        return f"{self.name} ({self.global_batch_size} at once)" if self.ramp_from else self.name
+
+    def rows_until(self, step: int) -> int:
+        """Returns how many sequences the phase has read before a step of this stretch."""
+        return self.rows_before + (step - self.first_step) * self.global_batch_size
+
+
+def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
+    """Returns the phases in the order in which they run, with their places in the run.
+
+    A phase without steps is left out. Epochs and tokens have become steps (`set_steps`).
+    """
+    found, first_step = [], 0
+    for ordinal, name in enumerate(config_lib.phase_names(config)):
+        options = config.phases[name]
+        end_step = first_step + options.num_steps
+        shared = {
+            "max_seq_length": options.max_seq_length,
+            "ordinal": ordinal,
+            "ramp_from": options.ramp_from,
+            "mask_rate": _mask_rate(config, options, first_step, end_step),
+        }
+        begun = first_step
+        for steps, rows, batch_size in _stretches(config, options):
+            taken = min(steps, end_step - first_step)
+            found.append(
+                Phase(
+                    name,
+                    first_step,
+                    taken,
+                    batch_size,
+                    steps_before=first_step - begun,
+                    rows_before=rows,
+                    is_last=first_step + taken == end_step,
+                    **shared,
+                )
+            )
+            first_step += taken
+            if first_step == end_step:
+                break
+    return tuple(found)
+
+
+def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]) -> None:
+    """Sets the steps of the phases that are measured in tokens, or in epochs.
+
+    `num_examples` are those of an epoch by phase; phases that it does not have are left as they
+    are. The tokens of a phase are all its positions, batch x length.
+    """
+    for name in config_lib.phase_names(config):
+        options = config.phases[name]
+        if options.num_tokens:
+            options.num_steps = _steps_of_rows(
+                config, options, math.ceil(options.num_tokens / options.max_seq_length)
+            )
+        elif options.num_epochs and name in num_examples:
+            options.num_steps = _steps_of_rows(
+                config, options, math.ceil(options.num_epochs * num_examples[name])
+            )
+
+
+def ramp_sizes(global_batch_size: int, ramp_from: int) -> range:
+    """Returns the batches of a phase that begins with `ramp_from` sequences: its multiples."""
+    return range(ramp_from or global_batch_size, global_batch_size + 1, ramp_from or 1)
+
+
+def steps_of_tokens(in_order: Iterable[Phase], tokens: float) -> int:
+    """Returns how many of the phases' steps, one phase after the other, take so many tokens.
+
+    The tokens of a step are all its positions, batch x length. The last step is counted whole, and
+    tokens beyond all phases count for nothing.
+    """
+    steps, left = 0, tokens
+    for phase in in_order:
+        taken = min(phase.num_steps, math.ceil(left / phase.tokens_per_step))
+        steps, left = steps + taken, left - taken * phase.tokens_per_step
+        if left <= 0:
+            break
+    return steps
+
+
+def seed(run_seed: int, phase: Phase) -> int:
+    """Returns the seed of a phase's data: two over the same records see them in other orders."""
+    return int(np.random.SeedSequence([run_seed, phase.ordinal]).generate_state(1)[0])
+
+
+_ENDLESS = 2**62  # steps
+
+
+def _stretches(
+    config: ml_collections.ConfigDict, options: ml_collections.ConfigDict
+) -> Iterator[tuple[int, int, int]]:
+    """Yields the steps, the sequences before them and the batch of each part; the last has no end.
+
+    A batch that grows does so in equal additions, each after an equal part of `ramp_tokens`: it
+    grows linearly with the tokens, as ModernBERT's about does (its sequence_packer.py,
+    BatchSizeWarmupScheduler). All are multiples of the first, so what divides that one, devices
+    and streams, divides all.
+    """
+    batch_size = options.global_batch_size or config.global_batch_size
+    *growing, whole = ramp_sizes(batch_size, options.ramp_from)
+    rows = 0
+    for number, size in enumerate(growing, start=1):
+        tokens = options.ramp_tokens * number / len(growing)
+        steps = math.ceil((tokens / options.max_seq_length - rows) / size)
+        if steps > 0:
+            yield steps, rows, size
+            rows += steps * size
+    yield _ENDLESS, rows, whole
+
+
+def _steps_of_rows(
+    config: ml_collections.ConfigDict, options: ml_collections.ConfigDict, rows: int
+) -> int:
+    """Returns the number of a phase's steps in which it reads so many sequences, or just more."""
+    steps = 0
+    for number, before, size in _stretches(config, options):
+        if rows <= before + number * size:
+            return steps + math.ceil((rows - before) / size)
+        steps += number
+    raise AssertionError("the last stretch has no end")
+
+
+def _mask_rate(
+    config: ml_collections.ConfigDict,
+    options: ml_collections.ConfigDict,
+    first_step: int,
+    end_step: int,
+) -> MaskRate | None:
+    if not (options.masked_lm_prob or options.final_masked_lm_prob):
+        return None
+    start = options.masked_lm_prob or config.pretraining.masked_lm_prob
+    end = options.final_masked_lm_prob or start
+    return MaskRate(start, end) if start == end else MaskRate(start, end, first_step, end_step)

@@ -1,0 +1,94 @@
+"""Claims about phases: tokens and epochs become steps, batches grow, mask rates fall."""
+
+import itertools
+
+import pytest
+
+from bertjax import config as config_lib
+from bertjax import jobs
+from bertjax.jobs import lengths
+
+LENGTH = 16
+
+
+def make_config(*phases):
+    config = config_lib.default_config()
+    config.global_batch_size = 24
+    with config.phases.unlocked():
+        for number, changes in enumerate(phases, start=1):
+            name = f"phase{number}"
+            config.phases[name] = config_lib.phase_config()
+            config.phases[name].update({"num_steps": 40, "max_seq_length": LENGTH} | changes)
+    return config
+
+
+def batches_of(phases):
+    return [phase.global_batch_size for phase in phases for _ in range(phase.num_steps)]
+
+
+@pytest.mark.parametrize("ramp_tokens", [1, 700, 3333, 10**4, 10**6])
+def test_a_batch_grows_linearly_with_the_tokens_in_steps_of_its_first_size(ramp_tokens):
+    config = make_config({"ramp_from": 4, "ramp_tokens": ramp_tokens}, {})
+    found, rows = [], 0
+    for _ in range(40):
+        size = min(24, 4 * (1 + 5 * rows * LENGTH // ramp_tokens))
+        found.append(size)
+        rows += size
+    phases = jobs.phases(config)
+    assert batches_of(phases) == found + [24] * 40
+    assert [phase.end_step for phase in phases[:-1]] == [it.first_step for it in phases[1:]]
+    for phase in phases[:-1]:
+        assert phase.steps_before == phase.first_step
+        assert phase.rows_until(phase.end_step) == sum(found[: phase.end_step])
+        assert phase.is_last == (phase.end_step == 40)
+    second = phases[-1]
+    assert (second.name, second.first_step, second.ordinal) == ("phase2", 40, 1)
+    assert second == jobs.Phase("phase2", 40, 40, 24, LENGTH)
+
+
+@pytest.mark.parametrize("ramp", [{}, {"ramp_from": 8, "ramp_tokens": 2000}])
+@pytest.mark.parametrize("num_tokens", [1, 128, 129, 2000, 2001, 12345])
+def test_tokens_of_a_phase_are_taken_by_the_fewest_steps_that_can(ramp, num_tokens):
+    config = make_config({"num_tokens": num_tokens, "num_steps": 0} | ramp)
+    lengths.set_steps(config, {"phase1": 99})
+    taken = list(itertools.accumulate(size * LENGTH for size in batches_of(jobs.phases(config))))
+    assert taken[-1] >= num_tokens and (len(taken) == 1 or taken[-2] < num_tokens)
+    assert config.phases.phase1.num_steps == len(taken)
+
+
+def test_epochs_of_a_growing_batch_are_counted_in_its_rows():
+    config = make_config({"num_epochs": 1.5, "ramp_from": 8, "ramp_tokens": 24 * LENGTH})
+    lengths.set_steps(config, {"phase1": 64})  # 96 rows: 8, 8, 16 and then 24s
+    assert batches_of(jobs.phases(config)) == [8, 8, 16, 24, 24, 24]
+
+
+def test_tokens_of_the_schedule_count_the_batches_as_they_are():
+    config = make_config({"ramp_from": 8, "ramp_tokens": 24 * LENGTH}, {})
+    phases = jobs.phases(config)
+    assert lengths.steps_of_tokens(phases, (8 + 8 + 16) * LENGTH) == 3
+    assert lengths.steps_of_tokens(phases, (8 + 8 + 16) * LENGTH + 1) == 4
+
+
+def test_a_mask_rate_goes_in_a_line_through_its_phase_whatever_the_batches_do():
+    falling = {"masked_lm_prob": 0.3, "final_masked_lm_prob": 0.1}
+    ramp = {"ramp_from": 8, "ramp_tokens": 3000}
+    phases = jobs.phases(make_config({}, falling | ramp, {"masked_lm_prob": 0.05}))
+    first, *growing, last = phases
+    assert first.mask_rate is None and last.mask_rate == lengths.MaskRate(0.05, 0.05)
+    assert len(growing) == 3
+    found = [
+        phase.mask_rate.at(step)
+        for phase in growing
+        for step in range(phase.first_step, phase.end_step)
+    ]
+    assert found == pytest.approx([0.3 - 0.2 * step / 40 for step in range(40)])
+    assert {phase.mask_rate.largest for phase in growing} == {0.3}
+
+
+def test_the_seed_of_a_growing_phase_is_one():
+    plain, ramped = (
+        jobs.phases(make_config(changes, {}))
+        for changes in ({}, {"ramp_from": 8, "ramp_tokens": 3000})
+    )
+    assert {lengths.seed(3, phase) for phase in ramped[:-1]} == {lengths.seed(3, plain[0])}
+    assert lengths.seed(3, ramped[-1]) == lengths.seed(3, plain[-1]) != lengths.seed(3, plain[0])
