@@ -222,6 +222,8 @@ def _data() -> ml_collections.ConfigDict:
     data.eval_may_overlap = False  # True: eval_dir may hold training data
     data.max_streams = 32  # streams of records per global batch, at most
     data.shuffle_buffer_size = 4096  # records per stream; a shard up to this size shuffles whole
+    # True: rows of similar lengths share a batch, which is cut to the shortest length that fits.
+    data.length_buckets = False
     return data
 
 

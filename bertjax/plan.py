@@ -93,6 +93,8 @@ def with_vocabulary(
         assumptions.append(
             "as many masked tokens as config.pretraining says; records may hold another number"
         )
+    if config.task == "pretraining" and config.data.length_buckets:
+        assumptions.append("every batch as long as its phase; length buckets make many shorter")
     return config, assumptions
 
 

@@ -551,3 +551,12 @@ def test_a_run_from_before_the_sum_of_gradients_was_an_option_is_told_what_chang
     allowed, refused = config_lib.differences(config_lib.completed(before), now)
     assert not refused
     assert allowed == ["config.model.gradient_reduction_dtype: was 'compute', is 'float32'"]
+
+
+def test_a_batch_that_grows_is_not_dealt_by_length():
+    config = usable_config()
+    config.data.length_buckets = True
+    config_faults.validate(config)
+    config.phases.phase1.update(ramp_from=config.global_batch_size // 2, ramp_tokens=10**6)
+    with pytest.raises(ValueError, match=r"length_buckets is True, and config.phases.phase1.ramp"):
+        config_faults.validate(config)

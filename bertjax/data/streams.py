@@ -8,6 +8,9 @@ V depends on the data and the batch size alone, so hosts may come and go.
 The order is numpy's, keyed by (seed, epoch, stream, shard); tf.data only reads. That is why a step
 is found by arithmetic on the manifest's counts, and why tf.random.set_seed changes nothing.
 
+Where batches are cut to the shortest of several lengths, rows of about the same length come into
+one batch: those of GROUPED steps are dealt anew. That is a function of (seed, step), too.
+
 Here belong order, batching and the errors of damaged files; the format belongs to `records`, what
 is drawn on top of it to `masking`.
 """
@@ -33,7 +36,11 @@ Batch = dict[str, np.ndarray]
 DrawMasks = Callable[[Batch, np.random.Generator], Batch]
 
 # First words of the random keys, so that no two uses of a seed share their numbers.
-_SHARD_ORDER, _RECORD_ORDER, _TRAINING_MASKS, _EVALUATION_MASKS = range(4)
+_SHARD_ORDER, _RECORD_ORDER, _TRAINING_MASKS, _EVALUATION_MASKS, _GROUP_ORDER = range(5)
+
+# Steps whose rows are dealt anew by length. More leave less padding, and take as much more memory
+# and, when a run resumes, as many more batches to read.
+GROUPED = 16
 
 _PREFETCHED_BATCHES = 4
 
@@ -91,6 +98,7 @@ def train_batches(
     mask_rate: Callable[[int], float] | None = None,
     ramp_from: int = 0,
     rows_before: int | None = None,
+    buckets: tuple[int, ...] = (),
 ) -> Iterator[Batch]:
     """Returns an endless iterator of the batches of `start_step`, `start_step` + 1, ....
 
@@ -104,6 +112,10 @@ def train_batches(
     Of batches that grow, `ramp_from` is the size of the first, of which all are multiples: it has
     the say over the number of streams. `rows_before` are the rows of all batches before
     `start_step`, None where they were as large as this one.
+
+    With `buckets`, lengths from short to long of which the last is that of the records, a batch is
+    cut to the shortest that its longest row fits, and rows of about the same length come together.
+    Every host reads the rows of all then: it must know the longest.
 
     Raises:
       ValueError: here if rows do not fall on streams, masks would be drawn twice or a stream has
@@ -123,19 +135,25 @@ def train_batches(
     _check_rows(rows, global_batch_size, block, streams)
     _check_streams(counts, streams)
     own_streams = range(rows.start // block, rows.stop // block)
+    read_streams = range(streams) if buckets else own_streams
+    first_step = start_step - start_step % GROUPED if buckets else start_step
     # The last few visits of every stream: where a read error must have come from.
-    visited: collections.deque[int] = collections.deque(maxlen=4 * len(own_streams))
+    visited: collections.deque[int] = collections.deque(maxlen=4 * len(read_streams))
     visits = functools.partial(
         _shard_visits,
         record_set,
         visited,
         streams=streams,
         seed=seed,
-        start=rows_before // streams,
+        start=(rows_before - (start_step - first_step) * global_batch_size) // streams,
         window=shuffle_buffer_size,
     )
-    dataset = _stream_dataset(record_set, visits, own_streams, block, shuffle_buffer_size)
+    dataset = _stream_dataset(record_set, visits, read_streams, block, shuffle_buffer_size)
     batches = _numpy_batches(record_set, dataset, visited)
+    if buckets:
+        dealt = _dealt_by_length(batches, first_step, streams, seed)
+        dealt = itertools.islice(dealt, start_step - first_step, None)
+        batches = (_cut_to_bucket(batch, buckets, rows) for batch in dealt)
     if draw_masks is None:
         return batches
     steps = itertools.count(start_step)
@@ -349,6 +367,38 @@ def _check_numbers(record_set: records.RecordSet, batch: Batch) -> None:
         "It was made with another vocabulary or is damaged: build the records again, or adopt them "
         "with the vocabulary that they were made with (`python -m data_pipelines.inspect_records`)"
     )
+
+
+def _dealt_by_length(
+    batches: Iterator[Batch], first_step: int, streams: int, seed: int
+) -> Iterator[Batch]:
+    """Yields the rows of GROUPED batches at a time as batches of rows of similar lengths.
+
+    The rows of each stream stay its own, from its shortest to its longest; the batches that come of
+    it are in random order. `first_step` is the first of a group.
+    """
+    for group in itertools.count(first_step // GROUPED):
+        parts = list(itertools.islice(batches, GROUPED))
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        lengths = rows["input_mask"].sum(axis=1).reshape(GROUPED, streams, -1)
+        numbers = np.arange(lengths.size).reshape(lengths.shape)
+        # From [step, stream, row] to all rows of each stream, sorted, and back.
+        by_stream = [each.swapaxes(0, 1).reshape(streams, -1) for each in (numbers, lengths)]
+        order = np.argsort(by_stream[1], axis=1, kind="stable")
+        sorted_numbers = np.take_along_axis(by_stream[0], order, axis=1)
+        dealt = sorted_numbers.reshape(streams, GROUPED, -1).swapaxes(0, 1).reshape(GROUPED, -1)
+        rng = np.random.default_rng([seed, _GROUP_ORDER, group])
+        for number in rng.permutation(GROUPED).tolist():
+            yield {name: values[dealt[number]] for name, values in rows.items()}
+
+
+def _cut_to_bucket(batch: Batch, buckets: tuple[int, ...], rows: range) -> Batch:
+    """Returns `rows` of a global batch, without the places that no row of the whole batch fills."""
+    longest = int(batch["input_mask"].sum(axis=1).max())
+    length = next(bucket for bucket in buckets if bucket >= longest)
+    own = {name: values[rows.start : rows.stop] for name, values in batch.items()}
+    by_token = {*records.TOKEN_FEATURES, *records.PACKED_TOKEN_FEATURES} & own.keys()
+    return own | {name: own[name][:, :length] for name in by_token}
 
 
 def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str | None:

@@ -14,8 +14,9 @@ from etils import epath
 
 from bertjax import tasks
 from bertjax.data import contents, masking, records, streams, synthetic, tokenizer
+from bertjax.finetuning import batches as finetuning_batches
 from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
-from bertjax.models import encoder
+from bertjax.models import encoder, pallas_attention
 from bertjax.tasks import distillation, pretraining
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
@@ -118,6 +119,7 @@ class PretrainingData:
             mask_rate=_rate_by_step(phase),
             ramp_from=phase.ramp_from,
             rows_before=phase.rows_until(start_step),
+            buckets=self._buckets(phase),
             **shared,
         )
 
@@ -190,6 +192,16 @@ class PretrainingData:
         return _masking_options(
             self.config.pretraining, phase.max_seq_length, sequences, _largest_rate(phase)
         ).max_predictions_per_seq
+
+    def _buckets(self, phase: lengths.Phase) -> tuple[int, ...]:
+        """Returns the lengths that batches are cut to, none where they are not."""
+        if not self.config.data.length_buckets:
+            return ()
+        buckets = finetuning_batches.default_buckets(phase.max_seq_length)
+        if self.config.model.attention == "pallas":  # whose kernel takes a few lengths alone
+            taken = {*pallas_attention.LENGTHS, phase.max_seq_length}
+            buckets = tuple(length for length in buckets if length in taken)
+        return buckets
 
     def _manifest(self, phase: lengths.Phase) -> records.Manifest | None:
         found = self.train_sets.get(phase.name)

@@ -190,6 +190,13 @@ def _pretraining_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
             "config.data.train_dir is empty; give the record directory that "
             "`python -m data_pipelines.build` wrote: --config.data.train_dir=DIR"
         )
+    growing = [name for name in names if config.phases[name].ramp_from]
+    if config.data.length_buckets and growing:
+        yield (
+            f"config.data.length_buckets is True, and config.phases.{growing[0]}.ramp_from is "
+            f"{config.phases[growing[0]].ramp_from}: rows are dealt by length among batches of one "
+            "size, so leave one of them out"
+        )
     if config.data.source == "synthetic" and not config.model.vocab_size:
         yield "config.model.vocab_size is 0; with config.data.source=synthetic set it"
     if objective := tasks.OBJECTIVES.get(config.pretraining.objective):
