@@ -15,12 +15,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 
 import jax
 import ml_collections
-import train_step
 from absl import logging
 
 from bertjax import plan, recipes
@@ -35,6 +35,7 @@ RECIPES = (
     "electra_base",
     "distilbert_base",  # the student's step: no teacher is at hand
     "left_to_right_base",
+    "modernbert_base",
 )
 
 
@@ -63,7 +64,7 @@ def config_of(
     config.gradient_accumulation_steps = 1
     config.mesh.data = -1
     if config.pretraining.masking != "none":
-        predictions = train_step.Case(batch_size, length).predictions
+        predictions = math.ceil(config.pretraining.masked_lm_prob * length)
         config.pretraining.max_predictions_per_seq = predictions
     config.model.vocab_size = vocab_size or config.model.vocab_size
     return config

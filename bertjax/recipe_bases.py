@@ -128,3 +128,66 @@ def finetuning_config(dataset: str) -> ml_collections.ConfigDict:
     config.checkpoint.keep_best = 0
     config.log_every_steps = 20
     return config
+
+
+def modern_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of ModernBERT and Ettin share; the sizes are of Base.
+
+    Pre-norm layers without biases, gated feed-forwards, rotary positions, windows of 64 tokens to
+    each side but in every third layer; masks of 30% drawn as records are read, no pairs;
+    StableAdamW without clipping. Three phases: short texts in batches that grow, long ones, and
+    long ones while the rate falls. Source: Warner et al. 2024 (ModernBERT), sections 2.1 and 2.2;
+    AnswerDotAI/ModernBERT, yamls/modernbert/modernbert-base-pretrain.yaml. In their runs all layers
+    have the base 10,000 until texts get long, and the rate is lower from there on.
+    """
+    config = config_lib.default_config()
+    config.model.update(
+        vocab_size=50_368,  # OLMo's byte-level BPE, rounded up; 0 takes that of the records
+        num_hidden_layers=22,
+        intermediate_size=1_152,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=8_192,
+        type_vocab_size=0,
+        layer="pre_norm",
+        feed_forward="gated",
+        norm="scale_only",
+        layer_norm_eps=1e-5,
+        use_bias=False,
+        position_embedding="rotary",
+        rotary_base=160_000.0,
+        local_rotary_base=10_000.0,
+        window=64,
+        global_every=3,
+        pooler="normed",
+        pooler_act="gelu",
+        depth_scaled_init=True,
+    )
+    config.pretraining.update(pair_loss="none", masking="dynamic", masked_lm_prob=0.3)
+    config.evaluation.masked_lm_prob = 0.15
+    config.global_batch_size = 576  # of 8,192 tokens: as many as 4,608 of 1,024
+    with config.phases.unlocked():
+        config.phases.phase2 = config_lib.phase_config()
+        config.phases.phase3 = config_lib.phase_config()
+    config.phases.phase1.update(num_tokens=1_719_000_000_000, max_seq_length=1_024)
+    config.phases.phase1.update(global_batch_size=4_608, ramp_from=768, ramp_tokens=50_000_000_000)
+    config.phases.phase2.update(num_tokens=250_000_000_000, max_seq_length=8_192)
+    config.phases.phase3.update(num_tokens=50_000_000_000, max_seq_length=8_192)
+    config.optimizer.update(name="stable_adamw", beta2=0.98, weight_decay=1e-5, clip_norm=0.0)
+    config.optimizer.fully_decoupled_decay = True
+    config.schedule.update(name="wsd", peak_learning_rate=8e-4, decay_shape="one_minus_sqrt")
+    config.schedule.update(warmup_tokens=3_000_000_000, decay_tokens=50_000_000_000)
+    return config
+
+
+def ettin_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of Ettin's encoders share, those of ModernBERT; sizes are of Base.
+
+    The last phase masks 15%. Source: Weller et al. 2025; JHU-CLSP/ettin-encoder-vs-decoder,
+    pretraining/configs.
+    """
+    config = modern_config()
+    config.phases.phase1.num_tokens = 1_700_000_000_000
+    config.phases.phase3.masked_lm_prob = 0.15
+    config.schedule.warmup_tokens = 4_000_000_000
+    return config

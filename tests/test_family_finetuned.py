@@ -11,6 +11,7 @@ import pytest
 from bertjax import jobs, models, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
+from bertjax.convert.families import modernbert
 from bertjax.data import sentence_piece
 from bertjax.models import embedding_sharing, parameters
 from bertjax.tasks import base as tasks_base
@@ -56,6 +57,15 @@ FAMILIES = {
     ),
     "electra": Family("electra", "replaced_tokens", {"embedding_size": 12, "pooler_act": "gelu"}),
     "spanbert": Family("bert", "masked_lm", {}),
+    "modernbert": Family(
+        "modernbert",
+        "masked_lm",
+        {
+            **modernbert.FAMILY.traits,
+            **{"window": 3, "global_every": 2, "rotary_base": 100.0, "layer_norm_eps": 1e-5},
+        },
+        "byte_bpe",
+    ),
     "distilbert": Family("distilbert", "masked_lm", {"type_vocab_size": 0, "pooler_act": "relu"}),
     "left_to_right": Family("", "masked_lm", {"left_to_right": True}),
 }
@@ -138,7 +148,7 @@ def multiplier(name, how, family):
     if layer := re.match(r"encoder\.layers\.(\d)", name):
         shared = "num_hidden_groups" in family.fields
         return (DECAY + DECAY**2) / 2 if shared else DECAY ** (2 - int(layer[1]))
-    return 1.0 if name.startswith("pooler.") else HEAD
+    return 1.0 if name.startswith(("pooler.", "encoder.final_norm.")) else HEAD
 
 
 def make_config(directory, sources, name, kind, how):

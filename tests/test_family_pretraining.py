@@ -66,6 +66,22 @@ FAMILIES = {
         recipe_bases.electra_config,
         {"model.embedding_size": 16, "pretraining.generator.hidden_size": 16},
     ),
+    "modernbert": Family(
+        recipe_bases.modern_config,
+        {
+            **{f"phases.phase1.{name}": 0 for name in ("num_tokens", "ramp_from", "ramp_tokens")},
+            **{f"phases.phase{number}.num_tokens": 0 for number in (2, 3)},
+            **{f"phases.phase{number}.num_steps": 0 for number in (2, 3)},
+            **{"phases.phase1.global_batch_size": 0, "phases.phase3.masked_lm_prob": 0.0},
+            **{
+                "schedule.warmup_tokens": 0,
+                "schedule.decay_tokens": 0,
+                "schedule.decay_share": 0.3,
+            },
+            **{"model.window": 2, "model.global_every": 2, "optimizer.weight_decay": 1e-3},
+        },
+        {"known": small_byte_bpe.vocabulary()},
+    ),
     "left_to_right": Family(
         left_to_right_base.get_config,
         {"mesh.data": 1, "phases.phase2.num_steps": 0},

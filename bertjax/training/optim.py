@@ -258,10 +258,11 @@ def rate_multipliers(
     """Returns every parameter's multiple of the learning rate, as a tree of floats.
 
     Of an encoder's L layers, counted from 0, layer i has layer_decay ** (L - i) and the embeddings
-    layer_decay ** (L + 1); the pooler has 1 and everything that stands on the encoder, which starts
-    from nothing, head_multiplier. LoRA's factors count as the kernels that they change. `uses` are
-    those of encoders that share layers (`parameters.layer_uses`): such a layer has the mean of what
-    the depths have that it is used at. Source: Howard and Ruder 2018, section 3.2 (discriminative
+    layer_decay ** (L + 1); the pooler and a norm behind the last layer have 1 and everything that
+    stands on the encoder, which starts from nothing, head_multiplier. LoRA's factors count as the
+    kernels that they change. `uses` are those of encoders that share layers
+    (`parameters.layer_uses`): such a layer has the mean of what the depths have that it is used at.
+    Source: Howard and Ruder 2018, section 3.2 (discriminative
     finetuning); Clark et al. 2020, appendix B. Neither has shared layers.
     """
     names = [parameters.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]

@@ -48,7 +48,7 @@ def warn_beyond(trained: int | None, length: int, use: str) -> bool:
         return False
     logging.warning(
         "%s: positions %d to %d were never trained (the longest phase had %d tokens), so what the "
-        "model says of longer texts is chance. Train a phase of that length first, or use texts of "
-        "at most %d tokens", use, trained, length - 1, trained, trained,
+        "model says of longer texts may be chance. Train a phase of that length first, or use "
+        "texts of at most %d tokens", use, trained, length - 1, trained, trained,
     )  # fmt: skip
     return True

@@ -36,6 +36,7 @@ WITH_HEADS = {
 
 # Without a pair loss, as transformers counts RobertaForMaskedLM; the sizes of its kin are in
 # their config.json.
+MMBERT = {"vocab_size": 256_000}
 MASKED_LM = [
     ("roberta_base", {}, 124_697_433),
     pytest.param("roberta_large", {}, 355_412_057, marks=pytest.mark.slow),
@@ -43,6 +44,16 @@ MASKED_LM = [
     ("roberta_base", {"vocab_size": 32_005}, 110_655_493),  # camembert-base
     ("roberta_base", {"num_hidden_layers": 6}, 82_170_201),  # distilroberta-base
     ("distilbert_base", {}, 66_985_530),
+    # As transformers counts ModernBertForMaskedLM of these sizes.
+    ("modernbert_base", {}, 149_655_232),
+    pytest.param("modernbert_large", {}, 395_881_664, marks=pytest.mark.slow),
+    ("ettin_17m", {}, 16_913_600),
+    ("ettin_32m", {}, 32_081_344),
+    ("ettin_68m", {}, 68_457_664),
+    pytest.param("ettin_150m", {}, 149_655_232, marks=pytest.mark.slow),
+    pytest.param("ettin_400m", {}, 395_881_664, marks=pytest.mark.slow),
+    pytest.param("ettin_1b", {}, 1_031_314_112, marks=pytest.mark.slow),
+    pytest.param("modernbert_base", MMBERT, 307_786_240, marks=pytest.mark.slow),
 ]
 
 

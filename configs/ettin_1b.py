@@ -1,0 +1,28 @@
+r"""Ettin's encoder of 1.03 G parameters (Weller et al. 2025): 28 layers of 1792.
+
+ModernBERT's architecture and recipe at another size: 1.7 T tokens at 1,024, 250 G at 8,192, 50 G
+while the rate falls and 15% are masked. docs/families.md says what differs from the released run.
+
+Command:   python -m bertjax.train --config=configs/ettin_1b.py --workdir=DIR \
+               --config.data.train_dir='train_{max_seq_length}'
+Hardware:  any number of devices that divides 192; the paper: four H100.
+Time:      not yet measured.
+Result:    not yet measured.
+"""
+
+import ml_collections
+
+from bertjax.recipe_bases import ettin_config
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Returns the recipe."""
+    config = ettin_config()
+    config.model.num_hidden_layers = 28
+    config.model.hidden_size = 1_792
+    config.model.num_attention_heads = 28
+    config.model.intermediate_size = 3_840
+    config.schedule.peak_learning_rate = 5e-4
+    config.optimizer.weight_decay = 5e-5
+    config.phases.phase1.ramp_tokens = 3_000_000_000
+    return config
