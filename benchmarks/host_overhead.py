@@ -99,7 +99,7 @@ def empty_step(run: train.Run) -> Callable[..., Any]:
         # Ones: finite, and a weight that can be divided by.
         report = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes)
         counted = train_state.step + 1
-        return state.TrainState(counted, train_state.params, train_state.opt_state), report
+        return dataclasses.replace(train_state, step=counted), report
 
     return jax.jit(
         step,

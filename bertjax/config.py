@@ -239,6 +239,7 @@ def _optimizer() -> ml_collections.ConfigDict:
     optimizer.decay_biases = False  # True: of those, too, as fairseq does
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
+    optimizer.ema_decay = 0.0  # per step, of an average of the parameters, kept beside; 0: none
     optimizer.muon_momentum = 0.95  # muon: decay of the mean of gradients
     optimizer.muon_update_rms = 0.2  # muon: of its updates, as AdamW's have; 0: as Jordan scales
     optimizer.head_multiplier = 1.0  # factor on the head's learning rate
@@ -287,6 +288,7 @@ def _evaluation() -> ml_collections.ConfigDict:
     evaluation = ml_collections.ConfigDict()
     evaluation.every_steps = 10_000  # the last step, too; finetuning: 0 is every epoch
     evaluation.global_batch_size = 256  # sequences
+    evaluation.ema = False  # True: scored, used and exported is the average of the parameters
     evaluation.masked_lm_prob = 0.0  # of dynamic masks; 0: pretraining.masked_lm_prob
     evaluation.max_batches = 0  # pretraining: batches of an evaluation at most; 0: all
     evaluation.pairs_file = ""  # pretraining: minimal pairs such as BLiMP's, a set of their own

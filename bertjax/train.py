@@ -164,7 +164,7 @@ class _Keeper:
     def evaluate(self, train_state: state.TrainState, step: int) -> None:
         try:
             scores = evaluation.score(
-                self.run, train_state.params, self.writer, step, self.notice.reached
+                self.run, self.run.scored(train_state), self.writer, step, self.notice.reached
             )
         except evaluation.Stopped:
             self.save(train_state)
@@ -175,7 +175,7 @@ class _Keeper:
 
     def write_predictions(self, train_state: state.TrainState, *, is_new: bool) -> None:
         self.checkpointer.wait()
-        params, workdir = train_state.params, self.run.workdir
+        params, workdir = self.run.scored(train_state), self.run.workdir
         try:
             evaluation.write_predictions(
                 self.run, params, workdir, self.tuned, self.notice.reached, is_new=is_new

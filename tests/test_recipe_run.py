@@ -1,5 +1,6 @@
 """Whole runs in which something changes on the way: all of it is a function of the step."""
 
+import json
 import shutil
 
 import jax
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bertjax import jobs, train
+from bertjax import evaluate, jobs, train
+from bertjax.devices import sharding
 from bertjax.training import program
+from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_records
 
@@ -141,3 +144,63 @@ def test_a_run_that_stops_where_something_changes_goes_on_as_if_it_had_not(
         workdir = tmp_path / f"from_{step}"
         copy_checkpoint(step, tmp_path / "whole", workdir)
         assert_same_state(run_in(workdir, config, like=run)[1], whole)
+
+
+def test_the_average_of_the_parameters_is_kept_scored_used_and_exported(
+    records_of_tokens, tmp_path
+):
+    config = make_config(
+        **{
+            "data.source": "records",
+            "data.train_dir": str(records_of_tokens / "train_24"),
+            "data.eval_dir": str(records_of_tokens / "heldout"),
+            "model.vocab_size": 0,
+            "pretraining.masking": "dynamic",
+            "phases.phase1.max_seq_length": 24,
+            "phases.phase1.num_steps": 4,
+            "checkpoint.save_every_steps": 1,
+            "checkpoint.keep_last": 9,
+            "evaluation.global_batch_size": 16,
+            "evaluation.ema": True,
+            "optimizer.ema_decay": 0.7,
+        }
+    )
+    whole = tmp_path / "whole"
+    run, end = run_in(whole, config)
+    assert_same_state(end.ema, checkpoint.load_params(whole)[0])
+    first, *later = (checkpoint.load_params(whole, step, ema=False)[0] for step in range(1, 5))
+    mean = jax.tree.map(np.float64, checkpoint.load_params(whole, 1, ema=True)[0])
+    for params in later:
+        mean = jax.tree.map(lambda old, new: 0.7 * old + 0.3 * new, mean, params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), end.ema, mean)
+    fresh = jax.device_get(run.init(run.knobs.seed).params)
+    expected = jax.tree.map(lambda old, new: 0.7 * old + 0.3 * new, fresh, first)
+    begun = checkpoint.load_params(whole, 1, ema=True)[0]
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), begun, expected
+    )
+
+    lines = (whole / "metrics.jsonl").read_text().splitlines()
+    loss = next(
+        line["eval/heldout/mlm_loss"]
+        for line in map(json.loads, lines)
+        if "eval/heldout/mlm_loss" in line
+    )
+    scores = evaluate.evaluate_checkpoint(whole, str(records_of_tokens / "heldout"), batch_size=16)
+    assert scores["mlm_loss"] == pytest.approx(loss, rel=1e-6)
+
+    copy_checkpoint(2, whole, tmp_path / "from_2")
+    assert_same_state(run_in(tmp_path / "from_2", config, like=run)[1], end)
+
+    poisoned = {name: np.asarray(value) for name, value in next(batches_of(run)).items()}
+    poisoned["masked_lm_weights"] = poisoned["masked_lm_weights"] * np.nan
+    before = jax.device_get(end)
+    with jax.set_mesh(run.mesh):
+        on_devices = sharding.to_devices(poisoned, run.mesh, 8)
+        after, report = run.train_step(end, on_devices, run.placed_knobs())
+    assert not report.is_finite
+    assert_same_state((after.params, after.ema), (before.params, before.ema))
+
+
+def batches_of(run):
+    return run.job.data.train_batches(run.job.phases[0], start_step=0, rows=None)

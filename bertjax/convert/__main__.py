@@ -25,16 +25,18 @@ def convert(
     format: str = "huggingface",
     head: str | None = None,
     step: str | int = checkpoint.NEWEST,
+    ema: bool | None = None,
     license: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Reads the weights at `source` and writes the directory `target`.
 
-    `head` is that of the model to write; None: the source's. `step` is that of a workdir.
+    `head` is that of the model to write; None: the source's. `step` is that of a workdir, `ema` as
+    in `reader.read`.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
-        would go nowhere, or the source would be replaced, or has no steps.
+        would go nowhere, or the source would be replaced, or has no steps or no average.
     """
     source, target = epath.Path(source), epath.Path(target)
     if license is not None and format != "huggingface":
@@ -46,7 +48,7 @@ def convert(
     kind = formats.recognize(source)
     logging.info("Reading %s (%s)", source, kind)
     if kind == "bertjax":
-        found = reader.read(source, step=step)
+        found = reader.read(source, step=step, ema=ema)
         weights = workdir.weights_of(found)
         weights = weights if head is None else pretrained.select(weights, head)
         run = model_card.read_run(found)
@@ -57,6 +59,8 @@ def convert(
         )
     elif step != checkpoint.NEWEST:
         raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
+    elif ema:
+        raise ValueError(f"--ema takes the average that a run kept in a workdir; {source} is none")
     else:
         weights, run = formats.read(source, format=kind, head=head), None
     if weights.unused:
@@ -82,6 +86,9 @@ def _define_flags() -> None:
     flags.DEFINE_string(
         "step", checkpoint.NEWEST, "Of a workdir, which checkpoint: newest, best, or a number."
     )
+    flags.DEFINE_bool(
+        "ema", None, "Of a workdir, the average of the parameters; without it what was evaluated."
+    )
     flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
     flags.DEFINE_bool("overwrite", False, "Replace a directory of weights at --to.")
 
@@ -97,6 +104,7 @@ def main(argv: list[str]) -> None:
         format=options["format"],
         head=options["head"],
         step=options["step"],
+        ema=options["ema"],
         license=options["license"],
         overwrite=options["overwrite"],
     )

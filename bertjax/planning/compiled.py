@@ -91,7 +91,7 @@ def count_bytes(program: program_lib.Program, phase: jobs.Phase) -> StateBytes:
     state = program.abstract_state
     return StateBytes(
         parameters=count(state.params),
-        optimizer=count((state.step, state.opt_state)),
+        optimizer=count((state.step, state.opt_state, state.ema)),
         batch=count(abstract_batch(program, phase)),
     )
 

@@ -121,6 +121,11 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
         for option in (*schedules.DECAY_LENGTHS, "decay_shape", "start_share", "end_share")
     ),
     (
+        r"evaluation\.ema",
+        lambda options: options["optimizer.ema_decay"] != 0,
+        "with config.optimizer.ema_decay 0",
+    ),
+    (
         r"optimizer\.muon_.*",
         lambda options: options["optimizer.name"] == "muon",
         "with an optimizer other than 'muon'",
@@ -252,6 +257,7 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         "model.hidden_dropout_prob",
         "model.attention_probs_dropout_prob",
         "optimizer.muon_momentum",
+        "optimizer.ema_decay",
         "schedule.warmup_share",
         "schedule.decay_share",
     ):

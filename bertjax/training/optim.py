@@ -50,6 +50,9 @@ class OptimizerOptions:
     (Liu et al. 2025, "Muon is scalable for LLM training", section 2.2); 0 leaves them at
     sqrt(max(1, outputs / inputs)) in the spectral norm (Jordan 2024), which wants another rate.
 
+    `ema_decay` is that of an exponential moving average of the parameters, in the state beside
+    them; 0 keeps none.
+
     `frozen` are regular expressions of whole parameter paths; `head_multiplier` and `layer_decay`
     are as in `rate_multipliers`.
     """
@@ -63,6 +66,7 @@ class OptimizerOptions:
     decay_biases: bool = False
     clip_norm: float = 1.0
     bias_correction: bool = True
+    ema_decay: float = 0.0
     muon_momentum: float = 0.95
     muon_update_rms: float = 0.2
     head_multiplier: float = 1.0

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
+from bertjax.models import parameters
 from bertjax.tasks import base, distillation
 from bertjax.training import optim, schedules, state
 
@@ -51,6 +52,12 @@ class Program:
         """The knobs as shapes that know their sharding."""
         placed = _knob_shardings(self.knobs, self.mesh, self.config.sharding)
         return jax.tree.map(_placed, self.knobs, placed)
+
+    def scored(self, train_state: state.TrainState) -> parameters.Params:
+        """Returns what is evaluated of a state: the parameters, or their average."""
+        if self.config.evaluation.ema and train_state.ema is not None:
+            return train_state.ema
+        return train_state.params
 
     def placed_knobs(self) -> state.Knobs:
         """Returns the knobs on the devices; every process holds them whole and hands on parts."""

@@ -32,7 +32,9 @@ def start(run: program.Program, workdir: epath.Path) -> None:
         count = sum(leaf.size for leaf in jax.tree.leaves(tree))
         logging.info("Parameters of %s: %s", name, f"{count:,}")
     params_bytes = sharding.bytes_per_device(shapes.params, placed.params)
-    optimizer_bytes = sharding.bytes_per_device(shapes.opt_state, placed.opt_state)
+    optimizer_bytes = sharding.bytes_per_device(
+        (shapes.opt_state, shapes.ema), (placed.opt_state, placed.ema)
+    )
     logging.info(
         "Bytes per device: parameters %s, optimizer %s", f"{params_bytes:,}", f"{optimizer_bytes:,}"
     )

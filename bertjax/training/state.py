@@ -33,11 +33,16 @@ _NUMBERS = {
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """The only thing donated, sharded and saved. `step` counts the steps done, skipped ones too."""
+    """The only thing donated, sharded and saved. `step` counts the steps done, skipped ones too.
+
+    `ema` is the moving average of the parameters; None, and no part of a checkpoint, where there is
+    none.
+    """
 
     step: Int[Array, ""]
     params: parameters.Params
     opt_state: Any
+    ema: parameters.Params | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -85,13 +90,15 @@ class Learner:
     knobs: Knobs = dataclasses.field(compare=False)
     prng_impl: str = "threefry2x32"
     accumulation_steps: int = 1
+    ema_decay: float = 0.0
 
     def init(self, seed: Any = None) -> TrainState:
         """Returns the state before the first step; without a seed, of that of `knobs`."""
         seed = self.knobs.seed if seed is None else seed
         key = jax.random.key(seed, impl="threefry2x32")
         _, params = parameters.split(self.task.init(nnx.Rngs(key)))
-        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
+        ema = jax.tree.map(jnp.copy, params) if self.ema_decay else None
+        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), ema)
 
     def train_step(
         self, state: TrainState, batch: base.Batch, knobs: Knobs | None = None
@@ -100,7 +107,8 @@ class Learner:
 
         The batch's rows are first split into `accumulation_steps` micro-batches; losses are divided
         by the weights of the whole batch, so the gradient equals that of one large batch. A
-        non-finite loss or gradient leaves parameters and optimizer state as they were.
+        non-finite loss or gradient leaves parameters, their average and optimizer state as they
+        were.
         """
         knobs = knobs or self.knobs
         key = jax.random.key(knobs.seed, impl=self.prng_impl)
@@ -116,15 +124,23 @@ class Learner:
                 peak_learning_rate=knobs.schedule.peak_learning_rate,
             )
             params = self._moved(state.params, updates, learning_rate)
+            ema = self._averaged(state.ema, params)
             losses = [means[name].total for name in self.task.objectives]
             is_finite = jnp.isfinite(jnp.stack([grad_norm, *losses])).all()
-            params, opt_state = jax.tree.map(
+            params, opt_state, ema = jax.tree.map(
                 lambda new, old: jnp.where(is_finite, new, old),
-                (params, opt_state),
-                (state.params, state.opt_state),
+                (params, opt_state, ema),
+                (state.params, state.opt_state, state.ema),
             )
         report = StepReport(means, learning_rate, grad_norm, is_finite)
-        return TrainState(state.step + 1, params, opt_state), report
+        return TrainState(state.step + 1, params, opt_state, ema), report
+
+    def _averaged(self, ema: parameters.Params | None, params: parameters.Params) -> Any:
+        if ema is None:
+            return None
+        # Written so that a parameter that never moves is its own average to the bit.
+        share = 1 - self.ema_decay
+        return jax.tree.map(lambda mean, value: mean + share * (value - mean), ema, params)
 
     def _moved(
         self, params: parameters.Params, updates: parameters.Params, learning_rate: Float[Array, ""]
@@ -244,6 +260,7 @@ def make_learner(
         knobs=make_knobs(seed, schedule, fixed),
         prng_impl=prng_impl,
         accumulation_steps=accumulation_steps,
+        ema_decay=optimizer.ema_decay,
     )
 
 

@@ -226,7 +226,9 @@ def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainSt
         return _with_first_rows(fresh, _like(fresh, np.pad(value[:rows], padding)), rows)
 
     params = jax.tree_util.tree_map_with_path(replaced, train_state.params)
-    return dataclasses.replace(train_state, params=params)
+    # An average begins where the parameters do, in arrays of its own: both will be donated.
+    ema = None if train_state.ema is None else jax.tree.map(jnp.copy, params)
+    return dataclasses.replace(train_state, params=params, ema=ema)
 
 
 def grouped(names: Iterable[str]) -> str:

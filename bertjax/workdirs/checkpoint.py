@@ -2,9 +2,11 @@
 
 A checkpoint holds three items: `params` (the nested dict of arrays), `opt_state` (a flat dict from
 path to array) and `meta` (JSON: config, data identity, counters, fingerprints). The position in the
-data is the step; nothing else of it needs saving. One of converted weights has no `opt_state`.
+data is the step; nothing else of it needs saving. One of converted weights has no `opt_state`; a
+run that averages its parameters has one item more, `ema`, like `params`.
 
-A training state is any dataclass with `step`, `params` and `opt_state`; `training.state` has ours.
+A training state is any dataclass with `step`, `params` and `opt_state`, and with `ema` where there
+is one; `training.state` has ours.
 What its evaluation found is written beside the items afterwards, as evaluation.json.
 
 Here belong which checkpoints there are, which stay, and which one a run goes on from; how the items
@@ -118,7 +120,10 @@ class Checkpointer:
         if step == self.latest_step():
             return
         opt_state = items.flat_by_path(train_state.opt_state)
-        self._save(step, {items.PARAMS: train_state.params, items.OPT_STATE: opt_state}, meta)
+        trees = {items.PARAMS: train_state.params, items.OPT_STATE: opt_state}
+        if (ema := getattr(train_state, items.EMA, None)) is not None:
+            trees[items.EMA] = ema
+        self._save(step, trees, meta)
 
     def is_evaluated(self, step: int) -> bool:
         """Returns whether it is known what the evaluation of a checkpoint found."""
@@ -298,15 +303,16 @@ class Checkpointer:
 
 
 def load_params(
-    workdir: epath.PathLike, step: str | int = "newest"
+    workdir: epath.PathLike, step: str | int = "newest", *, ema: bool | None = None
 ) -> tuple[parameters.Params, Mapping[str, Any], int]:
     """Returns a checkpoint's parameters (NumPy), meta item and step, to use the model.
 
-    `step` is "newest", "best" (by the score that keep_best goes by), or a number.
+    `step` is "newest", "best" (by the score that keep_best goes by), or a number. With `ema` it is
+    the parameters' average; None: what the run evaluated, as its config.evaluation.ema says.
 
     Raises:
       FileNotFoundError: if `workdir` holds no checkpoint, or not that one.
-      ValueError: if `step` is none of these, or there is no score to find the best by.
+      ValueError: if `step` is none of these, there is no score to find the best by, or no average.
       CheckpointError: if it cannot be read.
     """
     directory = _absolute(workdir) / DIRECTORY
@@ -318,7 +324,8 @@ def load_params(
     step = _chosen_step(directory, step)
     try:
         meta = items.read_meta(directory / str(step))
-        params = items.read_params(directory / str(step), meta["fingerprints"])
+        item = _item_of_model(meta, ema, f"the checkpoint of step {step} in {directory}")
+        params = items.read_params(directory / str(step), meta["fingerprints"], item)
     except items.UnreadableError as error:
         hint = "resuming the run would fall back to the one before it"
         if error.is_of_storage:
@@ -327,6 +334,18 @@ def load_params(
             f"the checkpoint of step {step} in {directory} cannot be read ({error}); {hint}"
         ) from error
     return params, meta, step
+
+
+def _item_of_model(meta: Mapping[str, Any], ema: bool | None, of_what: str) -> str:
+    has_average = items.EMA in meta["fingerprints"]
+    if ema is None:
+        ema = has_average and meta["config"].get("evaluation", {}).get("ema", False)
+    if ema and not has_average:
+        raise ValueError(
+            f"{of_what} holds no average of the parameters: the run had config.optimizer.ema_decay "
+            "0; leave --ema out"
+        )
+    return items.EMA if ema else items.PARAMS
 
 
 def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:

@@ -26,7 +26,7 @@ from etils import epath
 from bertjax.data import atomic
 from bertjax.models import parameters
 
-PARAMS, OPT_STATE, META = "params", "opt_state", "meta"
+PARAMS, OPT_STATE, EMA, META = "params", "opt_state", "ema", "meta"
 META_FILE = "metadata"  # of orbax's JSON items
 
 # How long to wait before each further reading.
@@ -171,13 +171,15 @@ def read_meta(directory: epath.Path) -> Mapping[str, Any]:
     return meta
 
 
-def read_params(directory: epath.Path, fingerprints: Mapping[str, Sequence[int]]) -> Any:
-    """Returns the parameters as NumPy arrays.
+def read_params(
+    directory: epath.Path, fingerprints: Mapping[str, Sequence[int]], name: str = PARAMS
+) -> Any:
+    """Returns the parameters as NumPy arrays, or with the `name` EMA their average.
 
     Raises:
       UnreadableError: if they cannot be read, or are not those that were saved.
     """
-    return _read_arrays(directory, PARAMS, fingerprints)
+    return _read_arrays(directory, name, fingerprints)
 
 
 def restore(directory: epath.Path, abstract_state: Any) -> Restored:
@@ -194,8 +196,12 @@ def restore(directory: epath.Path, abstract_state: Any) -> Restored:
     paths, treedef = jax.tree_util.tree_flatten_with_path(abstract_state.opt_state)
     leaves = [by_path[parameters.path_name(path)] for path, _ in paths]
     step = jnp.asarray(int(directory.name), jnp.int32)
+    average = {}
+    if (abstract := getattr(abstract_state, EMA, None)) is not None:
+        average = {EMA: _restored(directory / EMA, abstract)}
     restored = dataclasses.replace(
         abstract_state,
+        **average,
         step=jax.device_put(step, abstract_state.step.sharding),
         params=params,
         opt_state=treedef.unflatten(leaves),
@@ -209,9 +215,9 @@ def check_fingerprints(restored: Restored) -> None:
     Raises:
       UnreadableError: if they are not.
     """
-    for name in (PARAMS, OPT_STATE):
-        tree = getattr(restored.state, name)
-        _check_fingerprint(name, tree, restored.meta["fingerprints"])
+    for name in (PARAMS, OPT_STATE, EMA):
+        if (tree := getattr(restored.state, name, None)) is not None:
+            _check_fingerprint(name, tree, restored.meta["fingerprints"])
 
 
 def damage(directory: epath.Path) -> str | None:

@@ -64,19 +64,27 @@ class Workdir(Description):
 
 
 def read(
-    workdir: epath.PathLike, *, step: str | int = "newest", mesh: Mesh | None = None
+    workdir: epath.PathLike,
+    *,
+    step: str | int = "newest",
+    ema: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Workdir:
     """Returns what a workdir holds of one checkpoint: "newest", "best", or that of a step.
+
+    With `ema` the parameters are the average that the run kept of them, with None those of the two
+    that it evaluated.
 
     The best is the one with the best score among those that keep_best looked at. Parameters are
     whole on every device of `mesh`, or NumPy arrays without one.
 
     Raises:
       FileNotFoundError: if there is no checkpoint, or none of that step, naming those that are.
-      ValueError: if `step` is neither of the words nor a number, or nothing was evaluated.
+      ValueError: if `step` is neither of the words nor a number, nothing was evaluated, or no
+        average kept.
       checkpoint.CheckpointError: if it cannot be read.
     """
-    params, meta, found_step = checkpoint.load_params(workdir, step)
+    params, meta, found_step = checkpoint.load_params(workdir, step, ema=ema)
     described = _described(workdir, meta, found_step)
     if "lora" in params:
         params = lora.merge(params, alpha=described.config.finetuning.lora_alpha)

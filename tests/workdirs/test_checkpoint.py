@@ -34,7 +34,8 @@ def no_waiting(monkeypatch):
     monkeypatch.setattr(checkpoint_items, "RETRY_SECONDS", (0.0, 0.3))
 
 
-META = {"config": {"seed": 3}, "skipped": {"in_a_row": 0, "total": 1}}
+META_COUNTS = {"skipped": {"in_a_row": 0, "total": 1}}
+META = {"config": {"seed": 3}, **META_COUNTS}
 
 
 def make_learner():
@@ -524,6 +525,30 @@ def test_load_params_gives_numpy_parameters_meta_and_step(tmp_path, trained, sav
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
     assert jax.tree.structure(params) == jax.tree.structure(trained.params)
     assert_identical(params, trained.params)
+
+
+def test_an_average_lies_beside_the_parameters_and_is_read_where_it_was_evaluated(
+    tmp_path, trained
+):
+    averaged = dataclasses.replace(trained, ema=jax.tree.map(lambda leaf: leaf + 1, trained.params))
+    averaged = jax.device_put(averaged, placements(averaged))
+    for directory, is_evaluated in (("scored", True), ("kept", False)):
+        meta = {"config": {"seed": 3, "evaluation": {"ema": is_evaluated}}, **META_COUNTS}
+        with checkpoint.Checkpointer(tmp_path / directory, RETENTION) as checkpointer:
+            checkpointer.save(averaged, meta)
+            checkpointer.wait()
+            restored = checkpointer.restore(abstract(averaged))
+            assert_identical(restored.state, averaged)
+        for asked, is_average in ((None, is_evaluated), (True, True), (False, False)):
+            found, _, _ = checkpoint.load_params(tmp_path / directory, ema=asked)
+            assert_identical(found, averaged.ema if is_average else averaged.params)
+
+
+def test_a_run_without_an_average_has_the_checkpoints_that_it_always_had(tmp_path, trained, saved):
+    items = {path.name for path in (saved / "checkpoints" / "6").iterdir() if path.is_dir()}
+    assert items == {"params", "opt_state", "meta"}
+    with pytest.raises(ValueError, match="holds no average.*ema_decay"):
+        checkpoint.load_params(saved, ema=True)
 
 
 def test_load_params_reads_nothing_of_the_optimizer(tmp_path, trained):
