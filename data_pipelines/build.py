@@ -70,6 +70,7 @@ def _build(
     vocabulary = blocks.Vocabulary.of(options.vocabulary, options.do_lower_case)
     units = sources.units(options.input)
     sources.check_units(units, options.reading)
+    _check_integers(units, options.reading, vocabulary)
     output.begin(*_keys(options, vocabulary, units))
 
     judge = _Judge(options, vocabulary, text_files := _text_files(units))
@@ -127,6 +128,7 @@ class _Judge:
             vocab_size=self._vocabulary.vocab_size,
             masked_lm_prob=self._options.masked_lm_prob,
             split=self._options.split,
+            kind=self._vocabulary.load().kind,
         )
         if found and self._options.strict:
             texts = "\n  ".join(warning.text for warning in found)
@@ -137,6 +139,21 @@ class _Judge:
             if warning.name not in self._said:
                 logging.warning("%s", warning.text)
                 self._said.add(warning.name)
+
+
+def _check_integers(
+    units: Sequence[sources.Unit], reading: sources.Reading, vocabulary: blocks.Vocabulary
+) -> None:
+    """Raises ValueError if token ids were to be read as text."""
+    if vocabulary.load().kind == tokenizer.IntegerTokenizer.kind:
+        return
+    for unit in units:
+        if sources.FORMATS[unit.format].holds_integers(unit.location, reading):
+            raise ValueError(
+                f"{unit.location} holds integers, but the vocabulary {vocabulary.path} is one of "
+                f"text ({vocabulary.load().kind}): give an integers.json, which names vocab_size "
+                "and the special ids (docs/data.md)"
+            )
 
 
 def _text_files(units: Sequence[sources.Unit]) -> int:

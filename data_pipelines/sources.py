@@ -19,6 +19,7 @@ from data_pipelines.formats import (
     delimited,
     documentation,
     input_files,
+    integers,
     tables,
     text_files,
     tfds_source,
@@ -41,6 +42,7 @@ FORMATS: dict[str, base.Format] = {
         check=tables.check_json_lines,
         read=tables.read_json_lines,
         heeds=("text_field",),
+        holds_integers=tables.json_lines_hold_integers,
     ),
     "delimited": base.Format(
         help=".csv .tsv",
@@ -56,6 +58,15 @@ FORMATS: dict[str, base.Format] = {
         read=tables.read_parquet,
         may_be_compressed=False,
         heeds=("text_field",),
+        holds_integers=tables.parquet_holds_integers,
+    ),
+    "npy": base.Format(
+        help=".npy",
+        suffixes=(".npy",),
+        check=integers.check_npy,
+        read=integers.read_npy,
+        may_be_compressed=False,
+        holds_integers=lambda location, reading: True,
     ),
     "wikipedia": base.Format(
         help="Wikipedia .xml",

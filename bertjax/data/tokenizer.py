@@ -1,7 +1,7 @@
 """The small protocol behind which kinds of tokenizers stand, and how one is found on disk.
 
-Each kind has a module (`wordpiece`, the released BERT's, `sentence_piece`, and `byte_bpe`,
-RoBERTa's) and a row of KINDS.
+Each kind has a module (`wordpiece`, the released BERT's, `sentence_piece`, `byte_bpe`, RoBERTa's,
+and `integers`, of what is ids already) and a row of KINDS.
 """
 
 from __future__ import annotations
@@ -13,18 +13,27 @@ import numpy as np
 from etils import epath
 from jaxtyping import Bool, Int
 
-from bertjax.data import added_tokens, byte_bpe, json_text, sentence_piece, wordpiece
+from bertjax.data import (
+    added_tokens,
+    byte_bpe,
+    integers,
+    json_text,
+    sentence_piece,
+    wordpiece,
+)
 
 WordPieceTokenizer = wordpiece.WordPieceTokenizer
 SentencePieceTokenizer = sentence_piece.SentencePieceTokenizer
 ByteBpeTokenizer = byte_bpe.ByteBpeTokenizer
+IntegerTokenizer = integers.IntegerTokenizer
 
 
 @runtime_checkable  # Shape-checked tests ask isinstance.
 class Tokenizer(Protocol):
     """What building, masking and inference need to know of a tokenizer.
 
-    Encoding adds neither [CLS] nor [SEP]. `special_ids` are pad, unk, cls, sep and mask.
+    Encoding adds neither [CLS] nor [SEP]. `special_ids` are pad, unk (unless nothing is unknown,
+    where `unk_id` is -1), cls, sep and mask.
     `continues_word` is true for the entries that belong to the word of the entry before them.
     `keeps_blanks` if white space is part of the tokens: a word that is given by itself then stands
     for one in a text only with the blank before it. `pair_separators` is how many separators stand
@@ -112,8 +121,9 @@ class Kind(NamedTuple):
 
     `read` makes the tokenizer of the file and of what is told of the casing; `title` is what the
     file is called in messages. `only_here` says of a tokenizer why it cannot be written for
-    transformers, "" if it can. `companions` are files that are written beside it, and `model_type`
-    is that of a tokenizer.json which does for all of them, "" if none does.
+    transformers, "" if it can. `takes_added_tokens` if files beside it may add to it. `companions`
+    are files that are written beside it, and `model_type` is that of a tokenizer.json which does
+    for all of them, "" if none does.
     """
 
     file: str
@@ -123,6 +133,7 @@ class Kind(NamedTuple):
     only_here: Callable[..., str] = lambda known: ""
     companions: tuple[str, ...] = ()
     model_type: str = ""
+    takes_added_tokens: bool = True
 
 
 def _from_bytes(make: Callable[..., Tokenizer]) -> Callable[..., Tokenizer]:
@@ -151,6 +162,14 @@ KINDS: dict[str, Kind] = {
         "vocabulary of a byte-level BPE",
         companions=(byte_bpe.MERGES_FILE, byte_bpe.TOKENIZER_FILE),
         model_type="BPE",
+    ),
+    IntegerTokenizer.kind: Kind(
+        integers.FILE,
+        integers.FILE,  # by its whole name alone: other files end with .json, too
+        integers.read,
+        "vocabulary of integers",
+        integers.only_here,
+        takes_added_tokens=False,
     ),
 }
 
@@ -197,7 +216,8 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
         raise ValueError(f"{path} is not a {kind.title}: {error!r}") from error
     except ValueError as error:
         raise ValueError(f"{path} is not a {kind.title}: {error}") from error
-    return made if directory is None else with_added_tokens(made, directory)
+    is_whole = directory is None or not kind.takes_added_tokens
+    return made if is_whole else with_added_tokens(made, directory)
 
 
 def with_added_tokens(base: Tokenizer, directory: epath.PathLike) -> Tokenizer:

@@ -49,6 +49,11 @@ class Reading:
             )
 
 
+def _holds_text(location: str, reading: Reading) -> bool:
+    del location, reading
+    return False
+
+
 def _checks_nothing(location: str, reading: Reading) -> None:
     del location, reading
 
@@ -68,6 +73,8 @@ class Format:
     `names_documents`: ids are the documents' own names (titles), not their places in a file.
     `size(location)` is what reading adds to `log.bytes_read`, 0 where nobody knows.
     `heeds` are the fields of `Reading` that mean something for some formats only, and for this one.
+    `holds_integers(location, reading)` says whether what is read are token ids, for a vocabulary of
+    integers.
     """
 
     help: str
@@ -80,6 +87,7 @@ class Format:
     may_be_compressed: bool = True
     heeds: tuple[str, ...] = ()
     names_documents: bool = False
+    holds_integers: Callable[[str, Reading], bool] = _holds_text
 
 
 def part_name(name: str, number: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from data_pipelines.formats import base, input_files, text_files
+from data_pipelines.formats import base, input_files, integers, text_files
 
 # A longer line is no record but a file without line ends; the whole line must be in memory.
 LONGEST_RECORD_BYTES = 1 << 28
@@ -113,11 +113,30 @@ def check_parquet(path: str, reading: base.Reading) -> None:
     kind = names.get(text_field)
     if kind is None:
         raise ValueError(_wrong_field(path, text_field, list(names)))
-    if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+    is_text = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    if not is_text and not _is_list_of_integers(kind):
         raise ValueError(
-            f"{path} has {kind} in its column {text_field!r}, not strings; text_field must be one "
-            f"of {', '.join(names)}"
+            f"{path} has {kind} in its column {text_field!r}, neither strings nor lists of "
+            f"integers; text_field must be one of {', '.join(names)}"
         )
+
+
+def parquet_holds_integers(path: str, reading: base.Reading) -> bool:
+    """Returns whether a Parquet file has lists of token ids in the column that is read."""
+    with _opened_parquet(path) as file:
+        return _is_list_of_integers(_column_names(file.schema_arrow)[reading.text_field])
+
+
+def json_lines_hold_integers(path: str, reading: base.Reading) -> bool:
+    """Returns whether the first record of a JSON lines file has a list of token ids as its text."""
+    line = next((line for _, line in _records(path, input_files.Log())), b"{}")
+    return integers.are_integers(_json_value(json.loads(line.decode("utf-8-sig")), reading))
+
+
+def _is_list_of_integers(kind: Any) -> bool:
+    types = pyarrow.types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return is_list and types.is_integer(kind.value_type)
 
 
 def _records(path: str, log: input_files.Log) -> Iterator[tuple[int, bytes]]:
@@ -143,10 +162,16 @@ def _json_text(line: bytes, text_field: str) -> tuple[str, str | None]:
     # The second one for thousands of nested brackets.
     except (ValueError, RecursionError):
         return "invalid_json_lines", None
-    value = record
-    for name in text_field.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
+    value = _json_value(record, base.Reading(text_field=text_field))
+    if integers.are_integers(value):
+        return "", integers.as_text(value)
     return ("", value) if isinstance(value, str) else ("records_without_text", None)
+
+
+def _json_value(record: Any, reading: base.Reading) -> Any:
+    for name in reading.text_field.split("."):
+        record = record.get(name) if isinstance(record, dict) else None
+    return record
 
 
 def _field_names(record: Any, prefix: str = "") -> list[str]:
@@ -185,7 +210,7 @@ def _texts(batch: Any, text_field: str) -> list[str | None]:
     column = batch.column(first)
     for name in rest:
         column = column.field(name)
-    return column.to_pylist()
+    return [integers.as_text(it) if isinstance(it, list) else it for it in column.to_pylist()]
 
 
 @contextlib.contextmanager

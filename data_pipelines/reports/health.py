@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bertjax.data import masking, records
+from bertjax.data import masking, records, tokenizer
 from data_pipelines import pairing
 
 # English under its own vocabulary has below 0.1%: a few emoji and foreign letters.
@@ -46,8 +46,9 @@ MEAN_SENTENCE_LENGTHS = (4, 100)
 MIN_EXAMPLES = 10_000
 # Of the entries; judged where every entry could have been seen so many times on average.
 UNUSED_VOCABULARY_SHARE, TOKENS_PER_ENTRY = 0.5, 50
-# "," or "the" is 5% of English; above this it is markup, a filler, or an alphabet of few letters.
-FREQUENT_TOKEN_SHARE = 0.15
+# "," or "the" is 5% of English; above this it is markup or a filler. Of an alphabet of few letters,
+# such as DNA's, the share of so many entries.
+FREQUENT_TOKEN_SHARE, FREQUENT_ENTRIES = 0.15, 5
 # Of the mask shares, absolute, and of the share of masked tokens, relative to what was asked for;
 # judged where chance is well below that.
 MASK_SHARE_ERROR, MASKED_SHARE_ERROR, MIN_MASKED_TOKENS = 0.05, 0.2, 2000
@@ -113,13 +114,16 @@ def warnings(
     vocab_size: int,
     masked_lm_prob: float | None = None,
     split: str = "all",
+    kind: str = "",
 ) -> list[Warning]:
     """Returns what is off in the statistics of a manifest, or in as many of them as there are.
 
-    Of a held-out split nobody expects much text.
+    Of a held-out split nobody expects much text. `kind` is the tokenizer's: where text is integers,
+    nobody asks for words and sentences.
     """
     facts = _Facts(statistics, max_seq_length, pair_objective, vocab_size, masked_lm_prob)
-    found = [Warning(name, text) for check in _CHECKS for name, text in check(facts)]
+    checks = _CHECKS_OF_INTEGERS if kind == tokenizer.IntegerTokenizer.kind else _CHECKS
+    found = [Warning(name, text) for check in checks for name, text in check(facts)]
     passed_over = ("few_documents", "few_examples") if split == "heldout" else ()
     return [warning for warning in found if warning.name not in passed_over]
 
@@ -133,6 +137,7 @@ def of_manifest(manifest: records.Manifest) -> list[Warning]:
         vocab_size=manifest.tokenizer["vocab_size"],
         masked_lm_prob=manifest.masked_lm_prob,
         split=manifest.arguments.get("split", "all"),
+        kind=manifest.tokenizer.get("kind", ""),
     )
 
 
@@ -351,7 +356,9 @@ def _examples(facts: _Facts) -> _Found:
             f"fill is {fill:.0%} of packed rows, and {facts.of('rows_at_limit_share'):.0%} of them "
             "hold as many examples as they may: raise --max_sequences_per_row",
         )
-    if facts.exceeds("most_frequent_token_share", FREQUENT_TOKEN_SHARE):
+    if facts.exceeds(
+        "most_frequent_token_share", max(FREQUENT_TOKEN_SHARE, FREQUENT_ENTRIES / facts.vocab_size)
+    ):
         yield (
             "frequent_token",
             f"{facts.of('most_frequent_token_share'):.0%} of what is to be predicted is "
@@ -387,3 +394,4 @@ def _masks(facts: _Facts) -> _Found:
 
 
 _CHECKS = (_reading, _documents, _duplicates, _vocabulary, _sentences, _pairs, _examples, _masks)
+_CHECKS_OF_INTEGERS = (_reading, _duplicates, _pairs, _examples, _masks)

@@ -1,0 +1,91 @@
+"""Token ids that are there already: .npy files, and lists of integers in the fields of tables.
+
+To the rest of the pipeline they are text of digits with blanks between them, which a vocabulary of
+integers reads back.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from data_pipelines.formats import base, input_files, text_files
+
+
+def as_text(ids: Sequence[int] | np.ndarray) -> str:
+    """Returns the ids as a vocabulary of integers reads them."""
+    return " ".join(map(str, ids))
+
+
+def are_integers(value: Any) -> bool:
+    """Returns whether a field of a record is a list of whole numbers."""
+    return isinstance(value, list) and all(
+        isinstance(one, int) and not isinstance(one, bool) for one in value
+    )
+
+
+def check_npy(path: str, reading: base.Reading) -> None:
+    """Reads the header of a .npy file.
+
+    Raises:
+      ValueError: if it is damaged, or not one or two dimensions of integers.
+    """
+    del reading
+    _opened(path)
+
+
+def read_npy(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
+    """Yields ("path:number", ids as text) of the documents of an array, numbered from 1.
+
+    Of two dimensions a row is a document, and negative numbers in it are padding. Of one dimension
+    a negative number ends a document; without any the whole array is one.
+
+    Raises:
+      ValueError: as `check_npy`.
+    """
+    del reading
+    array = _opened(path)
+    size, counted = input_files.size(path), 0
+    number = 0
+    for number, ids in enumerate(_documents(array), start=1):
+        counted += ids.nbytes
+        log.bytes_read += ids.nbytes
+        yield from text_files.tidied(f"{path}:{number}", as_text(ids[ids >= 0].tolist()), log)
+    log.bytes_read += max(size - counted, 0)
+    if not number:
+        log.problem("empty_files", path)
+
+
+def _documents(array: np.ndarray) -> Iterator[np.ndarray]:
+    if array.ndim == 2:
+        yield from (np.asarray(row) for row in array)
+        return
+    ends = np.flatnonzero(array < 0)
+    begins = np.concatenate([[0], ends + 1])
+    for begin, end in zip(begins.tolist(), [*ends.tolist(), len(array)], strict=True):
+        if end > begin:
+            yield np.asarray(array[begin:end])
+
+
+def _opened(path: str) -> np.ndarray:
+    try:
+        if "://" in path:
+            array = np.load(io.BytesIO(epath.Path(path).read_bytes()), allow_pickle=False)
+        else:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(
+            f"{path} cannot be read as an array of integers ({error}); one of objects would run "
+            "code: write rows of several lengths as a Parquet column of lists, or one behind the "
+            "other with -1 after each"
+        ) from error
+    if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
+        raise ValueError(
+            f"{path} holds {array.ndim} dimensions of {array.dtype}; one or two dimensions of "
+            "integers are wanted"
+        )
+    return array
