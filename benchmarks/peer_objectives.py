@@ -76,6 +76,20 @@ def roberta(job: Any) -> tuple[Any, Loss]:
     return model, lambda batch: model(**_inputs(batch), labels=batch["labels"]).loss
 
 
+def modernbert(job: Any) -> tuple[Any, Loss]:
+    """ModernBertForMaskedLM, without dropout, windows of 64 to each side in two of three layers."""
+    import transformers
+
+    sizes = sizes_of(job)
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        del sizes[name]
+    # Its padding would be an id that a smaller vocabulary lacks.
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    ids |= dict.fromkeys(("cls_token_id", "sep_token_id"))
+    model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig(**sizes, **ids))
+    return model, lambda batch: model(**_inputs(batch), labels=batch["labels"]).loss
+
+
 def albert(job: Any) -> tuple[Any, Loss]:
     """AlbertForPreTraining: masked tokens and the order of sentences."""
     import transformers
@@ -227,6 +241,7 @@ def distilbert(job: Any) -> tuple[Any, Loss]:
 OBJECTIVES: dict[str, Callable[[Any], tuple[Any, Loss]]] = {
     "bert": bert,
     "roberta": roberta,
+    "modernbert": modernbert,
     "albert": albert,
     "electra": electra,
     "spanbert": spanbert,

@@ -18,6 +18,8 @@ _NAME = re.compile(r"%([^\s,(){}]+)")
 _PASS_ON = ("copy", "bitcast", "convert", "reshape")
 _FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
+_NO_ESTIMATE = 2**63 - 1  # cycles of fusions whose cost the compiler could not tell
+
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
@@ -43,8 +45,9 @@ class Instruction:
 
     @property
     def estimated_cycles(self) -> int | None:
+        """The compiler's estimate, None without one, or with the number that says it has none."""
         found = re.search(r'"estimated_cycles":"?(\d+)', self.attributes)
-        return int(found[1]) if found else None
+        return int(found[1]) if found and int(found[1]) < _NO_ESTIMATE else None
 
     @property
     def target(self) -> str:

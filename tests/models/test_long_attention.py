@@ -1,5 +1,6 @@
 """Attention in windows and in blocks of queries, beside its formula in float64 numpy."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -8,7 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import attention, layers, plain_attention, visibility
+from bertjax.devices import sharding
+from bertjax.models import attention, layers, parameters, plain_attention, visibility
+from bertjax.tasks import pretraining
+from tests import small_modules
+from tests.models import test_modern
 
 RATE = 0.3
 HEADS, HEAD_SIZE = 2, 4
@@ -159,3 +164,30 @@ def test_long_rows_are_never_squared():
     text = str(jax.make_jaxpr(lambda q, k, v: jax.vjp(attend, q, k, v)[1](q))(shape, shape, shape))
     assert f"f32[1,2,{plain_attention.QUERY_BLOCK},4096]" in text
     assert ",4096,4096]" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize(("data", "tensor"), [(8, 1), (4, 2)])
+def test_a_mesh_has_the_loss_and_the_gradients_of_one_device(data, tensor):
+    numbers = np.tile(packed(37), (4, 1))
+    config = dataclasses.replace(
+        test_modern.SMALL, num_attention_heads=2, num_hidden_layers=2, global_every=2
+    )
+    made = small_modules.made(pretraining.PretrainingModel, config, seed=4, pair_loss="none")
+    graphdef, params = parameters.split(made)
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 37, numbers.shape), jnp.int32)
+    batch = {"input_ids": ids, "sequence_ids": jnp.asarray(numbers)}
+
+    def loss(params, batch):
+        return (parameters.merge(graphdef, params).encoder(batch) ** 2)[:, ::3].sum()
+
+    alone = jax.jit(jax.value_and_grad(loss))(params, batch)
+    mesh = sharding.make_mesh(jax.devices()[:8], data=data, tensor=tensor)
+    table = "fsdp_tensor" if tensor > 1 else "data_parallel"
+    placed = jax.device_put(params, sharding.shardings(mesh, params, params, rule_table=table))
+    rows = jax.device_put(batch, sharding.batch_sharding(mesh))
+    with jax.set_mesh(mesh):
+        spread = jax.jit(jax.value_and_grad(loss))(placed, rows)
+    for got, wanted in zip(jax.tree.leaves(spread), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
