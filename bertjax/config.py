@@ -67,6 +67,7 @@ def default_config() -> ml_collections.ConfigDict:
     config.seeds = 1  # runs, with seed, seed + 1, ...; results.json has all scores
     config.search = False  # finetuning: the paper's grid of batch sizes, rates and epochs
     config.init_from = ""  # a workdir, Hugging Face or TF1 checkpoint to start from; "": none
+    config.init_from_smaller = False  # True: init_from's layers and widths are repeated to fit
     config.resize_vocabulary = False  # True: entries may be appended to init_from's vocabulary
     config.global_batch_size = 256  # sequences per update, over all devices and micro-batches
     config.gradient_accumulation_steps = 1  # micro-batches per update

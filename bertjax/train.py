@@ -350,7 +350,8 @@ def _keep_origin(run: Run, saved_meta: Mapping[str, Any]) -> None:
             "config.init_from, %s, is not read: %s holds a run already, which began from %s",
             run.config.init_from, run.workdir, saved["init_from"] or "its seed alone",
         )  # fmt: skip
-    run.config.update(init_from=saved["init_from"], resize_vocabulary=saved["resize_vocabulary"])
+    began = ("init_from", "init_from_smaller", "resize_vocabulary")
+    run.config.update({name: saved[name] for name in began})
 
 
 def _meta(run: Run, watch: monitor.Monitor, tuned: Mapping[str, float]) -> dict[str, Any]:

@@ -64,6 +64,7 @@ def test_the_defaults_with_records_are_valid():
 FAULTS = {
     "task": "pretrainig",
     "resize_vocabulary": True,  # without init_from
+    "init_from_smaller": True,  # the same
     "pretraining.pair_loss": "next",
     "pretraining.mask_strategy": "words",
     "pretraining.masking": "whole_word",

@@ -170,6 +170,12 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     faults += _distillation_faults(config.distillation, is_finetuning)
     if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
         faults += _kind_faults(config.finetuning)
+    if config.init_from_smaller and (is_finetuning or not config.init_from):
+        why = "finetuning has the sizes of its weights" if is_finetuning else "there is no source"
+        faults.append(
+            f"config.init_from_smaller is True, but {why}: leave it at False, or pretrain with "
+            "--config.init_from=PATH"
+        )
     if config.resize_vocabulary and not config.init_from:
         faults.append(
             "config.resize_vocabulary is True, but config.init_from is empty: there is no "

@@ -21,13 +21,15 @@ from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
 from bertjax.jobs import teachers
 from bertjax.models import embedding_sharing, encoder, parameters
-from bertjax.training import state
+from bertjax.training import state, tiling
 from bertjax.workdirs import reader, trained_positions
 
 # What a run may choose anew; every other field of EncoderConfig must be as in the source. The size
 # of the vocabulary has rules of its own. Bases of rotary positions rise for longer texts.
 _BASES = ("rotary_base", "local_rotary_base")
 FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS, *_BASES)
+# What may be larger than in a source that is repeated to fit.
+GROWING = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
 
 
@@ -37,7 +39,8 @@ class Target:
 
     `params` are shapes. `vocabulary` is that of the data, None for random tokens;
     `max_seq_length` is that of the longest phase. With `has_own_heads`, as in finetuning, only
-    encoders and their poolers are taken, whatever the source was trained for.
+    encoders and their poolers are taken, whatever the source was trained for. With `may_grow` the
+    source may be smaller in the fields GROWING.
     """
 
     encoder: encoder.EncoderConfig
@@ -46,6 +49,7 @@ class Target:
     max_seq_length: int
     resize_vocabulary: bool = False
     has_own_heads: bool = False
+    may_grow: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +57,14 @@ class WarmStart:
     """Values to take over, by parameter path; the other parameters stay as initialized.
 
     Of the parameters with a row per vocabulary entry the first `vocabulary_rows` are taken over.
+    `growth` says in words what of a smaller source was repeated to fit.
     """
 
     values: Mapping[str, np.ndarray]
     vocabulary_rows: int
     fresh: tuple[str, ...]
     unused: tuple[str, ...]
+    growth: str = ""
 
 
 def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
@@ -78,6 +84,7 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         max_seq_length=max(phase.max_seq_length for phase in job.phases),
         resize_vocabulary=job.config.resize_vocabulary,
         has_own_heads=job.config.task == "finetuning",
+        may_grow=job.config.init_from_smaller,
     )
     found = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
@@ -122,6 +129,8 @@ def read(path: str, target: Target) -> WarmStart:
     made = match(source, target)
     size = sum(value.size for value in made.values.values())
     logging.info("Starting from %s: %s values taken over", source.source, f"{size:,}")
+    if made.growth:
+        logging.info("Grown from a smaller model: %s", made.growth)
     logging.info("Parameters loaded (%d): %s", len(made.values), grouped(made.values))
     logging.info(
         "Parameters fresh, not in the source (%d): %s", len(made.fresh), grouped(made.fresh)
@@ -159,13 +168,18 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         for path, leaf in jax.tree_util.tree_leaves_with_path(target.params)
     }
     bodies = parameters.bodies(target.params)
+    values, growth = _with_pooler(source), ""
+    if target.may_grow and not flags:
+        values, growth = _grown(values, source.config, target, shapes)
     taken = {
         name: value
-        for name, value in embedding_sharing.as_kept(_with_pooler(source), shapes).items()
+        for name, value in embedding_sharing.as_kept(values, shapes).items()
         if name in shapes and (not target.has_own_heads or parameters.is_within(name, bodies))
     }
     fresh = tuple(name for name in shapes if name not in taken)
-    faults += _parameter_faults(taken, fresh, target.params, has_same_sizes=not flags)
+    faults += _parameter_faults(
+        taken, fresh, target.params, has_same_sizes=not flags, may_grow=target.may_grow
+    )
     if faults:
         lines = "\n  ".join(faults)
         together = f"\nAll flags together: {' '.join(flags)}" if len(flags) > 1 else ""
@@ -173,7 +187,42 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
             f"config.init_from, {source.source}, does not fit this run:\n  {lines}{together}"
         )
     unused = (*(name for name in source.params if name not in taken), *source.unused)
-    return WarmStart(taken, vocabulary_rows, fresh, unused)
+    return WarmStart(taken, vocabulary_rows, fresh, unused, growth)
+
+
+def _grown(
+    values: Mapping[str, np.ndarray],
+    theirs: encoder.EncoderConfig,
+    target: Target,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> tuple[Mapping[str, np.ndarray], str]:
+    """Returns the values repeated to fit, and what was repeated in words, "" where nothing was."""
+    ours = target.encoder
+    larger = {
+        name: (getattr(theirs, name), getattr(ours, name))
+        for name in GROWING
+        if getattr(theirs, name) != getattr(ours, name)
+    }
+    if not larger:
+        return values, ""
+    (path,) = parameters.encoder_paths(target.params)
+    depths = _stored_layers(values, path), _stored_layers(shapes, path)
+    made = tiling.grown(
+        values,
+        shapes,
+        path=path,
+        depths=depths,
+        head_size=ours.hidden_size // ours.num_attention_heads,
+        rows=_vocabulary_parameters(target.params),
+    )
+    told = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
+    told.append(f"its layers {', '.join(map(str, tiling.layers(*depths)))} in this order")
+    return made, "; ".join(told)
+
+
+def _stored_layers(names: Iterable[str], path: str) -> int:
+    found = (re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name) for name in names)
+    return len({number[1] for number in found if number})
 
 
 def _warn_of_bases(theirs: encoder.EncoderConfig, ours: encoder.EncoderConfig) -> None:
@@ -262,11 +311,27 @@ def _range(numbers: list[int]) -> str:
 
 def _size_faults(found: encoder.EncoderConfig, target: Target, flags: list[str]) -> Iterator[str]:
     """Yields a sentence for every field that differs, and adds the flag that changes it."""
+    if target.may_grow:
+        yield from _growth_faults(found, target)
     for field in dataclasses.fields(found):
         theirs, ours = getattr(found, field.name), getattr(target.encoder, field.name)
+        if target.may_grow and field.name in GROWING and theirs <= ours:
+            continue
         if field.name not in FREE_FIELDS and theirs != ours:
             flags.append(f"--config.model.{field.name}={theirs}")
             yield f"config.model.{field.name} is {ours!r}, the source has {theirs!r}: {flags[-1]}"
+
+
+def _growth_faults(found: encoder.EncoderConfig, target: Target) -> Iterator[str]:
+    sizes = [it.hidden_size // it.num_attention_heads for it in (found, target.encoder)]
+    if sizes[0] != sizes[1]:
+        yield (
+            f"config.model.hidden_size / config.model.num_attention_heads is {sizes[1]}, the "
+            f"source's heads have {sizes[0]}: with config.init_from_smaller heads are repeated "
+            "whole, so choose another config.model.num_attention_heads"
+        )
+    if len(parameters.encoder_paths(target.params)) > 1:
+        yield "config.init_from_smaller is for models with one encoder; this one has several"
 
 
 def _row_faults(theirs: int, target: Target, flags: list[str]) -> Iterator[str]:
@@ -351,6 +416,7 @@ def _parameter_faults(
     params: parameters.Params,
     *,
     has_same_sizes: bool,
+    may_grow: bool,
 ) -> Iterator[str]:
     encoders, per_row = parameters.encoder_paths(params), _vocabulary_parameters(params)
     # A generator of which the source has nothing starts fresh, as a head does.
@@ -358,7 +424,9 @@ def _parameter_faults(
     encoders = found or encoders
     shapes = {name: leaf.shape for name, leaf in parameters.flat(params).items()}
     for name in fresh:
-        if parameters.is_within(name, encoders) and has_same_sizes:
+        # The first layer of those with a norm before attention has none.
+        is_norm_of_first = may_grow and ".attention_norm." in name
+        if parameters.is_within(name, encoders) and has_same_sizes and not is_norm_of_first:
             yield f"the source lacks the parameter {name}"
     for name, value in taken.items():
         start = 1 if name in per_row else 0

@@ -113,6 +113,84 @@ def test_heads_that_the_source_lacks_are_those_of_a_cold_start():
         np.testing.assert_array_equal(made[name], expected, err_msg=name)
 
 
+def shapes_of(sizes):
+    task = pretraining.Pretraining(sizes, pair_loss="none")
+    return jax.eval_shape(lambda: parameters.split(task.init(nnx.Rngs(0)))[1])
+
+
+def smaller_source(sizes):
+    rng = np.random.default_rng(0)
+    params = {
+        name: rng.normal(size=leaf.shape)
+        for name, leaf in parameters.flat(shapes_of(sizes)).items()
+    }
+    return dataclasses.replace(make_source(pair_loss="none"), config=sizes, params=params)
+
+
+LARGER = {
+    "hidden_size": 48,
+    "num_attention_heads": 6,
+    "num_hidden_layers": 3,
+    "intermediate_size": 80,
+}
+
+
+def test_a_larger_model_begins_as_a_smaller_one_repeated():
+    sizes = dataclasses.replace(SIZES, **LARGER)
+    source = smaller_source(SIZES)
+    target = make_target(encoder=sizes, params=shapes_of(sizes), may_grow=True)
+    matched = warm_start.match(source, target)
+    assert not matched.fresh and set(matched.values) == set(parameters.flat(target.params))
+    for part in (
+        "hidden_size 32 to 48",
+        "num_hidden_layers 2 to 3",
+        "layers 0, 1, 1 in this order",
+    ):
+        assert part in matched.growth
+    # 32 values of width stand at 8 to 39 of 48, heads of 8 at 1 to 4 of 6, 64 units at 8 of 80.
+    width = (np.arange(48) - 8) % 32
+    heads = np.concatenate([8 * ((head - 1) % 4) + np.arange(8) for head in range(6)])
+    units = (np.arange(80) - 8) % 64
+    for ours, theirs in ((0, 0), (1, 1), (2, 1)):
+        for name, axes in {
+            "attention.query.kernel": (width, heads),
+            "attention.key.bias": (heads,),
+            "attention.output.kernel": (heads, width),
+            "output_norm.scale": (width,),
+            "intermediate.kernel": (width, units),
+            "output.kernel": (units, width),
+        }.items():
+            expected = source.params[f"encoder.layers.{theirs}.{name}"][np.ix_(*axes)]
+            found = matched.values[f"encoder.layers.{ours}.{name}"]
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+    np.testing.assert_array_equal(matched.values[WORD], source.params[WORD][:, width])
+    np.testing.assert_array_equal(matched.values[BIAS], source.params[BIAS])
+
+
+def test_what_does_not_grow_is_refused():
+    larger = dataclasses.replace(SIZES, **LARGER)
+    lines = fault_lines(
+        smaller_source(SIZES), make_target(encoder=larger, params=shapes_of(larger))
+    )
+    assert len(lines) == len(LARGER) + 1  # all flags together
+    source = smaller_source(larger)
+    lines = fault_lines(source, make_target(params=shapes_of(SIZES), may_grow=True))
+    assert sum("config.model." in line for line in lines[:-1]) == len(LARGER)
+    wider = dataclasses.replace(SIZES, hidden_size=64)
+    target = make_target(encoder=wider, params=shapes_of(wider), may_grow=True)
+    assert "heads are repeated whole" in fault_lines(smaller_source(SIZES), target)[0]
+
+
+def test_the_norm_that_a_first_layer_lacks_is_fresh_in_its_repetitions():
+    one = dataclasses.replace(MODERN, num_hidden_layers=1)
+    three = dataclasses.replace(MODERN, num_hidden_layers=3)
+    target = make_target(encoder=three, params=shapes_of(three), may_grow=True)
+    matched = warm_start.match(smaller_source(one), target)
+    assert matched.fresh and {re.sub(r"\d", "N", name) for name in matched.fresh} == {
+        f"encoder.layers.N.attention_norm.{leaf}" for leaf in ("scale", "bias")
+    }
+
+
 def test_heads_that_the_run_lacks_are_unused():
     params = jax.eval_shape(lambda: cold(pair_loss="none")).params
     matched = warm_start.match(make_source(), make_target(params=params))

@@ -1,0 +1,76 @@
+"""A larger model's first parameters from a trained smaller one's, repeated to fit.
+
+ModernBERT-large was begun so from base. Source: AnswerDotAI/ModernBERT, initialization.py
+(`tile_weights_from_middle`) and model.py (`init_model_from_pretrained`), with layers as Gopher's.
+Which sizes may grow belongs to `warm_start`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from jaxtyping import Int
+
+# Of these the last axis has the heads one after the other, of the second the first.
+_HEADS_LAST = r".*\.attention\.(query|key|value)\.(kernel|bias)"
+_HEADS_FIRST = r".*\.attention\.output\.kernel"
+
+
+def indices(old: int, new: int, unit: int = 1) -> Int[np.ndarray, " new"]:
+    """Returns which of `old` places each of `new` ones repeats: the old in the middle, then on.
+
+    Places are moved in blocks of `unit`, which divides both.
+    """
+    old, new = old // unit, new // unit
+    blocks = (np.arange(new) - (new - old) // 2) % old
+    return (blocks[:, None] * unit + np.arange(unit)).ravel()
+
+
+def layers(old: int, new: int) -> list[int]:
+    """Returns which of `old` layers each of `new` ones begins as."""
+    return [min(round(number * old / new), old - 1) for number in range(new)]
+
+
+def grown(
+    params: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    path: str,
+    depths: tuple[int, int],
+    head_size: int,
+    rows: Collection[str],
+) -> dict[str, np.ndarray]:
+    """Returns the parameters of an encoder at `path`, and of what stands on it, in larger shapes.
+
+    `depths` are the numbers of stored layers, old and new. Heads are repeated whole, of `head_size`
+    each: their halves turn together where positions are rotary. The first axis of the parameters
+    named in `rows` stays as it is. What the smaller model lacks is left out.
+    """
+    of_layer = layers(*depths)
+
+    def source(name: str) -> str:
+        if found := re.match(re.escape(f"{path}.layers.") + r"(\d+)(\..*)", name):
+            return f"{path}.layers.{of_layer[int(found[1])]}{found[2]}"
+        return name
+
+    return {
+        name: _tiled(name, params[source(name)], shape, head_size, name in rows)
+        for name, shape in shapes.items()
+        if source(name) in params and params[source(name)].ndim == len(shape)
+    }
+
+
+def _tiled(
+    name: str, value: np.ndarray, shape: tuple[int, ...], head_size: int, has_rows: bool
+) -> np.ndarray:
+    for axis in range(int(has_rows), value.ndim):
+        old, new = value.shape[axis], shape[axis]
+        if old == new:
+            continue
+        is_of_heads = (axis == value.ndim - 1 and re.fullmatch(_HEADS_LAST, name)) or (
+            axis == 0 and re.fullmatch(_HEADS_FIRST, name)
+        )
+        value = np.take(value, indices(old, new, head_size if is_of_heads else 1), axis)
+    return value
