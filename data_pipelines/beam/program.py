@@ -190,7 +190,8 @@ def _sample(job: work.Job, num_examples: int) -> work.Dealing:
     """Returns the first batches of the first shard, as in the local build."""
     num_shards = sizes.sample_shards(num_examples)
     size = work.shard_size(num_examples, 0, num_shards)
-    rows = sizes.SAMPLE_BATCHES * shards.ROWS_PER_BATCH
+    # How many examples fill so many rows is known once they are packed.
+    rows = size if job.pairs.is_packed else sizes.SAMPLE_BATCHES * shards.ROWS_PER_BATCH
     return work.Dealing(num_shards, shards.order(job.pairs, 0, size)[:rows])
 
 
