@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.devices import sharding
 from bertjax.models import attention, layers, parameters, plain_attention, visibility
-from bertjax.tasks import pretraining
+from bertjax.tasks import base, pretraining
 from tests import small_modules
 from tests.models import test_modern
 
@@ -191,3 +191,23 @@ def test_a_mesh_has_the_loss_and_the_gradients_of_one_device(data, tensor):
         spread = jax.jit(jax.value_and_grad(loss))(placed, rows)
     for got, wanted in zip(jax.tree.leaves(spread), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.slow
+def test_memory_at_equal_tokens_does_not_grow_with_the_length():
+    """Of a training step by the compiler's count; scores of whole rows would take eight times."""
+    config = dataclasses.replace(
+        test_modern.SMALL, hidden_size=32, num_attention_heads=2, num_hidden_layers=3, window=64
+    )
+    graphdef, params = base.abstract_model(pretraining.Pretraining(config, pair_loss="none"))
+
+    def loss(params, batch):
+        return (parameters.merge(graphdef, params).encoder(batch) ** 2).sum()
+
+    def temporary(rows, length):
+        shape = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+        batch = {"input_ids": shape, "input_mask": shape}
+        made = jax.jit(jax.value_and_grad(loss)).lower(params, batch).compile()
+        return made.memory_analysis().temp_size_in_bytes
+
+    assert temporary(1, 8192) < 1.5 * temporary(8, 1024)
