@@ -97,8 +97,8 @@ def write_tokenizer(
         why = f"its family reads {', '.join(files.vocabularies)} and no {sentence_piece.MODEL_FILE}"
     if why:
         raise ValueError(
-            f"the vocabulary is a {vocabulary.kind} model that transformers cannot have: {why}. "
-            "--format=bertjax keeps everything"
+            f"the vocabulary is of the kind {vocabulary.kind}, which transformers cannot have: "
+            f"{why}. --format=bertjax keeps everything"
         )
     vocabulary.save(directory)
     roles = ("pad", "unk", "cls", "sep", "mask")

@@ -23,7 +23,7 @@ def obstacles(
     """
     found = []
     if vocabulary is not None and (why := tokenizer.only_here(vocabulary)):
-        found.append(f"the vocabulary is a {vocabulary.kind} model: {why}")
+        found.append(f"the vocabulary is of the kind {vocabulary.kind}: {why}")
     try:
         families.holding(encoder.EncoderConfig(**config.model), pretrained.head_of(paths))
     except ValueError as error:

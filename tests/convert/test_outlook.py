@@ -18,7 +18,13 @@ def finetuned(dataset, **options):
 
 
 def test_every_kind_of_vocabulary_is_written_for_transformers():
-    assert tokenizer.KINDS.keys() == huggingface_tokenizer.WRITERS.keys()
+    others = tokenizer.KINDS.keys() - huggingface_tokenizer.WRITERS.keys()
+    assert others == {tokenizer.IntegerTokenizer.kind}  # of which it has none, as is told
+    fields = {"vocab_size": 9, "pad_id": 0, "cls_id": 1, "sep_id": 2, "mask_id": 3}
+    config = config_lib.default_config()
+    config.model.update(vocab_size=9, dtype="float32")
+    (told,) = outlook.obstacles(config, tokenizer.IntegerTokenizer(fields))
+    assert told == "the vocabulary is of the kind integers: it has no tokenizer of integers"
 
 
 def test_what_bert_has_meets_no_obstacle():
@@ -49,6 +55,6 @@ def test_a_vocabulary_and_an_encoder_that_it_lacks_are_both_told():
     made = sentence_piece.SentencePieceTokenizer(model)
     vocabulary, sizes = outlook.obstacles(config, made)
     assert vocabulary.startswith(
-        "the vocabulary is a sentencepiece model: it is a model of type bpe"
+        "the vocabulary is of the kind sentencepiece: it is a model of type bpe"
     )
     assert "embedding_size 128" in sizes
