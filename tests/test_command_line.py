@@ -153,8 +153,9 @@ def test_help_lists_the_options_of_a_recipe_with_their_comments():
     assert options["--config.task=finetuning"].endswith("; known are pretraining, finetuning")
     shown = programs.succeed("bertjax.glue", "--help=warmup").output.decode()
     assert [line.split()[0] for line in shown.splitlines()] == [
-        "--config.schedule.warmup_share=0.1", "--config.schedule.warmup_steps=10000"
-    ]  # fmt: skip
+        *("--config.schedule.warmup_share=0.1", "--config.schedule.warmup_steps=10000"),
+        "--config.schedule.warmup_tokens=0",
+    ]
     default = programs.succeed("bertjax.train", "--help=phase1").output.decode()
     assert "--config.phases.phase1.num_steps=1000000" in default
     assert "no recipe smok" in programs.run("bertjax.train", "--help=x", "--config=smok").error

@@ -53,8 +53,8 @@ def test_a_workdir_with_such_a_config_is_refused(tmp_path):
     formats.write(weights.make("sequence_classification"), tmp_path / "run", format="bertjax")
     original = checkpoint.load_params
 
-    def lying(*arguments):
-        params, meta, step = original(*arguments)
+    def lying(*arguments, **options):
+        params, meta, step = original(*arguments, **options)
         sizes = {**meta["config"]["model"], "num_hidden_layers": 10**9}
         return params, {**meta, "config": {**meta["config"], "model": sizes}}, step
 

@@ -21,6 +21,8 @@ BERT = ("bert_tiny", "bert_mini", "bert_small", "bert_medium", "bert_base", "ber
 SPANBERT = ("spanbert_base", "spanbert_large")
 ROBERTA = ("roberta_base", "roberta_large")
 DISTILBERT = ("distilbert_base",)
+ETTIN = ("ettin_17m", "ettin_32m", "ettin_68m", "ettin_150m", "ettin_400m", "ettin_1b")
+MODERN = ("modernbert_base", "modernbert_large", "modern_mini", *ETTIN)
 SLOW = (
     *BERT,
     "left_to_right_base",
@@ -29,6 +31,7 @@ SLOW = (
     *ELECTRA,
     *SPANBERT,
     *DISTILBERT,
+    *MODERN,
     *FINETUNING,
 )
 
