@@ -49,7 +49,7 @@ def replaced_loss(model, batch, labels):
     """The discriminator's loss, and its logits."""
     logits = model.replaced_logits(batch)
     real = batch["input_mask"].astype(jnp.float32)
-    found = replaced_tokens._scores(logits, jnp.asarray(labels == 1), real)
+    found = replaced_tokens._scores(logits, jnp.asarray(labels == 1), real, None)
     return found["discriminator_loss"].total / real.sum(), {"labels": logits}
 
 
