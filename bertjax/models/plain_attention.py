@@ -8,6 +8,7 @@ scores, softmax and dropout mask are computed again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -46,11 +47,8 @@ def context(
     rate: float,
 ) -> Array:
     """Returns what `attention.attend` does: [batch, length, heads, head]."""
-    if _is_narrow(visible, query.shape[1]):
-        return _windowed_context(query, keys, values, visible, seeds, rate)
-    if query.shape[1] > MOST_AT_ONCE:
-        return _blocked_context(query, keys, values, visible, seeds, rate)
-    return _context(query, keys, values, _whole_sight(query, visible, seeds, rate), rate)
+    way = _way(visible, query.shape[1])
+    return way.context(query, keys, values, visible, seeds, rate)
 
 
 def gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:
@@ -62,20 +60,25 @@ def gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:
     # before, and saving them.
     *saved, grad = saved_and_grad
     query, keys, values, visible, seeds, context = jax.lax.optimization_barrier(tuple(saved))
-    tensors = query, keys, values, context, grad
-    if _is_narrow(visible, query.shape[1]):
-        return _windowed_gradients(*tensors, visible, seeds, rate)
-    if query.shape[1] > MOST_AT_ONCE:
-        return _blocked_gradients(*tensors, visible, seeds, rate)
-    return _gradients(*tensors, _whole_sight(query, visible, seeds, rate), rate)
+    way = _way(visible, query.shape[1])
+    return way.gradients(query, keys, values, context, grad, visible, seeds, rate)
 
 
-def _is_narrow(visible: Visibility, length: int) -> bool:
-    """Returns whether neighbouring blocks hold fewer keys than the row."""
-    if visible.window is None:
-        return False
-    block = _window_block(visible.window)
-    return block + 2 * visible.window < length
+class _Way(NamedTuple):
+    """How attention is computed; `gradients` also takes the context and its gradient."""
+
+    context: Callable[..., Array]
+    gradients: Callable[..., tuple[Array, Array, Array]]
+
+
+def _way(visible: Visibility, length: int) -> _Way:
+    """Returns the way that has the fewest scores at one time, or computes the fewest."""
+    window = visible.window
+    if window is not None and _window_block(window) + 2 * window < length:
+        return _Way(_windowed_context, _windowed_gradients)
+    if length > MOST_AT_ONCE:
+        return _Way(_blocked_context, _blocked_gradients)
+    return _Way(_whole_context, _whole_gradients)
 
 
 # All keys at once
@@ -115,6 +118,31 @@ def _gradients(
     grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
     grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
     return grad_query, grad_keys, (grad_values * scale).astype(values.dtype)
+
+
+def _whole_context(
+    query: Array,
+    keys: Array,
+    values: Array,
+    visible: Visibility,
+    seeds: layers.MaskSeeds | None,
+    rate: float,
+) -> Array:
+    return _context(query, keys, values, _whole_sight(query, visible, seeds, rate), rate)
+
+
+def _whole_gradients(
+    query: Array,
+    keys: Array,
+    values: Array,
+    context: Array,
+    grad: Array,
+    visible: Visibility,
+    seeds: layers.MaskSeeds | None,
+    rate: float,
+) -> tuple[Array, Array, Array]:
+    sight = _whole_sight(query, visible, seeds, rate)
+    return _gradients(query, keys, values, context, grad, sight, rate)
 
 
 def _probabilities(query: Array, keys: Array, sight: _Sight) -> Array:
