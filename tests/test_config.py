@@ -212,6 +212,8 @@ def test_an_answer_and_none_are_two_of_the_best():
         ("phases.phase1.masked_lm_prob", 0.3, {"pretraining.masking": "dynamic"}),
         ("evaluation.masked_lm_prob", 0.15, {"pretraining.masking": "dynamic"}),
         ("schedule.start_share", 0.1, {"schedule.name": "one_cycle"}),
+        ("model.rotary_base", 160_000.0, {"model.position_embedding": "rotary"}),
+        ("model.global_every", 3, {"model.window": 64}),
     ],
 )
 def test_an_option_that_nothing_reads_is_a_fault(name, value, read_with):

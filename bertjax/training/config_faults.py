@@ -121,6 +121,16 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
         for option in (*schedules.DECAY_LENGTHS, "decay_shape", "start_share", "end_share")
     ),
     (
+        r"model\.(local_)?rotary_base",
+        lambda options: options["model.position_embedding"] == "rotary",
+        "with config.model.position_embedding='learnt'",
+    ),
+    (
+        r"model\.(local_rotary_base|global_every)",
+        lambda options: bool(options["model.window"]),
+        "with config.model.window 0",
+    ),
+    (
         r"evaluation\.ema",
         lambda options: options["optimizer.ema_decay"] != 0,
         "with config.optimizer.ema_decay 0",

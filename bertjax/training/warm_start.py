@@ -168,7 +168,8 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         for path, leaf in jax.tree_util.tree_leaves_with_path(target.params)
     }
     bodies = parameters.bodies(target.params)
-    values, growth = _with_pooler(source), ""
+    begun, growth = _pooler_of_head(source), ""
+    values = {**source.params, **{name: source.params[it] for name, it in begun.items()}}
     if target.may_grow and not flags:
         values, growth = _grown(values, source.config, target, shapes)
     taken = {
@@ -186,7 +187,8 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         raise ValueError(
             f"config.init_from, {source.source}, does not fit this run:\n  {lines}{together}"
         )
-    unused = (*(name for name in source.params if name not in taken), *source.unused)
+    used = {*taken, *(it for name, it in begun.items() if name in taken)}
+    unused = (*(name for name in source.params if name not in used), *source.unused)
     return WarmStart(taken, vocabulary_rows, fresh, unused, growth)
 
 
@@ -236,22 +238,18 @@ def _warn_of_bases(theirs: encoder.EncoderConfig, ours: encoder.EncoderConfig) -
             )
 
 
-def _with_pooler(source: pretrained.Pretrained) -> Mapping[str, np.ndarray]:
-    """Returns the source's parameters, and those of a "normed" pooler that it has not.
+def _pooler_of_head(source: pretrained.Pretrained) -> dict[str, str]:
+    """Returns what a "normed" pooler that the source has not begins with, by the pooler's paths.
 
-    They are the masked-token head's, without its vocabulary: transformers' classes of ModernBERT
-    have both under one name, so that whoever finetunes goes on from them.
+    It is the masked-token head, without its vocabulary: transformers' classes of ModernBERT have
+    both under one name, so that whoever finetunes goes on from it.
     """
     params, head = source.params, "mlm_head."
     has_pooler = any(name.startswith("pooler.") for name in params)
     if source.config.pooler != "normed" or has_pooler:
-        return params
-    shared = {
-        name.replace(head, "pooler.", 1): value
-        for name, value in params.items()
-        if name.startswith((f"{head}dense.", f"{head}norm."))
-    }
-    return {**params, **shared}
+        return {}
+    shared = (name for name in params if name.startswith((f"{head}dense.", f"{head}norm.")))
+    return {name.replace(head, "pooler.", 1): name for name in shared}
 
 
 def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainState:

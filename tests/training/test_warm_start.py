@@ -209,6 +209,7 @@ def test_a_normed_pooler_goes_on_from_the_masked_token_head():
     source = make_source(MODERN, pair_loss="none")
     matched = warm_start.match(source, make_target(MODERN, params=params, has_own_heads=True))
     assert {name.split(".")[0] for name in matched.fresh} == {"classifier"}
+    assert matched.unused == ("mlm_head.bias",)
     for leaf in ("dense.kernel", "dense.bias", "norm.scale", "norm.bias"):
         taken, head = matched.values[f"pooler.{leaf}"], source.params[f"mlm_head.{leaf}"]
         np.testing.assert_array_equal(taken, head)
