@@ -1,7 +1,8 @@
 r"""The step of every Base of the family, compiled for a TPU slice: cycles beside BERT-base's.
 
     python benchmarks/family_tpu.py [--topology=v5e-4] [--batch_size=256] [--length=128] \
-        [--recipes=bert_base,electra_base] [--vocab_size=30522] [--json]
+        [--recipes=bert_base,electra_base] [--vocab_size=30522] \
+        [--set=model.attention=xla] [--json]
 
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. Each recipe keeps what it is made of,
 vocabulary (unless --vocab_size), objective, optimizer and precision; the batch, its length and the
@@ -18,9 +19,11 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import ml_collections
+import tpu_step
 from absl import logging
 
 from bertjax import plan, recipes
@@ -52,14 +55,16 @@ class Step:
 
 
 def config_of(
-    recipe: str, *, batch_size: int, length: int, vocab_size: int
+    recipe: str, *, batch_size: int, length: int, vocab_size: int, settings: Mapping[str, str]
 ) -> ml_collections.ConfigDict:
     """Returns the recipe with one phase of this batch, on all devices; a size of 0 is its own."""
     config = recipes.load(recipe)
+    tpu_step.set_options(config, settings)
     with config.phases.unlocked():
         for name in set(config.phases) - {"phase1"}:
             del config.phases[name]
     config.phases.phase1.update(max_seq_length=length, num_epochs=0.0, num_steps=1_000_000)
+    config.phases.phase1.update(num_tokens=0, ramp_from=0, ramp_tokens=0)
     config.phases.phase1.global_batch_size = batch_size
     config.gradient_accumulation_steps = 1
     config.mesh.data = -1
@@ -70,8 +75,8 @@ def config_of(
     return config
 
 
-def measure(recipe: str, topology: str, **shape: int) -> Step:
-    """Compiles a recipe's step, or finds it in the cache; `shape` is that of `config_of`."""
+def measure(recipe: str, topology: str, **shape: Any) -> Step:
+    """Compiles a recipe's step, or finds it in the cache; `shape` is what `config_of` takes."""
     config = config_of(recipe, **shape)
     target = plan.make_target(topology, config)
     made = planner.plan(config, plan.make_planner(target, cache.default_directory()))
@@ -115,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--length", type=int, default=128, help="tokens a sequence")
     parser.add_argument("--vocab_size", type=int, default=0, help="of all; 0: each its own")
     parser.add_argument("--json", action="store_true", help="a JSON object for each, as it is made")
+    tpu_step.add_settings(parser, "--set", "NAME=VALUE of every config; may be repeated")
     options = parser.parse_args(argv)
     names = options.recipes.split(",")
     if unknown := set(names) - set(RECIPES):
@@ -129,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             batch_size=options.batch_size,
             length=options.length,
             vocab_size=options.vocab_size,
+            settings=dict(options.set),
         )
         if options.json:
             print(json.dumps(dataclasses.asdict(steps[name])), flush=True)

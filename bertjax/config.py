@@ -134,7 +134,8 @@ def _model() -> ml_collections.ConfigDict:
     # In which the gradients of kernels are summed over devices: float32 | compute (that of dtype).
     model.gradient_reduction_dtype = "float32"
     model.remat = "none"  # recompute activations in the backward pass: none | dots | full
-    model.attention = "xla"  # xla | pallas (a kernel for TPU v4 and newer: 128 to 512 tokens)
+    # xla | pallas (kernels for TPU v4 and newer) | auto: these where a trial at the start agrees
+    model.attention = "auto"
     model.left_to_right = False  # True: a position sees itself and its left alone
     return model
 

@@ -32,6 +32,7 @@ from bertjax import command_line, jobs, recipes, whole_numbers
 from bertjax import config as config_lib
 from bertjax.devices import accelerators, sharding
 from bertjax.training import (
+    attention_trial,
     config_faults,
     evaluation,
     monitor,
@@ -220,8 +221,12 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
     if config.compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
     mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)
-    config, workdir = program.resolve(config, mesh.devices.flat[0].platform), epath.Path(workdir)
+    device, workdir = mesh.devices.flat[0], epath.Path(workdir)
+    config = program.resolve(config, device.platform, device.device_kind)
     job = jobs.JOBS[config.task].open(config, trials.workdirs(config, workdir))
+    if job.config.model.attention == "auto" and not attention_trial.agrees(job, mesh):
+        config.model.attention = "xla"
+        job = jobs.JOBS[config.task].open(config, trials.workdirs(config, workdir))
     return _run_in(program.build(job, mesh), workdir)
 
 

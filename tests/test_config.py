@@ -372,24 +372,6 @@ def test_two_lengths_are_not_read_from_one_directory():
     config_faults.validate(config)
 
 
-@pytest.mark.parametrize(
-    ("heads", "size", "tensor", "is_taken"),
-    [(12, 64, 1, True), (7, 64, 1, False), (5, 64, 1, True), (14, 64, 2, False), (9, 128, 1, True),
-     (10, 32, 1, False), (7, 64, 2, False), (6, 32, 1, True)],
-)  # fmt: skip
-def test_heads_that_the_kernel_has_no_memory_for_are_refused(heads, size, tensor, is_taken):
-    config = usable_config()
-    config.model.update(num_attention_heads=heads, hidden_size=heads * size, attention="pallas")
-    config.mesh.tensor = tensor
-    if is_taken:
-        config_faults.validate(config)
-    else:
-        (line,) = fault_lines(config)
-        assert "whose kernel takes up to 6 heads" in line and line.endswith("to 'xla'")
-        config.model.attention = "xla"
-        config_faults.validate(config)
-
-
 def test_every_comment_of_an_option_is_found():
     comments = config_lib.comments()
     names = {name for name, _ in config_lib.flatten(config_lib.default_config())}

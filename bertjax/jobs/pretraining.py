@@ -16,7 +16,7 @@ from bertjax import tasks
 from bertjax.data import contents, masking, records, streams, synthetic, tokenizer
 from bertjax.finetuning import batches as finetuning_batches
 from bertjax.jobs import base, held_out, lengths, minimal_pairs, teachers
-from bertjax.models import encoder, pallas_attention
+from bertjax.models import encoder
 from bertjax.tasks import distillation, pretraining
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
@@ -197,11 +197,7 @@ class PretrainingData:
         """Returns the lengths that batches are cut to, none where they are not."""
         if not self.config.data.length_buckets:
             return ()
-        buckets = finetuning_batches.default_buckets(phase.max_seq_length)
-        if self.config.model.attention == "pallas":  # whose kernel takes a few lengths alone
-            taken = {*pallas_attention.LENGTHS, phase.max_seq_length}
-            buckets = tuple(length for length in buckets if length in taken)
-        return buckets
+        return finetuning_batches.default_buckets(phase.max_seq_length)
 
     def _manifest(self, phase: lengths.Phase) -> records.Manifest | None:
         found = self.train_sets.get(phase.name)

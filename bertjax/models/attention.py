@@ -2,13 +2,12 @@
 
 Our own, because neither `jax.nn.dot_product_attention` (no dropout) nor flax's attention (one
 dropout mask shared over batch and heads, softmax in the compute dtype) is what BERT does.
-`plain_attention` has it in plain JAX ("xla"), `pallas_attention` as a TPU kernel ("pallas").
+`plain_attention` has it in plain JAX ("xla"), `pallas_attention` as TPU kernels ("pallas").
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from bertjax.models import layers, pallas_attention, plain_attention, rotary
 from bertjax.models.visibility import Visibility
 
-IMPLEMENTATIONS = ("xla", "pallas")
+IMPLEMENTATIONS = ("auto", "xla", "pallas")
 
 
 class SelfAttention(nnx.Module):
@@ -119,13 +118,15 @@ def attend(
     adds -10000 to its scores, which in float32 comes to the same). Nothing of size length x length
     is kept for the backward pass, which computes scores, softmax and dropout mask again.
 
-    "pallas" gives the same numbers but for rounding. What its kernel does not take is computed by
-    "xla": lengths outside `pallas_attention.LENGTHS`, with a warning the first time, and whatever
-    is compiled for another platform than TPU.
+    "pallas" gives the same numbers but for rounding, where a row has a token at all. What its
+    kernels do not take is computed by "xla": lengths that `pallas_attention.takes` denies, with a
+    warning the first time, and whatever is compiled for another platform than TPU. "auto" is
+    "pallas" without the warning.
     """
     batch, length, heads, _ = query.shape
-    if implementation == "pallas" and length not in pallas_attention.LENGTHS:
-        _warn_of_length(length)
+    if implementation != "xla" and not pallas_attention.takes(length, query.shape[3]):
+        if implementation == "pallas":
+            _warn_of_length(length)
         implementation = "xla"
     if key is None or dropout_rate == 0.0:
         return _attend(query, keys, values, visible, None, 0.0, implementation)
@@ -138,9 +139,10 @@ def _warn_of_length(length: int) -> None:
     # Not an error: lengths come from buckets, from evaluation and from users' texts as well, and
     # the model is the same either way.
     logging.warning(
-        "config.model.attention is 'pallas', whose kernel takes lengths of %s; attention over %d "
-        "positions is computed as with 'xla', which is slower. Pad to one of these lengths.",
-        ", ".join(map(str, pallas_attention.LENGTHS)),
+        "config.model.attention is 'pallas', whose kernels take %d to %d positions; attention over "
+        "%d positions is computed as with 'xla', which is slower.",
+        pallas_attention.MIN_LENGTH,
+        pallas_attention.MAX_LENGTH,
         length,
     )
 
@@ -155,8 +157,29 @@ def _attend(
     rate: float,
     implementation: str,
 ) -> Array:
-    run = _chosen(implementation, plain_attention.context, pallas_attention.context, rate)
-    return run(query, keys, values, visible, seeds)
+    return _context(query, keys, values, visible, seeds, rate, implementation)[0]
+
+
+def _context(
+    query: Array,
+    keys: Array,
+    values: Array,
+    visible: Visibility,
+    seeds: layers.MaskSeeds | None,
+    rate: float,
+    implementation: str,
+) -> tuple[Array, Array | None]:
+    """Returns the context, and the kernel's statistics for its backward pass."""
+    arguments = (query, keys, values, visible, seeds)
+    if implementation == "xla":
+        return plain_attention.context(*arguments, rate=rate), None
+
+    def plain(*arguments: Any) -> tuple[Array, Array | None]:
+        nothing = pallas_attention.no_statistics(query.shape, visible)
+        return plain_attention.context(*arguments, rate=rate), nothing
+
+    kernel = functools.partial(pallas_attention.context, rate=rate)
+    return jax.lax.platform_dependent(*arguments, tpu=kernel, default=plain)
 
 
 def _forward(
@@ -168,30 +191,22 @@ def _forward(
     rate: float,
     implementation: str,
 ) -> tuple[Any, tuple[Any, ...]]:
-    context = _attend(query, keys, values, visible, seeds, rate, implementation)
-    return context, (query, keys, values, visible, seeds, context)
+    arguments = (query, keys, values, visible, seeds)
+    context, statistics = _context(*arguments, rate, implementation)
+    return context, (*arguments, context, statistics)
 
 
 def _backward(
     rate: float, implementation: str, saved: tuple[Any, ...], grad: Array
 ) -> tuple[Array | None, ...]:
-    run = _chosen(implementation, plain_attention.gradients, _kernel_gradients, rate)
-    return *run(*saved, grad), None, None
+    def plain(*saved_and_grad: Any) -> tuple[Array, Array, Array]:
+        *saved, _, grad = saved_and_grad
+        return plain_attention.gradients(*saved, grad, rate=rate)
+
+    if implementation == "xla":
+        return *plain(*saved, grad), None, None
+    kernel = functools.partial(pallas_attention.gradients, rate=rate)
+    return *jax.lax.platform_dependent(*saved, grad, tpu=kernel, default=plain), None, None
 
 
 _attend.defvjp(_forward, _backward)
-
-
-def _chosen(
-    implementation: str, plain: Callable[..., Any], kernel: Callable[..., Any], rate: float
-) -> Callable[..., Any]:
-    plain, kernel = (functools.partial(run, rate=rate) for run in (plain, kernel))
-    if implementation == "xla":
-        return plain
-    return functools.partial(jax.lax.platform_dependent, tpu=kernel, default=plain)
-
-
-def _kernel_gradients(*saved_and_grad: Any, **options: Any) -> tuple[Array, Array, Array]:
-    # The kernel has no use for the context.
-    query, keys, values, visible, seeds, _, grad = saved_and_grad
-    return pallas_attention.gradients(query, keys, values, visible, seeds, grad, **options)

@@ -117,8 +117,9 @@ class EncoderConfig(fields.EncoderFields):
     "float32" the products that are gradients of kernels come out in float32, and so are their sums
     over devices; with "compute" in `dtype`. `remat` "none" saves all activations
     for the backward pass, "full" recomputes each layer from its input, "dots" recomputes all but
-    the projections. `attention` is "xla" or "pallas", a kernel for TPU that computes the same
-    (`pallas_attention`). With `left_to_right` a position sees itself and what lies on its left.
+    the projections. `attention` is "xla", "pallas", kernels for TPU that compute the
+    same (`pallas_attention`), or "auto": these where they take length and heads. With
+    `left_to_right` a position sees itself and what lies on its left.
 
     Raises:
       ValueError: listing every field that does not fit.

@@ -69,7 +69,7 @@ class Planner:
           ValueError: if the config, its batches or its shardings do not fit the devices.
         """
         mesh = sharding.make_mesh(self.devices, data=config.mesh.data, tensor=config.mesh.tensor)
-        resolved = program_lib.resolve(config, self.target.platform)
+        resolved = program_lib.resolve(config, self.target.platform, self.target.device_kind)
         job = jobs.JOBS[config.task].outline(resolved)
         if job.config.data.source == "synthetic":
             config_faults.validate(job.config)

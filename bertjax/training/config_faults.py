@@ -17,7 +17,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
-from bertjax.models import classification, embedding_sharing, encoder, pallas_attention
+from bertjax.models import classification, embedding_sharing, encoder
 from bertjax.training import optim, schedules, state
 
 MASKINGS = ("static", "dynamic", "none")  # stored in the records, drawn as they are read
@@ -294,8 +294,6 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
             f"config.model.hidden_size is {hidden_size}; it must be a multiple of "
             f"config.model.num_attention_heads, {num_heads}"
         )
-    elif options["model.attention"] == "pallas":
-        yield from _kernel_faults(hidden_size // num_heads, num_heads, options["mesh.tensor"])
 
 
 def _unread_faults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
@@ -308,20 +306,6 @@ def _unread_faults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> I
                     f"config.{name} is {value!r}, which nothing reads {where}: leave it at "
                     f"{defaults[name]!r}"
                 )
-
-
-def _kernel_faults(size: int, num_heads: int, tensor: int) -> Iterator[str]:
-    # Where the tensor axis does not divide the heads, every device has all of them.
-    heads = num_heads // tensor if tensor > 0 and num_heads % tensor == 0 else num_heads
-    if pallas_attention.takes_heads(heads, size):
-        return
-    unit = pallas_attention.LANES // size
-    yield (
-        f"config.model.attention is 'pallas', whose kernel takes up to "
-        f"{pallas_attention.MOST_HEADS_AT_ONCE} heads of {size} on a device, or a multiple of "
-        f"{unit}; config.model.num_attention_heads / config.mesh.tensor gives {heads}: set "
-        "config.model.attention to 'xla'"
-    )
 
 
 def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:

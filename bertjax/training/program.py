@@ -23,6 +23,8 @@ from bertjax.models import parameters
 from bertjax.tasks import base, distillation
 from bertjax.training import optim, schedules, state
 
+TOO_OLD_FOR_KERNELS = ("TPU v2", "TPU v3")
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -208,20 +210,29 @@ def _schedule_options(
     )
 
 
-def resolve(config: ml_collections.ConfigDict, platform: str) -> ml_collections.ConfigDict:
-    """Returns a copy in which every "auto" stands for what the platform wants."""
+def resolve(
+    config: ml_collections.ConfigDict, platform: str, device_kind: str = ""
+) -> ml_collections.ConfigDict:
+    """Returns a copy in which every "auto" stands for what the platform wants.
+
+    An `attention` of "auto" is left to devices that the kernels are for: which rows they take is
+    decided where attention is computed.
+    """
     config = config.copy_and_resolve_references()
     is_cpu = platform == "cpu"
     if config.model.dtype == "auto":
         config.model.dtype = "float32" if is_cpu else "bfloat16"
     if config.prng_impl == "auto":
         config.prng_impl = "threefry2x32" if is_cpu else "rbg"
+    takes_kernels = platform == "tpu" and device_kind not in TOO_OLD_FOR_KERNELS
+    if config.model.attention == "auto" and not takes_kernels:
+        config.model.attention = "xla"
     return config
 
 
 def check_attention(config: ml_collections.ConfigDict, device_kind: str) -> None:
     """Raises a ValueError if the attention kernel cannot be compiled for this kind of device."""
-    if config.model.attention == "pallas" and device_kind in ("TPU v2", "TPU v3"):
+    if config.model.attention == "pallas" and device_kind in TOO_OLD_FOR_KERNELS:
         raise ValueError(
             f"config.model.attention is 'pallas', whose kernel needs a TPU v4 or a newer one; the "
             f"devices are {device_kind}: set it to 'xla'"
@@ -248,8 +259,8 @@ def check_batch_sizes(job: jobs.Job, mesh: Mesh) -> None:
         sizes[name] = (evaluation_size, mesh.shape[sharding.DATA])
     faults = [
         f"{name} is {size}; it must be a multiple of {unit} (data-parallel devices x "
-        "micro-batches): "
-        f"{size // unit * unit or unit} or {size // unit * unit + unit}"
+        f"micro-batches): {f'{size // unit * unit} or ' if size > unit else ''}"
+        f"{size // unit * unit + unit}"
         for name, (size, unit) in sizes.items()
         if size % unit
     ]

@@ -16,7 +16,16 @@ import pytest
 from flax import nnx
 
 from bertjax.devices import sharding
-from bertjax.models import attention, encoder, layers, pallas_attention, plain_attention, visibility
+from bertjax.models import (
+    attention,
+    encoder,
+    layers,
+    pallas_attention,
+    pallas_blocks,
+    pallas_parts,
+    plain_attention,
+    visibility,
+)
 from tests import small_modules
 
 RATE = 0.3
@@ -42,11 +51,22 @@ def inputs(shape):
     return [*tensors, visibility.Visibility(is_real)], grad
 
 
-PLAIN = (plain_attention.context, plain_attention.gradients)
 KERNELS = tuple(
     functools.partial(kernel, interpret=True)
-    for kernel in (pallas_attention.context, attention._kernel_gradients)
+    for kernel in (pallas_attention.context, pallas_attention.gradients)
 )
+
+
+def plain_context(*arguments, rate):
+    return plain_attention.context(*arguments, rate=rate), None
+
+
+def plain_gradients(*saved_and_grad, rate):
+    *saved, _, grad = saved_and_grad
+    return plain_attention.gradients(*saved, grad, rate=rate)
+
+
+PLAIN = (plain_context, plain_gradients)
 
 
 def context_and_gradients(functions, shape, rate):
@@ -57,8 +77,8 @@ def context_and_gradients(functions, shape, rate):
     @jax.jit
     def run(arguments, grad):
         context, gradients = (functools.partial(each, rate=rate) for each in functions)
-        found = context(*arguments, seeds)
-        return found, *gradients(*arguments, seeds, found, grad)
+        found, statistics = context(*arguments, seeds)
+        return found, *gradients(*arguments, seeds, found, statistics, grad)
 
     return run(arguments, grad)
 
@@ -82,6 +102,66 @@ QUICK = [(SHAPES[0], RATE), (SHAPES[1], 0.0)]  # interpreted kernels are slow
 def test_context_and_gradients_are_those_of_plain_jax(shape, rate):
     expected = context_and_gradients(PLAIN, shape, rate)
     assert_close(context_and_gradients(KERNELS, shape, rate), expected)
+
+
+def long_rows(length, window, is_packed, left_to_right=False):
+    """Tensors [2, length, heads, head], what they see, and a gradient; some of a row is padding."""
+    rng = np.random.default_rng(1)
+    *tensors, grad = (jnp.asarray(rng.normal(size=(2, length, 2, 64)), jnp.float32) for _ in "qkvg")
+    numbers = np.ones((2, length), np.int32)
+    numbers[1, length - 37 :] = 0
+    if not is_packed:
+        visible = visibility.of({"input_mask": jnp.asarray(numbers)})
+    else:
+        numbers[0, length // 3 :], numbers[0, length // 3 + 200 :] = 2, 3
+        visible = visibility.of({"sequence_ids": jnp.asarray(numbers)})
+    return tensors, visible.narrowed(window=window, left_to_right=left_to_right), grad
+
+
+@pytest.mark.parametrize(
+    ("length", "window", "is_packed", "left_to_right", "rate"),
+    [
+        (640, None, False, False, 0.0),
+        (600, 20, True, False, RATE),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                (1100, None, True, False, RATE),
+                (1024, 64, False, False, RATE),  # several blocks of queries in a grid step
+                (1100, 64, True, False, 0.0),
+                (1100, 300, True, False, RATE),  # too wide for a chunk of its own
+                (1100, None, True, True, RATE),
+                (200, None, True, False, RATE),
+            ]
+        ),
+    ],
+)
+def test_long_rows_and_windows_are_those_of_plain_jax(
+    length, window, is_packed, left_to_right, rate
+):
+    tensors, visible, grad = long_rows(length, window, is_packed, left_to_right)
+    seeds = layers.mask_seeds(jax.random.key(1), (2, 2)) if rate else None
+
+    def run(context, gradients):
+        found, statistics = context(*tensors, visible, seeds, rate=rate)
+        return found, *gradients(*tensors, visible, seeds, found, statistics, grad, rate=rate)
+
+    assert_close(jax.jit(run, static_argnums=(0, 1))(*KERNELS), run(*PLAIN))
+
+
+def test_chunks_that_no_query_of_a_block_sees_are_passed_over():
+    """The bounds are of 512 positions; a row of 2,048 holds sequences that end at 700 and 1,500."""
+    numbers = np.repeat([1, 2, 0], [700, 800, 548])[None].astype(np.int32)
+    cut = pallas_blocks.tiles(2048, None)
+    packed = pallas_parts.Sight(False, False, None, False)
+    bounds = np.asarray(pallas_blocks._bounds(jnp.asarray(numbers), cut, packed)).reshape(-1, 2)
+    np.testing.assert_array_equal(bounds, [[0, 2], [0, 3], [1, 3], [0, 0]])
+    alone = packed._replace(is_by_key=True)
+    bounds = np.asarray(pallas_blocks._bounds(jnp.asarray(numbers), cut, alone)).reshape(-1, 2)
+    np.testing.assert_array_equal(bounds, [[0, 3]] * 4)
+    narrow = packed._replace(window=300, left_to_right=True)
+    bounds = np.asarray(pallas_blocks._bounds(jnp.asarray(numbers), cut, narrow)).reshape(-1, 2)
+    np.testing.assert_array_equal(bounds, [[0, 1], [0, 2], [1, 3], [0, 0]])
 
 
 def test_padding_keys_have_no_weight_and_no_gradient():
@@ -109,7 +189,7 @@ def test_eight_devices_equal_one(data, tensor, heads):
 def interpreted(monkeypatch):
     """Takes the kernels, interpreted, where otherwise only a TPU takes them."""
     monkeypatch.setattr(pallas_attention, "context", KERNELS[0])
-    monkeypatch.setattr(attention, "_kernel_gradients", KERNELS[1])
+    monkeypatch.setattr(pallas_attention, "gradients", KERNELS[1])
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
 
 
@@ -174,7 +254,7 @@ def test_elsewhere_plain_jax_takes_the_place_of_the_kernels(platform):
 COMPILE_ALL = """
 import jax, jax.numpy as jnp
 from bertjax.devices import sharding
-from bertjax.models import pallas_attention, visibility
+from bertjax.models import pallas_attention, pallas_rows, visibility
 from bertjax.planning import topologies
 
 mesh = sharding.make_mesh(topologies.devices(topologies.parse("v5e:2x2"))[:1], data=1, tensor=1)
@@ -182,12 +262,12 @@ rows = sharding.batch_sharding(mesh)
 
 def both(seeds, query, keys, values, grad, visible):
     arguments = (query, keys, values, visible, seeds)
-    context = pallas_attention.context(*arguments, rate=0.1)
-    return context, pallas_attention.gradients(*arguments, grad, rate=0.1)
+    made = pallas_attention.context(*arguments, rate=0.1)
+    return made, pallas_attention.gradients(*arguments, *made, grad, rate=0.1)
 
 for dtype in ("bfloat16", "float32"):
     for heads, size in ((8, 32), (4, 64), (3, 64), (2, 128)):
-        for length in pallas_attention.LENGTHS:
+        for length in (*pallas_rows.LENGTHS, 640):
             def array(*shape, dtype=dtype):
                 return jax.ShapeDtypeStruct((16, *shape), jnp.dtype(dtype), sharding=rows)
             tensor, word = array(length, heads, size), array(heads, dtype="uint32")

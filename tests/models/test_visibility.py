@@ -188,8 +188,8 @@ def test_the_kernels_see_the_same(shape, is_packed, window, left_to_right):
     options = {"rate": RATE, "interpret": True}
     forward = functools.partial(pallas_attention.context, **options)
     backward = functools.partial(pallas_attention.gradients, **options)
-    context = jax.jit(forward)(*inputs, visible, seeds)
-    gradients = jax.jit(backward)(*inputs, visible, seeds, grad)
+    context, statistics = jax.jit(forward)(*inputs, visible, seeds)
+    gradients = jax.jit(backward)(*inputs, visible, seeds, context, statistics, grad)
     seen = seen_by_definition(numbers, places, window, left_to_right)
     for x, y in zip((context, *gradients), expected(shape, seen, True), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * float(np.abs(y).max()))
@@ -213,7 +213,7 @@ def test_eight_devices_see_as_one_does():
 
     def gradients():
         run = functools.partial(pallas_attention.gradients, rate=RATE, interpret=True)
-        return jax.jit(run)(*inputs, visible, seeds, grad)
+        return jax.jit(run)(*inputs, visible, seeds, inputs[0], None, grad)
 
     expected = gradients()
     with jax.set_mesh(sharding.make_mesh(jax.devices()[:8], data=4, tensor=2)):

@@ -79,6 +79,17 @@ def test_a_resolved_config_says_nothing_of_auto():
         assert (config.model.dtype, config.prng_impl) == (dtype, bits)
 
 
+@pytest.mark.parametrize(
+    ("platform", "kind", "attention"),
+    [("cpu", "", "xla"), ("gpu", "", "xla"), ("tpu", "TPU v3", "xla"), ("tpu", "TPU v4", "auto")],
+)
+def test_attention_is_left_open_on_devices_that_take_the_kernels(platform, kind, attention):
+    config = config_lib.default_config()
+    assert program.resolve(config, platform, kind).model.attention == attention
+    config.model.attention = "pallas"
+    assert program.resolve(config, platform, kind).model.attention == "pallas"
+
+
 def test_a_choice_of_the_config_outlives_its_resolution():
     config = config_lib.default_config()
     config.model.dtype, config.prng_impl = "float32", "threefry2x32"

@@ -1,0 +1,287 @@
+"""Attention over short rows, whole, as one TPU kernel for the forward and one for the backward.
+
+A grid step takes a row of 512 positions, or several shorter ones, with all their scores.
+`pallas_attention` says how the kernels are built.
+
+XLA counts no cycles for kernels. In their place the bundles (instructions of one cycle each) that
+libtpu 0.0.42 made for a grid step of BERT-base, bfloat16, with dropout, on v5e; a step is one row
+of 512 tokens or sixteen of 128, and two heads. Stalls are not in it (benchmarks/kernel_bundles.py).
+
+  length  pass      bundles  matrix  vector  memory  a layer, 8192 tokens
+     512  forward     3,589   1,396   2,327     960    96 steps:  345,000
+     512  backward    7,202   4,139   3,867   1,680    96 steps:  691,000
+     128  forward     5,004   1,513   2,887   3,840    24 steps:  120,000
+     128  backward    8,382   4,396   4,621   6,720    24 steps:  201,000
+
+matrix, vector: the fewest cycles for the instructions of these units (four slots each). memory:
+counted by hand, four or seven blocks of 128 or 512 KiB over 546 bytes per cycle (819 GB/s at
+1.5 GHz; both from memory, not looked up).
+In plain JAX the compiler estimates 3.77 M cycles for the same at length 512, matrix products
+included. On v6e at length 512 the bundles are 3,078 and 5,668, on v4 17,870 and 22,679.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array
+
+from bertjax.models import layers, pallas_parts
+from bertjax.models.pallas_parts import Sight
+
+LENGTHS = (128, 256, 384, 512)
+MAX_LENGTH = LENGTHS[-1]
+
+
+def context(
+    tensors: tuple[Array, ...],
+    statistics: tuple[()],
+    rows: tuple[Array, ...],
+    seeds: tuple[Array, ...],
+    *,
+    sight: Sight,
+    rate: float,
+    interpret: bool,
+) -> list[Array]:
+    """Returns the context of query, keys and values, [batch, length, heads, head] each.
+
+    `rows` are those of `sight`; `heads` fill the lanes of whole grid steps.
+    """
+    kernel = functools.partial(_forward_kernel, sight=sight, rate=rate)
+    return _run(kernel, 1, (tensors, rows, seeds), interpret)
+
+
+def gradients(
+    tensors: tuple[Array, ...],
+    statistics: tuple[()],
+    rows: tuple[Array, ...],
+    seeds: tuple[Array, ...],
+    *,
+    sight: Sight,
+    rate: float,
+    interpret: bool,
+) -> list[Array]:
+    """Returns the gradients of the first three `tensors`, given the context's as the fourth."""
+    kernel = functools.partial(_backward_kernel, sight=sight, rate=rate)
+    return _run(kernel, 3, (tensors, rows, seeds), interpret)
+
+
+def _run(
+    kernel: Callable[..., None],
+    num_outputs: int,
+    parts: tuple[tuple[Array, ...], ...],
+    interpret: bool,
+) -> list[Array]:
+    tensors, rows, seeds = parts
+    batch, length, heads, size = tensors[0].shape
+    heads_per_step = pallas_parts.LANES // size
+    block_rows = rows_per_step(batch, length, tensors[0].dtype)
+    groups = heads // heads_per_step
+    arrays = [x.reshape(batch, length, heads * size) for x in tensors]
+    arrays += [x[:, None, :] for x in rows]
+    arrays += [x[:, None, :] for x in seeds]
+    wide = (block_rows, length, heads_per_step * size)
+    by_lanes = pl.BlockSpec(wide, lambda row, group: (row, 0, group))
+    by_row = pl.BlockSpec((block_rows, 1, length), lambda row, group: (row, 0, 0))
+    scalars = (block_rows, 1, heads)
+    all_heads = pl.BlockSpec(scalars, lambda row, group: (row, 0, 0), memory_space=pltpu.SMEM)
+    run = pl.pallas_call(
+        functools.partial(kernel, size=size),
+        grid=(batch // block_rows, groups),
+        in_specs=[by_lanes] * len(tensors) + [by_row] * len(rows) + [all_heads] * len(seeds),
+        out_specs=[by_lanes] * num_outputs,
+        out_shape=[jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * num_outputs,
+        cost_estimate=_cost(arrays, num_outputs, heads, size),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * 2),
+        interpret=interpret,
+    )
+    return [x.reshape(tensors[0].shape) for x in run(*arrays)]
+
+
+def rows_per_step(batch: int, length: int, dtype: jnp.dtype) -> int:
+    """Returns how many rows a grid step takes: as many as have the scores of one of MAX_LENGTH.
+
+    In float32 half as many, for which the core's memory is enough.
+    """
+    rows = MAX_LENGTH**2 * 2 // (length**2 * jnp.dtype(dtype).itemsize)
+    return math.gcd(batch, max(rows, 1))
+
+
+def _cost(arrays: list[Array], num_outputs: int, heads: int, size: int) -> pl.CostEstimate:
+    batch, length, _ = arrays[0].shape
+    scores = batch * heads * length * length
+    products = 2 if num_outputs == 1 else 5  # scores, context; scores again and four gradients
+    return pl.CostEstimate(
+        flops=2 * products * scores * size,
+        transcendentals=scores,
+        bytes_accessed=sum(x.nbytes for x in arrays) + num_outputs * arrays[0].nbytes,
+    )
+
+
+def _forward_kernel(
+    query_ref: Any,
+    keys_ref: Any,
+    values_ref: Any,
+    *refs: Any,
+    size: int,
+    sight: Sight,
+    rate: float,
+) -> None:
+    *others, context_ref = refs
+    rows, seeds = _parted(others, sight)
+    units = _units(query_ref.shape, size)
+    turned_values = [values_ref[row].T for row in range(query_ref.shape[0])]
+    barred = _barred(rows, sight)
+    exponentials, totals = _exponentials(query_ref, keys_ref, barred, units)
+    weights = _masked(exponentials, seeds, units, rate)
+    turned_context = [
+        pallas_parts.dot(turned_values[u.row][u.of_head], x.astype(keys_ref.dtype), (1, 0))
+        * _scale(u, barred, total, rate)
+        for u, x, total in zip(units, weights, totals, strict=True)
+    ]
+    _write_turned(context_ref, units, turned_context)
+
+
+def _backward_kernel(
+    query_ref: Any,
+    keys_ref: Any,
+    values_ref: Any,
+    grad_ref: Any,
+    *refs: Any,
+    size: int,
+    sight: Sight,
+    rate: float,
+) -> None:
+    *others, grad_query_ref, grad_keys_ref, grad_values_ref = refs
+    rows, seeds = _parted(others, sight)
+    dtype, units = query_ref.dtype, _units(query_ref.shape, size)
+    turned_keys = [keys_ref[row].T for row in range(query_ref.shape[0])]
+    barred = _barred(rows, sight)
+    exponentials, totals = _exponentials(query_ref, keys_ref, barred, units)
+    # Scaled for dropout here, once: each gradient has the probabilities as a factor.
+    probabilities = [
+        x * _scale(u, barred, t, rate) for u, x, t in zip(units, exponentials, totals, strict=True)
+    ]
+    weights = [x.astype(dtype) for x in _masked(probabilities, seeds, units, rate)]
+    grad_values = [
+        pallas_parts.dot(x, grad_ref[u.row], (1, 0)) for u, x in zip(units, weights, strict=True)
+    ]
+    grad_weights = [
+        pallas_parts.dot(values_ref[u.row], pallas_parts.only(u.lanes, grad_ref[u.row]), (1, 1))
+        for u in units
+    ]
+    grad_weights = _masked(grad_weights, seeds, units, rate)
+    products = [p * x for p, x in zip(probabilities, grad_weights, strict=True)]
+    sums = [x.sum(axis=0, keepdims=True) * (1 - rate) for x in products]
+    grad_scores = [
+        (x - p * s).astype(dtype) for x, p, s in zip(products, probabilities, sums, strict=True)
+    ]
+    turned_grad_query = [
+        pallas_parts.dot(turned_keys[u.row][u.of_head], x, (1, 0))
+        for u, x in zip(units, grad_scores, strict=True)
+    ]
+    grad_keys = [
+        pallas_parts.dot(x, query_ref[u.row], (1, 0))
+        for u, x in zip(units, grad_scores, strict=True)
+    ]
+    _write_turned(grad_query_ref, units, turned_grad_query)
+    _write(grad_keys_ref, units, grad_keys)
+    _write(grad_values_ref, units, grad_values)
+
+
+class _Unit(NamedTuple):
+    """A head of a row in a block: its place among the transposed lanes, and a mask of the lanes."""
+
+    row: int
+    head: int
+    of_head: slice
+    lanes: Array
+
+
+def _units(shape: tuple[int, int, int], size: int) -> list[_Unit]:
+    rows, length, lanes = shape
+    of_head = pallas_parts.lanes_of_heads(length, lanes, size)
+    return [
+        _Unit(row, head, slice(head * size, (head + 1) * size), mine)
+        for row in range(rows)
+        for head, mine in enumerate(of_head)
+    ]
+
+
+def _write(ref: Any, units: list[_Unit], by_unit: list[Array]) -> None:
+    """Writes each unit's lanes of its array [length, lanes]."""
+    for row in range(ref.shape[0]):
+        mine = [(u.lanes, x) for u, x in zip(units, by_unit, strict=True) if u.row == row]
+        whole = mine[0][1]
+        for lanes, x in mine[1:]:
+            whole = jnp.where(lanes, x, whole)
+        ref[row] = whole.astype(ref.dtype)
+
+
+def _write_turned(ref: Any, units: list[_Unit], by_unit: list[Array]) -> None:
+    """Writes arrays [head, length]: to turn these round is cheap, [length, length] is not."""
+    for row in range(ref.shape[0]):
+        mine = [x.astype(ref.dtype) for u, x in zip(units, by_unit, strict=True) if u.row == row]
+        ref[row] = jnp.concatenate(mine).T
+
+
+class _Barred(NamedTuple):
+    """`added` to scores [keys, queries]; `sees_nothing` [1, queries], None: not to be looked at."""
+
+    added: Array
+    sees_nothing: Array | None
+
+
+def _parted(refs: list[Any], sight: Sight) -> tuple[list[Any], list[Any]]:
+    """Returns the rows that `sight` looks at, and the seeds."""
+    count = 1 + sight.has_positions
+    return refs[:count], refs[count:]
+
+
+def _barred(rows: list[Any], sight: Sight) -> list[_Barred]:
+    """Returns, for each row of a block, what bars queries from keys."""
+    found = []
+    for number in range(rows[0].shape[0]):
+        row = [ref[number] for ref in rows]
+        added = sight.added(row, row, (0, 0))
+        nothing = None if sight.is_by_key else added.max(axis=0, keepdims=True) < 0
+        found.append(_Barred(added, nothing))
+    return found
+
+
+def _scale(unit: _Unit, barred: list[_Barred], total: Array, rate: float) -> Array:
+    """Returns what makes weights of exponentials, [1, queries]: 0 for a query that sees nothing."""
+    scale, sees_nothing = 1 / (1 - rate) / total, barred[unit.row].sees_nothing
+    return scale if sees_nothing is None else jnp.where(sees_nothing, 0.0, scale)
+
+
+def _exponentials(
+    query_ref: Any, keys_ref: Any, barred: list[_Barred], units: list[_Unit]
+) -> tuple[list[Array], list[Array]]:
+    """Returns the softmax's numerators, [keys, queries], and their sums over keys."""
+    scores = [
+        pallas_parts.dot(keys_ref[u.row], pallas_parts.only(u.lanes, query_ref[u.row]), (1, 1))
+        + barred[u.row].added
+        for u in units
+    ]
+    exponentials = [jnp.exp(x - x.max(axis=0, keepdims=True)) for x in scores]
+    return exponentials, [x.sum(axis=0, keepdims=True) for x in exponentials]
+
+
+def _masked(by_unit: list[Array], seeds: list[Any], units: list[_Unit], rate: float) -> list[Array]:
+    """Returns arrays [keys, queries] with what is dropped at zero."""
+    if not seeds:
+        return by_unit
+    first = pl.program_id(1) * (1 + units[-1].head)
+    words = [tuple(ref[u.row, 0, first + u.head] for ref in seeds) for u in units]
+    return [
+        jnp.where(layers.keep_mask(pair, x.shape, rate, turned=True), x, 0.0)
+        for pair, x in zip(words, by_unit, strict=True)
+    ]

@@ -1,0 +1,103 @@
+"""The attention kernel is taken where it computes what plain JAX does, and nowhere else."""
+
+import functools
+
+import jax
+import pytest
+
+from bertjax import config as config_lib
+from bertjax import jobs, train
+from bertjax.devices import sharding
+from bertjax.models import pallas_attention
+from bertjax.training import attention_trial, program
+from tests import small_records
+
+
+def job_of(**changes):
+    config = config_lib.default_config()
+    config.model.update(
+        vocab_size=100,
+        hidden_size=128,
+        num_attention_heads=2,
+        num_hidden_layers=2,
+        intermediate_size=16,
+        dtype="float32",
+        **changes,
+    )
+    config.data.source = "synthetic"
+    config.phases.phase1.update(max_seq_length=128, num_steps=1)
+    return jobs.JOBS[config.task].outline(config)
+
+
+@pytest.fixture
+def mesh():
+    return sharding.make_mesh(jax.devices()[:1], data=1, tensor=1)
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Lets a CPU take the kernels, interpreted; returns a function that puts another in place."""
+
+    def put(context):
+        monkeypatch.setattr(pallas_attention, "context", context)
+
+    put(functools.partial(pallas_attention.context, interpret=True))
+    interpreted = functools.partial(pallas_attention.gradients, interpret=True)
+    monkeypatch.setattr(pallas_attention, "gradients", interpreted)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
+    return put
+
+
+def test_kernels_that_compute_the_same_are_taken_and_the_numbers_are_logged(kernels, mesh, caplog):
+    with caplog.at_level("INFO"):
+        assert attention_trial.agrees(job_of(), mesh)
+    (line,) = [text for text in caplog.messages if "agrees" in text]
+    assert "rows of 128 positions, no window" in line and "% (keys)" in line
+
+
+def test_a_kernel_that_is_off_in_a_few_places_is_not_taken(kernels, mesh, caplog):
+    right = pallas_attention.context
+
+    def wrong(*arguments, **options):
+        context, statistics = right(*arguments, **options)
+        return context.at[0, 3].set(0.0), statistics
+
+    kernels(wrong)
+    assert not attention_trial.agrees(job_of(), mesh)
+    assert "is off by" in caplog.text and "config.model.attention=xla" in caplog.text
+
+
+def test_a_kernel_that_gives_no_number_is_not_taken(kernels, mesh):
+    right = pallas_attention.context
+    kernels(lambda *x, **options: (right(*x, **options)[0] * float("nan"), None))
+    assert not attention_trial.agrees(job_of(), mesh)
+
+
+def test_a_kernel_that_does_not_compile_is_not_taken(kernels, mesh, caplog):
+    def refused(*arguments, **options):
+        raise NotImplementedError("no such instruction")
+
+    kernels(refused)
+    assert not attention_trial.agrees(job_of(), mesh)
+    assert "does not compile" in caplog.text and "no such instruction" in caplog.text
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_run_whose_trial_fails_goes_on_in_plain_jax(agrees, monkeypatch, tmp_path):
+    """As on a TPU, whose "auto" is left to the trial."""
+    small_records.write(tmp_path / "train", counts=(64,))
+    config = config_lib.default_config()
+    config.model.update(hidden_size=16, num_attention_heads=2, num_hidden_layers=1, vocab_size=0)
+    config.model.intermediate_size = 16
+    config.data.train_dir = str(tmp_path / "train")
+    config.phases.phase1.update(max_seq_length=16, num_steps=1)
+    config.global_batch_size = 16
+    as_on_tpu = program.resolve
+    monkeypatch.setattr(
+        program, "resolve", lambda config, *_: as_on_tpu(config, "tpu", "TPU v5 lite")
+    )
+    monkeypatch.setattr(attention_trial, "agrees", lambda job, mesh: agrees)
+    run = train.prepare(config, tmp_path / "run")
+    expected = "auto" if agrees else "xla"
+    assert run.config.model.attention == expected
+    assert run.job.config.model.attention == expected
