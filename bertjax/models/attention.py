@@ -8,7 +8,7 @@ dropout mask shared over batch and heads, softmax in the compute dtype) is what 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,10 +84,6 @@ class SelfAttention(nnx.Module):
             query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
             keys = self.key(hidden).reshape(by_head)
             values = self.value(hidden).reshape(by_head)
-        if self.rotary_base is not None:
-            with jax.named_scope("attention/rotary"):
-                query = rotary.turned(query, visible.positions, self.rotary_base)
-                keys = rotary.turned(keys, visible.positions, self.rotary_base)
         with jax.named_scope("attention/scores"):
             context = attend(
                 query,
@@ -97,6 +93,7 @@ class SelfAttention(nnx.Module):
                 dropout_rate=self.dropout_rate,
                 key=key,
                 implementation=self.implementation,
+                rotary_base=self.rotary_base,
             )
         with jax.named_scope("attention/projections"):
             return self.output(context.reshape(batch, length, -1))
@@ -111,12 +108,14 @@ def attend(
     dropout_rate: float,
     key: PRNGKeyArray | None,
     implementation: str = "xla",
+    rotary_base: float | None = None,
 ) -> Float[Array, "batch length heads head"]:
     """Returns the average of the `values` that are seen, weighted by softmax in float32.
 
-    `query` is scaled already. What is not seen gets a weight of exactly zero (the released code
-    adds -10000 to its scores, which in float32 comes to the same). Nothing of size length x length
-    is kept for the backward pass, which computes scores, softmax and dropout mask again.
+    `query` is scaled already. With a `rotary_base` queries and keys turn by their positions first.
+    What is not seen gets a weight of exactly zero (the released code adds -10000 to its scores,
+    which in float32 comes to the same). Nothing of size length x length is kept for the backward
+    pass, which computes scores, softmax and dropout mask again.
 
     "pallas" gives the same numbers but for rounding, where a row has a token at all. What its
     kernels do not take is computed by "xla": lengths that `pallas_attention.takes` denies, with a
@@ -128,10 +127,15 @@ def attend(
         if implementation == "pallas":
             _warn_of_length(length)
         implementation = "xla"
+    if rotary_base is not None and implementation == "xla":
+        with jax.named_scope("rotary"):
+            query, keys = (rotary.turned(x, visible.positions, rotary_base) for x in (query, keys))
+        rotary_base = None
+    how = _How(dropout_rate, implementation, rotary_base)
     if key is None or dropout_rate == 0.0:
-        return _attend(query, keys, values, visible, None, 0.0, implementation)
+        return _attend(query, keys, values, visible, None, how._replace(rate=0.0))
     seeds = layers.mask_seeds(key, (batch, heads))
-    return _attend(query, keys, values, visible, seeds, dropout_rate, implementation)
+    return _attend(query, keys, values, visible, seeds, how)
 
 
 @functools.cache
@@ -147,17 +151,24 @@ def _warn_of_length(length: int) -> None:
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+class _How(NamedTuple):
+    """What is known when attention is compiled."""
+
+    rate: float
+    implementation: str
+    rotary_base: float | None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _attend(
     query: Array,
     keys: Array,
     values: Array,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
-    rate: float,
-    implementation: str,
+    how: _How,
 ) -> Array:
-    return _context(query, keys, values, visible, seeds, rate, implementation)[0]
+    return _context(query, keys, values, visible, seeds, how)[0]
 
 
 def _context(
@@ -166,20 +177,32 @@ def _context(
     values: Array,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
-    rate: float,
-    implementation: str,
+    how: _How,
 ) -> tuple[Array, Array | None]:
     """Returns the context, and the kernel's statistics for its backward pass."""
     arguments = (query, keys, values, visible, seeds)
-    if implementation == "xla":
-        return plain_attention.context(*arguments, rate=rate), None
+    if how.implementation == "xla":
+        return plain_attention.context(*arguments, rate=how.rate), None
 
     def plain(*arguments: Any) -> tuple[Array, Array | None]:
         nothing = pallas_attention.no_statistics(query.shape, visible)
-        return plain_attention.context(*arguments, rate=rate), nothing
+        return _plain_context(*arguments, how), nothing
 
-    kernel = functools.partial(pallas_attention.context, rate=rate)
+    kernel = functools.partial(pallas_attention.context, rate=how.rate, rotary_base=how.rotary_base)
     return jax.lax.platform_dependent(*arguments, tpu=kernel, default=plain)
+
+
+def _plain_context(
+    query: Array,
+    keys: Array,
+    values: Array,
+    visible: Visibility,
+    seeds: layers.MaskSeeds | None,
+    how: _How,
+) -> Array:
+    if how.rotary_base is not None:
+        query, keys = (rotary.turned(x, visible.positions, how.rotary_base) for x in (query, keys))
+    return plain_attention.context(query, keys, values, visible, seeds, rate=how.rate)
 
 
 def _forward(
@@ -188,25 +211,49 @@ def _forward(
     values: Array,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
-    rate: float,
-    implementation: str,
+    how: _How,
 ) -> tuple[Any, tuple[Any, ...]]:
     arguments = (query, keys, values, visible, seeds)
-    context, statistics = _context(*arguments, rate, implementation)
+    context, statistics = _context(*arguments, how)
     return context, (*arguments, context, statistics)
 
 
-def _backward(
-    rate: float, implementation: str, saved: tuple[Any, ...], grad: Array
-) -> tuple[Array | None, ...]:
-    def plain(*saved_and_grad: Any) -> tuple[Array, Array, Array]:
-        *saved, _, grad = saved_and_grad
-        return plain_attention.gradients(*saved, grad, rate=rate)
-
-    if implementation == "xla":
-        return *plain(*saved, grad), None, None
-    kernel = functools.partial(pallas_attention.gradients, rate=rate)
+def _backward(how: _How, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
+    if how.implementation == "xla":
+        return *_plain_gradients(*saved, grad, how=how), None, None
+    kernel = functools.partial(
+        pallas_attention.gradients, rate=how.rate, rotary_base=how.rotary_base
+    )
+    plain = functools.partial(_plain_gradients, how=how)
     return *jax.lax.platform_dependent(*saved, grad, tpu=kernel, default=plain), None, None
+
+
+def _plain_gradients(
+    query: Array,
+    keys: Array,
+    values: Array,
+    visible: Visibility,
+    seeds: layers.MaskSeeds | None,
+    context: Array,
+    statistics: Array | None,
+    grad: Array,
+    *,
+    how: _How,
+) -> tuple[Array, Array, Array]:
+    """Returns the gradients; the statistics are the kernel's, and nothing to plain JAX."""
+    base = how.rotary_base
+    if base is not None:
+        query, keys = (rotary.turned(x, visible.positions, base) for x in (query, keys))
+    made = plain_attention.gradients(
+        query, keys, values, visible, seeds, context, grad, rate=how.rate
+    )
+    if base is None:
+        return made
+    return (
+        rotary.turned(made[0], visible.positions, base, back=True),
+        rotary.turned(made[1], visible.positions, base, back=True),
+        made[2],
+    )
 
 
 _attend.defvjp(_forward, _backward)

@@ -16,13 +16,21 @@ and the others fill the wait. The dropout masks are those of plain JAX, bit for 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from bertjax.models import layers, pallas_blocks, pallas_parts, pallas_rows, placement
+from bertjax.models import (
+    layers,
+    pallas_blocks,
+    pallas_parts,
+    pallas_rows,
+    pallas_tiles,
+    placement,
+    rotary,
+)
 from bertjax.models.visibility import Visibility
 
 MIN_LENGTH = 128
@@ -48,21 +56,26 @@ def context(
     seeds: layers.MaskSeeds | None,
     *,
     rate: float,
+    rotary_base: float | None = None,
     interpret: bool = False,
 ) -> tuple[Float[Array, "batch length heads head"], Array | None]:
     """Returns what `attention.attend` does, for lengths taken and HEAD_SIZES; and the statistics.
 
     These are what `gradients` wants to have again, [batch, heads, n] or None (`no_statistics`).
+    With a `rotary_base` queries and keys turn by their positions first, as `rotary.turned` has it,
+    in the kernel where it walks over blocks.
     With `interpret` it runs on any platform, slowly, as the tests do.
     """
-    tensors = (query, keys, values)
     sight = pallas_parts.Sight.of(visible)
     options = {"sight": sight, "rate": rate, "interpret": interpret}
     if _is_short(query.shape[1], sight):
+        tensors = (*_turned((query, keys), visible, rotary_base), values)
         run = functools.partial(pallas_rows.context, **options)
-        return _per_device(run, [_TENSORS], tensors, (), visible, seeds)[0], None
+        return _per_device(run, [_TENSORS], tensors, (), (), visible, seeds)[0], None
     run = functools.partial(pallas_blocks.context, **options)
-    made, statistics = _per_device(run, [_TENSORS, _BY_HEAD], tensors, (), visible, seeds)
+    tables = _tables(query, visible, rotary_base)
+    out = [_TENSORS, _BY_HEAD]
+    made, statistics = _per_device(run, out, (query, keys, values), (), tables, visible, seeds)
     return made, statistics
 
 
@@ -72,7 +85,7 @@ def no_statistics(shape: tuple[int, ...], visible: Visibility) -> Array | None:
     sight = pallas_parts.Sight.of(visible)
     if _is_short(length, sight):
         return None
-    padded = pallas_blocks.tiles(length, sight.window).length
+    padded = pallas_tiles.tiles(length, sight.window).length
     return jnp.zeros((batch, heads, padded), jnp.float32)
 
 
@@ -87,6 +100,7 @@ def gradients(
     grad: Array,
     *,
     rate: float,
+    rotary_base: float | None = None,
     interpret: bool = False,
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients of query, keys and values, given what `context` gave and its gradient.
@@ -98,18 +112,34 @@ def gradients(
     out = [_TENSORS] * 3
     if statistics is None:
         run = functools.partial(pallas_rows.gradients, **options)
-        tensors = (query, keys, values, grad)
-        return tuple(_per_device(run, out, tensors, (), visible, seeds))
+        tensors = (*_turned((query, keys), visible, rotary_base), values, grad)
+        *turned, of_values = _per_device(run, out, tensors, (), (), visible, seeds)
+        return *_turned(turned, visible, rotary_base, back=True), of_values
     run = functools.partial(pallas_blocks.gradients, **options)
     tensors = (query, keys, values, context, grad)
-    return tuple(_per_device(run, out, tensors, (statistics,), visible, seeds))
+    tables = _tables(query, visible, rotary_base)
+    return tuple(_per_device(run, out, tensors, (statistics,), tables, visible, seeds))
+
+
+def _turned(
+    tensors: Sequence[Array], visible: Visibility, base: float | None, *, back: bool = False
+) -> list[Array]:
+    if base is None:
+        return list(tensors)
+    return [rotary.turned(x, visible.positions, base, back=back) for x in tensors]
+
+
+def _tables(query: Array, visible: Visibility, base: float | None) -> tuple[Array, ...]:
+    if base is None:
+        return ()
+    return rotary.tables(query.shape[1], query.shape[3], visible.positions, base)
 
 
 def _is_short(length: int, sight: pallas_parts.Sight) -> bool:
     """Returns whether `pallas_rows` takes the row: if a window has no part of it for itself."""
     if length not in pallas_rows.LENGTHS:
         return False
-    return pallas_blocks.tiles(length, sight.window).chunk >= length
+    return pallas_tiles.tiles(length, sight.window).chunk >= length
 
 
 def _per_device(
@@ -117,13 +147,15 @@ def _per_device(
     out_specs: list[P],
     tensors: tuple[Array, ...],
     statistics: tuple[Array, ...],
+    tables: tuple[Array, ...],
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
 ) -> list[Array]:
-    """Returns `run(tensors, statistics, rows, seeds)` of each device's rows and heads."""
+    """Returns `run(tensors, statistics, tables, rows, seeds)` of each device's rows and heads."""
     rows = pallas_parts.Sight.of(visible).rows(visible)
-    parts = (tensors, statistics, tuple(rows), () if seeds is None else tuple(seeds))
-    specs = (_TENSORS, _BY_HEAD, _ROWS, _BY_HEAD)
+    parts = (tensors, statistics, tables, tuple(rows), () if seeds is None else tuple(seeds))
+    of_tables = _ROWS if tables and tables[0].shape[0] > 1 else P()
+    specs = (_TENSORS, _BY_HEAD, of_tables, _ROWS, _BY_HEAD)
 
     def on_device(*arrays: Array) -> list[Array]:
         left = list(arrays)
@@ -137,11 +169,11 @@ def _per_device(
 
 def _whole_lanes(run: Callable[..., list[Array]], parts: list[tuple[Array, ...]]) -> list[Array]:
     """Runs it with as many heads of zeros more as fill the lanes of the last grid step."""
-    tensors, statistics, rows, seeds = parts
+    tensors, statistics, tables, rows, seeds = parts
     heads, size = tensors[0].shape[2:]
     more = -heads % (pallas_parts.LANES // size)
     if not more:
-        return run(tensors, statistics, rows, seeds)
+        return run(tensors, statistics, tables, rows, seeds)
 
     def padded(x: Array, axis: int) -> Array:
         return jnp.pad(x, [(0, more if axis == i else 0) for i in range(x.ndim)])
@@ -149,6 +181,7 @@ def _whole_lanes(run: Callable[..., list[Array]], parts: list[tuple[Array, ...]]
     found = run(
         tuple(padded(x, 2) for x in tensors),
         tuple(padded(x, 1) for x in statistics),
+        tables,
         rows,
         tuple(padded(x, 1) for x in seeds),
     )

@@ -24,64 +24,18 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
-from bertjax.models import layers, pallas_parts
-from bertjax.models.pallas_parts import LANES, LOWEST, Sight
+from bertjax.models import pallas_block_kernels, pallas_parts, pallas_tiles
+from bertjax.models.pallas_block_kernels import Call
+from bertjax.models.pallas_parts import LANES, Sight
 
-# Queries and keys whose scores are made at once; rows are padded to a multiple of the one that
-# needs the least padding.
-BLOCKS = (512, 384, 256)
-# A window's chunk is no longer than this; wider windows walk over chunks.
-MOST_WINDOW_KEYS = 512
-SCORES_PER_STEP = 2 * 512 * 512
 VMEM_LIMIT = 96 * 2**20
 MAX_LENGTH = 16384
-
-
-class Tiles(NamedTuple):
-    """How a row is cut: `block` queries share a chunk of `chunk` keys, `blocks` of them a step."""
-
-    length: int
-    block: int
-    chunk: int
-    blocks: int
-    is_windowed: bool
-
-    @property
-    def steps(self) -> int:
-        return self.length // (self.block * self.blocks)
-
-    @property
-    def chunks(self) -> int:
-        """How many chunks a block of queries may walk over."""
-        return 1 if self.is_windowed else self.length // self.chunk
-
-    def begin(self, block: Any) -> Any:
-        """Returns where the chunk of a window's block begins; it ends inside the row."""
-        before = (self.chunk - self.block) // 2
-        return jnp.clip(block * self.block - before, 0, self.length - self.chunk)
-
-
-def tiles(length: int, window: int | None) -> Tiles:
-    """Returns how rows of `length` positions are cut."""
-    if window is not None:
-        block = max(1, -(-2 * window // LANES)) * LANES
-        chunk = block + 2 * (-(-window // 64) * 64)
-        padded = -(-length // block) * block
-        if chunk <= min(padded, MOST_WINDOW_KEYS):
-            most = max(SCORES_PER_STEP // (block * chunk), 1)
-            return Tiles(padded, block, chunk, _divisor(padded // block, most), True)
-    padded, block = min((-(-length // size) * size, -size) for size in BLOCKS)
-    return Tiles(padded, -block, -block, 1, False)
-
-
-def _divisor(number: int, most: int) -> int:
-    """Returns the largest one that is not above `most`."""
-    return max(x for x in range(1, min(number, most) + 1) if number % x == 0)
 
 
 def context(
     tensors: tuple[Array, ...],
     statistics: tuple[()],
+    tables: tuple[Array, ...],
     rows: tuple[Array, ...],
     seeds: tuple[Array, ...],
     *,
@@ -91,19 +45,22 @@ def context(
 ) -> list[Array]:
     """Returns the context of query, keys and values, and the statistics.
 
-    The first are [batch, length, heads, head] each, the last [batch, heads, padded length]. `rows`
-    are those of `sight`; `heads` fill the lanes of whole grid steps. A row without any token has a
+    The first are [batch, length, heads, head] each, the last [batch, heads, padded length].
+    `tables` are cosines and sines (`rotary.tables`) if queries and keys are to be rotated, `rows`
+    those of `sight`. `heads` fill the lanes of whole grid steps. A row without any token has a
     context of zeros.
     """
-    run = _Run.of(tensors[0], sight, rate, interpret)
+    run = _Run.of(tensors[0], tables, sight, rate, interpret)
     out = [run.by_block(tensors[0].dtype), run.statistics()]
-    made, found = run(_forward_kernel, tensors, (), rows, seeds, out, [], 2)
+    kernel = pallas_block_kernels.forward
+    made, found = run(kernel, tensors, (), tables, rows, seeds, out, [], 2)
     return [run.unpadded(made), found.reshape(found.shape[0], -1, found.shape[3])]
 
 
 def gradients(
     tensors: tuple[Array, ...],
     statistics: tuple[Array, ...],
+    tables: tuple[Array, ...],
     rows: tuple[Array, ...],
     seeds: tuple[Array, ...],
     *,
@@ -112,11 +69,12 @@ def gradients(
     interpret: bool,
 ) -> list[Array]:
     """Returns the gradients of the first three `tensors`; the others: context and its gradient."""
-    run = _Run.of(tensors[0], sight, rate, interpret)
+    run = _Run.of(tensors[0], tables, sight, rate, interpret)
     dtype = tensors[0].dtype
     out = [run.by_block(dtype), run.whole(dtype), run.whole(dtype)]
     scratch = [pltpu.VMEM((run.tiles.length, LANES), jnp.float32)] * 2
-    found = run(_backward_kernel, tensors, statistics, rows, seeds, out, scratch, 5)
+    kernel = pallas_block_kernels.backward
+    found = run(kernel, tensors, statistics, tables, rows, seeds, out, scratch, 5)
     return [run.unpadded(x) for x in found]
 
 
@@ -130,19 +88,26 @@ class _Run:
     """One call of a kernel: shapes, and where each grid step finds its part."""
 
     shape: tuple[int, ...]
-    tiles: Tiles
-    sight: Sight
-    rate: float
+    call: Call
     interpret: bool
 
     @classmethod
-    def of(cls, query: Array, sight: Sight, rate: float, interpret: bool) -> _Run:
-        return cls(query.shape, tiles(query.shape[1], sight.window), sight, rate, interpret)
+    def of(
+        cls, query: Array, tables: tuple[Array, ...], sight: Sight, rate: float, interpret: bool
+    ) -> _Run:
+        _, length, _, size = query.shape
+        cut = pallas_tiles.tiles(length, sight.window)
+        call = Call(cut, sight, length, size, rate, rotates=bool(tables))
+        return cls(query.shape, call, interpret)
+
+    @property
+    def tiles(self) -> pallas_tiles.Tiles:
+        return self.call.tiles
 
     @property
     def heads(self) -> int:
         """How many a grid step takes."""
-        return LANES // self.shape[3]
+        return self.call.heads
 
     @property
     def groups(self) -> int:
@@ -153,6 +118,7 @@ class _Run:
         kernel: Any,
         tensors: tuple[Array, ...],
         statistics: tuple[Array, ...],
+        tables: tuple[Array, ...],
         rows: tuple[Array, ...],
         seeds: tuple[Array, ...],
         out: list[_Spec],
@@ -166,22 +132,30 @@ class _Run:
         arrays += [x.reshape(self.statistics().shape.shape) for x in statistics]
         specs += [self.statistics()] * len(statistics)
         widths = ((0, 0), (0, self.tiles.length - self.shape[1]))
+        for x in tables:
+            arrays.append(jnp.tile(jnp.pad(x, (*widths, (0, 0))), (1, 1, self.heads)))
+            specs.append(self.table(arrays[-1]))
+        if tables:
+            scratch = [pltpu.VMEM((self.tiles.length, LANES), dtype), *scratch]
         rows = tuple(jnp.pad(x, widths) for x in rows)
         for x in rows:
             of_blocks, of_chunks = self.cut(x)
             arrays += [of_blocks, of_chunks]
             specs += [self.row(of_blocks, True), self.row(of_chunks, self.tiles.is_windowed)]
-        bounds = () if self.tiles.is_windowed else (_bounds(rows[0], self.tiles, self.sight),)
-        for x in (*bounds, *seeds):
+        scalars = list(seeds)
+        if not self.tiles.is_windowed:
+            scalars.insert(0, pallas_tiles.bounds(rows[0], self.tiles, self.call.sight))
+        for x in scalars:
             arrays.append(x.reshape(batch, 1, -1))
             specs.append(_of_row(arrays[-1]))
         run = pl.pallas_call(
-            functools.partial(kernel, run=self),
+            functools.partial(kernel, run=self.call),
             grid=(batch, self.groups, self.tiles.steps),
             in_specs=[spec.block for spec in specs],
             out_specs=[spec.block for spec in out],
             out_shape=[spec.shape for spec in out],
             scratch_shapes=scratch,
+            name=self.name(kernel.__name__, has_dropout=bool(seeds)),
             cost_estimate=self.cost(arrays, products),
             compiler_params=pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel", "arbitrary"),
@@ -190,6 +164,13 @@ class _Run:
             interpret=self.interpret,
         )
         return list(run(*arrays))
+
+    def name(self, direction: str, *, has_dropout: bool) -> str:
+        cut, call = self.tiles, self.call
+        kind = f"window_{cut.block}x{cut.chunk}" if cut.is_windowed else f"blocks_{cut.chunk}"
+        return pallas_parts.name_of(
+            f"{kind}_{direction}", call.sight, rotates=call.rotates, has_dropout=has_dropout
+        )
 
     def padded(self, x: Array) -> Array:
         batch, length, heads, size = x.shape
@@ -224,6 +205,11 @@ class _Run:
             (1, 1, self.heads, queries), lambda row, group, step: (row, group, 0, step)
         )
         return _Spec(block, jax.ShapeDtypeStruct(shape, jnp.float32))
+
+    def table(self, x: Array) -> _Spec:
+        """Cosines or sines of all places: those of the row, or the same for all rows."""
+        index = lambda row, group, step: (row if x.shape[0] > 1 else 0, 0, 0)  # noqa: E731
+        return _Spec(pl.BlockSpec((1, *x.shape[1:]), index), None)
 
     def row(self, x: Array, is_by_step: bool) -> _Spec:
         block = (1, 1, *x.shape[2:])
@@ -261,285 +247,3 @@ def _of_row(x: Array) -> _Spec:
     block = (1, 1, x.shape[2])
     index = lambda row, group, step: (row, 0, 0)  # noqa: E731
     return _Spec(pl.BlockSpec(block, index, memory_space=pltpu.SMEM), None)
-
-
-def _bounds(numbers: Array, cut: Tiles, sight: Sight) -> Array:
-    """Returns the first chunk and the one behind the last that each block sees, [batch, 2 blocks].
-
-    A chunk is seen where the ranges of numbers overlap, and places are within window and order.
-    """
-    batch = numbers.shape[0]
-    blocks = numbers.reshape(batch, -1, cut.block)
-    highest = blocks.max(axis=2)
-    if sight.is_by_key:
-        seen = jnp.broadcast_to((highest != 0)[:, None], (batch, highest.shape[1], cut.chunks))
-    else:
-        lowest = jnp.where(blocks == 0, jnp.iinfo(jnp.int32).max, blocks).min(axis=2)
-        seen = lowest[:, :, None] <= highest[:, None]
-        seen &= lowest[:, None] <= highest[:, :, None]
-    first = jnp.arange(cut.chunks, dtype=jnp.int32) * cut.chunk
-    last = first + cut.chunk - 1
-    if sight.window is not None:
-        seen &= (first[:, None] - sight.window <= last[None])[None]
-        seen &= (first[None] - sight.window <= last[:, None])[None]
-    if sight.left_to_right:
-        seen &= (first[None] <= last[:, None])[None]
-    numbered = jnp.arange(cut.chunks, dtype=jnp.int32)
-    begin = jnp.where(seen, numbered, cut.chunks).min(axis=2)
-    end = jnp.where(seen, numbered + 1, 0).max(axis=2)
-    return jnp.stack([jnp.minimum(begin, end), end], axis=2).reshape(batch, -1)
-
-
-class _Unit(NamedTuple):
-    """A head of a block of queries."""
-
-    block: int
-    head: int
-    of_head: slice
-    rows: slice  # of the step's queries
-
-
-class _Step:
-    """What both kernels read of a grid step, by names."""
-
-    def __init__(self, run: _Run, refs: list[Any]):
-        cut, sight = run.tiles, run.sight
-        self.run, self.cut = run, cut
-        count = 1 + sight.has_positions
-        self.own, self.near = refs[0 : 2 * count : 2], refs[1 : 2 * count : 2]
-        others = refs[2 * count :]
-        if not cut.is_windowed:
-            self.bounds, *others = others
-        self.seeds = others
-        self.number = pl.program_id(2)
-        self.first_head = pl.program_id(1) * run.heads
-        size = run.shape[3]
-        self.units = [
-            _Unit(
-                block,
-                head,
-                slice(head * size, (head + 1) * size),
-                slice(block * cut.block, (block + 1) * cut.block),
-            )
-            for block in range(cut.blocks)
-            for head in range(run.heads)
-        ]
-
-    def walk(self, body: Any, carry: Any) -> Any:
-        """Runs `body(chunk, carry)` over the chunks that the step's block sees."""
-        if self.cut.is_windowed:
-            return body(None, carry)
-        first, end = (self.bounds[0, 0, 2 * self.number + i] for i in (0, 1))
-        return jax.lax.fori_loop(first, end, body, carry)
-
-    def begins(self, chunk: Any) -> list[Any]:
-        """Returns where the keys of each block begin."""
-        cut = self.cut
-        if not cut.is_windowed:
-            return [pl.multiple_of(chunk * cut.chunk, cut.chunk)]
-        found = [cut.begin(self.number * cut.blocks + block) for block in range(cut.blocks)]
-        return [pl.multiple_of(x, min(64, cut.chunk)) for x in found]
-
-    def added(self, chunk: Any, begins: list[Any]) -> list[Array]:
-        found = []
-        for block, begin in enumerate(begins):
-            own = [ref[0, 0, block : block + 1] for ref in self.own]
-            at = slice(block, block + 1) if chunk is None else pl.ds(chunk, 1)
-            near = [ref[0, 0, at] for ref in self.near]
-            first = (self.number * self.cut.blocks + block) * self.cut.block
-            found.append(self.run.sight.added(own, near, (first, begin)))
-        return found
-
-    def masked(self, by_unit: list[Array], begins: list[Any]) -> list[Array]:
-        """Returns arrays [keys, queries] with what is dropped at zero."""
-        if not self.seeds:
-            return by_unit
-        found = []
-        for unit, x in zip(self.units, by_unit, strict=True):
-            words = tuple(ref[0, 0, self.first_head + unit.head] for ref in self.seeds)
-            query = (self.number * self.cut.blocks + unit.block) * self.cut.block
-            at = [
-                (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) + begin).astype(jnp.uint32)
-                for axis, begin in ((1, query), (0, begins[unit.block]))
-            ]
-            kept = layers.keep_at(words, *at, self.run.shape[1], self.run.rate)
-            found.append(jnp.where(kept, x, 0.0))
-        return found
-
-
-def _forward_kernel(query_ref: Any, keys_ref: Any, values_ref: Any, *refs: Any, run: _Run) -> None:
-    *others, context_ref, stats_ref = refs
-    step = _Step(run, others)
-    units, cut, size = step.units, step.cut, run.shape[3]
-    of_head = pallas_parts.lanes_of_heads(cut.block, LANES, size)
-    queries = [pallas_parts.only(of_head[u.head], query_ref[0, u.rows]) for u in units]
-
-    def body(chunk: Any, carry: Any) -> Any:
-        begins = step.begins(chunk)
-        keys, values = _chunks(begins, cut.chunk, keys_ref, values_ref)
-        values = [x.T for x in values]
-        added = step.added(chunk, begins)
-        scores = [
-            pallas_parts.dot(keys[u.block], x, (1, 1)) + added[u.block]
-            for u, x in zip(units, queries, strict=True)
-        ]
-        highest = [x.max(axis=0, keepdims=True) for x in scores]
-        if carry is not None:
-            highest = [jnp.maximum(m, x) for m, x in zip(carry[0], highest, strict=True)]
-        weights = [jnp.exp(x - m) for x, m in zip(scores, highest, strict=True)]
-        totals = [x.sum(axis=0, keepdims=True) for x in weights]
-        weights = step.masked(weights, begins)
-        sums = [
-            pallas_parts.dot(values[u.block][u.of_head], x.astype(keys_ref.dtype), (1, 0))
-            for u, x in zip(units, weights, strict=True)
-        ]
-        if carry is not None:
-            fading = [jnp.exp(old - m) for old, m in zip(carry[0], highest, strict=True)]
-            totals = [t + f * old for t, f, old in zip(totals, fading, carry[1], strict=True)]
-            sums = [s + f * old for s, f, old in zip(sums, fading, carry[2], strict=True)]
-        return highest, totals, sums
-
-    carry = None
-    if not cut.is_windowed:
-        none = jnp.zeros((1, cut.block), jnp.float32)
-        carry = (
-            [none + LOWEST for _ in units],
-            [none for _ in units],
-            [jnp.zeros((size, cut.block), jnp.float32) for _ in units],
-        )
-    highest, totals, sums = step.walk(body, carry)
-    blind = [x <= LOWEST / 2 for x in highest]
-    scales = [
-        jnp.where(b, 0.0, 1 / (1 - run.rate) / jnp.where(b, 1.0, t))
-        for b, t in zip(blind, totals, strict=True)
-    ]
-    turned = [x * s for x, s in zip(sums, scales, strict=True)]
-    # Of what sees nothing: exp(LOWEST - 0) is 0.
-    stats = [
-        jnp.where(b, 0.0, m + jnp.log(jnp.where(b, 1.0, t)))
-        for b, m, t in zip(blind, highest, totals, strict=True)
-    ]
-    _write_turned(context_ref, step, turned)
-    for unit, x in zip(units, stats, strict=True):
-        stats_ref[0, 0, unit.head : unit.head + 1, unit.rows] = x
-
-
-def _backward_kernel(
-    query_ref: Any,
-    keys_ref: Any,
-    values_ref: Any,
-    context_ref: Any,
-    grad_ref: Any,
-    stats_ref: Any,
-    *refs: Any,
-    run: _Run,
-) -> None:
-    *others, grad_query_ref, grad_keys_ref, grad_values_ref, sum_keys, sum_values = refs
-    step = _Step(run, others)
-    units, cut, size = step.units, step.cut, run.shape[3]
-    dtype = query_ref.dtype
-    of_head, of_key = (
-        pallas_parts.lanes_of_heads(rows, LANES, size) for rows in (cut.block, cut.chunk)
-    )
-    queries = [pallas_parts.only(of_head[u.head], query_ref[0, u.rows]) for u in units]
-    grads = [pallas_parts.only(of_head[u.head], grad_ref[0, u.rows]) for u in units]
-    stats = [stats_ref[0, 0, u.head : u.head + 1, u.rows] for u in units]
-    deltas = _deltas(step, context_ref, grad_ref)
-
-    @pl.when(step.number == 0)
-    def _() -> None:
-        sum_keys[...] = jnp.zeros_like(sum_keys)
-        sum_values[...] = jnp.zeros_like(sum_values)
-
-    def body(chunk: Any, carry: Any) -> Any:
-        begins = step.begins(chunk)
-        keys, values = _chunks(begins, cut.chunk, keys_ref, values_ref)
-        turned_keys = [x.T for x in keys]
-        added = step.added(chunk, begins)
-        probabilities = [
-            jnp.exp(pallas_parts.dot(keys[u.block], x, (1, 1)) + added[u.block] - s)
-            for u, x, s in zip(units, queries, stats, strict=True)
-        ]
-        weights = [x.astype(dtype) for x in step.masked(probabilities, begins)]
-        grad_values = [
-            pallas_parts.dot(x, grad_ref[0, u.rows], (1, 0))
-            for u, x in zip(units, weights, strict=True)
-        ]
-        grad_weights = [
-            pallas_parts.dot(values[u.block], x, (1, 1)) for u, x in zip(units, grads, strict=True)
-        ]
-        grad_weights = step.masked(grad_weights, begins)
-        scale = 1 / (1 - run.rate)
-        grad_scores = [
-            (p * (x * scale - d)).astype(dtype)
-            for p, x, d in zip(probabilities, grad_weights, deltas, strict=True)
-        ]
-        grad_keys = [
-            pallas_parts.dot(x, query_ref[0, u.rows], (1, 0))
-            for u, x in zip(units, grad_scores, strict=True)
-        ]
-        for block, begin in enumerate(begins):
-            at = pl.ds(begin, cut.chunk)
-            sum_keys[at] += _joined(grad_keys, of_key, units, block)
-            sum_values[at] += _joined(grad_values, of_key, units, block)
-        turned = [
-            pallas_parts.dot(turned_keys[u.block][u.of_head], x, (1, 0))
-            for u, x in zip(units, grad_scores, strict=True)
-        ]
-        if carry is not None:
-            turned = [old + x for old, x in zip(carry, turned, strict=True)]
-        return turned
-
-    carry = None
-    if not cut.is_windowed:
-        carry = [jnp.zeros((size, cut.block), jnp.float32) for _ in units]
-    _write_turned(grad_query_ref, step, step.walk(body, carry))
-
-    @pl.when(step.number == cut.steps - 1)
-    def _() -> None:
-        grad_keys_ref[0] = sum_keys[...].astype(dtype)
-        grad_values_ref[0] = (sum_values[...] * (1 / (1 - run.rate))).astype(dtype)
-
-
-def _chunks(begins: list[Any], chunk: int, *refs: Any) -> list[list[Array]]:
-    return [[ref[0, pl.ds(begin, chunk)] for begin in begins] for ref in refs]
-
-
-def _deltas(step: _Step, context_ref: Any, grad_ref: Any) -> list[Array]:
-    """Returns the softmax's sum over keys of weight x gradient, [1, queries] of each unit."""
-    lanes = [
-        x.astype(jnp.float32) for x in pallas_parts.lanes_of_heads(8, LANES, step.run.shape[3])
-    ]
-    found = []
-    for unit in step.units:
-        product = context_ref[0, unit.rows].astype(jnp.float32) * grad_ref[0, unit.rows].astype(
-            jnp.float32
-        )
-        sums = jax.lax.dot_general(
-            lanes[unit.head],
-            product,
-            (((1,), (1,)), ((), ())),
-            precision=jax.lax.Precision.HIGHEST,
-            preferred_element_type=jnp.float32,
-        )
-        found.append(sums[:1])
-    return found
-
-
-def _joined(by_unit: list[Array], lanes: list[Array], units: list[_Unit], block: int) -> Array:
-    """Returns each head's lanes of its array [keys, lanes]."""
-    mine = [(u.head, x) for u, x in zip(units, by_unit, strict=True) if u.block == block]
-    whole = mine[0][1]
-    for head, x in mine[1:]:
-        whole = jnp.where(lanes[head], x, whole)
-    return whole
-
-
-def _write_turned(ref: Any, step: _Step, by_unit: list[Array]) -> None:
-    for block in range(step.cut.blocks):
-        mine = [
-            (u.rows, x.astype(ref.dtype))
-            for u, x in zip(step.units, by_unit, strict=True)
-            if u.block == block
-        ]
-        ref[0, mine[0][0]] = jnp.concatenate([x for _, x in mine]).T

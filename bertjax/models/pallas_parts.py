@@ -79,3 +79,13 @@ class Sight(NamedTuple):
 def _turned(row: Array) -> Array:
     """Returns a row [1, length] as a column."""
     return jnp.broadcast_to(row, (8, row.shape[1])).T[:, :1]
+
+
+def name_of(kind: str, sight: Sight, *, rotates: bool, has_dropout: bool) -> str:
+    """Returns the name of a kernel, which `planning.kernels` knows it by: what it computes."""
+    parts = [f"attention_{kind}"]
+    parts += [] if sight.is_by_key else ["pairs"]
+    parts += ["positions"] if sight.has_positions else []
+    parts += ["rotary"] if rotates else []
+    parts += ["dropout"] if has_dropout else []
+    return "_".join(parts)

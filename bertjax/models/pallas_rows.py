@@ -43,6 +43,7 @@ MAX_LENGTH = LENGTHS[-1]
 def context(
     tensors: tuple[Array, ...],
     statistics: tuple[()],
+    tables: tuple[()],
     rows: tuple[Array, ...],
     seeds: tuple[Array, ...],
     *,
@@ -55,12 +56,14 @@ def context(
     `rows` are those of `sight`; `heads` fill the lanes of whole grid steps.
     """
     kernel = functools.partial(_forward_kernel, sight=sight, rate=rate)
-    return _run(kernel, 1, (tensors, rows, seeds), interpret)
+    name = _name("forward", tensors, sight, seeds)
+    return _run(kernel, name, 1, (tensors, rows, seeds), interpret)
 
 
 def gradients(
     tensors: tuple[Array, ...],
     statistics: tuple[()],
+    tables: tuple[()],
     rows: tuple[Array, ...],
     seeds: tuple[Array, ...],
     *,
@@ -70,11 +73,20 @@ def gradients(
 ) -> list[Array]:
     """Returns the gradients of the first three `tensors`, given the context's as the fourth."""
     kernel = functools.partial(_backward_kernel, sight=sight, rate=rate)
-    return _run(kernel, 3, (tensors, rows, seeds), interpret)
+    name = _name("backward", tensors, sight, seeds)
+    return _run(kernel, name, 3, (tensors, rows, seeds), interpret)
+
+
+def _name(
+    direction: str, tensors: tuple[Array, ...], sight: Sight, seeds: tuple[Array, ...]
+) -> str:
+    kind = f"rows_{tensors[0].shape[1]}_{direction}"
+    return pallas_parts.name_of(kind, sight, rotates=False, has_dropout=bool(seeds))
 
 
 def _run(
     kernel: Callable[..., None],
+    name: str,
     num_outputs: int,
     parts: tuple[tuple[Array, ...], ...],
     interpret: bool,
@@ -98,6 +110,7 @@ def _run(
         in_specs=[by_lanes] * len(tensors) + [by_row] * len(rows) + [all_heads] * len(seeds),
         out_specs=[by_lanes] * num_outputs,
         out_shape=[jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)] * num_outputs,
+        name=name,
         cost_estimate=_cost(arrays, num_outputs, heads, size),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * 2),
         interpret=interpret,

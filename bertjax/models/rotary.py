@@ -19,8 +19,12 @@ def turned(
     x: Float[Array, "batch length heads head"],
     positions: Int[Array, "rows length"] | None,
     base: float,
+    *,
+    back: bool = False,
 ) -> Float[Array, "batch length heads head"]:
     """Returns queries or keys turned to their `positions`, None for their places in the row.
+
+    If `back`, what was turned is turned back; so are gradients.
 
     Pair i of K / 2 turns by position x base ** (-2 i / K) radians. Computed in float32.
 
@@ -33,6 +37,8 @@ def turned(
     cos, sin = (
         _constants(x.shape[1], size, base) if positions is None else _of(positions, size, base)
     )
+    if back:
+        sin = -sin
     others = jnp.einsum(
         "BLHK,KJ->BLHJ",
         x,
@@ -41,6 +47,18 @@ def turned(
         preferred_element_type=jnp.float32,
     )
     return (x.astype(jnp.float32) * cos + others * sin).astype(x.dtype)
+
+
+def tables(
+    length: int, size: int, positions: Int[Array, "rows length"] | None, base: float
+) -> tuple[Float[Array, "rows length head"], Float[Array, "rows length head"]]:
+    """Returns cosines, and sines that have a minus in the first half, of each place and number.
+
+    A number x of a pair whose other is y becomes x cos + y sin. One row for all without positions.
+    """
+    cos, sin = _constants(length, size, base) if positions is None else _of(positions, size, base)
+    sign = np.repeat(np.float32([-1, 1]), size // 2)[None, None]
+    return jnp.asarray(cos[:, :, 0]), jnp.asarray(sin[:, :, 0]) * sign
 
 
 def _partners(size: int) -> np.ndarray:

@@ -62,6 +62,7 @@ class PhasePlan:
     collectives: tuple[hlo.Collective, ...]
     cycles_by_module: dict[str, float]
     uncounted: dict[str, int]
+    kernel_cycles: float
     fingerprint: str
 
     @property
@@ -99,6 +100,7 @@ def of_phase(
         collectives=analysis.collectives if analysis else (),
         cycles_by_module=hlo.by_module(analysis.cycles_by_operation) if analysis else {},
         uncounted=analysis.uncounted if analysis else {},
+        kernel_cycles=analysis.kernel_cycles if analysis else 0.0,
         fingerprint=fingerprint,
     )
 

@@ -13,12 +13,13 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from bertjax.planning import hlo_text
+from bertjax.planning import hlo_text, kernels
 
 COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
     *("collective-permute", "collective-broadcast", "send"),
 )
+KERNELS = "kernels"  # beside opcodes
 UNKNOWN_TRIP_COUNT = "while (trip count unknown, counted once)"
 
 # Bookkeeping that makes no code, by opcode and by custom_call_target.
@@ -58,7 +59,8 @@ class Analysis:
 
     `uncounted` counts executions of what carries no estimate and so is missing in `cycles`:
     collectives, custom calls by target, random bits, sorts, copies that run beside computation.
-    Operations on scalars are left out of both.
+    Operations on scalars are left out of both. `kernel_cycles`, in `cycles` too, are those of our
+    kernels, which the compiler does not know (`kernels`).
     """
 
     cycles: float
@@ -66,6 +68,7 @@ class Analysis:
     cycles_by_opcode: dict[str, float]
     collectives: tuple[Collective, ...]
     uncounted: dict[str, int]
+    kernel_cycles: float = 0.0
 
 
 def analyze(text: str) -> Analysis:
@@ -85,6 +88,7 @@ def analyze(text: str) -> Analysis:
             for kind in sorted(costs.executions)
         ),
         uncounted={name: count for name, count in costs.uncounted.items() if count},
+        kernel_cycles=float(costs.by_opcode[KERNELS]),
     )
 
 
@@ -185,10 +189,12 @@ def _instruction_costs(
     seen: set[tuple[str, str]],
 ) -> _Costs:
     costs = _Costs()
-    cycles = instruction.estimated_cycles
+    cycles, opcode = instruction.estimated_cycles, instruction.opcode
+    if cycles is None and instruction.kernel:
+        cycles, opcode = kernels.cycles(*instruction.kernel), KERNELS
     if cycles is not None:
         costs.by_operation[instruction.operation] += cycles
-        costs.by_opcode[instruction.opcode] += cycles
+        costs.by_opcode[opcode] += cycles
     fused = _fused_collectives(module, instruction, seen)
     for place, collective in (*fused, *_itself(computation, instruction)):
         kind = collective.opcode.removesuffix("-start")

@@ -56,6 +56,14 @@ class Instruction:
         return found[1] if found else ""
 
     @property
+    def kernel(self) -> tuple[str, int] | None:
+        """The name of a Pallas kernel and how many exponentials it says it makes; None if none."""
+        if self.target != "tpu_custom_call":
+            return None
+        found = re.search(r'"transcendentals":"?(\d+)', self.attributes)
+        return re.sub(r"\.\d+$", "", self.name), int(found[1]) if found else 0
+
+    @property
     def is_scalar(self) -> bool:
         """Whether the result, or every element of it, is a single number."""
         return not any(

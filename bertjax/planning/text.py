@@ -105,6 +105,9 @@ def _module_lines(phase: estimates.PhasePlan) -> Iterator[str]:
         yield f"    {name:48} {value:>14,.0f}  {value / total:6.1%}"
     if rest := total - sum(value for _, value in largest):
         yield f"    {f'{len(cycles) - len(largest)} others':48} {rest:>14,.0f}  {rest / total:6.1%}"
+    if phase.kernel_cycles:
+        shown = f"{phase.kernel_cycles:,.0f} ({phase.kernel_cycles / total:.1%})"
+        yield f"  of these, our count of the instructions of kernels: {shown}"
     if phase.uncounted:
         names = ", ".join(f"{count:,} x {name}" for name, count in phase.uncounted.items())
         yield f"  without an estimate of the compiler, so not in the cycles: {names}"

@@ -21,9 +21,10 @@ from bertjax.models import (
     encoder,
     layers,
     pallas_attention,
-    pallas_blocks,
     pallas_parts,
+    pallas_tiles,
     plain_attention,
+    rotary,
     visibility,
 )
 from tests import small_modules
@@ -57,13 +58,17 @@ KERNELS = tuple(
 )
 
 
-def plain_context(*arguments, rate):
-    return plain_attention.context(*arguments, rate=rate), None
+def plain_context(query, keys, values, visible, seeds, *, rate, rotary_base=None):
+    if rotary_base is not None:
+        query, keys = (rotary.turned(x, visible.positions, rotary_base) for x in (query, keys))
+    return plain_attention.context(query, keys, values, visible, seeds, rate=rate), None
 
 
-def plain_gradients(*saved_and_grad, rate):
-    *saved, _, grad = saved_and_grad
-    return plain_attention.gradients(*saved, grad, rate=rate)
+def plain_gradients(query, keys, values, visible, seeds, context, statistics, grad, **options):
+    def run(*tensors):
+        return plain_context(*tensors, visible, seeds, **options)[0]
+
+    return jax.vjp(run, query, keys, values)[1](grad)
 
 
 PLAIN = (plain_context, plain_gradients)
@@ -119,32 +124,34 @@ def long_rows(length, window, is_packed, left_to_right=False):
 
 
 @pytest.mark.parametrize(
-    ("length", "window", "is_packed", "left_to_right", "rate"),
+    ("length", "window", "is_packed", "left_to_right", "rate", "rotary_base"),
     [
-        (640, None, False, False, 0.0),
-        (600, 20, True, False, RATE),
+        (640, None, False, False, 0.0, 1e4),
+        (600, 20, True, False, RATE, None),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
-                (1100, None, True, False, RATE),
-                (1024, 64, False, False, RATE),  # several blocks of queries in a grid step
-                (1100, 64, True, False, 0.0),
-                (1100, 300, True, False, RATE),  # too wide for a chunk of its own
-                (1100, None, True, True, RATE),
-                (200, None, True, False, RATE),
+                (1100, None, True, False, RATE, 1e4),
+                (1024, 64, False, False, RATE, 1e4),  # several blocks of queries in a grid step
+                (1100, 64, True, False, 0.0, 1e5),
+                (1100, 300, True, False, RATE, None),  # too wide for a chunk of its own
+                (1100, None, True, True, RATE, None),
+                (200, None, True, False, RATE, None),
+                (512, None, True, False, RATE, 1e4),  # turned before the kernel
             ]
         ),
     ],
 )
 def test_long_rows_and_windows_are_those_of_plain_jax(
-    length, window, is_packed, left_to_right, rate
+    length, window, is_packed, left_to_right, rate, rotary_base
 ):
     tensors, visible, grad = long_rows(length, window, is_packed, left_to_right)
     seeds = layers.mask_seeds(jax.random.key(1), (2, 2)) if rate else None
 
     def run(context, gradients):
-        found, statistics = context(*tensors, visible, seeds, rate=rate)
-        return found, *gradients(*tensors, visible, seeds, found, statistics, grad, rate=rate)
+        options = {"rate": rate, "rotary_base": rotary_base}
+        found, statistics = context(*tensors, visible, seeds, **options)
+        return found, *gradients(*tensors, visible, seeds, found, statistics, grad, **options)
 
     assert_close(jax.jit(run, static_argnums=(0, 1))(*KERNELS), run(*PLAIN))
 
@@ -152,15 +159,15 @@ def test_long_rows_and_windows_are_those_of_plain_jax(
 def test_chunks_that_no_query_of_a_block_sees_are_passed_over():
     """The bounds are of 512 positions; a row of 2,048 holds sequences that end at 700 and 1,500."""
     numbers = np.repeat([1, 2, 0], [700, 800, 548])[None].astype(np.int32)
-    cut = pallas_blocks.tiles(2048, None)
+    cut = pallas_tiles.tiles(2048, None)
     packed = pallas_parts.Sight(False, False, None, False)
-    bounds = np.asarray(pallas_blocks._bounds(jnp.asarray(numbers), cut, packed)).reshape(-1, 2)
+    bounds = np.asarray(pallas_tiles.bounds(jnp.asarray(numbers), cut, packed)).reshape(-1, 2)
     np.testing.assert_array_equal(bounds, [[0, 2], [0, 3], [1, 3], [0, 0]])
     alone = packed._replace(is_by_key=True)
-    bounds = np.asarray(pallas_blocks._bounds(jnp.asarray(numbers), cut, alone)).reshape(-1, 2)
+    bounds = np.asarray(pallas_tiles.bounds(jnp.asarray(numbers), cut, alone)).reshape(-1, 2)
     np.testing.assert_array_equal(bounds, [[0, 3]] * 4)
     narrow = packed._replace(window=300, left_to_right=True)
-    bounds = np.asarray(pallas_blocks._bounds(jnp.asarray(numbers), cut, narrow)).reshape(-1, 2)
+    bounds = np.asarray(pallas_tiles.bounds(jnp.asarray(numbers), cut, narrow)).reshape(-1, 2)
     np.testing.assert_array_equal(bounds, [[0, 1], [0, 2], [1, 3], [0, 0]])
 
 

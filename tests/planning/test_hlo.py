@@ -384,3 +384,21 @@ def test_a_real_scan_costs_its_trips_times_its_body():
     # A process of its own: libtpu lets go of its lock only when its process ends.
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", COMPARE_SCANS], check=True, env=environment)
+
+
+def kernel(name, scores):
+    return (
+        f'  %{name} = bf16[8,128]{{1,0}} custom-call(%x), custom_call_target="tpu_custom_call", '
+        'backend_config={"custom_call_config":{"body":"TU","cost_estimate":{"flops":"9",'
+        f'"transcendentals":"{scores}"}}}}}}'
+    )
+
+
+def test_our_kernels_are_counted_by_their_bundles_and_those_of_others_are_not():
+    (name, bundles), *_ = kernels.BUNDLES_OF_1000_SCORES.items()
+    analysis = hlo.analyze(
+        module(kernel(f"{name}.7", 3_000_000), kernel("someones_own.2", 5), fusion("a", 50))
+    )
+    assert analysis.cycles == 50 + round(3000 * bundles)
+    assert analysis.kernel_cycles == round(3000 * bundles)
+    assert analysis.uncounted == {"tpu_custom_call": 1}
