@@ -8,7 +8,8 @@ Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. A bundle is what a core
 so their number is a kernel's time without any stall. Printed for one grid step, or one chunk of it
 where a step walks over several, with the fewest cycles that the instructions of the matrix and
 vector units take by themselves, and for one layer of BERT-base over 8,192 tokens of a device. What
-a step does once, however many chunks it has, is counted with each: longer rows take a bit less.
+is done once for a row (keys rotated, sums cleared and written) is found by leaving it out, and
+shared among the row's chunks. What a step does once is counted with each chunk: an upper bound.
 --all prints, for the cases of CASES, the bundles of 1,000 scores: the table of
 `bertjax/planning/kernels.py`.
 """
@@ -53,11 +54,18 @@ class Count:
     matrix: int
     vector: int
     scores: int
+    row_bundles: int = 0  # of `bundles`, those of what is done once for a row
+    chunks_of_row: int = 1
+
+    @property
+    def of_chunk(self) -> float:
+        """Bundles of a chunk, with its share of what is done for the row."""
+        return self.bundles - self.row_bundles * (1 - 1 / self.chunks_of_row)
 
     @property
     def per_thousand(self) -> float:
         """Bundles of 1,000 scores."""
-        return 1000 * self.bundles / self.scores
+        return 1000 * self.of_chunk / self.scores
 
 
 def compile_kernels(options: argparse.Namespace) -> None:
@@ -66,13 +74,15 @@ def compile_kernels(options: argparse.Namespace) -> None:
     import jax.numpy as jnp
 
     from bertjax.devices import sharding
-    from bertjax.models import pallas_attention, visibility
+    from bertjax.models import pallas_attention, pallas_block_kernels, visibility
     from bertjax.planning import topologies
 
+    if options.without_rows:
+        pallas_block_kernels._Step.by_parts = lambda self, body: None
     devices = topologies.devices(topologies.parse(options.topology))
     mesh = sharding.make_mesh(devices, data=len(devices), tensor=1)
     rows = sharding.batch_sharding(mesh)
-    batch = len(devices) * TOKENS // options.length
+    batch = len(devices) * (TOKENS // options.length)
 
     def array(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((batch, *shape), jnp.dtype(dtype), sharding=rows)
@@ -114,9 +124,11 @@ def counts(directory: pathlib.Path, scores: int) -> list[Count]:
             if re.fullmatch(r"(\d+\s*){10}", line.strip())
         ]
         capacity, *used = numbers
-        cycles = [-(-sum(row[unit] for row in used) // capacity[unit]) for unit in (MATRIX, VECTOR)]
+        matrix, vector = (
+            -(-sum(row[unit] for row in used) // capacity[unit]) for unit in (MATRIX, VECTOR)
+        )
         assert match and name, f"{path} tells no bundles, or of another kernel"
-        found.append(Count(name[1], int(match[1]), *cycles, scores))
+        found.append(Count(name[1], int(match[1]), matrix, vector, scores))
     if not found:
         raise FileNotFoundError(f"libtpu left no schedule of a kernel in {directory}")
     return sorted(found, key=lambda count: count.bundles)
@@ -152,17 +164,36 @@ def measure(options: argparse.Namespace) -> list[Count]:
         os.environ["LIBTPU_INIT_ARGS"] = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {dump}"
         tpu_peer.prepare_process()
         compile_kernels(options)
-        return counts(pathlib.Path(directory), scores_of_step(options))
+        found = counts(pathlib.Path(directory), scores_of_step(options))
+    chunks = chunks_of_row(options)
+    if options.without_rows or chunks == 1:
+        return found
+    others = in_a_process([*options.arguments, "--without_rows"])
+    return [
+        dataclasses.replace(count, row_bundles=count.bundles - other.bundles, chunks_of_row=chunks)
+        for count, other in zip(found, others, strict=True)
+    ]
+
+
+def chunks_of_row(options: argparse.Namespace) -> int:
+    """Returns how many times the blocks of a row walk over a chunk, 1 for short rows."""
+    from bertjax.models import pallas_tiles
+
+    cut = pallas_tiles.tiles(options.length, options.window or None)
+    return cut.steps * cut.chunks
+
+
+def in_a_process(arguments: Sequence[str]) -> list[Count]:
+    """Returns the counts that this program prints in a process of its own."""
+    command = [sys.executable, __file__, "--json", *arguments]
+    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [Count(**json.loads(line)) for line in told.splitlines() if line.startswith("{")]
 
 
 def all_cases(topology: str) -> Iterator[Count]:
     """Yields the counts of CASES, each from a process of its own."""
     for case in CASES:
-        command = [sys.executable, __file__, f"--topology={topology}", "--json", *case.split()]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        for line in told.splitlines():
-            if line.startswith("{"):
-                yield Count(**json.loads(line))
+        yield from in_a_process([f"--topology={topology}", *case.split()])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -176,7 +207,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=0.1, help="dropout of the weights")
     parser.add_argument("--json", action="store_true", help="a JSON object for each kernel")
     parser.add_argument("--all", action="store_true", help="the table of bertjax.planning.kernels")
+    parser.add_argument("--without_rows", action="store_true", help="no work once for a row")
     options = parser.parse_args(argv)
+    options.arguments = list(sys.argv[1:] if argv is None else argv)
     if options.all:
         for count in all_cases(options.topology):
             print(f'    "{count.name}": {count.per_thousand:.2f},', flush=True)
@@ -189,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{'kernel':50} bundles  matrix  vector   a layer")
     layer = scores_of_layer(options)
     for count in found:
-        total = count.bundles * layer // count.scores
+        total = round(count.of_chunk * layer / count.scores)
         print(f"{count.name:50} {count.bundles:7,} {count.matrix:7,} {count.vector:7,} {total:9,}")
     return 0
 

@@ -186,7 +186,7 @@ def _context(
 
     def plain(*arguments: Any) -> tuple[Array, Array | None]:
         nothing = pallas_attention.no_statistics(query.shape, visible)
-        return _plain_context(*arguments, how), nothing
+        return _plain_context(*arguments, how=how), nothing
 
     kernel = functools.partial(pallas_attention.context, rate=how.rate, rotary_base=how.rotary_base)
     return jax.lax.platform_dependent(*arguments, tpu=kernel, default=plain)
@@ -198,6 +198,7 @@ def _plain_context(
     values: Array,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
+    *,
     how: _How,
 ) -> Array:
     if how.rotary_base is not None:
@@ -219,13 +220,14 @@ def _forward(
 
 
 def _backward(how: _How, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
+    saved = (*saved, grad)
     if how.implementation == "xla":
-        return *_plain_gradients(*saved, grad, how=how), None, None
+        return *_plain_gradients(*saved, how=how), None, None
     kernel = functools.partial(
         pallas_attention.gradients, rate=how.rate, rotary_base=how.rotary_base
     )
     plain = functools.partial(_plain_gradients, how=how)
-    return *jax.lax.platform_dependent(*saved, grad, tpu=kernel, default=plain), None, None
+    return *jax.lax.platform_dependent(*saved, tpu=kernel, default=plain), None, None
 
 
 def _plain_gradients(

@@ -113,12 +113,14 @@ def gradients(
     if statistics is None:
         run = functools.partial(pallas_rows.gradients, **options)
         tensors = (*_turned((query, keys), visible, rotary_base), values, grad)
-        *turned, of_values = _per_device(run, out, tensors, (), (), visible, seeds)
-        return *_turned(turned, visible, rotary_base, back=True), of_values
+        made = _per_device(run, out, tensors, (), (), visible, seeds)
+        of_query, of_keys = _turned(made[:2], visible, rotary_base, back=True)
+        return of_query, of_keys, made[2]
     run = functools.partial(pallas_blocks.gradients, **options)
     tensors = (query, keys, values, context, grad)
     tables = _tables(query, visible, rotary_base)
-    return tuple(_per_device(run, out, tensors, (statistics,), tables, visible, seeds))
+    made = _per_device(run, out, tensors, (statistics,), tables, visible, seeds)
+    return made[0], made[1], made[2]
 
 
 def _turned(

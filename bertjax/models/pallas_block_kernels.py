@@ -153,25 +153,24 @@ class _Step:
             return by_unit
         found = []
         for unit, x in zip(self.units, by_unit, strict=True):
-            words = tuple(ref[0, 0, self.first_head + unit.head] for ref in self.seeds)
+            first, second = (ref[0, 0, self.first_head + unit.head] for ref in self.seeds)
             query = self.first_query + unit.block * self.cut.block
-            at = [
+            rows, columns = (
                 (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) + begin).astype(jnp.uint32)
                 for axis, begin in ((1, query), (0, begins[unit.block]))
-            ]
-            kept = layers.keep_at(words, *at, self.run.length, self.run.rate)
+            )
+            kept = layers.keep_at((first, second), rows, columns, self.run.length, self.run.rate)
             found.append(jnp.where(kept, x, 0.0))
         return found
 
 
 def forward(query_ref: Any, keys_ref: Any, values_ref: Any, *refs: Any, run: Call) -> None:
     """Writes the context of the step's queries, and the logarithms of their sums."""
-    refs, scratch = _parted(refs, run)
-    *others, context_ref, stats_ref = refs
+    others, (context_ref, stats_ref), rotated = _parted(refs, 2, int(run.rotates))
     step = _Step(run, others)
     units, cut, size = step.units, step.cut, run.size
     of_head = pallas_parts.lanes_of_heads(cut.block, LANES, size)
-    keys_at, query = step.keys(keys_ref, scratch), step.queries(query_ref)
+    keys_at, query = step.keys(keys_ref, rotated), step.queries(query_ref)
     queries = [pallas_parts.only(of_head[u.head], query[u.rows]) for u in units]
 
     def body(chunk: Any, carry: Any) -> Any:
@@ -235,16 +234,16 @@ def backward(
     run: Call,
 ) -> None:
     """Writes the gradients of the step's queries and, in the row's last one, of keys and values."""
-    *refs, sum_keys, sum_values = refs
-    refs, scratch = _parted(refs, run)
-    *others, grad_query_ref, grad_keys_ref, grad_values_ref = refs
+    others, outputs, scratch = _parted(refs, 3, 2 + run.rotates)
+    grad_query_ref, grad_keys_ref, grad_values_ref = outputs
+    *rotated, sum_keys, sum_values = scratch
     step = _Step(run, others)
     units, cut, size = step.units, step.cut, run.size
     dtype, scale = query_ref.dtype, 1 / (1 - run.rate)
     of_head, of_key = (
         pallas_parts.lanes_of_heads(rows, LANES, size) for rows in (cut.block, cut.chunk)
     )
-    keys_at, query = step.keys(keys_ref, scratch), step.queries(query_ref)
+    keys_at, query = step.keys(keys_ref, rotated), step.queries(query_ref)
     queries = [pallas_parts.only(of_head[u.head], query[u.rows]) for u in units]
     grads = [pallas_parts.only(of_head[u.head], grad_ref[0, u.rows]) for u in units]
     stats = [stats_ref[0, 0, u.head : u.head + 1, u.rows] for u in units]
@@ -317,10 +316,12 @@ def backward(
         step.by_parts(write)
 
 
-def _parted(refs: Sequence[Any], run: Call) -> tuple[list[Any], list[Any]]:
-    """Returns all but the scratch of rotated keys, and that, if there is one."""
-    refs = list(refs)
-    return (refs[:-1], refs[-1:]) if run.rotates else (refs, [])
+def _parted(
+    refs: Sequence[Any], outputs: int, scratch: int
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """Returns the inputs, the outputs and the scratch of a kernel, which stand in this order."""
+    end = len(refs) - scratch
+    return list(refs[: end - outputs]), list(refs[end - outputs : end]), list(refs[end:])
 
 
 def _chunks(begins: list[Any], chunk: int, *refs: Any) -> list[list[Array]]:

@@ -2,22 +2,6 @@
 
 A grid step takes a row of 512 positions, or several shorter ones, with all their scores.
 `pallas_attention` says how the kernels are built.
-
-XLA counts no cycles for kernels. In their place the bundles (instructions of one cycle each) that
-libtpu 0.0.42 made for a grid step of BERT-base, bfloat16, with dropout, on v5e; a step is one row
-of 512 tokens or sixteen of 128, and two heads. Stalls are not in it (benchmarks/kernel_bundles.py).
-
-  length  pass      bundles  matrix  vector  memory  a layer, 8192 tokens
-     512  forward     3,589   1,396   2,327     960    96 steps:  345,000
-     512  backward    7,202   4,139   3,867   1,680    96 steps:  691,000
-     128  forward     5,004   1,513   2,887   3,840    24 steps:  120,000
-     128  backward    8,382   4,396   4,621   6,720    24 steps:  201,000
-
-matrix, vector: the fewest cycles for the instructions of these units (four slots each). memory:
-counted by hand, four or seven blocks of 128 or 512 KiB over 546 bytes per cycle (819 GB/s at
-1.5 GHz; both from memory, not looked up).
-In plain JAX the compiler estimates 3.77 M cycles for the same at length 512, matrix products
-included. On v6e at length 512 the bundles are 3,078 and 5,668, on v4 17,870 and 22,679.
 """
 
 from __future__ import annotations

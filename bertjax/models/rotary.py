@@ -57,7 +57,7 @@ def tables(
     A number x of a pair whose other is y becomes x cos + y sin. One row for all without positions.
     """
     cos, sin = _constants(length, size, base) if positions is None else _of(positions, size, base)
-    sign = np.repeat(np.float32([-1, 1]), size // 2)[None, None]
+    sign = np.repeat(np.array([-1, 1], np.float32), size // 2)[None, None]
     return jnp.asarray(cos[:, :, 0]), jnp.asarray(sin[:, :, 0]) * sign
 
 

@@ -82,17 +82,17 @@ def _errors(
 
     @jax.jit
     def errors(inputs: dict[str, Any]) -> jax.Array:
-        keys = jax.random.split(jax.random.key(0), 5)
+        draws = jax.random.split(jax.random.key(0), 5)
         *tensors, grad = (
-            jax.random.normal(key, shape, jnp.float32).astype(config.dtype) for key in keys[:4]
+            jax.random.normal(key, shape, jnp.float32).astype(config.dtype) for key in draws[:4]
         )
         tensors[0] = tensors[0] * jnp.asarray(size**-0.5, tensors[0].dtype)
         visible = narrowed(visibility.of(inputs))
 
         def made(implementation: str) -> tuple[jax.Array, ...]:
-            def attend(*tensors: jax.Array) -> jax.Array:
-                options = {"dropout_rate": rate, "key": keys[4], "implementation": implementation}
-                return attention.attend(*tensors, visible, **options)
+            def attend(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+                how = {"dropout_rate": rate, "key": draws[4], "implementation": implementation}
+                return attention.attend(query, keys, values, visible, **how)
 
             context, backward = jax.vjp(attend, *tensors)
             return (context, *backward(grad))

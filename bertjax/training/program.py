@@ -24,6 +24,8 @@ from bertjax.tasks import base, distillation
 from bertjax.training import optim, schedules, state
 
 TOO_OLD_FOR_KERNELS = ("TPU v2", "TPU v3")
+# A v4 takes three to five times the instructions of a v5e for them (docs/performance.md).
+SLOW_WITH_KERNELS = (*TOO_OLD_FOR_KERNELS, "TPU v4")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +226,7 @@ def resolve(
         config.model.dtype = "float32" if is_cpu else "bfloat16"
     if config.prng_impl == "auto":
         config.prng_impl = "threefry2x32" if is_cpu else "rbg"
-    takes_kernels = platform == "tpu" and device_kind not in TOO_OLD_FOR_KERNELS
+    takes_kernels = platform == "tpu" and device_kind not in SLOW_WITH_KERNELS
     if config.model.attention == "auto" and not takes_kernels:
         config.model.attention = "xla"
     return config

@@ -58,17 +58,25 @@ KERNELS = tuple(
 )
 
 
+def turned(query, keys, visible, rotary_base):
+    if rotary_base is None:
+        return query, keys
+    return tuple(rotary.turned(x, visible.positions, rotary_base) for x in (query, keys))
+
+
 def plain_context(query, keys, values, visible, seeds, *, rate, rotary_base=None):
-    if rotary_base is not None:
-        query, keys = (rotary.turned(x, visible.positions, rotary_base) for x in (query, keys))
+    query, keys = turned(query, keys, visible, rotary_base)
     return plain_attention.context(query, keys, values, visible, seeds, rate=rate), None
 
 
-def plain_gradients(query, keys, values, visible, seeds, context, statistics, grad, **options):
-    def run(*tensors):
-        return plain_context(*tensors, visible, seeds, **options)[0]
-
-    return jax.vjp(run, query, keys, values)[1](grad)
+def plain_gradients(
+    query, keys, values, visible, seeds, context, statistics, grad, *, rate, rotary_base=None
+):
+    (query, keys), back = jax.vjp(lambda q, k: turned(q, k, visible, rotary_base), query, keys)
+    *of_turned, of_values = plain_attention.gradients(
+        query, keys, values, visible, seeds, context, grad, rate=rate
+    )
+    return *back(tuple(of_turned)), of_values
 
 
 PLAIN = (plain_context, plain_gradients)

@@ -10,7 +10,7 @@ from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
 from bertjax.jobs import finetuning, pretraining
-from bertjax.planning import compiled
+from bertjax.planning import compiled, kernels
 from bertjax.training import config_faults, program
 
 FAST = ("smoke", "quickstart")
@@ -69,6 +69,8 @@ def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
     assert exported.platforms == ("tpu",)
     # What the platform wants is in the program: bfloat16 products, and bits from the hardware.
     text, has_dropout = exported.mlir_module(), made.config.model.hidden_dropout_prob > 0
+    # The kernels that a plan of the recipe meets are those that it can count.
+    assert set(re.findall(r"attention_[a-z]+_\d\w+", text)) <= set(kernels.BUNDLES_OF_1000_SCORES)
     assert "xbf16>" in text
     assert ("stablehlo.rng_bit_generator" in text) == has_dropout
 
@@ -81,7 +83,12 @@ def test_a_resolved_config_says_nothing_of_auto():
 
 @pytest.mark.parametrize(
     ("platform", "kind", "attention"),
-    [("cpu", "", "xla"), ("gpu", "", "xla"), ("tpu", "TPU v3", "xla"), ("tpu", "TPU v4", "auto")],
+    [
+        ("cpu", "", "xla"),
+        ("gpu", "", "xla"),
+        ("tpu", "TPU v4", "xla"),
+        ("tpu", "TPU v5 lite", "auto"),
+    ],
 )
 def test_attention_is_left_open_on_devices_that_take_the_kernels(platform, kind, attention):
     config = config_lib.default_config()
