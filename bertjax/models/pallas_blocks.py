@@ -8,8 +8,9 @@ length, and chunks that no query of a block sees are passed over: of other seque
 beyond a window.
 
 Queries and keys may turn by their positions (rotary) here: a row's keys once, in its first step.
-Outside they would go through memory twice more each way. Besides the context the forward pass gives the logarithm of each query's sum of exponentials, from
-which the backward pass has the probabilities at once.
+Outside they would go through memory twice more each way. Besides the context the forward pass gives
+the logarithm of each query's sum of exponentials, from which the backward pass has the
+probabilities at once.
 Source: Dao et al. 2022 (FlashAttention), algorithms 1 and 4; Dao 2023, algorithm 1.
 """
 
@@ -29,7 +30,7 @@ from bertjax.models import pallas_block_kernels, pallas_parts, pallas_tiles
 from bertjax.models.pallas_block_kernels import Call
 from bertjax.models.pallas_parts import LANES, Sight
 
-# The core's memory that the compiler may use: a step holds the keys, values and sums of a whole row.
+# Of the core's memory, in bytes: a step holds keys, values and sums of a whole row.
 VMEM_LIMIT = 96 * 2**20
 MAX_LENGTH = 16384  # for which that is enough, in float32 too
 

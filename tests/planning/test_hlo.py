@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bertjax.planning import hlo, hlo_text
+from bertjax.planning import hlo, hlo_text, kernels
 
 
 def fusion(name, cycles, *, operation="jit(step)/jvp()/dot_general", calls="fused"):
