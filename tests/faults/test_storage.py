@@ -1,8 +1,8 @@
 """Whatever call of the file system fails, once or from then on: one clear line, and nothing lost.
 
 A library in C stands between the process and its files and lets the n-th call below the workdir
-fail: for every n that a restore has, and every third of a save (all take five minutes; the last
-argument of `storage saving` chooses). Where there is no C compiler this is skipped.
+fail: for every n that a restore has, and every eleventh of a save (the last argument of
+`storage saving` chooses; all take long). Where there is no C compiler this is skipped.
 """
 
 import errno
@@ -78,7 +78,7 @@ def test_an_error_that_stays_stops_a_restore_and_takes_no_older_one(library, tmp
 
 @pytest.mark.parametrize(
     ("times", "number", "stride"),
-    [(ONCE, errno.EIO, 3), (FROM_THEN_ON, errno.ENOSPC, 9)],
+    [(ONCE, errno.EIO, 11), (FROM_THEN_ON, errno.ENOSPC, 29)],
     ids=["EIO", "ENOSPC"],
 )
 def test_a_save_that_fails_anywhere_leaves_what_was_there(library, tmp_path, times, number, stride):

@@ -55,6 +55,13 @@ def test_kernels_that_compute_the_same_are_taken_and_the_numbers_are_logged(kern
     assert "rows of 128 positions, no window" in line and "% (keys)" in line
 
 
+@pytest.mark.slow
+def test_the_trial_runs_on_rows_and_heads_of_all_devices(kernels):
+    """With packed rows, a window and dropout, as a run may have them."""
+    job = job_of(window=20, global_every=2, attention_probs_dropout_prob=0.1)
+    assert attention_trial.agrees(job, sharding.make_mesh(jax.devices()[:8], data=4, tensor=2))
+
+
 def test_a_kernel_that_is_off_in_a_few_places_is_not_taken(kernels, mesh, caplog):
     right = pallas_attention.context
 
