@@ -30,7 +30,8 @@ class Visibility:
 
     `is_real` is False at padding. `sequence_ids` are None where a row is one sequence, `positions`
     where they are places in the row. `window` w lets i see j if |i - j| <= w, None lets all;
-    `left_to_right` lets i see j if j <= i. Positions are compared within a sequence.
+    `left_to_right` lets i see j if j <= i. Positions are compared within a sequence, where they are
+    to rise by one from place to place: long rows are cut into blocks by their places.
 
     Padding is seen by nothing. Where a row is one sequence, and neither a window nor an order
     narrows what is seen, padding itself sees the sequence, as in the released code; elsewhere it
