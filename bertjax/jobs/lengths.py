@@ -84,10 +84,13 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
     """Returns the phases in the order in which they run, with their places in the run.
 
     A phase without steps is left out. Epochs and tokens have become steps (`set_steps`).
+
+    Raises:
+      ValueError: if a batch cannot grow as the config says.
     """
     found, first_step = [], 0
     for ordinal, name in enumerate(config_lib.phase_names(config)):
-        options = config.phases[name]
+        options = _checked(config, name)
         end_step = first_step + options.num_steps
         shared = {
             "max_seq_length": options.max_seq_length,
@@ -121,9 +124,12 @@ def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]
 
     `num_examples` are those of an epoch by phase; phases that it does not have are left as they
     are. The tokens of a phase are all its positions, batch x length.
+
+    Raises:
+      ValueError: if a batch cannot grow as the config says.
     """
     for name in config_lib.phase_names(config):
-        options = config.phases[name]
+        options = _checked(config, name)
         if options.num_tokens:
             options.num_steps = _steps_of_rows(
                 config, options, math.ceil(options.num_tokens / options.max_seq_length)
@@ -137,6 +143,26 @@ def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]
 def ramp_sizes(global_batch_size: int, ramp_from: int) -> range:
     """Returns the batches of a phase that begins with `ramp_from` sequences: its multiples."""
     return range(ramp_from or global_batch_size, global_batch_size + 1, ramp_from or 1)
+
+
+def ramp_fault(name: str, ramp_from: int, batch_size: int) -> str:
+    """Returns what is wrong with a phase's first batch, "" if nothing is."""
+    if ramp_from <= 0 or (batch_size % ramp_from == 0 and batch_size > ramp_from):
+        return ""
+    return (
+        f"config.phases.{name}.ramp_from is {ramp_from}; the batch of {batch_size} must be a "
+        f"multiple of it, twice at least, for it grows by {ramp_from} at a time: set another, or "
+        "ramp_from and ramp_tokens to 0"
+    )
+
+
+def _checked(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
+    """Returns the options of a phase whose batch can grow."""
+    options = config.phases[name]
+    batch_size = options.global_batch_size or config.global_batch_size
+    if fault := ramp_fault(name, options.ramp_from, batch_size):
+        raise ValueError(fault)
+    return options
 
 
 def steps_of_tokens(in_order: Iterable[Phase], tokens: float) -> int:

@@ -17,6 +17,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
+from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder
 from bertjax.training import optim, schedules, state
 
@@ -439,8 +440,5 @@ def _phase_faults(
             f"config.phases.{name}.ramp_from is {phase.ramp_from} and ramp_tokens "
             f"{phase.ramp_tokens}; a batch that grows needs both, one that does not neither"
         )
-    if phase.ramp_from > 0 and (batch_size % phase.ramp_from or phase.ramp_from == batch_size):
-        yield (
-            f"config.phases.{name}.ramp_from is {phase.ramp_from}; the batch of {batch_size} must "
-            f"be a multiple of it, twice at least, for it grows by {phase.ramp_from} at a time"
-        )
+    if fault := lengths_lib.ramp_fault(name, phase.ramp_from, batch_size):
+        yield fault

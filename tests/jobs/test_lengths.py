@@ -92,3 +92,13 @@ def test_the_seed_of_a_growing_phase_is_one():
     )
     assert {lengths.seed(3, phase) for phase in ramped[:-1]} == {lengths.seed(3, plain[0])}
     assert lengths.seed(3, ramped[-1]) == lengths.seed(3, plain[-1]) != lengths.seed(3, plain[0])
+
+
+@pytest.mark.parametrize("ramp_from", [24, 48, 7])
+@pytest.mark.parametrize("change", [{}, {"num_tokens": 1000, "num_steps": 0}])
+def test_a_batch_that_cannot_grow_is_told_with_what_to_set(ramp_from, change):
+    """Also where a plan asks, which knows no data and so does not check the whole config."""
+    config = make_config({"ramp_from": ramp_from, "ramp_tokens": 2000} | change)
+    with pytest.raises(ValueError, match=f"phase1.ramp_from is {ramp_from}; .* ramp_tokens to 0"):
+        lengths.set_steps(config, {})
+        lengths.phases(config)
