@@ -19,6 +19,7 @@ SIZES = {
     "intermediate_size": 64,
     "max_position_embeddings": 40,
     "dtype": "float32",
+    "attention": "xla",
 }
 LABELS = {
     "glue": ("entailment", "not_entailment"),

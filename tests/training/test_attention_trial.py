@@ -49,7 +49,7 @@ def kernels(monkeypatch):
 
 
 def test_kernels_that_compute_the_same_are_taken_and_the_numbers_are_logged(kernels, mesh, caplog):
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="absl"):
         assert attention_trial.agrees(job_of(), mesh)
     (line,) = [text for text in caplog.messages if "agrees" in text]
     assert "rows of 128 positions, no window" in line and "% (keys)" in line

@@ -41,7 +41,7 @@ def test_the_released_model_has_its_number_of_parameters(caplog, head, count):
 
 
 def test_the_released_model_is_that_of_the_recipe():
-    recipe = roberta_base.get_config().model.to_dict() | {"dtype": "float32"}
+    recipe = roberta_base.get_config().model.to_dict() | {"dtype": "float32", "attention": "xla"}
     assert parse().encoder == models.EncoderConfig(**recipe)
     assert families.holding(parse().encoder) is roberta.FAMILY
     assert parse().encoder.max_position_embeddings == 512
