@@ -56,6 +56,7 @@ def phase_config() -> ml_collections.ConfigDict:
     phase.ramp_tokens = 0  # batch x length of the steps in which it grows
     phase.masked_lm_prob = 0.0  # of dynamic masks; 0: pretraining.masked_lm_prob
     phase.final_masked_lm_prob = 0.0  # to which it goes linearly by the phase's end; 0: constant
+    phase.rate_share = 1.0  # of the learning rate that the schedule gives; 0.5: half of it
     return phase
 
 

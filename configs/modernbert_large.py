@@ -1,6 +1,7 @@
 r"""ModernBERT-large (Warner et al. 2024): 28 layers of 1024, 396 M parameters.
 
-As modernbert_base, at a rate of 5e-4. The released model began from Base, whose weights were tiled.
+As modernbert_base, at a rate of 5e-4, and of 5e-5 where texts are long. The released model began
+from Base, whose weights were tiled, and went down to 5e-5 after 900 G tokens.
 
 Command:   python -m bertjax.train --config=configs/modernbert_large.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
@@ -22,4 +23,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.num_attention_heads = 16
     config.model.intermediate_size = 2_624
     config.schedule.peak_learning_rate = 5e-4
+    config.phases.phase2.rate_share = config.phases.phase3.rate_share = 5e-5 / 5e-4
     return config

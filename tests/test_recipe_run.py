@@ -99,7 +99,7 @@ def changing(root):
         config.phases.phase2 = first.copy_and_resolve_references()
     second = {"num_steps": 2, "num_tokens": 0, "max_seq_length": 24, "global_batch_size": 8}
     config.phases.phase2.update({**second, "ramp_from": 0, "ramp_tokens": 0})
-    config.phases.phase2.update(masked_lm_prob=0.1, final_masked_lm_prob=0.0)
+    config.phases.phase2.update(masked_lm_prob=0.1, final_masked_lm_prob=0.0, rate_share=0.5)
     return config
 
 

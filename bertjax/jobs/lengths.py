@@ -47,7 +47,8 @@ class Phase:
     It is a phase of the config or, where the batch grows, a part of the one called `name`, of which
     `steps_before` and `rows_before` (sequences) are over by then; `ramp_from` is its first batch,
     0 where none grows. `ordinal` is the phase's place in the run. `mask_rate` is None where the
-    config says one for all phases. The end of a part that is not `is_last` is no end of a phase.
+    config says one for all phases; `rate_share` is that of the schedule's learning rate. The end of
+    a part that is not `is_last` is no end of a phase.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Phase:
     rows_before: int = 0
     ramp_from: int = 0
     mask_rate: MaskRate | None = None
+    rate_share: float = 1.0
     is_last: bool = dataclasses.field(default=True, compare=False)
 
     @property
@@ -96,6 +98,7 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
             "max_seq_length": options.max_seq_length,
             "ordinal": ordinal,
             "ramp_from": options.ramp_from,
+            "rate_share": options.rate_share,
             "mask_rate": _mask_rate(config, options, first_step, end_step),
         }
         begun = first_step

@@ -429,6 +429,8 @@ def _phase_faults(
     for option in ("masked_lm_prob", "final_masked_lm_prob"):
         if not 0 <= phase[option] < 1:
             yield f"config.phases.{name}.{option} is {phase[option]}; it must be in [0, 1)"
+    if phase.rate_share <= 0:
+        yield f"config.phases.{name}.rate_share is {phase.rate_share}; it must be above 0"
     if phase.num_epochs > 0 and phase.num_tokens > 0:
         yield (
             f"config.phases.{name}.num_epochs is {phase.num_epochs} and num_tokens "

@@ -200,6 +200,7 @@ def _schedule_options(
             return int(share * total_steps)
         return options[f"{name}_steps"]
 
+    has_shares = any(phase.rate_share != 1 for phase in phases)
     return schedules.ScheduleOptions(
         options.name,
         options.peak_learning_rate,
@@ -209,6 +210,8 @@ def _schedule_options(
         start_share=options.start_share,
         end_share=options.end_share,
         decay_shape=options.decay_shape,
+        phase_starts=tuple(phase.first_step for phase in phases) if has_shares else (),
+        phase_shares=tuple(phase.rate_share for phase in phases) if has_shares else (),
     )
 
 

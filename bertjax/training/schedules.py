@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ Schedule = Callable[[Step], Float[Array, ""]]
     data_fields=[
         *("peak_learning_rate", "warmup_steps", "total_steps"),
         *("decay_steps", "start_share", "end_share"),
+        *("phase_starts", "phase_shares"),
     ],
     meta_fields=["name", "decay_shape"],
 )
@@ -34,7 +35,8 @@ class ScheduleOptions:
     `decay_steps` are how long the decay lasts: of "wsd" the last ones of the run, of the others
     those after the warm-up, 0 being all that are left. `start_share` and `end_share` are the rates
     before the warm-up and after the decay, as shares of the peak; `decay_shape` is a key of SHAPES.
-    What a schedule reads of these is told by SCHEDULES.
+    What a schedule reads of these is told by SCHEDULES. Whatever it is, from each of `phase_starts`
+    on, the first of which is 0, its rate is multiplied by that one of `phase_shares`.
 
     The numbers may be arrays, so that one compiled step serves several rates and lengths.
     """
@@ -47,6 +49,8 @@ class ScheduleOptions:
     start_share: float | Float[Array, ""] | Float[np.ndarray, ""] = 0.0
     end_share: float | Float[Array, ""] | Float[np.ndarray, ""] = 0.0
     decay_shape: str = "linear"
+    phase_starts: Any = ()
+    phase_shares: Any = ()
 
 
 # Shape -> from the share of the decay that is left, 1 at its start, the share of the fall that is.
@@ -198,7 +202,15 @@ SCHEDULES: dict[str, Kind] = {
 
 def make_schedule(options: ScheduleOptions) -> Schedule:
     """Returns the learning rate as a function of the global step."""
-    return SCHEDULES[options.name].make(options)
+    schedule = SCHEDULES[options.name].make(options)
+    if not np.size(options.phase_shares):
+        return schedule
+    return lambda step: schedule(step) * _share_of_phase(options, step)
+
+
+def _share_of_phase(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
+    starts, shares = jnp.asarray(options.phase_starts), jnp.asarray(options.phase_shares)
+    return shares[jnp.searchsorted(starts, jnp.asarray(step), side="right") - 1]
 
 
 def last_step_before_decay(options: ScheduleOptions) -> int | None:

@@ -27,6 +27,7 @@ PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys
 _NUMBERS = {
     **dict.fromkeys(("warmup_steps", "total_steps", "decay_steps"), np.int32),
     **dict.fromkeys(("peak_learning_rate", "start_share", "end_share"), np.float32),
+    **{"phase_starts": np.int32, "phase_shares": np.float32},
 }
 
 

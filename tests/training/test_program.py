@@ -4,6 +4,7 @@ import importlib
 import re
 
 import jax
+import numpy as np
 import pytest
 
 from bertjax import config as config_lib
@@ -11,7 +12,7 @@ from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
 from bertjax.jobs import finetuning, pretraining
 from bertjax.planning import compiled, kernels
-from bertjax.training import config_faults, program
+from bertjax.training import config_faults, program, schedules
 
 FAST = ("smoke", "quickstart")
 FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
@@ -122,6 +123,24 @@ def test_tokens_of_warm_up_and_decay_are_the_first_and_the_last_of_the_run():
     found = program.schedule_options(pretraining.outline(program.resolve(config, "cpu")))
     assert (found.warmup_steps, found.decay_steps) == (7, 20)
     assert (found.total_steps, found.end_share) == (phase.num_steps, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "short", "long"),
+    [("modernbert_base", 8e-4, 3e-4), ("modernbert_large", 5e-4, 5e-5), ("bert_base", 1e-4, None)],
+)
+def test_the_rate_of_long_texts_is_a_share_of_that_of_short_ones(name, short, long):
+    config = recipe(name)
+    config.model.vocab_size = 1000
+    job = pretraining.outline(program.resolve(config, "cpu"))
+    options = program.schedule_options(job)
+    rate = schedules.make_schedule(options)
+    if long is None:
+        assert not options.phase_shares
+        return
+    begun = {phase.max_seq_length: phase.first_step for phase in reversed(job.phases)}
+    rates = [float(rate(step)) for step in (begun[8192] - 1, begun[8192])]
+    np.testing.assert_allclose(rates, [short, long], rtol=1e-5)
 
 
 def test_the_presets_are_those_that_a_config_may_name():

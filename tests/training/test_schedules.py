@@ -1,5 +1,7 @@
 """Schedules against a few lines of float64 numpy each."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,3 +127,15 @@ def test_a_schedule_of_arrays_is_that_of_numbers(name, warmup):
         np.testing.assert_allclose(
             traced(arrays, step), schedules.make_schedule(numbers)(step), rtol=1e-6, atol=1e-9
         )
+
+
+@pytest.mark.parametrize("name", ["wsd", "linear", "bert"])
+def test_a_phase_multiplies_the_rate_from_its_first_step_on(name):
+    shares = {"phase_starts": (0, 40, 70), "phase_shares": (1.0, 0.5, 0.25)}
+    options = schedules.ScheduleOptions(name, 2.0, 10, 100, 30)
+    whole, shared = (
+        jax.vmap(schedules.make_schedule(each))(jnp.arange(101))
+        for each in (options, dataclasses.replace(options, **shares))
+    )
+    share = np.repeat([1.0, 0.5, 0.25], [40, 30, 31])
+    np.testing.assert_allclose(shared, np.asarray(whole) * share, rtol=1e-6)
