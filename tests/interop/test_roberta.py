@@ -167,5 +167,5 @@ def test_a_released_roberta_is_read_as_it_is_configured(tmp_path):
     from configs import roberta_base
 
     read = huggingface_config.read_config(tmp_path).encoder
-    recipe = roberta_base.get_config().model.to_dict() | {"dtype": "float32"}
+    recipe = roberta_base.get_config().model.to_dict() | {"dtype": "float32", "attention": "xla"}
     assert dataclasses.asdict(read) == recipe
