@@ -207,20 +207,26 @@ def forward(query_ref: Any, keys_ref: Any, values_ref: Any, *refs: Any, run: Cal
             [jnp.zeros((size, cut.block), jnp.float32) for _ in units],
         )
     highest, totals, sums = step.walk(body, carry)
-    blind = [x <= LOWEST / 2 for x in highest]
-    scales = [
-        jnp.where(b, 0.0, 1 / (1 - run.rate) / jnp.where(b, 1.0, t))
-        for b, t in zip(blind, totals, strict=True)
-    ]
-    transposed = [x * s for x, s in zip(sums, scales, strict=True)]
-    # Of what sees nothing: exp(LOWEST - 0) is 0.
-    stats = [
-        jnp.where(b, 0.0, m + jnp.log(jnp.where(b, 1.0, t)))
-        for b, m, t in zip(blind, highest, totals, strict=True)
-    ]
-    _write_transposed(context_ref, step, transposed)
+    scales, stats = _ended(highest, totals, run.rate)
+    _write_transposed(context_ref, step, [x * s for x, s in zip(sums, scales, strict=True)])
     for unit, x in zip(units, stats, strict=True):
         stats_ref[0, 0, unit.head : unit.head + 1, unit.rows] = x
+
+
+def _ended(
+    highest: list[Array], totals: list[Array], rate: float
+) -> tuple[list[Array], list[Array]]:
+    """Returns what makes weights of exponentials, and the logarithms of the sums of these.
+
+    Both are 0 for what sees nothing: exp(LOWEST - 0) is 0.
+    """
+    scales, stats = [], []
+    for m, total in zip(highest, totals, strict=True):
+        is_blind = m <= LOWEST / 2
+        total = jnp.where(is_blind, 1.0, total)
+        scales.append(jnp.where(is_blind, 0.0, 1 / (1 - rate) / total))
+        stats.append(jnp.where(is_blind, 0.0, m + jnp.log(total)))
+    return scales, stats
 
 
 def backward(
@@ -244,10 +250,14 @@ def backward(
         pallas_parts.lanes_of_heads(rows, LANES, size) for rows in (cut.block, cut.chunk)
     )
     keys_at, query = step.keys(keys_ref, rotated), step.queries(query_ref)
-    queries = [pallas_parts.only(of_head[u.head], query[u.rows]) for u in units]
-    grads = [pallas_parts.only(of_head[u.head], grad_ref[0, u.rows]) for u in units]
-    stats = [stats_ref[0, 0, u.head : u.head + 1, u.rows] for u in units]
-    deltas = _deltas(step, context_ref, grad_ref)
+    given = _Given(
+        query=[query[u.rows] for u in units],
+        query_of_head=[pallas_parts.only(of_head[u.head], query[u.rows]) for u in units],
+        grad=[grad_ref[0, u.rows] for u in units],
+        grad_of_head=[pallas_parts.only(of_head[u.head], grad_ref[0, u.rows]) for u in units],
+        stats=[stats_ref[0, 0, u.head : u.head + 1, u.rows] for u in units],
+        deltas=_deltas(step, context_ref, grad_ref),
+    )
 
     @pl.when(step.number == 0)
     def _() -> None:
@@ -260,40 +270,14 @@ def backward(
     def body(chunk: Any, carry: Any) -> Any:
         begins = step.begins(chunk)
         keys, values = _chunks(begins, cut.chunk, keys_at, values_ref.at[0])
-        transposed_keys = [x.T for x in keys]
-        added = step.added(chunk, begins)
-        probabilities = [
-            jnp.exp(pallas_parts.dot(keys[u.block], x, (1, 1)) + added[u.block] - s)
-            for u, x, s in zip(units, queries, stats, strict=True)
-        ]
-        weights = [x.astype(dtype) for x in step.masked(probabilities, begins)]
-        grad_values = [
-            pallas_parts.dot(x, grad_ref[0, u.rows], (1, 0))
-            for u, x in zip(units, weights, strict=True)
-        ]
-        grad_weights = [
-            pallas_parts.dot(values[u.block], x, (1, 1)) for u, x in zip(units, grads, strict=True)
-        ]
-        grad_weights = step.masked(grad_weights, begins)
-        grad_scores = [
-            (p * (x * scale - d)).astype(dtype)
-            for p, x, d in zip(probabilities, grad_weights, deltas, strict=True)
-        ]
-        grad_keys = [
-            pallas_parts.dot(x, query[u.rows], (1, 0))
-            for u, x in zip(units, grad_scores, strict=True)
-        ]
+        *made, of_query = _gradients(step, given, keys, values, step.added(chunk, begins), begins)
         for block, begin in enumerate(begins):
             at = pl.ds(begin, cut.chunk)
-            sum_keys[at] += _joined(grad_keys, of_key, units, block)
-            sum_values[at] += _joined(grad_values, of_key, units, block)
-        transposed = [
-            pallas_parts.dot(transposed_keys[u.block][u.of_head], x, (1, 0))
-            for u, x in zip(units, grad_scores, strict=True)
-        ]
+            sum_keys[at] += _joined(made[0], of_key, units, block)
+            sum_values[at] += _joined(made[1], of_key, units, block)
         if carry is not None:
-            transposed = [old + x for old, x in zip(carry, transposed, strict=True)]
-        return transposed
+            of_query = [old + x for old, x in zip(carry, of_query, strict=True)]
+        return of_query
 
     carry = None
     if not cut.is_windowed:
@@ -314,6 +298,58 @@ def backward(
             grad_values_ref[0, rows] = (sum_values[rows] * scale).astype(dtype)
 
         step.by_parts(write)
+
+
+class _Given(NamedTuple):
+    """What the backward pass has of each unit's queries, [queries, lanes] or [1, queries].
+
+    Those `of_head` have zeros in the lanes of other heads.
+    """
+
+    query: list[Array]
+    query_of_head: list[Array]
+    grad: list[Array]
+    grad_of_head: list[Array]
+    stats: list[Array]
+    deltas: list[Array]
+
+
+def _gradients(
+    step: _Step,
+    given: _Given,
+    keys: list[Array],
+    values: list[Array],
+    added: list[Array],
+    begins: list[Any],
+) -> tuple[list[Array], list[Array], list[Array]]:
+    """Returns each unit's part of the gradients of a chunk's keys and values, and its queries'.
+
+    The first two are [keys, lanes], of which the head's are meant, the last [head, queries].
+    """
+    units, dtype, scale = step.units, keys[0].dtype, 1 / (1 - step.run.rate)
+    transposed_keys = [x.T for x in keys]
+    probabilities = [
+        jnp.exp(pallas_parts.dot(keys[u.block], x, (1, 1)) + added[u.block] - s)
+        for u, x, s in zip(units, given.query_of_head, given.stats, strict=True)
+    ]
+    weights = [x.astype(dtype) for x in step.masked(probabilities, begins)]
+    of_values = [pallas_parts.dot(x, g, (1, 0)) for x, g in zip(weights, given.grad, strict=True)]
+    of_weights = [
+        pallas_parts.dot(values[u.block], g, (1, 1))
+        for u, g in zip(units, given.grad_of_head, strict=True)
+    ]
+    of_scores = [
+        (p * (x * scale - d)).astype(dtype)
+        for p, x, d in zip(
+            probabilities, step.masked(of_weights, begins), given.deltas, strict=True
+        )
+    ]
+    of_keys = [pallas_parts.dot(x, q, (1, 0)) for x, q in zip(of_scores, given.query, strict=True)]
+    of_query = [
+        pallas_parts.dot(transposed_keys[u.block][u.of_head], x, (1, 0))
+        for u, x in zip(units, of_scores, strict=True)
+    ]
+    return of_keys, of_values, of_query
 
 
 def _parted(
