@@ -2,7 +2,8 @@
 
 A kernel is compiled by other means than the rest of a step, so another version of the compiler or
 another TPU may refuse it, or compute something else. Here that is found out before the run, on
-rows as long as the run's own, with its heads, windows and order, forward and backward.
+rows as long as the run's own, with its heads, windows, rotary positions and order, forward and
+backward.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ def agrees(job: jobs.Job, mesh: Mesh) -> bool:
     for length, is_packed in sorted(_rows(job)):
         if not pallas_attention.takes(length, config.hidden_size // config.num_attention_heads):
             continue
-        windows = {config.window_of(layer) for layer in range(config.num_hidden_layers)}
-        for window in sorted(windows, key=lambda window: window or 0):
-            where = f"rows of {length} positions, {'a window' if window else 'no window'}"
+        kinds = {
+            (config.window_of(layer), config.rotary_base_of(layer))
+            for layer in range(config.num_hidden_layers)
+        }
+        for window, rotary_base in sorted(kinds, key=str):
+            where = f"rows of {length} positions, {f'window {window}' if window else 'no window'}"
             try:
-                errors = _errors(config, mesh, length, window, is_packed)
+                errors = _errors(config, mesh, length, is_packed, window, rotary_base)
             except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError) as error:
                 logging.warning(
                     "The attention kernel does not compile for %s (%s); the run goes on with "
@@ -68,7 +72,12 @@ def _rows(job: jobs.Job) -> Iterator[tuple[int, bool]]:
 
 
 def _errors(
-    config: encoder.EncoderConfig, mesh: Mesh, length: int, window: int | None, is_packed: bool
+    config: encoder.EncoderConfig,
+    mesh: Mesh,
+    length: int,
+    is_packed: bool,
+    window: int | None,
+    rotary_base: float | None,
 ) -> dict[str, float]:
     """Returns the relative errors of the context and of the gradients of query, keys, values."""
     rows = ROWS_PER_DEVICE * mesh.shape[sharding.DATA]
@@ -80,7 +89,8 @@ def _errors(
     )
     rate = config.attention_probs_dropout_prob
 
-    @jax.jit
+    # On several hosts every one of them is to have the answer.
+    @functools.partial(jax.jit, out_shardings=jax.sharding.NamedSharding(mesh, sharding.P()))
     def errors(inputs: dict[str, Any]) -> jax.Array:
         draws = jax.random.split(jax.random.key(0), 5)
         *tensors, grad = (
@@ -92,7 +102,9 @@ def _errors(
         def made(implementation: str) -> tuple[jax.Array, ...]:
             def attend(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
                 how = {"dropout_rate": rate, "key": draws[4], "implementation": implementation}
-                return attention.attend(query, keys, values, visible, **how)
+                return attention.attend(
+                    query, keys, values, visible, rotary_base=rotary_base, **how
+                )
 
             context, backward = jax.vjp(attend, *tensors)
             return (context, *backward(grad))

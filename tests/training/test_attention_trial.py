@@ -62,6 +62,16 @@ def test_the_trial_runs_on_rows_and_heads_of_all_devices(kernels):
     assert attention_trial.agrees(job, sharding.make_mesh(jax.devices()[:8], data=4, tensor=2))
 
 
+def test_the_trial_turns_queries_and_keys_as_the_layers_do(kernels, mesh, monkeypatch, caplog):
+    """A kernel that leaves rotary positions out is found."""
+    rotating = job_of(position_embedding="rotary", rotary_base=1e4)
+    assert attention_trial.agrees(rotating, mesh)
+    right = pallas_attention.context
+    kernels(lambda *x, rotary_base, **options: right(*x, rotary_base=None, **options))
+    assert not attention_trial.agrees(rotating, mesh)
+    assert "is off by" in caplog.text
+
+
 def test_a_kernel_that_is_off_in_a_few_places_is_not_taken(kernels, mesh, caplog):
     right = pallas_attention.context
 
