@@ -61,7 +61,7 @@ class Instruction:
         if self.target != "tpu_custom_call":
             return None
         found = re.search(r'"transcendentals":"?(\d+)', self.attributes)
-        return re.sub(r"\.\d+$", "", self.name), int(found[1]) if found else 0
+        return self.name.partition(".")[0], int(found[1]) if found else 0
 
     @property
     def is_scalar(self) -> bool:

@@ -107,7 +107,7 @@ def _module_lines(phase: estimates.PhasePlan) -> Iterator[str]:
         yield f"    {f'{len(cycles) - len(largest)} others':48} {rest:>14,.0f}  {rest / total:6.1%}"
     if phase.kernel_cycles:
         shown = f"{phase.kernel_cycles:,.0f} ({phase.kernel_cycles / total:.1%})"
-        yield f"  of these, our count of the instructions of kernels: {shown}"
+        yield f"  of these, our count of the instructions of kernels, as made for v5e: {shown}"
     if phase.uncounted:
         names = ", ".join(f"{count:,} x {name}" for name, count in phase.uncounted.items())
         yield f"  without an estimate of the compiler, so not in the cycles: {names}"

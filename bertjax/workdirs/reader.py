@@ -105,8 +105,15 @@ def describe(workdir: epath.PathLike) -> Description | None:
 
 
 def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    """Returns the resolved config of a checkpoint's meta item."""
-    return ml_collections.ConfigDict(config_lib.completed(meta["config"]))
+    """Returns the resolved config of a checkpoint's meta item.
+
+    Who reads a model makes no trial of the attention kernels, and perhaps on another TPU than the
+    run, whose "auto" the run itself settled: so it is computed in plain JAX.
+    """
+    config = ml_collections.ConfigDict(config_lib.completed(meta["config"]))
+    if config.model.attention == "auto":
+        config.model.attention = "xla"
+    return config
 
 
 def tuned(meta: Mapping[str, Any]) -> dict[str, float]:

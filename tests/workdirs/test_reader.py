@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax import config as config_lib
 from bertjax.devices import sharding
 from bertjax.workdirs import checkpoint, reader
 from tests import finetuned_workdir
@@ -85,3 +86,10 @@ def test_what_was_tuned_comes_from_the_meta_item_or_from_an_older_config(tmp_pat
     assert reader.tuned(meta) == {"null_threshold": -2.0}
     config.task = "pretraining"
     assert reader.tuned({"config": config.to_dict()}) == {}
+
+
+@pytest.mark.parametrize(("run", "read"), [("auto", "xla"), ("pallas", "pallas"), ("xla", "xla")])
+def test_what_the_run_left_to_its_trial_is_read_as_plain_jax(run, read):
+    config = config_lib.default_config().to_dict()
+    config["model"]["attention"] = run
+    assert reader.config_of({"config": config}).model.attention == read
