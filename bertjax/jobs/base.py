@@ -54,6 +54,10 @@ class Data(Protocol):
         """Returns shapes and types of a global batch of the phase, as the devices get it."""
         ...
 
+    def batch_lengths(self, phase: Phase) -> tuple[int, ...]:
+        """Returns the lengths that the rows of the phase's batches have, the longest last."""
+        ...
+
     def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
         """Returns the name of the loss that has a known value before anything is learnt, and it."""
         ...

@@ -156,6 +156,11 @@ class FinetuningData:
             options, phase.global_batch_size, phase.max_seq_length
         )
 
+    def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
+        """Returns the lengths that the rows of batches have, the longest last."""
+        del phase
+        return self.buckets
+
     def fill(self, phase: lengths.Phase) -> float | None:
         del phase  # Where lengths are bucketed it is that of each batch.
         return None

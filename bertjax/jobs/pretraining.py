@@ -162,6 +162,10 @@ class PretrainingData:
             for name, shape in shapes.items()
         }
 
+    def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
+        """Returns the lengths that the rows of the phase's batches have, the longest last."""
+        return self._buckets(phase) or (phase.max_seq_length,)
+
     def fill(self, phase: lengths.Phase) -> float | None:
         manifest = self._manifest(phase)
         return manifest.statistics.get("fill") if manifest else None

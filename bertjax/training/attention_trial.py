@@ -8,6 +8,7 @@ backward.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -22,88 +23,120 @@ from bertjax import jobs
 from bertjax.devices import sharding
 from bertjax.models import attention, encoder, pallas_attention, visibility
 
-# Of the norm of what plain JAX gives. Rounding to bfloat16 makes 0.3% to 0.6%; a mask or a sum that
-# is wrong in a few places makes more than ten times that.
-TOLERANCE = 0.02
+# The largest error of a position of a head, of the root mean square of all. Rounding to bfloat16
+# made 0.1% to 2.0% (interpreted on CPU, 128 to 1,024 positions, 2026-11-23); a position that is
+# left out makes 100%.
+TOLERANCE = 0.1
 ROWS_PER_DEVICE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """What decides which kernel computes a layer's attention, and on what."""
+
+    encoder: encoder.EncoderConfig
+    layer: int
+    length: int
+    is_packed: bool
+
+    @property
+    def kernel(self) -> tuple[Any, ...]:
+        """What two layers with the same kernel share."""
+        sizes, layer = self.encoder, self.layer
+        return (
+            *(self.length, self.is_packed, self.head_size, sizes.num_attention_heads),
+            *(sizes.window_of(layer), sizes.rotary_base_of(layer), sizes.left_to_right),
+            *(sizes.attention_probs_dropout_prob, sizes.dtype),
+        )
+
+    @property
+    def head_size(self) -> int:
+        return self.encoder.hidden_size // self.encoder.num_attention_heads
+
+    def __str__(self) -> str:
+        window = self.encoder.window_of(self.layer)
+        return f"rows of {self.length} positions, {f'window {window}' if window else 'no window'}"
 
 
 def agrees(job: jobs.Job, mesh: Mesh) -> bool:
     """Returns whether the kernels compute what plain JAX does, on rows as the job's; logs both."""
-    config = encoder.EncoderConfig(**job.config.model)
-    for length, is_packed in sorted(_rows(job)):
-        if not pallas_attention.takes(length, config.hidden_size // config.num_attention_heads):
-            continue
-        kinds = {
-            (config.window_of(layer), config.rotary_base_of(layer))
-            for layer in range(config.num_hidden_layers)
-        }
-        for window, rotary_base in sorted(kinds, key=str):
-            where = f"rows of {length} positions, {f'window {window}' if window else 'no window'}"
-            try:
-                errors = _errors(config, mesh, length, is_packed, window, rotary_base)
-            except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError) as error:
-                logging.warning(
-                    "The attention kernel does not compile for %s (%s); the run goes on with "
-                    "config.model.attention=xla, which computes the same and is slower",
-                    where, str(error).splitlines()[0],
-                )  # fmt: skip
-                return False
-            if not max(errors.values()) <= TOLERANCE:  # a NaN is no agreement
-                logging.warning(
-                    "The attention kernel is off by %s for %s; at most %.0f%% was expected. The "
-                    "run goes on with config.model.attention=xla, which is slower",
-                    _told(errors), where, 100 * TOLERANCE,
-                )  # fmt: skip
-                return False
-            logging.info("The attention kernel agrees with plain JAX for %s: off by %s",
-                         where, _told(errors))  # fmt: skip
+    for rows in {rows.kernel: rows for rows in _all_rows(job)}.values():
+        try:
+            errors = _errors(rows, mesh)
+        except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError) as error:
+            logging.warning(
+                "The attention kernel does not compile for %s (%s); the run goes on with "
+                "config.model.attention=xla, which computes the same and is slower",
+                rows, str(error).splitlines()[0],
+            )  # fmt: skip
+            return False
+        if not all(error <= TOLERANCE for error in errors.values()):  # a NaN is no agreement
+            logging.warning(
+                "The attention kernel is off by %s for %s; at most %.0f%% was expected. The run "
+                "goes on with config.model.attention=xla, which is slower",
+                _told(errors), rows, 100 * TOLERANCE,
+            )  # fmt: skip
+            return False
+        logging.info("The attention kernel agrees with plain JAX for %s: off by at most %s",
+                     rows, _told(errors))  # fmt: skip
     return True
+
+
+def _all_rows(job: jobs.Job) -> Iterator[_Rows]:
+    """Yields what the kernels would take of the batches of each phase and layer."""
+    for phase in job.phases:
+        is_packed = "sequence_ids" in job.data.abstract_batch(phase)
+        for length in job.data.batch_lengths(phase):
+            for sizes in _encoders(job.task):
+                for layer in range(sizes.num_hidden_layers):
+                    rows = _Rows(sizes, layer, length, is_packed)
+                    if pallas_attention.takes(length, rows.head_size):
+                        yield rows
+
+
+def _encoders(task: Any) -> Iterator[encoder.EncoderConfig]:
+    """Yields the encoders of a task, and of tasks in it, that are left to the trial."""
+    for part in vars(task).values():
+        if isinstance(part, encoder.EncoderConfig):
+            if part.attention == "auto":
+                yield part
+        elif dataclasses.is_dataclass(part):
+            yield from _encoders(part)
 
 
 def _told(errors: dict[str, float]) -> str:
     return ", ".join(f"{error:.2%} ({name})" for name, error in errors.items())
 
 
-def _rows(job: jobs.Job) -> Iterator[tuple[int, bool]]:
-    """Yields the length of each phase's rows, and whether they hold several sequences."""
-    for phase in job.phases:
-        yield phase.max_seq_length, "sequence_ids" in job.data.abstract_batch(phase)
-
-
-def _errors(
-    config: encoder.EncoderConfig,
-    mesh: Mesh,
-    length: int,
-    is_packed: bool,
-    window: int | None,
-    rotary_base: float | None,
-) -> dict[str, float]:
+def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
     """Returns the relative errors of the context and of the gradients of query, keys, values."""
-    rows = ROWS_PER_DEVICE * mesh.shape[sharding.DATA]
-    inputs = _inputs(rows, length, is_packed)
-    size = config.hidden_size // config.num_attention_heads
-    shape = (rows, length, config.num_attention_heads, size)
+    sizes, layer = rows.encoder, rows.layer
+    count = ROWS_PER_DEVICE * mesh.shape[sharding.DATA]
+    shape = (count, rows.length, sizes.num_attention_heads, rows.head_size)
     narrowed = functools.partial(
-        visibility.Visibility.narrowed, window=window, left_to_right=config.left_to_right
+        visibility.Visibility.narrowed,
+        window=sizes.window_of(layer),
+        left_to_right=sizes.left_to_right,
     )
-    rate = config.attention_probs_dropout_prob
 
     # On several hosts every one of them is to have the answer.
     @functools.partial(jax.jit, out_shardings=jax.sharding.NamedSharding(mesh, sharding.P()))
     def errors(inputs: dict[str, Any]) -> jax.Array:
         draws = jax.random.split(jax.random.key(0), 5)
         *tensors, grad = (
-            jax.random.normal(key, shape, jnp.float32).astype(config.dtype) for key in draws[:4]
+            jax.random.normal(key, shape, jnp.float32).astype(sizes.dtype) for key in draws[:4]
         )
-        tensors[0] = tensors[0] * jnp.asarray(size**-0.5, tensors[0].dtype)
+        tensors[0] = tensors[0] * jnp.asarray(rows.head_size**-0.5, tensors[0].dtype)
         visible = narrowed(visibility.of(inputs))
 
         def made(implementation: str) -> tuple[jax.Array, ...]:
             def attend(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-                how = {"dropout_rate": rate, "key": draws[4], "implementation": implementation}
                 return attention.attend(
-                    query, keys, values, visible, rotary_base=rotary_base, **how
+                    *(query, keys, values, visible),
+                    dropout_rate=sizes.attention_probs_dropout_prob,
+                    key=draws[4],
+                    implementation=implementation,
+                    rotary_base=sizes.rotary_base_of(layer),
                 )
 
             context, backward = jax.vjp(attend, *tensors)
@@ -116,7 +149,7 @@ def _errors(
             name: jax.make_array_from_callback(
                 x.shape, sharding.batch_sharding(mesh), lambda index, x=x: x[index]
             )
-            for name, x in inputs.items()
+            for name, x in _inputs(count, rows.length, rows.is_packed).items()
         }
         found = np.asarray(errors(placed))
     return dict(zip(("context", "query", "keys", "values"), found.tolist(), strict=True))
@@ -124,7 +157,8 @@ def _errors(
 
 def _error(found: jax.Array, expected: jax.Array) -> jax.Array:
     found, expected = (x.astype(jnp.float32) for x in (found, expected))
-    return jnp.linalg.norm((found - expected).ravel()) / jnp.linalg.norm(expected.ravel())
+    squares = jnp.square(found - expected).sum(axis=-1)
+    return jnp.sqrt(squares.max() / jnp.square(expected).sum(axis=-1).mean())
 
 
 def _inputs(rows: int, length: int, is_packed: bool) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """The attention kernel is taken where it computes what plain JAX does, and nowhere else."""
 
+import dataclasses
 import functools
 
 import jax
@@ -22,6 +23,7 @@ def job_of(**changes):
         num_hidden_layers=2,
         intermediate_size=16,
         dtype="float32",
+        attention="auto",
         **changes,
     )
     config.data.source = "synthetic"
@@ -72,6 +74,25 @@ def test_the_trial_turns_queries_and_keys_as_the_layers_do(kernels, mesh, monkey
     assert "is off by" in caplog.text
 
 
+def test_what_is_tried_are_all_lengths_encoders_and_windows_of_the_run_once():
+    job = job_of(window=20, global_every=2)
+    job.config.data.length_buckets = True
+    small = dataclasses.replace(job.task.encoder, hidden_size=32, num_attention_heads=1, window=0)
+    plain = dataclasses.replace(small, attention="xla", hidden_size=64)
+    inner = dataclasses.replace(job.task, encoder=plain)
+
+    @dataclasses.dataclass(frozen=True)
+    class Both:  # as ELECTRA's task has a generator, and distillation a task in it
+        encoder: object
+        generator: object
+        inner: object
+
+    job = dataclasses.replace(job, task=Both(job.task.encoder, small, inner))
+    tried = {rows.kernel[:5] for rows in attention_trial._all_rows(job)}
+    wide, narrow = (128, False, 64, 2), (128, False, 32, 1)
+    assert tried == {(*wide, None), (*wide, 20), (*narrow, None)}
+
+
 def test_a_kernel_that_is_off_in_a_few_places_is_not_taken(kernels, mesh, caplog):
     right = pallas_attention.context
 
@@ -118,3 +139,14 @@ def test_a_run_whose_trial_fails_goes_on_in_plain_jax(agrees, monkeypatch, tmp_p
     expected = "auto" if agrees else "xla"
     assert run.config.model.attention == expected
     assert run.job.config.model.attention == expected
+
+
+def test_a_gradient_that_is_no_number_is_no_agreement(kernels, mesh, monkeypatch):
+    right = pallas_attention.gradients
+
+    def wrong(*arguments, **options):
+        of_query, of_keys, of_values = right(*arguments, **options)
+        return of_query, of_keys.at[0, 0, 0, 0].set(float("nan")), of_values
+
+    monkeypatch.setattr(pallas_attention, "gradients", wrong)
+    assert not attention_trial.agrees(job_of(), mesh)
