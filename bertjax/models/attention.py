@@ -127,9 +127,9 @@ def attend(
         if implementation == "pallas":
             _warn_of_length(length)
         implementation = "xla"
-    if rotary_base is not None and implementation == "xla":
+    if implementation == "xla":
         with jax.named_scope("rotary"):
-            query, keys = (rotary.turned(x, visible.positions, rotary_base) for x in (query, keys))
+            query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         rotary_base = None
     how = _How(dropout_rate, implementation, rotary_base)
     if key is None or dropout_rate == 0.0:
@@ -201,8 +201,7 @@ def _plain_context(
     *,
     how: _How,
 ) -> Array:
-    if how.rotary_base is not None:
-        query, keys = (rotary.turned(x, visible.positions, how.rotary_base) for x in (query, keys))
+    query, keys = rotary.both_turned(query, keys, visible.positions, how.rotary_base)
     return plain_attention.context(query, keys, values, visible, seeds, rate=how.rate)
 
 
@@ -243,19 +242,12 @@ def _plain_gradients(
     how: _How,
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients; the statistics are the kernel's, and nothing to plain JAX."""
-    base = how.rotary_base
-    if base is not None:
-        query, keys = (rotary.turned(x, visible.positions, base) for x in (query, keys))
-    made = plain_attention.gradients(
+    turn = functools.partial(rotary.both_turned, positions=visible.positions, base=how.rotary_base)
+    query, keys = turn(query, keys)
+    of_query, of_keys, of_values = plain_attention.gradients(
         query, keys, values, visible, seeds, context, grad, rate=how.rate
     )
-    if base is None:
-        return made
-    return (
-        rotary.turned(made[0], visible.positions, base, back=True),
-        rotary.turned(made[1], visible.positions, base, back=True),
-        made[2],
-    )
+    return *turn(of_query, of_keys, back=True), of_values
 
 
 _attend.defvjp(_forward, _backward)

@@ -16,7 +16,7 @@ and the others fill the wait. The dropout masks are those of plain JAX, bit for 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -31,6 +31,7 @@ from bertjax.models import (
     placement,
     rotary,
 )
+from bertjax.models.pallas_parts import Operands
 from bertjax.models.visibility import Visibility
 
 MIN_LENGTH = 128
@@ -69,13 +70,13 @@ def context(
     sight = pallas_parts.Sight.of(visible)
     options = {"sight": sight, "rate": rate, "interpret": interpret}
     if _is_short(query.shape[1], sight):
-        tensors = (*_turned((query, keys), visible, rotary_base), values)
+        query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         run = functools.partial(pallas_rows.context, **options)
-        return _per_device(run, [_TENSORS], tensors, (), (), visible, seeds)[0], None
+        given = _operands((query, keys, values), visible, seeds)
+        return _per_device(run, [_TENSORS], given)[0], None
     run = functools.partial(pallas_blocks.context, **options)
-    tables = _tables(query, visible, rotary_base)
-    out = [_TENSORS, _BY_HEAD]
-    made, statistics = _per_device(run, out, (query, keys, values), (), tables, visible, seeds)
+    given = _operands((query, keys, values), visible, seeds, rotary_base=rotary_base)
+    made, statistics = _per_device(run, [_TENSORS, _BY_HEAD], given)
     return made, statistics
 
 
@@ -111,30 +112,36 @@ def gradients(
     options = {"sight": sight, "rate": rate, "interpret": interpret}
     out = [_TENSORS] * 3
     if statistics is None:
+        turn = functools.partial(rotary.both_turned, positions=visible.positions, base=rotary_base)
         run = functools.partial(pallas_rows.gradients, **options)
-        tensors = (*_turned((query, keys), visible, rotary_base), values, grad)
-        made = _per_device(run, out, tensors, (), (), visible, seeds)
-        of_query, of_keys = _turned(made[:2], visible, rotary_base, back=True)
-        return of_query, of_keys, made[2]
+        given = _operands((*turn(query, keys), values, grad), visible, seeds)
+        of_query, of_keys, of_values = _per_device(run, out, given)
+        return *turn(of_query, of_keys, back=True), of_values
     run = functools.partial(pallas_blocks.gradients, **options)
     tensors = (query, keys, values, context, grad)
-    tables = _tables(query, visible, rotary_base)
-    made = _per_device(run, out, tensors, (statistics,), tables, visible, seeds)
-    return made[0], made[1], made[2]
+    given = _operands(tensors, visible, seeds, statistics=statistics, rotary_base=rotary_base)
+    of_query, of_keys, of_values = _per_device(run, out, given)
+    return of_query, of_keys, of_values
 
 
-def _turned(
-    tensors: Sequence[Array], visible: Visibility, base: float | None, *, back: bool = False
-) -> list[Array]:
-    if base is None:
-        return list(tensors)
-    return [rotary.turned(x, visible.positions, base, back=back) for x in tensors]
-
-
-def _tables(query: Array, visible: Visibility, base: float | None) -> tuple[Array, ...]:
-    if base is None:
-        return ()
-    return rotary.tables(query.shape[1], query.shape[3], visible.positions, base)
+def _operands(
+    tensors: tuple[Array, ...],
+    visible: Visibility,
+    seeds: layers.MaskSeeds | None,
+    *,
+    statistics: Array | None = None,
+    rotary_base: float | None = None,
+) -> Operands:
+    _, length, _, size = tensors[0].shape
+    return Operands(
+        tensors,
+        statistics=() if statistics is None else (statistics,),
+        tables=()
+        if rotary_base is None
+        else rotary.tables(length, size, visible.positions, rotary_base),
+        rows=tuple(pallas_parts.Sight.of(visible).rows(visible)),
+        seeds=() if seeds is None else seeds,
+    )
 
 
 def _is_short(length: int, sight: pallas_parts.Sight) -> bool:
@@ -145,46 +152,38 @@ def _is_short(length: int, sight: pallas_parts.Sight) -> bool:
 
 
 def _per_device(
-    run: Callable[..., list[Array]],
-    out_specs: list[P],
-    tensors: tuple[Array, ...],
-    statistics: tuple[Array, ...],
-    tables: tuple[Array, ...],
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
+    run: Callable[[Operands], list[Array]], out_specs: list[P], given: Operands
 ) -> list[Array]:
-    """Returns `run(tensors, statistics, tables, rows, seeds)` of each device's rows and heads."""
-    rows = pallas_parts.Sight.of(visible).rows(visible)
-    parts = (tensors, statistics, tables, tuple(rows), () if seeds is None else tuple(seeds))
-    of_tables = _ROWS if tables and tables[0].shape[0] > 1 else P()
-    specs = (_TENSORS, _BY_HEAD, of_tables, _ROWS, _BY_HEAD)
+    """Returns what `run` does of each device's rows and heads."""
+    has_rows = given.tables and given.tables[0].shape[0] > 1
+    specs = (_TENSORS, _BY_HEAD, _ROWS if has_rows else P(), _ROWS, _BY_HEAD)  # of each part
 
     def on_device(*arrays: Array) -> list[Array]:
-        left = list(arrays)
-        mine = [tuple(left.pop(0) for _ in part) for part in parts]
-        return _whole_lanes(run, mine)
+        left = iter(arrays)
+        return _whole_lanes(run, Operands(*(tuple(next(left) for _ in part) for part in given)))
 
-    arguments = [x for part in parts for x in part]
-    in_specs = [spec for part, spec in zip(parts, specs, strict=True) for _ in part]
+    arguments = [x for part in given for x in part]
+    in_specs = [spec for part, spec in zip(given, specs, strict=True) for _ in part]
     return placement.per_device(on_device, arguments, in_specs, out_specs)
 
 
-def _whole_lanes(run: Callable[..., list[Array]], parts: list[tuple[Array, ...]]) -> list[Array]:
+def _whole_lanes(run: Callable[[Operands], list[Array]], given: Operands) -> list[Array]:
     """Runs it with as many heads of zeros more as fill the lanes of the last grid step."""
-    tensors, statistics, tables, rows, seeds = parts
-    heads, size = tensors[0].shape[2:]
+    heads, size = given.tensors[0].shape[2:]
     more = -heads % (pallas_parts.LANES // size)
     if not more:
-        return run(tensors, statistics, tables, rows, seeds)
+        return run(given)
 
-    def padded(x: Array, axis: int) -> Array:
-        return jnp.pad(x, [(0, more if axis == i else 0) for i in range(x.ndim)])
+    def padded(part: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
+        return tuple(
+            jnp.pad(x, [(0, more if axis == i else 0) for i in range(x.ndim)]) for x in part
+        )
 
     found = run(
-        tuple(padded(x, 2) for x in tensors),
-        tuple(padded(x, 1) for x in statistics),
-        tables,
-        rows,
-        tuple(padded(x, 1) for x in seeds),
+        given._replace(
+            tensors=padded(given.tensors, 2),
+            statistics=padded(given.statistics, 1),
+            seeds=padded(given.seeds, 1),
+        )
     )
     return [x[:, :, :heads] if x.ndim == 4 else x[:, :heads] for x in found]

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from bertjax.models import layers, pallas_parts
 from bertjax.models.pallas_parts import LANES, LOWEST, Sight
-from bertjax.models.pallas_tiles import Tiles
+from bertjax.models.pallas_tiles import WINDOW_UNIT, Tiles
 
 # Rows that are rotated, cleared and written at once.
 _PART = 1024
@@ -135,7 +135,7 @@ class _Step:
         if not cut.is_windowed:
             return [pl.multiple_of(chunk * cut.chunk, cut.chunk)]
         found = [cut.begin(self.number * cut.blocks + block) for block in range(cut.blocks)]
-        return [pl.multiple_of(x, min(64, cut.chunk)) for x in found]
+        return [pl.multiple_of(x, WINDOW_UNIT) for x in found]
 
     def added(self, chunk: Any, begins: list[Any]) -> list[Array]:
         found = []

@@ -22,62 +22,37 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from bertjax.models import pallas_block_kernels, pallas_parts, pallas_tiles
 from bertjax.models.pallas_block_kernels import Call
-from bertjax.models.pallas_parts import LANES, Sight
+from bertjax.models.pallas_parts import LANES, Operands, Sight
 
 # Of the core's memory, in bytes: a step holds keys, values and sums of a whole row.
 VMEM_LIMIT = 96 * 2**20
 MAX_LENGTH = 16384  # for which that is enough, in float32 too
 
 
-def context(
-    tensors: tuple[Array, ...],
-    statistics: tuple[()],
-    tables: tuple[Array, ...],
-    rows: tuple[Array, ...],
-    seeds: tuple[Array, ...],
-    *,
-    sight: Sight,
-    rate: float,
-    interpret: bool,
-) -> list[Array]:
-    """Returns the context of query, keys and values, and the statistics.
+def context(given: Operands, *, sight: Sight, rate: float, interpret: bool) -> list[Array]:
+    """Returns the context, and the statistics [batch, heads, padded length].
 
-    The first are [batch, length, heads, head] each, the last [batch, heads, padded length].
-    `tables` are cosines and sines (`rotary.tables`) if queries and keys are to be rotated, `rows`
-    those of `sight`. `heads` fill the lanes of whole grid steps. A row without any token has a
-    context of zeros.
+    A row without any token has a context of zeros.
     """
-    run = _Run.of(tensors[0], tables, sight, rate, interpret)
-    out = [run.by_block(tensors[0].dtype), run.statistics()]
-    kernel = pallas_block_kernels.forward
-    made, found = run(kernel, tensors, (), tables, rows, seeds, out, [], 2)
+    run = _Run.of(given, sight, rate, interpret)
+    out = [run.by_block(run.dtype), run.statistics()]
+    made, found = run(pallas_block_kernels.forward, given, out, [], products=2)
     return [run.unpadded(made), found.reshape(found.shape[0], -1, found.shape[3])]
 
 
-def gradients(
-    tensors: tuple[Array, ...],
-    statistics: tuple[Array, ...],
-    tables: tuple[Array, ...],
-    rows: tuple[Array, ...],
-    seeds: tuple[Array, ...],
-    *,
-    sight: Sight,
-    rate: float,
-    interpret: bool,
-) -> list[Array]:
-    """Returns the gradients of the first three `tensors`; the others: context and its gradient."""
-    run = _Run.of(tensors[0], tables, sight, rate, interpret)
-    dtype = tensors[0].dtype
-    out = [run.by_block(dtype), run.whole(dtype), run.whole(dtype)]
+def gradients(given: Operands, *, sight: Sight, rate: float, interpret: bool) -> list[Array]:
+    """Returns the gradients of query, keys and values; the last tensors: context, its gradient."""
+    run = _Run.of(given, sight, rate, interpret)
+    out = [run.by_block(run.dtype), run.whole(run.dtype), run.whole(run.dtype)]
     scratch = [pltpu.VMEM((run.tiles.length, LANES), jnp.float32)] * 2
-    kernel = pallas_block_kernels.backward
-    found = run(kernel, tensors, statistics, tables, rows, seeds, out, scratch, 5)
+    found = run(pallas_block_kernels.backward, given, out, scratch, products=5)
     return [run.unpadded(x) for x in found]
 
 
@@ -91,17 +66,17 @@ class _Run:
     """One call of a kernel: shapes, and where each grid step finds its part."""
 
     shape: tuple[int, ...]
+    dtype: Any
     call: Call
     interpret: bool
 
     @classmethod
-    def of(
-        cls, query: Array, tables: tuple[Array, ...], sight: Sight, rate: float, interpret: bool
-    ) -> _Run:
+    def of(cls, given: Operands, sight: Sight, rate: float, interpret: bool) -> _Run:
+        query = given.tensors[0]
         _, length, _, size = query.shape
         cut = pallas_tiles.tiles(length, sight.window)
-        call = Call(cut, sight, length, size, rate, rotates=bool(tables))
-        return cls(query.shape, call, interpret)
+        call = Call(cut, sight, length, size, rate, rotates=bool(given.tables))
+        return cls(query.shape, query.dtype, call, interpret)
 
     @property
     def tiles(self) -> pallas_tiles.Tiles:
@@ -117,48 +92,19 @@ class _Run:
         return self.shape[2] // self.heads
 
     def __call__(
-        self,
-        kernel: Any,
-        tensors: tuple[Array, ...],
-        statistics: tuple[Array, ...],
-        tables: tuple[Array, ...],
-        rows: tuple[Array, ...],
-        seeds: tuple[Array, ...],
-        out: list[_Spec],
-        scratch: list[Any],
-        products: int,
+        self, kernel: Any, given: Operands, out: list[_Spec], scratch: list[Any], *, products: int
     ) -> list[Array]:
-        batch, dtype = self.shape[0], tensors[0].dtype
-        arrays = [self.padded(x) for x in tensors]
-        specs = [self.by_block(dtype), self.whole(dtype), self.whole(dtype)]
-        specs += [self.by_block(dtype)] * (len(tensors) - 3)
-        arrays += [x.reshape(self.statistics().shape.shape) for x in statistics]
-        specs += [self.statistics()] * len(statistics)
-        widths = ((0, 0), (0, self.tiles.length - self.shape[1]))
-        for x in tables:
-            arrays.append(jnp.tile(jnp.pad(x, (*widths, (0, 0))), (1, 1, self.heads)))
-            specs.append(self.table(arrays[-1]))
-        if tables:
-            scratch = [pltpu.VMEM((self.tiles.length, LANES), dtype), *scratch]
-        rows = tuple(jnp.pad(x, widths) for x in rows)
-        for x in rows:
-            of_blocks, of_chunks = self.cut(x)
-            arrays += [of_blocks, of_chunks]
-            specs += [self.row(of_blocks, True), self.row(of_chunks, self.tiles.is_windowed)]
-        scalars = list(seeds)
-        if not self.tiles.is_windowed:
-            scalars.insert(0, pallas_tiles.bounds(rows[0], self.tiles, self.call.sight))
-        for x in scalars:
-            arrays.append(x.reshape(batch, 1, -1))
-            specs.append(_of_row(arrays[-1]))
+        arrays, specs = self.operands(given)
+        if given.tables:
+            scratch = [pltpu.VMEM((self.tiles.length, LANES), self.dtype), *scratch]
         run = pl.pallas_call(
             functools.partial(kernel, run=self.call),
-            grid=(batch, self.groups, self.tiles.steps),
+            grid=(self.shape[0], self.groups, self.tiles.steps),
             in_specs=[spec.block for spec in specs],
             out_specs=[spec.block for spec in out],
             out_shape=[spec.shape for spec in out],
             scratch_shapes=scratch,
-            name=self.name(kernel.__name__, has_dropout=bool(seeds)),
+            name=self.name(kernel.__name__, has_dropout=bool(given.seeds)),
             cost_estimate=self.cost(arrays, products),
             compiler_params=pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel", "arbitrary"),
@@ -167,6 +113,31 @@ class _Run:
             interpret=self.interpret,
         )
         return list(run(*arrays))
+
+    def operands(self, given: Operands) -> tuple[list[Array], list[_Spec]]:
+        """Returns what the kernel reads, in the order in which it does, padded and cut."""
+        batch, dtype = self.shape[0], self.dtype
+        arrays = [self.padded(x) for x in given.tensors]
+        specs = [self.by_block(dtype), self.whole(dtype), self.whole(dtype)]
+        specs += [self.by_block(dtype)] * (len(given.tensors) - 3)
+        arrays += [x.reshape(self.statistics().shape.shape) for x in given.statistics]
+        specs += [self.statistics()] * len(given.statistics)
+        widths = ((0, 0), (0, self.tiles.length - self.shape[1]))
+        for x in given.tables:
+            arrays.append(jnp.tile(jnp.pad(x, (*widths, (0, 0))), (1, 1, self.heads)))
+            specs.append(self.table(arrays[-1]))
+        rows = [jnp.pad(x, widths) for x in given.rows]
+        for x in rows:
+            of_blocks, of_chunks = self.cut(x)
+            arrays += [of_blocks, of_chunks]
+            specs += [self.row(of_blocks, True), self.row(of_chunks, self.tiles.is_windowed)]
+        scalars = list(given.seeds)
+        if not self.tiles.is_windowed:
+            scalars.insert(0, pallas_tiles.bounds(rows[0], self.tiles, self.call.sight))
+        for x in scalars:
+            arrays.append(x.reshape(batch, 1, -1))
+            specs.append(_of_row(arrays[-1]))
+        return arrays, specs
 
     def name(self, direction: str, *, has_dropout: bool) -> str:
         cut, call = self.tiles, self.call
@@ -228,10 +199,7 @@ class _Run:
         of_blocks = x.reshape(batch, cut.steps, cut.blocks, cut.block)
         if not cut.is_windowed:
             return of_blocks, x.reshape(batch, 1, cut.chunks, cut.chunk)
-        begins = [
-            min(max(number * cut.block - (cut.chunk - cut.block) // 2, 0), cut.length - cut.chunk)
-            for number in range(cut.length // cut.block)
-        ]
+        begins = [int(cut.begin(number, np.clip)) for number in range(cut.length // cut.block)]
         near = jnp.stack([x[:, begin : begin + cut.chunk] for begin in begins], axis=1)
         return of_blocks, near.reshape(batch, cut.steps, cut.blocks, cut.chunk)
 

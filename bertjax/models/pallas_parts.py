@@ -81,6 +81,23 @@ def _turned(row: Array) -> Array:
     return jnp.broadcast_to(row, (8, row.shape[1])).T[:, :1]
 
 
+class Operands(NamedTuple):
+    """What a kernel reads of a device's rows and heads.
+
+    `tensors` are query, keys and values, [batch, length, heads, head] each, whose heads fill the
+    lanes of whole grid steps; of a backward pass also the context's gradient, and what comes before
+    it. `statistics` [batch, heads, n] are those of the forward pass. `tables` are cosines and sines
+    (`rotary.tables`) where queries and keys are to be rotated. `rows` are those of `Sight`, `seeds`
+    [batch, heads] those of dropout, if there is any.
+    """
+
+    tensors: tuple[Array, ...]
+    statistics: tuple[Array, ...]
+    tables: tuple[Array, ...]
+    rows: tuple[Array, ...]
+    seeds: tuple[Array, ...]
+
+
 def name_of(kind: str, sight: Sight, *, rotates: bool, has_dropout: bool) -> str:
     """Returns the name of a kernel, which `planning.kernels` knows it by: what it computes."""
     parts = [f"attention_{kind}"]

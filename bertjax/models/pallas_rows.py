@@ -18,64 +18,33 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from bertjax.models import layers, pallas_parts
-from bertjax.models.pallas_parts import Sight
+from bertjax.models.pallas_parts import Operands, Sight
 
 LENGTHS = (128, 256, 384, 512)
 MAX_LENGTH = LENGTHS[-1]
 
 
-def context(
-    tensors: tuple[Array, ...],
-    statistics: tuple[()],
-    tables: tuple[()],
-    rows: tuple[Array, ...],
-    seeds: tuple[Array, ...],
-    *,
-    sight: Sight,
-    rate: float,
-    interpret: bool,
-) -> list[Array]:
-    """Returns the context of query, keys and values, [batch, length, heads, head] each.
-
-    `rows` are those of `sight`; `heads` fill the lanes of whole grid steps.
-    """
+def context(given: Operands, *, sight: Sight, rate: float, interpret: bool) -> list[Array]:
+    """Returns the context."""
     kernel = functools.partial(_forward_kernel, sight=sight, rate=rate)
-    name = _name("forward", tensors, sight, seeds)
-    return _run(kernel, name, 1, (tensors, rows, seeds), interpret)
+    return _run(kernel, _name("forward", given, sight), 1, given, interpret)
 
 
-def gradients(
-    tensors: tuple[Array, ...],
-    statistics: tuple[()],
-    tables: tuple[()],
-    rows: tuple[Array, ...],
-    seeds: tuple[Array, ...],
-    *,
-    sight: Sight,
-    rate: float,
-    interpret: bool,
-) -> list[Array]:
-    """Returns the gradients of the first three `tensors`, given the context's as the fourth."""
+def gradients(given: Operands, *, sight: Sight, rate: float, interpret: bool) -> list[Array]:
+    """Returns the gradients of query, keys and values, given the context's as the last tensor."""
     kernel = functools.partial(_backward_kernel, sight=sight, rate=rate)
-    name = _name("backward", tensors, sight, seeds)
-    return _run(kernel, name, 3, (tensors, rows, seeds), interpret)
+    return _run(kernel, _name("backward", given, sight), 3, given, interpret)
 
 
-def _name(
-    direction: str, tensors: tuple[Array, ...], sight: Sight, seeds: tuple[Array, ...]
-) -> str:
-    kind = f"rows_{tensors[0].shape[1]}_{direction}"
-    return pallas_parts.name_of(kind, sight, rotates=False, has_dropout=bool(seeds))
+def _name(direction: str, given: Operands, sight: Sight) -> str:
+    kind = f"rows_{given.tensors[0].shape[1]}_{direction}"
+    return pallas_parts.name_of(kind, sight, rotates=False, has_dropout=bool(given.seeds))
 
 
 def _run(
-    kernel: Callable[..., None],
-    name: str,
-    num_outputs: int,
-    parts: tuple[tuple[Array, ...], ...],
-    interpret: bool,
+    kernel: Callable[..., None], name: str, num_outputs: int, given: Operands, interpret: bool
 ) -> list[Array]:
-    tensors, rows, seeds = parts
+    tensors, rows, seeds = given.tensors, given.rows, given.seeds
     batch, length, heads, size = tensors[0].shape
     heads_per_step = pallas_parts.LANES // size
     block_rows = rows_per_step(batch, length, tensors[0].dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ from bertjax.models.pallas_parts import LANES, Sight
 BLOCKS = (512, 384, 256)
 # A window's chunk is no longer than this; wider windows walk over chunks.
 MOST_WINDOW_KEYS = 512
+# A chunk reaches a multiple of so many positions to each side of its block.
+WINDOW_UNIT = 64
 SCORES_PER_STEP = 2 * 512 * 512
 
 
@@ -35,17 +38,20 @@ class Tiles(NamedTuple):
         """How many chunks a block of queries may walk over."""
         return 1 if self.is_windowed else self.length // self.chunk
 
-    def begin(self, block: Any) -> Any:
-        """Returns where the chunk of a window's block begins; it ends inside the row."""
+    def begin(self, block: Any, clip: Callable[..., Any] = jnp.clip) -> Any:
+        """Returns where the chunk of a window's block begins, a multiple of WINDOW_UNIT.
+
+        It ends inside the row. `clip` is numpy's for the number of a block, jax's for a traced one.
+        """
         before = (self.chunk - self.block) // 2
-        return jnp.clip(block * self.block - before, 0, self.length - self.chunk)
+        return clip(block * self.block - before, 0, self.length - self.chunk)
 
 
 def tiles(length: int, window: int | None) -> Tiles:
     """Returns how rows of `length` positions are cut."""
     if window is not None:
         block = max(1, -(-2 * window // LANES)) * LANES
-        chunk = block + 2 * (-(-window // 64) * 64)
+        chunk = block + 2 * (-(-window // WINDOW_UNIT) * WINDOW_UNIT)
         padded = -(-length // block) * block
         if chunk <= min(padded, MOST_WINDOW_KEYS):
             most = max(SCORES_PER_STEP // (block * chunk), 1)

@@ -49,6 +49,15 @@ def turned(
     return (x.astype(jnp.float32) * cos + others * sin).astype(x.dtype)
 
 
+def both_turned(
+    query: Array, keys: Array, positions: Array | None, base: float | None, *, back: bool = False
+) -> tuple[Array, Array]:
+    """Returns queries and keys `turned`; without a base as they are."""
+    if base is None:
+        return query, keys
+    return turned(query, positions, base, back=back), turned(keys, positions, base, back=back)
+
+
 def tables(
     length: int, size: int, positions: Int[Array, "rows length"] | None, base: float
 ) -> tuple[Float[Array, "rows length head"], Float[Array, "rows length head"]]:
