@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from bertjax import jobs
 from bertjax.devices import sharding
-from bertjax.models import attention, encoder, pallas_attention, visibility
+from bertjax.models import attention, encoder, pallas_attention, placement, visibility
 
 # The largest error of a position of a head, of the root mean square of all. Rounding to bfloat16
 # made 0.1% to 2.0% (interpreted on CPU, 128 to 1,024 positions, 2026-11-23); a position that is
@@ -123,8 +123,12 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
     @functools.partial(jax.jit, out_shardings=jax.sharding.NamedSharding(mesh, sharding.P()))
     def errors(inputs: dict[str, Any]) -> jax.Array:
         draws = jax.random.split(jax.random.key(0), 5)
+        # By rows, as in a run: a large slice has many, and no device has room for all of them.
         *tensors, grad = (
-            jax.random.normal(key, shape, jnp.float32).astype(sizes.dtype) for key in draws[:4]
+            placement.constrain(
+                jax.random.normal(key, shape, jnp.float32).astype(sizes.dtype), placement.DATA
+            )
+            for key in draws[:4]
         )
         tensors[0] = tensors[0] * jnp.asarray(rows.head_size**-0.5, tensors[0].dtype)
         visible = narrowed(visibility.of(inputs))
