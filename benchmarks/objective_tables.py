@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pathlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from matplotlib import figure
@@ -83,8 +83,8 @@ def equal_compute(
     rows: Mapping[str, pretraining_rows.Row], found: Mapping[str, Found], tasks: Sequence[str]
 ) -> Iterator[str]:
     """Yields the lines of the table of all rows that are there."""
-    titles = [next(it.title for it in glue.COLUMNS if it.task == task) for task in tasks]
-    yield from _head("", "parameters", "steps", "FLOPs", "BLiMP", *titles, "held-out loss, nats")
+    head = ("", "parameters", "steps", "FLOPs", "BLiMP")
+    yield from _head(*head, *_titles(tasks), "held-out loss, nats")
     for name, own in found.items():
         if name not in rows:
             continue
@@ -98,6 +98,61 @@ def equal_compute(
             *(spread(scores_of(own, task)) for task in tasks),
             held_out_cell(first["scores"]),
         )
+
+
+def modern(
+    rows: Mapping[str, pretraining_rows.Row], found: Mapping[str, Found], tasks: Sequence[str]
+) -> Iterator[str]:
+    """Yields the lines of the table of the modern encoder: losses of one held-out text.
+
+    Behind each loss stands by how much it is above that of "modern", in pretrainings of the same
+    seed. The last line is the loss of who knows the frequencies of tokens alone.
+    """
+    more = ("real tokens", "held-out loss, nats", "beside modern")
+    yield from _head("", "parameters", "steps", "FLOPs", *more, *_titles(tasks))
+    modern_found = found.get("modern", [])
+    modern_losses = held_out_losses(modern_found)
+    for name, own in found.items():
+        first, losses = own[0]["pretrained"], held_out_losses(own)
+        above = [
+            loss - modern_losses[seed] for seed, loss in losses.items() if seed in modern_losses
+        ]
+        yield _line(
+            rows[name].title,
+            f"{first['parameters']:,}",
+            f"{first['steps']:,}",
+            f"{first['flops']:.2e}",
+            f"{first['tokens']:,}",
+            nats(losses.values()),
+            nats(above, sign="+") if name != "modern" else "",
+            *(spread(scores_of(own, task)) for task in tasks),
+        )
+    chance = [each["held_out"]["unigram_loss"] for each in modern_found if "held_out" in each]
+    if chance:
+        empty = [""] * 4
+        yield _line("tokens' frequencies", *empty, nats(chance[:1]), "", *("" for _ in tasks))
+
+
+def held_out_losses(found: Found) -> dict[int, float]:
+    """Returns the losses of the text that all rows are scored on, by the pretraining's number."""
+    return {
+        number: each["held_out"]["mlm_loss"]
+        for number, each in enumerate(found)
+        if "held_out" in each
+    }
+
+
+def nats(losses: Iterable[float], sign: str = "") -> str:
+    """Returns mean (least to most) of losses; "-" where there are none."""
+    losses = [*losses]
+    if not losses:
+        return "-"
+    mean, *ends = (f"{it:{sign}.3f}" for it in (statistics.fmean(losses), min(losses), max(losses)))
+    return f"{mean} ({' to '.join(ends)})" if len(losses) > 1 else mean
+
+
+def _titles(tasks: Sequence[str]) -> list[str]:
+    return [next(it.title for it in glue.COLUMNS if it.task == task) for task in tasks]
 
 
 def paper_table_5(found: Mapping[str, Found], tasks: Sequence[str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ Every row of ROWS trains a model of the same width and depth, with the same rate
 as many steps as `--budget` FLOPs pay for: `jobs.train_flops`, the count that `bertjax.plan` shows.
 Steps and updates differ between rows therefore, FLOPs do not. Nothing is tuned for any row.
 
-Held-out losses are not comparable between rows, which predict other tokens of other rows.
+Held-out losses are not comparable between these rows, which predict other tokens of other texts.
 
 Each piece of work (vocabulary, records, a pretraining, a scoring) leaves a file in `--workdir` and
 is not done again; the same command goes on after an interruption, in the middle of a pretraining
@@ -23,6 +23,10 @@ first of them, finetuned from the checkpoints that every pretraining keeps:
 
     python -m benchmarks.objectives --ablations --tasks=sst2 --sizes=1x64,4x128 --bilstm_size=128 \
         --ner_train=TRAIN --ner_dev=DEV --workdir=DIR ...
+
+`--modern` compares the modern encoder and its recipe with BERT of 2018, and with itself without
+each of its pieces, at equal FLOPs. Its held-out losses are comparable: all rows are scored on the
+same records with the same masks.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -45,29 +49,63 @@ from bertjax.training import preemption
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "families.md"
 
+Rows = Mapping[str, pretraining_rows.Row]
+FoundByRow = Mapping[str, objective_tables.Found]
+Tables = Iterable[Iterable[str]]  # of lines
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Rows that are compared: which, what is scored of each, what it is finetuned on, the tables.
+
+    `scores` are done behind each pretraining. `needs` are the settings without which nothing runs;
+    `glue` is another where there are tasks.
+    """
+
+    help: str
+    rows: Callable[[argparse.Namespace, pretraining_rows.Settings], Rows]
+    tables: Callable[[Rows, FoundByRow, workshop.Workshop, argparse.Namespace], Tables]
+    finetunings: Callable[..., Iterator[workshop.Finetuning]]
+    scores: Sequence[Callable[[workshop.Workshop, str, int], object]] = ()
+    needs: Sequence[str] = ("corpus", "heldout")
+    must_finetune: bool = False
+
 
 def run(shop: workshop.Workshop, options: argparse.Namespace) -> None:
-    """Does what is missing: all pretrainings with their pairs first, then task after task."""
-    seeds = range(options.pretraining_seeds)
-    pretrained = [(name, seed) for seed in seeds for name in options.rows]
+    """Does what is missing: all pretrainings with their scores first, then task after task."""
+    comparison = COMPARISONS[options.comparison]
+    rows = comparison.rows(options, shop.settings)
+    pretrained = [(name, n) for n in range(options.pretraining_seeds) for name in options.rows]
     for name, seed in pretrained:
-        shop.pretrain(name, pretraining_rows.ROWS[name], seed)
-        shop.score_pairs(name, seed)
-    for task in options.tasks:
-        for name, seed in pretrained:
-            made = workshop.Finetuning(task, pretraining_rows.ROWS[name].finetuned)
-            shop.finetune(name, seed, made, options.seeds)
+        shop.pretrain(name, rows[name], seed)
+        for score in comparison.scores:
+            score(shop, name, seed)
+    wanted = [
+        (name, seed, made)
+        for name, seed in pretrained
+        for made in comparison.finetunings(name, rows[name], shop.kept_steps(name, seed), options)
+    ]
+    order = [*options.tasks, workshop.NER]
+    for name, seed, made in sorted(wanted, key=lambda it: order.index(it[2].task)):
+        shop.finetune(name, seed, made, options.seeds)
 
 
-def ablation_rows(
-    options: argparse.Namespace, settings: pretraining_rows.Settings
-) -> dict[str, pretraining_rows.Row]:
+def ablation_rows(options: argparse.Namespace, settings: pretraining_rows.Settings) -> Rows:
     """Returns the rows of the paper's ablations: two of ours, left to right, other sizes."""
     rows = {name: pretraining_rows.ROWS[name] for name in ("bert", "no_nsp")}
     rows["ltr_no_nsp"] = pretraining_rows.LTR_NO_NSP
     for layers, width in options.sizes:
         rows[f"size_{layers}x{width}"] = pretraining_rows.of_size(layers, width, settings)
     return rows
+
+
+def finetunings(
+    name: str, row: pretraining_rows.Row, steps: Sequence[int], options: argparse.Namespace
+) -> Iterator[workshop.Finetuning]:
+    """Yields what a row is finetuned on: the tasks."""
+    del name, steps
+    for task in options.tasks:
+        yield workshop.Finetuning(task, row.finetuned)
 
 
 def ablation_finetunings(
@@ -77,8 +115,8 @@ def ablation_finetunings(
 
     `steps` are those of its checkpoints.
     """
+    yield from finetunings(name, row, steps, options)
     for task in options.tasks:
-        yield workshop.Finetuning(task, row.finetuned)
         if name == "ltr_no_nsp" and options.bilstm_size:
             bilstm = {"finetuning.bilstm_size": options.bilstm_size}
             variant = f"{objective_tables.BILSTM}{options.bilstm_size}"
@@ -90,20 +128,6 @@ def ablation_finetunings(
     if name in objective_tables.FIGURE_5:
         for step in steps:
             yield workshop.Finetuning(options.tasks[0], row.finetuned, step=step)
-
-
-def run_ablations(shop: workshop.Workshop, options: argparse.Namespace) -> None:
-    """Does what is missing of the paper's ablations."""
-    rows = ablation_rows(options, shop.settings)
-    seeds = range(options.pretraining_seeds)
-    for seed in seeds:
-        for name, row in rows.items():
-            shop.pretrain(name, row, seed)
-    for seed in seeds:
-        for name, row in rows.items():
-            steps = shop.kept_steps(name, seed)
-            for made in ablation_finetunings(name, row, steps, options):
-                shop.finetune(name, seed, made, options.seeds)
 
 
 def results(
@@ -129,38 +153,68 @@ def results(
 
 
 def report(shop: workshop.Workshop, options: argparse.Namespace) -> str:
-    """Returns the table with its date, versions and settings, and what is missing in it."""
-    rows = pretraining_rows.ROWS
+    """Returns the tables with their date, versions and settings, and what is missing in them."""
+    comparison = COMPARISONS[options.comparison]
+    rows = comparison.rows(options, shop.settings)
     found = results(shop, rows)
-    lines = [*_conditions(shop), "", *objective_tables.equal_compute(rows, found, options.tasks)]
+    parts = [_conditions(shop, rows, found), *comparison.tables(rows, found, shop, options)]
     missing = [name for name in rows if name not in found and name not in pretraining_rows.LEFT_OUT]
     if missing:
-        lines += ["", f"Not run yet: {', '.join(f'`{name}`' for name in missing)}."]
-    return "\n".join(lines)
+        parts.append([f"Not run yet: {', '.join(f'`{name}`' for name in missing)}."])
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
-def report_ablations(shop: workshop.Workshop, options: argparse.Namespace) -> str:
-    """Returns the paper's tables with ours, and draws its figure 5 into the workdir."""
-    rows = ablation_rows(options, shop.settings)
-    found = results(shop, rows)
+def ablation_tables(
+    rows: Rows, found: FoundByRow, shop: workshop.Workshop, options: argparse.Namespace
+) -> Tables:
+    """Yields the paper's tables with ours, and draws its figure 5 into the workdir."""
     sizes = {name: row for name, row in rows.items() if name.startswith("size_")}
     settings = shop.settings
     own = f"{settings.num_layers} layers of {settings.hidden_size}"
     sizes["bert"] = dataclasses.replace(rows["bert"], title=own)
     task = options.tasks[0]
     objective_tables.draw_figure_5(found, task, shop.directory / "figure_5.png")
-    parts = (
-        _conditions(shop),
-        objective_tables.paper_table_5(found, options.tasks),
-        objective_tables.paper_table_6(sizes, found, options.tasks),
-        objective_tables.paper_table_7(found),
-        objective_tables.figure_5_lines(found, task),
-    )
-    return "\n\n".join("\n".join(part) for part in parts)
+    yield objective_tables.paper_table_5(found, options.tasks)
+    yield objective_tables.paper_table_6(sizes, found, options.tasks)
+    yield objective_tables.paper_table_7(found)
+    yield objective_tables.figure_5_lines(found, task)
 
 
-def _conditions(shop: workshop.Workshop) -> Iterator[str]:
+# Name, which is a flag and that of the page's marks -> what is compared. The first needs no flag.
+COMPARISONS: dict[str, Comparison] = {
+    "objectives": Comparison(
+        "objectives of pretraining",
+        rows=lambda options, settings: pretraining_rows.ROWS,
+        tables=lambda rows, found, shop, options: [
+            objective_tables.equal_compute(rows, found, options.tasks)
+        ],
+        finetunings=finetunings,
+        scores=(workshop.Workshop.score_pairs,),
+        needs=("corpus", "heldout", "pairs"),
+    ),
+    "ablations": Comparison(
+        "the BERT paper's ablations",
+        rows=ablation_rows,
+        tables=ablation_tables,
+        finetunings=ablation_finetunings,
+        must_finetune=True,
+    ),
+    "modern": Comparison(
+        "the modern encoder, BERT of 2018, and what lies between",
+        rows=lambda options, settings: pretraining_rows.MODERN_ROWS,
+        tables=lambda rows, found, shop, options: [
+            objective_tables.modern(rows, found, options.tasks)
+        ],
+        finetunings=finetunings,
+        scores=(workshop.Workshop.score_held_out,),
+    ),
+}
+
+
+def _conditions(shop: workshop.Workshop, rows: Rows, found: FoundByRow) -> Iterator[str]:
     settings = shop.settings
+    has_pairs = any("pairs" in each for own in found.values() for each in own)
+    pairs = f", {settings.pairs_per_paradigm or 'all'} pairs of each paradigm"
     told = ", ".join(f"{name} {version}" for name, version in workshop.versions().items())
     paths = [field.name for field in dataclasses.fields(settings) if field.default == ""]
     differing = [
@@ -171,9 +225,12 @@ def _conditions(shop: workshop.Workshop) -> Iterator[str]:
     yield (
         f"Measured until {datetime.date.today()} with {told}: {settings.budget:.3g} FLOPs a row, "
         f"{settings.num_layers} layers of {settings.hidden_size}, {settings.vocab_size:,} entries, "
-        f"{settings.batch_size} x {settings.max_seq_length} tokens a step, "
-        f"{settings.pairs_per_paradigm or 'all'} pairs of each paradigm."
+        f"{settings.batch_size} x {settings.max_seq_length} tokens a step{pairs * has_pairs}."
     )
+    fills = {kind: shop.fill(kind) for kind in dict.fromkeys(row.records for row in rows.values())}
+    shares = [f"`{kind}` {fill:.1%}" for kind, fill in fills.items() if fill is not None]
+    if shares:
+        yield f"Tokens, not padding, in each kind of records: {', '.join(shares)}."
     if differing:
         yield f"Not at their defaults: {', '.join(differing)}."
 
@@ -182,9 +239,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Returns the options; `settings` are those of the workdir."""
     parser = argparse.ArgumentParser(description="Pretraining objectives at equal compute.")
     parser.add_argument("--workdir", required=True, help="what is done lies here, and stays done")
-    known = ", ".join(pretraining_rows.ROWS)
-    rows = [name for name in pretraining_rows.ROWS if name not in pretraining_rows.LEFT_OUT]
-    parser.add_argument("--rows", type=_names, default=rows, help=f"those to run, of {known}")
+    first, *others = COMPARISONS
+    which = parser.add_mutually_exclusive_group()
+    for name in others:
+        told = f"{COMPARISONS[name].help}, in place of {COMPARISONS[first].help}"
+        which.add_argument(
+            f"--{name}", action="store_const", dest="comparison", const=name, help=told
+        )
+    parser.set_defaults(comparison=first)
+    left_out = " and ".join(pretraining_rows.LEFT_OUT)
+    parser.add_argument(
+        "--rows", type=_names, help=f"those to run (default: all, but not {left_out})"
+    )
     parser.add_argument(
         "--tasks",
         type=_names,
@@ -193,7 +259,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, default=3, help="of each finetuning")
     parser.add_argument("--pretraining_seeds", type=int, default=1, help="of each pretraining")
-    parser.add_argument("--ablations", action="store_true", help="the paper's, in place of --rows")
     parser.add_argument(
         "--sizes", type=_sizes, default=_sizes("1x64,4x128"), help="--ablations: layers x width"
     )
@@ -210,19 +275,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             help=f"{_help(field.name)} (default: {field.default!r})",
         )
     options = parser.parse_args(argv)
-    for name, wanted in (("rows", pretraining_rows.ROWS), ("tasks", glue.TASKS)):
-        if unknown := [each for each in getattr(options, name) if each not in wanted]:
-            parser.error(f"--{name} has {', '.join(unknown)}; known are {', '.join(wanted)}")
     names = [field.name for field in dataclasses.fields(pretraining_rows.Settings)]
     options.settings = pretraining_rows.Settings(**{it: getattr(options, it) for it in names})
-    needed = [name for name in ("corpus", "heldout", "pairs", "glue") if not getattr(options, name)]
-    if "glue" in needed and not options.tasks:
-        needed.remove("glue")
+    comparison = COMPARISONS[options.comparison]
+    rows = comparison.rows(options, options.settings)
+    if options.rows is None:
+        options.rows = [name for name in rows if name not in pretraining_rows.LEFT_OUT]
+    for name, wanted in (("rows", rows), ("tasks", glue.TASKS)):
+        if unknown := [each for each in getattr(options, name) if each not in wanted]:
+            parser.error(f"--{name} has {', '.join(unknown)}; known are {', '.join(wanted)}")
+    needed = [*comparison.needs, *(["glue"] if options.tasks else [])]
+    needed = [name for name in needed if not getattr(options, name)]
     if needed and not options.only_table:
         told = "; ".join(f"--{name}: {pretraining_rows.HELP[name]}" for name in needed)
         parser.error(f"what is read must be given: {told}")
-    if options.ablations and not options.tasks:
-        parser.error("--tasks is empty; --ablations scores at least one task of GLUE")
+    if comparison.must_finetune and not options.tasks:
+        parser.error(f"--tasks is empty; --{options.comparison} scores at least one task of GLUE")
     return options
 
 
@@ -259,8 +327,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             shop = workshop.Workshop(options.workdir, options.settings)
             shop.begin()
-            (run_ablations if options.ablations else run)(shop, options)
-        text = (report_ablations if options.ablations else report)(shop, options)
+            run(shop, options)
+        text = report(shop, options)
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
         return preemption.EXIT_CODE
@@ -269,7 +337,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     print(text)
     if options.write:
-        marked_tables.write(PAGE, "ablations" if options.ablations else "objectives", text)
+        marked_tables.write(PAGE, options.comparison, text)
     return 0
 
 

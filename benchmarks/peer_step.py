@@ -32,6 +32,8 @@ import peer_objectives
 
 IGNORED_LABEL = -100
 FIRST_WORD_ID = 999  # ids below are [PAD], [unused] and the specials of the released vocabularies
+# Objectives whose rows may have padding: both sides leave it out of their losses.
+WITH_PADDING = ("bert", "roberta", "modernbert", "albert")
 WARM_UP_STEPS = 3
 LEARNING_RATE = 1e-4
 WEIGHT_DECAY = 0.01
@@ -42,7 +44,11 @@ Batch = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is timed; the defaults are BERT-mini at 32 x 128."""
+    """What is timed; the defaults are BERT-mini at 32 x 128.
+
+    `fill` is the share of the positions that hold tokens, the rest being padding at the ends of the
+    rows.
+    """
 
     framework: str = "flax"
     hidden_size: int = 256
@@ -57,6 +63,7 @@ class Job:
     dropout: float = 0.1
     attention: str = "sdpa"
     objective: str = "bert"
+    fill: float = 1.0
     seed: int = 0
 
 
@@ -70,29 +77,44 @@ class Trainer:
 
 
 def random_batch(job: Job) -> dict[str, np.ndarray]:
-    """Returns a batch of random words with the feature names of BERT records, by its seed."""
+    """Returns a batch of random words with the feature names of BERT records, by its seed.
+
+    Words are masked in rows of any length alike: what lies in the padding has no weight.
+    """
     rng = np.random.default_rng([job.seed, job.batch, job.length])
     shape = (job.batch, job.length)
     first_word = min(FIRST_WORD_ID, job.vocab_size // 2)
     ids = rng.integers(first_word, job.vocab_size, shape)
     order = rng.permuted(np.tile(np.arange(1, job.length), (job.batch, 1)), axis=1)
     positions = np.sort(order[:, : job.predictions], axis=1)
-    segments = np.arange(job.length) >= job.length // 2
+    masked_ids = rng.integers(first_word, job.vocab_size, positions.shape)
+    pair_labels = rng.integers(0, 2, (job.batch, 1))
+    lengths = _lengths(job, rng)[:, None]
+    mask = np.arange(job.length) < lengths
+    segments = (np.arange(job.length) >= job.length // 2) & mask
     return {
-        "input_ids": ids.astype(np.int32),
-        "input_mask": np.ones(shape, np.int32),
-        "segment_ids": np.broadcast_to(segments, shape).astype(np.int32),
+        "input_ids": np.where(mask, ids, 0).astype(np.int32),
+        "input_mask": mask.astype(np.int32),
+        "segment_ids": segments.astype(np.int32),
         "masked_lm_positions": positions.astype(np.int32),
-        "masked_lm_ids": rng.integers(first_word, job.vocab_size, positions.shape).astype(np.int32),
-        "masked_lm_weights": np.ones(positions.shape, np.float32),
-        "next_sentence_labels": rng.integers(0, 2, (job.batch, 1)).astype(np.int32),
+        "masked_lm_ids": masked_ids.astype(np.int32),
+        "masked_lm_weights": (positions < lengths).astype(np.float32),
+        "next_sentence_labels": pair_labels.astype(np.int32),
     }
+
+
+def _lengths(job: Job, rng: np.random.Generator) -> np.ndarray:
+    """Returns the tokens of each row: as far below the mean as above it, all full where it is 1."""
+    spread = min(job.fill, 1 - job.fill)
+    shares = rng.permutation(np.linspace(job.fill - spread, job.fill + spread, job.batch))
+    return np.clip(np.rint(shares * job.length), 2, job.length).astype(np.int32)
 
 
 def dense_labels(batch: Batch) -> np.ndarray:
     """Returns a label per position [batch, length], -100 where nothing is to be predicted."""
     labels = np.full(batch["input_ids"].shape, IGNORED_LABEL, np.int32)
-    np.put_along_axis(labels, batch["masked_lm_positions"], batch["masked_lm_ids"], axis=1)
+    asked = np.where(batch["masked_lm_weights"] > 0, batch["masked_lm_ids"], IGNORED_LABEL)
+    np.put_along_axis(labels, batch["masked_lm_positions"], asked, axis=1)
     return labels
 
 
@@ -281,7 +303,13 @@ def parse_job(arguments: list[str]) -> Job:
             default=field.default,
             choices=choices.get(field.name),
         )
-    return Job(**vars(parser.parse_args(arguments)))
+    job = Job(**vars(parser.parse_args(arguments)))
+    if not 0 < job.fill <= 1 or (job.fill < 1 and job.objective not in WITH_PADDING):
+        parser.error(
+            f"--fill is {job.fill}; it must be in (0, 1], and 1 unless --objective is one of "
+            f"{', '.join(WITH_PADDING)}: the others' losses here do not tell padding apart"
+        )
+    return job
 
 
 def main() -> None:

@@ -23,8 +23,11 @@ RECORDS: dict[str, Mapping[str, Any]] = {
     "sop": {"pair_objective": "sop"},
     "segments": {"pair_objective": "none"},
     "full_sentences": {"pair_objective": "none", "packing": "full_sentences", "short_seq_prob": 0},
+    "whole_sentences": {"pair_objective": "none", "short_seq_prob": 0},
+    "packed": {"pair_objective": "none", "packing": "best_fit", "short_seq_prob": 0},
+    # With masks of 15% in them, the same for whoever is scored on them.
+    "masked": {"pair_objective": "none", "short_seq_prob": 0, "mask": "token"},
 }
-
 
 # What decides the number of steps -> that number, of the budget, a step of the row, one of BERT's.
 LENGTHS: dict[str, Callable[[float, float, float], int]] = {
@@ -129,6 +132,74 @@ LTR_NO_NSP = Row(
 
 
 @dataclasses.dataclass(frozen=True)
+class Piece:
+    """A part of the modern encoder or of its recipe: the options in which it differs from BERT's.
+
+    `records` is where it decides the kind of them. `without` is the title of the row that lacks it.
+    """
+
+    without: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    of_settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    records: str = ""
+
+
+# What is taken back to BERT's, one at a time. Source: `recipe_bases.modern_config`.
+PIECES: dict[str, Piece] = {
+    "rotary": Piece("learnt positions", {"model.position_embedding": "rotary"}),
+    "gated": Piece(
+        "plain feed-forward",
+        {"model.feed_forward": "gated"},
+        of_settings={"model.intermediate_size": "gated_intermediate_size"},
+    ),
+    "pre_norm": Piece("post-norm", {"model.layer": "pre_norm", "model.depth_scaled_init": True}),
+    "masks_30": Piece("15% masks", {"pretraining.masked_lm_prob": 0.3}),
+    "packing": Piece("not packed", records="packed"),
+    "schedule": Piece(
+        "linear schedule",
+        {
+            "schedule.name": "wsd",
+            "schedule.decay_shape": "one_minus_sqrt",
+            "schedule.decay_share": 0.1,
+        },
+    ),
+}
+# What the modern rows have in common. Rows are as short as a window, so there are none.
+_MODERN = {
+    "pretraining.pair_loss": "none",
+    "evaluation.masked_lm_prob": 0.15,
+    "model.norm": "scale_only",
+    "model.layer_norm_eps": 1e-5,
+    "model.use_bias": False,
+    "model.type_vocab_size": 0,
+    "model.pooler": "normed",
+    "model.pooler_act": "gelu",
+    "optimizer.name": "stable_adamw",
+    "optimizer.weight_decay": 1e-5,
+    "optimizer.fully_decoupled_decay": True,
+    "optimizer.clip_norm": 0.0,
+}
+
+
+def modern(without: str = "") -> Row:
+    """Returns the modern encoder with its recipe, or what it is without one of PIECES."""
+    pieces = [piece for name, piece in PIECES.items() if name != without]
+    return Row(
+        f"modern, {PIECES[without].without}" if without else "modern",
+        "".join(piece.records for piece in pieces) or "whole_sentences",
+        {**_MODERN, **{name: it for piece in pieces for name, it in piece.options.items()}},
+        {name: it for piece in pieces for name, it in piece.of_settings.items()},
+    )
+
+
+MODERN_ROWS: dict[str, Row] = {
+    "bert_2018": Row("BERT of 2018", "nsp"),
+    "modern": modern(),
+    **{f"modern_without_{name}": modern(name) for name in PIECES},
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """What decides the figures, and is the same for all rows of a workdir."""
 
@@ -154,11 +225,16 @@ class Settings:
     finetuning_rate: float = 3e-4
     finetuning_epochs: float = 3.0
 
+    @property
+    def gated_intermediate_size(self) -> int:
+        """The width with which three matrices are as large as BERT's two, a multiple of 8."""
+        return round(8 * self.hidden_size / 3 / 8) * 8
+
 
 # Setting -> what its flag's help says, where the name does not.
 HELP = {
     "corpus": "text to pretrain on, as data_pipelines.build reads it",
-    "heldout": "text for the held-out loss",
+    "heldout": "text for the held-out losses",
     "pairs": "minimal pairs, such as BLiMP's",
     "glue": "the directory of GLUE's official files",
     "ner_train": "--ablations: words and tags to finetune on, as configs/conll.py reads them",
@@ -166,7 +242,7 @@ HELP = {
     "budget": "FLOPs of a pretraining",
     "narrow_embedding_size": "of ALBERT",
     "dupe_factor": "passes over the text when records are built, each with other pairs",
-    "heldout_sequences": "sequences for the held-out loss, at most",
+    "heldout_sequences": "of its own kind that a row is scored on at its end, at most",
     "most_examples": "of a training set of GLUE, from its beginning",
 }
 

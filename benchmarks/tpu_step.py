@@ -7,14 +7,16 @@ r"""Our step and transformers' BERT in Flax, compiled for a TPU slice: cycles, m
 
 No TPU is needed: libtpu (extra `plan`) compiles for devices that are not there, and nothing is run.
 All figures are the compiler's estimates, for one device and one update, of the program it would
-give to the slice: sequences of the same number and length, the tanh form of gelu, dropout 0.1,
-bfloat16 products on float32 parameters, AdamW, data-parallel, the state donated. Theirs computes
-the vocabulary logits of every position, as its training example does, and does not clip gradients.
+give to the slice: sequences of the same number and length, dropout 0.1, bfloat16 products on
+float32 parameters, AdamW, data-parallel, the state donated. Ours has the default options; theirs
+has the tanh form of gelu, which costs it less than its exact one, computes the vocabulary logits of
+every position, as its training example does, and does not clip gradients.
 
-What carries no estimate (custom calls, all-reduces, random bits) is left out of both sides and
-listed. That is in our favour for dropout: transformers draws its bits with threefry, ordinary
-arithmetic that is counted, and `rbg` (ours on TPU) with an instruction that is not; `random_bytes`
-says how much each side draws so. --set=prng_impl=threefry2x32 counts both. One compilation takes
+What carries no estimate (custom calls, all-reduces, random bits) is in the cycles of neither side
+and listed; the seconds of a step add it as `bertjax.plan` does, bytes over the rates of memory and
+links. transformers draws its random bits with threefry, ordinary arithmetic that is in the cycles,
+ours come from `rbg` (on TPU), which is not; `random_bytes` says how much each side draws so.
+--set=prng_impl=threefry2x32 counts both. One compilation takes
 minutes. `--reuse` takes theirs from an earlier run's --save_hlo, for trying out changes of ours;
 --set changes an option of our config, --compiler_option one of XLA's, for ours alone.
 """
@@ -48,6 +50,10 @@ SHOWN = {
     "bytes_accessed": lambda value: f"{value / 2**20:,.0f} MiB",
     "collective_bytes": lambda value: f"{value / 2**20:,.0f} MiB",
     "random_bytes": lambda value: f"{value / 2**20:,.0f} MiB",
+    **dict.fromkeys(
+        ("compute_seconds", "memory_seconds", "collective_seconds", "step_seconds"),
+        lambda value: f"{value * 1e3:.2f} ms",
+    ),
 }
 RANDOM_BITS = re.compile(r"= \(?u(?P<bits>\d+)\[(?P<sizes>[\d,]*)\].* rng-bit-generator\(")
 
@@ -114,12 +120,11 @@ def lower_ours(shape: tpu_peer.Shape, settings: Mapping[str, str]) -> Any:
     from bertjax.training import config_faults, program
 
     config = train_step.step_config(job_of(shape))
-    config.model.hidden_act = "gelu_tanh"
     set_options(config, settings)
     config_faults.validate(config)
     devices = topologies.devices(topologies.parse(shape.topology))
     mesh = sharding.make_mesh(devices, data=config.mesh.data, tensor=config.mesh.tensor)
-    job = jobs.JOBS[config.task].open(program.resolve(config, "tpu"))
+    job = jobs.JOBS[config.task].open(program.resolve(config, "tpu", devices[0].device_kind))
     built = program.build(job, mesh)
     batch = next(job.data.train_batches(job.phases[0], start_step=0, rows=None))
     rows = sharding.batch_sharding(mesh)
@@ -170,7 +175,7 @@ def read(name: str, shape: tpu_peer.Shape, directory: pathlib.Path) -> dict[str,
       FileNotFoundError: if nothing was saved.
       ValueError: if what was saved has another shape.
     """
-    from bertjax.planning import hlo
+    from bertjax.planning import estimates, hlo, topologies
 
     path = directory / f"{name}.json"
     if not path.exists():
@@ -183,6 +188,9 @@ def read(name: str, shape: tpu_peer.Shape, directory: pathlib.Path) -> dict[str,
         )
     program = (directory / f"{name}.hlo.txt").read_text()
     found = hlo.analyze(program)
+    tpu = topologies.parse(shape.topology)
+    target = estimates.Target(tpu.name, "tpu", tpu.device_kind, tpu.num_devices, tpu)
+    parts = {name: part.value for name, part in estimates.step_parts(target, found).items()}
     allocated = sum(facts[kind] for kind in ("argument_bytes", "output_bytes", "temporary_bytes"))
     return facts | {
         "cycles": found.cycles,
@@ -190,6 +198,8 @@ def read(name: str, shape: tpu_peer.Shape, directory: pathlib.Path) -> dict[str,
         "collective_bytes": sum(collective.bytes for collective in found.collectives),
         "random_bytes": random_bytes(program),
         "uncounted": dict(found.uncounted),
+        **parts,
+        "step_seconds": sum(parts.values()),
     }
 
 
@@ -205,7 +215,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Returns a line per figure: each side's, and ours over theirs where both are there."""
     lines = [" " * 20 + "".join(f"{name:>16}" for name in results)]
     for figure, written in SHOWN.items():
-        values = [result[figure] for result in results.values()]
+        values = [result.get(figure, 0) for result in results.values()]
         line = f"  {figure:18}" + "".join(f"{written(value):>16}" for value in values)
         if len(values) == 2:
             line += f"{values[0] / values[1]:>9.3f}" if values[1] else ""

@@ -6,7 +6,9 @@ r"""Our training step beside transformers' BERT in Flax and in torch: the ratio 
         [option of peer_step.py for all, such as --dtype=bfloat16 --num_layers=12]
     python benchmarks/train_step.py --peer_python=DIR/bin/python --peers=torch --objective=electra
 
-peer_objectives.py says what the peer computes for each objective of the family.
+peer_objectives.py says what the peer computes for each objective of the family. With --fill=0.6
+the rows have so many tokens on average, and padding behind them: real tokens a second are told
+beside positions.
 
 All get the same batch, sizes (BERT-mini), precision, dropout and device. Each is a child process
 that waits at a pipe while another computes (see peer_step.py for the protocol), and they take turns
@@ -262,13 +264,19 @@ def measure(
     return times
 
 
-def report(times: Mapping[str, Sequence[float]]) -> list[str]:
-    """Returns the medians, and our time over each peer's: of the medians, and round by round."""
-    lines = [
-        f"  {name:8}{statistics.median(values):9.1f} ms a step, median of {len(values)} rounds "
-        f"({min(values):.1f} to {max(values):.1f})"
-        for name, values in times.items()
-    ]
+def report(times: Mapping[str, Sequence[float]], *, positions: int, real_tokens: int) -> list[str]:
+    """Returns the medians, and our time over each peer's: of the medians, and round by round.
+
+    A step reads so many `positions`, of which `real_tokens` are no padding.
+    """
+    lines = []
+    for name, values in times.items():
+        median = statistics.median(values)
+        lines.append(
+            f"  {name:8}{median:9.1f} ms a step, median of {len(values)} rounds "
+            f"({min(values):.1f} to {max(values):.1f}); {1e3 * positions / median:,.0f} positions "
+            f"and {1e3 * real_tokens / median:,.0f} real tokens a second"
+        )
     ours = times[OURS]
     for name, theirs in times.items():
         if name != OURS:
@@ -302,10 +310,19 @@ def run_case(case: Case, options: argparse.Namespace, extra: Sequence[str]) -> N
                 f"{ready['loss']:.3f} after {peer_step.WARM_UP_STEPS} steps; {versions}"
             )
         times = measure(children, rounds=options.rounds, steps_per_round=options.steps_per_round)
-        print("\n".join(report(times)), flush=True)
+        mask = peer_step.random_batch(job_of(children[OURS].ready))["input_mask"]
+        told = report(times, positions=mask.size, real_tokens=int(mask.sum()))
+        print("\n".join(told), flush=True)
     finally:
         for child in children.values():
             child.close()
+
+
+def job_of(ready: Mapping[str, Any]) -> peer_step.Job:
+    """Returns the job that a child says it has."""
+    return peer_step.Job(
+        **{field.name: ready[field.name] for field in dataclasses.fields(peer_step.Job)}
+    )
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:

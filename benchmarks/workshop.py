@@ -22,7 +22,7 @@ from absl import logging
 from benchmarks import pretraining_rows
 from bertjax import evaluate, interactive, jobs, recipe_bases, train
 from bertjax.convert import __main__ as convert
-from bertjax.data import atomic, minimal_pairs
+from bertjax.data import atomic, minimal_pairs, records
 from bertjax.finetuning import glue_files
 from bertjax.models import parameters
 from bertjax.workdirs import checkpoint, scalars
@@ -116,7 +116,7 @@ class Workshop:
 
     def records(self, kind: str, split: str) -> pathlib.Path:
         """Returns records of a kind, of the text or the held-out text, built if not there."""
-        settings, output = self.settings, self.directory / "records" / f"{kind}_{split}"
+        settings, output = self.settings, self._records_path(kind, split)
         is_train = split == "train"
         flags = {
             "input": settings.corpus if is_train else settings.heldout,
@@ -128,6 +128,14 @@ class Workshop:
         }
         self._run_once(output, "build", flags)
         return output
+
+    def fill(self, kind: str) -> float | None:
+        """Returns the share of tokens, not padding, in training records; None if not built."""
+        path = self._records_path(kind, "train")
+        return records.Manifest.load(path).statistics["fill"] if path.exists() else None
+
+    def _records_path(self, kind: str, split: str) -> pathlib.Path:
+        return self.directory / "records" / f"{kind}_{split}"
 
     def _run_once(self, output: pathlib.Path, program: str, flags: Mapping[str, Any]) -> None:
         """Runs a program of data_pipelines, which leaves `output` when it is complete."""
@@ -197,6 +205,11 @@ class Workshop:
         (phase,) = job.phases
         return jobs.train_flops(job, phase)
 
+    def _tokens_of(self, steps: int, row: pretraining_rows.Row) -> int:
+        """Returns how many tokens so many steps of a row read, without padding."""
+        settings, fill = self.settings, self.fill(row.records) or 0.0
+        return round(steps * settings.batch_size * settings.max_seq_length * fill)
+
     def pretrain(self, name: str, row: pretraining_rows.Row, seed: int) -> None:
         """Pretrains a row, or goes on with it; leaves `pretrained.json`."""
         where = self.of_row(name, seed)
@@ -211,6 +224,7 @@ class Workshop:
             "made_of": row.made_of,
             "steps": steps,
             "flops": steps * self._step_flops(config),
+            "tokens": self._tokens_of(steps, row),
             "parameters": sum(value.size for value in parameters.flat(params).values()),
             "scores": {key.removeprefix("eval/heldout/"): it for key, it in scores.items()},
         }
@@ -229,6 +243,16 @@ class Workshop:
             return
         found = evaluate.evaluate_pairs(where / PRETRAINING, self.first_pairs(), batch_size=256)
         finish(found, where, "pairs")
+        jax.clear_caches()
+
+    def score_held_out(self, name: str, seed: int) -> None:
+        """Scores a pretrained row on records that are the same for all; leaves `held_out.json`."""
+        where = self.of_row(name, seed)
+        if result(where, "held_out"):
+            return
+        held_out = str(self.records("masked", "heldout"))
+        found = evaluate.evaluate_checkpoint(where / PRETRAINING, held_out, batch_size=256)
+        finish(found, where, "held_out")
         jax.clear_caches()
 
     def finetune(self, name: str, seed: int, made: Finetuning, seeds: int) -> None:

@@ -24,7 +24,7 @@ import ml_collections
 # moved teacher by its parameters.
 CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
-    r"sharding|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
+    r"sharding|split_kernels|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
     r"finetuning\.(max_answer_length|n_best_size|tag_scheme)",
     r"phases\.\w+\.num_(epochs|tokens)",  # num_steps has what they came to
@@ -57,6 +57,8 @@ def phase_config() -> ml_collections.ConfigDict:
     phase.masked_lm_prob = 0.0  # of dynamic masks; 0: pretraining.masked_lm_prob
     phase.final_masked_lm_prob = 0.0  # to which it goes linearly by the phase's end; 0: constant
     phase.rate_share = 1.0  # of the learning rate that the schedule gives; 0.5: half of it
+    phase.rotary_base = 0.0  # of layers without a window, while it runs; 0: as in config.model
+    phase.local_rotary_base = 0.0  # of layers with a window, while it runs; 0: as in config.model
     return phase
 
 
@@ -84,6 +86,7 @@ def default_config() -> ml_collections.ConfigDict:
     config.schedule = _schedule()
     config.mesh = _mesh()
     config.sharding = "data_parallel"  # data_parallel | fsdp | tensor | fsdp_tensor
+    config.split_kernels = True  # each data device keeps a slice, also of moments (ZeRO stage 1)
     config.prng_impl = "auto"  # of dropout; auto: threefry2x32 on CPU, rbg elsewhere
     config.checkpoint = _checkpoint()
     config.evaluation = _evaluation()
@@ -316,6 +319,42 @@ def phase_names(config: ml_collections.ConfigDict) -> list[str]:
     ]
 
 
+# Options that a phase may say otherwise than config.model, while it runs.
+_OF_MODEL = ("rotary_base", "local_rotary_base")
+
+
+def in_phase(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
+    """Returns a copy whose model is that of one phase, and no phase's another.
+
+    Layers with a window keep the base that they have in config.model, 0 being `rotary_base` there,
+    unless the phase has a `local_rotary_base`.
+    """
+    own, made = config.phases[name], config.copy_and_resolve_references()
+    model = made.model
+    if any(own[option] for option in _OF_MODEL):
+        local = own.local_rotary_base or model.local_rotary_base or model.rotary_base
+        model.rotary_base = own.rotary_base or model.rotary_base
+        has_own = model.window and local != model.rotary_base
+        model.local_rotary_base = local if has_own else 0.0
+    for phase in made.phases.values():
+        phase.update(dict.fromkeys(_OF_MODEL, 0.0))
+    return made
+
+
+def phase_at(config: ml_collections.ConfigDict, step: int) -> str:
+    """Returns the phase that the model of a step comes from: at a border the one that ends there.
+
+    The steps of all phases are known. Before the first step, and beyond the last, it is the
+    nearest phase.
+    """
+    end, names = 0, phase_names(config)
+    for name in names:
+        end += config.phases[name].num_steps
+        if step <= end:
+            return name
+    return names[-1]
+
+
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields (dotted name, value) of every option, in order of name; sequences as tuples."""
     for name in sorted(config):
@@ -350,7 +389,7 @@ def comments() -> dict[str, str]:
 
 
 # What a run did before an option was there, where that is not its default.
-_BEFORE = {"model": {"gradient_reduction_dtype": "compute"}}
+_BEFORE = {"model": {"gradient_reduction_dtype": "compute"}, "split_kernels": False}
 
 
 def completed(saved: Mapping[str, Any]) -> dict[str, Any]:

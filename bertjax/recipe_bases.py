@@ -137,9 +137,9 @@ def modern_config() -> ml_collections.ConfigDict:
     each side but in every third layer; masks of 30% drawn as records are read, no pairs;
     StableAdamW without clipping. Three phases: short texts in batches that grow, long ones, and
     long ones while the rate falls. Source: Warner et al. 2024 (ModernBERT), sections 2.1 and 2.2;
-    AnswerDotAI/ModernBERT, yamls/modernbert/modernbert-base-pretrain.yaml. In their runs all layers
-    have the base 10,000 until texts get long. From there on the rate is 3e-4 (section 2.2, from
-    memory).
+    AnswerDotAI/ModernBERT, yamls/modernbert/modernbert-base-pretrain.yaml. Where texts get long,
+    the rotary base of layers without a window rises to 160,000 (the released config.json has both
+    bases), and the rate is 3e-4 (section 2.2, from memory).
     """
     config = config_lib.default_config()
     config.model.update(
@@ -156,8 +156,7 @@ def modern_config() -> ml_collections.ConfigDict:
         layer_norm_eps=1e-5,
         use_bias=False,
         position_embedding="rotary",
-        rotary_base=160_000.0,
-        local_rotary_base=10_000.0,
+        rotary_base=10_000.0,
         window=64,
         global_every=3,
         pooler="normed",
@@ -175,6 +174,7 @@ def modern_config() -> ml_collections.ConfigDict:
     config.phases.phase2.update(num_tokens=250_000_000_000, max_seq_length=8_192)
     config.phases.phase3.update(num_tokens=50_000_000_000, max_seq_length=8_192)
     config.phases.phase2.rate_share = config.phases.phase3.rate_share = 3e-4 / 8e-4
+    config.phases.phase2.rotary_base = config.phases.phase3.rotary_base = 160_000.0
     config.optimizer.update(name="stable_adamw", beta2=0.98, weight_decay=1e-5, clip_norm=0.0)
     config.optimizer.fully_decoupled_decay = True
     config.schedule.update(name="wsd", peak_learning_rate=8e-4, decay_shape="one_minus_sqrt")
@@ -186,12 +186,14 @@ def ettin_config() -> ml_collections.ConfigDict:
     """Returns what the recipes of Ettin's encoders share, those of ModernBERT; sizes are of Base.
 
     The last phase masks 15% and begins at half the rate. In their runs the rate falls to that half
-    during the second phase; here it stays. Source: Weller et al. 2025;
-    JHU-CLSP/ettin-encoder-vs-decoder, pretraining/configs.
+    during the second phase; here it stays. Where texts get long, layers with a window have the
+    rotary base 160,000, too. Source: Weller et al. 2025; JHU-CLSP/ettin-encoder-vs-decoder,
+    pretraining/configs: standard/*/encoder_*.yaml, and those in de_decay and prolong_decay.
     """
     config = modern_config()
     config.phases.phase1.num_tokens = 1_700_000_000_000
     config.phases.phase3.masked_lm_prob = 0.15
     config.phases.phase2.rate_share, config.phases.phase3.rate_share = 1.0, 0.5
+    config.phases.phase2.local_rotary_base = config.phases.phase3.local_rotary_base = 160_000.0
     config.schedule.warmup_tokens = 4_000_000_000
     return config

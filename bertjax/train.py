@@ -123,7 +123,7 @@ def _train(run: Run, train_state: state.TrainState, keeper: _Keeper) -> state.Tr
     for phase, facts, batch in remaining_batches(run, step):
         on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
         watch.begin(step, facts)
-        train_state, report = run.train_step(train_state, on_devices, knobs)
+        train_state, report = run.in_phase(phase).train_step(train_state, on_devices, knobs)
         step += 1
         watch.submit(step, report, batch["record_positions"], facts, monitor.fill(batch))
         must_stop = keeper.notice.reached()
@@ -164,8 +164,9 @@ class _Keeper:
 
     def evaluate(self, train_state: state.TrainState, step: int) -> None:
         try:
+            params = self.run.scored(train_state)
             scores = evaluation.score(
-                self.run, self.run.scored(train_state), self.writer, step, self.notice.reached
+                self.run.at(step), params, self.writer, step, self.notice.reached
             )
         except evaluation.Stopped:
             self.save(train_state)
@@ -298,6 +299,7 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
         tokens_per_step=phase.global_batch_size * math.prod(choices) * length,
         flops_per_step=jobs.train_flops(job, phase, length=length),
         chance_loss=job.data.chance_loss(phase),
+        rotary=phase.rotary,
     )
 
 

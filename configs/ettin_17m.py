@@ -25,4 +25,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.schedule.peak_learning_rate = 3e-3
     config.optimizer.weight_decay = 3e-4
     config.phases.phase1.ramp_tokens = 125_000_000_000
+    config.phases.phase2.local_rotary_base = 0.0  # 10,000, in this size alone (de_decay)
     return config

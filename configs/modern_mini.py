@@ -24,6 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.num_attention_heads = 4
     config.model.intermediate_size = 384
     config.model.max_position_embeddings = 512
+    config.model.update(rotary_base=160_000.0, local_rotary_base=10_000.0)  # as ModernBERT ends
     config.global_batch_size = 64
     with config.phases.unlocked():
         config.phases = {"phase1": config.phases.phase1}

@@ -40,7 +40,8 @@ TINY = EncoderConfig(
 )
 
 # XLA's newer emitters of fusions take twice as long to compile, and compute the same. A small
-# program is compiled sooner in one piece than in many.
+# program is compiled sooner in one piece than in many. What a user's programs are compiled with is
+# run by the quickstart of .ci/run.
 QUICK_XLA_FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 MOST_BYTES = 1_200_000_000  # of a process alone, between two files
 
@@ -55,14 +56,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
     # With a limit, and only then, JAX locks its files: none is read while another writes it.
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_XLA_FLAGS}".strip()
     if config.option.markexpr.strip() == "not slow":
         # Compiling is most of what the quick tests do. This takes a third of the time off it, and
-        # gives the same numbers but for rounding. The slow tests run what users run.
+        # gives the same numbers but for rounding. The slow tests are optimized as users' runs are.
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         is_quick = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
         jax.config.update("jax_disable_most_optimizations", is_quick)
-        if is_quick:
-            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_XLA_FLAGS}".strip()
 
 
 def pytest_collection_finish() -> None:

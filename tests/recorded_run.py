@@ -11,7 +11,7 @@ import os
 from bertjax import command_line, jobs, train
 from bertjax.workdirs import checkpoint_items
 
-original = jobs.pretraining.PretrainingData.train_batches
+original = jobs.pretraining_data.PretrainingData.train_batches
 
 
 def recorded(self, phase, *, start_step, rows):
@@ -33,6 +33,6 @@ def no_arrays(*_):
 if __name__ == "__main__":
     if "READS_FAIL" in os.environ:
         checkpoint_items._restored = no_arrays
-    jobs.pretraining.PretrainingData.train_batches = recorded
+    jobs.pretraining_data.PretrainingData.train_batches = recorded
     train.define_flags()
     command_line.run(train.main)

@@ -14,7 +14,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs, recipe_bases, recipes
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding
-from bertjax.models import encoder, layers
+from bertjax.models import activations, encoder
 from bertjax.training import config_faults, optim, schedules
 from configs import left_to_right_base
 
@@ -214,6 +214,7 @@ def test_an_answer_and_none_are_two_of_the_best():
         ("schedule.start_share", 0.1, {"schedule.name": "one_cycle"}),
         ("model.rotary_base", 160_000.0, {"model.position_embedding": "rotary"}),
         ("model.global_every", 3, {"model.window": 64}),
+        ("phases.phase1.rotary_base", 160_000.0, {"model.position_embedding": "rotary"}),
     ],
 )
 def test_an_option_that_nothing_reads_is_a_fault(name, value, read_with):
@@ -507,7 +508,7 @@ def test_base_and_large_carry_the_papers_recipe(size):
         ("optimizer.name", optim.OPTIMIZERS),
         ("schedule.name", schedules.SCHEDULES),
         ("sharding", sharding.RULES),
-        ("model.hidden_act", layers.ACTIVATIONS),
+        ("model.hidden_act", activations.ACTIVATIONS),
         ("model.gradient_reduction_dtype", encoder.GRADIENT_REDUCTION_DTYPES),
         ("model.remat", {"none": None} | encoder.REMAT_POLICIES),
     ],

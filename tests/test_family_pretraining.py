@@ -79,6 +79,7 @@ FAMILIES = {
                 "schedule.decay_share": 0.3,
             },
             **{"model.window": 2, "model.global_every": 2, "optimizer.weight_decay": 1e-3},
+            "phases.phase1.rotary_base": 160_000.0,  # in windows 10,000
             "evaluation.masked_lm_prob": 0.0,  # the records' own masks
         },
         {"known": small_byte_bpe.vocabulary()},

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -19,7 +20,7 @@ from bertjax import encode, evaluate, fill_mask, inference, train
 from bertjax.convert import __main__ as convert
 from bertjax.data import contents, records, tokenizer
 from bertjax.devices import sharding
-from bertjax.jobs import pretraining
+from bertjax.jobs import pretraining, pretraining_data
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import metrics
@@ -82,7 +83,7 @@ def all_at_once(directory):
 @pytest.fixture(scope="module")
 def expected_scores(workdir, held_out):
     params, meta, _ = checkpoint.load_params(workdir)
-    task = pretraining.pretraining_task(reader.config_of(meta))
+    task = pretraining.pretraining_task(reader.config_of(meta, 1))
     graphdef, _ = tasks_base.abstract_model(task)
     batch = all_at_once(held_out)
     means = jax.jit(lambda p, b: task.loss(parameters.merge(graphdef, p), b, key=None))(
@@ -218,7 +219,7 @@ def test_max_batches_limits_what_is_read(held_out):
         scores, _ = evaluation.evaluate(
             count_rows,
             {},
-            pretraining.record_batches(record_set, config.pretraining, batch_size=8),
+            pretraining_data.record_batches(record_set, config.pretraining, batch_size=8),
             mesh=mesh,
             global_batch_size=8,
             max_batches=max_batches,
@@ -230,6 +231,28 @@ def test_records_of_another_vocabulary_are_not_evaluated(workdir, tmp_path):
     other = small_records.write(tmp_path / "other", words=[f"v{n}" for n in range(90)])
     with pytest.raises(ValueError, match="its vocabulary has sha256"):
         evaluate.evaluate_checkpoint(str(workdir), str(other), batch_size=8)
+
+
+def with_pairs(pair_objective, source, target):
+    shutil.copytree(source, target)
+    path = target / records.MANIFEST_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pair_objective": pair_objective}))
+    return str(target)
+
+
+def test_records_without_pairs_are_scored_by_their_tokens_alone(
+    workdir, held_out, expected_scores, monkeypatch, tmp_path
+):
+    use_devices(monkeypatch, 1)
+    plain = with_pairs("none", held_out, tmp_path / "plain")
+    scores = evaluate.evaluate_checkpoint(str(workdir), plain, batch_size=23)
+    of_tokens = {name: it for name, it in expected_scores.items() if name.startswith("mlm_")}
+    assert of_tokens.keys() < expected_scores.keys()
+    told = {"step": 6, "examples": sum(HELD_OUT)}
+    assert scores == pytest.approx(of_tokens | told, rel=1e-5)
+    ordered = with_pairs("sop", held_out, tmp_path / "ordered")
+    with pytest.raises(ValueError, match="pair_objective is 'sop', the run wants 'nsp'"):
+        evaluate.evaluate_checkpoint(str(workdir), ordered, batch_size=23)
 
 
 def test_records_too_long_for_the_model_are_not_evaluated(workdir, tmp_path):

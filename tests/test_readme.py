@@ -107,8 +107,9 @@ def stray_flags(text):
     for path in (ROOT / "benchmarks").glob("*.py"):
         program = path.read_text(encoding="utf-8")
         known |= set(re.findall(r"\"--(\w+)\"", program))
-        # Some have the fields of a dataclass for flags.
+        # Some have the fields of a dataclass or the keys of a table for flags.
         known |= set(re.findall(r"^    (\w+): (?:str|int|float) = ", program, flags=re.M))
+        known |= set(re.findall(r"^    \"(\w+)\": [A-Z]\w+\(", program, flags=re.M))
     spans = " ".join(re.findall(r"`(--[^`\n]*)`", text))
     flags = re.findall(r"(?<!\S)--([a-z_]+)(?![\w.])", spans)
     return {flag for flag in flags if not {flag, flag.removeprefix("no")} & known}

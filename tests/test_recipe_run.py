@@ -4,16 +4,22 @@ import json
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
 
-from bertjax import evaluate, jobs, train
+from bertjax import evaluate, inference, jobs, train
+from bertjax.convert import formats
+from bertjax.convert.__main__ import convert as export
+from bertjax.convert.families import modernbert
 from bertjax.devices import sharding
-from bertjax.training import program
+from bertjax.models import encoder, parameters
+from bertjax.planning import estimates, planner, text
+from bertjax.training import planned, program
 from bertjax.workdirs import checkpoint
 from configs import smoke
-from tests import small_records
+from tests import small_byte_bpe, small_modules, small_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 
@@ -204,3 +210,134 @@ def test_the_average_of_the_parameters_is_kept_scored_used_and_exported(
 
 def batches_of(run):
     return run.job.data.train_batches(run.job.phases[0], start_step=0, rows=None)
+
+
+BASES = {3: (10_000.0, 10_000.0), 6: (20.0, 10_000.0)}  # by the last step of a phase
+
+
+def of_two_bases(root):
+    """Three steps in which all layers have one base, three in which the first has another."""
+    sizes = {"window": 3, "global_every": 2, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = make_config(
+        **{
+            **{f"model.{name}": value for name, value in modernbert.FAMILY.traits.items()},
+            **{f"model.{name}": value for name, value in sizes.items()},
+            "model.vocab_size": 0,
+            "model.initializer_range": 0.3,
+            "data.source": "records",
+            "data.train_dir": str(root / "train"),
+            "data.eval_dir": str(root / "heldout"),
+            "pretraining.pair_loss": "none",
+            "phases.phase1.num_steps": 3,
+            "evaluation.global_batch_size": 8,
+            "evaluation.every_steps": 3,
+            "checkpoint.save_every_steps": 1,
+            "checkpoint.keep_last": 99,
+            "schedule.name": "constant",
+        }
+    )
+    with config.phases.unlocked():
+        config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
+    config.phases.phase2.rotary_base = 20.0
+    return config
+
+
+@pytest.fixture(scope="module")
+def two_bases(tmp_path_factory):
+    root = tmp_path_factory.mktemp("two_bases")
+    known = small_byte_bpe.vocabulary()
+    small_records.write(root / "train", known=known, documents=range(90))
+    held_out = {"documents": range(90, 100), "counts": (16,), "seed": 2}
+    small_records.write(root / "heldout", known=known, **held_out)
+    config, devices = of_two_bases(root), jax.devices()[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: devices)
+        run, end = run_in(root / "whole", config)
+    return root, config, run, end
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_a_run_goes_on_the_same_around_the_step_at_which_its_rotary_base_changes(
+    two_bases, step, tmp_path
+):
+    root, config, run, end = two_bases
+    copy_checkpoint(step, root / "whole", tmp_path / "run")
+    assert_same_state(run_in(tmp_path / "run", config, like=run)[1], end)
+
+
+def test_a_phase_trains_as_a_run_whose_model_has_its_rotary_bases(two_bases, tmp_path):
+    root, config, run, _ = two_bases
+    config = config.copy_and_resolve_references()
+    config.phases.phase2.rotary_base = 0.0
+    config.model.update(rotary_base=20.0, local_rotary_base=10_000.0)
+    job = jobs.JOBS["pretraining"].open(program.resolve(config, "cpu"))
+    other = program.build(job, run.mesh)
+    assert not other.of_phases and run.of_phases
+    copy_checkpoint(3, root / "whole", tmp_path)
+    with checkpoint.Checkpointer(tmp_path, checkpoint.RetentionOptions()) as checkpointer:
+        begun = checkpointer.restore(run.abstract_state)
+    assert begun is not None
+    batch = next(job.data.train_batches(job.phases[1], start_step=3, rows=None))
+    with jax.set_mesh(run.mesh):
+        on_devices = sharding.to_devices(batch, run.mesh, 8)
+        after, _ = other.train_step(begun.state, on_devices, run.placed_knobs())
+    assert_same_state(after.params, checkpoint.load_params(root / "whole", 4)[0])
+
+
+def test_a_checkpoint_is_used_with_the_rotary_bases_of_its_phase(two_bases, tmp_path):
+    root, _, _, _ = two_bases
+    whole, rows = root / "whole", jnp.arange(6, 22, dtype=jnp.int32)[None]
+    batch = {"input_ids": rows, "input_mask": jnp.ones_like(rows)}
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    losses = {it["step"]: it.get("eval/heldout/mlm_loss") for it in lines}
+    found = {}
+    for step, (base, local) in BASES.items():
+        params, meta, _ = checkpoint.load_params(whole, step)
+        sizes = encoder.EncoderConfig(
+            **{**meta["config"]["model"], "rotary_base": base, "local_rotary_base": local}
+        )
+        graphdef, _ = parameters.split(small_modules.made(encoder.make_encoder, sizes))
+        by_hand = parameters.merge(graphdef, jax.tree.map(jnp.asarray, params["encoder"]))(batch)
+        made = inference.load(whole, step=step).module().encoder(batch)
+        np.testing.assert_array_equal(made, by_hand)
+        found[step] = np.asarray(made)
+        # What the run scored, between the phases and at the end, is what is scored afterwards.
+        scores = evaluate.evaluate_checkpoint(whole, str(root / "heldout"), batch_size=8, step=step)
+        assert scores["mlm_loss"] == pytest.approx(losses[step], rel=1e-6)
+        target = tmp_path / f"exported_{step}"
+        export(whole, target, step=step)
+        exported = json.loads((target / "config.json").read_text())
+        assert (exported["global_rope_theta"], exported["local_rope_theta"]) == (base, local)
+        theta = {kind: it["rope_theta"] for kind, it in exported["rope_parameters"].items()}
+        assert theta == {"full_attention": base, "sliding_attention": local}
+        # As a workdir of weights alone, step 0, and as what finetuning begins with.
+        export(whole, tmp_path / f"weights_{step}", step=step, format="bertjax")
+        copy_checkpoint(step, whole, tmp_path / f"run_{step}")
+        for path in (tmp_path / f"weights_{step}", tmp_path / f"run_{step}", target):
+            sizes = formats.describe(path).config
+            assert (sizes.rotary_base_of(0), sizes.rotary_base_of(1)) == (base, local)
+    # The last parameters with the first base are another model.
+    params, meta, _ = checkpoint.load_params(whole, 6)
+    graphdef, _ = parameters.split(
+        small_modules.made(encoder.make_encoder, encoder.EncoderConfig(**meta["config"]["model"]))
+    )
+    wrong = parameters.merge(graphdef, jax.tree.map(jnp.asarray, params["encoder"]))(batch)
+    assert np.abs(np.asarray(wrong) - found[6]).max() > 1e-2
+
+
+def test_a_plan_is_of_the_step_of_each_phase(two_bases):
+    _, config, run, _ = two_bases
+    target = estimates.Target("cpu", "cpu", "cpu", 1)
+    config = config.copy_and_resolve_references()
+    config.model.vocab_size = run.config.model.vocab_size
+    made = planner.plan(config, planner.Planner(target, jax.devices()[:1], False, None))
+    assert [phase.rotary for phase in made.phases] == [phase.rotary for phase in run.job.phases]
+    found = [phase.fingerprint for phase in made.phases]
+    assert found[0] != found[1]
+    assert found == [planned.fingerprint(run, phase) for phase in run.job.phases]
+    shown = [line for line in text.lines(made, {}) if line.startswith("phase")]
+    assert shown == [
+        "phase1: 3 steps of 8 x 16 tokens, rotary base 10,000: not known whether it fits",
+        "phase2: 3 steps of 8 x 16 tokens, rotary base 20, 10,000 in windows: not known whether it "
+        "fits",
+    ]

@@ -62,7 +62,7 @@ def record_root(tmp_path_factory):
 def seen(monkeypatch):
     """Collects (global step, batch) of every batch that training reads."""
     collected = []
-    original = jobs.pretraining.PretrainingData.train_batches
+    original = jobs.pretraining_data.PretrainingData.train_batches
 
     def recorded(self, phase, *, start_step, rows):
         batches = original(self, phase, start_step=start_step, rows=rows)
@@ -70,7 +70,7 @@ def seen(monkeypatch):
             collected.append((step, batch))
             yield batch
 
-    monkeypatch.setattr(jobs.pretraining.PretrainingData, "train_batches", recorded)
+    monkeypatch.setattr(jobs.pretraining_data.PretrainingData, "train_batches", recorded)
     return collected
 
 

@@ -25,6 +25,15 @@ MOST_LABELS = 1_000_000  # that are believed: a file could ask for any number of
 
 # The problem_type of a single number; without it their pipelines take it for a class's logit.
 REGRESSION = "regression"
+# Field -> what is dropped here instead, and with which rate: a field of ours, "" none. They count
+# while one trains.
+DROPOUTS = {
+    "classifier_dropout": (
+        "the dropout before a head is here hidden_dropout_prob",
+        "hidden_dropout_prob",
+    ),
+    "mlp_dropout": ("within a feed-forward nothing is dropped here", ""),
+}
 POOLINGS = ("cls", "mean")  # of classifiers that tell what they read
 MULTI_LABEL = "multi_label_classification"  # that of labels of which there may be several
 
@@ -101,7 +110,7 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         encoder, faults = models.EncoderConfig(), [*faults, str(error)]
     if faults := [*faults, *label_faults, *architecture_faults]:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
-    _warn(fields, family, source)
+    _warn(fields, family, encoder, source)
     is_regression = fields.get("problem_type") == REGRESSION and len(labels) == 1
     is_multi_label = fields.get("problem_type") == MULTI_LABEL
     return Description(
@@ -213,19 +222,17 @@ def _architectures(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str
     return (), [f"architectures is {given!r}; it must be a list of class names"]
 
 
-def _warn(fields: Mapping[str, Any], family: base.Family, source: str) -> None:
+def _warn(
+    fields: Mapping[str, Any], family: base.Family, encoder: models.EncoderConfig, source: str
+) -> None:
     known = {*family.fields, *family.fixed, *family.without_effect, *family.tokenizer.ids}
     known.add(family.pooling)
     for name in sorted(set(fields) - known):
         value = fields[name]
-        if name == "classifier_dropout":
-            if value is not None:
-                logging.warning(
-                    "%s has classifier_dropout %s; the dropout before a head is here "
-                    "hidden_dropout_prob",
-                    source,
-                    value,
-                )
+        if name in DROPOUTS:
+            instead, ours = DROPOUTS[name]
+            if value not in (None, getattr(encoder, ours) if ours else 0):
+                logging.warning("%s has %s %s; %s", source, name, value, instead)
             continue
         logging.warning(
             "%s has the field %s = %r, which is not known here and is passed over: if it changes "

@@ -1,7 +1,8 @@
 """What the accelerators can do: peak matrix throughput and memory of each kind of JAX device.
 
 A JAX device is what `jax.devices()` lists. It is a whole chip, except for TPU v2, v3 and v7x, where
-it is one of the chip's two cores; those rows carry half of the chip's numbers. Prices and slice
+it is one of the chip's two cores; those rows carry half of the chip's numbers (two cores share its
+ports too). Prices and slice
 topologies belong to `plan`.
 """
 
@@ -17,13 +18,16 @@ class Accelerator:
     """One JAX device: dense bfloat16 FLOP/s at its peak, bytes of memory, devices on its chip.
 
     `flops` is float16 where the device has no bfloat16 units (V100, T4). `clock_hz` turns the
-    cycles that the TPU compiler estimates into seconds.
+    cycles that the TPU compiler estimates into seconds. `memory_rate` is that of its memory, and
+    `port_rate` what a chip sends through one of its ports to a neighbour, in bytes a second.
     """
 
     flops: float
     memory_bytes: int
     devices_per_chip: int = 1
     clock_hz: float | None = None
+    memory_rate: float | None = None
+    port_rate: float | None = None
 
 
 # Sources of the TPU rows: docs.cloud.google.com/tpu, pages v2 to v6e and tpu7x (v3: 123 TFLOP/s a
@@ -38,9 +42,14 @@ class Accelerator:
 # make 3.5 and 4.4 GHz, but libtpu 0.0.42.1 estimates a 4096^3 product at 455,700 (v6e) and 434,500
 # (TPU7x core) FLOPs a cycle, so 524,288 at their peak: 1.75 and 2.2 GHz. For the others its
 # estimate is 88 to 98% of the FLOPs a cycle taken here (4096^3).
-_TPU_V5E = Accelerator(197e12, 16 * GIB, clock_hz=1.5e9)
-_TPU_V5P = Accelerator(459e12, 95 * GIB, clock_hz=1.75e9)
-_TPU_V6E = Accelerator(918e12, 32 * GIB, clock_hz=1.75e9)
+#
+# Rates: the same pages. Of the ports: half of the "bidirectional inter-chip interconnect bandwidth
+# per chip" (v5e 400 GB/s, v5p 1,200, v6e 800, TPU7x 1,200; read 2026-11-23 for v5e and v5p, the
+# others from memory) over four ports, or six (v4, v5p, TPU7x). From memory too: v4 2,400 Gbit/s a
+# chip, v2 and v3 496 and 656 Gbit/s a port (Jouppi et al. 2020), memory of v2, v3, v4 and TPU7x.
+_TPU_V5E = Accelerator(197e12, 16 * GIB, clock_hz=1.5e9, memory_rate=819e9, port_rate=50e9)
+_TPU_V5P = Accelerator(459e12, 95 * GIB, clock_hz=1.75e9, memory_rate=2765e9, port_rate=100e9)
+_TPU_V6E = Accelerator(918e12, 32 * GIB, clock_hz=1.75e9, memory_rate=1640e9, port_rate=100e9)
 
 # GPU rows, without sparsity: NVIDIA's data sheets, H100, H200 and A100 as in their sources, the
 # others from memory and not looked up: V100 and T4 (2018), A100
@@ -51,16 +60,34 @@ _H100_FLOPS = 989.4e12
 
 # By the `device_kind` of jax.Device.
 ACCELERATORS: dict[str, Accelerator] = {
-    "TPU v2": Accelerator(45e12 / 2, 8 * GIB, devices_per_chip=2, clock_hz=0.7e9),
-    "TPU v3": Accelerator(123e12 / 2, 16 * GIB, devices_per_chip=2, clock_hz=0.94e9),
-    "TPU v4": Accelerator(275e12, 32 * GIB, clock_hz=1.05e9),
+    "TPU v2": Accelerator(
+        *(45e12 / 2, 8 * GIB),
+        devices_per_chip=2,
+        clock_hz=0.7e9,
+        memory_rate=700e9 / 2,
+        port_rate=62e9 / 2,
+    ),
+    "TPU v3": Accelerator(
+        *(123e12 / 2, 16 * GIB),
+        devices_per_chip=2,
+        clock_hz=0.94e9,
+        memory_rate=900e9 / 2,
+        port_rate=82e9 / 2,
+    ),
+    "TPU v4": Accelerator(275e12, 32 * GIB, clock_hz=1.05e9, memory_rate=1228e9, port_rate=50e9),
     "TPU v5 lite": _TPU_V5E,
     "TPU v5e": _TPU_V5E,
     "TPU v5": _TPU_V5P,
     "TPU v5p": _TPU_V5P,
     "TPU v6 lite": _TPU_V6E,
     "TPU v6e": _TPU_V6E,
-    "TPU7x": Accelerator(2307e12 / 2, 96 * GIB, devices_per_chip=2, clock_hz=2.2e9),
+    "TPU7x": Accelerator(
+        *(2307e12 / 2, 96 * GIB),
+        devices_per_chip=2,
+        clock_hz=2.2e9,
+        memory_rate=7380e9 / 2,
+        port_rate=100e9 / 2,
+    ),
     "Tesla T4": Accelerator(65e12, 16 * GIB),
     "Tesla V100-SXM2-16GB": Accelerator(_V100_FLOPS, 16 * GIB),
     "Tesla V100-SXM2-32GB": Accelerator(_V100_FLOPS, 32 * GIB),

@@ -78,11 +78,18 @@ def make_mesh(devices: Sequence[Any], *, data: int, tensor: int = 1) -> Mesh:
     return Mesh(grid, (DATA, TENSOR), axis_types=(AxisType.Auto,) * 2)
 
 
-def shardings(mesh: Mesh, params: Any, tree: Any, *, rule_table: str) -> Any:
+def shardings(
+    mesh: Mesh, params: Any, tree: Any, *, rule_table: str, split_kernels: bool = False
+) -> Any:
     """Returns a NamedSharding for every leaf of `tree`, by the rules for `params`.
 
     A leaf whose path ends in a parameter's path lies as that parameter does (Adam's moments do);
     every other leaf is replicated.
+
+    With `split_kernels` a kernel that the rules leave the same on all data devices is split over
+    them, along the first dimension that they divide. That is ZeRO's first stage (Rajbhandari et al.
+    2020, section 5.1), where the float32 parameters are part of the optimizer's state. Tables of
+    embeddings are left whole: each device would look up the rows of all.
 
     Raises:
       ValueError: if the rules do not cover `params`, or a dimension does not divide by its axis.
@@ -95,6 +102,11 @@ def shardings(mesh: Mesh, params: Any, tree: Any, *, rule_table: str) -> Any:
         parameters.path_name(path): spec
         for path, spec in jax.tree_util.tree_leaves_with_path(specs)
     }
+    if split_kernels:
+        kept_whole = tuple(f"{part}." for part in _WHOLE)
+        for name, leaf in parameters.flat(params).items():
+            if name.endswith(".kernel") and not name.startswith(kept_whole):
+                by_name[name] = _split(by_name[name], leaf.shape, mesh.shape[DATA])
     faults = []
 
     def place(path: Sequence[Any], leaf: Any) -> NamedSharding:
@@ -112,6 +124,16 @@ def shardings(mesh: Mesh, params: Any, tree: Any, *, rule_table: str) -> Any:
     if faults:
         raise ValueError(f"{table} does not fit the mesh:\n  " + "\n  ".join(faults))
     return placed
+
+
+def _split(spec: P, shape: Sequence[int], devices: int) -> P:
+    """Returns `spec` with the first free dimension that the devices divide split over `data`."""
+    axes = [*spec, *[None] * (len(shape) - len(spec))]
+    free = [at for at, axis in enumerate(axes) if axis is None and not shape[at] % devices]
+    if DATA in axes or not free or devices == 1:
+        return spec
+    axes[free[0]] = DATA
+    return P(*axes)
 
 
 def _has_biases(params: Any) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import ml_collections
 
-from bertjax.jobs import finetuning, pretraining
+from bertjax import config as config_lib
+from bertjax.jobs import finetuning, lengths, pretraining
 from bertjax.jobs.base import OWN_MODEL_OPTIONS, Batches, Job, train_flops
 from bertjax.jobs.lengths import Phase, phases, steps_of_tokens
 from bertjax.tasks import base as tasks
@@ -26,6 +27,7 @@ __all__ = [
     "Phase",
     "phases",
     "evaluating",
+    "in_phase",
     "steps_of_tokens",
     "train_flops",
 ]
@@ -38,12 +40,14 @@ class JobKind:
     `open` takes a config and, optional, the workdirs that may hold the run already; `task` is
     rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned; `evaluating`
     is the job of a trained model whose evaluation sets are at a path: records, or labelled files.
+    `with_config` is an open job under another config, whose data is the same.
     """
 
     open: Callable[..., Job]
     task: Callable[[ml_collections.ConfigDict], tasks.Task]
     outline: Callable[[ml_collections.ConfigDict], Job]
     evaluating: Callable[[reader.Workdir, str], Job]
+    with_config: Callable[[Job, ml_collections.ConfigDict], Job]
 
 
 def evaluating(trained: reader.Workdir, data: str) -> Job:
@@ -55,17 +59,27 @@ def evaluating(trained: reader.Workdir, data: str) -> Job:
     return JOBS["finetuning" if is_finetuned else trained.config.task].evaluating(trained, data)
 
 
+def in_phase(job: Job, phase: Phase) -> Job:
+    """Returns the job with the model that it has in one phase; mostly the job itself."""
+    if phase.rotary_bases == lengths.rotary_bases(job.config.model):
+        return job
+    config = config_lib.in_phase(job.config, phase.name)
+    return JOBS[config.task].with_config(job, config)
+
+
 JOBS: dict[str, JobKind] = {
     "pretraining": JobKind(
         pretraining.open_job,
         pretraining.pretraining_task,
         pretraining.outline,
         pretraining.evaluating,
+        pretraining.with_config,
     ),
     "finetuning": JobKind(
         finetuning.open_job,
         finetuning.finetuning_task,
         finetuning.outline,
         finetuning.evaluating,
+        finetuning.with_config,
     ),
 }

@@ -47,8 +47,9 @@ class Phase:
     It is a phase of the config or, where the batch grows, a part of the one called `name`, of which
     `steps_before` and `rows_before` (sequences) are over by then; `ramp_from` is its first batch,
     0 where none grows. `ordinal` is the phase's place in the run. `mask_rate` is None where the
-    config says one for all phases; `rate_share` is that of the schedule's learning rate. The end of
-    a part that is not `is_last` is no end of a phase.
+    config says one for all phases; `rate_share` is that of the schedule's learning rate.
+    `rotary_bases` are those of layers without a window and with one, None where positions do not
+    turn. The end of a part that is not `is_last` is no end of a phase.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Phase:
     ramp_from: int = 0
     mask_rate: MaskRate | None = None
     rate_share: float = 1.0
+    rotary_bases: tuple[float, float] | None = None
     is_last: bool = dataclasses.field(default=True, compare=False)
 
     @property
@@ -76,6 +78,14 @@ class Phase:
     def title(self) -> str:
         """The phase's name, with the batch where it has several."""
         return f"{self.name} ({self.global_batch_size} at once)" if self.ramp_from else self.name
+
+    @property
+    def rotary(self) -> str:
+        """The bases of rotary positions in words, "" without them."""
+        if self.rotary_bases is None:
+            return ""
+        base, local = self.rotary_bases
+        return f"rotary base {base:,g}" + (f", {local:,g} in windows" if local != base else "")
 
     def rows_until(self, step: int) -> int:
         """Returns how many sequences the phase has read before a step of this stretch."""
@@ -99,6 +109,7 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
             "ordinal": ordinal,
             "ramp_from": options.ramp_from,
             "rate_share": options.rate_share,
+            "rotary_bases": rotary_bases(config_lib.in_phase(config, name).model),
             "mask_rate": _mask_rate(config, options, first_step, end_step),
         }
         begun = first_step
@@ -223,6 +234,14 @@ def _steps_of_rows(
             return steps + math.ceil((rows - before) / size)
         steps += number
     raise AssertionError("the last stretch has no end")
+
+
+def rotary_bases(model: ml_collections.ConfigDict) -> tuple[float, float] | None:
+    """Returns the bases of layers without a window and with one, None without rotary positions."""
+    if model.position_embedding != "rotary":
+        return None
+    local = model.local_rotary_base if model.window else 0.0
+    return model.rotary_base, local or model.rotary_base
 
 
 def _mask_rate(

@@ -15,6 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.models import (
+    activations,
     attention,
     embeddings,
     encoder_layers,
@@ -78,11 +79,11 @@ CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
     "layer": LAYERS,
     "feed_forward": feed_forwards.FEED_FORWARDS,
     "attention": attention.IMPLEMENTATIONS,
-    "hidden_act": layers.ACTIVATIONS,
+    "hidden_act": activations.ACTIVATIONS,
     "initializer": layers.INITIALIZERS,
     "norm": norms.NORMS,
     "pooler": POOLERS,
-    "pooler_act": layers.POOLER_ACTIVATIONS,
+    "pooler_act": activations.POOLER_ACTIVATIONS,
     "dtype": DTYPES,
     "gradient_reduction_dtype": GRADIENT_REDUCTION_DTYPES,
     "remat": REMAT_POLICIES,

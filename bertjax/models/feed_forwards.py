@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bertjax.models import layers, parts
+from bertjax.models import activations, layers, parts
 from bertjax.models.fields import EncoderFields
 
 
@@ -39,7 +39,7 @@ def _plain_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear
 def _plain(
     layer: Any, hidden: Float[Array, "batch length hidden"]
 ) -> Float[Array, "batch length hidden"]:
-    return layer.output(layers.ACTIVATIONS[layer.hidden_act](layer.intermediate(hidden)))
+    return layer.output(activations.ACTIVATIONS[layer.hidden_act](layer.intermediate(hidden)))
 
 
 def _gated_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear]:
@@ -54,7 +54,7 @@ def _gated_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear
 def _gated(
     layer: Any, hidden: Float[Array, "batch length hidden"]
 ) -> Float[Array, "batch length hidden"]:
-    activated = layers.ACTIVATIONS[layer.hidden_act](layer.intermediate(hidden))
+    activated = activations.ACTIVATIONS[layer.hidden_act](layer.intermediate(hidden))
     return layer.output(activated * layer.gate(hidden))
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bertjax.models import layers, parts
+from bertjax.models import activations, layers, parts
 from bertjax.models.encoder import EncoderConfig
 
 # Of the span-boundary head: the longest span in tokens, and the width of a number in it. Source:
@@ -32,7 +32,7 @@ class Pooler(nnx.Module):
         self.norm = parts.norm(config, config.hidden_size) if is_normed else None
 
     def __call__(self, vectors: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
-        pooled = layers.POOLER_ACTIVATIONS[self.act](self.dense(vectors))
+        pooled = activations.POOLER_ACTIVATIONS[self.act](self.dense(vectors))
         return pooled if self.norm is None else self.norm(pooled)
 
 
@@ -59,7 +59,7 @@ class MlmHead(nnx.Module):
         embedding: Float[Array, "vocab width"],
     ) -> Float[Array, "batch positions vocab"]:
         """Returns float32 logits."""
-        transformed = self.norm(layers.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
+        transformed = self.norm(activations.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
         logits = layers.einsum(
             *("BME,VE->BMV", transformed, embedding),
             dtype=jnp.dtype("float32"),
@@ -97,7 +97,7 @@ class ReplacedHead(nnx.Module):
 
     def __call__(self, hidden: Float[Array, "batch length hidden"]) -> Float[Array, "batch length"]:
         """Returns float32 logits, at padding too."""
-        transformed = layers.ACTIVATIONS[self.hidden_act](self.dense(hidden))
+        transformed = activations.ACTIVATIONS[self.hidden_act](self.dense(hidden))
         return self.output(transformed.astype(jnp.float32))[:, :, 0]
 
 
@@ -131,7 +131,7 @@ class SpanBoundaryHead(nnx.Module):
         embedding: Float[Array, "vocab width"],
     ) -> Float[Array, "batch positions vocab"]:
         """Returns float32 logits."""
-        activation = layers.ACTIVATIONS[self.hidden_act]
+        activation = activations.ACTIVATIONS[self.hidden_act]
         # A product with one-hot rows, as of segments: the gradient of a lookup is a scatter.
         table = self.offset.embedding[...]
         number = (jax.nn.one_hot(offsets, MOST_OFFSETS) @ table).astype(left.dtype)

@@ -1,6 +1,6 @@
-"""What every module is made of: BERT's initializer, dense layer, activation, dropout.
+"""What every module is made of: BERT's initializer, dense layer, dropout.
 
-Normalization has a module of its own, `norms`.
+Normalization and activations have modules of their own, `norms` and `activations`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
-from bertjax.models import reductions
+from bertjax.models import placement, reductions
 
 # What a model is called with: a batch, its features by name. Those that a model has no use for, as
 # labels, it leaves alone.
 Inputs = Mapping[str, Array]
 MaskSeeds = tuple[UInt32[Array, "*planes"], UInt32[Array, "*planes"]]
-
-# BERT's released code calls the tanh form "gelu" since February 2019; before that, and in
-# transformers, "gelu" is the exact one (erf). Here each name means one thing.
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-    "relu": jax.nn.relu,
-    "silu": jax.nn.silu,  # of SwiGLU
-}
-
-# That of the pooler: BERT's tanh; DistilBERT has relu, ELECTRA's classifiers have gelu.
-POOLER_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, **ACTIVATIONS}
 
 
 @functools.cache  # one for all layers: what is traced for it once is known
@@ -143,9 +131,10 @@ def einsum(
 
     The gradient of `kernel` is a product in `gradient_dtype`. Autodiff rounds it to the type of
     `x`, and compilers then sum it over devices in that type. `formula` sums over no axis that only
-    one of the two has.
+    one of the two has. Where each device has a slice of `kernel`, it is gathered in the type of
+    `x`, once for both passes.
     """
-    factor = kernel.astype(x.dtype)
+    factor = placement.gathered(kernel.astype(x.dtype))
     if gradient_dtype == x.dtype:
         return jnp.einsum(formula, x, factor, preferred_element_type=dtype)
     # The product is outside of the custom gradient, where policies of jax.checkpoint see it.

@@ -26,6 +26,22 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, P(*axes))
 
 
+@jax.custom_vjp
+def gathered(x: jax.Array) -> jax.Array:
+    """Has every device hold all of `x`, of which each may have had a slice over `data`.
+
+    Nothing is said of its gradient. Where a `tensor` axis may split `x` too, without a mesh, or
+    with one of other axis names, it returns `x` as it is.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names) or mesh.shape[TENSOR] > 1:
+        return x
+    return jax.lax.with_sharding_constraint(x, P())
+
+
+gathered.defvjp(lambda x: (gathered(x), None), lambda _, grad: (grad,))
+
+
 def per_device(
     function: Callable[..., Any],
     arguments: Sequence[jax.Array],

@@ -100,7 +100,7 @@ def compile_step(program: program_lib.Program, phase: jobs.Phase) -> Outcome:
     """Returns what the compiler tells of the phase's training step on the program's devices."""
     start = time.perf_counter()
     with jax.set_mesh(program.mesh):
-        lowered = program.train_step.lower(
+        lowered = program.in_phase(phase).train_step.lower(
             program.abstract_state, abstract_batch(program, phase), program.abstract_knobs
         )
         try:

@@ -1,8 +1,8 @@
 """What a compiled step amounts to: bytes by kind, seconds, tokens, hours and money, as figures.
 
 A figure says how it is known. `counted`: from shapes, from the model's sizes, or by the compiler
-when it laid out the memory. `estimated`: from the compiler's cycle estimates, which no device has
-confirmed. `measured`: by a clock.
+when it laid out the memory. `estimated`: from the compiler's cycle estimates and data sheets, which
+no device has confirmed. `measured`: by a clock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class PhasePlan:
     """What is known of one phase; `fits` is None where nothing was compiled or no limit is known.
 
     `memory` is bytes of one device by kind, `speed` what follows from the cycles (empty where the
-    compiler estimates none), `collectives` the payload of one device and step.
+    compiler estimates none), `collectives` the payload of one device and step. `rotary` is that of
+    `jobs.Phase`.
     """
 
     name: str
@@ -64,6 +65,7 @@ class PhasePlan:
     uncounted: dict[str, int]
     kernel_cycles: float
     fingerprint: str
+    rotary: str = ""
 
     @property
     def step_seconds(self) -> float | None:
@@ -102,6 +104,7 @@ def of_phase(
         uncounted=analysis.uncounted if analysis else {},
         kernel_cycles=analysis.kernel_cycles if analysis else 0.0,
         fingerprint=fingerprint,
+        rotary=phase.rotary,
     )
 
 
@@ -177,19 +180,55 @@ def _speed(
     cycles = Figure(analysis.cycles, "cycles", ESTIMATED, "by the compiler, loops x trips")
     if not accelerator.clock_hz or not analysis.cycles:
         return {"cycles": cycles}
-    seconds = analysis.cycles / accelerator.clock_hz
-    clock = f"compiler's cycles / {accelerator.clock_hz / 1e6:,.0f} MHz"
+    parts = step_parts(target, analysis)
+    seconds = sum(part.value for part in parts.values())
+    whole = "the sum of these, as if none ran beside another"
     tokens = phase.global_batch_size * phase.max_seq_length
     peak = accelerator.flops * target.num_devices
     found = {
         "cycles": cycles,
-        "step_seconds": Figure(seconds, "seconds", ESTIMATED, clock),
+        **parts,
+        "step_seconds": Figure(seconds, "seconds", ESTIMATED, whole),
         "model_flop_utilization": Figure(flops / seconds / peak, "", ESTIMATED, "of bf16 peak"),
-        "tokens_per_second": Figure(tokens / seconds, "tokens/s", ESTIMATED, clock),
+        "tokens_per_second": Figure(tokens / seconds, "tokens/s", ESTIMATED),
     }
     if fill is not None:
         told = f"{fill:.1%} of the positions, by the manifest"
         rate = fill * tokens / seconds
         found["real_tokens_per_second"] = Figure(rate, "tokens/s", ESTIMATED, told)
-    found["hours"] = Figure(seconds * phase.num_steps / 3600, "hours", ESTIMATED, clock)
+    found["hours"] = Figure(seconds * phase.num_steps / 3600, "hours", ESTIMATED)
     return found
+
+
+def step_parts(target: Target, analysis: hlo.Analysis) -> dict[str, Figure]:
+    """Returns the seconds of a step by what bounds them: the compiler's cycles, memory, the links.
+
+    The compiler estimates neither what devices send each other nor some operations on memory.
+    """
+    accelerator = accelerators.ACCELERATORS[target.device_kind]
+    assert accelerator.clock_hz  # of every TPU
+    clock = f"compiler's cycles / {accelerator.clock_hz / 1e6:,.0f} MHz"
+    parts = {
+        "compute_seconds": Figure(
+            analysis.cycles / accelerator.clock_hz, "seconds", ESTIMATED, clock
+        )
+    }
+    if analysis.uncounted_bytes and accelerator.memory_rate:
+        told = (
+            f"{analysis.uncounted_bytes / 2**20:,.0f} MiB of operations without an estimate / "
+            f"{accelerator.memory_rate / 1e9:,.0f} GB/s"
+        )
+        rate = accelerator.memory_rate
+        parts["memory_seconds"] = Figure(
+            analysis.uncounted_bytes / rate, "seconds", ESTIMATED, told
+        )
+    sent = sum(collective.sent_bytes for collective in analysis.collectives)
+    ports = target.tpu_slice.num_ports if target.tpu_slice else 0
+    if sent and ports and accelerator.port_rate:
+        rate = ports * accelerator.port_rate
+        told = (
+            f"{sent / 2**20:,.0f} MiB that a device sends / {ports} ports of "
+            f"{accelerator.port_rate / 1e9:,.0f} GB/s, at best"
+        )
+        parts["collective_seconds"] = Figure(sent / rate, "seconds", ESTIMATED, told)
+    return parts

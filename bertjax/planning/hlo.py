@@ -19,7 +19,20 @@ COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
     *("collective-permute", "collective-broadcast", "send"),
 )
+# Kind -> the share of the payload that a device of so many sends at the least. What is gathered
+# goes once around them, what is summed twice.
+_SENT: dict[str, Callable[[int], float]] = {
+    "all-reduce": lambda devices: 2 * (devices - 1) / devices,
+    **dict.fromkeys(
+        ("all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
+        lambda devices: (devices - 1) / devices,
+    ),
+    **dict.fromkeys(("collective-permute", "collective-broadcast"), lambda devices: 1.0),
+    "send": lambda devices: 0.0,  # to another slice, over another network
+}
 KERNELS = "kernels"  # beside opcodes
+# How libtpu names the computation of a sum of which a device keeps a slice.
+_SCATTERED = "all-reduce-scatter"
 UNKNOWN_TRIP_COUNT = "while (trip count unknown, counted once)"
 
 # Bookkeeping that makes no code, by opcode and by custom_call_target.
@@ -45,12 +58,14 @@ class Collective:
     """All executions of one kind in a step, and their payload in bytes of one device.
 
     The payload of an execution is the larger of what goes in and what comes out: what is gathered,
-    what is summed before it is scattered. "send" goes to another slice.
+    what is summed before it is scattered. "send" goes to another slice. `sent_bytes` is what a
+    device sends of it inside its slice, at the least.
     """
 
     kind: str
     count: int
     bytes: int
+    sent_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +74,9 @@ class Analysis:
 
     `uncounted` counts executions of what carries no estimate and so is missing in `cycles`:
     collectives, custom calls by target, random bits, sorts, copies that run beside computation.
-    Operations on scalars are left out of both. `kernel_cycles`, in `cycles` too, are those of our
-    kernels, which the compiler does not know (`kernels`).
+    Operations on scalars are left out of both. `uncounted_bytes` is what those of them read and
+    write that are no collectives and have nothing else run beside them. `kernel_cycles`, in
+    `cycles` too, are those of our kernels, which the compiler does not know (`kernels`).
     """
 
     cycles: float
@@ -69,6 +85,7 @@ class Analysis:
     collectives: tuple[Collective, ...]
     uncounted: dict[str, int]
     kernel_cycles: float = 0.0
+    uncounted_bytes: int = 0
 
 
 def analyze(text: str) -> Analysis:
@@ -84,11 +101,12 @@ def analyze(text: str) -> Analysis:
         cycles_by_operation=dict(costs.by_operation),
         cycles_by_opcode=dict(costs.by_opcode),
         collectives=tuple(
-            Collective(kind, costs.executions[kind], costs.payload[kind])
+            Collective(kind, costs.executions[kind], costs.payload[kind], costs.sent[kind])
             for kind in sorted(costs.executions)
         ),
         uncounted={name: count for name, count in costs.uncounted.items() if count},
         kernel_cycles=float(costs.by_opcode[KERNELS]),
+        uncounted_bytes=costs.touched.total(),
     )
 
 
@@ -137,6 +155,8 @@ class _Costs:
     by_opcode: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     executions: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     payload: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    sent: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    touched: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     uncounted: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
     def add(self, other: _Costs, times: int = 1) -> None:
@@ -198,13 +218,30 @@ def _instruction_costs(
     fused = _fused_collectives(module, instruction, seen)
     for place, collective in (*fused, *_itself(computation, instruction)):
         kind = collective.opcode.removesuffix("-start")
+        if place.name.startswith(_SCATTERED):
+            kind = "reduce-scatter"
+        payload = _payload(place, collective)
         costs.executions[kind] += 1
-        costs.payload[kind] += _payload(place, collective)
+        costs.payload[kind] += payload
+        devices = collective.group_size(module.num_partitions)
+        costs.sent[kind] += round(payload * _SENT[kind](devices))
         if collective.estimated_cycles is None:
             costs.uncounted[kind] += 1
     if cycles is None and not costs.executions and not _is_free(module, instruction):
         costs.uncounted[_shown(instruction)] += 1
+        if not instruction.opcode.endswith("-start"):  # which runs beside computation
+            costs.touched[_shown(instruction)] += _touched(computation, instruction)
     return costs
+
+
+def _touched(computation: hlo_text.Computation, instruction: hlo_text.Instruction) -> int:
+    """Returns the bytes that an instruction is given and returns."""
+    given = [
+        hlo_text.num_bytes(computation.instructions[name].shape)
+        for name in instruction.operands
+        if name in computation.instructions
+    ]
+    return sum(given) + hlo_text.num_bytes(instruction.shape)
 
 
 def _itself(
@@ -230,7 +267,9 @@ def _fused_collectives(
             if inner.opcode == "fusion":
                 pending += inner.called("calls")
             for _, collective in _itself(computation, inner):
-                channel = re.search(r"\bchannel_id=\d+", collective.attributes)
+                # Sums that are scattered run alone, and several may have one channel.
+                has_channel = not computation.name.startswith(_SCATTERED)
+                channel = has_channel and re.search(r"\bchannel_id=\d+", collective.attributes)
                 identity = (collective.opcode, channel[0] if channel else collective.name)
                 if identity not in seen:
                     found.append((computation, collective))

@@ -63,6 +63,21 @@ class Instruction:
         found = re.search(r'"transcendentals":"?(\d+)', self.attributes)
         return self.name.partition(".")[0], int(found[1]) if found else 0
 
+    def group_size(self, num_partitions: int) -> int:
+        """Returns how many devices take part in a collective together.
+
+        A text has their groups as lists of devices ({{0,1},{2,3}}), as a number of groups and their
+        size ([2,2]<=[4]), as axes of a mesh (mesh['a'=2,'b'=2] {'b'}), or none: all.
+        """
+        if listed := re.search(r"\breplica_groups=\{\{([\d,]+)\}", self.attributes):
+            return listed[1].count(",") + 1
+        if counted := re.search(r"\breplica_groups=\[\d+,(\d+)\]", self.attributes):
+            return int(counted[1])
+        if meshed := re.search(r"\breplica_groups=mesh\[(.*?)\] \{(.*?)\}", self.attributes):
+            sizes = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
+            return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", meshed[2]))
+        return num_partitions
+
     @property
     def is_scalar(self) -> bool:
         """Whether the result, or every element of it, is a single number."""
@@ -104,10 +119,11 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """Computations by name; `entry` is the name of the one that runs."""
+    """Computations by name; `entry` is the name of the one that runs, on so many devices."""
 
     computations: dict[str, Computation]
     entry: str
+    num_partitions: int = 1
 
 
 def parse(text: str) -> Module:
@@ -132,7 +148,8 @@ def parse(text: str) -> Module:
         raise ValueError(
             "the text has no ENTRY computation; expected the optimized HLO of compiled.as_text()"
         )
-    return Module(computations, entry)
+    partitions = re.search(r"\bnum_partitions=(\d+)", text[: text.find("\n")])
+    return Module(computations, entry, int(partitions[1]) if partitions else 1)
 
 
 def num_bytes(shape: str) -> int:

@@ -26,6 +26,9 @@ _MEMORY_NAMES = {
 }
 _SPEED_NAMES = {
     "cycles": ("cycles per step", "{:,.0f}"),
+    "compute_seconds": ("seconds of computation", "{:.5f}"),
+    "memory_seconds": ("seconds of other memory traffic", "{:.5f}"),
+    "collective_seconds": ("seconds of collectives", "{:.5f}"),
     "step_seconds": ("seconds per step", "{:.5f}"),
     "model_flop_utilization": ("model FLOP utilization", "{:.1%}"),
     "tokens_per_second": ("positions per second", "{:,.0f}"),
@@ -77,7 +80,7 @@ def _phase_lines(phase: estimates.PhasePlan) -> Iterator[str]:
     verdict = {True: "fits", False: "DOES NOT FIT", None: "not known whether it fits"}[phase.fits]
     yield (
         f"{phase.name}: {phase.num_steps:,} steps of {phase.global_batch_size} x "
-        f"{phase.max_seq_length} tokens: {verdict}"
+        f"{phase.max_seq_length} tokens{f', {phase.rotary}' if phase.rotary else ''}: {verdict}"
     )
     if phase.refusal:
         yield f"  the compiler: {phase.refusal}"

@@ -31,6 +31,19 @@ class Slice:
     device_kind: str
     num_slices: int = 1
 
+    @property
+    def num_ports(self) -> int:
+        """Neighbours of the chip that has the fewest: one along each axis, or two on a ring.
+
+        Axes close to rings where they are 16 chips long (v5e, v6e), or in slices of whole cubes of
+        4x4x4. Source: docs.cloud.google.com/tpu, "Cloud TPU architecture"; v2 and v3 from memory.
+        """
+        axes = [int(size) for size in self.topology.partition(":")[2].split("x")]
+        unit = 16 if len(axes) == 2 else 4
+        are_cubes = len(axes) == 2 or all(size % unit == 0 for size in axes)
+        closed = [are_cubes and size % unit == 0 for size in axes]
+        return sum((2 if ring else 1) for ring, size in zip(closed, axes, strict=True) if size > 1)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Generation:

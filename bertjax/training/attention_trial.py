@@ -87,7 +87,7 @@ def _all_rows(job: jobs.Job) -> Iterator[_Rows]:
     for phase in job.phases:
         is_packed = "sequence_ids" in job.data.abstract_batch(phase)
         for length in job.data.batch_lengths(phase):
-            for sizes in _encoders(job.task):
+            for sizes in _encoders(jobs.in_phase(job, phase).task):
                 for layer in range(sizes.num_hidden_layers):
                     rows = _Rows(sizes, layer, length, is_packed)
                     if pallas_attention.takes(length, rows.head_size):

@@ -28,7 +28,7 @@ _SHARES = {"mask_share": masking.MASK_SHARE, "keep_share": masking.KEEP_SHARE}
 _OF_PRETRAINING = {
     **dict.fromkeys(("num_steps", "num_epochs", "num_tokens"), "num_epochs"),
     "max_seq_length": "max_seq_length",
-    **dict.fromkeys(("ramp_from", "ramp_tokens"), ""),
+    **dict.fromkeys(("ramp_from", "ramp_tokens", "rotary_base", "local_rotary_base"), ""),
 }
 
 # Option -> what it may be.
@@ -122,12 +122,12 @@ READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
         for option in (*schedules.DECAY_LENGTHS, "decay_shape", "start_share", "end_share")
     ),
     (
-        r"model\.(local_)?rotary_base",
+        r"(model|phases\.\w+)\.(local_)?rotary_base",
         lambda options: options["model.position_embedding"] == "rotary",
         "with config.model.position_embedding='learnt'",
     ),
     (
-        r"model\.(local_rotary_base|global_every)",
+        r"((model|phases\.\w+)\.local_rotary_base|model\.global_every)",
         lambda options: bool(options["model.window"]),
         "with config.model.window 0",
     ),
@@ -422,7 +422,8 @@ def _phase_faults(
     name: str, phase: ml_collections.ConfigDict, config: ml_collections.ConfigDict
 ) -> Iterator[str]:
     """Yields what is wrong with the length, the masks and the growing batch of one phase."""
-    least = dict.fromkeys(("num_steps", "num_epochs", "num_tokens", "ramp_from", "ramp_tokens"), 0)
+    at_least_0 = ("num_steps", "num_epochs", "num_tokens", "ramp_from", "ramp_tokens")
+    least = dict.fromkeys((*at_least_0, "rotary_base", "local_rotary_base"), 0)
     for option, value in {**least, "max_seq_length": 1}.items():
         if phase[option] < value:
             yield f"config.phases.{name}.{option} is {phase[option]}; it must be at least {value}"

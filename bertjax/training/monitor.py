@@ -93,14 +93,15 @@ class MonitorOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseFacts:
-    """What a step of a batch shape amounts to.
+    """What a step of a batch shape amounts to; it is compiled once for each of these.
 
-    `chance_loss` is a loss's name and its chance level.
+    `chance_loss` is a loss's name and its chance level, `rotary` that of `jobs.Phase`.
     """
 
     tokens_per_step: int
     flops_per_step: float
     chance_loss: tuple[str, float] | None
+    rotary: str = ""
 
 
 def fill(batch: Mapping[str, np.ndarray]) -> float | None:
@@ -144,7 +145,10 @@ class Monitor:
         """Says that the next step is compiled first, where it is the first of its batch shape."""
         if phase not in self._begun:
             self._begun.add(phase)
-            self._writer.note(f"compiling step {step + 1}, {phase.tokens_per_step:,} tokens")
+            rotary = f", {phase.rotary}" if phase.rotary else ""
+            self._writer.note(
+                f"compiling step {step + 1}, {phase.tokens_per_step:,} tokens{rotary}"
+            )
 
     def submit(
         self,

@@ -98,7 +98,7 @@ def fingerprint(program: program_lib.Program, phase: jobs.Phase) -> str:
     """
     options = {
         name: value
-        for name, value in config_lib.flatten(program.config)
+        for name, value in config_lib.flatten(program.in_phase(phase).config)
         if name.split(".")[0] not in _NOT_COMPILED
     }
     batch = {

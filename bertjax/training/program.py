@@ -17,8 +17,10 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
+from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
+from bertjax.jobs import lengths
 from bertjax.models import parameters
 from bertjax.tasks import base, distillation
 from bertjax.training import optim, schedules, state
@@ -36,7 +38,8 @@ class Program:
     called or lowered under `jax.set_mesh(mesh)`: `init` of a seed, `train_step` of state, batch and
     `knobs`, `evaluate_step` of parameters and batch, `predict_step` of a batch without labels.
     `begun` is what the monitors know as compiled; it grows, and `for_job` shares it as it does the
-    compiled functions.
+    compiled functions. `of_phases` are the programs of the phases, by name, whose model is another
+    than config.model; state and knobs are the same for all of them.
     """
 
     config: ml_collections.ConfigDict
@@ -50,6 +53,15 @@ class Program:
     evaluate_step: jax.stages.Wrapped | Callable[..., tuple[base.Means, dict[str, Any]]]
     predict_step: jax.stages.Wrapped | Callable[..., dict[str, Any]]
     begun: set[Any] = dataclasses.field(default_factory=set, kw_only=True)
+    of_phases: Mapping[str, Program] = dataclasses.field(default_factory=dict, kw_only=True)
+
+    def in_phase(self, phase: jobs.Phase) -> Program:
+        """Returns the program that trains in a phase."""
+        return self.of_phases.get(phase.name, self)
+
+    def at(self, step: int) -> Program:
+        """Returns the program whose model is that of a step, as readers of the workdir have it."""
+        return self.of_phases.get(config_lib.phase_at(self.config, step), self)
 
     @property
     def abstract_knobs(self) -> state.Knobs:
@@ -81,6 +93,18 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
       ValueError: if the mesh does not divide a batch or a parameter, what is frozen does not fit
         the model, or the attention kernel is not for these devices.
     """
+    own = _of_model(job, mesh)
+    made = {lengths.rotary_bases(job.config.model): own}
+    for phase in job.phases:
+        if phase.rotary_bases not in made:
+            made[phase.rotary_bases] = _of_model(jobs.in_phase(job, phase), mesh)
+    programs = {phase.name: made[phase.rotary_bases] for phase in job.phases}
+    of_phases = {name: program for name, program in programs.items() if program is not own}
+    return dataclasses.replace(own, of_phases=of_phases)
+
+
+def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
+    """Returns the program of a job's config.model, whatever its phases have."""
     config = job.config
     check_batch_sizes(job, mesh)
     check_attention(config, mesh.devices.flat[0].device_kind)
@@ -94,7 +118,12 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
         fixed=_fixed(job),
     )
     shapes = jax.eval_shape(learner.init)
-    placed = sharding.shardings(mesh, shapes.params, shapes, rule_table=config.sharding)
+    placed = sharding.shardings(
+        *(mesh, shapes.params, shapes),
+        rule_table=config.sharding,
+        split_kernels=config.split_kernels,
+    )
+    learner = dataclasses.replace(learner, gradients_where=placed.params)
     replicated = jax.sharding.NamedSharding(mesh, sharding.P())
     knobs = _knob_shardings(learner.knobs, mesh, config.sharding)
     rows = sharding.batch_sharding(mesh)
@@ -153,7 +182,14 @@ def for_job(program: Program, job: jobs.Job) -> Program:
     check_batch_sizes(job, program.mesh)
     knobs = state.make_knobs(job.config.seed, schedule_options(job), _fixed(job))
     learner = dataclasses.replace(program.learner, knobs=knobs)
-    return dataclasses.replace(program, config=job.config, job=job, learner=learner, knobs=knobs)
+    of_phases = {
+        phase.name: for_job(program.of_phases[phase.name], jobs.in_phase(job, phase))
+        for phase in job.phases
+        if phase.name in program.of_phases
+    }
+    return dataclasses.replace(
+        program, config=job.config, job=job, learner=learner, knobs=knobs, of_phases=of_phases
+    )
 
 
 def are_steps_the_same(saved: Mapping[str, Any], job: jobs.Job, step: int) -> bool:

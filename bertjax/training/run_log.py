@@ -27,7 +27,10 @@ def start(run: program.Program, workdir: epath.Path) -> None:
     )  # fmt: skip
     shapes, placed = run.abstract_state, jax.tree.map(lambda x: x.sharding, run.abstract_state)
     kind = run.mesh.devices.flat[0].device_kind
-    logging.info("Mesh: %s of %s, sharding %s", dict(run.mesh.shape), kind, run.config.sharding)
+    mesh = dict(run.mesh.shape)
+    is_split = run.config.split_kernels and mesh[sharding.DATA] > 1
+    split = ", kernels split over data" if is_split else ""
+    logging.info("Mesh: %s of %s, sharding %s%s", mesh, kind, run.config.sharding, split)
     for name, tree in shapes.params.items():
         count = sum(leaf.size for leaf in jax.tree.leaves(tree))
         logging.info("Parameters of %s: %s", name, f"{count:,}")
@@ -41,9 +44,11 @@ def start(run: program.Program, workdir: epath.Path) -> None:
     for phase in run.job.phases:
         tokens = phase.global_batch_size * phase.max_seq_length
         logging.info(
-            "%s: steps %d to %d, %d sequences x %d tokens = %s tokens per step, %.3g model FLOPs",
+            "%s: steps %d to %d, %d sequences x %d tokens = %s tokens per step, %.3g model "
+            "FLOPs%s",
             phase.title, phase.first_step, phase.end_step, phase.global_batch_size,
             phase.max_seq_length, f"{tokens:,}", jobs.train_flops(run.job, phase),
+            f", {phase.rotary}" if phase.rotary else "",
         )  # fmt: skip
         if examples := run.job.data.num_train_examples(phase):
             epochs = phase.num_steps * phase.global_batch_size / examples

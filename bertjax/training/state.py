@@ -81,6 +81,8 @@ class Learner:
     so are the same on every backend and mesh. `knobs` are those of a step that is given none.
 
     `is_frozen` and `rate_multipliers` are trees of bools and floats, shaped as the parameters.
+    `gradients_where` is a tree of shardings, those of the summed gradients; None: as the compiler
+    has it.
     """
 
     task: base.Task
@@ -92,6 +94,7 @@ class Learner:
     prng_impl: str = "threefry2x32"
     accumulation_steps: int = 1
     ema_decay: float = 0.0
+    gradients_where: Any = dataclasses.field(default=None, compare=False)
 
     def init(self, seed: Any = None) -> TrainState:
         """Returns the state before the first step; without a seed, of that of `knobs`."""
@@ -116,6 +119,8 @@ class Learner:
         key = jax.random.fold_in(key, state.step)
         grads, means = self._gradients(state.params, batch, key, knobs.fixed)
         with jax.named_scope("optimizer"):
+            if self.gradients_where is not None:
+                grads = jax.lax.with_sharding_constraint(grads, self.gradients_where)
             grad_norm = reductions.global_norm(grads)
             learning_rate = schedules.make_schedule(knobs.schedule)(state.step)
             updates, opt_state = self.optimizer.update(

@@ -40,7 +40,8 @@ class Target:
     `params` are shapes. `vocabulary` is that of the data, None for random tokens;
     `max_seq_length` is that of the longest phase. With `has_own_heads`, as in finetuning, only
     encoders and their poolers are taken, whatever the source was trained for. With `may_grow` the
-    source may be smaller in the fields GROWING.
+    source may be smaller in the fields GROWING. `phase` is the run's first where that has rotary
+    bases of its own, which `encoder` has.
     """
 
     encoder: encoder.EncoderConfig
@@ -50,6 +51,7 @@ class Target:
     resize_vocabulary: bool = False
     has_own_heads: bool = False
     may_grow: bool = False
+    phase: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +79,16 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
     """
     if not job.config.init_from:
         return _of_teacher(job, params)
+    first = jobs.in_phase(job, job.phases[0])
     target = Target(
-        encoder=encoder.EncoderConfig(**job.config.model),
+        encoder=encoder.EncoderConfig(**first.config.model),
         params=params,
         vocabulary=job.data.vocabulary(),
         max_seq_length=max(phase.max_seq_length for phase in job.phases),
         resize_vocabulary=job.config.resize_vocabulary,
         has_own_heads=job.config.task == "finetuning",
         may_grow=job.config.init_from_smaller,
+        phase="" if first is job else job.phases[0].name,
     )
     found = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
@@ -95,7 +99,7 @@ def _of_teacher(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
     options = job.config.distillation
     if job.teacher is None or not options.starts_student:
         return None
-    sizes = encoder.EncoderConfig(**job.config.model)
+    sizes = encoder.EncoderConfig(**jobs.in_phase(job, job.phases[0]).config.model)
     values = teachers.student_values(job.teacher, sizes, tuple(options.layers))
     fresh = tuple(name for name in parameters.flat(params) if name not in values)
     logging.info(
@@ -159,7 +163,7 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
             f"the longest phase has max_seq_length {target.max_seq_length}, the source reads at "
             f"most {source.config.max_position_embeddings} positions: shorten the phase"
         )
-    _warn_of_bases(source.config, target.encoder)
+    _warn_of_bases(source.config, target)
     vocabulary_faults = list(_vocabulary_faults(source, target))
     faults += vocabulary_faults or _row_faults(source.config.vocab_size, target, flags)
     vocabulary_rows = _vocabulary_rows(source, target)
@@ -227,14 +231,18 @@ def _stored_layers(names: Iterable[str], path: str) -> int:
     return len({number[1] for number in found if number})
 
 
-def _warn_of_bases(theirs: encoder.EncoderConfig, ours: encoder.EncoderConfig) -> None:
-    for name in _BASES:
-        was, now = getattr(theirs, name), getattr(ours, name)
+def _warn_of_bases(theirs: encoder.EncoderConfig, target: Target) -> None:
+    def bases(sizes: encoder.EncoderConfig) -> tuple[float, ...]:
+        local = (sizes.local_rotary_base or sizes.rotary_base,) if sizes.window else ()
+        return (sizes.rotary_base, *local)
+
+    where = f"phases.{target.phase}" if target.phase else "model"
+    for name, was, now in zip(_BASES, bases(theirs), bases(target.encoder), strict=False):
         if was != now:
             logging.warning(
-                "config.model.%s is %g, the source was trained with %g: positions turn otherwise, "
-                "which the model has to learn. --config.model.%s=%g keeps it",
-                *(name, now, was, name, was),
+                "config.%s.%s is %g, the source was trained with %g: positions turn otherwise, "
+                "which the model has to learn. --config.%s.%s=%g keeps it",
+                *(where, name, now, was, where, name, was),
             )
 
 

@@ -31,9 +31,9 @@ CONFIG_FILE = "config.json"  # for people: programs read the checkpoint's own
 class Description:
     """What a workdir tells of its model without its parameters.
 
-    `config` is resolved: sizes, labels and dtype are known. `meta` is the checkpoint's meta item,
-    `step` the checkpoint's. `vocabulary` is None after training on random tokens, or where weights
-    came without one.
+    `config` is resolved: sizes, labels and dtype are known, and the model is that of the step.
+    `meta` is the checkpoint's meta item, `step` the checkpoint's. `vocabulary` is None after
+    training on random tokens, or where weights came without one.
     """
 
     config: ml_collections.ConfigDict
@@ -104,13 +104,15 @@ def describe(workdir: epath.PathLike) -> Description | None:
     return None if found is None else _described(workdir, *found)
 
 
-def config_of(meta: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    """Returns the resolved config of a checkpoint's meta item.
+def config_of(meta: Mapping[str, Any], step: int) -> ml_collections.ConfigDict:
+    """Returns the resolved config of a checkpoint's meta item, and of its step.
 
-    Who reads a model makes no trial of the attention kernels, and perhaps on another TPU than the
-    run, whose "auto" the run itself settled: so it is computed in plain JAX.
+    Its model is that of the phase in which the step was taken. Who reads a model makes no trial of
+    the attention kernels, and perhaps on another TPU than the run, whose "auto" the run itself
+    settled: so it is computed in plain JAX.
     """
     config = ml_collections.ConfigDict(config_lib.completed(meta["config"]))
+    config = config_lib.in_phase(config, config_lib.phase_at(config, step))
     if config.model.attention == "auto":
         config.model.attention = "xla"
     return config
@@ -123,10 +125,10 @@ def tuned(meta: Mapping[str, Any]) -> dict[str, float]:
     """
     if "tuned" in meta:
         return dict(meta["tuned"])
-    config = config_of(meta)
-    if config.task != "finetuning":
+    config = config_lib.completed(meta["config"])
+    if config["task"] != "finetuning":
         return {}
-    return {"null_threshold": config.finetuning.null_threshold}
+    return {"null_threshold": config["finetuning"]["null_threshold"]}
 
 
 def write_config(config: Mapping[str, Any], workdir: epath.PathLike) -> None:
@@ -138,7 +140,7 @@ def write_config(config: Mapping[str, Any], workdir: epath.PathLike) -> None:
 
 
 def _described(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Description:
-    directory, config = epath.Path(workdir), config_of(meta)
+    directory, config = epath.Path(workdir), config_of(meta, step)
     path = directory / VOCABULARY_DIRECTORY
     vocabulary = tokenizer.load(path) if path.exists() else None
     tokenizer.check_table(vocabulary, config.model.vocab_size, str(directory))

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks import marked_tables, objective_tables, objectives, pretraining_rows, workshop
+from bertjax import config as config_lib
 from bertjax import train
-from bertjax.data import minimal_pairs
+from bertjax.data import minimal_pairs, records
 from bertjax.jobs import pretraining
 from bertjax.training import config_faults, preemption
 from tests import stopping
@@ -18,16 +19,45 @@ SETTINGS = pretraining_rows.Settings()
 PATHS = ["--corpus=text", "--heldout=text", "--pairs=pairs", "--glue=glue"]
 
 
+ALL_ROWS = {**pretraining_rows.ROWS, **pretraining_rows.MODERN_ROWS}
+
+
 def config_of(row):
     config = pretraining_rows.shared_config(SETTINGS)
     config.data.train_dir = "records"
-    config.update_from_flattened_dict(row.options)
+    of_settings = {name: getattr(SETTINGS, own) for name, own in row.of_settings.items()}
+    config.update_from_flattened_dict({**row.options, **of_settings})
     return config
 
 
-@pytest.mark.parametrize("name", pretraining_rows.ROWS)
+@pytest.mark.parametrize("name", ALL_ROWS)
 def test_the_options_of_each_row_go_together(name):
-    config_faults.validate(config_of(pretraining_rows.ROWS[name]))
+    config_faults.validate(config_of(ALL_ROWS[name]))
+
+
+def differing(one, other):
+    pairs = zip(*(config_lib.flatten(config_of(row)) for row in (one, other)), strict=True)
+    return {name: own for (name, own), (_, others) in pairs if own != others}
+
+
+def test_a_modern_row_without_a_piece_has_berts_there_and_nothing_else():
+    bert, modern = (pretraining_rows.MODERN_ROWS[name] for name in ("bert_2018", "modern"))
+    for name, piece in pretraining_rows.PIECES.items():
+        row = pretraining_rows.MODERN_ROWS[f"modern_without_{name}"]
+        lost = differing(row, modern)
+        assert lost.keys() == {*piece.options, *piece.of_settings}
+        assert not lost.keys() & differing(row, bert).keys()
+        assert (row.records == modern.records) == (not piece.records)
+    records = pretraining_rows.RECORDS
+    unpacked = records[pretraining_rows.MODERN_ROWS["modern_without_packing"].records]
+    assert {**unpacked, "packing": "best_fit"} == records[modern.records]
+
+
+def test_the_gated_feed_forward_has_about_as_many_parameters():
+    for width in (16, 128, 256, 768):
+        settings = dataclasses.replace(SETTINGS, hidden_size=width)
+        assert abs(3 * settings.gated_intermediate_size - 8 * width) <= 3 * 4
+        assert settings.gated_intermediate_size % 8 == 0
 
 
 def flops_of_step(name):
@@ -106,6 +136,31 @@ def test_the_table_has_a_line_for_each_row_that_is_there():
         assert f" {cell} |" in lines[-1]
 
 
+def test_losses_of_one_text_stand_beside_that_of_modern_pretraining_by_pretraining():
+    def seed(loss, **more):
+        done = {"parameters": 1000, "steps": 20, "flops": 3e12, "tokens": 4000}
+        held_out = {"mlm_loss": loss, "unigram_loss": 6.75}
+        return {"pretrained": done, "held_out": held_out, **more}
+
+    rows = pretraining_rows.MODERN_ROWS
+    found = {
+        "bert_2018": [seed(6.5, rte={"values": [0.5, 0.6]})],
+        "modern": [seed(6.0), seed(7.0)],
+        "modern_without_rotary": [seed(6.25), seed(6.5)],
+        "modern_without_gated": [{"pretrained": seed(0.0)["pretrained"]}],
+    }
+    lines = [*objective_tables.modern(rows, found, ["rte"])]
+    shared = "1,000 | 20 | 3.00e+12 | 4,000"
+    assert lines[2:] == [
+        f"| BERT of 2018 | {shared} | 6.500 | +0.500 | 55.0 (50.0 to 60.0) |",
+        f"| modern | {shared} | 6.500 (6.000 to 7.000) |  | - |",
+        f"| modern, learnt positions | {shared} | 6.375 (6.250 to 6.500) | "
+        "-0.125 (-0.500 to +0.250) | - |",
+        f"| modern, plain feed-forward | {shared} | - | - | - |",
+        "| tokens' frequencies |  |  |  |  | 6.750 |  |  |",
+    ]
+
+
 def test_a_workdir_of_other_settings_is_refused_with_the_setting_and_its_value(tmp_path):
     workshop.Workshop(str(tmp_path), SETTINGS).begin()
     workshop.Workshop(str(tmp_path), SETTINGS).begin()
@@ -161,6 +216,8 @@ def test_pairs_are_the_first_of_each_paradigm():
         (["--sizes=4"], "'4'; give layers x width, such as 1x64,4x128"),
         (["--glue="], "what is read must be given: --glue: the directory"),
         (["--ablations", "--tasks="], "--tasks is empty; --ablations scores at least one"),
+        (["--modern", "--rows=bert"], "--rows has bert; known are bert_2018, modern, modern_with"),
+        (["--ablations", "--modern"], "argument --modern: not allowed with argument --ablations"),
     ],
 )
 def test_wrong_options_are_refused(flags, message, capsys):
@@ -171,7 +228,7 @@ def test_wrong_options_are_refused(flags, message, capsys):
 
 def test_the_page_has_a_place_for_each_table():
     page = objectives.PAGE.read_text()
-    for name in ("objectives", "ablations"):
+    for name in objectives.COMPARISONS:
         assert f"<!-- {name}: begin -->" in page and f"<!-- {name}: end -->" in page
 
 
@@ -217,11 +274,13 @@ def write_data(directory):
     return [f"--{name}={directory / path}" for name, path in paths.items()]
 
 
-SMALL = [
+SMALL_MODEL = [
     *("--vocab_size=90", "--hidden_size=16", "--num_layers=1", "--num_heads=2", "--batch_size=8"),
-    *("--max_seq_length=16", "--budget=4e7", "--pairs_per_paradigm=2", "--most_examples=40"),
-    *("--narrow_embedding_size=8", "--heldout_sequences=8", "--seeds=1", "--tasks=cola"),
-    *("--finetuning_epochs=1", "--rows=bert,masks_30"),
+    *("--max_seq_length=16", "--budget=4e7", "--narrow_embedding_size=8", "--heldout_sequences=8"),
+]
+SMALL = [
+    *(*SMALL_MODEL, "--pairs_per_paradigm=2", "--most_examples=40"),
+    *("--seeds=1", "--tasks=cola", "--finetuning_epochs=1", "--rows=bert,masks_30"),
 ]
 
 
@@ -270,3 +329,31 @@ def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatc
     assert objectives.main([*argv, "--batch_size=32"]) == 1
     assert "--batch_size is 32; there it is 8" in capsys.readouterr().err
     assert objectives.main([f"--workdir={tmp_path / 'run'}", "--only_table", "--tasks=cola"]) == 0
+
+
+@pytest.mark.slow
+def test_modern_rows_are_scored_on_the_same_masked_text(tmp_path, monkeypatch, capsys):
+    one = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: one)
+    rows = ("bert_2018", "modern")
+    flags = ["--modern", f"--rows={','.join(rows)}", "--tasks=", *SMALL_MODEL]
+    argv = [f"--workdir={tmp_path / 'run'}", *write_data(tmp_path), *flags]
+    scored = []
+    evaluate = workshop.evaluate.evaluate_checkpoint
+    monkeypatch.setattr(
+        workshop.evaluate,
+        "evaluate_checkpoint",
+        lambda run, data, **rest: (scored.append((run, data)), evaluate(run, data, **rest))[1],
+    )
+    assert objectives.main(argv) == objectives.main(argv) == 0
+    done = tmp_path / "run" / "rows"
+    assert [run for run, _ in scored] == [done / f"{row}/seed_0/pretraining" for row in rows]
+    (held_out,) = {data for _, data in scored}
+    manifest = records.Manifest.load(held_out)
+    assert manifest.has_static_masks and manifest.arguments["masked_lm_prob"] == 0.15
+    own = {row: json.loads((done / row / "seed_0/held_out.json").read_text()) for row in rows}
+    assert {it["examples"] for it in own.values()} == {manifest.num_examples}
+    losses = {row: it["mlm_loss"] for row, it in own.items()}
+    table = [it for it in capsys.readouterr().out.splitlines() if it.startswith("|")]
+    above = losses["bert_2018"] - losses["modern"]
+    assert f"| {losses['bert_2018']:.3f} | {above:+.3f} |" in table[2]

@@ -104,6 +104,23 @@ def test_a_classifier_dropout_of_its_own_is_warned_of(warnings):
     assert "classifier_dropout 0.4" in warnings.text
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"mlp_dropout": 0.0, "classifier_dropout": 0.0}, []),
+        ({"embedding_dropout": 0.1, "classifier_dropout": 0.1}, []),
+        ({"classifier_dropout": 0.1}, ["classifier_dropout 0.1"]),
+        ({"mlp_dropout": 0.2, "embedding_dropout": 0.2}, ["mlp_dropout 0.2"]),
+    ],
+)
+def test_dropouts_of_modernbert_that_are_others_here_are_warned_of(fields, told, warnings):
+    fields |= {"model_type": "modernbert", "hidden_size": 24, "num_attention_heads": 3}
+    huggingface_config.parse_config(fields, source="config.json")
+    assert [r.getMessage().split(";")[0] for r in warnings.records] == [
+        f"config.json has {it}" for it in told
+    ]
+
+
 def test_labels_are_in_the_order_of_their_numbers():
     labels = {str(number): f"L{number}" for number in reversed(range(11))}
     assert list(parse(id2label=labels).labels) == list(range(11))

@@ -9,7 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import jobs
+from bertjax import jobs, models
+from bertjax.convert.families import modernbert
+from bertjax.data import masking
 from bertjax.devices import sharding
 from bertjax.finetuning import low_rank, texts
 from bertjax.models import lora, parameters, placement
@@ -17,7 +19,7 @@ from bertjax.planning import compiled
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import pretraining
 from bertjax.training import optim, program, schedules, state
-from tests import conftest, small_modules
+from tests import conftest, small_modules, small_packed
 
 MESHES = {
     "data_parallel": {"data": 8},
@@ -27,63 +29,113 @@ MESHES = {
 }
 
 
-def make_learner(config, accumulation_steps=1):
+# How machine code is made of a program, after it is split over devices: in a fifth of the time.
+QUICK: dict[str, str | bool] = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": "1",
+}
+
+BERT = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
+# Its masks must not depend on where the rows lie.
+DROPPING = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+MODERN = dataclasses.replace(BERT, **modernbert.FAMILY.traits, window=2, global_every=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is trained. A weight may be `off` by so much where another order of sums makes it."""
+
+    encoder: models.EncoderConfig
+    optimizer: optim.OptimizerOptions
+    accumulation_steps: int = 1
+    is_packed: bool = False
+    off: float = 2e-5
+
+
+# Adam divides by the root of tiny squares: where a gradient is zero but for rounding (biases of the
+# keys), a weight may move by a share of the learning rate, unless epsilon is large.
+CASES = {
+    "adamw": Case(dataclasses.replace(BERT, **DROPPING), optim.OptimizerOptions(), 2, off=2e-3),
+    "packed": Case(
+        MODERN,
+        optim.OptimizerOptions("stable_adamw", eps=1e-3, ema_decay=0.7),
+        is_packed=True,
+    ),
+    "muon": Case(BERT, optim.OptimizerOptions("muon", eps=1e-3, ema_decay=0.7)),
+}
+
+
+def packed_batch():
+    """Sixteen rows of up to four sequences, each with its pair label, and masked tokens."""
+    lengths = [[7, 9, 4], [20], [5, 3, 6, 5], [12, 3]] * 4
+    rows, _ = small_packed.rows(lengths, 20, most=4)
+    rows |= masking.mask_tokens(
+        *(rows["input_ids"], rows["sequence_ids"]),
+        options=masking.MaskingOptions(max_predictions_per_seq=5),
+        vocab_size=96, mask_id=4, special_ids=range(5), rng=np.random.default_rng(0),
+    )  # fmt: skip
+    rows["input_mask"] = (rows["sequence_ids"] != 0).astype(np.int32)
+    return rows | {"example_weights": np.ones(16, np.float32)}
+
+
+def make_learner(config, accumulation_steps=1, optimizer=None):
     return state.make_learner(
         pretraining.Pretraining(config),
-        optimizer=optim.OptimizerOptions(),
+        optimizer=optimizer or optim.OptimizerOptions(),
         schedule=schedules.ScheduleOptions("linear", 1e-2, 0, 100),
         seed=0,
         accumulation_steps=accumulation_steps,
     )
 
 
-def three_steps(learner, batch, mesh, rule_table):
+def three_steps(learner, batch, mesh, rule_table, *, split_kernels=False):
     shapes = jax.eval_shape(learner.init)
-    placed = sharding.shardings(mesh, shapes.params, shapes, rule_table=rule_table)
+    placed = sharding.shardings(
+        mesh, shapes.params, shapes, rule_table=rule_table, split_kernels=split_kernels
+    )
+    learner = dataclasses.replace(learner, gradients_where=placed.params)
     rows = sharding.batch_sharding(mesh)
     everywhere = jax.sharding.NamedSharding(mesh, sharding.P())
     with jax.set_mesh(mesh):
-        train_state = jax.jit(learner.init, out_shardings=placed)()
+        train_state = jax.jit(learner.init, out_shardings=placed, compiler_options=QUICK)()
         step = jax.jit(
             learner.train_step,
             in_shardings=(placed, rows),
             out_shardings=(placed, everywhere),
             donate_argnums=0,
+            compiler_options=QUICK,
         )
         losses = []
         for _ in range(3):
             train_state, report = step(train_state, jax.device_put(batch, rows))
             losses.append([mean.value() for mean in report.means.values()])
-    return losses, jax.device_get(train_state.params)
+    return losses, jax.device_get((train_state.params, train_state.ema))
 
 
-@pytest.fixture(scope="module")
-def on_one_device():
-    """Three steps of one layer, in two micro-batches each, with dropout: its masks must not depend
-    on where the rows lie."""
-    config = dataclasses.replace(
-        conftest.TINY,
-        num_hidden_layers=1,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-    )
-    learner = make_learner(config, accumulation_steps=2)
-    batch = conftest.make_batch()
+@pytest.fixture(scope="module", params=CASES)
+def on_one_device(request):
+    """Three steps."""
+    case = CASES[request.param]
+    learner = make_learner(case.encoder, case.accumulation_steps, case.optimizer)
+    batch = packed_batch() if case.is_packed else conftest.make_batch()
     mesh = sharding.make_mesh(jax.devices()[:1], data=1)
-    return learner, batch, three_steps(learner, batch, mesh, "data_parallel")
+    return case, learner, batch, three_steps(learner, batch, mesh, "data_parallel")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule_table", MESHES)
-def test_eight_devices_equal_one(on_one_device, rule_table):
-    learner, batch, (expected_losses, expected_params) = on_one_device
+@pytest.mark.parametrize(
+    ("rule_table", "split_kernels"),
+    [*((table, True) for table in MESHES), ("data_parallel", False)],
+)
+def test_eight_devices_equal_one(on_one_device, rule_table, split_kernels):
+    case, learner, batch, (expected_losses, expected) = on_one_device
     mesh = sharding.make_mesh(jax.devices()[:8], **MESHES[rule_table])
-    losses, params = three_steps(learner, batch, mesh, rule_table)
+    losses, found = three_steps(learner, batch, mesh, rule_table, split_kernels=split_kernels)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
-    # Adam divides by the root of tiny squares: where a gradient is zero but for rounding (biases of
-    # the keys), a weight may move by a share of the learning rate.
-    close = functools.partial(np.testing.assert_allclose, atol=2e-3)
-    jax.tree.map(close, params, expected_params)
+    assert (found[1] is not None) == bool(case.optimizer.ema_decay)
+    close = functools.partial(np.testing.assert_allclose, atol=case.off)
+    jax.tree.map(close, found, expected)
 
 
 @pytest.mark.slow
@@ -91,7 +143,7 @@ def test_eight_devices_equal_one(on_one_device, rule_table):
 @pytest.mark.parametrize(("recipe", "devices"), [("bert_base", 4), ("bert_large", 16)])
 def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, rule_table):
     config = importlib.import_module(f"configs.{recipe}").get_config()
-    config.sharding = rule_table
+    config.update(sharding=rule_table, split_kernels=False)
     assert config.mesh.data * config.mesh.tensor == devices
     mesh = sharding.make_mesh(jax.devices()[:devices], **config.mesh)
     job = jobs.JOBS[config.task].outline(program.resolve(config, "tpu"))
@@ -112,6 +164,65 @@ def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, 
     expected = sharding.P() if rule_table == "data_parallel" else sharding.P("data", None)
     assert kernel.spec == moment.spec == expected
     assert f'"{"data"}"' in lowered.as_text()
+
+
+def test_kernels_that_data_devices_all_hold_are_split_where_they_divide_them():
+    mesh = sharding.make_mesh(jax.devices()[:8], **MESHES["data_parallel"])
+    expected = {
+        "dense.kernel": ((16, 6), ("data", None)),
+        "dense.bias": ((16,), ()),
+        "wide.kernel": ((6, 16), (None, "data")),
+        "odd.kernel": ((6, 6), ()),  # eight devices divide neither
+        "word.embedding": ((16, 8), ()),
+        "lstm.kernel": ((16, 8), ()),  # would be gathered for every token
+    }
+    tree = {}
+    for name, (shape, _) in expected.items():
+        part, leaf = name.split(".")
+        tree.setdefault(part, {})[leaf] = jax.ShapeDtypeStruct(shape, np.float32)
+    placed = sharding.shardings(mesh, tree, tree, rule_table="data_parallel", split_kernels=True)
+    found = {name: where.spec for name, where in parameters.flat(placed).items()}
+    assert found == {name: sharding.P(*spec) for name, (_, spec) in expected.items()}
+
+
+@pytest.mark.parametrize("rule_table", ["fsdp", "tensor"])
+def test_what_a_table_splits_stays_as_it_says(tiny, rule_table):
+    mesh = sharding.make_mesh(jax.devices()[:8], **MESHES[rule_table])
+    _, params = tasks_base.abstract_model(pretraining.Pretraining(tiny))
+
+    def specs(**options):
+        placed = sharding.shardings(mesh, params, params, rule_table=rule_table, **options)
+        return {name: where.spec for name, where in parameters.flat(placed).items()}
+
+    before, after = specs(), specs(split_kernels=True)
+    if rule_table == "fsdp":
+        assert after == before
+    query = "encoder.layers.0.attention.query"
+    assert before[f"{query}.bias"] == after[f"{query}.bias"]
+    assert (
+        tuple(after[f"{query}.kernel"])
+        == {
+            "fsdp": ("data", None),
+            "tensor": ("data", "tensor"),
+        }[rule_table]
+    )
+
+
+def test_by_default_kernels_and_their_moments_are_split():
+    config = program.resolve(importlib.import_module("configs.smoke").get_config(), "cpu")
+    config.model.vocab_size, config.mesh.data = 1000, 8
+    mesh = sharding.make_mesh(jax.devices()[:8], data=8)
+    built = program.build(jobs.JOBS[config.task].outline(config), mesh)
+    moments = next(leaf for leaf in built.abstract_state.opt_state if hasattr(leaf, "mu"))
+
+    def share(tree):
+        placed = jax.tree.map(lambda leaf: leaf.sharding, tree)
+        whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        return sharding.bytes_per_device(tree, placed) / whole
+
+    assert share(built.abstract_state.params["encoder"]["layers"]) < 1.2 / 8
+    assert share(built.abstract_state.params["encoder"]["embeddings"]) == 1
+    assert share(moments.nu["encoder"]["layers"]) < 1.2 / 8  # vectors are whole
 
 
 def test_a_dimension_that_does_not_divide_is_named(tiny):

@@ -213,7 +213,7 @@ def test_low_rank_factors_are_fresh_beside_the_kernels_that_are_taken(open_job):
 def test_a_checkpoint_tells_its_task_without_the_data(open_job):
     job = open_job("conll", **{"finetuning.feature_based": True, "model.attention": "xla"})
     meta = json.loads(json.dumps({"config": job.config.to_dict()}))
-    assert jobs.JOBS["finetuning"].task(reader.config_of(meta)) == job.task
+    assert jobs.JOBS["finetuning"].task(reader.config_of(meta, 0)) == job.task
     assert job.task.is_feature_based and job.task.num_labels == 5
 
 

@@ -7,6 +7,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.jobs import lengths
+from bertjax.models import encoder
 
 LENGTH = 16
 
@@ -102,3 +103,52 @@ def test_a_batch_that_cannot_grow_is_told_with_what_to_set(ramp_from, change):
     with pytest.raises(ValueError, match=f"phase1.ramp_from is {ramp_from}; .* ramp_tokens to 0"):
         lengths.set_steps(config, {})
         lengths.phases(config)
+
+
+def rotary(*phases, **model):
+    config = make_config(*phases)
+    config.model.update({"position_embedding": "rotary", "window": 4, "global_every": 2} | model)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("model", "phase", "bases"),
+    [
+        ({}, {}, (1e4, 1e4)),
+        ({}, {"rotary_base": 5e5}, (5e5, 1e4)),  # layers with a window keep theirs
+        ({"local_rotary_base": 7.0}, {"rotary_base": 5e5}, (5e5, 7.0)),
+        ({"local_rotary_base": 7.0}, {"local_rotary_base": 3.0}, (1e4, 3.0)),
+        ({}, {"rotary_base": 9.0, "local_rotary_base": 9.0}, (9.0, 9.0)),
+        ({"local_rotary_base": 9.0}, {"rotary_base": 9.0}, (9.0, 9.0)),
+        ({"window": 0, "global_every": 1}, {"rotary_base": 9.0}, (9.0, 9.0)),
+        ({"position_embedding": "learnt"}, {}, None),
+    ],
+)
+def test_a_phase_turns_positions_by_its_own_bases(model, phase, bases):
+    config = rotary({}, phase, **model)
+    first, second = jobs.phases(config)
+    assert first.rotary_bases == jobs.phases(rotary({}, **model))[0].rotary_bases
+    assert second.rotary_bases == bases
+    before = config.to_dict()
+    made = config_lib.in_phase(config, "phase2")
+    assert config.to_dict() == before
+    assert {it.rotary_bases for it in jobs.phases(made)} == {bases}
+    if bases:
+        sizes = encoder.EncoderConfig(**{**made.model, "vocab_size": 9, "dtype": "float32"})
+        assert {sizes.rotary_base_of(0), sizes.rotary_base_of(1)} == set(bases)
+    unlike = set(config_lib.flatten(config.model)) ^ set(config_lib.flatten(made.model))
+    assert {name for name, _ in unlike} <= {"rotary_base", "local_rotary_base"}
+
+
+def test_bases_are_told_in_words_where_positions_turn():
+    phases = jobs.phases(rotary({}, {"rotary_base": 160_000.0}))
+    assert [phase.rotary for phase in phases] == [
+        "rotary base 10,000", "rotary base 160,000, 10,000 in windows"
+    ]  # fmt: skip
+    assert jobs.phases(make_config({}))[0].rotary == ""
+
+
+def test_the_model_of_a_border_is_that_of_the_phase_that_ends_there():
+    config = make_config({"num_steps": 3}, {"num_steps": 0}, {"num_steps": 2})
+    found = [config_lib.phase_at(config, step) for step in range(8)]
+    assert found == ["phase1"] * 4 + ["phase3"] * 4

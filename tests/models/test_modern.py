@@ -11,7 +11,14 @@ from flax import nnx
 
 from bertjax import models
 from bertjax.devices import sharding
-from bertjax.models import classification, feed_forwards, layers, norms, parameters, rotary
+from bertjax.models import (
+    activations,
+    classification,
+    feed_forwards,
+    norms,
+    parameters,
+    rotary,
+)
 from bertjax.tasks import base
 from bertjax.tasks import pretraining as task
 from tests import small_modules
@@ -177,7 +184,7 @@ def test_a_normed_pooler_stands_before_every_head():
     inputs = batch(length=5)
     states = np.asarray(made.encoder(inputs), np.float64)
     inner = states @ np.asarray(made.pooler.dense.kernel[...], np.float64)
-    inner = np.asarray(layers.ACTIVATIONS["gelu"](jnp.asarray(inner, jnp.float32)), np.float64)
+    inner = np.asarray(activations.ACTIVATIONS["gelu"](jnp.asarray(inner, jnp.float32)), np.float64)
     inner -= inner.mean(axis=-1, keepdims=True)
     inner /= np.sqrt((inner**2).mean(axis=-1, keepdims=True) + 1e-5)
     inner *= np.asarray(made.pooler.norm.scale[...])

@@ -55,10 +55,13 @@ def test_counted_bytes_are_those_of_the_compilers_arguments(changes):
 
 
 def test_counted_bytes_shrink_with_the_devices_that_share_them():
-    alone, shared = small_program(1), small_program(8)
+    alone, shared = small_program(1), small_program(8, split_kernels=False)
     split = small_program(8, sharding="fsdp")
     phase = alone.job.phases[0]
     one, eight, parts = (compiled.count_bytes(made, phase) for made in (alone, shared, split))
+    kernels = compiled.count_bytes(small_program(8), phase)
+    assert parts.parameters < kernels.parameters < eight.parameters  # tables are whole
+    assert kernels.optimizer == pytest.approx(2 * kernels.parameters, rel=0.01)
     assert eight.batch * 8 == one.batch == parts.batch * 8
     assert eight.parameters == one.parameters > 7 * parts.parameters
     assert parts.optimizer == pytest.approx(2 * parts.parameters, rel=0.01)

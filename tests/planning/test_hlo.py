@@ -182,6 +182,9 @@ def test_what_has_no_estimate_is_told_by_name_and_bookkeeping_is_not():
     analysis = hlo.analyze(module(*copies, *run, computations=computations))
     assert analysis.cycles == 0
     assert analysis.uncounted == {"copy-start": 1, "tpu_custom_call": 3, "rng-bit-generator": 3}
+    # A copy that runs beside computation is not counted; the kernel reads and writes a matrix, the
+    # generator reads one and writes bits, three times.
+    assert analysis.uncounted_bytes == 3 * (2 * 2048 + 2048 + 4 * 64 * 128)
 
 
 def test_the_largest_number_is_no_estimate():
@@ -194,30 +197,31 @@ COLLECTIVES = [
     (
         "  %a = f32[30522,768]{1,0:T(8,128)} all-reduce(%g), channel_id=1, "
         "replica_groups=mesh['axis_0'=4,'axis_1'=1] {'axis_0'}, to_apply=%add",
-        hlo.Collective("all-reduce", 1, 30522 * 768 * 4),
+        hlo.Collective("all-reduce", 1, 30522 * 768 * 4, 30522 * 768 * 4 * 3 / 2),
     ),
     (
         "  %a = (f32[30522,768]{1,0}, bf16[128]{0}) all-reduce(%g, %h), to_apply=%add",
-        hlo.Collective("all-reduce", 1, 30522 * 768 * 4 + 256),
+        hlo.Collective("all-reduce", 1, 30522 * 768 * 4 + 256, (30522 * 768 * 4 + 256) * 3 / 2),
     ),
     (
-        "  %a = bf16[1024,1024]{1,0} all-gather(%w), replica_groups={{0,1,2,3}}, dimensions={0}",
-        hlo.Collective("all-gather", 1, 2 * 1024 * 1024),
+        "  %a = bf16[1024,1024]{1,0} all-gather(%w), replica_groups={{0,1},{2,3}}, dimensions={0}",
+        hlo.Collective("all-gather", 1, 2 * 1024 * 1024, 1024 * 1024),
     ),
     (
-        "  %a = bf16[64,1024]{1,0} reduce-scatter(%v), dimensions={0}, to_apply=%add",
-        hlo.Collective("reduce-scatter", 1, 2 * 256 * 1024),
+        "  %a = bf16[64,1024]{1,0} reduce-scatter(%v), replica_groups=[2,2]<=[4], dimensions={0}, "
+        "to_apply=%add",
+        hlo.Collective("reduce-scatter", 1, 2 * 256 * 1024, 256 * 1024),
     ),
     (
         "  %s = (bf16[256,1024]{1,0}, bf16[1024,1024]{1,0}) all-gather-start(%w), dimensions={0}\n"
         "  %d = bf16[1024,1024]{1,0} all-gather-done(%s)",
-        hlo.Collective("all-gather", 1, 2 * 1024 * 1024),
+        hlo.Collective("all-gather", 1, 2 * 1024 * 1024, 2 * 1024 * 1024 * 3 / 4),
     ),
     (
         "  %s = (bf16[256,1024]{1,0}, bf16[256,1024]{1,0}, u32[]{:S(2)}, u32[]{:S(2)}) "
         "collective-permute-start(%w), source_target_pairs={{0,1},{1,0}}\n"
         "  %d = bf16[256,1024]{1,0} collective-permute-done(%s)",
-        hlo.Collective("collective-permute", 1, 2 * 256 * 1024),
+        hlo.Collective("collective-permute", 1, 2 * 256 * 1024, 2 * 256 * 1024),
     ),
     (
         "  %s = (bf16[256,1024]{1,0}, u32[], token[]) send(%w, %t), channel_id=4\n"
@@ -245,7 +249,26 @@ def test_collectives_in_a_loop_count_as_often_as_it_runs():
     line = "  %a = bf16[8,128]{1,0} all-reduce(%x), channel_id=1, to_apply=%add"
     computations, run = loop("scan", [line], limit=4)
     analysis = hlo.analyze(module(line, *run, computations=computations))
-    assert analysis.collectives == (hlo.Collective("all-reduce", 5, 5 * 2048),)
+    assert analysis.collectives == (hlo.Collective("all-reduce", 5, 5 * 2048, 5 * 2048 * 3 / 2),)
+
+
+def test_a_sum_of_which_a_device_keeps_a_slice_is_sent_once():
+    """libtpu writes it as a sum and a slice, several of them with one channel."""
+    computations = "".join(
+        f"\n%all-reduce-scatter.{number} (w: f32[8,128]) -> f32[2,128] {{\n"
+        "  %w = f32[8,128]{1,0} parameter(0)\n"
+        f"  %a.{number} = f32[8,128]{{1,0}} all-reduce(%w), channel_id=1, to_apply=%add\n"
+        f"  ROOT %r = f32[2,128]{{1,0}} dynamic-slice(%a.{number}, %w)\n}}\n"
+        for number in (5, 6)
+    )
+    lines = [
+        f"  %f.{number} = f32[2,128]{{1,0}} fusion(%x), calls=%all-reduce-scatter.{number}"
+        for number in (5, 6)
+    ]
+    analysis = hlo.analyze(module(*lines, computations=computations))
+    assert analysis.collectives == (
+        hlo.Collective("reduce-scatter", 2, 2 * 4096, 2 * 4096 * 3 / 4),
+    )
 
 
 def test_a_gather_that_runs_beside_fusions_counts_once():
@@ -267,7 +290,7 @@ def test_a_gather_that_runs_beside_fusions_counts_once():
             computations=computations,
         )
     )
-    assert analysis.collectives == (hlo.Collective("all-gather", 1, 2048),)
+    assert analysis.collectives == (hlo.Collective("all-gather", 1, 2048, 2048 * 3 / 4),)
     assert analysis.uncounted == {"all-gather": 1}
     assert analysis.cycles == 500
 
@@ -287,7 +310,7 @@ def test_a_collective_on_the_sparse_core_counts():
             computations=computations,
         )
     )
-    assert analysis.collectives == (hlo.Collective("all-reduce", 1, 2048),)
+    assert analysis.collectives == (hlo.Collective("all-reduce", 1, 2048, 2048 * 3 / 2),)
     assert analysis.uncounted == {"all-reduce": 1}
 
 

@@ -49,12 +49,31 @@ def test_names_of_the_console_are_chips_devices_and_hosts(name, topology, chips,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_device_of_every_known_name_has_memory_peak_and_clock(name):
+def test_a_device_of_every_known_name_has_memory_peak_clock_and_rates(name):
     accelerator = accelerators.ACCELERATORS[topologies.parse(name).device_kind]
     assert accelerator.memory_bytes and accelerator.flops
+    assert accelerator.memory_rate and accelerator.port_rate
     # Peak FLOP/s over clock are the multipliers of the device, 1, 2, 4, 8 or 16 units of 128x128.
     units = accelerator.flops / (accelerator.clock_hz or 0.0) / (2 * 128 * 128)
     assert units == pytest.approx(2 ** round(math.log2(units)), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "ports"),
+    [
+        ("v5e-1", 0),
+        ("v5e-4", 2),
+        ("v5e-16", 2),  # four along each axis do not close to a ring
+        ("v5e-128", 3),  # 8 x 16: the second axis does
+        ("v5e-256", 4),
+        ("v4-8", 2),  # 2 x 2 x 1
+        ("v4-16", 3),
+        ("v5p-128", 6),  # a cube
+        ("v5p:4x4x2", 3),
+    ],
+)
+def test_a_chip_has_a_neighbour_at_each_port_that_counts(name, ports):
+    assert topologies.parse(name).num_ports == ports
 
 
 def test_several_slices_count_together():

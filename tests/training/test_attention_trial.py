@@ -93,6 +93,16 @@ def test_what_is_tried_are_all_lengths_encoders_and_windows_of_the_run_once():
     assert tried == {(*wide, None), (*wide, 20), (*narrow, None)}
 
 
+def test_the_rotary_bases_of_all_phases_are_tried():
+    job = job_of(position_embedding="rotary", window=20, global_every=2)
+    with job.config.phases.unlocked():
+        job.config.phases.phase2 = job.config.phases.phase1.copy_and_resolve_references()
+    job.config.phases.phase2.rotary_base = 500.0
+    job = jobs.JOBS["pretraining"].outline(job.config)
+    tried = {rows.kernel[4:6] for rows in attention_trial._all_rows(job)}
+    assert tried == {(None, 10_000.0), (20, 10_000.0), (None, 500.0)}
+
+
 def test_a_kernel_that_is_off_in_a_few_places_is_not_taken(kernels, mesh, caplog):
     right = pallas_attention.context
 

@@ -1,5 +1,6 @@
 """Claims about programs: they lower for TPU without one, and presets reach only TPU's compiler."""
 
+import dataclasses
 import importlib
 import re
 
@@ -12,7 +13,7 @@ from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
 from bertjax.jobs import finetuning, pretraining
 from bertjax.planning import compiled, kernels
-from bertjax.training import config_faults, program, schedules
+from bertjax.training import config_faults, planned, program, schedules
 
 FAST = ("smoke", "quickstart")
 FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
@@ -61,10 +62,13 @@ def test_every_recipe_is_lowered_here(request):
     "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
 def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
-    made = built(recipe(name), platform="tpu")
+    config = recipe(name)
+    # Three layers are of every kind that a recipe has, at its width; the others repeat them.
+    config.model.num_hidden_layers = min(config.model.num_hidden_layers, 3)
+    made = built(config, platform="tpu")
     phase = made.job.phases[-1]
     with jax.set_mesh(made.mesh):
-        exported = jax.export.export(made.train_step, platforms=["tpu"])(
+        exported = jax.export.export(made.in_phase(phase).train_step, platforms=["tpu"])(
             made.abstract_state, compiled.abstract_batch(made, phase), made.abstract_knobs
         )
     assert exported.platforms == ("tpu",)
@@ -141,6 +145,73 @@ def test_the_rate_of_long_texts_is_a_share_of_that_of_short_ones(name, short, lo
     begun = {phase.max_seq_length: phase.first_step for phase in reversed(job.phases)}
     rates = [float(rate(step)) for step in (begun[8192] - 1, begun[8192])]
     np.testing.assert_allclose(rates, [short, long], rtol=1e-5)
+
+
+ROTARY = {"position_embedding": "rotary", "window": 2, "global_every": 2, "num_hidden_layers": 2}
+
+
+def of_bases(*bases):
+    """The smoke recipe with windows, and phases of two steps with these rotary bases."""
+    config = recipe("smoke")
+    config.model.update(**ROTARY, vocab_size=50, hidden_size=16, intermediate_size=16)
+    with config.phases.unlocked():
+        for number, base in enumerate(bases, start=1):
+            config.phases[f"phase{number}"] = config_lib.phase_config()
+            config.phases[f"phase{number}"].update(num_steps=2, max_seq_length=16, rotary_base=base)
+    return config
+
+
+def test_a_phase_with_rotary_bases_of_its_own_has_a_program_of_its_own():
+    made = built(of_bases(0.0, 500.0, 10_000.0, 500.0))
+    first, second, third, fourth = made.job.phases
+    assert made.in_phase(first) is made is made.in_phase(third)
+    other = made.in_phase(second)
+    assert other is made.in_phase(fourth) is made.at(3) is made.at(4) is made.at(9)
+    assert [made.at(step) is made for step in (0, 1, 2, 5, 6)] == [True] * 5
+    for each, base in ((made, 10_000.0), (other, 500.0)):
+        encoder = each.learner.task.encoder
+        assert (encoder.rotary_base_of(0), encoder.rotary_base_of(1)) == (base, 10_000.0)
+    # What is planned and compiled is the phase's own.
+    prints = [planned.fingerprint(made, phase) for phase in made.job.phases]
+    assert prints[0] == prints[2] != prints[1] == prints[3]
+
+    class Asked(Exception):
+        """Raised in place of being lowered."""
+
+    class Step:
+        def lower(self, *arguments):
+            raise Asked
+
+    both = {name: dataclasses.replace(it, train_step=Step()) for name, it in made.of_phases.items()}
+    with pytest.raises(Asked):
+        compiled.compile_step(dataclasses.replace(made, of_phases=both), second)
+
+
+def test_the_program_of_another_job_has_its_phases_too():
+    config = of_bases(0.0, 500.0)
+    made = built(config)
+    config.seed = 7
+    job = jobs.JOBS[config.task].outline(program.resolve(config, "cpu"))
+    again = program.for_job(made, job)
+    other, before = (each.in_phase(job.phases[1]) for each in (again, made))
+    assert other.train_step is before.train_step and other.config.seed == 7
+    assert int(other.knobs.seed) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "bases"),
+    [
+        ("modernbert_base", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1e4)]),
+        ("modernbert_large", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1e4)]),
+        ("modern_mini", [(1.6e5, 1e4)]),
+        ("ettin_150m", [(1e4, 1e4), (1.6e5, 1.6e5), (1.6e5, 1.6e5)]),
+        ("ettin_17m", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1.6e5)]),
+        ("bert_base", [None, None]),
+    ],
+)
+def test_the_rotary_bases_of_a_recipe_are_those_of_the_released_runs(name, bases):
+    found = {phase.name: phase.rotary_bases for phase in jobs.phases(recipe(name))}
+    assert list(found.values()) == bases
 
 
 def test_the_presets_are_those_that_a_config_may_name():

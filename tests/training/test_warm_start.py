@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax import models, train
+from bertjax import jobs, models, train
 from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
 from bertjax.devices import sharding
@@ -215,12 +215,50 @@ def test_a_normed_pooler_goes_on_from_the_masked_token_head():
         np.testing.assert_array_equal(taken, head)
 
 
-def test_another_rotary_base_is_told_of(caplog):
-    source = make_source(MODERN, pair_loss="none")
-    target = make_target(dataclasses.replace(MODERN, rotary_base=160_000.0))
+WINDOW = {"window": 4, "global_every": 0}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "phase", "told"),
+    [
+        ({}, {"rotary_base": 160_000.0}, "", ["model.rotary_base=10000"]),
+        ({}, {"rotary_base": 160_000.0}, "phase1", ["phases.phase1.rotary_base=10000"]),
+        (
+            WINDOW | {"rotary_base": 160_000.0, "local_rotary_base": 10_000.0},
+            WINDOW,  # whose layers with a window have 10,000, too
+            "",
+            ["model.rotary_base=160000"],
+        ),
+        (
+            WINDOW,
+            WINDOW | {"rotary_base": 160_000.0},
+            "",
+            ["model.rotary_base=10000", "model.local_rotary_base=10000"],
+        ),
+    ],
+)
+def test_another_rotary_base_is_told_of(theirs, ours, phase, told, caplog):
+    source = make_source(dataclasses.replace(MODERN, **theirs), pair_loss="none")
+    target = make_target(dataclasses.replace(MODERN, **ours), phase=phase)
     params = jax.eval_shape(lambda: cold(MODERN, 0, "none")).params
     warm_start.match(source, dataclasses.replace(target, params=params))
-    assert "--config.model.rotary_base=10000 keeps it" in caplog.text
+    assert re.findall(r"--config\.(\S+) keeps it", caplog.text) == told
+
+
+def test_a_run_begins_with_the_rotary_bases_of_its_first_phase(tmp_path, monkeypatch):
+    config = smoke.get_config()
+    config.model.update(
+        vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
+        intermediate_size=4, position_embedding="rotary", dtype="float32",
+    )  # fmt: skip
+    config.phases.phase1.update(num_steps=1, max_seq_length=16, rotary_base=500.0)
+    config.init_from = "weights"
+    job = jobs.JOBS["pretraining"].outline(config)
+    targets = []
+    monkeypatch.setattr(warm_start, "read", lambda path, target: targets.append(target))
+    monkeypatch.setattr(warm_start, "_warn_of_untrained_positions", lambda path, length: None)
+    warm_start.of_job(job, {})
+    assert [(it.encoder.rotary_base, it.phase) for it in targets] == [(500.0, "phase1")]
 
 
 def test_every_size_that_differs_is_named_at_once_with_the_flags_to_copy():

@@ -92,4 +92,23 @@ def test_what_was_tuned_comes_from_the_meta_item_or_from_an_older_config(tmp_pat
 def test_what_the_run_left_to_its_trial_is_read_as_plain_jax(run, read):
     config = config_lib.default_config().to_dict()
     config["model"]["attention"] = run
-    assert reader.config_of({"config": config}).model.attention == read
+    assert reader.config_of({"config": config}, 1).model.attention == read
+
+
+def test_the_model_of_a_step_turns_positions_as_its_phase_did():
+    config = config_lib.default_config()
+    config.model.update(position_embedding="rotary", window=4, global_every=2)
+    with config.phases.unlocked():
+        config.phases.phase2 = config_lib.phase_config()
+    config.phases.phase1.num_steps = config.phases.phase2.num_steps = 3
+    config.phases.phase2.rotary_base = 500.0
+    meta = {"config": config.to_dict()}
+    found = [reader.config_of(meta, step).model for step in (0, 1, 3, 4, 6)]
+    assert [it.rotary_base for it in found] == [10_000.0] * 3 + [500.0] * 2
+    assert [it.local_rotary_base or it.rotary_base for it in found] == [10_000.0] * 5
+    later = reader.config_of(meta, 4)
+    assert later.phases.phase2.rotary_base == 0.0  # said of the model, and not once more
+    # A run from before there was such an option.
+    for phase in meta["config"]["phases"].values():
+        del phase["rotary_base"], phase["local_rotary_base"]
+    assert reader.config_of(meta, 4).model.rotary_base == 10_000.0

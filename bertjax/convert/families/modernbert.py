@@ -61,9 +61,8 @@ FIXED: dict[str, Any] = {
     "quantization_config": None,
 }
 
-# The dropouts before heads and within the feed-forward are here hidden_dropout_prob, or none.
 WITHOUT_EFFECT = base.BOOKKEEPING | {
-    *("initializer_cutoff_factor", "mlp_dropout", "classifier_dropout", "position_embedding_type"),
+    *("initializer_cutoff_factor", "position_embedding_type"),
     *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index"),
     *("reference_compile", "repad_logits_with_grad", "layer_types", "rope_parameters"),
 }

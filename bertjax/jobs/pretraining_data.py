@@ -1,0 +1,259 @@
+"""What pretraining reads: batches of records or of random tokens, masked as they are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from bertjax import tasks
+from bertjax.data import masking, records, streams, synthetic, tokenizer
+from bertjax.finetuning import batches as finetuning_batches
+from bertjax.jobs import base, held_out, lengths, minimal_pairs
+
+HELD_OUT, PAIRS = "heldout", "pairs"
+
+_FLOAT_FEATURES = ("masked_lm_weights", "example_weights")
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingData:
+    """Record directories, or random tokens, for each phase.
+
+    `evaluation_set` is held out, `pairs` are config.evaluation.pairs_file. `manifests` are those of
+    records that are not read: what a plan knows of them.
+    """
+
+    config: ml_collections.ConfigDict
+    phases: tuple[lengths.Phase, ...]
+    train_sets: Mapping[str, records.RecordSet]
+    evaluation_set: records.RecordSet | None
+    pairs: minimal_pairs.PairSet | None = None
+    manifests: Mapping[str, records.Manifest] = dataclasses.field(default_factory=dict)
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "manifests": {name: found.manifest.digest for name, found in self.train_sets.items()},
+            "tokenizer_sha256": self._tokenizer_sha256,
+        }
+
+    def is_known_as(self, identity: Mapping[str, Any]) -> bool:
+        digests = identity["manifests"]
+        return (
+            identity["tokenizer_sha256"] == self._tokenizer_sha256
+            and digests.keys() == self.train_sets.keys()
+            and all(
+                found.manifest.is_known_as(digests[name]) for name, found in self.train_sets.items()
+            )
+        )
+
+    @property
+    def _tokenizer_sha256(self) -> str | None:
+        found = iter(self.train_sets.values())
+        return next((record_set.manifest.tokenizer["sha256"] for record_set in found), None)
+
+    def train_batches(
+        self, phase: lengths.Phase, *, start_step: int, rows: range | None
+    ) -> base.Batches:
+        data = self.config.data
+        shared = {
+            "global_batch_size": phase.global_batch_size,
+            "seed": lengths.seed(self.config.seed, phase),
+            "start_step": start_step - phase.first_step + phase.steps_before,
+            "rows": rows,
+        }
+        if data.source == "synthetic":
+            batches = synthetic.train_batches(
+                max_seq_length=phase.max_seq_length,
+                max_predictions_per_seq=self._predictions(phase),
+                vocab_size=self.config.model.vocab_size,
+                **shared,
+            )
+            read = {*self.abstract_batch(phase), "record_positions"}
+            return ({name: it[name] for name in it if name in read} for it in batches)
+        record_set = self.train_sets[phase.name]
+        return streams.train_batches(
+            record_set,
+            max_streams=data.max_streams,
+            shuffle_buffer_size=data.shuffle_buffer_size,
+            draw_masks=draw_masks(record_set, self.config.pretraining, _largest_rate(phase)),
+            mask_rate=_rate_by_step(phase),
+            ramp_from=phase.ramp_from,
+            rows_before=phase.rows_until(start_step),
+            buckets=self._buckets(phase),
+            **shared,
+        )
+
+    def evaluation_batches(
+        self, name: str = HELD_OUT, *, batch_size: int, rows: range | None
+    ) -> base.Batches:
+        if name == PAIRS and self.pairs:
+            return self.pairs.batches(batch_size=batch_size, rows=rows)
+        if self.evaluation_set is None:
+            raise ValueError("config.data.eval_dir is empty; there is nothing to evaluate on")
+        return record_batches(
+            self.evaluation_set,
+            self.config.pretraining,
+            batch_size=batch_size,
+            rows=rows,
+            masked_lm_prob=self.config.evaluation.masked_lm_prob,
+        )
+
+    def num_train_examples(self, phase: lengths.Phase) -> int | None:
+        found = self.train_sets.get(phase.name)
+        return found.manifest.num_examples if found else None
+
+    def num_examples(self, name: str = HELD_OUT) -> int:
+        if name == PAIRS and self.pairs:
+            return len(self.pairs.pairs)
+        return self.evaluation_set.manifest.num_examples if self.evaluation_set else 0
+
+    def abstract_batch(self, phase: lengths.Phase) -> dict[str, jax.ShapeDtypeStruct]:
+        rows, predictions = phase.global_batch_size, self._predictions(phase)
+        manifest = self._manifest(phase)
+        sequences = manifest.max_sequences_per_row if manifest else 0
+        names = {*records.TOKEN_FEATURES, *(manifest.token_features if manifest else ())}
+        shapes = {name: (rows, phase.max_seq_length) for name in sorted(names)}
+        if self.config.pretraining.masking != "none":
+            shapes |= {name: (rows, predictions) for name in records.MASK_FEATURES}
+        labels = (rows, sequences) if sequences else (rows,)
+        shapes |= {"next_sentence_labels": labels, "example_weights": (rows,)}
+        return {
+            name: jax.ShapeDtypeStruct(shape, np.float32 if name in _FLOAT_FEATURES else np.int32)
+            for name, shape in shapes.items()
+        }
+
+    def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
+        """Returns the lengths that the rows of the phase's batches have, the longest last."""
+        return self._buckets(phase) or (phase.max_seq_length,)
+
+    def fill(self, phase: lengths.Phase) -> float | None:
+        manifest = self._manifest(phase)
+        return manifest.statistics.get("fill") if manifest else None
+
+    def chance_loss(self, phase: lengths.Phase) -> tuple[str, float] | None:
+        """Returns the masked tokens' unigram entropy: the best loss without any context."""
+        if phase.name not in self.train_sets:
+            return None
+        statistics = self.train_sets[phase.name].manifest.statistics
+        entropy = statistics.get("unigram_entropy")
+        objective = tasks.OBJECTIVES[self.config.pretraining.objective]
+        return None if entropy is None else (objective.token_loss, entropy)
+
+    def contents(self) -> contents.Contents | None:
+        return held_out.united(self.train_sets.values())
+
+    def vocabulary(self) -> tokenizer.Tokenizer | None:
+        # All phases have the same one: `open_job` compares their hashes.
+        for record_set in self.train_sets.values():
+            return tokenizer.load(record_set.directory)
+        return None
+
+    def _predictions(self, phase: lengths.Phase) -> int:
+        manifest = self._manifest(phase)
+        if manifest is not None and manifest.has_static_masks:
+            return manifest.max_predictions_per_seq
+        sequences = manifest.max_sequences_per_row if manifest else 0
+        return _masking_options(
+            self.config.pretraining, phase.max_seq_length, sequences, _largest_rate(phase)
+        ).max_predictions_per_seq
+
+    def _buckets(self, phase: lengths.Phase) -> tuple[int, ...]:
+        """Returns the lengths that batches are cut to, none where they are not."""
+        if not self.config.data.length_buckets:
+            return ()
+        return finetuning_batches.default_buckets(phase.max_seq_length)
+
+    def _manifest(self, phase: lengths.Phase) -> records.Manifest | None:
+        found = self.train_sets.get(phase.name)
+        return found.manifest if found else self.manifests.get(phase.name)
+
+
+def record_batches(
+    record_set: records.RecordSet,
+    options: ml_collections.ConfigDict,
+    *,
+    batch_size: int,
+    rows: range | None = None,
+    masked_lm_prob: float = 0.0,
+) -> base.Batches:
+    """Yields every example of a record set once; `options` is config.pretraining.
+
+    Masks that are not stored are drawn the same way each time, at the rate `masked_lm_prob` or,
+    where it is 0, at that of `options`.
+    """
+    return streams.evaluation_batches(
+        record_set,
+        batch_size=batch_size,
+        rows=rows,
+        draw_masks=draw_masks(record_set, options, masked_lm_prob),
+    )
+
+
+def draw_masks(
+    record_set: records.RecordSet, options: ml_collections.ConfigDict, masked_lm_prob: float = 0.0
+) -> Callable[..., Any] | None:
+    """Returns the function that masks a batch of `record_set`; None where its masks are stored.
+
+    It masks at the rate `masked_lm_prob`, 0 being that of `options` (config.pretraining), or at the
+    lower one that it is told, with as many places for predictions.
+    """
+    if record_set.manifest.has_static_masks or options.masking == "none":
+        return None
+    vocabulary = tokenizer.load(record_set.directory)
+    manifest = record_set.manifest
+    largest = _masking_options(
+        options, manifest.max_seq_length, manifest.max_sequences_per_row, masked_lm_prob
+    )
+    masks = functools.partial(
+        masking.mask_tokens,
+        vocab_size=vocabulary.vocab_size,
+        mask_id=vocabulary.mask_id,
+        special_ids=vocabulary.special_ids,
+        continues_word=vocabulary.continues_word,
+    )
+
+    def draw(
+        batch: dict[str, np.ndarray], rng: np.random.Generator, masked_lm_prob: float | None = None
+    ) -> dict[str, np.ndarray]:
+        chosen = largest
+        if masked_lm_prob is not None:
+            chosen = dataclasses.replace(largest, masked_lm_prob=masked_lm_prob)
+        sequences = records.sequence_ids(batch)
+        return batch | masks(batch["input_ids"], sequences, rng=rng, options=chosen)
+
+    return draw
+
+
+def _largest_rate(phase: lengths.Phase) -> float:
+    return phase.mask_rate.largest if phase.mask_rate else 0.0
+
+
+def _rate_by_step(phase: lengths.Phase) -> Callable[[int], float] | None:
+    """Returns the rate by the phase's own step; None where it is the config's at all of them."""
+    rate, begun = phase.mask_rate, phase.first_step - phase.steps_before
+    return None if rate is None else lambda step: rate.at(begun + step)
+
+
+def _masking_options(
+    options: ml_collections.ConfigDict,
+    max_seq_length: int,
+    max_sequences_per_row: int,
+    masked_lm_prob: float = 0.0,
+) -> masking.MaskingOptions:
+    rate = masked_lm_prob or options.masked_lm_prob
+    predictions = options.max_predictions_per_seq or masking.default_max_predictions(
+        max_seq_length, rate, max_sequences_per_row
+    )
+    return masking.MaskingOptions(
+        masked_lm_prob=rate,
+        max_predictions_per_seq=predictions,
+        strategy=options.mask_strategy,
+        mask_share=options.mask_share,
+        keep_share=options.keep_share,
+    )
