@@ -190,7 +190,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.max_seq_length = 128  # tokens of a row; longer ones are truncated or split
     finetuning.num_epochs = 3.0  # passes over the training set
     finetuning.length_buckets = True  # batches of similar length, with less padding
-    finetuning.pooling = "cls"  # of a sequence: cls | mean | max | last
+    finetuning.pooling = "cls"  # of a sequence: cls | mean | max | weighted | last
     finetuning.bilstm_size = 0  # each direction's width of a BiLSTM under the head; 0: none
     finetuning.feature_based = False  # conll: train only a BiLSTM on the encoder's last layers
     finetuning.context = "sentence"  # conll: read together: sentence | document

@@ -15,12 +15,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import heads, layers, lstm, parts
+from bertjax.models import pooling as pooling_lib
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
-# What stands for a whole sequence: the pooler on [CLS], as in the paper, or the mean or the largest
-# value of the last layer over all real positions, [CLS] and [SEP] among them; or the last real
-# position, which alone sees all where attention is to the left.
-POOLINGS = ("cls", "mean", "max", "last")
+# What stands for a whole sequence: the pooler on [CLS], as in the paper, or another pooling.
+POOLINGS = tuple(pooling_lib.POOLINGS)
 
 
 class _OnEncoder(nnx.Module):
@@ -100,7 +99,7 @@ class SequenceClassifier(_OnEncoder):
         elif self.pooling == "cls":
             pooled = self.pooled(states[:, 0])
         else:
-            pooled = self.pooled(pool(states, mask, self.pooling))
+            pooled = self.pooled(pooling_lib.pool(states, mask, self.pooling))
         pooled = layers.dropout(pooled, self.dropout_rate, head_key)
         return self.classifier(pooled.astype(jnp.float32))
 
@@ -189,25 +188,6 @@ class MultipleChoice(_OnEncoder):
         return self.classifier(pooled.astype(jnp.float32)).reshape(batch, choices)
 
 
-def pool(
-    hidden: Float[Array, "batch length hidden"],
-    input_mask: Int[Array, "batch length"],
-    pooling: str,
-) -> Float[Array, "batch hidden"]:
-    """Returns the "mean" or "max" over real positions or the "last", in float32; 0 without any."""
-    hidden = hidden.astype(jnp.float32)
-    is_real = (input_mask != 0)[:, :, None]
-    if pooling == "mean":
-        count = jnp.maximum(is_real.sum(axis=1), 1)
-        return jnp.where(is_real, hidden, 0.0).sum(axis=1) / count
-    if pooling == "last":
-        places = jnp.arange(hidden.shape[1])[None]
-        is_last = places == jnp.where(is_real[:, :, 0], places, -1).max(axis=1, keepdims=True)
-        return jnp.where(is_last[:, :, None], hidden, 0.0).sum(axis=1)
-    highest = jnp.where(is_real, hidden, jnp.finfo(jnp.float32).min).max(axis=1)
-    return jnp.where(is_real.any(axis=1), highest, 0.0)
-
-
 def ends(
     states: Float[Array, "batch length width"], input_mask: Int[Array, "batch length"]
 ) -> Float[Array, "batch width"]:
@@ -216,4 +196,4 @@ def ends(
     There alone each has read the whole row. At [CLS] the first direction has read nothing else.
     """
     forward, backward = jnp.split(states, 2, axis=-1)
-    return jnp.concatenate([pool(forward, input_mask, "last"), backward[:, 0]], axis=-1)
+    return jnp.concatenate([pooling_lib.pool(forward, input_mask, "last"), backward[:, 0]], axis=-1)

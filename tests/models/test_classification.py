@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bertjax import models
-from bertjax.models import classification, parameters
+from bertjax.models import classification, parameters, pooling
 from bertjax.tasks import pretraining
 from tests import small_modules
 
@@ -97,28 +97,18 @@ def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
     assert set(finetuned) == {"encoder", "pooler", "classifier"}
 
 
-def test_mean_and_max_are_over_real_positions(tiny, batch):
-    mask = batch["input_mask"]
-    hidden = small_modules.made(models.make_encoder, tiny)(batch)
-    for pooling, function in [("mean", np.mean), ("max", np.max)]:
-        pooled = classification.pool(hidden, mask, pooling)
-        for row, length in enumerate(np.asarray(mask).sum(axis=1)):
-            wanted = function(np.asarray(hidden[row, :length], np.float64), axis=0)
-            np.testing.assert_allclose(pooled[row], wanted, atol=1e-6)
-        nothing = classification.pool(hidden, jnp.zeros_like(mask), pooling)
-        np.testing.assert_array_equal(nothing, jnp.zeros_like(pooled))
-
-
-@pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_a_pooling_of_all_positions_needs_no_pooler(pooling, tiny, batch):
-    model = small_modules.made(models.SequenceClassifier, tiny, num_labels=3, pooling=pooling)
-    pooled = classification.pool(model.encoder(batch), batch["input_mask"], pooling)
+@pytest.mark.parametrize("name", ["mean", "max", "weighted", "last"])
+def test_a_pooling_of_all_positions_needs_no_pooler(name, tiny, batch):
+    model = small_modules.made(models.SequenceClassifier, tiny, num_labels=3, pooling=name)
+    pooled = pooling.pool(model.encoder(batch), batch["input_mask"], name)
     np.testing.assert_allclose(model(batch), model.classifier(pooled), atol=1e-6)
     assert set(parameters.split(model)[1]) == {"encoder", "classifier"}
 
 
 def test_an_unknown_pooling_is_refused(tiny):
-    with pytest.raises(ValueError, match="pooling is 'first'; known are cls, mean, max, last"):
+    with pytest.raises(
+        ValueError, match="pooling is 'first'; known are cls, mean, max, weighted, last"
+    ):
         models.SequenceClassifier(tiny, num_labels=3, pooling="first", rngs=nnx.Rngs(0))
 
 

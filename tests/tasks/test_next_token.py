@@ -10,7 +10,7 @@ from flax import nnx
 
 from bertjax import config as config_lib
 from bertjax.devices import sharding
-from bertjax.models import classification, visibility
+from bertjax.models import pooling, visibility
 from bertjax.tasks import base, next_token
 from bertjax.training import config_faults, optim, schedules, state
 from configs import left_to_right_base
@@ -111,11 +111,11 @@ def test_padding_gets_no_gradient(task, model, batch):
 
 def test_the_last_position_stands_for_a_sequence(batch):
     hidden = jnp.arange(3 * 12 * 2, dtype=jnp.float32).reshape(3, 12, 2)
-    pooled = classification.pool(hidden, batch["input_mask"], "last")
+    pooled = pooling.pool(hidden, batch["input_mask"], "last")
     wanted = [hidden[row, length - 1] for row, length in enumerate(LENGTHS)]
     np.testing.assert_array_equal(pooled, jnp.stack(wanted))
     nothing = jnp.zeros_like(batch["input_mask"])
-    assert not classification.pool(hidden, nothing, "last").any()
+    assert not pooling.pool(hidden, nothing, "last").any()
 
 
 @pytest.mark.parametrize(
