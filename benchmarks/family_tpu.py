@@ -59,7 +59,6 @@ def config_of(
 ) -> ml_collections.ConfigDict:
     """Returns the recipe with one phase of this batch, on all devices; a size of 0 is its own."""
     config = recipes.load(recipe)
-    tpu_step.set_options(config, settings)
     with config.phases.unlocked():
         for name in set(config.phases) - {"phase1"}:
             del config.phases[name]
@@ -72,15 +71,25 @@ def config_of(
         predictions = math.ceil(config.pretraining.masked_lm_prob * length)
         config.pretraining.max_predictions_per_seq = predictions
     config.model.vocab_size = vocab_size or config.model.vocab_size
+    tpu_step.set_options(config, settings)
     return config
 
 
 def measure(recipe: str, topology: str, **shape: Any) -> Step:
-    """Compiles a recipe's step, or finds it in the cache; `shape` is what `config_of` takes."""
+    """Compiles a recipe's step, or finds it in the cache; `shape` is what `config_of` takes.
+
+    Raises:
+      ValueError: if the step does not fit, with what the compiler says.
+    """
     config = config_of(recipe, **shape)
     target = plan.make_target(topology, config)
     made = planner.plan(config, plan.make_planner(target, cache.default_directory()))
     (phase,) = made.phases
+    if phase.refusal:
+        raise ValueError(
+            f"{recipe} does not fit on {topology}: {phase.refusal}; give a smaller --batch_size or "
+            "--set=gradient_accumulation_steps=2"
+        )
     return Step(
         recipe,
         made.vocab_size,
@@ -129,14 +138,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.set_verbosity(logging.INFO)  # a line per compilation
     steps = {}
     for name in names:
-        steps[name] = measure(
-            name,
-            options.topology,
-            batch_size=options.batch_size,
-            length=options.length,
-            vocab_size=options.vocab_size,
-            settings=dict(options.set),
-        )
+        try:
+            steps[name] = measure(
+                name,
+                options.topology,
+                batch_size=options.batch_size,
+                length=options.length,
+                vocab_size=options.vocab_size,
+                settings=dict(options.set),
+            )
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
         if options.json:
             print(json.dumps(dataclasses.asdict(steps[name])), flush=True)
     if not options.json:
