@@ -3,6 +3,7 @@
 python -m bertjax.convert --from=WORKDIR --to=DIR --license=apache-2.0
 python -m bertjax.convert --from=DOWNLOADED_BERT --to=WORKDIR --format=bertjax
 python -m bertjax.convert --from=WORKDIR --to=DIR --step=best --head=none
+python -m bertjax.convert --from=ENCODER --to=DIR --sentence_pooling=mean
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from etils import epath
 
 from bertjax import command_line
 from bertjax.convert import formats, model_card, pretrained, workdir
+from bertjax.models import pooling
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
 # A training checkpoint of TensorFlow has some 800 optimizer slots.
@@ -27,12 +29,15 @@ def convert(
     step: str | int = checkpoint.NEWEST,
     ema: bool | None = None,
     license: str | None = None,
+    sentence_pooling: str | None = None,
+    sentence_normalize: bool | None = None,
     overwrite: bool = False,
 ) -> None:
     """Reads the weights at `source` and writes the directory `target`.
 
     `head` is that of the model to write; None: the source's. `step` is that of a workdir, `ema` as
-    in `reader.read`.
+    in `reader.read`. With `sentence_pooling` any encoder is written as a model of sentence embeddings,
+    without a head, its vectors of length 1 with `sentence_normalize`.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
@@ -63,6 +68,8 @@ def convert(
         raise ValueError(f"--ema takes the average that a run kept in a workdir; {source} is none")
     else:
         weights, run = formats.read(source, format=kind, head=head), None
+    if sentence_pooling is not None or sentence_normalize is not None:
+        weights = pretrained.for_sentences(weights, sentence_pooling, sentence_normalize)
     if weights.unused:
         shown = ", ".join(weights.unused[:UNUSED_SHOWN])
         logging.warning(
@@ -90,6 +97,16 @@ def _define_flags() -> None:
         "ema", None, "Of a workdir, the average of the parameters; without it what was evaluated."
     )
     flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
+    flags.DEFINE_enum(
+        "sentence_pooling",
+        None,
+        [*pooling.POOLINGS],
+        "Write a model of sentence embeddings, of any encoder; one that was trained for them is "
+        "written as one without.",
+    )
+    flags.DEFINE_bool(
+        "sentence_normalize", None, "Vectors of sentences have length 1; without it as trained."
+    )
     flags.DEFINE_bool("overwrite", False, "Replace a directory of weights at --to.")
 
 
@@ -106,6 +123,8 @@ def main(argv: list[str]) -> None:
         step=options["step"],
         ema=options["ema"],
         license=options["license"],
+        sentence_pooling=options["sentence_pooling"],
+        sentence_normalize=options["sentence_normalize"],
         overwrite=options["overwrite"],
     )
 

@@ -7,6 +7,7 @@ state, and the training loop says so.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ import bertjax
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import pretrained
-from bertjax.models import embedding_sharing, encoder, parameters
+from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
 from bertjax.tasks import replaced_tokens
 from bertjax.workdirs import checkpoint, reader
 
@@ -63,8 +64,37 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
         vocabulary=found.vocabulary,
         source=_source(found),
         generator=generator,
+        sentence=sentence_vectors_of(found),
         **(_finetuned(config) if is_finetuned else _told(found.meta, flat)),
     )
+
+
+def as_workdir(weights: pretrained.Pretrained, directory: epath.PathLike) -> reader.Workdir:
+    """Returns weights as they would be read of a workdir that they were converted into."""
+    meta = _meta(weights)
+    return reader.Workdir(
+        config=reader.config_of(meta, 0),
+        meta=meta,
+        step=0,
+        vocabulary=weights.vocabulary,
+        directory=epath.Path(directory),
+        params=parameters.nested(weights.params),
+    )
+
+
+def sentence_vectors_of(found: reader.Description) -> sentence_vectors.SentenceVectors | None:
+    """Returns how a model makes vectors of texts, None if it was not trained for that."""
+    options = found.config.finetuning
+    if found.config.task == "finetuning" and options.dataset == "embeddings":
+        return sentence_vectors.SentenceVectors(
+            pooling=options.pooling,
+            normalize=options.normalize,
+            prompts={"query": options.query_prompt, "document": options.document_prompt},
+            max_seq_length=options.max_seq_length,
+            matryoshka_dims=tuple(options.matryoshka_dims),
+        )
+    told = found.meta.get("converted", {}).get("sentence_vectors")
+    return told and sentence_vectors.SentenceVectors(**told)
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
@@ -149,6 +179,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
             "is_multi_label": weights.is_multi_label,
             "model_type": weights.model_type,
             "pooling": weights.pooling,
+            "sentence_vectors": weights.sentence and dataclasses.asdict(weights.sentence),
             "source": weights.source,
         },
     }
