@@ -36,8 +36,8 @@ def convert(
     """Reads the weights at `source` and writes the directory `target`.
 
     `head` is that of the model to write; None: the source's. `step` is that of a workdir, `ema` as
-    in `reader.read`. With `sentence_pooling` any encoder is written as a model of sentence embeddings,
-    without a head, its vectors of length 1 with `sentence_normalize`.
+    in `reader.read`. With `sentence_pooling` any encoder is written as a model of sentence
+    embeddings, without a head, its vectors of length 1 with `sentence_normalize`.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`

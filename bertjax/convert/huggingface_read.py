@@ -63,6 +63,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     weights = _unwrapped(read_weights(weights_file))
     try:
         weights = names.parted(untie(weights, family), family.fused, spelling=family.spelling)
+        if head is None and sentence_transformers.is_there(directory):
+            head = "none"  # whatever else its weights hold
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
         unused = tuple(name for name in weights if not _is_of(name, description, head))

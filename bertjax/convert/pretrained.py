@@ -248,9 +248,7 @@ def select(weights: Pretrained, head: str) -> Pretrained:
     )
 
 
-def for_sentences(
-    weights: Pretrained, pooling: str | None, normalize: bool | None
-) -> Pretrained:
+def for_sentences(weights: Pretrained, pooling: str | None, normalize: bool | None) -> Pretrained:
     """Returns the encoder alone as a model of sentence embeddings; None leaves what it has.
 
     Raises:

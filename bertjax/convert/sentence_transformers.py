@@ -148,7 +148,9 @@ def _modules(path: epath.Path) -> dict[str, str]:
         listed = json_text.loads(path.read_bytes())
         listed = sorted(listed, key=lambda module: module["idx"])
         modules = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
-        is_plain = all(".." not in place and not place.startswith("/") for place in modules.values())
+        is_plain = all(
+            ".." not in place and not place.startswith("/") for place in modules.values()
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is no list of modules ({error!r}); fetch it again, or remove it to read the "

@@ -93,8 +93,8 @@ def _json(line: str, columns: Columns) -> tuple[str, str]:
         raise _LineError(f"holds a {type(fields).__name__}; a line must be a JSON object")
     if not isinstance(fields.get(columns.text), str):
         raise _LineError(
-            f"has no text under {columns.text!r}; it has {', '.join(map(repr, fields)) or 'nothing'}: "
-            "name the field with --text_column"
+            f"has no text under {columns.text!r}; it has "
+            f"{', '.join(map(repr, fields)) or 'nothing'}: name the field with --text_column"
         )
     id = fields.get(columns.id, "")
     if not isinstance(id, str | int):

@@ -49,7 +49,8 @@ class SentenceVectors:
             )
         if self.default_prompt and self.default_prompt not in self.prompts:
             raise ValueError(
-                f"the default prompt is {self.default_prompt!r}; known are {', '.join(self.prompts)}"
+                f"the default prompt is {self.default_prompt!r}; known are "
+                f"{', '.join(self.prompts) or 'none'}"
             )
 
     def prompt(self, of: str) -> str:

@@ -128,7 +128,8 @@ def encode(
     if not parts:
         raise ValueError("there are no texts; give at least one")
     found = np.concatenate([found for found, _ in parts])
-    return found, np.concatenate([tokens.lengths + 2 for _, tokens in parts])
+    lengths = np.concatenate([tokens.lengths + 2 for _, tokens in parts])
+    return found, lengths.astype(np.int64)
 
 
 def encode_blocks(
@@ -208,7 +209,7 @@ def vectors(
     count = len(tokens.lengths)
     order = np.argsort(-tokens.lengths, kind="stable")
     starts = np.cumsum(tokens.lengths) - tokens.lengths
-    rows = min(_whole(model, batch_size), _whole(model, count))
+    rows = rows_of(model, batch_size, count)
     under_way: collections.deque[tuple[np.ndarray, Array]] = collections.deque()
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for start in range(0, count, rows):
@@ -228,6 +229,48 @@ def vectors(
 def _fetched(places: np.ndarray, computed: Array) -> tuple[np.ndarray, np.ndarray]:
     """Returns places and their vectors without those of the rows that fill up a batch."""
     return places, np.asarray(computed, np.float32)[: len(places)]
+
+
+def in_blocks(
+    model: inference.TrainedModel,
+    blocks: Iterable[Tokens],
+    chosen: Choices,
+    *,
+    batch_size: int = 32,
+) -> Iterator[Float[np.ndarray, "texts size"]]:
+    """Yields the vectors of blocks whose tokens are known; errors as `vectors`."""
+    first = 1
+    for tokens in blocks:
+        yield vectors(model, tokens, chosen, batch_size=batch_size, first=first)
+        first += len(tokens.lengths)
+
+
+def token_features(
+    model: inference.TrainedModel,
+    blocks: Iterable[Tokens],
+    chosen: Choices,
+    *,
+    rows: int,
+) -> Iterator[tuple[Float[np.ndarray, "B L D"], Int[np.ndarray, "B L"], Int[np.ndarray, "B L"]]]:
+    """Yields features of the tokens of each batch, its mask and its ids, in the order of the texts.
+
+    A batch has `rows` (see `rows_of`), blocks a multiple of it.
+
+    Raises:
+      ValueError: as `vectors`.
+    """
+    first = 1
+    for tokens in blocks:
+        count = len(tokens.lengths)
+        starts = np.cumsum(tokens.lengths) - tokens.lengths
+        for start in range(0, count, rows):
+            places = np.arange(start, min(start + rows, count))
+            batch = _batch(model, tokens, starts, places, rows, chosen)
+            _, found = _fetched(places, run(model, batch, chosen))
+            last = first + len(places) - 1
+            inference.check_numbers(found, f"texts {first} to {last}")
+            first = last + 1
+            yield found, batch["input_mask"][: len(places)], batch["input_ids"][: len(places)]
 
 
 def size(model: inference.TrainedModel, chosen: Choices) -> int:
@@ -250,7 +293,7 @@ def size(model: inference.TrainedModel, chosen: Choices) -> int:
 
 
 def run(model: inference.TrainedModel, batch: dict[str, np.ndarray], chosen: Choices) -> Array:
-    """Returns what is computed of a batch, before it is there: devices work while the host goes on."""
+    """Returns what is computed of a batch, before it is there: the host goes on meanwhile."""
     placed = sharding.to_devices(batch, model.mesh, len(batch["input_ids"]))
     return features(
         model.params,
@@ -263,9 +306,11 @@ def run(model: inference.TrainedModel, batch: dict[str, np.ndarray], chosen: Cho
     )
 
 
-def _whole(model: inference.TrainedModel, count: int) -> int:
-    """Returns the least multiple of the devices that holds `count` rows."""
-    return -(-count // model.mesh.size) * model.mesh.size
+def rows_of(model: inference.TrainedModel, batch_size: int, count: int) -> int:
+    """Returns the rows of a batch: a multiple of the devices, and no more than `count` need."""
+    unit = model.mesh.size
+    batch_size, most = (-(-size // unit) * unit for size in (batch_size, count))
+    return max(min(batch_size, most), 1)
 
 
 def _batch(
@@ -294,9 +339,7 @@ def _batch(
     return {"input_ids": input_ids, "input_mask": input_mask, "segment_ids": segment_ids}
 
 
-@functools.partial(
-    jax.jit, static_argnames=("graphdef", "layers", "pooled", "dims", "normalize")
-)
+@functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooled", "dims", "normalize"))
 def features(
     params: Any,
     batch: Any,
@@ -328,4 +371,3 @@ def features(
         )
     pooled_hidden = poolings.pool(hidden, batch["input_mask"], pooled)
     return sentence_vectors.shortened(pooled_hidden, dims=dims, normalize=normalize)
-

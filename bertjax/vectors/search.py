@@ -1,4 +1,4 @@
-"""The nearest of stored vectors, exactly: every vector is looked at, a block of a shard at a time."""
+"""The nearest of stored vectors, exactly: all are looked at, a block of a shard at a time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ class Nearest:
                 is_dot=self._is_dot,
             )
             found = min(self._top_k, len(block))
-            self._merge(np.asarray(scores)[:, :found], np.asarray(places)[:, :found] + first + start)
+            self._merge(
+                np.asarray(scores)[:, :found], np.asarray(places)[:, :found] + first + start
+            )
 
     def _merge(self, scores: np.ndarray, places: np.ndarray) -> None:
         scores = np.concatenate([self.scores, scores], axis=1)
@@ -98,17 +100,13 @@ def search(
             f"the queries have {queries.shape[1]} numbers, the vectors of {stored.directory} "
             f"{stored.size}: encode the queries with the same model and --dims"
         )
-    nearest = Nearest(
-        queries, top_k, code=stored.code, ranges=stored.ranges, similarity=similarity
-    )
+    nearest = Nearest(queries, top_k, code=stored.code, ranges=stored.ranges, similarity=similarity)
     for first, vectors in stored.blocks(BLOCK_ROWS):
         nearest.add(first, vectors)
     return nearest.scores, nearest.places
 
 
-def recall(
-    exact: Int[np.ndarray, "queries K"], found: Int[np.ndarray, "queries K"]
-) -> float:
+def recall(exact: Int[np.ndarray, "queries K"], found: Int[np.ndarray, "queries K"]) -> float:
     """Returns the share of the exact nearest that were found, of all queries."""
     hits = sum(len(np.intersect1d(*rows)) for rows in zip(exact, found, strict=True))
     return hits / max(exact.size, 1)

@@ -1,9 +1,9 @@
 """A directory of vectors with the lines that they are of, in shards, written in their order.
 
-manifest.json says what the vectors are (model, choices, inputs, code) and which shards are whole. A
-shard is listed there after its files have reached the disk, so a run that was stopped goes on behind
-the last one that is listed, and whoever reads sees whole shards only. A run of something else is
-refused by what differs. Formats are the table FORMATS.
+manifest.json says what the vectors are (model, choices, inputs, code) and which shards are whole.
+A shard is listed there after its files have reached the disk, so a run that was stopped goes on
+behind the last one that is listed, and whoever reads sees whole shards only. A run of something
+else is refused, and the error names what differs. Formats are the table FORMATS.
 """
 
 from __future__ import annotations
@@ -146,9 +146,7 @@ class Writer:
         self.manifest = dataclasses.replace(self.manifest, **fields)
         self.manifest.save(self._directory)
 
-    def add(
-        self, rows: Rows, lines: Sequence[text_lines.Line], counts: Mapping[str, int]
-    ) -> None:
+    def add(self, rows: Rows, lines: Sequence[text_lines.Line], counts: Mapping[str, int]) -> None:
         """Writes a shard, and then the manifest with it; `counts` are added to the manifest's.
 
         `lines` are those of the rows with their texts, whether they are kept or not.

@@ -1,4 +1,4 @@
-"""Texts to a directory of vectors, in memory that does not grow with them, from where it stopped."""
+"""Texts to a directory of vectors, in constant memory, going on from where a run stopped."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Options:
             )
         if self.ranges_from is not None and not codes.CODES[self.code].has_ranges:
             raise ValueError(
-                f"--quantize_sample finds the ranges of int8, and {self.code} has none: leave it out"
+                f"--quantize_sample finds the ranges of int8; {self.code} has none: leave it out"
             )
 
 
@@ -261,9 +261,7 @@ class _Recall:
             raise ValueError("--recall_sample needs two texts at least; give more of them")
         stored = store.Store(directory)
         similarity = stored.manifest.identity["similarity"]
-        _, places = search.search(
-            stored, self._queries, top_k=RECALL_AT + 1, similarity=similarity
-        )
+        _, places = search.search(stored, self._queries, top_k=RECALL_AT + 1, similarity=similarity)
         exact = search.without_self(self._nearest.places, self._own, top_k)
         found = search.without_self(places, self._own, top_k)
         share = search.recall(exact, found)
