@@ -22,6 +22,7 @@ from bertjax.convert import (
 
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
+POOLER = "pooler.dense.kernel"  # our path
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: str) -> None:
@@ -76,6 +77,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
             directory,
             size=sizes.hidden_size,
             longest=sizes.max_position_embeddings,
+            lacks_pooler=POOLER not in params and names.knows(table, POOLER),
         )
 
 

@@ -95,11 +95,17 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
 
 
 def write(
-    vectors: sentence_vectors.SentenceVectors, directory: epath.PathLike, *, size: int, longest: int
+    vectors: sentence_vectors.SentenceVectors,
+    directory: epath.PathLike,
+    *,
+    size: int,
+    longest: int,
+    lacks_pooler: bool = False,
 ) -> None:
     """Writes the files beside those of transformers.
 
-    `size` is that of the vectors, `longest` what the model reads at most.
+    `size` is that of the vectors, `longest` what the model reads at most. `lacks_pooler` says that
+    the class would make a pooler, which nothing here reads, and warn that it has no weights.
     """
     directory = epath.Path(directory)
     length = min(vectors.max_seq_length or longest, longest)
@@ -120,11 +126,14 @@ def write(
         "default_prompt_name": vectors.default_prompt or None,
         "similarity_fn_name": vectors.similarity,
     }
+    of_transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+    if lacks_pooler:
+        of_transformer["model_args"] = {"add_pooling_layer": False}
     files: dict[str, Any] = {
         MODULES_FILE: modules,
         f"{POOLING_DIRECTORY}/config.json": pooling,
         CONFIG_FILE: config,
-        LENGTH_FILES[0]: {"max_seq_length": length, "do_lower_case": False},
+        LENGTH_FILES[0]: of_transformer,
     }
     if vectors.normalize:
         files[f"{NORMALIZE_DIRECTORY}/config.json"] = {}

@@ -58,15 +58,27 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
     sizes, generator = encoder.EncoderConfig(**config.model), None
     if embedding_sharing.GENERATOR in found.params:
         generator = replaced_tokens.generator_config(sizes, config.pretraining.generator)
+    sentence = sentence_vectors_of(found)
+    if sentence is not None:
+        told = {"head": "none", "labels": {}, "unused": tuple(_beside_encoder(flat))}
+        flat = {path: leaf for path, leaf in flat.items() if path not in told["unused"]}
+    else:
+        told = _finetuned(config) if is_finetuned else _told(found.meta, flat)
     return pretrained.Pretrained(
         config=sizes,
         params=flat,
         vocabulary=found.vocabulary,
         source=_source(found),
         generator=generator,
-        sentence=sentence_vectors_of(found),
-        **(_finetuned(config) if is_finetuned else _told(found.meta, flat)),
+        sentence=sentence,
+        model_type=found.meta.get("converted", {}).get("model_type", ""),
+        **told,
     )
+
+
+def _beside_encoder(params: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns the paths that no model without a head has."""
+    return [path for path in params if not pretrained.belongs(path, "none")]
 
 
 def as_workdir(weights: pretrained.Pretrained, directory: epath.PathLike) -> reader.Workdir:
@@ -94,7 +106,10 @@ def sentence_vectors_of(found: reader.Description) -> sentence_vectors.SentenceV
             matryoshka_dims=tuple(options.matryoshka_dims),
         )
     told = found.meta.get("converted", {}).get("sentence_vectors")
-    return told and sentence_vectors.SentenceVectors(**told)
+    if not told:
+        return None
+    dims = tuple(told["matryoshka_dims"])
+    return sentence_vectors.SentenceVectors(**{**told, "matryoshka_dims": dims})
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
@@ -122,7 +137,6 @@ def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str
         "labels": pretrained.named_labels(labels, params, head),
         "is_regression": converted.get("is_regression", False),
         "is_multi_label": converted.get("is_multi_label", False),
-        "model_type": converted.get("model_type", ""),
         "pooling": converted.get("pooling", "cls"),
     }
 

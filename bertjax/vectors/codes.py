@@ -69,9 +69,9 @@ def _of_floats(queries: Array, stored: Array, limits: Array, is_dot: bool) -> Ar
 
 def _of_bytes(queries: Array, stored: Array, limits: Array, is_dot: bool) -> Array:
     """The query is not quantized; the stored numbers are taken for the bottoms of their steps."""
-    steps = (limits[1] - limits[0]) / LEVELS
-    steps = jnp.where(steps == 0, 1.0, steps)
-    numbers = (stored.astype(jnp.float32) + 128) * steps + limits[0]
+    least, greatest = limits[:1], limits[1:]
+    steps = jnp.where(greatest == least, 1.0, (greatest - least) / LEVELS)
+    numbers = (stored.astype(jnp.float32) + 128) * steps + least
     return _of_floats(queries, numbers, limits, is_dot)
 
 
