@@ -13,8 +13,6 @@ from etils import epath
 
 from bertjax.data import json_text
 
-STDIN = "-"  # the source of lines that come from no file
-
 
 @dataclasses.dataclass(frozen=True)
 class Line:
