@@ -15,12 +15,13 @@ FILLER = -1  # the place of a row that fills up a batch
 _TRIES = (0, *(sign * 2**power for power in range(24) for sign in (1, -1)))
 
 _Steps = Int[np.ndarray, "steps batch"]
+_Further = Int[np.ndarray, "further batch"]
 _Texts = Int[np.ndarray, "examples texts"]
 
 
 def separate(
     steps: _Steps, texts: _Texts, lengths: Int[np.ndarray, " examples"]
-) -> tuple[_Steps, _Steps]:
+) -> tuple[_Steps, _Further]:
     """Returns batches with the same examples, none of which holds a text twice, and further ones.
 
     `steps` say which example stands where, FILLER nowhere; `texts` are numbers, an example's own
@@ -105,7 +106,7 @@ def _fill(
     return moved
 
 
-def _further(moved: Int[np.ndarray, " moved"], texts: _Texts, batch_size: int) -> _Steps:
+def _further(moved: Int[np.ndarray, " moved"], texts: _Texts, batch_size: int) -> _Further:
     """Returns further batches of the examples, as few as this order of them allows."""
     behind: dict[int, int] = {}
     groups: list[list[int]] = []
