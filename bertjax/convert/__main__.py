@@ -53,15 +53,7 @@ def convert(
     kind = formats.recognize(source)
     logging.info("Reading %s (%s)", source, kind)
     if kind == "bertjax":
-        found = reader.read(source, step=step, ema=ema)
-        weights = workdir.weights_of(found)
-        weights = weights if head is None else pretrained.select(weights, head)
-        run = model_card.read_run(found)
-        trained_positions.warn_beyond(
-            trained_positions.number(found),
-            weights.config.max_position_embeddings,
-            f"exporting {source} as a model of {weights.config.max_position_embeddings} positions",
-        )
+        weights, run = _of_workdir(source, head, step, ema)
     elif step != checkpoint.NEWEST:
         raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
     elif ema:
@@ -81,6 +73,24 @@ def convert(
     has_card = format == "huggingface" and not weights.only_here
     card = model_card.text(weights, run=run, license=license) if has_card else None
     formats.write(weights, target, format=format, card=card, overwrite=overwrite)
+
+
+def _of_workdir(
+    source: epath.Path, head: str | None, step: str | int, ema: bool | None
+) -> tuple[pretrained.Pretrained, model_card.Run | None]:
+    """Returns the weights of a workdir, and what it tells of its training."""
+    found = reader.read(source, step=step, ema=ema)
+    weights = workdir.weights_of(found)
+    weights = weights if head is None else pretrained.select(weights, head)
+    longest = weights.config.max_position_embeddings
+    if weights.sentence and weights.sentence.max_seq_length:
+        longest = min(weights.sentence.max_seq_length, longest)
+    trained_positions.warn_beyond(
+        trained_positions.number(found),
+        longest,
+        f"exporting {source} as a model of {longest} positions",
+    )
+    return weights, model_card.read_run(found)
 
 
 def _define_flags() -> None:

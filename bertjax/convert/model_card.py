@@ -192,6 +192,8 @@ def _training(run: Run) -> Iterator[str]:
 
 def _finetuned_with(options: ml_collections.ConfigDict) -> str:
     parts = [f"{options.num_epochs:g} epochs", f"inputs of at most {options.max_seq_length} tokens"]
+    if options.dataset == "embeddings":
+        parts.append(f"loss {options.loss}")
     if options.lora_rank:
         parts.append(f"LoRA of rank {options.lora_rank}, merged")
     return ", ".join(parts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +70,7 @@ def _top(
     queries: Float[Array, "Q D"],
     stored: Array,
     ranges: Float[Array, "2 D"],
-    count: int,
+    count: Int[Array, ""],
     *,
     top_k: int,
     code: str,
@@ -80,7 +79,8 @@ def _top(
     """Returns scores and rows of the nearest of the first `count` stored vectors."""
     scores = codes.scores(queries, stored, ranges, code=code, is_dot=is_dot)
     scores = jnp.where(jnp.arange(len(stored)) < count, scores, -jnp.inf)
-    return jax.lax.top_k(scores, top_k)
+    best, rows = jax.lax.top_k(scores, top_k)
+    return best, rows
 
 
 def search(
@@ -113,7 +113,7 @@ def recall(exact: Int[np.ndarray, "queries K"], found: Int[np.ndarray, "queries 
 
 
 def without_self(
-    places: Int[np.ndarray, "queries found"], own: Iterable[int], top_k: int
+    places: Int[np.ndarray, "queries found"], own: Int[np.ndarray, " queries"], top_k: int
 ) -> Int[np.ndarray, "queries K"]:
     """Returns the first `top_k` places of each query but its own; one more must have been asked."""
     kept = [row[row != place][:top_k] for row, place in zip(places, own, strict=True)]

@@ -222,7 +222,7 @@ class _Recall:
 
     def __init__(self, writer: store.Writer, directory: epath.Path, options: Options):
         self._writer, self._directory, self._options = writer, directory, options
-        self._queries: np.ndarray | None = None
+        self._queries = np.zeros((0, 0), np.float32)
         self._own = np.zeros(0, np.int64)
         self._nearest: search.Nearest | None = None
         if options.recall_sample and writer.manifest.shards:
@@ -254,7 +254,7 @@ class _Recall:
 
     def measure(self, directory: epath.PathLike) -> None:
         """Searches the quantized vectors, and notes the recall in the manifest and the log."""
-        if self._nearest is None or self._queries is None:
+        if self._nearest is None:
             return
         top_k = min(RECALL_AT, self._writer.manifest.num_rows - 1)
         if top_k < 1:

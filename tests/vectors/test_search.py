@@ -73,7 +73,7 @@ def test_numbers_outside_the_ranges_are_at_their_ends():
 
 def test_a_query_is_not_found_by_itself_and_recall_counts_the_rest():
     places = np.array([[4, 0, 1, 2], [3, 5, 1, 0]])
-    exact = search.without_self(places, [4, 0], 3)
+    exact = search.without_self(places, np.array([4, 0]), 3)
     assert exact.tolist() == [[0, 1, 2], [3, 5, 1]]
     found = np.array([[0, 2, 9], [8, 9, 7]])
     assert search.recall(exact, found) == 2 / 6
