@@ -39,6 +39,9 @@ POOLINGS = (*poolings.POOLINGS, "none")
 
 # Batches that are given to the devices before the first one's vectors are fetched.
 AHEAD = 2
+# Tokens of a batch on a CPU: the scores of attention stay in its caches. A token of 32 texts of 256
+# took 1.9 times that of 8 such texts (6 layers of 384, one core, 2026-11-23).
+CPU_BATCH_TOKENS = 2048
 # Texts that are sorted and tokenized together where all of them are at hand.
 BLOCK_SIZE = 8192
 
@@ -209,11 +212,14 @@ def vectors(
     count = len(tokens.lengths)
     order = np.argsort(-tokens.lengths, kind="stable")
     starts = np.cumsum(tokens.lengths) - tokens.lengths
-    rows = rows_of(model, batch_size, count)
     under_way: collections.deque[tuple[np.ndarray, Array]] = collections.deque()
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    for start in range(0, count, rows):
+    start = 0
+    while start < count:
+        length = padded_length(int(tokens.lengths[order[start]]) + 2, chosen.max_length)
+        rows = rows_of(model, _fitting(model, batch_size, length), count)
         places = order[start : start + rows]
+        start += rows
         batch = _batch(model, tokens, starts, places, rows, chosen)
         under_way.append((places, run(model, batch, chosen)))
         if len(under_way) > AHEAD:
@@ -304,6 +310,16 @@ def run(model: inference.TrainedModel, batch: dict[str, np.ndarray], chosen: Cho
         dims=chosen.dims,
         normalize=chosen.normalize,
     )
+
+
+def _fitting(model: inference.TrainedModel, batch_size: int, length: int) -> int:
+    """Returns how many texts of a length are taken together: on a CPU as many as its caches hold.
+
+    `batch_size` is the most. Accelerators need large batches, and take all of it.
+    """
+    if model.mesh.devices.flat[0].platform != "cpu":
+        return batch_size
+    return max(min(batch_size, CPU_BATCH_TOKENS // length), 1)
 
 
 def rows_of(model: inference.TrainedModel, batch_size: int, count: int) -> int:

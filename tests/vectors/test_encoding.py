@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -66,6 +67,15 @@ def test_the_defaults_are_what_the_model_was_trained_with(model, directory, tmp_
     plain = encoding.choices(inference.load(tmp_path / "plain"))
     assert (plain.pooling, plain.normalize, plain.prompt) == ("mean", False, "")
     assert plain.max_length == 32
+
+
+def test_a_vector_is_the_mean_of_the_encoders_states(model):
+    encoder = model.module().encoder
+    ids = jnp.array([[2, *model.vocabulary.encode("w1 w2 w3"), 3]])
+    hidden = encoder({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
+    mean = np.asarray(hidden)[0].mean(axis=0)
+    found = encode.encode(model, ["w1 w2 w3"])["features"][0]
+    np.testing.assert_allclose(found, mean / np.linalg.norm(mean), atol=1e-6)
 
 
 def test_a_prompt_stands_before_each_text(model):
