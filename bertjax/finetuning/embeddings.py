@@ -359,7 +359,7 @@ class Embeddings(base.Kind):
         columns = {}
         if loss.rows in _COLUMNS:
             column, dtype = _COLUMNS[loss.rows]
-            columns[column] = np.array([self._value(it) for it in examples], dtype)
+            columns[column] = np.array(self._values(examples), dtype)
         count = len(examples[0].texts)
         weights = [it.weight for it in embedding_files.files(self.options.train_file)]
         return dataclasses.replace(
@@ -370,15 +370,18 @@ class Embeddings(base.Kind):
             apart=feature_sets.numbers(texts).reshape(-1, count) if loss.joins_rows else None,
         )
 
-    def _value(self, example: embedding_files.Example) -> float:
-        if not isinstance(example.value, str):
-            return float(example.value or 0.0)
-        if example.value not in self.labels:
-            raise embedding_files.FaultyFile(
-                f"{example.source}: the class is {example.value!r}; known are "
-                f"{', '.join(self.labels)}"
-            )
-        return self.labels.index(example.value)
+    def _values(self, examples: Sequence[embedding_files.Example]) -> list[Any]:
+        """Returns what is to be learnt of each example: its score, or the number of its class."""
+        if self.options.loss != "softmax":
+            return [example.value for example in examples]
+        places = {label: place for place, label in enumerate(self.labels)}
+        for example in examples:
+            if example.value not in places:
+                raise embedding_files.FaultyFile(
+                    f"{example.source}: the class is {example.value!r}; known are "
+                    f"{', '.join(places)}"
+                )
+        return [places[str(example.value)] for example in examples]
 
     def _rows_of(self, texts: Sequence[str]) -> feature_sets.FeatureSet:
         input_ids, segment_ids = feature_sets.sequence_pairs(
