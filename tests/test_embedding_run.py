@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax import evaluate, inference, predict, train
+from bertjax.convert import __main__ as convert
 from bertjax.finetuning import embedding_losses
 from bertjax.training import preemption
 from bertjax.workdirs import reader
@@ -91,6 +92,12 @@ def test_the_cosines_of_a_test_set_are_written(trained):
     assert len(rows) == 25 and rows[0] == "index\tprediction"
     cosines = [float(row.split("\t")[1]) for row in rows[1:]]
     assert np.mean(cosines[1::2]) > np.mean(cosines[::2])  # the odd ones share a topic
+
+
+def test_the_encoder_is_exported_as_one_without_a_head(trained, tmp_path):
+    convert.convert(trained / "run", tmp_path / "exported")
+    exported = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert exported["architectures"] == ["BertModel"]
 
 
 def test_what_the_data_told_is_kept(trained):

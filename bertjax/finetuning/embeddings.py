@@ -202,17 +202,11 @@ class Embeddings(base.Kind):
 
     @classmethod
     def head(cls, options: base.Options) -> str:
-        return "embedding"
+        return "none"  # a vector is read of the encoder's states, with nothing learnt between
 
     @classmethod
     def reads_only_first(cls, options: base.Options) -> bool:
         return options.pooling == "cls"
-
-    @classmethod
-    def only_here(cls, options: base.Options, pooler: str = "dense") -> str:
-        return super().only_here(options, pooler) or (
-            "it answers vectors, which no head of the other formats does"
-        )
 
     @classmethod
     def faults(cls, options: base.Options) -> Iterator[str]:
