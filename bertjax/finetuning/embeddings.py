@@ -333,7 +333,9 @@ class Embeddings(base.Kind):
 
     def _with_prompts(
         self, examples: Sequence[embedding_files.Example]
-    ) -> list[embedding_files.Example]:
+    ) -> Sequence[embedding_files.Example]:
+        if not any(self._prompts.values()):
+            return examples
         return [
             dataclasses.replace(
                 it,

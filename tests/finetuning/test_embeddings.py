@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import finetuning
-from bertjax.finetuning import embeddings
+from bertjax import finetuning, recipes
+from bertjax.finetuning import embedding_losses, embeddings
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
 from bertjax.training import config_faults
@@ -87,6 +87,25 @@ def test_options_of_embeddings_are_for_no_other_kind(config):
         ValueError, match="query_prompt is 'query: '; it is for the dataset 'embedd"
     ):
         config_faults.validate(made)
+
+
+@pytest.mark.parametrize("loss", embedding_losses.LOSSES)
+def test_the_recipe_of_every_loss_can_be_used(loss):
+    made = recipes.load(f"configs/embeddings.py:{loss}")
+    made.init_from, made.finetuning.train_file = "weights", "pairs.jsonl"
+    if loss == "distillation":
+        made.distillation.teacher = "teacher"
+    config_faults.validate(made)
+    assert made.finetuning.loss == loss
+
+
+def test_a_teacher_must_be_as_wide_as_its_student(config):
+    teacher = embeddings.SentenceEmbedding(ONE_LAYER)
+    wider = dataclasses.replace(ONE_LAYER, hidden_size=64)
+    options = config("distillation").finetuning
+    with pytest.raises(ValueError, match="teacher have 32 numbers, those of config.init_from 64"):
+        embeddings.Embeddings.taught(wider, options, teacher)
+    assert embeddings.Embeddings.taught(ONE_LAYER, options, teacher).teacher == teacher
 
 
 def test_a_prefix_is_no_longer_than_a_vector():
