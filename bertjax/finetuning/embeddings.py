@@ -321,7 +321,8 @@ class Embeddings(base.Kind):
             return self._training_rows()
         if name == base.TEST:
             return self.rows(self._with_prompts(self.examples(name)))[0]
-        return self._rows_of([self._prompts[it.role] + it.text for it in self._sets[name].texts])
+        prompts = self._prompts
+        return self._rows_of([prompts[it.role] + it.text for it in self._sets[name].texts])
 
     @property
     def _prompts(self) -> dict[str, str]:
@@ -334,18 +335,15 @@ class Embeddings(base.Kind):
     def _with_prompts(
         self, examples: Sequence[embedding_files.Example]
     ) -> Sequence[embedding_files.Example]:
-        if not any(self._prompts.values()):
+        prompts = self._prompts
+        if not any(prompts.values()):
             return examples
-        return [
-            dataclasses.replace(
-                it,
-                texts=tuple(
-                    self._prompts[role] + text
-                    for role, text in zip(it.roles, it.texts, strict=True)
-                ),
-            )
+        prompted = (
+            tuple(prompts[role] + text for role, text in zip(it.roles, it.texts, strict=True))
             for it in examples
-        ]
+        )
+        pairs = zip(examples, prompted, strict=True)
+        return [dataclasses.replace(example, texts=texts) for example, texts in pairs]
 
     def _training_rows(self) -> feature_sets.FeatureSet:
         loss = embedding_losses.LOSSES[self.options.loss]
