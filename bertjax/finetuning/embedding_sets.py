@@ -74,7 +74,7 @@ class _OfExamples(EvaluationSet):
     def texts(self) -> Sequence[Text]:
         return self._distinct
 
-    def column(self, vectors: _Vectors, place: int) -> _Vectors:
+    def column(self, vectors: _Vectors, place: int) -> Float[np.ndarray, "examples hidden"]:
         """Returns the vectors of a column of texts, one for each example."""
         return vectors[self._places[:, place]]
 

@@ -202,17 +202,11 @@ class Embeddings(base.Kind):
 
     @classmethod
     def head(cls, options: base.Options) -> str:
-        return "embedding"
+        return "none"  # a vector is read of the encoder's states, with nothing learnt between
 
     @classmethod
     def reads_only_first(cls, options: base.Options) -> bool:
         return options.pooling == "cls"
-
-    @classmethod
-    def only_here(cls, options: base.Options, pooler: str = "dense") -> str:
-        return super().only_here(options, pooler) or (
-            "it answers vectors, which no head of the other formats does"
-        )
 
     @classmethod
     def faults(cls, options: base.Options) -> Iterator[str]:
@@ -327,7 +321,8 @@ class Embeddings(base.Kind):
             return self._training_rows()
         if name == base.TEST:
             return self.rows(self._with_prompts(self.examples(name)))[0]
-        return self._rows_of([self._prompts[it.role] + it.text for it in self._sets[name].texts])
+        prompts = self._prompts
+        return self._rows_of([prompts[it.role] + it.text for it in self._sets[name].texts])
 
     @property
     def _prompts(self) -> dict[str, str]:
@@ -339,17 +334,16 @@ class Embeddings(base.Kind):
 
     def _with_prompts(
         self, examples: Sequence[embedding_files.Example]
-    ) -> list[embedding_files.Example]:
-        return [
-            dataclasses.replace(
-                it,
-                texts=tuple(
-                    self._prompts[role] + text
-                    for role, text in zip(it.roles, it.texts, strict=True)
-                ),
-            )
+    ) -> Sequence[embedding_files.Example]:
+        prompts = self._prompts
+        if not any(prompts.values()):
+            return examples
+        prompted = (
+            tuple(prompts[role] + text for role, text in zip(it.roles, it.texts, strict=True))
             for it in examples
-        ]
+        )
+        pairs = zip(examples, prompted, strict=True)
+        return [dataclasses.replace(example, texts=texts) for example, texts in pairs]
 
     def _training_rows(self) -> feature_sets.FeatureSet:
         loss = embedding_losses.LOSSES[self.options.loss]
@@ -359,7 +353,7 @@ class Embeddings(base.Kind):
         columns = {}
         if loss.rows in _COLUMNS:
             column, dtype = _COLUMNS[loss.rows]
-            columns[column] = np.array([self._value(it) for it in examples], dtype)
+            columns[column] = np.array(self._values(examples), dtype)
         count = len(examples[0].texts)
         weights = [it.weight for it in embedding_files.files(self.options.train_file)]
         return dataclasses.replace(
@@ -370,15 +364,18 @@ class Embeddings(base.Kind):
             apart=feature_sets.numbers(texts).reshape(-1, count) if loss.joins_rows else None,
         )
 
-    def _value(self, example: embedding_files.Example) -> float:
-        if not isinstance(example.value, str):
-            return float(example.value or 0.0)
-        if example.value not in self.labels:
-            raise embedding_files.FaultyFile(
-                f"{example.source}: the class is {example.value!r}; known are "
-                f"{', '.join(self.labels)}"
-            )
-        return self.labels.index(example.value)
+    def _values(self, examples: Sequence[embedding_files.Example]) -> list[Any]:
+        """Returns what is to be learnt of each example: its score, or the number of its class."""
+        if self.options.loss != "softmax":
+            return [example.value for example in examples]
+        places = {label: place for place, label in enumerate(self.labels)}
+        for example in examples:
+            if example.value not in places:
+                raise embedding_files.FaultyFile(
+                    f"{example.source}: the class is {example.value!r}; known are "
+                    f"{', '.join(places)}"
+                )
+        return [places[str(example.value)] for example in examples]
 
     def _rows_of(self, texts: Sequence[str]) -> feature_sets.FeatureSet:
         input_ids, segment_ids = feature_sets.sequence_pairs(

@@ -68,6 +68,7 @@ AT_LEAST = {
     "finetuning.max_seq_length": 5,
     "finetuning.bilstm_size": 0,
     "finetuning.lora_rank": 0,
+    "finetuning.num_texts": 0,
     "finetuning.doc_stride": 1,
     "finetuning.max_query_length": 1,
     "finetuning.max_answer_length": 1,
