@@ -177,7 +177,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.dataset = "glue"  # a key of bertjax.finetuning.KINDS
     finetuning.name = ""  # glue: the task (cola, ..., wnli); squad: v1 | v2
     finetuning.data_dir = ""  # glue: a directory of the official files, or tfds:...
-    finetuning.train_file = ""  # all but glue
+    finetuning.train_file = ""  # all but glue; embeddings: FILE or FILE=WEIGHT, commas between them
     finetuning.eval_file = ""  # "": no evaluation
     finetuning.test_file = ""  # "": no predictions
     finetuning.text_column = "text"  # table
@@ -200,6 +200,14 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.max_answer_length = 30  # squad: tokens of an answer
     finetuning.n_best_size = 20  # squad: best answers per question
     finetuning.null_threshold = 0.0  # squad v2: no answer above it, until a threshold is tuned
+    finetuning.loss = "ranking"  # embeddings: ranking | simcse | cosine | softmax | distillation
+    finetuning.normalize = True  # embeddings: vectors have length 1
+    finetuning.query_prompt = ""  # embeddings: stands before queries, and texts without a role
+    finetuning.document_prompt = ""  # embeddings: before positives, negatives and documents
+    finetuning.matryoshka_dims = ()  # embeddings: the loss of each such prefix; (): whole vectors
+    finetuning.similarity_scale = 20.0  # embeddings, ranking and simcse: factor on the cosines
+    finetuning.score_range = (0.0, 5.0)  # embeddings, cosine: lowest and highest score of files
+    finetuning.num_texts = 0  # embeddings: texts of an example; 0: as train_file has
     finetuning.lora_rank = 0  # rank of the LoRA updates; 0: no LoRA
     finetuning.lora_alpha = 16.0  # LoRA updates are scaled by lora_alpha / lora_rank
     # Regular expressions of the kernels with LoRA updates.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +18,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from bertjax import jobs
+from bertjax.convert import formats
+from bertjax.convert import workdir as convert_workdir
 from bertjax.data import tokenizer
 from bertjax.devices import sharding
 from bertjax.finetuning import base as kinds
 from bertjax.jobs import finetuning as finetuning_job
-from bertjax.models import embedding_sharing, encoder, parameters
+from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import pretraining, replaced_tokens
 from bertjax.training import trials
@@ -38,7 +41,8 @@ class TrainedModel:
     Its module has an `encoder`; and `mlm_logits`, if it `fills_masks`, or `replaced_logits`, if it
     is ELECTRA's discriminator. `task` is what it was trained for, None of an encoder alone.
     `params` lie whole on every device of `mesh`. `trained_length` is how many positions were
-    trained, None: nobody knows.
+    trained, None: nobody knows. `sentence` says how a model for sentence embeddings makes its
+    vectors, None of all others. `source` and `step` say where it was read.
     """
 
     graphdef: nnx.GraphDef
@@ -48,6 +52,9 @@ class TrainedModel:
     mesh: Mesh
     task: tasks_base.Task | None = None
     trained_length: int | None = None
+    sentence: sentence_vectors.SentenceVectors | None = None
+    source: str = ""
+    step: int = 0
 
     @property
     def fills_masks(self) -> bool:
@@ -56,6 +63,15 @@ class TrainedModel:
     def module(self) -> Any:
         """Returns the Flax module with its parameters, for other programs."""
         return parameters.merge(self.graphdef, self.params)
+
+    def sha256(self) -> str:
+        """Returns the hash of the encoder's parameters, whose vectors are the same by it."""
+        digest = hashlib.sha256()
+        for path, leaf in sorted(parameters.flat(self.params).items()):
+            if path.startswith("encoder."):
+                digest.update(f"{path} {leaf.shape}".encode())
+                digest.update(np.ascontiguousarray(leaf).data)
+        return digest.hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +100,8 @@ def load(
 ) -> TrainedModel:
     """Returns a checkpoint's model with its vocabulary: the newest, the best, or that of a step.
 
-    Weights without a head of pretraining (converted, or finetuned) give the encoder alone. Of
+    Weights of other formats are read where they lie, without a conversion. Weights without a head
+    of pretraining (converted, or finetuned) give the encoder alone. Of
     ELECTRA it is the discriminator, or with `generator`, where there is one, the generator.
 
     Raises:
@@ -119,6 +136,9 @@ def load(
         mesh=all_devices(),
         task=task,
         trained_length=trained_positions.number(found),
+        sentence=convert_workdir.sentence_vectors_of(found),
+        source=str(found.directory),
+        step=found.step,
     )
 
 
@@ -205,7 +225,31 @@ def _read(workdir: epath.PathLike, step: str | int) -> reader.Workdir:
             f"{', '.join(trainings[:SHOWN_TRAININGS])}{' ...' * (len(trainings) > SHOWN_TRAININGS)}"
             f"; give one of them: --checkpoint={epath.Path(workdir) / _best_of(workdir, trainings)}"
         )
+    elif _is_of_others(workdir):
+        return _of_others(workdir, step)
     return reader.read(workdir, step=step, mesh=all_devices())
+
+
+def _is_of_others(path: epath.PathLike) -> bool:
+    """Returns whether weights of another format lie there, such as a directory of transformers."""
+    try:
+        return formats.recognize(path) != "bertjax"
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def _of_others(path: epath.PathLike, step: str | int) -> reader.Workdir:
+    """Returns weights of another format as if they had been converted into a workdir.
+
+    Raises:
+      FileNotFoundError, ValueError: as `formats.read`, without a vocabulary, or for a `step`.
+    """
+    if step != checkpoint.NEWEST:
+        raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {path} is none")
+    found = convert_workdir.as_workdir(formats.read(path), path)
+    found.needed_vocabulary()
+    everywhere = jax.sharding.NamedSharding(all_devices(), sharding.P())
+    return dataclasses.replace(found, params=jax.device_put(found.params, everywhere))
 
 
 def warn_beyond_trained(longest: int, model: TrainedModel) -> None:

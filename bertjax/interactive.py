@@ -49,10 +49,16 @@ class Model:
         texts: Sequence[str],
         *,
         layers: str = "last",
-        pooling: str = "mean",
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        dims: int = 0,
+        truncate: bool = False,
         batch_size: int = 32,
     ) -> dict[str, np.ndarray]:
         """Returns `features` of the texts, a row each, and their `lengths` in tokens.
+
+        What is None is as the model was trained for embeddings, the prompt that of documents.
 
         Raises:
           ValueError: as `encode.encode`, or for one text in place of a list.
@@ -60,7 +66,15 @@ class Model:
         if isinstance(texts, str):
             raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
         return encode.encode(
-            self._encoder, texts, layers=layers, pooling=pooling, batch_size=batch_size
+            self._encoder,
+            texts,
+            layers=layers,
+            pooling=pooling,
+            normalize=normalize,
+            prompt=prompt,
+            dims=dims,
+            truncate=truncate,
+            batch_size=batch_size,
         )
 
     def predict(
@@ -167,7 +181,7 @@ def run(
 
 
 def load(path: epath.PathLike, *, step: str | int = "newest") -> Model:
-    """Returns the model of a workdir.
+    """Returns the model of a workdir, or of weights of others, such as sentence-transformers'.
 
     Raises:
       FileNotFoundError: if there is no checkpoint.

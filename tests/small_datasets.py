@@ -38,6 +38,14 @@ def make_config(
 ) -> ml_collections.ConfigDict:
     """Writes the files of a kind into a directory, and returns a config that learns them."""
     directory.mkdir(parents=True, exist_ok=True)
+    config = base_config(source)
+    config.finetuning.update(WRITERS[kind](directory))
+    config.update_from_flattened_dict(changes)
+    return config
+
+
+def base_config(source: pathlib.Path) -> ml_collections.ConfigDict:
+    """Returns what all these trainings share, without files."""
     config = config_lib.default_config()
     config.task = "finetuning"
     config.init_from = str(source)
@@ -54,8 +62,6 @@ def make_config(
     config.checkpoint.keep_last = 1
     config.checkpoint.keep_best = 0
     config.log_every_steps = 10
-    config.finetuning.update(WRITERS[kind](directory))
-    config.update_from_flattened_dict(changes)
     return config
 
 

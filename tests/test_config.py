@@ -25,7 +25,7 @@ RECIPES = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("[!_]*.py"
 FILES = {
     "glue": {"data_dir": "GLUE", "name": "rte"},
     "squad": {"train_file": "train.json", "name": "v1"},
-    **dict.fromkeys(("table", "conll", "swag"), {"train_file": "train"}),
+    **dict.fromkeys(("table", "conll", "swag", "embeddings"), {"train_file": "train"}),
 }
 
 
@@ -433,7 +433,7 @@ def test_an_added_phase_is_a_refused_difference():
 
 def test_all_recipes_are_found():
     sizes = {f"bert_{size}" for size in ("tiny", "mini", "small", "medium", "base", "large")}
-    finetuning = {"classification", "conll", "glue", "squad", "swag"}
+    finetuning = {"classification", "conll", "embeddings", "glue", "squad", "swag"}
     assert {path.stem for path in RECIPES} >= sizes | finetuning | {"quickstart", "smoke"}
 
 
@@ -444,6 +444,7 @@ def test_all_recipes_are_found():
         ("squad:v2", {"dataset": "squad", "name": "v2", "num_epochs": 2.0}),
         ("conll:feature_based", {"dataset": "conll", "feature_based": True}),
         ("classification:regression", {"dataset": "table", "is_regression": True}),
+        ("embeddings:simcse", {"dataset": "embeddings", "loss": "simcse", "max_seq_length": 32}),
     ],
 )
 def test_what_follows_a_recipes_name_chooses_within_it(monkeypatch, recipe, options):

@@ -3,6 +3,7 @@
 python -m bertjax.convert --from=WORKDIR --to=DIR --license=apache-2.0
 python -m bertjax.convert --from=DOWNLOADED_BERT --to=WORKDIR --format=bertjax
 python -m bertjax.convert --from=WORKDIR --to=DIR --step=best --head=none
+python -m bertjax.convert --from=ENCODER --to=DIR --sentence_pooling=mean
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from etils import epath
 
 from bertjax import command_line
 from bertjax.convert import formats, model_card, pretrained, workdir
+from bertjax.models import pooling
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
 # A training checkpoint of TensorFlow has some 800 optimizer slots.
@@ -27,12 +29,15 @@ def convert(
     step: str | int = checkpoint.NEWEST,
     ema: bool | None = None,
     license: str | None = None,
+    sentence_pooling: str | None = None,
+    sentence_normalize: bool | None = None,
     overwrite: bool = False,
 ) -> None:
     """Reads the weights at `source` and writes the directory `target`.
 
     `head` is that of the model to write; None: the source's. `step` is that of a workdir, `ema` as
-    in `reader.read`.
+    in `reader.read`. With `sentence_pooling` any encoder is written as a model of sentence
+    embeddings, without a head, its vectors of length 1 with `sentence_normalize`.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
@@ -48,21 +53,15 @@ def convert(
     kind = formats.recognize(source)
     logging.info("Reading %s (%s)", source, kind)
     if kind == "bertjax":
-        found = reader.read(source, step=step, ema=ema)
-        weights = workdir.weights_of(found)
-        weights = weights if head is None else pretrained.select(weights, head)
-        run = model_card.read_run(found)
-        trained_positions.warn_beyond(
-            trained_positions.number(found),
-            weights.config.max_position_embeddings,
-            f"exporting {source} as a model of {weights.config.max_position_embeddings} positions",
-        )
+        weights, run = _of_workdir(source, head, step, ema)
     elif step != checkpoint.NEWEST:
         raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
     elif ema:
         raise ValueError(f"--ema takes the average that a run kept in a workdir; {source} is none")
     else:
         weights, run = formats.read(source, format=kind, head=head), None
+    if sentence_pooling is not None or sentence_normalize is not None:
+        weights = pretrained.for_sentences(weights, sentence_pooling, sentence_normalize)
     if weights.unused:
         shown = ", ".join(weights.unused[:UNUSED_SHOWN])
         logging.warning(
@@ -74,6 +73,24 @@ def convert(
     has_card = format == "huggingface" and not weights.only_here
     card = model_card.text(weights, run=run, license=license) if has_card else None
     formats.write(weights, target, format=format, card=card, overwrite=overwrite)
+
+
+def _of_workdir(
+    source: epath.Path, head: str | None, step: str | int, ema: bool | None
+) -> tuple[pretrained.Pretrained, model_card.Run | None]:
+    """Returns the weights of a workdir, and what it tells of its training."""
+    found = reader.read(source, step=step, ema=ema)
+    weights = workdir.weights_of(found)
+    weights = weights if head is None else pretrained.select(weights, head)
+    longest = weights.config.max_position_embeddings
+    if weights.sentence and weights.sentence.max_seq_length:
+        longest = min(weights.sentence.max_seq_length, longest)
+    trained_positions.warn_beyond(
+        trained_positions.number(found),
+        longest,
+        f"exporting {source} as a model of {longest} positions",
+    )
+    return weights, model_card.read_run(found)
 
 
 def _define_flags() -> None:
@@ -90,6 +107,16 @@ def _define_flags() -> None:
         "ema", None, "Of a workdir, the average of the parameters; without it what was evaluated."
     )
     flags.DEFINE_string("license", None, "Of the weights, for the model card: apache-2.0, mit ...")
+    flags.DEFINE_enum(
+        "sentence_pooling",
+        None,
+        [*pooling.POOLINGS],
+        "Write a model of sentence embeddings, of any encoder; one that was trained for them is "
+        "written as one without.",
+    )
+    flags.DEFINE_bool(
+        "sentence_normalize", None, "Vectors of sentences have length 1; without it as trained."
+    )
     flags.DEFINE_bool("overwrite", False, "Replace a directory of weights at --to.")
 
 
@@ -106,6 +133,8 @@ def main(argv: list[str]) -> None:
         step=options["step"],
         ema=options["ema"],
         license=options["license"],
+        sentence_pooling=options["sentence_pooling"],
+        sentence_normalize=options["sentence_normalize"],
         overwrite=options["overwrite"],
     )
 

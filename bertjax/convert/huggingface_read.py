@@ -21,9 +21,11 @@ from bertjax.convert import (
     names,
     pickled_weights,
     pretrained,
+    sentence_transformers,
 )
 from bertjax.convert.families import base
-from bertjax.data import json_text
+from bertjax.data import json_text, tokenizer
+from bertjax.models import sentence_vectors
 
 SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -61,6 +63,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     weights = _unwrapped(read_weights(weights_file))
     try:
         weights = names.parted(untie(weights, family), family.fused, spelling=family.spelling)
+        if head is None and sentence_transformers.is_there(directory):
+            head = "none"  # whatever else its weights hold
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
         unused = tuple(name for name in weights if not _is_of(name, description, head))
@@ -68,10 +72,11 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         params = {path: array for path, array in params.items() if path in of_class}
     except ValueError as error:
         raise ValueError(f"{weights_file}: {error}") from error
+    vocabulary = huggingface_tokenizer.read_tokenizer(directory, family.tokenizer)
     return pretrained.Pretrained(
         config=sizes,
         params=params,
-        vocabulary=huggingface_tokenizer.read_tokenizer(directory, family.tokenizer),
+        vocabulary=vocabulary,
         head=head,
         labels=_labels(description, weights, head),
         source=str(path),
@@ -80,7 +85,18 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         is_multi_label=description.is_multi_label and head == "sequence_classification",
         model_type=family.model_type,
         pooling=description.pooling if head == "sequence_classification" else "cls",
+        sentence=_sentence_vectors(directory, vocabulary) if head == "none" else None,
     )
+
+
+def _sentence_vectors(
+    directory: epath.Path, vocabulary: tokenizer.Tokenizer | None
+) -> sentence_vectors.SentenceVectors | None:
+    """Returns how the model of a directory of sentence-transformers makes vectors, or None."""
+    if not sentence_transformers.is_there(directory):
+        return None
+    is_lowercase = vocabulary is not None and vocabulary.describe()["lowercase"]
+    return sentence_transformers.read(directory, is_lowercase=is_lowercase)
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:

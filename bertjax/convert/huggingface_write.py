@@ -12,10 +12,17 @@ from collections.abc import Mapping
 import numpy as np
 from etils import epath
 
-from bertjax.convert import huggingface_config, huggingface_tokenizer, names, pretrained
+from bertjax.convert import (
+    huggingface_config,
+    huggingface_tokenizer,
+    names,
+    pretrained,
+    sentence_transformers,
+)
 
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
+POOLER = "pooler.dense.kernel"  # our path
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: str) -> None:
@@ -64,6 +71,14 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")
     (directory / CARD_FILE).write_text(card)
     write_safetensors(tensors, directory / WEIGHTS_FILE)
+    if weights.sentence is not None and head == "none":
+        sentence_transformers.write(
+            weights.sentence,
+            directory,
+            size=sizes.hidden_size,
+            longest=sizes.max_position_embeddings,
+            lacks_pooler=POOLER not in params and names.knows(table, POOLER),
+        )
 
 
 def write_safetensors(tensors: Mapping[str, np.ndarray], path: epath.Path) -> None:

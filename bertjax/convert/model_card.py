@@ -15,8 +15,9 @@ import ml_collections
 
 from bertjax import __version__
 from bertjax import config as config_lib
-from bertjax.convert import pretrained
+from bertjax.convert import pretrained, sentence_transformers
 from bertjax.data import records
+from bertjax.models import sentence_vectors
 from bertjax.workdirs import reader, scalars
 
 # Head -> the task by which the hub lists the model; the inference that transformers has for it.
@@ -83,6 +84,8 @@ def text(
     )
     parts += [f"{article} {title} with {count:,} parameters, written by bertjax {__version__}."]
     parts += ["", *_sizes(weights)]
+    if weights.sentence is not None:
+        parts += ["", *_sentence_vectors(weights, weights.sentence)]
     if run is not None:
         parts += ["", "## Training", "", *_training(run), "", "## Data", "", *_data(run)]
         parts += ["", "## Scores", "", *_scores(run)]
@@ -93,10 +96,14 @@ def text(
 
 
 def _front_matter(weights: pretrained.Pretrained, license: str | None) -> Iterator[str]:
+    is_of_sentences = weights.sentence is not None
     yield "---"
-    yield "library_name: transformers"
-    yield f"pipeline_tag: {PIPELINES[weights.head]}"
+    yield f"library_name: {'sentence-transformers' if is_of_sentences else 'transformers'}"
+    pipeline = "sentence-similarity" if is_of_sentences else PIPELINES[weights.head]
+    yield f"pipeline_tag: {pipeline}"
     yield f"tags:\n- {weights.family.model_type}\n- bertjax"
+    if is_of_sentences:
+        yield "- sentence-transformers\n- feature-extraction"
     if license is not None and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license.lower()):
         yield f"license: {license.lower()}"
     elif license is not None:
@@ -122,6 +129,26 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
         rows.append(("vocabulary", f"{described['kind']}, {vocabulary.vocab_size}, {casing}"))
         rows.append(("vocabulary SHA-256", f"`{described['sha256']}`"))
     return _table(("", ""), rows)
+
+
+def _sentence_vectors(
+    weights: pretrained.Pretrained, vectors: sentence_vectors.SentenceVectors
+) -> Iterator[str]:
+    """Tells how the vectors of sentences are made, and how they are used."""
+    yield "## Vectors of sentences"
+    yield ""
+    yield from _table(
+        ("", ""), sentence_transformers.described(vectors, weights.config.hidden_size)
+    )
+    yield ""
+    yield "```python"
+    yield "from sentence_transformers import SentenceTransformer"
+    yield ""
+    yield 'model = SentenceTransformer("PATH")'
+    yield 'queries = model.encode_query(["a question"])'
+    yield 'documents = model.encode_document(["a text", "another text"])'
+    yield "print(model.similarity(queries, documents))"
+    yield "```"
 
 
 def _training(run: Run) -> Iterator[str]:
@@ -165,6 +192,8 @@ def _training(run: Run) -> Iterator[str]:
 
 def _finetuned_with(options: ml_collections.ConfigDict) -> str:
     parts = [f"{options.num_epochs:g} epochs", f"inputs of at most {options.max_seq_length} tokens"]
+    if options.dataset == "embeddings":
+        parts.append(f"loss {options.loss}")
     if options.lora_rank:
         parts.append(f"LoRA of rank {options.lora_rank}, merged")
     return ", ".join(parts)

@@ -17,7 +17,7 @@ from bertjax import models
 from bertjax.convert import families
 from bertjax.convert.families import base
 from bertjax.data import tokenizer
-from bertjax.models import embedding_sharing, parameters
+from bertjax.models import embedding_sharing, parameters, sentence_vectors
 
 # Head -> the first names of the paths of its model; all of them must be there.
 PARTS: dict[str, tuple[str, ...]] = {
@@ -82,6 +82,7 @@ class Pretrained:
     came from; with "" the config decides. `pooling` is what a classifier of sequences reads.
     `generator` is the encoder of the generator that a
     discriminator was trained with, where its parameters are there: under `generator`, whole.
+    `sentence` says how a model for sentence embeddings makes its vectors; it has no head.
 
     Raises:
       ValueError: if the vocabulary has entries that have no row in the embedding table, or its
@@ -101,6 +102,7 @@ class Pretrained:
     model_type: str = ""
     pooling: str = "cls"
     generator: models.EncoderConfig | None = None
+    sentence: sentence_vectors.SentenceVectors | None = None
 
     def __post_init__(self):
         tokenizer.check_table(self.vocabulary, self.config.vocab_size, self.source)
@@ -242,7 +244,28 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         only_here="" if head == "none" else weights.only_here,
         pooling=weights.pooling if head == "sequence_classification" else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
+        sentence=weights.sentence if head == "none" else None,
     )
+
+
+def for_sentences(weights: Pretrained, pooling: str | None, normalize: bool | None) -> Pretrained:
+    """Returns the encoder alone as a model of sentence embeddings; None leaves what it has.
+
+    Raises:
+      ValueError: if it has no pooling yet and none is given, or no encoder.
+    """
+    had = weights.sentence
+    if had is None and pooling is None:
+        raise ValueError(
+            f"{weights.source} was not trained for sentence embeddings; give --sentence_pooling, "
+            "for example mean"
+        )
+    sentence = had or sentence_vectors.SentenceVectors()
+    if pooling is not None:
+        sentence = dataclasses.replace(sentence, pooling=pooling)
+    if normalize is not None:
+        sentence = dataclasses.replace(sentence, normalize=normalize)
+    return dataclasses.replace(select(weights, "none"), sentence=sentence)
 
 
 def generator_of(weights: Pretrained, config: models.EncoderConfig) -> Pretrained:

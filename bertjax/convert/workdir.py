@@ -7,6 +7,7 @@ state, and the training loop says so.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ import bertjax
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import pretrained
-from bertjax.models import embedding_sharing, encoder, parameters
+from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
 from bertjax.tasks import replaced_tokens
 from bertjax.workdirs import checkpoint, reader
 
@@ -57,14 +58,58 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
     sizes, generator = encoder.EncoderConfig(**config.model), None
     if embedding_sharing.GENERATOR in found.params:
         generator = replaced_tokens.generator_config(sizes, config.pretraining.generator)
+    sentence = sentence_vectors_of(found)
+    if sentence is not None:
+        told = {"head": "none", "labels": {}, "unused": tuple(_beside_encoder(flat))}
+        flat = {path: leaf for path, leaf in flat.items() if path not in told["unused"]}
+    else:
+        told = _finetuned(config) if is_finetuned else _told(found.meta, flat)
     return pretrained.Pretrained(
         config=sizes,
         params=flat,
         vocabulary=found.vocabulary,
         source=_source(found),
         generator=generator,
-        **(_finetuned(config) if is_finetuned else _told(found.meta, flat)),
+        sentence=sentence,
+        model_type=found.meta.get("converted", {}).get("model_type", ""),
+        **told,
     )
+
+
+def _beside_encoder(params: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns the paths that no model without a head has."""
+    return [path for path in params if not pretrained.belongs(path, "none")]
+
+
+def as_workdir(weights: pretrained.Pretrained, directory: epath.PathLike) -> reader.Workdir:
+    """Returns weights as they would be read of a workdir that they were converted into."""
+    meta = _meta(weights)
+    return reader.Workdir(
+        config=reader.config_of(meta, 0),
+        meta=meta,
+        step=0,
+        vocabulary=weights.vocabulary,
+        directory=epath.Path(directory),
+        params=parameters.nested(weights.params),
+    )
+
+
+def sentence_vectors_of(found: reader.Description) -> sentence_vectors.SentenceVectors | None:
+    """Returns how a model makes vectors of texts, None if it was not trained for that."""
+    options = found.config.finetuning
+    if found.config.task == "finetuning" and options.dataset == "embeddings":
+        return sentence_vectors.SentenceVectors(
+            pooling=options.pooling,
+            normalize=options.normalize,
+            prompts={"query": options.query_prompt, "document": options.document_prompt},
+            max_seq_length=options.max_seq_length,
+            matryoshka_dims=tuple(options.matryoshka_dims),
+        )
+    told = found.meta.get("converted", {}).get("sentence_vectors")
+    if not told:
+        return None
+    dims = tuple(told["matryoshka_dims"])
+    return sentence_vectors.SentenceVectors(**{**told, "matryoshka_dims": dims})
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
@@ -92,7 +137,6 @@ def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str
         "labels": pretrained.named_labels(labels, params, head),
         "is_regression": converted.get("is_regression", False),
         "is_multi_label": converted.get("is_multi_label", False),
-        "model_type": converted.get("model_type", ""),
         "pooling": converted.get("pooling", "cls"),
     }
 
@@ -149,6 +193,7 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
             "is_multi_label": weights.is_multi_label,
             "model_type": weights.model_type,
             "pooling": weights.pooling,
+            "sentence_vectors": weights.sentence and dataclasses.asdict(weights.sentence),
             "source": weights.source,
         },
     }

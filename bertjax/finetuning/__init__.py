@@ -3,7 +3,7 @@
 Another kind is one more module and its row in KINDS (`base.Kind` says what it must have).
 """
 
-from bertjax.finetuning import base, choices, spans, tags, texts
+from bertjax.finetuning import base, choices, embeddings, spans, tags, texts
 
 # config.finetuning.dataset -> its kind.
 KINDS: dict[str, type[base.Kind]] = {
@@ -12,4 +12,5 @@ KINDS: dict[str, type[base.Kind]] = {
     "squad": spans.Spans,
     "conll": tags.Tags,
     "swag": choices.Choices,
+    "embeddings": embeddings.Embeddings,
 }

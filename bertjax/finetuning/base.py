@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
+import ml_collections
 import numpy as np
 from etils import epath
 from flax import nnx
@@ -57,6 +58,9 @@ class Kind(abc.ABC):
     tunes: ClassVar[tuple[str, ...]] = ()
     # Sequences of an example; of several, each is a row of the model.
     choices: ClassVar[int] = 1
+    # Whether a teacher that tells nothing of its head has that of the student's options; if not, it
+    # has the released code's.
+    teacher_has_own_head: ClassVar[bool] = False
 
     def __init__(self, options: Options, tokenizer: tokenizers.Tokenizer | None):
         self.options = options
@@ -102,6 +106,31 @@ class Kind(abc.ABC):
         return iter(())
 
     @classmethod
+    def config_faults(cls, config: ml_collections.ConfigDict) -> Iterator[str]:
+        """Yields a sentence for each fault of the options beside those of other parts."""
+        del config
+        return iter(())
+
+    @classmethod
+    def paths(cls, value: str) -> list[str]:
+        """Returns the paths that train_file, eval_file or test_file names."""
+        return [value] if value else []
+
+    @classmethod
+    def choices_of(cls, options: Options) -> int:
+        """Returns how many sequences an example has, where options or data decide that."""
+        del options
+        return cls.choices
+
+    @classmethod
+    def taught(
+        cls, encoder: encoders.EncoderConfig, options: Options, teacher: FinetuningTask
+    ) -> FinetuningTask | None:
+        """Returns the task that learns from a teacher, None if it is `distilled.Distilled`."""
+        del encoder, options, teacher
+        return None
+
+    @classmethod
     @abc.abstractmethod
     def label_shapes(
         cls, options: Options, batch_size: int, length: int
@@ -113,7 +142,8 @@ class Kind(abc.ABC):
         cls, options: Options, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes and types of a whole training batch, as the devices get it."""
-        examples = (batch_size,) if cls.choices == 1 else (batch_size, cls.choices)
+        choices = cls.choices_of(options)
+        examples = (batch_size,) if choices == 1 else (batch_size, choices)
         tokens = jax.ShapeDtypeStruct((*examples, length), np.int32)
         return {
             **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), tokens),

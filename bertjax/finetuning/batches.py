@@ -1,45 +1,31 @@
 """Batches of a feature set as a function of (seed, step), each as short as its rows allow.
 
-An epoch visits every example once. Where there are several lengths to pad to (buckets), examples
-of about the same length share a batch, because a short batch costs little. Here belong order and
-padding; what the rows hold belongs to `features` and to the readers.
+Where there are several lengths to pad to (buckets), examples of about the same length share a
+batch, because a short batch costs little. Here belongs padding. Which examples share a batch is
+`epochs`' affair, what the rows hold that of `feature_sets` and the readers.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Int
 
-from bertjax.finetuning import feature_sets
+from bertjax.finetuning import epochs, feature_sets
 
 Batch = dict[str, np.ndarray]
 
-# What is not scored, in "labels" of single tokens; and the place of a row that fills up a batch.
-NOT_SCORED = -1
-FILLER = -1
+NOT_SCORED = -1  # in "labels" of single tokens
+FILLER = epochs.FILLER
 
 # Fine where most texts are. Each length that occurs is compiled once.
 BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-
-# Examples are sorted by length among this many batches at a time: enough that hardly a token is
-# padding, and few enough that what shares a batch is new in every epoch.
-SORTED_BATCHES = 64
-
-# Parts of the random keys, so that no two uses of a seed share their numbers; `streams` has 0 to 3.
-_EXAMPLE_ORDER, _BATCH_ORDER = 4, 5
 
 
 def default_buckets(max_seq_length: int) -> tuple[int, ...]:
     """Returns the lengths that batches are padded to; the last one is max_seq_length."""
     return (*(bucket for bucket in BUCKETS if bucket < max_seq_length), max_seq_length)
-
-
-def steps_per_epoch(examples: int, batch_size: int) -> int:
-    """Returns how many batches show every example once; the last may be filled up."""
-    return -(-examples // batch_size)
 
 
 def train_batches(
@@ -91,32 +77,9 @@ def evaluation_batches(
     lengths = features.lengths()
     longest_first = np.argsort(-lengths, kind="stable")
     return (
-        _batch(features, positions, buckets, rows) for positions in _cut(longest_first, batch_size)
+        _batch(features, positions, buckets, rows)
+        for positions in epochs.cut(longest_first, batch_size)
     )
-
-
-def epoch_order(
-    lengths: Int[np.ndarray, " examples"],
-    *,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    by_length: bool = True,
-) -> Int[np.ndarray, "steps batch"]:
-    """Returns which example stands where in the batches of an epoch; -1 is a row to fill up.
-
-    A permutation; by length, it is sorted within windows of `SORTED_BATCHES` batches, cut, and the
-    batches are permuted.
-    """
-    order = np.random.default_rng([seed, _EXAMPLE_ORDER, epoch]).permutation(len(lengths))
-    if not by_length:
-        return _cut(order, batch_size)
-    window = SORTED_BATCHES * batch_size
-    for start in range(0, len(order), window):
-        part = order[start : start + window]
-        order[start : start + window] = part[np.argsort(lengths[part], kind="stable")]
-    steps = _cut(order, batch_size)
-    return np.random.default_rng([seed, _BATCH_ORDER, epoch]).permutation(steps)
 
 
 def _endless(
@@ -127,22 +90,9 @@ def _endless(
     buckets: tuple[int, ...],
     rows: range,
 ) -> Iterator[Batch]:
-    lengths = features.lengths()
-    first_epoch, skip = divmod(start_step, steps_per_epoch(len(features), batch_size))
-    for epoch in itertools.count(first_epoch):
-        order = epoch_order(
-            lengths, batch_size=batch_size, seed=seed, epoch=epoch, by_length=len(buckets) > 1
-        )
-        for positions in order[skip:]:
-            yield _batch(features, positions, buckets, rows)
-        skip = 0
-
-
-def _cut(order: Int[np.ndarray, " examples"], batch_size: int) -> Int[np.ndarray, "steps batch"]:
-    steps = steps_per_epoch(len(order), batch_size)
-    filled = np.full(steps * batch_size, FILLER, np.int64)
-    filled[: len(order)] = order
-    return filled.reshape(steps, batch_size)
+    of_all = epochs.Epochs(features, batch_size, seed, by_length=len(buckets) > 1)
+    for positions in of_all.from_step(start_step):
+        yield _batch(features, positions, buckets, rows)
 
 
 def _batch(

@@ -20,13 +20,28 @@ _SPECIALS_OF_ONE = 2  # [CLS] a [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
+class Part:
+    """So many examples in a row, of which an epoch shows `weight` times as many."""
+
+    examples: int
+    weight: float = 1.0
+
+    @property
+    def shown(self) -> int:
+        """How many rows an epoch has of it: at least one."""
+        return max(round(self.examples * self.weight), 1)
+
+
+@dataclasses.dataclass(frozen=True)
 class FeatureSet:
     """What a model reads of a data set: one row an input sequence (a window, for SQuAD).
 
     `tokens` holds "input_ids", "segment_ids" and, where each token has its own, "labels" (-1: not
     scored): an int32 array for each row, with the special tokens, without padding. `columns` holds
     one value for each example ("labels", "start_positions", ...). Rows [i * choices,
-    (i + 1) * choices) belong to example i.
+    (i + 1) * choices) belong to example i. `parts` are the files that the examples come from, one
+    behind the other; () is one of weight 1. Examples that share a number in `apart` must not share
+    a batch of training.
 
     Raises:
       ValueError: if the parts do not fit together.
@@ -36,6 +51,8 @@ class FeatureSet:
     columns: dict[str, np.ndarray]
     choices: int = 1
     pad_id: int = 0
+    parts: tuple[Part, ...] = ()
+    apart: Int[np.ndarray, "examples texts"] | None = None
 
     def __post_init__(self):
         rows = len(self.tokens["input_ids"])
@@ -58,14 +75,29 @@ class FeatureSet:
                 )
             if name in self.tokens:
                 raise ValueError(f"{name!r} is in tokens and in columns; it must be in one of them")
+        if self.parts and sum(part.examples for part in self.parts) != len(self):
+            raise ValueError(f"parts are {self.parts}; they must be of {len(self)} examples")
+        if self.apart is not None and len(self.apart) != len(self):
+            raise ValueError(f"apart has {len(self.apart)} rows; there must be {len(self)}")
 
     def __len__(self) -> int:
         """Returns the number of examples."""
         return len(self.tokens["input_ids"]) // self.choices
 
+    @property
+    def epoch_size(self) -> int:
+        """How many examples an epoch shows."""
+        return sum(part.shown for part in self.parts) if self.parts else len(self)
+
     def lengths(self) -> Int[np.ndarray, " examples"]:
         """Returns the tokens of the longest row of each example."""
         return _row_lengths(self.tokens["input_ids"]).reshape(len(self), self.choices).max(axis=1)
+
+
+def numbers(texts: Sequence[str]) -> Int[np.ndarray, " texts"]:
+    """Returns a number for each text, the same for equal ones."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
 
 
 def pair_specials(tokenizer: tokenizers.Tokenizer) -> int:

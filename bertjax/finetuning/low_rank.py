@@ -41,6 +41,18 @@ class LowRank(base.FinetuningTask):
     def weights(self, batch: tasks.Batch) -> dict[str, Array]:
         return self.task.weights(batch)
 
+    @property
+    def joins_rows(self) -> bool:
+        return isinstance(self.task, tasks.WholeBatch) and self.task.joins_rows
+
+    def outputs(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> Any:
+        assert isinstance(self.task, tasks.WholeBatch)
+        return self.task.outputs(lora.merged(model, alpha=self.options.alpha), batch, key=key)
+
+    def joint_loss(self, model: Any, outputs: Any, batch: tasks.Batch) -> tasks.Means:
+        assert isinstance(self.task, tasks.WholeBatch)
+        return self.task.joint_loss(model, outputs, batch)
+
     def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
         return self.task.loss(lora.merged(model, alpha=self.options.alpha), batch, key=key)
 

@@ -1,8 +1,8 @@
-"""A classification or regression task of the user's own: CSV, TSV or JSON lines.
+"""Files with named columns, and a classification or regression task of the user's own in them.
 
-Files name their columns: CSV and TSV in the first line, JSON lines as keys. Fields of CSV may be
-quoted and then hold commas and line ends (RFC 4180); in TSV, as in the files of GLUE, a quote is a
-character like others.
+CSV and TSV name their columns in the first line, JSON lines as keys, Parquet in its schema. Fields
+of CSV may be quoted and then hold commas and line ends (RFC 4180); in TSV, as in the files of GLUE,
+a quote is a character like others.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow
 from absl import logging
 from etils import epath
+from pyarrow import parquet
 
 from bertjax.data import json_text
 from bertjax.finetuning import example_files, text_examples
 
-# Where a row stands, and its values by column; those of JSON need not be text.
-_Row = tuple[str, Mapping[str, Any]]
+# Where a row stands, and its values by column; those of JSON and Parquet need not be text.
+Row = tuple[str, Mapping[str, Any]]
+# What is wrong with the names of a file's columns, and what to do; None if nothing.
+NamesFault = Callable[[Sequence[str]], str | None]
 
 # Texts, the number, the name of the class or the names of the labels, and where it stands.
 _RawExample = tuple[tuple[str, ...], Any, str]
@@ -101,7 +105,7 @@ class Table:
 def read_table(
     path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None
 ) -> Table:
-    """Returns the examples of a .csv, .tsv, .jsonl or .json (lines) file, in its order.
+    """Returns the examples of a .csv, .tsv, .jsonl, .json (lines) or .parquet file, in its order.
 
     Without `labels`, as for the training file, the classes are those found, sorted: as numbers if
     all are whole ones, else as text; or the columns with flags, in their order. Other files get the
@@ -142,10 +146,11 @@ def read_table(
 def column_names(path: epath.PathLike) -> tuple[str, ...]:
     """Returns the columns of a file by its first row; what is wrong with it, reading it tells."""
     path = epath.Path(path)
-    if _kind(path) in _FIELDS:
-        _, names = next(_FIELDS[_kind(path)](path), (1, []))
+    kind = _kind(path)
+    if kind in _FIELDS:
+        _, names = next(_FIELDS[kind](path), (1, []))
         return tuple(names)
-    return tuple(next((row for _, row in _json_rows(path, example_files.Faults())), {}))
+    return tuple(next((row for _, row in _ROWS[kind](path, example_files.Faults())), {}))
 
 
 def _check_that_all_occur(
@@ -186,9 +191,9 @@ def _each(label: Any) -> tuple[Any, ...]:
 def _raw_examples(
     path: epath.Path, columns: Columns, faults: example_files.Faults
 ) -> Iterator[_RawExample]:
-    for source, row in _rows(path, columns, faults):
+    for source, row in rows(path, columns.fault, faults):
         try:
-            found = tuple(_text(row[column], column) for column in columns.texts)
+            found = tuple(text(row[column], column) for column in columns.texts)
             label = _LABELS[columns.labelling](row, columns)
         except ValueError as error:
             faults.add(source, str(error))
@@ -196,7 +201,8 @@ def _raw_examples(
         yield found, label, source
 
 
-def _text(value: Any, column: str) -> str:
+def text(value: Any, column: str) -> str:
+    """Returns the text of a field; ValueError if nothing or no text stands in it."""
     if not isinstance(value, str):
         raise ValueError(f"{column!r} is {json.dumps(value)}; it must be a text")
     if not value.strip():
@@ -283,15 +289,21 @@ def _log(
     logging.info("%s: %d examples%s", path, len(examples), suffix)
 
 
-def _rows(path: epath.Path, columns: Columns, faults: example_files.Faults) -> Iterator[_Row]:
-    """Yields the rows that have the right columns."""
-    if _kind(path) in _FIELDS:
-        return _under_header(path, _FIELDS[_kind(path)](path), columns, faults)
-    return _with_columns(_json_rows(path, faults), columns, faults)
+def rows(path: epath.Path, names_fault: NamesFault, faults: example_files.Faults) -> Iterator[Row]:
+    """Yields the rows that have the right columns; what is wrong with others goes to `faults`.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if its kind is unknown, or its header lacks a column.
+    """
+    kind = _kind(path)
+    if kind in _FIELDS:
+        return _under_header(path, _FIELDS[kind](path), names_fault, faults)
+    return _with_columns(_ROWS[kind](path, faults), names_fault, faults)
 
 
 def _kind(path: epath.Path) -> str:
-    kind, known = path.suffix.lower(), (*_FIELDS, *_JSON)
+    kind, known = path.suffix.lower(), (*_FIELDS, *_ROWS)
     if kind not in known:
         raise ValueError(f"{path} ends in {kind!r}; known files end in {', '.join(known)}")
     return kind
@@ -302,7 +314,7 @@ def _tsv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     return ((number, line.split("\t")) for number, line in lines if line)
 
 
-def _json_rows(path: epath.Path, faults: example_files.Faults) -> Iterator[_Row]:
+def _json_rows(path: epath.Path, faults: example_files.Faults) -> Iterator[Row]:
     for number, line in enumerate(example_files.lines(path), start=1):
         source = f"{path}:{number}"
         if not line.strip():
@@ -318,11 +330,27 @@ def _json_rows(path: epath.Path, faults: example_files.Faults) -> Iterator[_Row]
             faults.add(source, f"it is a JSON {type(row).__name__}; each line must be an object")
 
 
+def _parquet_rows(path: epath.Path, faults: example_files.Faults) -> Iterator[Row]:
+    """Yields rows by their number, from 1; they are read a row group at a time."""
+    del faults
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
+    try:
+        with path.open("rb") as file:
+            number = 0
+            for batch in parquet.ParquetFile(file).iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}:{number}", row
+    except pyarrow.ArrowException as error:
+        raise example_files.FaultyFile(f"{path} cannot be read as Parquet: {error}") from error
+
+
 def _with_columns(
-    rows: Iterator[_Row], columns: Columns, faults: example_files.Faults
-) -> Iterator[_Row]:
+    rows: Iterator[Row], names_fault: NamesFault, faults: example_files.Faults
+) -> Iterator[Row]:
     for source, row in rows:
-        if fault := columns.fault(list(row)):
+        if fault := names_fault(list(row)):
             faults.add(source, fault)
         else:
             yield source, row
@@ -349,17 +377,17 @@ def _csv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
 
 # Files that name their columns in the first row, and those that do in every one.
 _FIELDS = {".csv": _csv_fields, ".tsv": _tsv_fields}
-_JSON = (".jsonl", ".json")
+_ROWS = {".jsonl": _json_rows, ".json": _json_rows, ".parquet": _parquet_rows}
 
 
 def _under_header(
     path: epath.Path,
     fields: Iterator[tuple[int, list[str]]],
-    columns: Columns,
+    names_fault: NamesFault,
     faults: example_files.Faults,
-) -> Iterator[_Row]:
+) -> Iterator[Row]:
     line, names = next(fields, (1, []))
-    if fault := columns.fault(names):
+    if fault := names_fault(names):
         raise example_files.FaultyFile(f"{path}:{line}: {fault}")
     for number, values in fields:
         source = f"{path}:{number}"

@@ -23,7 +23,7 @@ from bertjax import finetuning
 from bertjax.convert import formats
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, distilled, feature_sets, imported, low_rank
+from bertjax.finetuning import batches, distilled, epochs, feature_sets, imported, low_rank
 from bertjax.jobs import base, lengths, teachers
 from bertjax.models import encoder
 from bertjax.tasks import distillation
@@ -42,21 +42,22 @@ def _taught_task(
 ) -> kinds.FinetuningTask:
     """Returns the task that learns the teacher's answers too."""
     sizes, options = encoder.EncoderConfig(**config.model), config.finetuning
-    task = distilled.Distilled(
-        finetuning.KINDS[options.dataset].task(sizes, options),
-        teacher.task,
-        distillation.of_config(config.distillation),
+    kind = finetuning.KINDS[options.dataset]
+    task = kind.taught(sizes, options, teacher.task) or distilled.Distilled(
+        kind.task(sizes, options), teacher.task, distillation.of_config(config.distillation)
     )
     return low_rank.with_factors(task, options)
 
 
 # What a model of ours tells of its head. One of others has the released code's.
-_HEAD_OPTIONS = ("pooling", "bilstm_size", "feature_based")
+_HEAD_OPTIONS = ("pooling", "bilstm_size", "feature_based", "normalize")
 
 
 def _teacher_options(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     """Returns config.finetuning with the head that the teacher has."""
     path, told = config.distillation.teacher, config_lib.default_config().finetuning
+    if finetuning.KINDS[config.finetuning.dataset].teacher_has_own_head:
+        told = config.finetuning
     found = reader.describe(epath.Path(path)) if formats.recognize(path) == "bertjax" else None
     if found is not None and found.config.task == "finetuning":
         told = found.config.finetuning
@@ -102,11 +103,7 @@ class FinetuningData:
     @property
     def buckets(self) -> tuple[int, ...]:
         """The lengths that batches are padded to."""
-        options = self.config.finetuning
-        if options.length_buckets:
-            return batches.default_buckets(options.max_seq_length)
-        longest: int = options.max_seq_length
-        return (longest,)
+        return _buckets(self.config.finetuning)
 
     @functools.cached_property
     def _train_sha256(self) -> str:
@@ -145,7 +142,7 @@ class FinetuningData:
         )
 
     def num_train_examples(self, phase: lengths.Phase) -> int | None:
-        return len(self.dataset.features(kinds.TRAIN)) if self.dataset else None
+        return self.dataset.features(kinds.TRAIN).epoch_size if self.dataset else None
 
     def num_examples(self, name: str) -> int:
         return len(self._dataset().examples(name))
@@ -205,14 +202,15 @@ def open_job(
     training = dataset.features(kinds.TRAIN)
     _check_order(config)
     for name in dataset.evaluation_sets:
-        logging.info("Evaluation set %s: %d examples", name, len(dataset.features(name)))
+        dataset.features(name)
+        logging.info("Evaluation set %s: %d examples", name, len(dataset.examples(name)))
     for name in dataset.test_sets:
         dataset.examples(name)
         logging.info("Test set %s is read; the model will answer it at the end", name)
     options = config.finetuning
     options.update(dataset.found)
     config.phases.phase1.max_seq_length = options.max_seq_length
-    config.phases.phase1.num_steps = num_steps(config, len(training))
+    config.phases.phase1.num_steps = _steps_of(config, training)
     logging.info(
         "Finetuning on %d examples, %g epochs of them; labels: %s",
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
@@ -223,8 +221,7 @@ def open_job(
 def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job under another config, whose data and labels are the same."""
     data: Any = job.data
-    examples = len(data.dataset.features(kinds.TRAIN))
-    config.phases.phase1.num_steps = num_steps(config, examples)
+    config.phases.phase1.num_steps = _steps_of(config, data.dataset.features(kinds.TRAIN))
     return _job(config, data.dataset, data.tokenizer, job.teacher)
 
 
@@ -306,10 +303,26 @@ def _evaluation(
 
 
 def num_steps(config: ml_collections.ConfigDict, num_examples: int) -> int:
-    """Returns the steps that config.finetuning.num_epochs of the data take."""
+    """Returns the steps that config.finetuning.num_epochs of so many examples take."""
     (phase,) = lengths.phases(config)
-    steps = batches.steps_per_epoch(num_examples, phase.global_batch_size)
+    steps = epochs.steps_per_epoch(num_examples, phase.global_batch_size)
     return math.ceil(config.finetuning.num_epochs * steps)
+
+
+def _steps_of(config: ml_collections.ConfigDict, training: feature_sets.FeatureSet) -> int:
+    """Returns the steps that config.finetuning.num_epochs of the rows take."""
+    (phase,) = lengths.phases(config)
+    by_length = len(_buckets(config.finetuning)) > 1
+    of_all = epochs.Epochs(training, phase.global_batch_size, config.seed, by_length=by_length)
+    return of_all.steps_in(config.finetuning.num_epochs)
+
+
+def _buckets(options: ml_collections.ConfigDict) -> tuple[int, ...]:
+    """Returns the lengths that batches are padded to."""
+    if options.length_buckets:
+        return batches.default_buckets(options.max_seq_length)
+    longest: int = options.max_seq_length
+    return (longest,)
 
 
 def _found(
@@ -322,11 +335,15 @@ def _found(
         found = _begun(workdirs) or _origin(config.init_from)
     except (ValueError, FileNotFoundError) as error:
         faults.append(error)
+    kind = finetuning.KINDS[config.finetuning.dataset]
     for option in ("train_file", "eval_file", "test_file"):
-        path = config.finetuning[option]
-        if path and not epath.Path(path).exists():
-            fault = f"config.finetuning.{option} is {path}, which does not exist"
-            faults.append(FileNotFoundError(fault))
+        missing = [
+            path for path in kind.paths(config.finetuning[option]) if not epath.Path(path).exists()
+        ]
+        if missing:
+            told = f"config.finetuning.{option} is {config.finetuning[option]}"
+            which = " and ".join(missing) if [config.finetuning[option]] != missing else "which"
+            faults.append(FileNotFoundError(f"{told}, {which} does not exist"))
     if len(faults) > 1:
         raise type(faults[0])("several things are wrong:\n  " + "\n  ".join(map(str, faults)))
     if faults:
@@ -416,6 +433,9 @@ def _digest(features: feature_sets.FeatureSet) -> str:
     digest = hashlib.sha256()
     parts = [(name, np.concatenate(rows)) for name, rows in sorted(features.tokens.items())]
     parts += sorted(features.columns.items())
+    if any(part.weight != 1 for part in features.parts):
+        shown = [(part.examples, part.shown) for part in features.parts]
+        parts.append(("parts", np.array(shown)))
     parts.append(("lengths", np.array([len(row) for row in features.tokens["input_ids"]])))
     for name, values in parts:
         digest.update(name.encode())

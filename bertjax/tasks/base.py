@@ -78,6 +78,28 @@ class ScoresSentences(Protocol):
     def predict(self, model: Any, batch: Batch) -> Mapping[str, Array]: ...
 
 
+@runtime_checkable
+class WholeBatch(Protocol):
+    """A task whose loss of a row reads other rows of the batch, if it `joins_rows`.
+
+    Its `loss` is `joint_loss` of its `outputs`. Under accumulation the outputs of micro-batches are
+    computed one after the other, kept, and computed again for their gradients, so all rows share a
+    loss in the memory of a micro-batch. Source: Gao et al. 2021, "Scaling deep contrastive learning
+    batch size under memory limited setup" (GradCache), section 3.2.
+    """
+
+    @property
+    def joins_rows(self) -> bool: ...
+
+    def outputs(self, model: Any, batch: Batch, *, key: PRNGKeyArray | None) -> Any:
+        """Returns what the loss reads of the model: arrays [rows, ...], each row by itself."""
+        ...
+
+    def joint_loss(self, model: Any, outputs: Any, batch: Batch) -> Means:
+        """Returns losses and metrics of the outputs of all rows of a batch."""
+        ...
+
+
 def abstract_model(task: Task) -> tuple[nnx.GraphDef, parameters.Params]:
     """Returns a task's graph definition and its parameters as shapes."""
     graphdef, params = _abstract_model(task)

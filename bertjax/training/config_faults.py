@@ -17,6 +17,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
+from bertjax.finetuning import embedding_losses
 from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder
 from bertjax.training import optim, schedules, state
@@ -41,6 +42,7 @@ CHOICES: dict[str, Collection[str]] = {
     "pretraining.mask_strategy": masking.MASKERS.keys(),
     "finetuning.dataset": finetuning.KINDS.keys(),
     "finetuning.pooling": classification.POOLINGS,
+    "finetuning.loss": embedding_losses.LOSSES.keys(),
     "finetuning.context": ("sentence", "document"),
     "data.source": ("records", "synthetic"),
     "optimizer.name": tuple(optim.OPTIMIZERS),
@@ -66,6 +68,7 @@ AT_LEAST = {
     "finetuning.max_seq_length": 5,
     "finetuning.bilstm_size": 0,
     "finetuning.lora_rank": 0,
+    "finetuning.num_texts": 0,
     "finetuning.doc_stride": 1,
     "finetuning.max_query_length": 1,
     "finetuning.max_answer_length": 1,
@@ -181,6 +184,7 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     faults += _distillation_faults(config.distillation, is_finetuning)
     if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
         faults += _kind_faults(config.finetuning)
+        faults += finetuning.KINDS[config.finetuning.dataset].config_faults(config)
     if config.init_from_smaller and (is_finetuning or not config.init_from):
         why = "finetuning has the sizes of its weights" if is_finetuning else "there is no source"
         faults.append(

@@ -177,18 +177,29 @@ class Learner:
         fixed = fixed or {}
         weights = self.task.weights(batch)
 
-        def objective(params: parameters.Params, micro_batch: base.Batch, key: PRNGKeyArray):
-            model = parameters.merge(self.graphdef, self._trained(params))
-            means = self.task.loss(model, {**micro_batch, **fixed}, key=key)
-            loss = sum(
+        def loss(means: base.Means):
+            return sum(
                 coefficient * means[name].total / jnp.where(weights[name] > 0, weights[name], 1)
                 for name, coefficient in self.task.objectives.items()
             )
-            return loss, means
+
+        def objective(params: parameters.Params, micro_batch: base.Batch, key: PRNGKeyArray):
+            model = parameters.merge(self.graphdef, self._trained(params))
+            means = self.task.loss(model, {**micro_batch, **fixed}, key=key)
+            return loss(means), means
+
+        def joint_objective(params: parameters.Params, batch: base.Batch, key: PRNGKeyArray):
+            model = parameters.merge(self.graphdef, self._trained(params))
+            outputs = self._outputs(model, batch, key, fixed)
+            task: Any = self.task  # a base.WholeBatch
+            means = task.joint_loss(model, outputs, {**batch, **fixed})
+            return loss(means), means
 
         gradient = jax.grad(objective, has_aux=True)
         if self.accumulation_steps == 1:
             return gradient(params, batch, key)
+        if isinstance(self.task, base.WholeBatch) and self.task.joins_rows:
+            return jax.grad(joint_objective, has_aux=True)(params, batch, key)
 
         def accumulate(
             carry: tuple[parameters.Params, base.Means], index_and_batch: tuple[Array, base.Batch]
@@ -210,10 +221,34 @@ class Learner:
         indices = jnp.arange(self.accumulation_steps)
         return jax.lax.scan(accumulate, zeros, (indices, micro_batches))[0]
 
+    def _outputs(
+        self, model: Any, batch: base.Batch, key: PRNGKeyArray, fixed: Mapping[str, Any]
+    ) -> Any:
+        """Returns a `base.WholeBatch`'s outputs of all rows, whose gradients recompute them.
+
+        A micro-batch has the key that it has elsewhere.
+        """
+        task: Any = self.task
+
+        @jax.checkpoint
+        def of_micro_batch(index: Array, micro_batch: base.Batch):
+            own = {**micro_batch, **fixed}
+            return task.outputs(model, own, key=jax.random.fold_in(key, index))
+
+        micro_batches = jax.tree.map(self._micro_batches, batch)
+        indices = jnp.arange(self.accumulation_steps)
+        outputs = jax.lax.map(lambda each: of_micro_batch(*each), (indices, micro_batches))
+        return jax.tree.map(_whole_batch, outputs)
+
     def _micro_batches(self, rows: Array) -> Array:
         # Strided, so that every device keeps its own rows: micro-batch i takes rows i, i + n, ...
         grouped = rows.reshape(-1, self.accumulation_steps, *rows.shape[1:])
         return jnp.swapaxes(grouped, 0, 1)
+
+
+def _whole_batch(rows: Array) -> Array:
+    """Returns the rows of all micro-batches in the order of the batch they were made of."""
+    return jnp.swapaxes(rows, 0, 1).reshape(-1, *rows.shape[2:])
 
 
 def evaluate_step(

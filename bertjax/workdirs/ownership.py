@@ -39,14 +39,17 @@ class WorkdirInUseError(RuntimeError):
 class Ownership:
     """The right to write into a workdir. Use it as a context manager.
 
+    `option` is the one that names the directory, for the error.
+
     Raises:
       WorkdirInUseError: on entering, if another process has it.
       OSError: if the file cannot be written.
     """
 
-    def __init__(self, workdir: epath.PathLike):
+    def __init__(self, workdir: epath.PathLike, *, option: str = "--workdir"):
         self._workdir = epath.Path(workdir)
         self._path = self._workdir / FILE
+        self._option = option
         self._token = uuid.uuid4().hex
         self._file: IO[str] | None = None
         self._stop = threading.Event()
@@ -145,7 +148,7 @@ class Ownership:
     def _refusal(self, told: str) -> WorkdirInUseError:
         return WorkdirInUseError(
             f"{self._workdir} is in use by {_who(told)}: wait until that run ends, stop it, or "
-            "give another --workdir"
+            f"give another {self._option}"
         )
 
 

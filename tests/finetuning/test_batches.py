@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bertjax.finetuning import batches, feature_sets
+from bertjax.finetuning import batches, epochs, feature_sets
 
 BUCKETS = (8, 16, 24)
 PAD_ID = 99
@@ -60,7 +60,7 @@ def test_started_at_any_step_the_batches_are_the_same(buckets):
 @pytest.mark.parametrize("count", [5, 8, 64, 103])
 def test_every_example_comes_once_an_epoch(count, buckets):
     made = feature_set(count)
-    steps = batches.steps_per_epoch(count, 8)
+    steps = epochs.steps_per_epoch(count, 8)
     assert steps == -(-count // 8)
     found = training(made, 3 * steps, buckets=buckets)
     for epoch in range(3):

@@ -16,7 +16,14 @@ from bertjax.planning import compiled, kernels
 from bertjax.training import config_faults, planned, program, schedules
 
 FAST = ("smoke", "quickstart")
-FINETUNING = ("classification", "conll", "glue", "squad", "swag")  # of BERT-base, unless told
+FINETUNING = (
+    "classification",
+    "conll",
+    "glue",
+    "embeddings",
+    "squad",
+    "swag",
+)  # of BERT-base, unless told
 ALBERT = ("albert_base", "albert_large", "albert_xlarge", "albert_xxlarge")
 ELECTRA = ("electra_small", "electra_base", "electra_large")
 BERT = ("bert_tiny", "bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large")

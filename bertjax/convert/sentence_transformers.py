@@ -1,0 +1,264 @@
+"""The files by which sentence-transformers knows how a model of transformers makes vectors.
+
+    modules.json                        which modules follow each other, and where their files are
+    1_Pooling/config.json               how the tokens' states become one vector
+    2_Normalize/                        vectors have length 1
+    config_sentence_transformers.json   prompts, and how vectors are compared
+    sentence_bert_config.json           the longest input
+
+The dialect that is written is that of version 2 to 5, which version 6, text-embeddings-inference
+and vLLM read as well; both are read. Version 6 keeps the longest input in tokenizer_config.json, as
+`model_max_length`, so it is written there too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from bertjax.data import json_text
+from bertjax.models import sentence_vectors
+
+MODULES_FILE = "modules.json"
+CONFIG_FILE = "config_sentence_transformers.json"
+LENGTH_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+POOLING_DIRECTORY, NORMALIZE_DIRECTORY = "1_Pooling", "2_Normalize"
+
+# Where transformers knows no longest input, it writes a number like 1e30.
+NO_LENGTH = 10**9
+
+# Ours -> the key that is true in a pooling's config, and its name in version 6.
+MODES = {
+    "cls": ("pooling_mode_cls_token", "cls"),
+    "mean": ("pooling_mode_mean_tokens", "mean"),
+    "max": ("pooling_mode_max_tokens", "max"),
+    "weighted": ("pooling_mode_weightedmean_tokens", "weightedmean"),
+    "last": ("pooling_mode_lasttoken", "lasttoken"),
+}
+# Theirs without a counterpart here; the file has a key for it all the same.
+ROOT_OF_LENGTH = "pooling_mode_mean_sqrt_len_tokens"
+
+# What version 6 says of a text model that is the usual one.
+USUAL_LENGTH_FIELDS = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+
+
+def is_there(directory: epath.PathLike) -> bool:
+    """Returns whether the directory is of sentence-transformers."""
+    return (epath.Path(directory) / MODULES_FILE).exists()
+
+
+def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.SentenceVectors:
+    """Returns how the model of a directory makes its vectors.
+
+    `is_lowercase` says whether its tokenizer makes all letters small.
+
+    Raises:
+      FileNotFoundError: if the file of a module is missing.
+      ValueError: naming the file, for modules or choices that are not supported.
+    """
+    directory = epath.Path(directory)
+    modules = _modules(directory / MODULES_FILE)
+    pooling = "cls"
+    for kind, place in modules.items():
+        if kind == "Pooling":
+            pooling = _pooling(directory / place / "config.json")
+        if kind == "Normalize":
+            _check_normalize(directory / place / "config.json")
+    config = _optional(directory / CONFIG_FILE)
+    prompts = config.get("prompts") or {}
+    for name, prompt in prompts.items():
+        if not isinstance(prompt, str):
+            raise ValueError(f"{directory / CONFIG_FILE}: the prompt {name!r} is no string")
+    similarity = config.get("similarity_fn_name") or "cosine"
+    try:
+        return sentence_vectors.SentenceVectors(
+            pooling=pooling,
+            normalize="Normalize" in modules,
+            prompts=prompts,
+            default_prompt=config.get("default_prompt_name") or "",
+            max_seq_length=_max_seq_length(directory, is_lowercase=is_lowercase),
+            similarity=similarity,
+        )
+    except ValueError as error:
+        raise ValueError(f"{directory / CONFIG_FILE}: {error}") from error
+
+
+def write(
+    vectors: sentence_vectors.SentenceVectors,
+    directory: epath.PathLike,
+    *,
+    size: int,
+    longest: int,
+    lacks_pooler: bool = False,
+) -> None:
+    """Writes the files beside those of transformers.
+
+    `size` is that of the vectors, `longest` what the model reads at most. `lacks_pooler` says that
+    the class would make a pooler, which nothing here reads, and warn that it has no weights.
+    """
+    directory = epath.Path(directory)
+    length = min(vectors.max_seq_length or longest, longest)
+    places = {"Transformer": "", "Pooling": POOLING_DIRECTORY}
+    if vectors.normalize:
+        places["Normalize"] = NORMALIZE_DIRECTORY
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(places.items())
+    ]
+    pooling = {"word_embedding_dimension": size, "include_prompt": True, ROOT_OF_LENGTH: False}
+    pooling |= {key: name == vectors.pooling for name, (key, _) in MODES.items()}
+    config = {
+        "model_type": "SentenceTransformer",
+        # The oldest that has all of these fields; a newer one than the reader's is warned of.
+        "__version__": {"sentence_transformers": "3.0.0"},
+        "prompts": dict(vectors.prompts),
+        "default_prompt_name": vectors.default_prompt or None,
+        "similarity_fn_name": vectors.similarity,
+    }
+    of_transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
+    if lacks_pooler:
+        of_transformer["model_args"] = {"add_pooling_layer": False}
+    files: dict[str, Any] = {
+        MODULES_FILE: modules,
+        f"{POOLING_DIRECTORY}/config.json": pooling,
+        CONFIG_FILE: config,
+        LENGTH_FILES[0]: of_transformer,
+    }
+    if vectors.normalize:
+        files[f"{NORMALIZE_DIRECTORY}/config.json"] = {}
+    tokenizer_config = directory / TOKENIZER_CONFIG_FILE
+    if tokenizer_config.exists():
+        fields = json_text.read_object(tokenizer_config)
+        files[TOKENIZER_CONFIG_FILE] = fields | {"model_max_length": length}
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _modules(path: epath.Path) -> dict[str, str]:
+    """Returns the kinds of modules in their order, and the directory of each.
+
+    Raises:
+      ValueError: if it is no list of modules, or has others than are known, or another order.
+    """
+    try:
+        listed = json_text.loads(path.read_bytes())
+        listed = sorted(listed, key=lambda module: module["idx"])
+        modules = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
+        is_plain = all(
+            ".." not in place and not place.startswith("/") for place in modules.values()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is no list of modules ({error!r}); fetch it again, or remove it to read the "
+            "weights alone"
+        ) from error
+    known = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+    if [*modules] not in known or len(modules) != len(listed) or not is_plain:
+        kinds = ", ".join(module["type"].rpartition(".")[2] for module in listed)
+        raise ValueError(
+            f"{path} has the modules {kinds}; supported is a Transformer with a Pooling and "
+            "perhaps a Normalize: vectors of other modules, such as Dense, would not be the model's"
+        )
+    if modules["Transformer"]:
+        raise ValueError(
+            f"{path} has its Transformer in {modules['Transformer']!r}; give that directory as the "
+            "weights, and pooling and normalization as options"
+        )
+    return modules
+
+
+def _pooling(path: epath.Path) -> str:
+    """Returns our name of a pooling.
+
+    Raises:
+      ValueError: for one that is not known here, several at once, or one that leaves prompts out.
+    """
+    config = json_text.read_object(path)
+    by_theirs = {theirs: ours for ours, (_, theirs) in MODES.items()}
+    by_key = {key: theirs for key, theirs in MODES.values()} | {ROOT_OF_LENGTH: ROOT_OF_LENGTH}
+    found = config.get("pooling_mode")
+    if found is None:
+        found = [by_key.get(key, key) for key, value in config.items() if _is_mode(key, value)]
+        found = found or ["mean"]
+    found = [found] if isinstance(found, str) else list(found)
+    if len(found) != 1 or found[0] not in by_theirs:
+        raise ValueError(
+            f"{path} has the pooling {' with '.join(map(str, found))}; supported is one of "
+            f"{', '.join(by_theirs)}"
+        )
+    if config.get("include_prompt", True) is False:
+        raise ValueError(
+            f"{path} has include_prompt false: tokens of the prompt are left out of the pooling, "
+            "which is not supported"
+        )
+    return by_theirs[found[0]]
+
+
+def _is_mode(key: str, value: Any) -> bool:
+    return key.startswith("pooling_mode_") and value is True
+
+
+def _check_normalize(path: epath.Path) -> None:
+    """Raises a ValueError if it is something else than the sentence's vector that is normalized."""
+    config = _optional(path)
+    wanted = "sentence_embedding"
+    for name in ("module_input_name", "module_output_name"):
+        if (config.get(name) or wanted) != wanted:
+            raise ValueError(f"{path} has {name} {config[name]!r}; supported is {wanted!r}")
+
+
+def _max_seq_length(directory: epath.Path, *, is_lowercase: bool) -> int:
+    """Returns the longest input in tokens, 0 where no file tells it.
+
+    Raises:
+      ValueError: if texts are made small before a tokenizer that tells letters apart.
+    """
+    for name in LENGTH_FILES:
+        path = directory / name
+        if not path.exists():
+            continue
+        config = json_text.read_object(path)
+        if config.get("do_lower_case") and not is_lowercase:
+            raise ValueError(
+                f"{path} has do_lower_case true, and the tokenizer is cased; make the texts "
+                "lowercase yourself and set it to false"
+            )
+        for field, usual in USUAL_LENGTH_FIELDS.items():
+            if config.get(field, usual) != usual:
+                raise ValueError(f"{path} has {field} {config[field]!r}; supported is {usual!r}")
+        if config.get("max_seq_length"):
+            return int(config["max_seq_length"])
+    length = _optional(directory / TOKENIZER_CONFIG_FILE).get("model_max_length") or 0
+    return int(length) if length < NO_LENGTH else 0
+
+
+def _optional(path: epath.Path) -> Mapping[str, Any]:
+    return json_text.read_object(path) if path.exists() else {}
+
+
+def described(vectors: sentence_vectors.SentenceVectors, size: int) -> list[tuple[str, str]]:
+    """Returns what a model card tells of the vectors: name and value."""
+    rows = [
+        ("size of a vector", str(size)),
+        ("pooling", vectors.pooling),
+        ("normalized", "yes" if vectors.normalize else "no"),
+        ("compared by", vectors.similarity),
+    ]
+    if vectors.matryoshka_dims:
+        dims = ", ".join(str(each) for each in vectors.matryoshka_dims)
+        rows.append(("trained to be cut to", f"{dims} numbers"))
+    rows += [(f"prompt `{name}`", f"`{text}`") for name, text in vectors.prompts.items() if text]
+    return rows

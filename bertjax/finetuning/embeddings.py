@@ -1,0 +1,490 @@
+"""A vector for each text: what is learnt of pairs, triplets or texts, and how vectors are scored.
+
+Files belong to `embedding_files`, losses to `embedding_losses`, what is evaluated to
+`embedding_sets`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+from etils import epath
+from flax import nnx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from bertjax.finetuning import (
+    base,
+    embedding_files,
+    embedding_losses,
+    embedding_sets,
+    feature_sets,
+    glue_submission,
+    json_fields,
+)
+from bertjax.models import encoder as encoders
+from bertjax.models import sentence_encoder
+from bertjax.tasks import base as tasks
+from bertjax.tasks import distillation
+
+# The keys of `predict`: one text, or two of which the cosine is wanted.
+TEXT, SECOND_TEXT, DOCUMENT = "text", "second_text", "document"
+
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceEmbedding(base.FinetuningTask):
+    """Vectors of texts by one of `embedding_losses.LOSSES`; a `tasks.WholeBatch`.
+
+    Inputs are [batch, texts, length], of examples of one text [batch, length].
+    """
+
+    encoder: encoders.EncoderConfig
+    loss_name: str = "ranking"
+    pooling: str = "mean"
+    normalize: bool = True
+    num_labels: int = 0
+    num_texts: int = 2
+    scale: float = 20.0
+    matryoshka_dims: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        too_long = [dim for dim in self.matryoshka_dims if dim > self.encoder.hidden_size]
+        if too_long:
+            raise ValueError(
+                f"config.finetuning.matryoshka_dims has {too_long[0]}; the vectors of these "
+                f"weights have {self.encoder.hidden_size} numbers"
+            )
+
+    @property
+    def trained_by(self) -> embedding_losses.Loss:
+        return embedding_losses.LOSSES[self.loss_name]
+
+    @property
+    def joins_rows(self) -> bool:
+        return self.trained_by.joins_rows
+
+    def init(self, rngs: nnx.Rngs) -> sentence_encoder.SentenceEncoder:
+        return sentence_encoder.SentenceEncoder(
+            self.encoder,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            num_labels=self.num_labels,
+            rngs=rngs,
+        )
+
+    def weights(self, batch: tasks.Batch) -> dict[str, Array]:
+        names = ("loss", "accuracy") if self.trained_by.has_answers else ("loss",)
+        return dict.fromkeys(names, self.scored(batch).sum())
+
+    def outputs(
+        self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None
+    ) -> Float[Array, "batch texts hidden"]:
+        """Returns the pooled vectors; where a loss takes several views, each text's together."""
+        views, mask = self.trained_by.views, batch["input_mask"]
+        texts = views * (1 if mask.ndim == 2 else mask.shape[1])
+        vectors = model.pooled(_flat(batch, views), key=key)
+        return vectors.reshape(len(mask), texts, -1)
+
+    def joint_loss(
+        self, model: Any, vectors: Float[Array, "batch texts hidden"], batch: tasks.Batch
+    ) -> tasks.Means:
+        """Returns the mean loss of the examples, and how many are answered rightly."""
+        weights = self.scored(batch)
+        with jax.named_scope("loss"):
+            losses, hits = embedding_losses.of_prefixes(
+                self.trained_by, vectors, batch, self._head(model), self.matryoshka_dims
+            )
+            means = {"loss": tasks.weighted(losses, weights)}
+            if hits is not None:
+                means["accuracy"] = tasks.weighted(hits, weights)
+        return means
+
+    def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
+        return self.joint_loss(model, self.outputs(model, batch, key=key), batch)
+
+    def evaluate(self, model: Any, batch: tasks.Batch) -> tasks.Means:
+        """Returns nothing: sets are scored by their vectors alone."""
+        del model, batch
+        return {}
+
+    def predict(self, model: base.Model, batch: tasks.Batch) -> dict[str, Array]:
+        """Returns `embeddings` [batch, hidden] of examples of one text."""
+        return {"embeddings": model(batch)}
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        """Three forward passes of each text and view; cached vectors cost one more, not counted."""
+        del predictions
+        rows = batch_size * self.num_texts * self.trained_by.views
+        return 3.0 * rows * self.encoder.forward_flops(length)
+
+    def _head(self, model: Any) -> embedding_losses.Head:
+        def classify(features: Float[Array, "batch 3 width"]) -> Float[Array, "batch classes"]:
+            # A prefix is as wide as the whole vector with zeros behind it.
+            missing = self.encoder.hidden_size - features.shape[-1]
+            whole = jnp.pad(features, ((0, 0), (0, 0), (0, missing)))
+            return model.classifier(whole.reshape(len(whole), -1))
+
+        return embedding_losses.Head(self.scale, self.normalize, classify)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaughtEmbedding(SentenceEmbedding):
+    """Learns the vectors of a `teacher`, which reads the same rows without dropout."""
+
+    teacher: SentenceEmbedding | None = None
+
+    def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
+        """Returns the mean loss; `batch` has the teacher's parameters."""
+        assert self.teacher is not None
+        teacher, batch = distillation.apart(self.teacher, batch)
+        vectors = self.outputs(model, batch, key=key)
+        taught = teacher(_flat(batch)).reshape(vectors.shape)
+        return self.joint_loss(model, vectors, {**batch, embedding_losses.TEACHER_VECTORS: taught})
+
+
+def _flat(batch: tasks.Batch, views: int = 1) -> dict[str, Array]:
+    """Returns what is known of each text as rows [batch x texts x views, length]."""
+    mask = batch["input_mask"]
+    return {
+        name: jnp.repeat(x.reshape(-1, *x.shape[mask.ndim - 1 :]), views, axis=0)
+        for name, x in batch.items()
+        if getattr(x, "shape", ())[: mask.ndim] == mask.shape
+    }
+
+
+class Embeddings(base.Kind):
+    """Vectors of a "text", a "document", or the cosine of a "text" with another.
+
+    The training set may be several files; every evaluation set is a file or directory of its own.
+    """
+
+    own_options = {
+        "pooling": "cls",
+        "loss": "ranking",
+        "normalize": True,
+        "query_prompt": "",
+        "document_prompt": "",
+        "matryoshka_dims": (),
+        "similarity_scale": 20.0,
+        "score_range": (0.0, 5.0),
+        "num_texts": 0,
+    }
+    teacher_has_own_head = True
+
+    @classmethod
+    def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> SentenceEmbedding:
+        return SentenceEmbedding(encoder, **_task_options(options))
+
+    @classmethod
+    def taught(
+        cls, encoder: encoders.EncoderConfig, options: base.Options, teacher: base.FinetuningTask
+    ) -> TaughtEmbedding:
+        """Returns the task that learns the teacher's vectors.
+
+        Raises:
+          ValueError: if those are not as wide as the student's.
+        """
+        assert isinstance(teacher, SentenceEmbedding)
+        if teacher.encoder.hidden_size != encoder.hidden_size:
+            raise ValueError(
+                f"the vectors of config.distillation.teacher have {teacher.encoder.hidden_size} "
+                f"numbers, those of config.init_from {encoder.hidden_size}: they must have as many"
+            )
+        return TaughtEmbedding(encoder, **_task_options(options), teacher=teacher)
+
+    @classmethod
+    def head(cls, options: base.Options) -> str:
+        return "none"  # a vector is read of the encoder's states, with nothing learnt between
+
+    @classmethod
+    def reads_only_first(cls, options: base.Options) -> bool:
+        return options.pooling == "cls"
+
+    @classmethod
+    def faults(cls, options: base.Options) -> Iterator[str]:
+        if options.loss not in embedding_losses.LOSSES:
+            return
+        yield from _number_faults(options)
+        yield from _file_faults(options)
+        if options.labels and options.loss != "softmax":
+            yield (
+                f"config.finetuning.labels is {tuple(options.labels)}; only the loss 'softmax' "
+                f"learns classes, not {options.loss!r}: leave it out"
+            )
+
+    @classmethod
+    def config_faults(cls, config: ml_collections.ConfigDict) -> Iterator[str]:
+        loss, teacher = config.finetuning.loss, config.distillation.teacher
+        if loss == "simcse" and not any(config.model[name] for name in _DROPOUTS):
+            yield (
+                "config.finetuning.loss is 'simcse', which tells a text from itself by two dropout "
+                "masks, but the model has no dropout: both vectors would be the same and nothing "
+                "would be learnt. Set --config.model.hidden_dropout_prob=0.1, or take pairs and "
+                "the loss 'ranking'"
+            )
+        if loss == "distillation" and not teacher:
+            yield (
+                "config.finetuning.loss is 'distillation', but there is no teacher: give "
+                "--config.distillation.teacher=PATH"
+            )
+        if teacher and loss != "distillation":
+            yield (
+                f"config.distillation.teacher is {teacher!r}, which the loss {loss!r} does not "
+                "read: set --config.finetuning.loss=distillation or leave it out"
+            )
+
+    @classmethod
+    def paths(cls, value: str) -> list[str]:
+        return [file.path for file in embedding_files.files(value)]
+
+    @classmethod
+    def choices_of(cls, options: base.Options) -> int:
+        """Returns how many texts an example has; where no data has told, as few as there may be."""
+        rows = embedding_losses.LOSSES[options.loss].rows
+        return options.num_texts or (1 if rows == "texts" else 2)
+
+    @classmethod
+    def label_shapes(
+        cls, options: base.Options, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        column = _COLUMNS.get(embedding_losses.LOSSES[options.loss].rows)
+        if column is None:
+            return {}
+        name, dtype = column
+        return {name: jax.ShapeDtypeStruct((batch_size,), dtype)}
+
+    @functools.cached_property
+    def _training(self) -> list[list[embedding_files.Example]]:
+        """The examples of each file."""
+        options = self.options
+        rows = embedding_losses.LOSSES[options.loss].rows
+        found = [
+            embedding_files.read(file.path, rows, score_range=tuple(options.score_range))
+            for file in embedding_files.files(options.train_file)
+        ]
+        embedding_files.check_alike(found)
+        return found
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those of the option, or what the training files hold; () but for classes of pairs."""
+        if self.options.loss != "softmax":
+            return ()
+        if self.options.labels:
+            return tuple(self.options.labels)
+        return tuple(sorted({str(it.value) for file in self._training for it in file}))
+
+    @property
+    def found(self) -> Mapping[str, Any]:
+        texts = len(self._training[0][0].texts)
+        return {**super().found, "num_texts": texts}
+
+    @functools.cached_property
+    def _paths(self) -> dict[str, str]:
+        """The evaluation sets: "dev", or of several the names of their files."""
+        return embedding_sets.named(self.paths(self.options.eval_file), base.DEV)
+
+    @property
+    def evaluation_sets(self) -> tuple[str, ...]:
+        return tuple(self._paths)
+
+    @functools.cached_property
+    def _sets(self) -> dict[str, embedding_sets.EvaluationSet]:
+        return {
+            name: embedding_sets.read(path, tuple(self.options.score_range))
+            for name, path in self._paths.items()
+        }
+
+    @property
+    def best_score(self) -> str:
+        """That of the first evaluation set: Spearman's for scored pairs, nDCG@10 for a corpus."""
+        return next((it.best_score for it in self._sets.values()), "")
+
+    def _examples(self, name: str) -> Sequence[Any]:
+        if name == base.TRAIN:
+            return [example for file in self._training for example in file]
+        if name == base.TEST:
+            path = self.file(name)
+            return embedding_files.read(path, embedding_sets.unlabelled(path))
+        return self._sets[name].examples
+
+    def _features(self, name: str) -> feature_sets.FeatureSet:
+        if name == base.TRAIN:
+            return self._training_rows()
+        if name == base.TEST:
+            return self.rows(self._with_prompts(self.examples(name)))[0]
+        prompts = self._prompts
+        return self._rows_of([prompts[it.role] + it.text for it in self._sets[name].texts])
+
+    @property
+    def _prompts(self) -> dict[str, str]:
+        options = self.options
+        return {
+            embedding_files.QUERY: options.query_prompt,
+            embedding_files.DOCUMENT: options.document_prompt,
+        }
+
+    def _with_prompts(
+        self, examples: Sequence[embedding_files.Example]
+    ) -> Sequence[embedding_files.Example]:
+        prompts = self._prompts
+        if not any(prompts.values()):
+            return examples
+        prompted = (
+            tuple(prompts[role] + text for role, text in zip(it.roles, it.texts, strict=True))
+            for it in examples
+        )
+        pairs = zip(examples, prompted, strict=True)
+        return [dataclasses.replace(example, texts=texts) for example, texts in pairs]
+
+    def _training_rows(self) -> feature_sets.FeatureSet:
+        loss = embedding_losses.LOSSES[self.options.loss]
+        examples = self.examples(base.TRAIN)
+        texts = [text for example in examples for text in example.texts]
+        prompted = [text for it in self._with_prompts(examples) for text in it.texts]
+        columns = {}
+        if loss.rows in _COLUMNS:
+            column, dtype = _COLUMNS[loss.rows]
+            columns[column] = np.array(self._values(examples), dtype)
+        count = len(examples[0].texts)
+        weights = [it.weight for it in embedding_files.files(self.options.train_file)]
+        return dataclasses.replace(
+            self._rows_of(prompted),
+            columns=columns,
+            choices=count,
+            parts=tuple(map(feature_sets.Part, map(len, self._training), weights)),
+            apart=feature_sets.numbers(texts).reshape(-1, count) if loss.joins_rows else None,
+        )
+
+    def _values(self, examples: Sequence[embedding_files.Example]) -> list[Any]:
+        """Returns what is to be learnt of each example: its score, or the number of its class."""
+        if self.options.loss != "softmax":
+            return [example.value for example in examples]
+        places = {label: place for place, label in enumerate(self.labels)}
+        for example in examples:
+            if example.value not in places:
+                raise embedding_files.FaultyFile(
+                    f"{example.source}: the class is {example.value!r}; known are "
+                    f"{', '.join(places)}"
+                )
+        return [places[str(example.value)] for example in examples]
+
+    def _rows_of(self, texts: Sequence[str]) -> feature_sets.FeatureSet:
+        input_ids, segment_ids = feature_sets.sequence_pairs(
+            self.tokenizer, texts, max_seq_length=self.options.max_seq_length
+        )
+        tokens = {"input_ids": input_ids, "segment_ids": segment_ids}
+        return feature_sets.FeatureSet(tokens, {}, pad_id=self.tokenizer.pad_id)
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        return self._sets[name].scores(outputs["embeddings"])
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes the vectors of texts as NAME.npy, the cosines of pairs as NAME.tsv."""
+        del tuned
+        vectors = outputs["embeddings"]
+        if len(self.examples(name)[0].texts) == 1:
+            with (directory / f"{name}.npy").open("wb") as file:
+                np.save(file, vectors)
+            return
+        cosines = embedding_sets.cosines(vectors[::2], vectors[1::2])
+        rows = (f"{index}\t{cosine:.6g}\n" for index, cosine in enumerate(cosines.tolist()))
+        (directory / f"{name}.tsv").write_text(glue_submission.HEADER + "\n" + "".join(rows))
+
+    def example(self, fields: base.Fields, source: str) -> embedding_files.Example:
+        wanted = [key for key in (TEXT, SECOND_TEXT, DOCUMENT) if key in fields]
+        if len(wanted) > 2 or wanted == [SECOND_TEXT]:
+            raise ValueError(
+                f"its keys are {', '.join(map(repr, fields))}; it must have {TEXT!r} or "
+                f"{DOCUMENT!r}, for a vector, or {TEXT!r} with {SECOND_TEXT!r} or {DOCUMENT!r}, "
+                "for their cosine"
+            )
+        wanted = wanted or [TEXT]  # which is missing: that is told as for other keys
+        texts = tuple(json_fields.text(fields, key) for key in wanted)
+        query, document = embedding_files.QUERY, embedding_files.DOCUMENT
+        roles = tuple(document if key == DOCUMENT else query for key in wanted)
+        (made,) = self._with_prompts([embedding_files.Example(texts, None, source, roles)])
+        return made
+
+    def rows(
+        self, examples: Sequence[embedding_files.Example]
+    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
+        """Returns a row for each text; examples of one text and of two may stand side by side."""
+        counts = [len(example.texts) for example in examples]
+
+        def answers(outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
+            del tuned
+            ends = np.cumsum(counts).tolist()
+            parts = zip(counts, ends, strict=True)
+            return [_answer(outputs["embeddings"][end - count : end]) for count, end in parts]
+
+        return self._rows_of([text for example in examples for text in example.texts]), answers
+
+
+def _answer(vectors: Float[np.ndarray, "texts hidden"]) -> base.Answer:
+    if len(vectors) == 1:
+        return {"embedding": vectors[0].tolist()}
+    return {"cosine": float(embedding_sets.cosines(vectors[:1], vectors[1:])[0])}
+
+
+# What rows hold -> the column of a batch with it, and its type.
+_COLUMNS: dict[str, tuple[str, Any]] = {
+    "scored": ("scores", np.float32),
+    "labelled": ("labels", np.int32),
+}
+
+
+def _task_options(options: base.Options) -> dict[str, Any]:
+    return {
+        "loss_name": options.loss,
+        "pooling": options.pooling,
+        "normalize": options.normalize,
+        "num_labels": len(options.labels) if options.loss == "softmax" else 0,
+        "num_texts": Embeddings.choices_of(options),
+        "scale": options.similarity_scale,
+        "matryoshka_dims": tuple(options.matryoshka_dims),
+    }
+
+
+def _number_faults(options: base.Options) -> Iterator[str]:
+    if options.similarity_scale <= 0:
+        scale = options.similarity_scale
+        yield f"config.finetuning.similarity_scale is {scale}; it must be above 0"
+    dims = tuple(options.matryoshka_dims)
+    if len(set(dims)) != len(dims) or any(not isinstance(it, int) or it < 1 for it in dims):
+        yield (
+            f"config.finetuning.matryoshka_dims is {dims}; it must be different whole numbers "
+            "above 0, such as (384, 128, 64)"
+        )
+    score_range = tuple(options.score_range)
+    if len(score_range) != 2 or not score_range[0] < score_range[1]:
+        yield (
+            f"config.finetuning.score_range is {score_range}; it must be the lowest and the "
+            "highest score, such as (0.0, 5.0)"
+        )
+
+
+def _file_faults(options: base.Options) -> Iterator[str]:
+    for name in ("train_file", "eval_file", "test_file"):
+        try:
+            found = embedding_files.files(options[name])
+        except ValueError as error:
+            yield f"config.finetuning.{name} is {options[name]!r}: {error}"
+            continue
+        if name != "train_file" and any(file.weight != 1 for file in found):
+            yield (
+                f"config.finetuning.{name} is {options[name]!r}; weights are for files to train "
+                "on: leave them out"
+            )
+        if name == "test_file" and len(found) > 1:
+            yield f"config.finetuning.test_file is {options[name]!r}; it must be one file"

@@ -1,0 +1,73 @@
+"""How a model turns a text into one vector: what it was trained with, and what users must keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax.models import pooling
+
+SIMILARITIES = ("cosine", "dot")
+
+# By which names a prompt is looked for, by what is encoded.
+# Source: sentence-transformers, SentenceTransformer.encode_query and .encode_document.
+PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceVectors:
+    """The choices that a model for sentence embeddings was trained with.
+
+    `pooling` is a key of `pooling.POOLINGS`; `normalize` says that vectors have length 1. `prompts`
+    are put before texts, by name, and `default_prompt` is the name of one for texts of no kind.
+    Longer texts are cut to `max_seq_length` tokens, [CLS] and [SEP] among them; 0: as many as the
+    model reads. `matryoshka_dims` are the lengths to which vectors may be cut.
+
+    Raises:
+      ValueError: if a name is unknown.
+    """
+
+    pooling: str = "mean"
+    normalize: bool = False
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt: str = ""
+    max_seq_length: int = 0
+    similarity: str = "cosine"
+    matryoshka_dims: Sequence[int] = ()
+
+    def __post_init__(self):
+        if self.pooling not in pooling.POOLINGS:
+            raise ValueError(
+                f"pooling is {self.pooling!r}; known are {', '.join(pooling.POOLINGS)}"
+            )
+        if self.similarity not in SIMILARITIES:
+            raise ValueError(
+                f"the similarity is {self.similarity!r}; known are {', '.join(SIMILARITIES)}"
+            )
+        if self.default_prompt and self.default_prompt not in self.prompts:
+            raise ValueError(
+                f"the default prompt is {self.default_prompt!r}; known are "
+                f"{', '.join(self.prompts) or 'none'}"
+            )
+
+    def prompt(self, of: str) -> str:
+        """Returns what is put before a "query" or a "document", "" where there is nothing."""
+        found = [self.prompts[name] for name in PROMPT_NAMES[of] if name in self.prompts]
+        return found[0] if found else self.prompts.get(self.default_prompt, "")
+
+
+def shortened(
+    vectors: Float[Array, "batch size"], *, dims: int, normalize: bool
+) -> Float[Array, "batch dims"]:
+    """Returns the first `dims` numbers of vectors (0: all), to length 1 with `normalize`.
+
+    Source: Kusupati et al. 2022, Matryoshka representation learning, section 3. The length is at
+    least 1e-12, as in torch's `normalize`.
+    """
+    vectors = vectors[:, : dims or None]
+    if not normalize:
+        return vectors
+    return vectors / jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

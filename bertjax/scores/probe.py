@@ -1,0 +1,128 @@
+"""How well a linear classifier tells classes apart by vectors: a probe of what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from bertjax.scores import classification
+
+FOLDS = 5
+_SEED = 0  # of the folds: scores of two models are of the same ones
+_STEPS = 200  # at most; some dozens are enough
+_TOLERANCE = 1e-4  # largest gradient at the end, as scikit-learn has it
+_MEMORY = 10  # steps that tell the curvature
+_LEAST_DECREASE = 1e-4  # of the loss, as a share of what the slope promises (Armijo)
+
+
+def cross_validated(
+    vectors: Float[np.ndarray, "examples hidden"], labels: Sequence[str]
+) -> dict[str, float]:
+    """Returns accuracy and macro F1 of a logistic regression, over folds that it has not seen.
+
+    Each of FOLDS folds holds as large a share of every class; all examples are scored once.
+
+    Raises:
+      ValueError: if there are fewer than two classes.
+    """
+    names, numbers = np.unique(np.asarray(labels), return_inverse=True)
+    if len(names) < 2:
+        raise ValueError(f"all labels are {names.tolist()}; a probe needs two classes")
+    folds, predictions = _folds(numbers), np.zeros_like(numbers)
+    for fold in range(FOLDS):
+        is_held_out = folds == fold
+        if not is_held_out.any():
+            continue
+        fitted = fit(vectors[~is_held_out], numbers[~is_held_out], classes=len(names))
+        predictions[is_held_out] = predict(fitted, vectors[is_held_out])
+    return {
+        "accuracy": classification.accuracy(numbers, predictions),
+        "macro_f1": classification.macro_f1(numbers, predictions),
+    }
+
+
+def _folds(numbers: Int[np.ndarray, " examples"]) -> Int[np.ndarray, " examples"]:
+    """Returns the fold of each example: those of a class are dealt in turn, in random order."""
+    order = np.random.default_rng(_SEED).permutation(len(numbers))
+    by_class = order[np.argsort(numbers[order], kind="stable")]
+    folds = np.empty(len(numbers), np.int64)
+    folds[by_class] = np.arange(len(numbers)) % FOLDS
+    return folds
+
+
+def fit(
+    vectors: Float[np.ndarray, "examples hidden"],
+    numbers: Int[np.ndarray, " examples"],
+    *,
+    classes: int,
+) -> Float[np.ndarray, "inputs classes"]:
+    """Returns the weights of a multinomial logistic regression, the last row its biases.
+
+    Least is the sum of the cross-entropies and half of the squares of all weights but the biases:
+    scikit-learn's LogisticRegression with C = 1.
+    """
+    inputs = np.pad(vectors.astype(np.float64), ((0, 0), (0, 1)), constant_values=1.0)
+    targets = np.eye(classes)[numbers]
+
+    def loss(flat: Float[np.ndarray, " weights"]) -> tuple[float, Float[np.ndarray, " weights"]]:
+        weights = flat.reshape(-1, classes)
+        logits = inputs @ weights
+        logits -= logits.max(axis=1, keepdims=True)
+        log_shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        slopes = inputs.T @ (np.exp(log_shares) - targets)
+        slopes[:-1] += weights[:-1]
+        value = -(targets * log_shares).sum() + 0.5 * (weights[:-1] ** 2).sum()
+        return float(value), slopes.reshape(-1)
+
+    return _least(loss, np.zeros(inputs.shape[1] * classes)).reshape(-1, classes)
+
+
+def predict(
+    weights: Float[np.ndarray, "inputs classes"], vectors: Float[np.ndarray, "examples hidden"]
+) -> Int[np.ndarray, " examples"]:
+    """Returns the number of the likeliest class of each vector."""
+    return (vectors.astype(np.float64) @ weights[:-1] + weights[-1]).argmax(axis=1)
+
+
+def _least(
+    loss: Callable[[np.ndarray], tuple[float, np.ndarray]], start: Float[np.ndarray, " weights"]
+) -> Float[np.ndarray, " weights"]:
+    """Returns where a convex function is least, by L-BFGS.
+
+    Source: Nocedal and Wright 2006, algorithms 7.4 and 7.5, with steps halved until they suffice.
+    """
+    place, (value, slope) = start, loss(start)
+    pairs: list[tuple[np.ndarray, np.ndarray]] = []
+    for _ in range(_STEPS):
+        if np.abs(slope).max() < _TOLERANCE:
+            break
+        way = -_newton(slope, pairs)
+        # The first one knows no curvature: it is of length 1 at most.
+        length = 1.0 if pairs else min(1.0, 1.0 / float(np.linalg.norm(slope)))
+        promised = float(slope @ way)
+        while True:
+            new_value, new_slope = loss(place + length * way)
+            if new_value <= value + _LEAST_DECREASE * length * promised or length < 1e-12:
+                break
+            length /= 2
+        pairs = [*pairs, (length * way, new_slope - slope)][-_MEMORY:]
+        place, value, slope = place + length * way, new_value, new_slope
+    return place
+
+
+def _newton(
+    slope: Float[np.ndarray, " weights"], pairs: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> Float[np.ndarray, " weights"]:
+    """Returns the slope times the inverse of the curvature that past steps tell."""
+    way, shares = slope.copy(), []
+    for moved, turned in reversed(pairs):
+        shares.append((moved @ way) / (turned @ moved))
+        way -= shares[-1] * turned
+    if pairs:
+        moved, turned = pairs[-1]
+        way *= (moved @ turned) / (turned @ turned)
+    for (moved, turned), share in zip(pairs, reversed(shares), strict=True):
+        way += (share - (turned @ way) / (turned @ moved)) * moved
+    return way

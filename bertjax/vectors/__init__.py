@@ -1,0 +1,1 @@
+"""Vectors of many texts: computed fast, kept on disk in few bytes, searched."""

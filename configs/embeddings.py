@@ -1,0 +1,47 @@
+r"""Sentence embeddings from any checkpoint: a vector for each text, compared by cosine.
+
+Command:   python -m bertjax.train --config=configs/embeddings.py:ranking --config.init_from=PATH \
+               --config.finetuning.train_file=pairs.jsonl --config.finetuning.eval_file=dev.tsv \
+               --workdir=DIR
+           Losses are ranking (pairs, or triplets with hard negatives), simcse (texts alone), cosine
+           (pairs with a score, such as STS-B), softmax (pairs with a class, such as SNLI) and
+           distillation (texts, and --config.distillation.teacher=PATH). docs/embeddings.md says
+           what the files hold.
+Hardware:  any; one device is enough.
+Time:      not yet measured.
+Result:    docs/embeddings.md.
+
+Batches, rate and length of warm-up are SBERT's (Reimers and Gurevych 2019, section 3.1: batches of
+16, 2e-5, 10% of warm-up, one epoch) and those of its examples: 128 for ranking, where every row of
+a batch is a wrong answer for the others; for SimCSE 64, 3e-5 and 32 tokens (Gao et al. 2021,
+appendix A, without labels).
+"""
+
+import ml_collections
+
+from bertjax.recipe_bases import finetuning_config
+
+# Of each loss: what it changes of the recipe.
+_LOSSES = {
+    "ranking": {"global_batch_size": 128},
+    "simcse": {
+        "global_batch_size": 64,
+        "schedule.peak_learning_rate": 3e-5,
+        "finetuning.max_seq_length": 32,
+        "finetuning.pooling": "cls",
+    },
+    "cosine": {},
+    "softmax": {},
+    "distillation": {"global_batch_size": 64},
+}
+
+
+def get_config(loss: str = "ranking") -> ml_collections.ConfigDict:
+    """Returns the recipe of a loss."""
+    if loss not in _LOSSES:
+        raise ValueError(f"the loss is {loss!r}; known are {', '.join(_LOSSES)}")
+    config = finetuning_config("embeddings")
+    config.global_batch_size = 16
+    config.finetuning.update(loss=loss, pooling="mean", num_epochs=1.0)
+    config.update_from_flattened_dict(_LOSSES[loss])
+    return config

@@ -1,0 +1,70 @@
+"""Claims about texts of files: plain lines, JSON objects, packed files, and what is wrong where."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import pytest
+
+from bertjax.data import text_lines
+
+WEIRD = ["a b", "", "c\x0cd\u2028e", "ü"]
+COLUMNS = text_lines.Columns()
+
+
+def texts(path, columns=COLUMNS):
+    return [(line.id, line.text) for line in text_lines.read([path], columns)]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "packed"),
+    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+)
+def test_lines_are_the_same_however_they_are_packed(tmp_path, suffix, packed):
+    plain, objects = tmp_path / f"a.txt{suffix}", tmp_path / f"b.jsonl{suffix}"
+    plain.write_bytes(packed("".join(f"{text}\n" for text in WEIRD).encode()))
+    fields = [{"_id": n, "body": text} for n, text in enumerate(WEIRD)]
+    objects.write_bytes(packed("\n".join(map(json.dumps, fields)).encode()))
+    assert texts(plain) == [("", text) for text in WEIRD]
+    columns = text_lines.Columns("body", "_id")
+    assert texts(objects, columns) == [(str(n), text) for n, text in enumerate(WEIRD)]
+    both = list(text_lines.read([objects, plain], columns))
+    assert [(line.source, line.number) for line in both] == [
+        (source, number) for source in (0, 1) for number in (1, 2, 3, 4)
+    ]
+
+
+def test_a_line_may_end_as_windows_ends_it(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a\r\nb\r\n")
+    assert [text for _, text in texts(path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"good\nb\xe4d\n", r"a.txt:2 is not UTF-8 .*iconv"),
+        ("a.jsonl", b'{"text": "a"}\n{"text":\n', r"a.jsonl:2 is not JSON"),
+        ("a.jsonl", b"[1]\n", r"a.jsonl:1 holds a list; a line must be a JSON object"),
+        (
+            "a.jsonl",
+            b'{"body": "a"}\n',
+            r"a.jsonl:1 has no text under 'text'; it has 'body'.*--text",
+        ),
+        ("a.jsonl", b'{"text": "a", "id": [1]}\n', r"a.jsonl:1 has the id \[1\] .*--id_column"),
+        ("a.txt.gz", b"no archive", r"a.txt.gz:1 cannot be unpacked"),
+        ("a.txt.gz", gzip.compress(b"a\nb\n" * 99)[:-9], r"a.txt.gz:\d+ cannot be unpacked"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        texts(tmp_path / name)
+
+
+def test_all_files_that_are_missing_are_named(tmp_path):
+    (tmp_path / "a.txt").write_text("a\n")
+    wanted = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
+    with pytest.raises(FileNotFoundError, match=r"b\.txt, .*c\.txt: no such file"):
+        text_lines.read(wanted, COLUMNS)

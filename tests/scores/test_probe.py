@@ -1,0 +1,50 @@
+"""The linear probe, beside scikit-learn's logistic regression."""
+
+import numpy as np
+import pytest
+from sklearn import linear_model
+
+from bertjax.scores import probe
+
+
+def make(classes=3, count=90, width=6, noise=1.5, seed=0):
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, classes, count)
+    return rng.normal(size=(classes, width))[numbers] + noise * rng.normal(
+        size=(count, width)
+    ), numbers
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_shares_of_the_classes_are_scikit_learns(classes):
+    vectors, numbers = make(classes)
+    weights = probe.fit(vectors, numbers, classes=classes)
+    logits = vectors @ weights[:-1] + weights[-1]
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    # Of two classes theirs has one row of weights, whose square counts twice as much as two halves.
+    strength = 1.0 if classes > 2 else 2.0
+    theirs = linear_model.LogisticRegression(C=strength, tol=1e-8, max_iter=5000)
+    wanted = theirs.fit(vectors, numbers).predict_proba(vectors)
+    np.testing.assert_allclose(shares, wanted, atol=1e-4)
+
+
+def test_all_examples_are_scored_by_a_classifier_that_has_not_seen_them():
+    vectors, numbers = make(2, count=61, width=80)
+    labels = [f"class {number}" for number in numbers]
+    # So many numbers for so few examples: those seen are told apart perfectly, whatever the labels.
+    fitted = probe.fit(vectors, numbers, classes=2)
+    assert (probe.predict(fitted, vectors) == numbers).all()
+    rng = np.random.default_rng(1)
+    found = probe.cross_validated(vectors, rng.permutation(labels).tolist())
+    assert found["accuracy"] < 0.75
+
+
+def test_classes_that_lie_apart_are_told_apart():
+    vectors, numbers = make(noise=0.05)
+    found = probe.cross_validated(vectors, [str(number) for number in numbers])
+    assert found == {"accuracy": 1.0, "macro_f1": 1.0}
+
+
+def test_one_class_alone_is_refused():
+    with pytest.raises(ValueError, match="a probe needs two classes"):
+        probe.cross_validated(np.eye(3), ["x", "x", "x"])

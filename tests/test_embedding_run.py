@@ -1,0 +1,165 @@
+"""Embeddings through the programs: trained, scored, asked, continued."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import evaluate, inference, predict, train
+from bertjax.convert import __main__ as convert
+from bertjax.finetuning import embedding_losses
+from bertjax.training import preemption
+from bertjax.workdirs import reader
+from tests import small_datasets, small_embeddings, stopping
+
+pytestmark = pytest.mark.usefixtures("one_device")
+
+
+def lines_of(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, source):
+    """Returns a run by ranking, whose last lines have the scores of every kind of set."""
+    directory = tmp_path_factory.mktemp("embeddings")
+    config = small_embeddings.make_config(
+        directory / "data",
+        source,
+        **{"finetuning.num_epochs": 12.0, "finetuning.query_prompt": "w9 "},
+    )
+    config.finetuning.test_file = str(directory / "data" / "sts.jsonl")
+    config.gradient_accumulation_steps = 2
+    config.evaluation.every_steps = 1000
+    with pytest.MonkeyPatch.context() as patch:
+        devices = jax.devices()[:1]
+        patch.setattr(jax, "devices", lambda: devices)
+        train.train(config, directory / "run")
+    return directory
+
+
+def last_scores(directory):
+    return next(
+        line for line in reversed(lines_of(directory / "run")) if "eval/sts/spearman" in line
+    )
+
+
+def test_texts_that_share_a_topic_come_together(trained):
+    lines, scores = lines_of(trained / "run"), last_scores(trained)
+    losses = [line["train/loss"] for line in lines if "train/loss" in line]
+    assert losses[-1] < 0.7 * losses[0] and "train/accuracy" in lines[0]
+    assert scores["eval/sts/spearman"] > 0.8 and scores["eval/triplets/accuracy"] > 0.9
+    assert scores["eval/beir/ndcg_at_10"] > 0.8 and scores["eval/topics/accuracy"] > 0.5
+    assert not [name for name in scores if name.endswith("loss")]
+
+
+def test_a_saved_model_has_the_scores_of_its_run(trained):
+    files = sorted((trained / "data").iterdir())
+    wanted = last_scores(trained)
+    data = {"sts": "sts.jsonl", "beir": "beir", "topics": "topics.jsonl"}
+    for name, file in data.items():
+        path = next(it for it in files if it.name == file)
+        found = evaluate.evaluate_checkpoint(str(trained / "run"), str(path), batch_size=8)
+        of_set = {it.split("/")[-1]: value for it, value in wanted.items() if f"/{name}/" in it}
+        assert {it: found[it] for it in of_set} == pytest.approx(of_set, abs=1e-5)
+    several = f"{trained}/data/sts.jsonl,{trained}/data/triplets.jsonl"
+    found = evaluate.evaluate_checkpoint(str(trained / "run"), several, batch_size=8)
+    assert found["sts/examples"] == 24 and "triplets/accuracy" in found
+
+
+def test_lines_are_answered_with_vectors_and_cosines(trained):
+    model = inference.load_finetuned(trained / "run")
+    asked = [
+        {"text": "w1 w50", "id": 7},
+        {"text": "w1 w50", "second_text": "w1 w51"},
+        {"document": "w1 w51"},
+        {"text": "w1 w50", "document": "w1 w51"},
+        {"text": "w1 w50", "second_text": "w4 w52"},
+    ]
+    told = list(predict.predict(model, asked, batch_size=4))
+    query, document = (np.array(told[place]["embedding"]) for place in (0, 2))
+    assert told[0]["id"] == 7 and len(query) == 32
+    assert np.linalg.norm(query) == pytest.approx(1, abs=1e-6)
+    assert told[3]["cosine"] == pytest.approx(query @ document, abs=1e-5)
+    assert told[1]["cosine"] > told[4]["cosine"]
+    with pytest.raises(ValueError, match="line 1: its keys are 'second_text'; it must have 'text'"):
+        list(predict.predict(model, [{"second_text": "w1"}]))
+
+
+def test_the_cosines_of_a_test_set_are_written(trained):
+    rows = (trained / "run" / "predictions" / "test.tsv").read_text().splitlines()
+    assert len(rows) == 25 and rows[0] == "index\tprediction"
+    cosines = [float(row.split("\t")[1]) for row in rows[1:]]
+    assert np.mean(cosines[1::2]) > np.mean(cosines[::2])  # the odd ones share a topic
+
+
+def test_the_encoder_is_exported_as_one_without_a_head(trained, tmp_path):
+    convert.convert(trained / "run", tmp_path / "exported")
+    exported = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert exported["architectures"] == ["BertModel"]
+
+
+def test_what_the_data_told_is_kept(trained):
+    found = reader.read(trained / "run")
+    options = found.config.finetuning
+    assert options.num_texts == 2 and options.labels == () and options.normalize
+    assert set(found.params) == {"encoder"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", embedding_losses.LOSSES)
+def test_every_loss_is_learnt_from_its_files(tmp_path, source, loss):
+    changes = {
+        "finetuning.num_epochs": 8.0,
+        "finetuning.lora_rank": 4,
+        "evaluation.every_steps": 99,
+    }
+    if loss == "simcse":
+        changes["model.hidden_dropout_prob"] = 0.1
+    if loss == "softmax":
+        changes["finetuning.num_epochs"] = 25.0
+    if loss == "distillation":
+        teacher = small_datasets.write_source(tmp_path / "teacher")
+        changes |= {"distillation.teacher": str(teacher), "finetuning.normalize": False}
+        # It learns the vectors that it would answer itself, after noise: the other loss has none.
+        changes["model.hidden_dropout_prob"] = 0.1
+    config = small_embeddings.make_config(tmp_path / "data", source, loss=loss, **changes)
+    train.train(config, tmp_path / "run")
+    losses = [line["train/loss"] for line in lines_of(tmp_path / "run") if "train/loss" in line]
+    assert np.isfinite(losses).all() and losses[-1] < losses[0]
+    found = evaluate.evaluate_checkpoint(
+        str(tmp_path / "run"), str(tmp_path / "data/sts.jsonl"), batch_size=8
+    )
+    scores = next(it for it in reversed(lines_of(tmp_path / "run")) if "eval/sts/spearman" in it)
+    # With LoRA merged into its kernels.
+    assert found["spearman"] == pytest.approx(scores["eval/sts/spearman"], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_ends_as_if_it_never_had(tmp_path, source):
+    """Across the border of epochs of different lengths, with cached vectors and dropout."""
+    rows = small_embeddings.pairs(32, 0)
+    for row in rows[:7]:
+        row["positive"] = "w1 w2"
+    changes = {"finetuning.num_epochs": 2.0, "model.hidden_dropout_prob": 0.1}
+    config = small_embeddings.make_config(tmp_path / "data", source, rows=rows, **changes)
+    config.gradient_accumulation_steps = 2
+    config.finetuning.train_file += "=1.5"
+    config.evaluation.every_steps = 1000
+    whole = train.train(config, tmp_path / "whole")
+    assert int(whole.step) > 2 * 6  # 48 rows, 8 at a time
+    for stop in (3, int(whole.step) // 2 + 1):
+        with stopping.signal_after(stop), pytest.raises(preemption.Preempted):
+            train.train(config, tmp_path / f"stopped{stop}")
+        parts = train.train(config, tmp_path / f"stopped{stop}")
+        jax.tree.map(np.testing.assert_array_equal, parts, whole)
+
+
+def test_a_file_among_several_that_is_not_there_is_named(tmp_path, source):
+    config = small_embeddings.make_config(tmp_path / "data", source)
+    config.finetuning.train_file += f"=2,{tmp_path}/lost.csv=0.5"
+    with pytest.raises(
+        FileNotFoundError, match=r"train_file is .*=0\.5, .*lost\.csv does not exist"
+    ):
+        train.train(config, tmp_path / "run")

@@ -1,0 +1,126 @@
+"""Claims about texts in sorted blocks: the vectors are those of each text alone, in the order."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import encode, inference
+from bertjax.vectors import encoding
+from tests import small_sentences
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sentences") / "model"
+    small_sentences.write(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(directory):
+    return inference.load(directory)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return [*small_sentences.texts(21), "w1 " * 40]
+
+
+@pytest.fixture(scope="module")
+def alone(model, texts):
+    chosen = encoding.choices(model, truncate=True)
+    return np.concatenate([encoding.encode(model, [text], chosen)[0] for text in texts])
+
+
+@pytest.mark.parametrize("block_size", [3, 8, 100])
+def test_blocks_and_batches_change_no_vector(model, texts, alone, monkeypatch, block_size):
+    monkeypatch.setattr(encoding, "BLOCK_SIZE", block_size)
+    chosen = encoding.choices(model, truncate=True)
+    vectors, lengths = encoding.encode(model, texts, chosen, batch_size=8)
+    np.testing.assert_allclose(vectors, alone, atol=1e-6)
+    wanted = [min(len(text.split()) + 2, small_sentences.MAX_LENGTH) for text in texts]
+    assert lengths.tolist() == wanted
+    differences = np.abs(alone[:, None] - alone[None]).max(axis=-1)
+    assert (differences + np.eye(len(texts)) > 1e-4).sum() > 400  # a wrong order would be seen
+
+
+def test_one_device_gives_what_eight_give(directory, texts, alone, monkeypatch):
+    devices = jax.local_devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    single = inference.load(directory)
+    assert single.mesh.size == 1
+    vectors, _ = encoding.encode(single, texts, encoding.choices(single, truncate=True))
+    np.testing.assert_allclose(vectors, alone, atol=1e-6)
+
+
+def test_the_defaults_are_what_the_model_was_trained_with(model, directory, tmp_path):
+    chosen = encoding.choices(model)
+    assert (chosen.pooling, chosen.normalize, chosen.prompt) == ("mean", True, "")
+    assert chosen.max_length == small_sentences.MAX_LENGTH
+    assert encoding.choices(model, of="query").prompt == "w9 "
+    given = encoding.choices(model, pooling="max", normalize=False, prompt="w3 ")
+    assert (given.pooling, given.normalize, given.prompt) == ("max", False, "w3 ")
+    small_sentences.write(tmp_path / "plain", None)
+    plain = encoding.choices(inference.load(tmp_path / "plain"))
+    assert (plain.pooling, plain.normalize, plain.prompt) == ("mean", False, "")
+    assert plain.max_length == 32
+
+
+def test_a_vector_is_the_mean_of_the_encoders_states(model):
+    encoder = model.module().encoder
+    ids = jnp.array([[2, *model.vocabulary.encode("w1 w2 w3"), 3]])
+    hidden = encoder({"input_ids": ids, "input_mask": jnp.ones_like(ids)})
+    mean = np.asarray(hidden)[0].mean(axis=0)
+    found = encode.encode(model, ["w1 w2 w3"])["features"][0]
+    np.testing.assert_allclose(found, mean / np.linalg.norm(mean), atol=1e-6)
+
+
+def test_a_prompt_stands_before_each_text(model):
+    with_prompt = encode.encode(model, ["w1 w2"], prompt="w9 ")["features"]
+    written_out = encode.encode(model, ["w9 w1 w2"])["features"]
+    np.testing.assert_array_equal(with_prompt, written_out)
+
+
+def test_dims_are_the_first_numbers_with_length_one(model, texts):
+    whole = encode.encode(model, texts[:5], normalize=False)["features"]
+    short = encode.encode(model, texts[:5], dims=6)["features"]
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-6)
+    first = whole[:, :6]
+    wanted = first / np.linalg.norm(first, axis=1, keepdims=True)
+    np.testing.assert_allclose(short, wanted, atol=1e-6)
+    with pytest.raises(ValueError, match="--dims=17 is more than the 16 numbers"):
+        encode.encode(model, texts[:5], dims=17)
+
+
+def test_a_text_that_is_cut_is_its_beginning(model):
+    chosen = encoding.choices(model, truncate=True)
+    words = " ".join(f"w{number}" for number in range(30))
+    tokens = encoding.tokenize(model, ["w1", words, "w2 w3"], chosen)
+    assert tokens.num_cut == 1
+    assert tokens.lengths.tolist() == [1, 18, 2]
+    wanted = [*model.vocabulary.encode("w1"), *model.vocabulary.encode(words)[:18]]
+    assert tokens.ids.tolist() == [*wanted, *model.vocabulary.encode("w2 w3")]
+    whole = dataclasses.replace(chosen, truncate=False)
+    with pytest.raises(ValueError, match="text 12 has 32 tokens .* at most 20: .*--truncate"):
+        encoding.tokenize(model, ["w1", words], whole, first=11)
+
+
+def test_padded_lengths_are_few_and_little_longer():
+    found = [encoding.padded_length(length, 512) for length in range(1, 513)]
+    assert len(set(found)) == 20
+    for length, padded in enumerate(found, start=1):
+        assert length <= padded <= max(length * 1.25, length + 7)
+    assert encoding.padded_length(511, 510) == 510
+
+
+def test_the_size_is_known_before_anything_is_computed(model):
+    assert encoding.size(model, encoding.choices(model)) == small_sentences.HIDDEN
+    assert encoding.size(model, encoding.choices(model, dims=5)) == 5
+
+
+def test_no_texts_have_no_vectors(model):
+    with pytest.raises(ValueError, match="there are no texts"):
+        encode.encode(model, [])
