@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bertjax import models
-from bertjax.models import classification, parameters, pooling
+from bertjax.models import parameters, pooling
 from bertjax.tasks import pretraining
 from tests import small_modules
 
