@@ -224,7 +224,9 @@ def test_scores_of_codes_are_those_of_their_numbers():
         wanted = getattr(sentence_transformers.util, compare)(
             torch.tensor(queries), torch.tensor(numbers, dtype=torch.float32)
         )
-        found = codes.scores(*map(jnp.asarray, (queries, stored, limits)), code="int8", is_dot=is_dot)
+        found = codes.scores(
+            *map(jnp.asarray, (queries, stored, limits)), code="int8", is_dot=is_dot
+        )
         np.testing.assert_allclose(found, wanted, atol=2e-6, rtol=1e-5)
 
 
