@@ -52,7 +52,10 @@ setuptools.setup(
     extras_require={
         "beam": BEAM,
         # To compare with; conversion itself needs neither.
-        "interop": ["sentence-transformers>=5", "torch>=2.6", "transformers>=5"],
+        "interop": [
+            *("torch>=2.6", "transformers>=5"),
+            *("sentence-transformers>=6", "pytrec-eval-terrier>=0.5.6"),  # embeddings, retrieval
+        ],
         # The TPU compiler, to plan for slices from any machine; jax[tpu] pins the one that fits.
         "plan": ["jax[tpu]>=0.10"],
         "sentences": SENTENCES,
