@@ -1,8 +1,8 @@
 """Vectors of texts by sentence-transformers: the peer of `encoding.py`.
 
 `encoding.py` starts this file in an environment with torch and sentence-transformers, and asks
-for one pass over the texts with each line of standard input; the answer is the seconds that it
-took. The vectors of the last pass are written to `--vectors`.
+for one pass over the texts with each line of standard input; the answer is its seconds. The vectors
+of the last pass are written to `--vectors`.
 """
 
 from __future__ import annotations

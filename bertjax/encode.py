@@ -329,7 +329,8 @@ def _inputs(options: flags.FlagValues) -> dict[str, Any]:
     there = [path for path in paths if path.exists()]
     files = [{"path": str(path), "size": path.stat().length} for path in there]
     columns = {"text_column": options.text_column, "id_column": options.id_column}
-    return {"files": files, **(columns if files else {})}
+    sample = {"quantize_sample": options.quantize_sample} if options.quantize_sample else {}
+    return {"files": files, **(columns if files else {}), **sample}
 
 
 def _define_flags() -> None:

@@ -9,7 +9,8 @@ from bertjax import inference
 from bertjax.convert import __main__ as convert
 from bertjax.convert import formats
 from bertjax.models import sentence_vectors
-from tests import small_sentences
+from tests import programs, small_sentences
+from tests.convert import weights
 
 MODES = ("cls_token", "mean_tokens", "max_tokens", "weightedmean_tokens", "lasttoken")
 
@@ -182,3 +183,25 @@ def test_the_card_tells_how_vectors_are_made(exported):
 def test_a_step_of_weights_that_have_none_is_refused(exported):
     with pytest.raises(ValueError, match="--step=3 chooses a checkpoint of a workdir"):
         inference.load(exported, step=3)
+
+
+def test_other_programs_take_weights_where_they_lie(tmp_path):
+    directories = {}
+    for head in ("masked_lm", "sequence_classification"):
+        directories[head] = tmp_path / head
+        formats.write(weights.make(head), directories[head], format="huggingface")
+        formats.write(weights.make(head), tmp_path / f"{head}_workdir", format="bertjax")
+    asked = {
+        "masked_lm": (("bertjax.fill_mask", "--json", "w1 [MASK]"), ("bertjax.score",)),
+        "sequence_classification": (("bertjax.predict",),),
+    }
+    line = {"bertjax.score": "w1 w2", "bertjax.predict": '{"text": "w1 w2"}'}
+    for head, programs_asked in asked.items():
+        for name, *arguments in programs_asked:
+            found = [
+                programs.succeed(
+                    name, f"--checkpoint={place}", *arguments, lines=(line.get(name, ""),)
+                ).output
+                for place in (directories[head], tmp_path / f"{head}_workdir")
+            ]
+            assert found[0] == found[1] != b""
