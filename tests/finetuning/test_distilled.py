@@ -100,8 +100,9 @@ def test_soft_losses_are_those_of_numpy_beside_the_labels_own(name):
     (_, of_teacher), (means, ours, own, theirs) = gradient(params, teacher_params)
     weight = np.asarray(task.scored(batch))
     found = expected(name, ours, theirs)
+    # A divergence of distributions that are nearly equal is a small difference of logarithms.
     np.testing.assert_allclose(
-        means["soft_loss"].value(), (found * weight).sum() / weight.sum(), rtol=2e-5
+        means["soft_loss"].value(), (found * weight).sum() / weight.sum(), rtol=2e-5, atol=1e-6
     )
     assert means["soft_loss"].value() > 1e-4
     np.testing.assert_allclose(means["loss"].value(), own["loss"].value(), rtol=1e-6)
