@@ -178,10 +178,12 @@ class Writer:
             )
 
     def _begin(self) -> None:
-        if not (self._directory / MANIFEST_FILE).exists():
+        has_begun = (self._directory / MANIFEST_FILE).exists()
+        found = Manifest.load(self._directory) if has_begun else None
+        atomic.remove_drafts(self._directory)
+        if found is None or not found.shards:  # A run that was refused its input leaves no shard.
             self.manifest.save(self._directory)
             return
-        found = Manifest.load(self._directory)
         differing = list(_differences(found.identity, self._identity))
         if differing:
             raise ValueError(
@@ -189,7 +191,6 @@ class Writer:
                 "another --output, or the same options to go on"
             )
         self.manifest = found
-        atomic.remove_drafts(self._directory)
 
 
 class Store:

@@ -132,6 +132,19 @@ def test_a_run_of_something_else_is_refused_by_what_differs(model, texts, tmp_pa
     assert contents(tmp_path / "v") == kept
 
 
+def test_a_directory_without_a_shard_binds_nobody(model, tmp_path):
+    with pytest.raises(ValueError, match="bad"):
+        write(model, broken(), tmp_path / "v")
+    manifest = write(model, ["a"], tmp_path / "v", code="int8")
+    assert manifest.is_complete and manifest.identity["code"] == "int8"
+
+
+def broken():
+    """Texts that cannot be read."""
+    raise ValueError("bad")
+    yield ""
+
+
 def test_other_texts_than_those_of_the_whole_shards_are_refused(model, texts, tmp_path):
     manifest = write(model, texts, tmp_path / "v")
     for changed in (["w1", *texts[1:]], texts[:20]):
