@@ -235,3 +235,28 @@ def test_a_constant_row_stays_finite():
     x = jnp.full((2, 8), 3.7)
     ours = norms.normalize(x, jnp.ones(8), jnp.full(8, 0.5), 1e-12, jnp.dtype("float32"))
     assert np.all(np.abs(np.asarray(ours) - 0.5) <= 1)
+
+
+@pytest.mark.parametrize(("in_size", "out_size"), [(3, 8), (8, 3), (4, 4)])
+@pytest.mark.parametrize("formula", ["aD,DF->aF", "abD,DF->abF"])
+def test_the_gradient_of_a_kernel_is_that_of_numpy_whichever_factor_is_narrower(
+    formula, in_size, out_size
+):
+    rng = np.random.default_rng(0)
+    rows = (5,) if formula.startswith("aD") else (2, 5)
+    x, kernel, grad = (
+        rng.normal(size=shape).astype(np.float32)
+        for shape in ((*rows, in_size), (in_size, out_size), (*rows, out_size))
+    )
+
+    def product(x, kernel):
+        types = {"dtype": jnp.float32, "gradient_dtype": jnp.float32}
+        return layers.einsum(formula, x, kernel, **types)
+
+    y, pullback = jax.vjp(product, x, kernel)
+    of_x, of_kernel = pullback(grad)
+    np.testing.assert_allclose(y, x.astype(np.float64) @ kernel, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(of_x, grad.astype(np.float64) @ kernel.T, rtol=1e-5, atol=1e-6)
+    wide = x.reshape(-1, in_size).astype(np.float64)
+    wanted = wide.T @ grad.reshape(-1, out_size)
+    np.testing.assert_allclose(of_kernel, wanted, rtol=1e-5, atol=1e-6)
