@@ -250,7 +250,7 @@ def test_the_gradient_of_a_kernel_is_that_of_numpy_whichever_factor_is_narrower(
     )
 
     def product(x, kernel):
-        types = {"dtype": jnp.float32, "gradient_dtype": jnp.float32}
+        types = dict.fromkeys(("dtype", "gradient_dtype"), jnp.dtype("float32"))
         return layers.einsum(formula, x, kernel, **types)
 
     y, pullback = jax.vjp(product, x, kernel)
