@@ -253,8 +253,8 @@ def test_the_gradient_of_a_kernel_is_that_of_numpy_whichever_factor_is_narrower(
         types = dict.fromkeys(("dtype", "gradient_dtype"), jnp.dtype("float32"))
         return layers.einsum(formula, x, kernel, **types)
 
-    y, pullback = jax.vjp(product, x, kernel)
-    of_x, of_kernel = pullback(grad)
+    y, pullback = jax.vjp(product, jnp.asarray(x), jnp.asarray(kernel))
+    of_x, of_kernel = pullback(jnp.asarray(grad))
     np.testing.assert_allclose(y, x.astype(np.float64) @ kernel, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(of_x, grad.astype(np.float64) @ kernel.T, rtol=1e-5, atol=1e-6)
     wide = x.reshape(-1, in_size).astype(np.float64)
