@@ -251,7 +251,7 @@ def print_nearest(model: inference.TrainedModel, options: flags.FlagValues) -> N
         normalize=made_with["normalize"],
         dims=made_with["dims"],
         prompt=options.prompt,
-        truncate=True,
+        truncate=options.truncate is not False,
         of="query",
     )
     similarity = options.similarity or stored.manifest.identity["similarity"]

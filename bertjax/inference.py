@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,12 +65,7 @@ class TrainedModel:
 
     def sha256(self) -> str:
         """Returns the hash of the encoder's parameters, whose vectors are the same by it."""
-        digest = hashlib.sha256()
-        for path, leaf in sorted(parameters.flat(self.params).items()):
-            if path.startswith("encoder."):
-                digest.update(f"{path} {leaf.shape}".encode())
-                digest.update(np.ascontiguousarray(leaf).data)
-        return digest.hexdigest()
+        return parameters.sha256(parameters.flat({"encoder": self.params["encoder"]}))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,7 +93,7 @@ def read(
         )
     params = {name: np.asarray(found.params[name], np.float32) for name in shapes}
     logging.info("Learning from %s, %s values", found.source, f"{found.num_parameters:,}")
-    return Teacher(task, sizes, parameters.nested(params), found.source, _sha256(params))
+    return Teacher(task, sizes, parameters.nested(params), found.source, parameters.sha256(params))
 
 
 def _described(path: str) -> Any:
@@ -171,14 +170,6 @@ def _label_faults(theirs: tuple[str, ...], ours: tuple[str, ...]) -> Iterator[st
             f"its labels are {', '.join(theirs) or 'none'}, those of the data {', '.join(ours)}: "
             "they must be the same, in the same order (config.finetuning.labels)"
         )
-
-
-def _sha256(params: parameters.Params) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(params):
-        digest.update(f"{name} {params[name].shape}".encode())
-        digest.update(np.ascontiguousarray(params[name]).data)
-    return digest.hexdigest()
 
 
 def student_values(

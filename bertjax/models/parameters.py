@@ -8,11 +8,13 @@ matches the whole path wins; one idea for sharding, weight decay, freezing and r
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from flax import nnx
 
 Params = dict[str, Any]
@@ -59,6 +61,15 @@ def flat(tree: Mapping[str, Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
         else:
             leaves[".".join((*prefix, name))] = value
     return leaves
+
+
+def sha256(leaves: Mapping[str, Any]) -> str:
+    """Returns the hash of arrays by their dotted paths, names and shapes included."""
+    digest = hashlib.sha256()
+    for name in sorted(leaves):
+        digest.update(f"{name} {leaves[name].shape}".encode())
+        digest.update(np.ascontiguousarray(leaves[name]).data)
+    return digest.hexdigest()
 
 
 def encoder_paths(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:

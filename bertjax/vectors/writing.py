@@ -81,11 +81,12 @@ def write(
     identity = _identity(model, chosen, options, inputs)
     with store.Writer(directory, identity) as writer:
         writer.update(model=model_of(model))
+        lines = iter(lines)
+        _skip_done(writer, lines)
         if writer.manifest.is_complete:
+            _check_end(lines, directory, writer.manifest.num_rows)
             logging.info("%s holds all %d vectors already", directory, writer.manifest.num_rows)
         else:
-            lines = iter(lines)
-            _skip_done(writer, lines)
             recall = _Recall(writer, epath.Path(directory), options)
             _write_shards(model, writer, lines, chosen, options, recall)
             if not writer.manifest.shards:
@@ -132,8 +133,17 @@ def _skip_done(writer: store.Writer, lines: Iterator[text_lines.Line]) -> None:
     for shard in writer.manifest.shards:
         writer.skip(list(itertools.islice(lines, shard.rows)))
     writer.check_skipped()
-    if writer.manifest.num_rows:
+    if writer.manifest.num_rows and not writer.manifest.is_complete:
         logging.info("Going on behind the first %d texts", writer.manifest.num_rows)
+
+
+def _check_end(lines: Iterator[text_lines.Line], directory: epath.PathLike, count: int) -> None:
+    """Raises a ValueError if there are more lines than a complete directory has vectors."""
+    if next(lines, None) is not None:
+        raise ValueError(
+            f"{directory} is complete with {count} vectors, and the input has more texts: give "
+            "another --output"
+        )
 
 
 def _write_shards(

@@ -132,6 +132,17 @@ def test_a_run_of_something_else_is_refused_by_what_differs(model, texts, tmp_pa
     assert contents(tmp_path / "v") == kept
 
 
+def test_other_texts_than_those_of_a_complete_directory_are_refused(model, texts, tmp_path):
+    write(model, texts, tmp_path / "v")
+    before = contents(tmp_path / "v")
+    with pytest.raises(ValueError, match="the first 30 texts of the input are not those"):
+        write(model, [*texts[:-1], "another"], tmp_path / "v")
+    with pytest.raises(ValueError, match="complete with 30 vectors, and the input has more"):
+        write(model, [*texts, "another"], tmp_path / "v")
+    assert contents(tmp_path / "v") == before
+    assert write(model, texts, tmp_path / "v").is_complete
+
+
 def test_a_directory_without_a_shard_binds_nobody(model, tmp_path):
     with pytest.raises(ValueError, match="bad"):
         write(model, broken(), tmp_path / "v")
