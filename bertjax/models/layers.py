@@ -166,7 +166,7 @@ def _with_kernel_gradient_backward(
     if x.dtype != jnp.float32 or x.size <= grad.size:
         return grad, None, product(f"{of_x},{of_y}->{of_kernel}", x, grad)
     # XLA on CPU copies the first factor transposed, and computes it anew while it does: autodiff,
-    # for which `grad` is always the first, took 1.4 times as long for a step of gated layers.
+    # for which `grad` is always the first, took 1.3 times as long for a step of gated layers.
     return grad, None, product(f"{of_y},{of_x}->{of_kernel[::-1]}", grad, x).transpose()
 
 

@@ -35,25 +35,11 @@ def write(directory: pathlib.Path, model_types: Collection[str] = ()) -> None:
     """Writes DIR/FAMILY/HEAD of these families, or all, and the ids of TEXT beside each."""
     import dataclasses
 
-    from bertjax import models
     from bertjax.convert import families, formats
-    from tests import small_byte_bpe, small_records
     from tests.convert import weights
-    from tests.convert.families import test_families
 
     for family in map(families.named, model_types or families.FAMILIES):
-        is_bytes = family.traits.get("position_offset", 0) > 0
-        vocabulary = small_byte_bpe.vocabulary() if is_bytes else small_records.vocabulary()
-        config = models.EncoderConfig(
-            vocab_size=vocabulary.vocab_size,
-            hidden_size=12,
-            num_hidden_layers=2,
-            num_attention_heads=3,
-            intermediate_size=20,
-            max_position_embeddings=16,
-        )
-        # ALBERT of version 4 cannot compute with layers in a row.
-        config = dataclasses.replace(test_families.sized(config, family), inner_group_num=1)
+        config, vocabulary = small(family, max_position_embeddings=16)
         for head in family.architectures:
             made = weights.make(head, config=config, vocabulary=vocabulary)
             made = dataclasses.replace(made, model_type=family.model_type)
@@ -62,6 +48,28 @@ def write(directory: pathlib.Path, model_types: Collection[str] = ()) -> None:
             formats.write(made, target, format="huggingface")
             facts = {"head": head, "ids": list(vocabulary.encode(TEXT))}
             (target / "wanted.json").write_text(json.dumps(facts))
+
+
+def small(family, *, max_position_embeddings: int):
+    """Returns small sizes of a family of weights, and a vocabulary of its kind."""
+    import dataclasses
+
+    from bertjax import models
+    from tests import small_byte_bpe, small_records
+    from tests.convert.families import test_families
+
+    is_bytes = family.traits.get("position_offset", 0) > 0
+    vocabulary = small_byte_bpe.vocabulary() if is_bytes else small_records.vocabulary()
+    config = models.EncoderConfig(
+        vocab_size=vocabulary.vocab_size,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=20,
+        max_position_embeddings=max_position_embeddings,
+    )
+    # ALBERT of version 4 cannot compute with layers in a row.
+    return dataclasses.replace(test_families.sized(config, family), inner_group_num=1), vocabulary
 
 
 def is_known(directory: pathlib.Path) -> bool:

@@ -13,14 +13,14 @@ import pytest
 torch = pytest.importorskip("torch")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
-from bertjax import encode, inference, models, predict  # noqa: E402
+from bertjax import encode, inference, predict  # noqa: E402
 from bertjax.convert import __main__ as convert  # noqa: E402
 from bertjax.convert import families, formats  # noqa: E402
 from bertjax.models import sentence_vectors  # noqa: E402
 from bertjax.vectors import codes  # noqa: E402
-from tests import finetuned_workdir, small_byte_bpe, small_records  # noqa: E402
+from tests import finetuned_workdir  # noqa: E402
 from tests.convert import weights  # noqa: E402
-from tests.convert.families import test_families  # noqa: E402
+from tests.interop import exports  # noqa: E402
 
 MAX_LENGTH = 24
 TEXTS = ["w1 w2 w3", "", "w5", "w7 w8 w9 w1 w4", " ".join(f"w{n}" for n in range(60)), "w3 w2 w1"]
@@ -29,17 +29,7 @@ TEXTS = ["w1 w2 w3", "", "w5", "w7 w8 w9 w1 w4", " ".join(f"w{n}" for n in range
 def made(family_name, sentence, *, with_pooler=False):
     """A small model of a family with random weights far from zero."""
     family = families.named(family_name)
-    is_bytes = family.traits.get("position_offset", 0) > 0
-    vocabulary = small_byte_bpe.vocabulary() if is_bytes else small_records.vocabulary()
-    config = models.EncoderConfig(
-        vocab_size=vocabulary.vocab_size,
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=20,
-        max_position_embeddings=40,
-    )
-    config = dataclasses.replace(test_families.sized(config, family), inner_group_num=1)
+    config, vocabulary = exports.small(family, max_position_embeddings=40)
     found = weights.make("none", config=config, vocabulary=vocabulary)
     params = {
         path: array
