@@ -11,7 +11,7 @@ has it. Printed is Spearman's correlation of the cosines with the scores of the 
 after, by the functions of `bertjax.scores`.
 
 Seconds are those of the epoch's updates: theirs with tokenizing and padding each batch, ours with
-making batches, and without compiling, which is told apart. They train one after the other.
+making batches, and without compiling, which is told apart. The sides take turns, seed by seed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from bertjax.workdirs import scalars
 PEER = pathlib.Path(__file__).with_name("peer_embeddings.py")
 
 
-def theirs(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns what the peer says: the cosines before training, and those of each seed."""
-    flags = [f"--{name}={getattr(options, name)}" for name in ("weights", "data", "seeds")]
+def theirs(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
+    """Returns what the peer says: the cosines before training, and those of the seed."""
+    flags = [f"--weights={options.weights}", f"--data={options.data}", f"--seeds={seed}"]
     command = [options.peer, str(PEER), *flags]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     lines = (line.removeprefix("RESULT ") for line in found.splitlines() if "RESULT " in line)
@@ -84,8 +84,9 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def line(side: str, scores: list[float], seconds: list[float], note: str) -> str:
+def line(side: str, seeds: list[dict[str, Any]], note: str) -> str:
     """Returns a row of the table."""
+    scores, seconds = [it["spearman"] for it in seeds], [it["seconds"] for it in seeds]
     shown = f"{statistics.mean(scores):.4f} ({min(scores):.4f} to {max(scores):.4f})"
     return f"| {side} | {shown} | {statistics.median(seconds):.1f} s{note} |"
 
@@ -94,23 +95,26 @@ def main() -> None:
     """Prints a row of each side."""
     options = parse()
     right = np.array(peer_embeddings.read(options.data, peer_embeddings.DEV).scores)
-    found = theirs(options)
-    scores = [classification.spearman(right, np.array(it["cosines"])) for it in found]
-    print(f"before training, theirs: {scores[0]:.4f}; {found[0]['versions']}", flush=True)
+    own, others = [], []
     with tempfile.TemporaryDirectory() as name:
         untrained = ours(options, 0, pathlib.Path(name) / "before", is_trained=False)
         print(f"before training, ours: {untrained['spearman']:.4f}", flush=True)
-        own = []
         for seed in map(int, options.seeds.split(",")):
+            before, after = theirs(options, seed)
+            cosines = [np.array(it["cosines"]) for it in (before, after)]
+            found = [classification.spearman(right, it) for it in cosines]
+            others.append({"spearman": found[1], "seconds": after["seconds"]})
             own.append(ours(options, seed, pathlib.Path(name) / str(seed)))
-            print(f"ours, seed {seed}: {own[-1]}", flush=True)
+            print(f"seed {seed}, ours: {own[-1]}, theirs: {others[-1]}", flush=True)
+    print(f"before training, theirs: {found[0]:.4f}; {before['versions']}")
     print(f"jax {jax.__version__}, seeds {options.seeds}")
     print("| | Spearman on the dev set | an epoch |\n|---|---|---|")
     whole = statistics.median(it["whole"] for it in own)
-    seconds = [it["seconds"] for it in own]
     note = f" ({whole:.1f} s with reading, compiling and evaluating)"
-    print(line("ours", [it["spearman"] for it in own], seconds, note))
-    print(line("sentence-transformers", scores[1:], [it["seconds"] for it in found[1:]], ""))
+    print(line("ours", own, note))
+    print(line("sentence-transformers", others, ""))
+    ratios = [a["seconds"] / b["seconds"] for a, b in zip(own, others, strict=True)]
+    print(f"time, ours of theirs: {statistics.median(ratios):.2f}")
 
 
 if __name__ == "__main__":

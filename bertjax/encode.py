@@ -223,6 +223,7 @@ def write_directory(model: inference.TrainedModel, options: flags.FlagValues) ->
             batch_size=options.batch_size,
         ),
         inputs=_inputs(options),
+        total=text_lines.count(options.input) if options.input else None,
     )
     cut = manifest.counts.get("texts_cut", 0)
     if cut:

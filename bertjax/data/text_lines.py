@@ -50,26 +50,42 @@ def numbered(texts: Iterable[str]) -> Iterator[Line]:
     return (Line(0, number, "", text) for number, text in enumerate(texts, start=1))
 
 
+def count(paths: Sequence[epath.PathLike]) -> int:
+    """Returns how many lines files have: they are read, and unpacked, once for that.
+
+    Raises:
+      ValueError: with file and line, where a file cannot be unpacked.
+    """
+    return sum(sum(1 for _ in _lines(epath.Path(path))) for path in paths)
+
+
 def _of_file(path: epath.Path, source: int, columns: Columns) -> Iterator[Line]:
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    opened = OPENED.get(suffixes[-1] if suffixes else "")
-    kind = (suffixes[:-1] if opened else suffixes)[-1:]
+    kind = (suffixes[:-1] if suffixes and suffixes[-1] in OPENED else suffixes)[-1:]
     parse = FORMATS.get(kind[0] if kind else "", _plain)
-    with path.open("rb") as raw, opened(raw) if opened else raw as file:
-        number = 0
+    for number, content in _lines(path):
         try:
-            for number, content in enumerate(file, start=1):
-                id, text = parse(content.decode(), columns)
-                yield Line(source, number, id, text)
+            id, text = parse(content.decode(), columns)
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{path}:{number} is not UTF-8 ({error.reason} at byte {error.start}); convert the "
                 "file, for example with iconv"
             ) from error
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise ValueError(f"{path}:{number + 1} cannot be unpacked ({error})") from error
         except _LineError as error:
             raise ValueError(f"{path}:{number} {error}") from error
+        yield Line(source, number, id, text)
+
+
+def _lines(path: epath.Path) -> Iterator[tuple[int, bytes]]:
+    """Yields each line of a file, unpacked, with its number from 1."""
+    opened = OPENED.get(path.suffix.lower())
+    with path.open("rb") as raw, opened(raw) if opened else raw as file:
+        number = 0
+        try:
+            for number, content in enumerate(file, start=1):
+                yield number, content
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise ValueError(f"{path}:{number + 1} cannot be unpacked ({error})") from error
 
 
 class _LineError(Exception):

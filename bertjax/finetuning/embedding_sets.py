@@ -1,4 +1,4 @@
-"""What embeddings are scored on: scored pairs, triplets, labelled texts, or a corpus with queries.
+"""What embeddings are scored on: scored or labelled pairs, triplets, labelled texts, a corpus.
 
 What a file or directory holds is told by its columns. Each set lists the texts whose vectors it
 wants, every one once, and makes scores of the vectors; the formulas belong to `bertjax.scores`.
@@ -110,6 +110,23 @@ class Classes(_OfExamples):
         return probe.cross_validated(self.column(vectors, 0), labels)
 
 
+class ClassesOfPairs(_OfExamples):
+    """Pairs with classes, such as NLI, told apart by a linear probe.
+
+    It reads |u - v| and u * v, and not the classifier that the loss `softmax` trains: that one is
+    no part of what is exported, and models of other losses have none.
+    Source: Conneau and Kiela 2018 (SentEval), section 3.1, of entailment and paraphrases.
+    """
+
+    best_score = "accuracy"
+
+    def scores(self, vectors: _Vectors) -> dict[str, float]:
+        labels = [str(example.value) for example in self.examples]
+        first, second = self.column(vectors, 0), self.column(vectors, 1)
+        features = np.concatenate([np.abs(first - second), first * second], axis=1)
+        return probe.cross_validated(features, labels)
+
+
 class Retrieval(EvaluationSet):
     """Queries whose answers are to be found among the documents of a corpus."""
 
@@ -156,6 +173,7 @@ def _of_pairs(examples: Sequence[Example]) -> EvaluationSet:
 SETS: Mapping[str, Callable[[Sequence[Example]], EvaluationSet]] = {
     "scored": Similarity,
     "pairs": _of_pairs,
+    "labelled": ClassesOfPairs,
     "classes": Classes,
 }
 

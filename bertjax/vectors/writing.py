@@ -68,10 +68,12 @@ def write(
     options: Options,
     *,
     inputs: Mapping[str, Any],
+    total: int | None = None,
 ) -> store.Manifest:
     """Writes the vectors of lines into a directory, or goes on behind its last whole shard.
 
-    `inputs` say which lines these are; they and all choices must be those of the first run.
+    `inputs` say which lines these are; they and all choices must be those of the first run. `total`
+    is how many lines there are, where that is known: it is shown, and nothing else.
 
     Raises:
       ownership.WorkdirInUseError, ValueError: as `store.Writer` and `encoding.encode`.
@@ -88,7 +90,8 @@ def write(
             logging.info("%s holds all %d vectors already", directory, writer.manifest.num_rows)
         else:
             recall = _Recall(writer, epath.Path(directory), options)
-            _write_shards(model, writer, lines, chosen, options, recall)
+            with _Progress(writer.manifest.num_rows, total) as progress:
+                _write_shards(model, writer, lines, chosen, options, recall, progress)
             if not writer.manifest.shards:
                 raise ValueError("there are no texts; give at least one")
             recall.measure(directory)
@@ -153,20 +156,20 @@ def _write_shards(
     chosen: encoding.Choices,
     options: Options,
     recall: _Recall,
+    progress: _Progress,
 ) -> None:
     code = codes.CODES[options.code]
     first = writer.manifest.num_rows
-    with _Progress() as progress:
-        for shard, vectors, num_cut in _shards(model, lines, chosen, options, first, progress):
-            if code.has_ranges and writer.manifest.ranges is None:
-                sample = _sample(model, chosen, options)
-                writer.update(ranges=codes.ranges(vectors if sample is None else sample).tolist())
-            limits = np.asarray(writer.manifest.ranges or 0, np.float32)
-            recall.add(vectors)
-            kept = shard if options.store_texts else _without_texts(shard)
-            rows = store.Rows(code.store(vectors, limits), kept)
-            writer.add(rows, shard, {"texts_cut": num_cut})
-            recall.forget_older()
+    for shard, vectors, num_cut in _shards(model, lines, chosen, options, first, progress):
+        if code.has_ranges and writer.manifest.ranges is None:
+            sample = _sample(model, chosen, options)
+            writer.update(ranges=codes.ranges(vectors if sample is None else sample).tolist())
+        limits = np.asarray(writer.manifest.ranges or 0, np.float32)
+        recall.add(vectors)
+        kept = shard if options.store_texts else _without_texts(shard)
+        rows = store.Rows(code.store(vectors, limits), kept)
+        writer.add(rows, shard, {"texts_cut": num_cut})
+        recall.forget_older()
 
 
 def _shards(
@@ -300,16 +303,22 @@ class _Recall:
 
 
 class _Progress:
-    """A bar of texts and texts a second on a terminal, a line in the log now and then elsewhere."""
+    """A bar of texts and texts a second on a terminal, a line in the log now and then elsewhere.
 
-    def __init__(self):
+    `done` texts were encoded before; `total` is how many there are in all, if that is known.
+    """
+
+    def __init__(self, done: int, total: int | None):
         self._bar = tqdm.tqdm(
             desc="encoding",
+            initial=done,
+            total=total,
             unit="sentences",
             unit_scale=True,
             dynamic_ncols=True,
             disable=not sys.stderr.isatty(),
         )
+        self._done, self._total = done, total
         self._count, self._start = 0, time.monotonic()
         self._shown = self._start
 
@@ -331,4 +340,11 @@ class _Progress:
 
     def _log(self) -> None:
         rate = self._count / max(time.monotonic() - self._start, 1e-9)
-        logging.info("Encoded %d texts, %.0f sentences/s", self._count, rate)
+        done = self._done + self._count
+        if self._total is None:
+            logging.info("Encoded %d texts, %.0f sentences/s", done, rate)
+            return
+        left = tqdm.tqdm.format_interval((self._total - done) / rate)
+        logging.info(
+            "Encoded %d of %d texts, %.0f sentences/s, %s left", done, self._total, rate, left
+        )

@@ -27,6 +27,7 @@ def test_lines_are_the_same_however_they_are_packed(tmp_path, suffix, packed):
     fields = [{"_id": n, "body": text} for n, text in enumerate(WEIRD)]
     objects.write_bytes(packed("\n".join(map(json.dumps, fields)).encode()))
     assert texts(plain) == [("", text) for text in WEIRD]
+    assert text_lines.count([plain, objects]) == 2 * len(WEIRD)
     columns = text_lines.Columns("body", "_id")
     assert texts(objects, columns) == [(str(n), text) for n, text in enumerate(WEIRD)]
     both = list(text_lines.read([objects, plain], columns))

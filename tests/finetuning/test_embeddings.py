@@ -199,6 +199,29 @@ def test_vectors_that_know_the_topic_have_the_best_score_and_others_a_lower_one(
     assert made.scores(name, {"embeddings": shuffled})[best] < found[best]
 
 
+def test_labelled_pairs_are_told_apart_by_a_probe_of_how_their_vectors_differ(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    topics = rng.integers(0, small_embeddings.TOPICS, (60, 2))
+    topics[::2, 1] = topics[::2, 0]
+    rows = [
+        {
+            "sentence1": f"w{first} a{place}",
+            "sentence2": f"w{second} b{place}",
+            "label": "same" if first == second else "other",
+        }
+        for place, (first, second) in enumerate(topics.tolist())
+    ]
+    made = kind(eval_file=str(small_embeddings.write_lines(tmp_path / "nli.jsonl", rows)))
+    assert made.best_score == "accuracy"
+    texts = [it.text for it in made._sets["dev"].texts]
+    numbers = [int(text.split()[0].removeprefix("w")) for text in texts]
+    vectors = np.eye(small_embeddings.TOPICS, dtype=np.float32)[numbers]
+    assert made.scores("dev", {"embeddings": vectors}) == {"accuracy": 1.0, "macro_f1": 1.0}
+    # Vectors that do not know the topic, and those of one text alone, tell nothing.
+    shuffled = made.scores("dev", {"embeddings": rng.permutation(vectors)})
+    assert shuffled["accuracy"] < 0.8
+
+
 def test_the_first_set_decides_what_is_best(kind):
     made = kind()
     assert made.best_score == "spearman"
@@ -208,10 +231,10 @@ def test_the_first_set_decides_what_is_best(kind):
 
 def test_a_set_without_scores_says_what_there_is(kind, tmp_path):
     path = small_embeddings.write_lines(
-        tmp_path / "nli.jsonl", [{"sentence1": "a", "sentence2": "b", "label": "x"}]
+        tmp_path / "two.jsonl", [{"sentence1": "a", "sentence2": "b", "other": "x"}]
     )
     with pytest.raises(
-        ValueError, match="nli.jsonl holds labelled, of which vectors have no score"
+        ValueError, match="two.jsonl holds two_texts, of which vectors have no score"
     ):
         kind(eval_file=str(path)).features("dev")
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import tracemalloc
 
@@ -30,12 +31,12 @@ def texts():
     return small_sentences.texts(COUNT, longest=25)
 
 
-def write(model, texts, directory, *, inputs=INPUTS, choose=(), **options):
+def write(model, texts, directory, *, inputs=INPUTS, choose=(), total=None, **options):
     """Writes vectors of texts, 7 in a shard."""
     lines = (text_lines.Line(0, n, f"id{n}", text) for n, text in enumerate(texts, start=1))
     chosen = encoding.choices(model, truncate=True, **dict(choose))
     options = writing.Options(**{"shard_size": 7, "batch_size": 8, **options})
-    return writing.write(model, lines, directory, chosen, options, inputs=inputs)
+    return writing.write(model, lines, directory, chosen, options, inputs=inputs, total=total)
 
 
 def contents(directory):
@@ -83,7 +84,7 @@ class Stopped(Exception):
 @pytest.mark.parametrize("format", [*store.FORMATS])
 @pytest.mark.parametrize("read", [10, 20])
 def test_a_run_that_goes_on_leaves_what_one_that_never_stopped_leaves(
-    model, texts, tmp_path, monkeypatch, format, read
+    model, texts, tmp_path, monkeypatch, caplog, format, read
 ):
     monkeypatch.setattr(encoding, "BLOCK_SIZE", 3)
     options = {"format": format, "code": "int8", "recall_sample": 3}
@@ -105,7 +106,9 @@ def test_a_run_that_goes_on_leaves_what_one_that_never_stopped_leaves(
     monkeypatch.setattr(
         encoding, "vectors", lambda *args, **kw: asked.append(kw["first"]) or encoded(*args, **kw)
     )
-    write(model, texts, tmp_path / "v", **options)
+    with caplog.at_level("INFO", logger="absl"):
+        write(model, texts, tmp_path / "v", total=COUNT, **options)
+    assert re.search(rf"Encoded {COUNT} of {COUNT} texts, \d+ sentences/s, 00:00 left", caplog.text)
     assert min(asked) == begun.num_rows + 1  # nothing is computed twice
     assert contents(tmp_path / "v") == contents(tmp_path / "never")
     again = write(model, texts, tmp_path / "v", **options)
