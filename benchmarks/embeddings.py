@@ -17,6 +17,7 @@ making batches, and without compiling, which is told apart. The sides take turns
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -39,6 +40,8 @@ PEER = pathlib.Path(__file__).with_name("peer_embeddings.py")
 def theirs(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """Returns what the peer says: the cosines before training, and those of the seed."""
     flags = [f"--weights={options.weights}", f"--data={options.data}", f"--seeds={seed}"]
+    recipe = dataclasses.asdict(peer_embeddings.recipe_of(options))
+    flags += [f"--{name}={value}" for name, value in recipe.items()]
     command = [options.peer, str(PEER), *flags]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     lines = (line.removeprefix("RESULT ") for line in found.splitlines() if "RESULT " in line)
@@ -52,7 +55,7 @@ def ours(
 
     Without training it is that of the weights: there is one step, with a rate of 0.
     """
-    recipe, stsb = peer_embeddings.Recipe(), pathlib.Path(options.data) / "STS-B"
+    recipe, stsb = peer_embeddings.recipe_of(options), pathlib.Path(options.data) / "STS-B"
     config = recipes.load("configs/embeddings.py:cosine")
     config.seed, config.init_from = seed, options.weights
     config.global_batch_size = recipe.batch_size
@@ -77,6 +80,7 @@ def ours(
 def parse() -> argparse.Namespace:
     """Returns the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    peer_embeddings.add_recipe(parser)
     parser.add_argument("--peer", required=True, help="Python of the peer's environment")
     parser.add_argument("--weights", required=True, help="a directory of sentence-transformers")
     parser.add_argument("--data", required=True, help="GLUE's official files")

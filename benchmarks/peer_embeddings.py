@@ -84,9 +84,23 @@ def train(model: Any, split: Split, recipe: Recipe, seed: int) -> float:
     return time.perf_counter() - started
 
 
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Adds an option for each field of the recipe."""
+    for field in dataclasses.fields(Recipe):
+        kind = type(field.default)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default)
+
+
+def recipe_of(options: argparse.Namespace) -> Recipe:
+    """Returns the recipe that the options name."""
+    names = (field.name for field in dataclasses.fields(Recipe))
+    return Recipe(**{name: getattr(options, name) for name in names})
+
+
 def parse() -> argparse.Namespace:
     """Returns the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    add_recipe(parser)
     parser.add_argument("--weights", required=True, help="a directory of sentence-transformers")
     parser.add_argument("--data", required=True, help="GLUE's official files")
     parser.add_argument("--seeds", default="0")
@@ -99,7 +113,8 @@ def main() -> None:
     import sentence_transformers
     import torch
 
-    options, recipe = parse(), Recipe()
+    options = parse()
+    recipe = recipe_of(options)
     torch.set_num_threads(options.threads)
     training, dev = read(options.data, TRAIN), read(options.data, DEV)
 
