@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 from etils import epath
 
+from bertjax.data import stores  # noqa: F401 (the errors of gs:// become OSErrors)
+
 DRAFT_SUFFIX = ".draft"
 
 
