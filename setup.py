@@ -27,6 +27,8 @@ setuptools.setup(
         "absl-py>=2.1",
         "etils[epath]>=1.9",
         "flax>=0.12.8",
+        # Of orbax-checkpoint, which asks a bucket about its folders with it and does not say so.
+        "google-cloud-storage>=2.19",
         "google-crc32c>=1.7",
         # Of tensorflow-datasets 4.9.10, which imports it and does not say so.
         "importlib_resources>=6",

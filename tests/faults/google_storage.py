@@ -24,6 +24,7 @@ import random
 import re
 import socketserver
 import ssl
+import sys
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -101,7 +102,9 @@ class Store:
             of, _, name = full.partition("/")
             if of != bucket or not name.startswith(prefix) or not start <= name < end:
                 continue
-            below, found, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            below, found, _ = (
+                name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            )
             if found:
                 prefixes.append(prefix + below + delimiter)
             else:
@@ -110,7 +113,9 @@ class Store:
         names = [it for it in sorted({*items, *prefixes}) if it > after]
         page = names[: int(query.get("maxResults", PAGE))]
         answer: dict[str, Any] = {
-            "items": [described(bucket, it, self.objects[f"{bucket}/{it}"]) for it in page if it in items]
+            "items": [
+                described(bucket, it, self.objects[f"{bucket}/{it}"]) for it in page if it in items
+            ]
         }
         if delimiter:
             answer["prefixes"] = [it for it in page if it not in items]
@@ -220,6 +225,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def bucket(self, query, body, bucket):
         return 200, json.dumps({"name": bucket, "location": "US"}).encode(), {}
 
+    def layout(self, query, body, bucket):
+        flat = {"hierarchicalNamespace": {"enabled": False}}
+        return 200, json.dumps({"bucket": bucket, **flat}).encode(), {}
+
     def upload(self, query, body, bucket):
         name = query.get("name") or json.loads(body)["name"]
         if query["uploadType"] == "resumable":
@@ -286,6 +295,7 @@ ROUTES = {
     ("GET", r"/download/storage/v1/b/([^/]+)/o/([^/]+)"): Handler.content,
     ("GET", r"/storage/v1/b/([^/]+)/o"): Handler.listing,
     ("GET", r"/storage/v1/b/([^/]+)"): Handler.bucket,
+    ("GET", r"/storage/v1/b/([^/]+)/storageLayout"): Handler.layout,
     ("POST", r"/upload/storage/v1/b/([^/]+)/o"): Handler.upload,
     ("PUT", r"/upload/session/(\d+)"): Handler.proceed,
     ("DELETE", _OBJECT): Handler.remove,
@@ -300,8 +310,6 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that is killed leaves in the middle; anything else is shown."""
-        import sys
-
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
