@@ -64,7 +64,7 @@ def test_a_slice_that_is_taken_away_comes_back_by_itself(cloud, script, codes):
     assert len(cloud.calls(" create bert")) == 2 and cloud.is_empty()
 
 
-@pytest.mark.parametrize("codes", ["75 75", "1 75"])
+@pytest.mark.parametrize("codes", ["75 75", "134 75"])
 def test_a_run_that_saved_goes_on_with_the_slice_that_stayed(cloud, codes):
     assert cloud.launch(QUEUE, codes, 0).returncode == 0
     assert len(cloud.calls("host.sh start")) == 2 and len(cloud.calls(" create bert")) == 1

@@ -143,6 +143,6 @@ def test_skypilot_takes_our_task():
     assert len(task.resources) == 2
     for resources in task.resources:
         assert resources.use_spot and resources.job_recovery["recover_on_exit_codes"] == [75]
-    config["resources"]["job_recovery"]["recover_on_exit_codes"] = "75!"
+    config["resources"] = {"job_recovery": {"recover_on_exit_codes": "75!"}}  # it took ours out
     with pytest.raises(ValueError):
         sky.Task.from_yaml_config(config, env_overrides=[("OPTIONS", "--config=x")])
