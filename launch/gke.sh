@@ -6,8 +6,8 @@
 #     --config.data.train_dir=gs://BUCKET/train_{max_seq_length}
 # It builds IMAGE from the last commit, makes a pool of spot nodes for each slice, submits
 # gke_jobset.yaml, follows its log, and deletes the pools at the end, well or badly. Run it again to
-# come back to a training that goes on. The cluster has the JobSet controller (jobset.sigs.k8s.io), and
-# kubectl and docker are logged in.
+# come back to a training that goes on. The cluster has the JobSet controller (jobset.sigs.k8s.io, 0.10
+# or newer), and kubectl and docker are logged in.
 #   SLICES=4                    as many slices, which train one model together
 #   ON_DEMAND=1                 no spot nodes: they cost more, and stay
 #   NODE_LOCATION=us-west4-a    the zone of the TPUs, where LOCATION is a region

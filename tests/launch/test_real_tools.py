@@ -51,9 +51,11 @@ def test_only_the_code_75_starts_the_jobset_again():
     assert (codes["operator"], codes["values"]) == ("NotIn", [75])
     assert job()["spec"]["backoffLimit"] == 0
     rules = jobset()["spec"]["failurePolicy"]["rules"]
-    assert rules[0]["action"] == "FailJobSet"
-    assert rules[0]["onJobFailureReasons"] == ["PodFailurePolicy"]
-    assert rules[1]["action"] == "RestartJobSetAndIgnoreMaxRestarts" and len(rules[1]) == 2
+    actions = ["RestartJobSet", "FailJobSet", "RestartJobSetAndIgnoreMaxRestarts"]
+    assert [rule["action"] for rule in rules] == actions
+    assert rules[0]["onJobFailureMessagePatterns"] == ["exit code 134"]
+    assert rules[1]["onJobFailureReasons"] == ["PodFailurePolicy"] and len(rules[1]) == 3
+    assert len(rules[2]) == 2  # whatever else
 
 
 def test_a_jobset_has_a_job_for_each_slice_and_a_pod_for_each_host():
