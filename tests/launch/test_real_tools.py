@@ -1,6 +1,6 @@
 """The vendors' own checks of our commands and files, none of which needs an account.
 
-Each is left out where its tool is not installed; .ci/run installs those that PyPI has:
+Each is left out where its tool is not installed. PyPI has two of them:
 
     pip install skypilot kubernetes-validate
     JOBSET_CRD=jobset.x-k8s.io_jobsets.yaml pytest -m slow tests/launch
