@@ -1,49 +1,50 @@
 #!/usr/bin/env bash
-# Trains on a spot slice that waits in the queue, and starts over each time it is taken away:
+# Trains on spot slices that wait in the queue, and starts over each time they are taken away:
 #   launch/queued_resource.sh NAME ZONE TYPE CONFIG WORKDIR [option of bertjax.train ...]
-# The workdir and the records must be gs://, for the hosts and their disks do not come back. Leave it
-# running in a terminal that lasts (tmux). It deletes the slice when training ends, well or badly.
+#   launch/queued_resource.sh bert us-west4-a v5litepod-16 configs/bert_base.py gs://BUCKET/base \
+#     --config.data.train_dir=gs://BUCKET/train_{max_seq_length}
+# It waits for the slices, installs this checkout (the last commit) on every host, trains, follows the
+# log, and deletes the slices at the end, well or badly. Leave it running in a terminal that lasts
+# (tmux): without it nothing asks for new slices. Run it again to come back to a training that goes on.
+# The workdir and the records must be gs://, for the disks of the hosts do not come back.
+#   SLICES=4     as many slices, which train one model together
+#   ON_DEMAND=1  no spot slices: they cost more, and stay
+#   KEEP=1       leaves the slices up, and says so
+#   DRY_RUN=1    prints the commands
 set -euo pipefail
+source "$(dirname "$0")/cloud_tpu.sh"
 
-if [[ $# -lt 5 || $5 != gs://* ]]; then
-  sed -n '2,5s/^# //p' "$0" >&2
-  exit 2
+slices=${SLICES:-1}
+if [[ $slices -eq 1 ]]; then
+  nodes=("$name")
+  wanted=(--node-id="$name")
+else
+  mapfile -t nodes < <(seq --format="$name-%g" 0 $((slices - 1)))
+  wanted=(--node-count="$slices" --node-prefix="$name")
 fi
-name=$1 zone=$2 type=$3
-here=$(dirname "$0")
+[[ -n ${ON_DEMAND:-} ]] || wanted+=(--spot)
+deletion=(gcloud compute tpus queued-resources delete "$name" --zone="$zone" --force --quiet)
 
-queue() { gcloud compute tpus queued-resources "$@" --zone="$zone"; }
-state() { # of the request; UNKNOWN where the question itself fails
+state() {
   local found
-  found=$(queue list --filter="name ~ /$name\$" --format='value(state.state)') || found=UNKNOWN
-  echo "${found:-NONE}"
+  found=$(gcloud compute tpus queued-resources list --zone="$zone" --filter="name ~ /$name\$" \
+    --format='value(state.state)') || found=UNKNOWN
+  case ${found:-NONE} in
+    ACTIVE) echo READY ;;
+    SUSPENDED) echo GONE ;;
+    FAILED)
+      gcloud compute tpus queued-resources describe "$name" --zone="$zone" \
+        --format='yaml(state)' >&2 || true
+      echo FAILED
+      ;;
+    NONE | UNKNOWN) echo "${found:-NONE}" ;;
+    *) echo WAITING ;; # WAITING_FOR_RESOURCES, PROVISIONING, SUSPENDING, DELETING ...
+  esac
 }
-remove() { [[ $(state) == NONE ]] || queue delete "$name" --force --quiet; }
-trap remove EXIT
 
-case $type in
-  v6e-*) runtime=v2-alpha-tpuv6e ;;
-  v5p-*) runtime=v2-alpha-tpuv5 ;;
-  v5litepod-*) runtime=v2-alpha-tpuv5-lite ;;
-  *) runtime=tpu-ubuntu2204-base ;;
-esac
+create() {
+  run gcloud compute tpus queued-resources create "$name" --zone="$zone" "${wanted[@]}" \
+    --accelerator-type="$type" --runtime-version="$runtime" --async
+}
 
-while true; do
-  [[ $(state) != NONE ]] ||
-    queue create "$name" --node-id="$name" --accelerator-type="$type" \
-      --runtime-version="$runtime" --spot --async
-  until [[ $(state) == ACTIVE ]]; do
-    case $(state) in
-      FAILED | SUSPENDED) remove && continue 2 ;;
-    esac
-    echo "$(date +%T) $name: $(state)"
-    sleep 60
-  done
-  TPU_VM_MUST_EXIST=1 "$here/tpu_vm.sh" "$@" && exit 0 || status=$?
-  sleep 60 # The queue learns of a preemption a little later than the connection.
-  # 75: saved after a notice; 69: gone before training began. With any other code and the slice
-  # still there, the command is wrong.
-  [[ $status -eq 75 || $status -eq 69 || $(state) != ACTIVE ]] || exit "$status"
-  echo "$(date +%T) $name was taken away; back to the queue"
-  remove
-done
+train_to_the_end

@@ -31,6 +31,7 @@ for split in train heldout; do
   fi
 done
 
+# shellcheck disable=SC2086
 step python -m bertjax.train --config=configs/quickstart.py --workdir="$dir/run" \
   --config.data.train_dir="$dir/train" --config.data.eval_dir="$dir/heldout" ${QUICKSTART_OPTIONS:-}
 

@@ -32,9 +32,15 @@ SHELL = {"split": "train", "length": "128", "dir": "quickstart", "RECIPE": "bert
 PLACEHOLDERS = {"HEAD": "none", "ID": "mit", "N": "3", "configs/NAME.py": "configs/smoke.py"}
 # Programs whose flags Beam parses, and lines that stand for a command's beginning.
 UNPARSED = re.compile(r"data_pipelines\.beam|\$options|\.\.\.|\$config")
-# A script whose further arguments are those of training, and the arguments in a job of Kubernetes.
-SCRIPT = re.compile(r"launch/\w+\.sh bert \S+ \S+ (\S+) (\S+)(.*)")
-JOB = re.compile(r"^ +- (--\S+)$", re.MULTILINE)
+# A script, with the words that it takes before a recipe, a workdir and options of training.
+SCRIPTS = [
+    re.compile(rf"launch/(?:{names})\.sh bert{words} (\S+) (\S+)(.*)")
+    for names, words in {
+        "tpu_vm|queued_resource|gke": r" \S+ \S+",
+        "slurm": r" \d+",
+        "skypilot": "",
+    }.items()
+]
 GONE = {"[--config.OPTION=VALUE ...]": "", "${QUICKSTART_OPTIONS:-}": ""}
 
 
@@ -44,7 +50,8 @@ def commands_in(text):
     for shown, meant in GONE.items():
         text = text.replace(shown, meant)
     joined = re.sub(r"\\\n\s*", " ", text)
-    joined = SCRIPT.sub(r"python -m bertjax.train --config=\1 --workdir=\2\3", joined)
+    for script in SCRIPTS:
+        joined = script.sub(r"python -m bertjax.train --config=\1 --workdir=\2\3", joined)
     found = re.findall(r"python -m ((?:bertjax|data_pipelines)\.\w+)([^`\n]*)", joined)
     for module, line in found:
         if UNPARSED.search(module + line) or not line.strip(" .,:;*)") or not line[0].isspace():
@@ -54,8 +61,6 @@ def commands_in(text):
         line = re.sub(r"\$\{?(\w+)\}?", lambda it: SHELL.get(it[1], "1"), line)
         arguments = shlex.split(re.split(r"[<>&;]|, (?:which|that)", line)[0], comments=True)
         yield module, [_filled(argument.strip("[],")) for argument in arguments]
-    if job := JOB.findall(text):
-        yield "bertjax.train", job
 
 
 def _filled(argument):

@@ -1,0 +1,150 @@
+"""The vendors' own checks of our commands and files, none of which needs an account.
+
+Each is left out where its tool is not installed. PyPI has two of them:
+
+    pip install skypilot kubernetes-validate
+    JOBSET_CRD=jobset.x-k8s.io_jobsets.yaml pytest -m slow tests/launch
+
+The second variable is the file of that name of kubernetes-sigs/jobset, where it is at hand.
+"""
+
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from tests.launch import fakes
+
+yaml = pytest.importorskip("yaml")
+CLOUD_TPU = ("bert", "us-west4-a", "v5litepod-16", "bert_base", "gs://b/r")
+GKE = ("bert", "us-west4-a", "ct5lp-hightpu-4t:4x4", "bert_base", "gs://b/r", "--config.seed=3")
+
+
+def dry_run(script, *arguments, **variables):
+    environment = os.environ | {"CLUSTER": "mine", "IMAGE": "here/bertjax"}
+    done = fakes.launch(environment, script, *arguments, DRY_RUN=1, **variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def jobset():
+    text = dry_run("gke.sh", *GKE, SLICES=2).split("<<'END'\n")[1].split("\nEND\n")[0]
+    return yaml.safe_load(text)
+
+
+def job():
+    """The Job that the controller makes of a slice."""
+    spec = jobset()["spec"]["replicatedJobs"][0]["template"]["spec"]
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "bert"}, "spec": spec}
+
+
+def test_only_the_code_75_starts_the_jobset_again():
+    """And a preempted host does, whatever its code."""
+    rules = job()["spec"]["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["Count", "FailJob"]
+    assert rules[0]["onPodConditions"][0]["type"] == "DisruptionTarget"
+    codes = rules[1]["onExitCodes"]
+    assert (codes["operator"], codes["values"]) == ("NotIn", [75])
+    assert job()["spec"]["backoffLimit"] == 0
+    rules = jobset()["spec"]["failurePolicy"]["rules"]
+    actions = ["RestartJobSet", "FailJobSet", "RestartJobSetAndIgnoreMaxRestarts"]
+    assert [rule["action"] for rule in rules] == actions
+    assert rules[0]["onJobFailureMessagePatterns"] == ["exit code 134"]
+    assert rules[1]["onJobFailureReasons"] == ["PodFailurePolicy"] and len(rules[1]) == 3
+    assert len(rules[2]) == 2  # whatever else
+
+
+def test_a_jobset_has_a_job_for_each_slice_and_a_pod_for_each_host():
+    slices = jobset()["spec"]["replicatedJobs"][0]
+    container = job()["spec"]["template"]["spec"]["containers"][0]
+    assert slices["replicas"] == 2 and job()["spec"]["completions"] == 4
+    assert container["resources"]["limits"] == {"google.com/tpu": 4}
+    assert container["args"][-1] == "--config.seed=3"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("gcloud"), reason="gcloud is not installed")
+def test_gcloud_knows_our_commands_and_flags(tmp_path):
+    printed = dry_run("tpu_vm.sh", *CLOUD_TPU) + dry_run("queued_resource.sh", *CLOUD_TPU)
+    printed += dry_run("queued_resource.sh", *CLOUD_TPU, SLICES=2, ON_DEMAND=1)
+    printed += dry_run("gke.sh", *GKE)
+    lines = [line for line in printed.splitlines() if line.startswith("gcloud ")]
+    # gcloud reads a command as words, and takes what a host is told for more of them.
+    wanted = [" ".join(w.split(" ")[0] for w in shlex.split(line)) for line in lines]
+    wanted += [
+        "gcloud compute tpus tpu-vm list --zone=z --filter=name --format=value(state)",
+        "gcloud compute tpus queued-resources list --zone=z --filter=n --format=value(state.state)",
+        "gcloud compute tpus queued-resources describe bert --zone=z --format=yaml(state)",
+        "gcloud container node-pools list --cluster=c --location=z --filter=n --format=value(name)",
+    ]
+    found = linted(wanted, tmp_path)
+    assert [it for it in found if not it["success"]] == [] and len(found) == len(set(wanted)) > 12
+    (wrong,) = linted(["gcloud compute tpus tpu-vm delete bert --zone=z --forced"], tmp_path)
+    assert not wrong["success"]  # the check finds what is wrong
+
+
+def linted(commands, folder):
+    file = folder / "commands.json"
+    file.write_text(json.dumps([{"command_string": it} for it in commands]))
+    done = subprocess.run(
+        ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={file}"],
+        env=os.environ | {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_the_job_of_a_slice_fits_the_schema_of_kubernetes():
+    validate = pytest.importorskip("kubernetes_validate")
+    validate.validate(job(), validate.latest_version(), strict=True)
+    wrong = job()
+    wrong["spec"]["podFailurePolicy"]["rule"] = []
+    with pytest.raises(validate.ValidationError):
+        validate.validate(wrong, validate.latest_version(), strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("JOBSET_CRD" not in os.environ, reason="JOBSET_CRD is not set")
+def test_the_jobset_fits_its_schema():
+    jsonschema = pytest.importorskip("jsonschema")
+    crd = yaml.safe_load(pathlib.Path(os.environ["JOBSET_CRD"]).read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    closed(schema)
+    jsonschema.validate(jobset(), schema)
+    wrong = jobset()
+    wrong["spec"]["failurePolicy"]["rules"][0]["onJobFailureReason"] = []
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema)
+
+
+def closed(schema):
+    """Makes a field that the schema does not know an error, as kubectl does."""
+    if schema.get("x-kubernetes-int-or-string"):
+        schema["type"] = ["integer", "string"]
+    if "properties" in schema:
+        if schema["properties"].keys() - {"metadata"}:
+            schema["additionalProperties"] = False
+        for inner in schema["properties"].values():
+            closed(inner)
+    if "items" in schema:
+        closed(schema["items"])
+
+
+@pytest.mark.slow
+def test_skypilot_takes_our_task():
+    sky = pytest.importorskip("sky")
+    config = yaml.safe_load((fakes.ROOT / "launch/skypilot.yaml").read_text())
+    task = sky.Task.from_yaml_config(config, env_overrides=[("OPTIONS", "--config=x")])
+    assert len(task.resources) == 2
+    for resources in task.resources:
+        assert resources.use_spot and resources.job_recovery["recover_on_exit_codes"] == [75]
+    config["resources"] = {"job_recovery": {"recover_on_exit_codes": "75!"}}  # it took ours out
+    with pytest.raises(ValueError):
+        sky.Task.from_yaml_config(config, env_overrides=[("OPTIONS", "--config=x")])
