@@ -27,6 +27,7 @@ setuptools.setup(
     packages=[*PACKAGES, "bertjax.configs"],
     package_dir={"bertjax.configs": "configs"},  # found by bertjax.recipes, installed or not
     package_data={"bertjax": ["py.typed"]},
+    entry_points={"console_scripts": ["bertjax = bertjax.__main__:main"]},
     install_requires=[
         "absl-py>=2.1",
         "etils[epath]>=1.9",
