@@ -8,6 +8,7 @@ HERE = pathlib.Path(__file__).parent
 PACKAGES = setuptools.find_packages(include=["bertjax*", "data_pipelines*"])
 
 BEAM = ["apache-beam>=2.77"]
+HUB = ["huggingface_hub>=1"]
 # The client of MLflow alone, and what its own store, a SQLite file, needs: the whole package brings
 # a server and pandas.
 MLFLOW = ["mlflow-skinny>=3.7", "sqlalchemy>=2", "alembic>=1.13"]
@@ -56,6 +57,7 @@ setuptools.setup(
     ],
     extras_require={
         "beam": BEAM,
+        "hub": HUB,
         # To compare with; conversion itself needs neither.
         "interop": [
             *("torch>=2.6", "transformers>=5"),
@@ -73,7 +75,7 @@ setuptools.setup(
             "filelock>=3.16",  # JAX locks its cache of compiled programs with it
             *("import-linter>=2.16", "setuptools>=77"),  # who imports whom; the wheel
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
-            *(*BEAM, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
+            *(*BEAM, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
         ],
         "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
         "tpu": ["jax[tpu]>=0.10"],

@@ -120,7 +120,7 @@ def _written_memory(workdir: epath.Path) -> epath.Path:
     return path
 
 
-def _explained(error: jax.errors.JaxRuntimeError, path: epath.Path) -> str:
+def _explained(error: Exception, path: epath.Path) -> str:
     return (
         f"a step does not fit into the memory of the devices ({str(error).splitlines()[0]}). Give "
         "the same command with a larger --config.gradient_accumulation_steps or "

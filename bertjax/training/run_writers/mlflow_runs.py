@@ -30,6 +30,14 @@ _STATUSES: dict[base.Outcome, str] = {
 }
 
 
+def _package() -> Any:
+    import mlflow
+    import mlflow.entities
+    import mlflow.exceptions
+
+    return mlflow
+
+
 class MLflow:
     """A run of MLflow; a tag with the run's identity finds it again.
 
@@ -38,9 +46,7 @@ class MLflow:
     """
 
     def __init__(self, run: base.Run):
-        import mlflow
-
-        self._mlflow = mlflow
+        mlflow = self._mlflow = _package()
         self._unsent: list[Any] = []
         try:
             self._client = mlflow.MlflowClient()

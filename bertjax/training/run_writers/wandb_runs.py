@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bertjax.training.run_writers import base
 
@@ -17,13 +18,18 @@ PROJECT = "bertjax"  # without WANDB_PROJECT
 _EXIT_CODES: dict[base.Outcome, int] = {"finished": 0, "stopped": 75, "failed": 1}
 
 
+def _package() -> Any:
+    import wandb
+    import wandb.errors
+
+    return wandb
+
+
 class WeightsAndBiases:
     """A run of W&B, with the run's identity as its id: a resumed run goes on with it."""
 
     def __init__(self, run: base.Run):
-        import wandb
-
-        self._wandb = wandb
+        wandb = self._wandb = _package()
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or PROJECT,
