@@ -8,7 +8,12 @@ HERE = pathlib.Path(__file__).parent
 PACKAGES = setuptools.find_packages(include=["bertjax*", "data_pipelines*"])
 
 BEAM = ["apache-beam>=2.77"]
+HUB = ["huggingface_hub>=1"]
+# The client of MLflow alone, and what its own store, a SQLite file, needs: the whole package brings
+# a server and pandas.
+MLFLOW = ["mlflow-skinny>=3.7", "sqlalchemy>=2", "alembic>=1.13"]
 SENTENCES = ["sentencex>=1.0.32"]
+WANDB = ["wandb>=0.24"]
 WIKIPEDIA = ["mwparserfromhell>=0.7.2"]
 
 setuptools.setup(
@@ -23,6 +28,7 @@ setuptools.setup(
     packages=[*PACKAGES, "bertjax.configs"],
     package_dir={"bertjax.configs": "configs"},  # found by bertjax.recipes, installed or not
     package_data={"bertjax": ["py.typed"]},
+    entry_points={"console_scripts": ["bertjax = bertjax.__main__:main"]},
     install_requires=[
         "absl-py>=2.1",
         "etils[epath]>=1.9",
@@ -53,14 +59,17 @@ setuptools.setup(
     ],
     extras_require={
         "beam": BEAM,
+        "hub": HUB,
         # To compare with; conversion itself needs neither.
         "interop": [
             *("torch>=2.6", "transformers>=5"),
             *("sentence-transformers>=6", "pytrec-eval-terrier>=0.5.6"),  # embeddings, retrieval
         ],
+        "mlflow": MLFLOW,
         # The TPU compiler, to plan for slices from any machine; jax[tpu] pins the one that fits.
         "plan": ["jax[tpu]>=0.10"],
         "sentences": SENTENCES,
+        "wandb": WANDB,
         "wikipedia": WIKIPEDIA,
         # With what the other extras bring, so that nothing goes untested.
         "test": [
@@ -68,7 +77,7 @@ setuptools.setup(
             "filelock>=3.16",  # JAX locks its cache of compiled programs with it
             *("import-linter>=2.16", "setuptools>=77"),  # who imports whom; the wheel
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
-            *(*BEAM, *SENTENCES, *WIKIPEDIA),
+            *(*BEAM, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
         ],
         "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
         "tpu": ["jax[tpu]>=0.10"],

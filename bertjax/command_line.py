@@ -19,7 +19,7 @@ from absl import app, flags, logging
 
 from bertjax import config as config_lib
 from bertjax import interruptions, recipes
-from bertjax.training import config_faults, monitor
+from bertjax.training import config_faults, monitor, profiling
 from bertjax.workdirs import checkpoint, ownership
 
 # Errors whose message is the whole story: the user's command or data, or the disk. Where one was
@@ -30,6 +30,7 @@ USER_ERRORS = (
     checkpoint.CheckpointError,
     ownership.WorkdirInUseError,
     monitor.DivergedError,
+    profiling.OutOfMemoryError,
 )
 
 _HELP = re.compile(r"--?(?:help|h|helpshort|\?)(?:=(?P<about>.*))?")

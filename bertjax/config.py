@@ -25,6 +25,7 @@ import ml_collections
 CHANGEABLE = (
     r"(mesh|checkpoint|evaluation|plateau)\..*",
     r"sharding|split_kernels|log_every_steps|max_skipped_steps|compilation_cache_dir|xla_preset",
+    r"writers|profile_steps",
     r"seeds|search|finetuning\.((data_dir|(train|eval|test)_file)|null_threshold)",
     r"finetuning\.(max_answer_length|n_best_size|tag_scheme)",
     r"phases\.\w+\.num_(epochs|tokens)",  # num_steps has what they came to
@@ -91,6 +92,8 @@ def default_config() -> ml_collections.ConfigDict:
     config.checkpoint = _checkpoint()
     config.evaluation = _evaluation()
     config.log_every_steps = 100  # between two lines of metrics.jsonl
+    config.writers = ("tensorboard",)  # beside metrics.jsonl: tensorboard, wandb, mlflow
+    config.profile_steps = ()  # (10, 15): a profile of these steps and those between; (): none
     config.max_skipped_steps = 20  # this many non-finite steps in a row stop the run
     config.plateau = _plateau()
     config.xla_preset = "none"  # options of the TPU compiler: a key of xla_presets.PRESETS

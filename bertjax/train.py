@@ -37,6 +37,7 @@ from bertjax.training import (
     evaluation,
     monitor,
     preemption,
+    profiling,
     program,
     run_log,
     schedules,
@@ -73,6 +74,7 @@ def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.T
       checkpoint.CheckpointError: if saving fails, or no checkpoint of several can be read.
       monitor.DivergedError: after config.max_skipped_steps non-finite steps in a row.
       ownership.WorkdirInUseError: if another run has the workdir.
+      profiling.OutOfMemoryError: where a step does not fit into the memory of the devices.
       preemption.Preempted: after SIGTERM or Ctrl-C, when the state is saved.
     """
     return execute(prepare(config, workdir))
@@ -96,6 +98,7 @@ def execute(run: Run) -> state.TrainState:
         _owned(run.workdir) as owner,
         checkpoint.Checkpointer(run.workdir, _retention(run)) as checkpointer,
         preemption.Notice() as notice,
+        profiling.memory_explained(run.workdir),
     ):
         begun = start(run, checkpointer)
         step = int(begun.state.step)
@@ -108,7 +111,8 @@ def execute(run: Run) -> state.TrainState:
             keeper = _Keeper(run, owner, checkpointer, notice, writer, watch, begun.tuned)
             if is_late:
                 keeper.evaluate(begun.state, step)
-            train_state = _train(run, begun.state, keeper)
+            with _profile(run, step) as profile:
+                train_state = _train(run, begun.state, keeper, profile)
             writer.curves()
         keeper.write_predictions(train_state, is_new=run.last_step > step)
     if jax.process_index() == 0:
@@ -116,15 +120,19 @@ def execute(run: Run) -> state.TrainState:
     return train_state
 
 
-def _train(run: Run, train_state: state.TrainState, keeper: _Keeper) -> state.TrainState:
+def _train(
+    run: Run, train_state: state.TrainState, keeper: _Keeper, profile: profiling.Profile
+) -> state.TrainState:
     """Returns the state after the last step; `keeper` saves and evaluates on the way."""
     watch, step = keeper.watch, int(train_state.step)
     knobs = run.placed_knobs()
     for phase, facts, batch in remaining_batches(run, step):
         on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
         watch.begin(step, facts)
+        profile.before(step + 1, train_state)
         train_state, report = run.in_phase(phase).train_step(train_state, on_devices, knobs)
         step += 1
+        profile.after(step, train_state)
         watch.submit(step, report, batch["record_positions"], facts, monitor.fill(batch))
         must_stop = keeper.notice.reached()
         must_save, must_evaluate = due(run, phase, step)
@@ -424,7 +432,15 @@ def _open_writer(run: Run, step: int, *, again: bool) -> writers.RunWriter:
         start_step=step,
         evaluates_again=again,
         enabled=jax.process_index() == 0,
+        kinds=run.config.writers,
+        config=dict(config_lib.flatten(run.config)),
     )
+
+
+def _profile(run: Run, step: int) -> profiling.Profile:
+    """Returns what profiles the steps that the config asks for, on one host."""
+    steps = run.config.profile_steps if jax.process_index() == 0 else ()
+    return profiling.Profile(run.workdir, steps, step)
 
 
 def define_flags() -> None:

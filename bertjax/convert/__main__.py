@@ -4,15 +4,19 @@ python -m bertjax.convert --from=WORKDIR --to=DIR --license=apache-2.0
 python -m bertjax.convert --from=DOWNLOADED_BERT --to=WORKDIR --format=bertjax
 python -m bertjax.convert --from=WORKDIR --to=DIR --step=best --head=none
 python -m bertjax.convert --from=ENCODER --to=DIR --sentence_pooling=mean
+python -m bertjax.convert --from=WORKDIR --to=DIR --push_to=ORG/NAME --revision='step-{step}'
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from absl import flags, logging
 from etils import epath
 
 from bertjax import command_line
-from bertjax.convert import formats, model_card, pretrained, workdir
+from bertjax.convert import formats, hub, model_card, pretrained, workdir
 from bertjax.models import pooling
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
@@ -32,20 +36,27 @@ def convert(
     sentence_pooling: str | None = None,
     sentence_normalize: bool | None = None,
     overwrite: bool = False,
+    push: hub.Destination | None = None,
 ) -> None:
     """Reads the weights at `source` and writes the directory `target`.
 
     `head` is that of the model to write; None: the source's. `step` is that of a workdir, `ema` as
     in `reader.read`. With `sentence_pooling` any encoder is written as a model of sentence
-    embeddings, without a head, its vectors of length 1 with `sentence_normalize`.
+    embeddings, without a head, its vectors of length 1 with `sentence_normalize`. `push` is where
+    the directory goes besides; it stays here.
 
     Raises:
       FileNotFoundError, ValueError: as `formats.read` and `formats.write`, or because `license`
-        would go nowhere, or the source would be replaced, or has no steps or no average.
+        would go nowhere, or the source would be replaced, or has no steps or no average; or as
+        `hub.push`.
     """
     source, target = epath.Path(source), epath.Path(target)
     if license is not None and format != "huggingface":
         raise ValueError(f"--license goes into a model card, and --format={format} has none")
+    if push is not None:
+        if format != "huggingface":
+            raise ValueError(f"--push_to takes --format=huggingface; it is {format}")
+        hub.check(push, target)
     real = formats.real_path(source)
     if formats.real_path(target) in (real, *real.parents):
         raise ValueError(f"--to={target} is, or holds, the source {source}; give another directory")
@@ -60,6 +71,8 @@ def convert(
         raise ValueError(f"--ema takes the average that a run kept in a workdir; {source} is none")
     else:
         weights, run = formats.read(source, format=kind, head=head), None
+    step_read = run.step if run else None
+    revision = hub.revision_of(push, step_read) if push else ""
     if sentence_pooling is not None or sentence_normalize is not None:
         weights = pretrained.for_sentences(weights, sentence_pooling, sentence_normalize)
     if weights.unused:
@@ -73,6 +86,9 @@ def convert(
     has_card = format == "huggingface" and not weights.only_here
     card = model_card.text(weights, run=run, license=license) if has_card else None
     formats.write(weights, target, format=format, card=card, overwrite=overwrite)
+    if push is not None:
+        title = "Weights" if step_read is None else f"Weights of step {step_read}"
+        hub.push(target, push, revision=revision, title=title)
 
 
 def _of_workdir(
@@ -118,6 +134,13 @@ def _define_flags() -> None:
         "sentence_normalize", None, "Vectors of sentences have length 1; without it as trained."
     )
     flags.DEFINE_bool("overwrite", False, "Replace a directory of weights at --to.")
+    flags.DEFINE_string(
+        "push_to", None, "Repository of the Hugging Face Hub, ORG/NAME, that gets --to as a commit."
+    )
+    flags.DEFINE_string(
+        "revision", hub.MAIN, "Its branch, made if missing; {step} is the step of the checkpoint."
+    )
+    flags.DEFINE_bool("private", False, "A repository that is made is private.")
 
 
 def main(argv: list[str]) -> None:
@@ -136,7 +159,17 @@ def main(argv: list[str]) -> None:
         sentence_pooling=options["sentence_pooling"],
         sentence_normalize=options["sentence_normalize"],
         overwrite=options["overwrite"],
+        push=_destination(options),
     )
+
+
+def _destination(options: Mapping[str, Any]) -> hub.Destination | None:
+    if options["push_to"] is not None:
+        return hub.Destination(options["push_to"], options["revision"], options["private"])
+    for name, default in (("revision", hub.MAIN), ("private", False)):
+        if options[name] != default:
+            raise ValueError(f"--{name}={options[name]} is of --push_to=ORG/NAME, which is missing")
+    return None
 
 
 if __name__ == "__main__":

@@ -82,6 +82,11 @@ def agrees(job: jobs.Job, mesh: Mesh) -> bool:
     return True
 
 
+def errors(sizes: encoder.EncoderConfig, length: int, mesh: Mesh) -> dict[str, float]:
+    """Returns the relative errors of the kernel of an encoder's first layer, by what is off."""
+    return _errors(_Rows(sizes, 0, length, is_packed=False), mesh)
+
+
 def _all_rows(job: jobs.Job) -> Iterator[_Rows]:
     """Yields what the kernels would take of the batches of each phase and layer."""
     for phase in job.phases:

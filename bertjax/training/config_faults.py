@@ -20,7 +20,7 @@ from bertjax.devices import sharding, xla_presets
 from bertjax.finetuning import embedding_losses
 from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder
-from bertjax.training import optim, schedules, state
+from bertjax.training import optim, profiling, run_writers, schedules, state
 
 MASKINGS = ("static", "dynamic", "none")  # stored in the records, drawn as they are read
 
@@ -182,6 +182,8 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
     faults += _unread_faults(options, config_lib.defaults_beside(config))
     faults += _distillation_faults(config.distillation, is_finetuning)
+    faults += run_writers.faults(options["writers"])
+    faults += profiling.faults(options["profile_steps"])
     if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
         faults += _kind_faults(config.finetuning)
         faults += finetuning.KINDS[config.finetuning.dataset].config_faults(config)

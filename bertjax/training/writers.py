@@ -1,7 +1,8 @@
-"""What people watch during a run: JSON lines, TensorBoard events, a progress line, curves.png.
+"""What people watch during a run: its writers, a progress line, curves.png.
 
 Scalars are named `train/loss`, `train/mlm_accuracy`, `perf/tokens_per_second`,
-`eval/<name>/<metric>`. What is measured, and when, belongs to the loop.
+`eval/<name>/<metric>`. What is measured, and when, belongs to the loop; where scalars are written,
+to `run_writers`.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 import numpy as np
-import tensorboardX
 import tqdm
 from absl import logging
 from etils import epath
 from matplotlib import colormaps, figure
 
 from bertjax.data import atomic
+from bertjax.training import preemption, run_writers
+from bertjax.training.run_writers import base, files, told
 from bertjax.workdirs import scalars
 
 CURVES_FILE = "curves.png"
-TENSORBOARD_DIRECTORY = "tensorboard"
+TENSORBOARD_DIRECTORY = files.TENSORBOARD_DIRECTORY
 MAX_LEGEND_ROWS = 30  # beside the curves of several runs
 
 # The scalars of the progress line, in its order: name, then how the value is shown.
@@ -88,6 +90,11 @@ class RunWriter:
       evaluates_again: whether the evaluation of that step is made up for; what is there of it goes.
       enabled: False on every process but the first: nothing is then written or shown.
       log_every_seconds: least time between two progress lines where there is no terminal.
+      kinds: keys of `run_writers.WRITERS`; metrics.jsonl is written besides.
+      config: the options by their dotted names, for writers that show them.
+
+    Raises:
+      ValueError: if a writer cannot be opened.
     """
 
     def __init__(
@@ -99,6 +106,8 @@ class RunWriter:
         evaluates_again: bool = False,
         enabled: bool = True,
         log_every_seconds: float = 10.0,
+        kinds: Sequence[str] = ("tensorboard",),
+        config: Mapping[str, Any] | None = None,
     ):
         self._enabled = enabled
         if not enabled:
@@ -107,37 +116,38 @@ class RunWriter:
         self._directory = self._mirror.local if self._mirror else Path(workdir)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._metrics = self._directory / scalars.FILE
-        scalars.forget_after(self._metrics, start_step, and_its_evaluation=evaluates_again)
-        # TensorBoard drops the events of an earlier run from purge_step on, that step included. The
-        # suffix keeps apart two runs that start within a second, which the usual name would mix.
-        self._events = tensorboardX.SummaryWriter(
-            str(self._directory / TENSORBOARD_DIRECTORY),
-            purge_step=start_step + 1,
-            flush_secs=10,
-            filename_suffix=f".{os.getpid()}.{time.time_ns()}",
+        kept = None
+        if unforgetting := run_writers.unforgetting(kinds):
+            kept = told.keep(workdir, unforgetting, scalars.read(self._metrics))
+        run = base.Run(
+            name="/".join(epath.Path(workdir).absolute().parts[-2:]),
+            identity=kept.identity if kept else "",
+            directory=self._directory,
+            config=config or {},
+            start_step=start_step,
+            evaluates_again=evaluates_again,
         )
+        self._writers = run_writers.open_all(kinds, run, kept)
         progress = _ProgressBar if sys.stderr.isatty() else _ProgressLog
         self._progress = progress(total_steps, start_step, log_every_seconds)
 
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(self, *_) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(_outcome(kind))
 
     def scalars(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
-        """Appends one line to metrics.jsonl, at once, and the same scalars as TensorBoard events.
-
-        JSON has no NaN or infinity: such a value is null there, and itself in TensorBoard.
+        """Gives the scalars to every writer: at once, one line of metrics.jsonl.
 
         Raises:
           OSError: naming the file, where the line could not be written.
         """
         if not self._enabled:
             return
-        _append_line(self._metrics, scalars.line_of(step, values))
-        for name, value in values.items():
-            self._events.add_scalar(name, float(value), step)
+        numbers = {name: float(value) for name, value in values.items()}
+        for writer in self._writers:
+            writer.scalars(step, numbers)
 
     def progress(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
         """Shows how far the run is: a bar on a terminal, else a log line every few seconds."""
@@ -157,35 +167,32 @@ class RunWriter:
         unfinished = self._directory / f".{CURVES_FILE}"
         picture.savefig(unfinished, format="png", dpi=120)
         os.replace(unfinished, self._directory / CURVES_FILE)
+        for writer in self._writers:
+            writer.picture(self._directory / CURVES_FILE)
         self._copy()
 
-    def close(self) -> None:
-        """Finishes the progress line and the files; nothing is written afterwards."""
+    def close(self, outcome: base.Outcome = "finished") -> None:
+        """Finishes the progress line and the writers; nothing is written afterwards."""
         if not self._enabled:
             return
         self._enabled = False
         self._progress.close()
-        self._events.close()
+        for writer in self._writers:
+            writer.close(outcome)
         self._copy()
         if self._mirror:
             self._mirror.close()
 
     def _copy(self) -> None:
         if self._mirror:
-            self._events.flush()
             self._mirror.upload()
 
 
-def _append_line(path: Path, line: str) -> None:
-    # Unbuffered: the line is one write, so a killed process leaves whole lines but for the last. It
-    # is on disk before the checkpoint of its step is.
-    try:
-        with open(path, "ab", buffering=0) as file:
-            file.write(line.encode("utf-8"))
-            os.fsync(file.fileno())
-    except OSError as error:
-        reason = f"{error.strerror}; the scalars of this step are not recorded, free some space"
-        raise OSError(error.errno, reason, str(path)) from error
+def _outcome(error: type[BaseException] | None) -> base.Outcome:
+    """Returns how a run ended, by the kind of error that ended it, None for none."""
+    if error is None:
+        return "finished"
+    return "stopped" if issubclass(error, (preemption.Preempted, KeyboardInterrupt)) else "failed"
 
 
 def progress_text(values: Mapping[str, SupportsFloat]) -> str:

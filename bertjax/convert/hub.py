@@ -1,0 +1,145 @@
+"""A directory of weights goes to the Hugging Face Hub, as one commit, by the official client.
+
+The token is that of the client: HF_TOKEN, or what `hf auth login` stored. HF_ENDPOINT names another
+server than huggingface.co.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import pathlib
+import re
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+from bertjax.data import atomic
+
+MAIN = "main"  # the branch that every repository has
+STEP = "{step}"  # in a revision: the step of the checkpoint
+
+_NAME = r"[A-Za-z0-9][\w.-]*"
+_WHAT_TO_DO = {
+    401: "the token is not valid: `hf auth login`, or set HF_TOKEN",
+    403: "the token may not write there: make one with the right to write at "
+    "https://huggingface.co/settings/tokens, or name another repository",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """A repository of models, ORG/NAME, and the branch that the commit goes to.
+
+    `{step}` in `revision` stands for the step of a workdir's checkpoint. A repository that does not
+    exist is made, private if `private` says so; one that exists stays as visible as it is.
+    """
+
+    repository: str
+    revision: str = MAIN
+    private: bool = False
+
+
+def check(destination: Destination, target: epath.PathLike) -> None:
+    """Raises a ValueError where nothing could be pushed; sends nothing."""
+    faults = []
+    if not re.fullmatch(f"{_NAME}/{_NAME}", destination.repository):
+        faults.append(f"--push_to is {destination.repository!r}; it must be ORG/NAME")
+    if not re.fullmatch(r"[\w./-]+", destination.revision.replace(STEP, "0")):
+        faults.append(f"--revision is {destination.revision!r}; give a branch, such as step-100000")
+    if atomic.is_remote(target):
+        faults.append(f"--to is {target}; with --push_to it must be a directory of this machine")
+    if importlib.util.find_spec("huggingface_hub") is None:
+        faults.append("--push_to needs the package huggingface_hub: pip install 'bertjax[hub]'")
+    elif not _client().get_token():
+        faults.append("--push_to needs a token: `hf auth login`, or set HF_TOKEN")
+    if faults:
+        raise ValueError("; ".join(faults))
+
+
+def revision_of(destination: Destination, step: int | None) -> str:
+    """Returns the branch of a commit; `step` is that of the checkpoint, None where there is none.
+
+    Raises:
+      ValueError: where the branch is to be named by the step, and there is none.
+    """
+    if STEP in destination.revision and step is None:
+        raise ValueError(
+            f"--revision={destination.revision} has the step of a workdir's checkpoint in it, and "
+            "--from is no workdir: write the name out"
+        )
+    return destination.revision.replace(STEP, str(step))
+
+
+def push(directory: epath.PathLike, destination: Destination, *, revision: str, title: str) -> str:
+    """Sends the files of a directory as one commit, and returns its address.
+
+    Nothing is visible before the commit, which has all files or none. A branch that was made for it
+    goes again if it fails. Files of the repository that the directory lacks stay.
+
+    Raises:
+      ValueError: if the Hub refuses it or cannot be reached, saying what is there now.
+    """
+    client = _client()
+    api, errors = client.HfApi(), client.errors
+    root = pathlib.Path(directory)
+    additions = [
+        client.CommitOperationAdd(path.relative_to(root).as_posix(), str(path))
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    ]
+    repository, branch_is_new = destination.repository, False
+    try:
+        api.create_repo(repository, private=destination.private, exist_ok=True)
+        branch_is_new = revision != MAIN and _is_made(api, repository, revision)
+        commit = api.create_commit(repository, additions, commit_message=title, revision=revision)
+    except (errors.HTTPError, OSError, RuntimeError, ValueError) as error:
+        left = _left(api, repository, revision, branch_is_new)
+        raise ValueError(
+            f"{directory} is written, but not pushed to {repository}: {_told(error)}. {left} "
+            f"`hf upload {repository} {directory} --revision={revision}` pushes it later"
+        ) from error
+    logging.info("Pushed to %s, revision %s: %s", repository, revision, commit.commit_url)
+    return str(commit.commit_url)
+
+
+def _client() -> Any:
+    import huggingface_hub
+    import huggingface_hub.errors
+
+    return huggingface_hub
+
+
+def _is_made(api: Any, repository: str, branch: str) -> bool:
+    """Makes a branch if it is not there, and returns whether it was made."""
+    try:
+        api.create_branch(repository, branch=branch)
+    except _client().errors.HfHubHTTPError as error:
+        if _code(error) == 409:
+            return False
+        raise
+    return True
+
+
+def _left(api: Any, repository: str, branch: str, is_new: bool) -> str:
+    """Takes a branch away that nothing was committed to, and returns what is there now."""
+    if not is_new:
+        return "Nothing of it is there."
+    try:
+        api.delete_branch(repository, branch=branch)
+    except (_client().errors.HTTPError, OSError):
+        return f"The branch {branch} was made for it, and holds what {MAIN} holds."
+    return "Nothing of it is there."
+
+
+def _told(error: BaseException) -> str:
+    """Returns why the Hub refused, and what to do, in a line."""
+    code = _code(error)
+    reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
+    return f"{reason}; {_WHAT_TO_DO[code]}" if code in _WHAT_TO_DO else reason
+
+
+def _code(error: BaseException) -> int | None:
+    """Returns the HTTP status of an error of the client, None where no answer came."""
+    return getattr(getattr(error, "response", None), "status_code", None)

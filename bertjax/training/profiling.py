@@ -1,0 +1,130 @@
+"""What the devices do: a profile of some steps, and what fills the memory where it is full.
+
+Both come from `jax.profiler`. XProf opens the one, pprof the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import logging
+from etils import epath
+
+from bertjax.data import atomic
+
+DIRECTORY = "profile"  # in the workdir
+MEMORY_FILE = "memory.prof"
+
+
+class OutOfMemoryError(RuntimeError):
+    """A step does not fit into the memory of the devices; the message says what to do."""
+
+
+def faults(steps: Sequence[int]) -> Iterator[str]:
+    """Yields what is wrong with `config.profile_steps`."""
+    if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
+        yield (
+            f"config.profile_steps is {steps}; it must be a first and a last step, counted from 1, "
+            "such as (10, 15), or () for no profile"
+        )
+
+
+class Profile:
+    """Records what the devices and the host do from a first step to a last one, these included.
+
+    Use it as a context manager; a run that ends between the two leaves what there is.
+
+    Args:
+      workdir: where the profile goes, in the directory `profile`; local or remote.
+      steps: first and last step, counted from 1; empty for no profile.
+      done_steps: how many steps the run has when it begins, or goes on.
+    """
+
+    def __init__(self, workdir: epath.Path, steps: Sequence[int], done_steps: int):
+        self._directory = workdir / DIRECTORY
+        self._first, self._last = steps or (0, 0)
+        self._traced: tempfile.TemporaryDirectory[str] | None = None
+        if steps and self._first <= done_steps and not self._directory.exists():
+            logging.warning(
+                "config.profile_steps is %s, but the run goes on after step %d: nothing is "
+                "profiled; give later steps", tuple(steps), done_steps,
+            )  # fmt: skip
+
+    def __enter__(self) -> Profile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finish()
+
+    def before(self, step: int, state: Any) -> None:
+        """Begins the profile if `step` is the first one, when `state`, that before it, is there."""
+        if step == self._first:
+            jax.block_until_ready(state)
+            self._traced = tempfile.TemporaryDirectory(prefix="bertjax_profile_")
+            jax.profiler.start_trace(self._traced.name)
+
+    def after(self, step: int, state: Any) -> None:
+        """Writes the profile if `step` is the last one, when its `state` is there."""
+        if step == self._last and self._traced:
+            jax.block_until_ready(state)
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._traced is None:
+            return
+        jax.profiler.stop_trace()
+        traced, self._traced = self._traced, None
+        with traced as found:
+            _copy(Path(found), self._directory)
+        logging.info(
+            "The profile of steps %d to %d is in %s: pip install xprof, then xprof --logdir=%s",
+            self._first, self._last, self._directory, self._directory,
+        )  # fmt: skip
+
+
+def _copy(source: Path, target: epath.Path) -> None:
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            goal = target / path.relative_to(source).as_posix()
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write(goal, path.read_bytes())
+
+
+@contextlib.contextmanager
+def memory_explained(workdir: epath.Path) -> Iterator[None]:
+    """Says what to do where the block runs out of the devices' memory, and keeps what filled it.
+
+    Raises:
+      OutOfMemoryError: naming the file with what is in the memory.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise OutOfMemoryError(_explained(error, _written_memory(workdir))) from error
+
+
+def _written_memory(workdir: epath.Path) -> epath.Path:
+    name = MEMORY_FILE
+    if jax.process_index():
+        name = f"{jax.process_index()}.{MEMORY_FILE}"
+    path = workdir / DIRECTORY / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, jax.profiler.device_memory_profile())
+    return path
+
+
+def _explained(error: Exception, path: epath.Path) -> str:
+    return (
+        f"a step does not fit into the memory of the devices ({str(error).splitlines()[0]}). Give "
+        "the same command with a larger --config.gradient_accumulation_steps or "
+        "--config.model.remat=full: it goes on from the newest checkpoint. Or begin another run "
+        "with a smaller --config.global_batch_size. `python -m bertjax.plan` says in advance what "
+        f"fits. What was in the memory is in {path}: pprof -top {path}"
+    )

@@ -1,0 +1,119 @@
+"""Scalars of a run in MLflow, on a server or in a store of this machine.
+
+Where they go is told by MLflow's own variables: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from bertjax.training.run_writers import base
+
+EXPERIMENT = "bertjax"  # without MLFLOW_EXPERIMENT_NAME
+IDENTITY_TAG = "bertjax.identity"
+
+# Of one request, by MLflow's REST API.
+MOST_PARAMS = 100
+MOST_METRICS = 1000
+LONGEST_PARAM = 500  # characters, which every server of MLflow takes
+
+_STATUSES: dict[base.Outcome, str] = {
+    "finished": "FINISHED",
+    "stopped": "KILLED",
+    "failed": "FAILED",
+}
+
+
+def _package() -> Any:
+    import mlflow
+    import mlflow.entities
+    import mlflow.exceptions
+
+    return mlflow
+
+
+class MLflow:
+    """A run of MLflow; a tag with the run's identity finds it again.
+
+    A server that does not answer stops no training: what it did not take is sent again with the
+    next scalars, and metrics.jsonl has everything.
+    """
+
+    def __init__(self, run: base.Run):
+        mlflow = self._mlflow = _package()
+        self._unsent: list[Any] = []
+        try:
+            self._client = mlflow.MlflowClient()
+            self._run_id = self._found(run) or self._made(run)
+            self._client.update_run(self._run_id, status="RUNNING")
+            self._send_config(run)
+        except mlflow.exceptions.MlflowException as error:
+            raise ValueError(
+                f"MLflow cannot be written to at {mlflow.get_tracking_uri()} ({error}). Set "
+                "MLFLOW_TRACKING_URI, or leave 'mlflow' out of config.writers"
+            ) from error
+
+    def _experiment(self) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+        found = self._client.get_experiment_by_name(name)
+        return found.experiment_id if found else self._client.create_experiment(name)
+
+    def _found(self, run: base.Run) -> str | None:
+        wanted = f"tags.`{IDENTITY_TAG}` = '{run.identity}'"
+        runs = self._client.search_runs([self._experiment()], wanted)
+        return runs[0].info.run_id if runs else None
+
+    def _made(self, run: base.Run) -> str:
+        tags = {IDENTITY_TAG: run.identity}
+        made = self._client.create_run(self._experiment(), tags=tags, run_name=run.name)
+        return made.info.run_id
+
+    def _send_config(self, run: base.Run) -> None:
+        """Adds the options; MLflow never changes one, so those that a resumed run changed stay."""
+        known = self._client.get_run(self._run_id).data.params
+        params = [
+            self._mlflow.entities.Param(name, str(value)[:LONGEST_PARAM])
+            for name, value in run.config.items()
+            if name not in known
+        ]
+        for first in range(0, len(params), MOST_PARAMS):
+            self._client.log_batch(self._run_id, params=params[first : first + MOST_PARAMS])
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        now = round(1000 * time.time())
+        self._unsent += [
+            self._mlflow.entities.Metric(name, value, now, step) for name, value in values.items()
+        ]
+        self._send()
+
+    def _send(self) -> None:
+        while self._unsent:
+            some = self._unsent[:MOST_METRICS]
+            try:
+                self._client.log_batch(self._run_id, metrics=some)
+            except self._mlflow.exceptions.MlflowException as error:
+                logging.warning(
+                    "MLflow did not take %d numbers, which are sent again later: %s",
+                    len(self._unsent), str(error).splitlines()[0],
+                )  # fmt: skip
+                return
+            del self._unsent[:MOST_METRICS]
+
+    def picture(self, path: Path) -> None:
+        try:
+            self._client.log_artifact(self._run_id, str(path))
+        except self._mlflow.exceptions.MlflowException as error:
+            logging.warning("MLflow did not take %s: %s", path.name, str(error).splitlines()[0])
+
+    def close(self, outcome: base.Outcome) -> None:
+        self._send()
+        try:
+            self._client.set_terminated(self._run_id, status=_STATUSES[outcome])
+        except self._mlflow.exceptions.MlflowException as error:
+            logging.warning("MLflow does not know that the run is %s: %s", outcome, error)

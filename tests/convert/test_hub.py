@@ -1,0 +1,201 @@
+"""Claims about what a push leaves on the Hub: everything in one commit, or nothing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.convert import __main__ as program
+from bertjax.convert import formats, hub
+from tests import finetuned_workdir, programs
+from tests.convert import hub_stub, weights
+
+constants = pytest.importorskip("huggingface_hub.constants")
+NAME = "clinic/notes"
+
+# Of the client's own HTTP library, as the client calls it.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A stub of the Hub that the client of this process talks to, with a token it knows."""
+    with hub_stub.serving() as found:
+        monkeypatch.setattr(constants, "ENDPOINT", found.url)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no_token"))
+        monkeypatch.setenv("HF_TOKEN", hub_stub.TOKEN)
+        monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+        yield found
+
+
+@pytest.fixture
+def source(tmp_path):
+    formats.write(weights.make(), tmp_path / "source", format="huggingface")
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def run(tmp_path):
+    finetuned_workdir.write(tmp_path / "run", "table")
+    return tmp_path / "run"
+
+
+def files_of(directory):
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def commits(server, branch="main"):
+    return [it["title"] for it in server.repositories[NAME]["branches"][branch]]
+
+
+def test_a_directory_goes_to_a_new_repository_as_one_commit(server, source, tmp_path):
+    target = tmp_path / "out"
+    program.convert(source, target, push=hub.Destination(NAME))
+    assert commits(server) == ["initial commit", "Weights"]
+    pushed = server.files(NAME, "main")
+    assert pushed.pop(".gitattributes") == b""
+    assert pushed == files_of(target) and "model.safetensors" in pushed
+    assert not server.repositories[NAME]["private"]
+    weights.assert_equal(formats.read(target), weights.make())
+
+
+def test_a_repository_that_is_made_may_be_private_and_one_that_is_there_is_taken(
+    server, source, tmp_path
+):
+    program.convert(source, tmp_path / "1", push=hub.Destination(NAME, private=True))
+    assert server.repositories[NAME]["private"]
+    program.convert(source, tmp_path / "2", push=hub.Destination(NAME))
+    assert server.repositories[NAME]["private"]
+
+
+def test_checkpoints_are_revisions_named_by_their_step(server, run, tmp_path):
+    destination = hub.Destination(NAME, "step-{step}")
+    program.convert(run, tmp_path / "out", push=destination)
+    program.convert(run, tmp_path / "out", push=destination, overwrite=True)  # the branch is there
+    branches = server.repositories[NAME]["branches"]
+    assert {*branches} == {"main", "step-0"}
+    assert commits(server) == ["initial commit"]
+    assert commits(server, "step-0") == ["initial commit", *["Weights of step 0"] * 2]
+    assert server.files(NAME, "step-0").keys() == {".gitattributes", *files_of(tmp_path / "out")}
+
+
+def test_a_step_is_asked_of_a_workdir_only(server, source, tmp_path):
+    with pytest.raises(ValueError, match=r"--from is no workdir: write the name out"):
+        program.convert(source, tmp_path / "out", push=hub.Destination(NAME, "step-{step}"))
+    assert not server.asked and not (tmp_path / "out").exists()
+
+
+def refused(server, source, target, destination=None):
+    """Returns what is said of a push that fails; the directory must be there all the same."""
+    with pytest.raises(ValueError) as caught:
+        program.convert(source, target, push=destination or hub.Destination(NAME))
+    assert (target / "model.safetensors").exists()
+    said = str(caught.value)
+    assert said.startswith(f"{target} is written, but not pushed to {NAME}: ")
+    assert f"`hf upload {NAME} {target} --revision=" in said and "\n" not in said
+    assert hub_stub.TOKEN not in said
+    return said
+
+
+@pytest.mark.parametrize("where", ["create", "preupload", "objects/batch", "commit/"])
+def test_a_push_that_is_not_allowed_leaves_nothing(server, source, tmp_path, where):
+    server.faults[where] = 403
+    said = refused(server, source, tmp_path / "out")
+    assert "the token may not write there" in said and "Nothing of it is there." in said
+    if where != "create":
+        assert commits(server) == ["initial commit"]
+
+
+def test_a_token_that_the_hub_does_not_know_is_told(server, source, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another")
+    assert "the token is not valid: `hf auth login`" in refused(server, source, tmp_path / "out")
+    assert not server.repositories
+
+
+@pytest.mark.parametrize("where", ["preupload", "PUT /upload/", "commit/"])
+def test_a_network_that_goes_in_the_middle_leaves_no_commit_and_no_branch(
+    server, source, tmp_path, where
+):
+    server.faults[where] = "gone"
+    said = refused(server, source, tmp_path / "out", hub.Destination(NAME, "step-7"))
+    assert "Nothing of it is there." in said
+    assert {*server.repositories[NAME]["branches"]} == {"main"}
+    assert commits(server) == ["initial commit"]
+
+
+def test_a_branch_that_cannot_be_taken_away_again_is_told(server, source, tmp_path):
+    server.faults |= {"commit/": 500, "DELETE": "gone"}
+    said = refused(server, source, tmp_path / "out", hub.Destination(NAME, "step-7"))
+    assert "The branch step-7 was made for it, and holds what main holds." in said
+    assert commits(server, "step-7") == ["initial commit"]
+
+
+def test_a_branch_that_was_there_stays_as_it_was(server, run, tmp_path):
+    destination = hub.Destination(NAME, "step-0")
+    program.convert(run, tmp_path / "1", push=destination)
+    server.faults["commit/"] = 500
+    said = refused(server, run, tmp_path / "2", destination)
+    assert "Nothing of it is there." in said
+    assert commits(server, "step-0") == ["initial commit", "Weights of step 0"]
+
+
+FAULTS = [
+    ({"repository": "notes"}, {}, "--push_to is 'notes'; it must be ORG/NAME"),
+    ({"revision": "step 7"}, {}, "--revision is 'step 7'; give a branch, such as step-100000"),
+    ({}, {"format": "tf1"}, "--push_to takes --format=huggingface; it is tf1"),
+]
+
+
+@pytest.mark.parametrize(("destination", "options", "reason"), FAULTS)
+def test_what_cannot_be_pushed_is_told_before_anything_is_read(
+    server, tmp_path, destination, options, reason
+):
+    with pytest.raises(ValueError) as caught:
+        program.convert(
+            tmp_path / "nowhere",
+            tmp_path / "out",
+            push=hub.Destination(**{"repository": NAME, **destination}),
+            **options,
+        )
+    assert reason in str(caught.value) and not server.asked
+
+
+def test_without_a_token_nothing_is_read(server, source, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(ValueError, match="needs a token: `hf auth login`, or set HF_TOKEN"):
+        program.convert(source, tmp_path / "out", push=hub.Destination(NAME))
+    assert not server.asked and not (tmp_path / "out").exists()
+
+
+def test_the_flags_push(server, source, tmp_path):
+    target = f"--to={tmp_path / 'out'}"
+    programs.succeed(
+        *("bertjax.convert", f"--from={source}", target, f"--push_to={NAME}"),
+        *("--revision=v1", "--private"),
+    )
+    assert server.repositories[NAME]["private"] and "Weights" in commits(server, "v1")
+    for flag in ("--revision=v1", "--private"):
+        done = programs.run("bertjax.convert", f"--from={source}", target, "--overwrite", flag)
+        assert "is of --push_to=ORG/NAME, which is missing" in done.error
+
+
+@pytest.mark.slow
+def test_the_client_finds_server_and_token_in_the_environment(server, source, tmp_path):
+    own = {"HF_ENDPOINT": server.url, "HF_TOKEN": hub_stub.TOKEN, "HF_HOME": str(tmp_path / "home")}
+    flags = [f"--from={source}", f"--to={tmp_path / 'out'}", f"--push_to={NAME}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bertjax.convert", *flags],
+        env=os.environ | own | {"HF_HUB_DISABLE_XET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"Pushed to {NAME}, revision main: {server.url}/{NAME}/commit/" in done.stderr
+    assert commits(server) == ["initial commit", "Weights"]
