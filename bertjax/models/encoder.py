@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from bertjax.models import (
     activations,
     attention,
+    containers,
     embeddings,
     encoder_layers,
     feed_forwards,
@@ -258,7 +259,7 @@ class Encoder(nnx.Module):
         final_norm: nnx.Module | None = None,
     ):
         self.embeddings: Any = embeddings  # what it has beside its call is of its kind
-        self.layers = nnx.List(layers)
+        self.layers = containers.List(layers)
         own = [(number,) for number in range(len(layers))]
         self.uses = tuple(map(tuple, own if uses is None else uses))
         self.remat = remat
@@ -332,4 +333,4 @@ def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
 
 def make_bare(config: EncoderConfig, *, rngs: nnx.Rngs) -> nnx.Module:
     """Returns a module that holds an `encoder` and nothing else: for weights without a head."""
-    return nnx.Dict(encoder=make_encoder(config, rngs=rngs))
+    return containers.Dict(encoder=make_encoder(config, rngs=rngs))
