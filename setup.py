@@ -74,6 +74,6 @@ setuptools.setup(
             *(*BEAM, *SENTENCES, *WIKIPEDIA),
         ],
         "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
-        "tpu": ["jax[tpu]>=0.7.2"],
+        "tpu": ["jax[tpu]>=0.10"],
     },
 )
