@@ -7,6 +7,7 @@ Devlin et al. 2019, section 3.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -285,6 +286,21 @@ class Encoder(nnx.Module):
         """
         embedded = self.embed(inputs, key=key)
         return self.contextualize(embedded, visibility.of(inputs), key=key)
+
+    def attention_weights(
+        self, inputs: layers.Inputs
+    ) -> list[Float[Array, "batch heads length length"]]:
+        """Returns what each layer's heads look at: how much a position takes of each other one.
+
+        Over the last axis they sum to one, or to zero where a position sees nothing. Without
+        dropout, and computed a second time beside the layers: memory grows with the square of the
+        length. Where a layer is several in a row, each of them has its own.
+        """
+        hidden, visible, found = self.embed(inputs), visibility.of(inputs), []
+        for number in itertools.chain.from_iterable(self.uses):
+            found.append(self.layers[number].attention_weights(hidden, visible))
+            hidden = self.layers[number](hidden, visible)
+        return found
 
     def embed(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
