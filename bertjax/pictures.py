@@ -129,7 +129,7 @@ def embeddings(
 
 def two_dimensions(
     vectors: Float[np.ndarray, "texts size"],
-) -> tuple[Float[np.ndarray, "texts 2"], Float[np.ndarray, 2]]:
+) -> tuple[Float[np.ndarray, "texts 2"], Float[np.ndarray, " 2"]]:
     """Returns the first two principal components of vectors, and their shares of the variance.
 
     Raises:

@@ -64,11 +64,12 @@ def test_points_have_the_colours_of_their_labels_and_their_texts():
     picture = pictures.embeddings(vectors, labels=["b", "a", "b", "b"], texts=["w", "x", "y", "z"])
     (axes,) = picture.axes
     assert [it.get_text() for it in axes.get_legend().get_texts()] == ["b", "a"]
-    assert [len(it.get_offsets()) for it in axes.collections] == [3, 1]
+    assert [len(np.asarray(it.get_offsets())) for it in axes.collections] == [3, 1]
     assert [it.get_text() for it in axes.texts] == ["w", "x", "y", "z"]
     points, _ = pictures.two_dimensions(vectors)
-    np.testing.assert_allclose(axes.collections[1].get_offsets()[0], points[1])
-    assert len(pictures.embeddings(vectors).axes[0].collections[0].get_offsets()) == 4
+    np.testing.assert_allclose(np.asarray(axes.collections[1].get_offsets())[0], points[1])
+    (all_of_them,) = pictures.embeddings(vectors).axes[0].collections
+    assert len(np.asarray(all_of_them.get_offsets())) == 4
 
 
 @pytest.mark.parametrize(
