@@ -87,7 +87,7 @@ class _Place:
 
     def show(self, content: dict[str, Any]) -> None:
         # Of the kernel that runs; a program without a notebook does not have it.
-        from IPython import display  # noqa: PLC0415
+        from IPython import display  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         if self._handle is None:
             self._handle = display.DisplayHandle()

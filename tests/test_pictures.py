@@ -2,6 +2,7 @@
 
 import io
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,10 @@ def test_weights_of_other_tokens_or_of_all_layers_are_an_error(shape):
         pictures.attention_heads(["a", "b", "c"], np.zeros(shape))
 
 
+def counted(axes: Any) -> float:
+    return sum(bar.get_height() for bar in axes.patches)
+
+
 @pytest.mark.parametrize("static", [True, False])
 def test_the_histograms_count_every_example(tmp_path, static):
     directory = small_records.write(tmp_path / "records", counts=(24, 16), is_masked=static)
@@ -41,9 +46,9 @@ def test_the_histograms_count_every_example(tmp_path, static):
         "tokens of an example", *["masked tokens of an example"] * static
     ]  # fmt: skip
     for axes in picture.axes:
-        assert sum(bar.get_height() for bar in axes.patches) == 40
+        assert counted(axes) == 40
     few = pictures.record_lengths(directory, examples=7).axes[0]
-    assert sum(bar.get_height() for bar in few.patches) == 7
+    assert counted(few) == 7
 
 
 def test_two_dimensions_keep_the_distances_of_what_lies_in_a_plane():
@@ -62,7 +67,7 @@ def distances(points):
 def test_points_have_the_colours_of_their_labels_and_their_texts():
     vectors = np.random.default_rng(0).normal(size=(4, 8))
     picture = pictures.embeddings(vectors, labels=["b", "a", "b", "b"], texts=["w", "x", "y", "z"])
-    (axes,) = picture.axes
+    axes: Any = picture.axes[0]
     assert [it.get_text() for it in axes.get_legend().get_texts()] == ["b", "a"]
     assert [len(np.asarray(it.get_offsets())) for it in axes.collections] == [3, 1]
     assert [it.get_text() for it in axes.texts] == ["w", "x", "y", "z"]
