@@ -1,11 +1,17 @@
 """Package metadata and dependencies; tool settings live in pyproject.toml."""
 
+import os
 import pathlib
 
 import setuptools
 
 HERE = pathlib.Path(__file__).parent
 PACKAGES = setuptools.find_packages(include=["bertjax*", "data_pipelines*"])
+
+# The distribution that brings the module `tensorflow`. The full one would bring CUDA packages and
+# claim the accelerator. Where another is installed, notebooks/install.py says so: tensorflow-cpu
+# would write over its files.
+TENSORFLOW = os.environ.get("BERTJAX_TENSORFLOW", "tensorflow-cpu")
 
 BEAM = ["apache-beam>=2.77"]
 HUB = ["huggingface_hub>=1"]
@@ -30,30 +36,29 @@ setuptools.setup(
     package_data={"bertjax": ["py.typed"]},
     entry_points={"console_scripts": ["bertjax = bertjax.__main__:main"]},
     install_requires=[
-        "absl-py>=2.1",
+        "absl-py>=1.4",
         "etils[epath]>=1.9",
-        "flax>=0.12.8",
+        "flax>=0.11.2",
         # Of orbax-checkpoint, which asks a bucket about its folders with it and does not say so.
         "google-cloud-storage>=2.19",
         "google-crc32c>=1.7",
         # Of tensorflow-datasets 4.9.10, which imports it and does not say so.
         "importlib_resources>=6",
-        "jax>=0.10",
+        "jax>=0.7.2",
         "jaxtyping>=0.3",
         "matplotlib>=3.8",
         "ml_collections>=1.1",
         "ml_dtypes>=0.5",
         "numpy>=2.0",
         "optax>=0.2.8",
-        "orbax-checkpoint>=0.12.8",
-        "psutil>=6",
+        "orbax-checkpoint>=0.11.36",
+        "psutil>=5.9.5",
         "pyarrow>=18",
         "safetensors>=0.5",
         "sentencepiece>=0.2",
         "tensorboardX>=2.6",
-        # The full tensorflow would bring CUDA packages and claim the accelerator.
-        "tensorflow-cpu>=2.21",
-        "tensorflow-datasets>=4.9.10",
+        f"{TENSORFLOW}>=2.20",
+        "tensorflow-datasets>=4.9.9",
         "tokenizers>=0.21",
         "tqdm>=4.66",
     ],

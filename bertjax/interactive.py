@@ -10,19 +10,41 @@ This is what the programs do, with the same files in the workdir; how it is done
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax import encode, evaluate, fill_mask, inference, likelihood, predict, recipes, train
+from bertjax import (
+    encode,
+    evaluate,
+    fill_mask,
+    inference,
+    likelihood,
+    live,
+    predict,
+    recipes,
+    train,
+)
 from bertjax.training import evaluation, trials, writers
 from bertjax.workdirs import checkpoint, reader, scalars
+
+
+class Attention(NamedTuple):
+    """The tokens of a text, [CLS] and [SEP] among them, and `weights` [layers, heads, L, L].
+
+    The weights of a token, those of its row, sum to one.
+    """
+
+    tokens: tuple[str, ...]
+    weights: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +123,22 @@ class Model:
             raise ValueError(f"texts is {texts!r:.60}; give a list of texts, [{texts!r:.40}]")
         return list(likelihood.scores(self._encoder, texts, masking=masking, batch_size=batch_size))
 
+    def attention(self, text: str) -> Attention:
+        """Returns what each head of each layer looks at in a text, for `pictures.attention_heads`.
+
+        Raises:
+          ValueError: if the text is longer than the model reads.
+        """
+        model = self._encoder
+        vocabulary = model.vocabulary
+        ids = [vocabulary.cls_id, *vocabulary.encode_with_masks(text), vocabulary.sep_id]
+        inference.single_segment_batch([ids[1:-1]], model)  # says where it is too long
+        row = jnp.array([ids], jnp.int32)
+        batch = {"input_ids": row, "input_mask": row * 0 + 1, "segment_ids": row * 0}
+        weights = model.module().encoder.attention_weights(batch)
+        tokens = tuple(vocabulary.token(number) for number in ids)
+        return Attention(tokens, np.concatenate([np.asarray(it) for it in weights]))
+
     def evaluate(self, data: epath.PathLike, *, batch_size: int = 64) -> dict[str, Any]:
         """Returns the scores on a record directory or, of a finetuned model, on a labelled file.
 
@@ -157,7 +195,8 @@ def run(
 ) -> Done:
     """Trains as `python -m bertjax.train` does, or goes on with the run in the workdir.
 
-    `config` is a config or the name of a recipe. With `verbose` the log is shown.
+    `config` is a config or the name of a recipe. With `verbose` the log is shown; in a notebook it
+    is one line and the curves, which change in place (`live`).
 
     Raises:
       FileNotFoundError: if there is no such recipe.
@@ -166,14 +205,13 @@ def run(
     """
     if isinstance(config, str):
         config = recipes.load(config)
-    if verbose:
-        show_log()
     chosen, results = epath.Path(workdir), None
-    if trials.are_wanted(config):
-        results = train.train_trials(config, chosen)
-        chosen = chosen / results["best"]["name"]
-    else:
-        train.train(config, chosen)
+    with _shown(chosen) if verbose else contextlib.nullcontext():
+        if trials.are_wanted(config):
+            results = train.train_trials(config, chosen)
+            chosen = chosen / results["best"]["name"]
+        else:
+            train.train(config, chosen)
     _, scores = scalars.last_evaluation(scalars.read(chosen / scalars.FILE))
     paths = {name: chosen / file for name, file in PATHS.items()}
     there = {name: path for name, path in paths.items() if path.exists()}
@@ -189,6 +227,13 @@ def load(path: epath.PathLike, *, step: str | int = "newest") -> Model:
     if reader.describe(path) is None:
         inference.load(path, step=step)  # raises, and names what lies there
     return Model(epath.Path(path), step)
+
+
+def _shown(workdir: epath.Path) -> contextlib.AbstractContextManager[None]:
+    if live.is_notebook():
+        return live.shown(workdir)
+    show_log()
+    return contextlib.nullcontext()
 
 
 def show_log() -> None:

@@ -5,6 +5,7 @@ They live in `configs/` of a checkout, which an installed bertjax holds as `bert
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib.util
 import inspect
@@ -37,6 +38,12 @@ def directory() -> pathlib.Path:
 def names() -> list[str]:
     """Returns the names of the recipes that belong to this bertjax."""
     return sorted(path.stem for path in directory().glob("[!_]*.py"))
+
+
+def table() -> dict[str, str]:
+    """Returns the first line of each recipe's docstring, by the recipe's name."""
+    trees = {name: ast.parse((directory() / f"{name}.py").read_text("utf-8")) for name in names()}
+    return {name: (ast.get_docstring(tree) or "").split("\n")[0] for name, tree in trees.items()}
 
 
 def find(recipe: str) -> pathlib.Path:

@@ -7,6 +7,7 @@ import sys
 import tarfile
 
 import absl.logging
+import numpy as np
 import pytest
 
 import bertjax
@@ -80,6 +81,16 @@ def test_a_pretrained_model_fills_masks_and_encodes(pretrained, one_device, monk
         model.predict([{"text": "the house"}])
     with pytest.raises(ValueError, match=r"give a list of texts"):
         model.encode("the house")
+
+
+def test_the_attention_to_a_text_has_a_row_for_each_token(pretrained, one_device):
+    tokens, weights = bertjax.load(pretrained).attention("the [MASK] house")
+    assert tokens[0] == "[CLS]" and tokens[-1] == "[SEP]" and "[MASK]" in tokens
+    assert weights.shape[2:] == (len(tokens), len(tokens))
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
+    assert len(bertjax.pictures.attention_heads(tokens, weights[0]).axes) == weights.shape[1]
+    with pytest.raises(ValueError, match="the model reads at most"):
+        bertjax.load(pretrained).attention("the " * 600)
 
 
 def test_a_finetuned_model_answers(finetuned, one_device):

@@ -35,6 +35,13 @@ def test_a_recipe_is_found_from_any_folder_by_name_and_by_path(recipe):
     assert config.is_locked and config.mesh.data == 4
 
 
+def test_the_table_says_what_each_recipe_is():
+    table = recipes.table()
+    assert list(table) == recipes.names()
+    assert table["smoke"].startswith("A minute on a laptop: two layers of 64 on random tokens")
+    assert all(table.values())
+
+
 def test_every_file_of_configs_is_known_by_its_name():
     assert set(recipes.names()) == {path.stem for path in CONFIGS.glob("*.py")}
 

@@ -78,18 +78,15 @@ class SelfAttention(nnx.Module):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
         batch, length, _ = hidden.shape
-        by_head = (batch, length, self.num_heads, -1)
         with jax.named_scope("attention/projections"):
-            query = self.query(hidden).reshape(by_head)
-            query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
-            keys = self.key(hidden).reshape(by_head)
-            values = self.value(hidden).reshape(by_head)
+            query, keys = self._query_and_keys(hidden)
+            values = self.value(hidden).reshape(keys.shape)
         with jax.named_scope("attention/scores"):
             context = attend(
                 query,
                 keys,
                 values,
-                visible.narrowed(window=self.window, left_to_right=self.left_to_right),
+                self._narrowed(visible),
                 dropout_rate=self.dropout_rate,
                 key=key,
                 implementation=self.implementation,
@@ -97,6 +94,28 @@ class SelfAttention(nnx.Module):
             )
         with jax.named_scope("attention/projections"):
             return self.output(context.reshape(batch, length, -1))
+
+    def weights(
+        self, hidden: Float[Array, "batch length hidden"], visible: Visibility
+    ) -> Float[Array, "batch heads length length"]:
+        """Returns how much each position takes of each that it sees: to look at, not to train by.
+
+        They sum to one over the last axis, or to zero where a position sees nothing. Computed in
+        plain JAX, whatever the implementation, without dropout, all at once.
+        """
+        query, keys = self._query_and_keys(hidden)
+        query, keys = rotary.both_turned(query, keys, visible.positions, self.rotary_base)
+        return plain_attention.weights(query, keys, self._narrowed(visible))
+
+    def _query_and_keys(self, hidden: Array) -> tuple[Array, Array]:
+        """Returns the scaled query and the keys, by head, before they turn."""
+        by_head = (*hidden.shape[:2], self.num_heads, -1)
+        query = self.query(hidden).reshape(by_head)
+        query = query * jnp.asarray(query.shape[-1] ** -0.5, query.dtype)
+        return query, self.key(hidden).reshape(by_head)
+
+    def _narrowed(self, visible: Visibility) -> Visibility:
+        return visible.narrowed(window=self.window, left_to_right=self.left_to_right)
 
 
 def attend(

@@ -7,6 +7,7 @@ Devlin et al. 2019, section 3.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from bertjax.models import (
     activations,
     attention,
+    containers,
     embeddings,
     encoder_layers,
     feed_forwards,
@@ -258,7 +260,7 @@ class Encoder(nnx.Module):
         final_norm: nnx.Module | None = None,
     ):
         self.embeddings: Any = embeddings  # what it has beside its call is of its kind
-        self.layers = nnx.List(layers)
+        self.layers = containers.List(layers)
         own = [(number,) for number in range(len(layers))]
         self.uses = tuple(map(tuple, own if uses is None else uses))
         self.remat = remat
@@ -284,6 +286,21 @@ class Encoder(nnx.Module):
         """
         embedded = self.embed(inputs, key=key)
         return self.contextualize(embedded, visibility.of(inputs), key=key)
+
+    def attention_weights(
+        self, inputs: layers.Inputs
+    ) -> list[Float[Array, "batch heads length length"]]:
+        """Returns what each layer's heads look at: how much a position takes of each other one.
+
+        Over the last axis they sum to one, or to zero where a position sees nothing. Without
+        dropout, and computed a second time beside the layers: memory grows with the square of the
+        length. Where a layer is several in a row, each of them has its own.
+        """
+        hidden, visible, found = self.embed(inputs), visibility.of(inputs), []
+        for number in itertools.chain.from_iterable(self.uses):
+            found.append(self.layers[number].attention_weights(hidden, visible))
+            hidden = self.layers[number](hidden, visible)
+        return found
 
     def embed(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
@@ -332,4 +349,4 @@ def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
 
 def make_bare(config: EncoderConfig, *, rngs: nnx.Rngs) -> nnx.Module:
     """Returns a module that holds an `encoder` and nothing else: for weights without a head."""
-    return nnx.Dict(encoder=make_encoder(config, rngs=rngs))
+    return containers.Dict(encoder=make_encoder(config, rngs=rngs))

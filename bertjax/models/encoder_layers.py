@@ -43,6 +43,15 @@ class _Layer(nnx.Module):
         self.hidden_act = config.hidden_act
         self.dropout_rate = config.hidden_dropout_prob
 
+    def attention_weights(
+        self, hidden: Float[Array, "batch length hidden"], visible: Visibility
+    ) -> Float[Array, "batch heads length length"]:
+        """Returns `SelfAttention.weights` of the layer's input."""
+        return self.attention.weights(self._attention_input(hidden), visible)
+
+    def _attention_input(self, hidden: Array) -> Array:
+        return hidden
+
     def _attended(
         self, hidden: Array, visible: Visibility, keys: list[PRNGKeyArray | None]
     ) -> Array:
@@ -98,6 +107,8 @@ class PreNormLayer(_Layer):
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "batch length hidden"]:
         keys = layers.split(key, 3)
-        normed = hidden if self.is_first else self.attention_norm(hidden)
-        hidden = hidden + self._attended(normed, visible, keys)
+        hidden = hidden + self._attended(self._attention_input(hidden), visible, keys)
         return hidden + self._fed(self.output_norm(hidden), keys)
+
+    def _attention_input(self, hidden: Array) -> Array:
+        return hidden if self.is_first else self.attention_norm(hidden)

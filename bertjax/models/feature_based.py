@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import layers, lstm, parts
+from bertjax.models import containers, layers, lstm, parts
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
 # Source: Devlin et al. 2019, section 5.3 and table 7. The paper does not say whether the 768 are
@@ -40,7 +40,9 @@ class FeatureBasedTagger(nnx.Module):
         self.num_feature_layers = min(NUM_FEATURE_LAYERS, config.num_hidden_layers)
         sizes = [self.num_feature_layers * config.hidden_size]
         sizes += [2 * lstm_size] * (NUM_LSTM_LAYERS - 1)
-        self.lstm = nnx.List([lstm.BidirectionalLstm(size, lstm_size, rngs=rngs) for size in sizes])
+        self.lstm = containers.List(
+            [lstm.BidirectionalLstm(size, lstm_size, rngs=rngs) for size in sizes]
+        )
         self.classifier = parts.classifier(config, 2 * lstm_size, num_labels, rngs=rngs)
         self.dropout_rate = config.hidden_dropout_prob
 

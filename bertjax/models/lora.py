@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bertjax.models import parameters
+from bertjax.models import containers, parameters
 
 ATTENTION_QUERY_VALUE = r"encoder\.layers\.\d+\.attention\.(query|value)\.kernel"
 
@@ -60,7 +60,7 @@ def attach(module: Any, options: LoraOptions, *, rngs: nnx.Rngs) -> None:
     Raises:
       ValueError: naming each target that matches no kernel of an encoder.
     """
-    params = nnx.to_pure_dict(nnx.split(module, graph=False)[1])
+    _, params = parameters.split_by_number(module)
     encoders = parameters.encoder_paths(params)
     kernels = {
         name: leaf.shape
@@ -106,8 +106,7 @@ def merge(params: Params, *, alpha: float) -> dict[Any, Any]:
 
 def merged(module: Any, *, alpha: float) -> Any:
     """Returns `module` with its kernels changed; of encoders only the factors get a gradient."""
-    graphdef, variables = nnx.split(module, graph=False)
-    params = nnx.to_pure_dict(variables)
+    graphdef, params = parameters.split_by_number(module)
     encoders = parameters.encoder_paths(params)
 
     def stopped(path: Sequence[Any], leaf: Any) -> Any:
@@ -136,7 +135,8 @@ def _factors(shape: Sequence[int], rank: int, rngs: nnx.Rngs) -> nnx.Module:
     in_size, out_size = shape
     a = in_size**-0.5 * jax.random.normal(rngs.params(), (in_size, rank))
     b = jnp.zeros((rank, out_size))
-    return nnx.Dict(a=nnx.Dict(kernel=nnx.Param(a)), b=nnx.Dict(kernel=nnx.Param(b)))
+    made = {"a": nnx.Param(a), "b": nnx.Param(b)}
+    return containers.Dict({name: containers.Dict(kernel=it) for name, it in made.items()})
 
 
 def _nested(factors: Mapping[str, nnx.Module], like: Params, prefix: str = "") -> Any:
@@ -149,9 +149,9 @@ def _nested(factors: Mapping[str, nnx.Module], like: Params, prefix: str = "") -
         elif any(target.startswith(f"{path}.") for target in factors):
             children[name] = _nested(factors, node, f"{path}.")
     if not any(isinstance(name, int) for name in like):
-        return nnx.Dict(children)
-    # A list, as in the model: numbers are no names of an nnx.Dict.
-    return nnx.List([children.get(name, nnx.Dict()) for name in sorted(like)])
+        return containers.Dict(children)
+    # A list, as in the model: numbers are no names of a Dict.
+    return containers.List([children.get(name, containers.Dict()) for name in sorted(like)])
 
 
 def _merged(params: Params, factors: Params, alpha: float) -> dict[Any, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -22,15 +23,25 @@ Value = TypeVar("Value")
 Uses = Sequence[Sequence[int]]  # of an encoder's stored layers, by depth
 
 
+# flax before 0.12.5 splits any module as a graph, which a tree is as well.
+_AS_TREE = {"graph": False} if "graph" in inspect.signature(nnx.split).parameters else {}
+
+
 def split(module: nnx.Module) -> tuple[nnx.GraphDef, Params]:
     """Returns the static part of a module and its parameters as a nested dict with string keys."""
-    graphdef, variables = nnx.split(module, graph=False)
-    return graphdef, _string_keys(nnx.to_pure_dict(variables))
+    graphdef, variables = split_by_number(module)
+    return graphdef, _string_keys(variables)
+
+
+def split_by_number(module: nnx.Module) -> tuple[nnx.GraphDef, dict[Any, Any]]:
+    """Returns the same as `split`, but items of lists by their numbers, as Flax has them."""
+    graphdef, variables = nnx.split(module, **_AS_TREE)
+    return graphdef, nnx.to_pure_dict(variables)
 
 
 def merge(graphdef: nnx.GraphDef, params: Params) -> Any:
     """Returns the module again; the inverse of `split`."""
-    return nnx.merge(graphdef, nnx.restore_int_paths(params))
+    return nnx.merge(graphdef, _number_keys(params))
 
 
 def _string_keys(tree: Any) -> Any:
@@ -38,6 +49,15 @@ def _string_keys(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
     return {str(key): _string_keys(value) for key, value in tree.items()}
+
+
+def _number_keys(tree: Any) -> Any:
+    """Returns the keys that nnx has; no attribute of a module is called by a number."""
+    if not isinstance(tree, dict):
+        return tree
+    return {
+        int(key) if key.isdecimal() else key: _number_keys(value) for key, value in tree.items()
+    }
 
 
 def nested(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from bertjax.models import layers, visibility
 from bertjax.models.visibility import Visibility
@@ -49,6 +49,13 @@ def context(
     """Returns what `attention.attend` does: [batch, length, heads, head]."""
     way = _way(visible, query.shape[1])
     return way.context(query, keys, values, visible, seeds, rate)
+
+
+def weights(
+    query: Array, keys: Array, visible: Visibility
+) -> Float[Array, "batch heads queries keys"]:
+    """Returns with which weights the context averages the values, without dropout; in float32."""
+    return _probabilities(query, keys, _whole_sight(query, visible, None, 0.0))
 
 
 def gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:

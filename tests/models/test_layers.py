@@ -106,9 +106,9 @@ def test_a_dense_layer_and_its_gradients_are_those_of_float64(kind):
     layer = layers.dense(
         16, 8, stddev=0.02, dtype=jnp.dtype("float32"), rngs=nnx.Rngs(0), kind=kind
     )
+    layer.kernel = nnx.Param(jnp.asarray(kernel, jnp.float32))
+    layer.bias = nnx.Param(jnp.asarray(bias, jnp.float32))
     graph, params = nnx.split(layer)
-    params["kernel"].set_value(jnp.asarray(kernel, jnp.float32))
-    params["bias"].set_value(jnp.asarray(bias, jnp.float32))
     y, backward = jax.vjp(lambda p, x: nnx.merge(graph, p)(x), params, jnp.asarray(x, jnp.float32))
     grad_params, grad_x = backward(jnp.asarray(grad, jnp.float32))
     np.testing.assert_allclose(y, x @ kernel + bias, atol=1e-5)
@@ -183,7 +183,7 @@ def test_a_product_in_bfloat16_is_the_same_whatever_its_gradients_are_summed_in(
                 gradient_dtype=jnp.dtype(gradient_dtype), kind=kind,
             )  # fmt: skip
             assert layer.bias is not None
-            layer.bias.set_value(jax.random.normal(jax.random.key(1), (8,)))
+            layer.bias = nnx.Param(jax.random.normal(jax.random.key(1), (8,)))
             y, backward = jax.vjp(layer, x)
             results.append((kind, y, backward(y)[0]))
     for kind, y, grad_x in results[2:]:

@@ -9,11 +9,12 @@ import subprocess
 import sys
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax import export as jax_export
+from jax._src import core
 
 from bertjax.devices import sharding
 from bertjax.models import (
@@ -250,7 +251,7 @@ def exported(shape, platform):
         context, backward = jax.vjp(attend, *tensors)
         return context, backward(grad)
 
-    export = jax.export.export(jax.jit(run), platforms=[platform])
+    export = jax_export.export(jax.jit(run), platforms=[platform])
     return export(tensors, grad, visible, jax.random.key(0)).mlir_module()
 
 
@@ -321,7 +322,7 @@ def outer_variables(jaxpr):
     for equation in jaxpr.eqns:
         yield from equation.outvars
         if equation.primitive.name != "pallas_call":
-            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            for inner in core.jaxprs_in_params(equation.params):
                 yield from outer_variables(inner)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from jax import export as jax_export
 
 from bertjax.devices import sharding
 from bertjax.models import attention, layers, pallas_attention, visibility
@@ -233,5 +234,5 @@ def test_a_step_of_packed_rows_for_tpu_holds_a_forward_and_a_backward_kernel():
         context, backward = jax.vjp(attend, *inputs)
         return context, backward(grad)
 
-    program = jax.export.export(jax.jit(run), platforms=["tpu"])(inputs, grad, visible)
+    program = jax_export.export(jax.jit(run), platforms=["tpu"])(inputs, grad, visible)
     assert program.mlir_module().count("tpu_custom_call") == 2

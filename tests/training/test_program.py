@@ -7,6 +7,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from jax import export as jax_export
 
 from bertjax import config as config_lib
 from bertjax import jobs
@@ -75,7 +76,7 @@ def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
     made = built(config, platform="tpu")
     phase = made.job.phases[-1]
     with jax.set_mesh(made.mesh):
-        exported = jax.export.export(made.in_phase(phase).train_step, platforms=["tpu"])(
+        exported = jax_export.export(made.in_phase(phase).train_step, platforms=["tpu"])(
             made.abstract_state, compiled.abstract_batch(made, phase), made.abstract_knobs
         )
     assert exported.platforms == ("tpu",)

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from bertjax import models
-from bertjax.models import lora, parameters
+from bertjax.models import containers, lora, parameters
 from bertjax.training import optim, state, warm_start
 from tests import small_modules
 from tests.training import test_warm_start
@@ -25,11 +25,11 @@ class TwoEncoders(nnx.Module):
 
     def __init__(self, config, *, rngs):
         shallow = dataclasses.replace(config, num_hidden_layers=1)
-        self.generator = nnx.Dict(
+        self.generator = containers.Dict(
             encoder=models.make_encoder(shallow, rngs=rngs),
             mlm_head=models.MlmHead(shallow, rngs=rngs),
         )
-        self.discriminator = nnx.Dict(
+        self.discriminator = containers.Dict(
             encoder=models.make_encoder(config, rngs=rngs),
             pooler=models.Pooler(config, rngs=rngs),
             detector=nnx.Linear(config.hidden_size, 2, rngs=rngs),
@@ -102,7 +102,7 @@ def test_lora_changes_query_and_value_of_both_encoders():
 
 
 def test_factors_of_embeddings_are_no_encoder():
-    module = nnx.Dict(encoder=small_modules.made(models.make_encoder, FACTORIZED))
+    module = containers.Dict(encoder=small_modules.made(models.make_encoder, FACTORIZED))
     lora.attach(module, lora.LoraOptions(targets=(r"encoder\..*kernel",)), rngs=nnx.Rngs(1))
     _, params = parameters.split(module)
     assert set(params["lora"]["encoder"]) == {"embeddings", "layers"}

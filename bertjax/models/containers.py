@@ -1,0 +1,23 @@
+"""Modules that hold others by number or by name: Flax's own, or what does for flax 0.11.
+
+flax 0.11 is what Colab and Kaggle bring. It has neither: its modules hold plain lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+
+
+class _Dict(nnx.Module):
+    """Attributes by name; `nnx.Dict` of flax 0.12 as far as it is used here."""
+
+    def __init__(self, items: Mapping[str, Any] | None = None, /, **others: Any):
+        for name, value in {**(items or {}), **others}.items():
+            setattr(self, name, value)
+
+
+List: Any = getattr(nnx, "List", list)
+Dict: Any = getattr(nnx, "Dict", _Dict)

@@ -1,0 +1,144 @@
+"""Pictures to look at: attention, records, embeddings, the curves of a run.
+
+Each function returns a Figure of matplotlib. A notebook shows it (after `%matplotlib inline`), and
+`savefig("name.svg")` or `.png` writes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from etils import epath
+from jaxtyping import Float
+from matplotlib import figure
+
+from bertjax.data import records
+from bertjax.training import writers
+from bertjax.workdirs import scalars
+
+HEADS_IN_A_ROW = 4
+INCHES = 3.2  # of the picture of a head
+
+
+def curves(workdir: epath.PathLike) -> figure.Figure:
+    """Returns loss, accuracy, learning rate and speed of a run against its steps.
+
+    Raises:
+      FileNotFoundError: if there is no run.
+    """
+    path = epath.Path(workdir) / scalars.FILE
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there; give the workdir of a run that has begun")
+    return writers.draw_curves(scalars.read(path))
+
+
+def attention_heads(
+    tokens: Sequence[str], weights: Float[np.ndarray, "heads length length"]
+) -> figure.Figure:
+    """Returns a map for each head of a layer: the row of a token says what it looks at.
+
+    `tokens` and `weights` are those of `bertjax.Model.attention`, of one of its layers.
+
+    Raises:
+      ValueError: if the weights are not those of one layer and of these tokens.
+    """
+    if weights.ndim != 3 or weights.shape[1:] != (len(tokens), len(tokens)):
+        raise ValueError(
+            f"weights has the shape {weights.shape}; {len(tokens)} tokens need (heads, "
+            f"{len(tokens)}, {len(tokens)}): give one layer, such as attention.weights[0]"
+        )
+    columns = min(HEADS_IN_A_ROW, len(weights))
+    rows = math.ceil(len(weights) / columns)
+    picture = figure.Figure(figsize=(INCHES * columns, INCHES * rows), layout="constrained")
+    grid = [*picture.subplots(rows, columns, squeeze=False).flat]
+    for number, axes in enumerate(grid):
+        if number >= len(weights):
+            axes.remove()
+            continue
+        axes.imshow(weights[number], vmin=0, vmax=1, cmap="magma")
+        axes.set(title=f"head {number}", xticks=range(len(tokens)), yticks=range(len(tokens)))
+        axes.set_xticklabels(tokens, rotation=90, fontsize="x-small")
+        axes.set_yticklabels(tokens, fontsize="x-small")
+    return picture
+
+
+def record_lengths(directory: epath.PathLike, *, examples: int = 10_000) -> figure.Figure:
+    """Returns histograms of a record directory: tokens of an example, and those that are masked.
+
+    Of its first `examples`. Records whose masks are drawn while training have no second one.
+
+    Raises:
+      FileNotFoundError, ValueError: as `records.open`.
+    """
+    found = records.open(directory)
+    batch = _first(found, examples)
+    counts = {"tokens of an example": batch["input_mask"].sum(axis=1)}
+    if found.manifest.has_static_masks:
+        counts["masked tokens of an example"] = batch["masked_lm_weights"].sum(axis=1)
+    picture = figure.Figure(figsize=(5 * len(counts), 3), layout="constrained")
+    for axes, (title, values) in zip(
+        picture.subplots(1, len(counts), squeeze=False).flat, counts.items(), strict=True
+    ):
+        axes.hist(values, bins=min(40, int(np.ptp(values)) + 1))
+        axes.set(title=title, xlabel=f"mean {np.mean(values):.1f}", ylabel="examples")
+    return picture
+
+
+def _first(found: records.RecordSet, examples: int) -> dict[str, np.ndarray]:
+    """Returns the first records, as a batch."""
+    tf = records.import_tensorflow()
+    serialized = tf.data.TFRecordDataset(found.shard_paths).batch(examples).take(1)
+    (batch,) = serialized.as_numpy_iterator()
+    parsed = records.parse_batch(batch, found.manifest)
+    return {name: value.numpy() for name, value in parsed.items()}
+
+
+def embeddings(
+    vectors: Float[np.ndarray, "texts size"],
+    *,
+    labels: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
+) -> figure.Figure:
+    """Returns vectors as points in the two directions in which they differ most.
+
+    `labels` colour the points, `texts` are written beside them.
+
+    Raises:
+      ValueError: if there are fewer than three vectors, or not one label or text for each.
+    """
+    for name, values in (("labels", labels), ("texts", texts)):
+        if values is not None and len(values) != len(vectors):
+            raise ValueError(f"{name} has {len(values)} items; give one for each of the "
+                             f"{len(vectors)} vectors")  # fmt: skip
+    points, shares = two_dimensions(vectors)
+    picture = figure.Figure(figsize=(7, 5), layout="constrained")
+    axes = picture.subplots()
+    names = list(dict.fromkeys(labels)) if labels is not None else [None]
+    for name in names:
+        chosen = [labels is None or label == name for label in labels or [None] * len(points)]
+        axes.scatter(*points[np.array(chosen)].T, s=18, label=name)
+    for point, text in zip(points, texts or [], strict=False):
+        axes.annotate(text, point, fontsize="x-small", alpha=0.8)
+    axes.set(xlabel=f"{shares[0]:.0%} of the variance", ylabel=f"{shares[1]:.0%}")
+    if labels is not None:
+        axes.legend(fontsize="small")
+    return picture
+
+
+def two_dimensions(
+    vectors: Float[np.ndarray, "texts size"],
+) -> tuple[Float[np.ndarray, "texts 2"], Float[np.ndarray, " 2"]]:
+    """Returns the first two principal components of vectors, and their shares of the variance.
+
+    Raises:
+      ValueError: if there are fewer than three vectors, or they do not differ.
+    """
+    if len(vectors) < 3:
+        raise ValueError(f"there are {len(vectors)} vectors; a plane needs at least three")
+    centred = np.asarray(vectors, np.float64) - np.mean(vectors, axis=0, dtype=np.float64)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    if not sizes[0] > 0:
+        raise ValueError("the vectors are all the same; there is nothing to draw")
+    return left[:, :2] * sizes[:2], sizes[:2] ** 2 / np.sum(sizes**2)
