@@ -82,6 +82,7 @@ setuptools.setup(
             "filelock>=3.16",  # JAX locks its cache of compiled programs with it
             *("import-linter>=2.16", "setuptools>=77"),  # who imports whom; the wheel
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
+            "trustme>=1.2",  # a store at gs:// on this machine needs a certificate
             *(*BEAM, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
         ],
         "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],

@@ -168,6 +168,7 @@ class _Keeper:
     def save(self, train_state: state.TrainState) -> None:
         if self.owner is not None:
             self.owner.check()
+        self.writer.keep()
         self.checkpointer.save(train_state, _meta(self.run, self.watch, self.tuned))
 
     def evaluate(self, train_state: state.TrainState, step: int) -> None:

@@ -84,7 +84,7 @@ class RunWriter:
 
     Args:
       workdir: the directory of the run; made if missing. Where it is remote (gs://...), the files
-        are kept on this machine and copied at every `curves` and at `close`.
+        are kept on this machine and copied at every `curves`, `keep` and at `close`.
       total_steps: the last step of the run.
       start_step: the step whose checkpoint the run resumes from, 0 for a new run.
       evaluates_again: whether the evaluation of that step is made up for; what is there of it goes.
@@ -170,6 +170,14 @@ class RunWriter:
         for writer in self._writers:
             writer.picture(self._directory / CURVES_FILE)
         self._copy()
+
+    def keep(self) -> None:
+        """Makes sure that the workdir, also a remote one, has the scalars of all steps so far.
+
+        Before a checkpoint is saved: a run that resumes from it knows no other copy of them.
+        """
+        if self._enabled:
+            self._copy()
 
     def close(self, outcome: base.Outcome = "finished") -> None:
         """Finishes the progress line and the writers; nothing is written afterwards."""

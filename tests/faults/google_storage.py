@@ -162,6 +162,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile = self.connection.makefile("wb", 0)
         self.close_connection = False
 
+    def finish(self) -> None:
+        super().finish()
+        self.connection.close()  # the server closes the bare one alone
+
     def answer_one(self) -> None:
         body = self._body()
         fault = self.store.fault()
@@ -305,7 +309,6 @@ ROUTES = {
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
