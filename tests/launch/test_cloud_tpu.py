@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -154,11 +155,16 @@ def test_a_slice_is_kept_on_request_and_said_to_cost(cloud):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_launch_that_is_stopped_lets_the_run_save_and_deletes_the_slice(cloud, number):
+    # A shell that started pytest in the background has SIGINT ignored, and so would the script. JAX
+    # objects to a fork of this process, as preexec_fn would need it.
+    heeds = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
     process = subprocess.Popen(
-        [fakes.ROOT / "launch" / QUEUE, *ARGUMENTS],
+        [sys.executable, "-c", heeds, fakes.ROOT / "launch" / QUEUE, *ARGUMENTS],
         env=cloud.environment | {"GONE_FROM": ""},
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not cloud.calls("host.sh follow") and process.poll() is None:
         time.sleep(0.02)
