@@ -9,9 +9,17 @@ HERE = pathlib.Path(__file__).parent
 PACKAGES = setuptools.find_packages(include=["bertjax*", "data_pipelines*"])
 
 # The distribution that brings the module `tensorflow`. The full one would bring CUDA packages and
-# claim the accelerator. Where another is installed, notebooks/install.py says so: tensorflow-cpu
-# would write over its files.
-TENSORFLOW = os.environ.get("BERTJAX_TENSORFLOW", "tensorflow-cpu")
+# claim the accelerator; on macOS it is the only one. Where another is installed already,
+# notebooks/install.py says so: tensorflow-cpu would write over its files.
+INSTALLED = os.environ.get("BERTJAX_TENSORFLOW", "")
+TENSORFLOW = (
+    [f"{INSTALLED}>=2.20"]
+    if INSTALLED
+    else [
+        "tensorflow-cpu>=2.20; sys_platform != 'darwin'",
+        "tensorflow>=2.20; sys_platform == 'darwin'",
+    ]
+)
 
 BEAM = ["apache-beam>=2.77"]
 HUB = ["huggingface_hub>=1"]
@@ -57,13 +65,16 @@ setuptools.setup(
         "safetensors>=0.5",
         "sentencepiece>=0.2",
         "tensorboardX>=2.6",
-        f"{TENSORFLOW}>=2.20",
+        *TENSORFLOW,
         "tensorflow-datasets>=4.9.9",
         "tokenizers>=0.21",
         "tqdm>=4.66",
     ],
     extras_require={
         "beam": BEAM,
+        "cpu": [],  # what is installed anyway, by a name that stands beside the others
+        "cuda12": ["jax[cuda12]>=0.7.2"],
+        "cuda13": ["jax[cuda13]>=0.8"],
         "hub": HUB,
         # To compare with; conversion itself needs neither.
         "interop": [
