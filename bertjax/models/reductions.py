@@ -24,6 +24,26 @@ def column_sums(
     )[0]
 
 
+def row_sums(x: Float[Array, "*rows columns"]) -> Float[Array, "*rows"]:
+    """Returns the float32 sums over the last axis; on TPU as a product with columns of ones.
+
+    There it is in three passes of bfloat16, and costs about half of a sum where `x` is computed on
+    the way.
+    """
+    x = x.astype(jnp.float32)
+    return jax.lax.platform_dependent(x, tpu=row_sums_by_product, default=_row_sums)
+
+
+def row_sums_by_product(x: Float[Array, "*rows columns"]) -> Float[Array, "*rows"]:
+    """Returns the sums over the last axis as a product with eight columns of ones."""
+    ones = jnp.ones((x.shape[-1], 8), x.dtype)
+    return jnp.einsum("...C,CO->...O", x, ones, precision=jax.lax.Precision.HIGH)[..., 0]
+
+
+def _row_sums(x: Array) -> Array:
+    return x.sum(axis=-1)
+
+
 def global_norm(tree: Any) -> Float[Array, ""]:
     """Returns the square root of the sum of all squares, in float32.
 

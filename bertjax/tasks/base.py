@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import parameters
+from bertjax.models import parameters, reductions
 from bertjax.tasks import metrics
 
 Batch = Mapping[str, Any]
@@ -117,7 +117,30 @@ def cross_entropy(
     """Returns -log softmax(logits)[label], computed in float32."""
     with jax.named_scope("loss"):
         logits = logits.astype(jnp.float32)
-        return jax.nn.logsumexp(logits, axis=-1) - _label_logit(logits, labels)
+        return log_sum_exp(logits) - _label_logit(logits, labels)
+
+
+@jax.custom_vjp
+def log_sum_exp(logits: Float[Array, "*batch classes"]) -> Float[Array, "*batch"]:
+    """Returns log(sum(exp(logits))) over the last axis, in which some logit must be finite.
+
+    Beside the logits it keeps its result alone for the gradient, which is exp(logits - result).
+    """
+    largest = logits.max(axis=-1)
+    return largest + jnp.log(reductions.row_sums(jnp.exp(logits - largest[..., None])))
+
+
+def _log_sum_exp_forward(logits: Array) -> tuple[Array, tuple[Array, Array]]:
+    result = log_sum_exp(logits)
+    return result, (logits, result)
+
+
+def _log_sum_exp_backward(saved: tuple[Array, Array], grad: Array) -> tuple[Array]:
+    logits, result = saved
+    return (grad[..., None] * jnp.exp(logits - result[..., None]),)
+
+
+log_sum_exp.defvjp(_log_sum_exp_forward, _log_sum_exp_backward)
 
 
 def weighted(values: Float[Array, "*batch"], weights: Float[Array, "*batch"]) -> metrics.Mean:
