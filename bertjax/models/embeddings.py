@@ -10,10 +10,22 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.models import layers, parts, visibility
+from bertjax.models import layers, parts, placement, visibility
 from bertjax.models.fields import EncoderFields
+
+
+class WordEmbeddings(nnx.Embed):
+    """A table of rows to look up, also of one copy for each device (`placement.copied`)."""
+
+    def __call__(self, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
+        """Returns the rows of `ids`; an id that the table lacks gives NaN."""
+        return placement.by_device(_rows_of, self.embedding[...], ids)
+
+
+def _rows_of(table: Array, ids: Array) -> Array:
+    return jnp.take(table, ids, axis=0)
 
 
 class LearntEmbeddings(nnx.Module):
@@ -37,12 +49,14 @@ class LearntEmbeddings(nnx.Module):
     def __init__(self, config: EncoderFields, *, rngs: nnx.Rngs):
         width, offset = config.embedding_width, config.position_offset
 
-        def table(rows: int, *, has_padding: bool = False) -> nnx.Embed:
+        def table(
+            rows: int, *, has_padding: bool = False, kind: type[nnx.Embed] = nnx.Embed
+        ) -> nnx.Embed:
             init = layers.INITIALIZERS[config.initializer](config.initializer_range)
             init = layers.with_zero_row(init, offset - 1) if has_padding else init
-            return nnx.Embed(rows, width, embedding_init=init, rngs=rngs)
+            return kind(rows, width, embedding_init=init, rngs=rngs)
 
-        self.word = table(config.vocab_size, has_padding=offset > 0)
+        self.word = table(config.vocab_size, has_padding=offset > 0, kind=WordEmbeddings)
         self.has_positions = config.position_embedding == "learnt"
         if self.has_positions:
             self.position = table(config.max_position_embeddings + offset, has_padding=offset > 0)

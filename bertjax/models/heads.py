@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bertjax.models import activations, layers, parts
+from bertjax.models import activations, layers, parts, placement
 from bertjax.models.encoder import EncoderConfig
 
 # Of the span-boundary head: the longest span in tokens, and the width of a number in it. Source:
@@ -56,16 +56,29 @@ class MlmHead(nnx.Module):
     def __call__(
         self,
         hidden: Float[Array, "batch positions hidden"],
-        embedding: Float[Array, "vocab width"],
+        embedding: Float[Array, "*devices vocab width"],
     ) -> Float[Array, "batch positions vocab"]:
         """Returns float32 logits."""
         transformed = self.norm(activations.ACTIVATIONS[self.hidden_act](self.dense(hidden)))
-        logits = layers.einsum(
-            *("BME,VE->BMV", transformed, embedding),
+        return _vocabulary_logits(transformed, embedding, self.bias[...], self.gradient_dtype)
+
+
+def _vocabulary_logits(
+    vectors: Float[Array, "batch positions width"],
+    embedding: Float[Array, "*devices vocab width"],
+    bias: Float[Array, " vocab"],
+    gradient_dtype: jnp.dtype,
+) -> Float[Array, "batch positions vocab"]:
+    """Returns float32 logits: products with the rows of a table, or of its `placement.copied`."""
+
+    def products(table: Array, vectors: Array) -> Array:
+        return layers.einsum(
+            *("BME,VE->BMV", vectors, table),
             dtype=jnp.dtype("float32"),
-            gradient_dtype=self.gradient_dtype,
+            gradient_dtype=gradient_dtype,
         )
-        return layers.add_bias(logits, self.bias[...])
+
+    return layers.add_bias(placement.by_device(products, embedding, vectors), bias)
 
 
 class PairHead(nnx.Module):
@@ -128,7 +141,7 @@ class SpanBoundaryHead(nnx.Module):
         left: Float[Array, "batch positions hidden"],
         right: Float[Array, "batch positions hidden"],
         offsets: Int[Array, "batch positions"],
-        embedding: Float[Array, "vocab width"],
+        embedding: Float[Array, "*devices vocab width"],
     ) -> Float[Array, "batch positions vocab"]:
         """Returns float32 logits."""
         activation = activations.ACTIVATIONS[self.hidden_act]
@@ -138,12 +151,7 @@ class SpanBoundaryHead(nnx.Module):
         joined = jnp.concatenate([left, right, number], axis=-1)
         inner = self.norm(activation(self.dense(joined)))
         transformed = self.second_norm(activation(self.second_dense(inner)))
-        logits = layers.einsum(
-            *("BME,VE->BMV", transformed, embedding),
-            dtype=jnp.dtype("float32"),
-            gradient_dtype=self.gradient_dtype,
-        )
-        return layers.add_bias(logits, self.bias[...])
+        return _vocabulary_logits(transformed, embedding, self.bias[...], self.gradient_dtype)
 
 
 def gather_positions(

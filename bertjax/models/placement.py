@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 DATA, TENSOR = "data", "tensor"
@@ -30,16 +32,47 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 def gathered(x: jax.Array) -> jax.Array:
     """Has every device hold all of `x`, of which each may have had a slice over `data`.
 
-    Nothing is said of its gradient. Where a `tensor` axis may split `x` too, without a mesh, or
-    with one of other axis names, it returns `x` as it is.
+    Nothing is said of its gradient. Where a `tensor` axis may split `x` too, where a device works
+    for itself, without a mesh, or with one of other axis names, it returns `x` as it is.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names) or mesh.shape[TENSOR] > 1:
+        return x
+    if AxisType.Manual in mesh.axis_types:
         return x
     return jax.lax.with_sharding_constraint(x, P())
 
 
 gathered.defvjp(lambda x: (gathered(x), None), lambda _, grad: (grad,))
+
+
+def copied(table: jax.Array, mesh: Mesh) -> jax.Array:
+    """Returns one copy of `table` for each device of `data`, [devices, *shape], that it holds.
+
+    Whatever reads the copies by `by_device` has its gradient on the device alone, so the gradients
+    of all readers, and of all micro-batches, are added there and go over the devices once. The
+    compiler sums each reader's over the devices if they read one table.
+    """
+    copies = jnp.broadcast_to(table, (mesh.shape[DATA], *table.shape))
+    return jax.lax.with_sharding_constraint(copies, NamedSharding(mesh, P(DATA)))
+
+
+def by_device(
+    function: Callable[[jax.Array, jax.Array], jax.Array], table: jax.Array, rows: jax.Array
+) -> jax.Array:
+    """Returns `function(table, rows)`, of a table [entries, width] or of its `copied`.
+
+    The function must keep the first axis of `rows`, which devices share.
+    """
+    if table.ndim == 2:
+        return function(table, rows)
+    split = jax.shard_map(
+        lambda copies, rows: function(copies[0], rows),
+        in_specs=(P(DATA), P(DATA)),
+        out_specs=P(DATA),
+        check_vma=False,
+    )
+    return split(table, rows)
 
 
 def per_device(

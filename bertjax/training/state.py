@@ -17,11 +17,14 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
-from bertjax.models import parameters, reductions
+from bertjax.models import parameters, placement, reductions
 from bertjax.tasks import base, metrics
 from bertjax.training import optim, schedules
 
 PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys
+
+# The table that is looked up, and that a head's logits are products with.
+_WORDS = ".embeddings.word.embedding"
 
 # Of a schedule: those that the compiled step takes as arguments, and their types there.
 _NUMBERS = {
@@ -195,11 +198,14 @@ class Learner:
             means = task.joint_loss(model, outputs, {**batch, **fixed})
             return loss(means), means
 
+        params, over_devices = jax.vjp(self._copied, params)
         gradient = jax.grad(objective, has_aux=True)
         if self.accumulation_steps == 1:
-            return gradient(params, batch, key)
+            grads, means = gradient(params, batch, key)
+            return over_devices(grads)[0], means
         if isinstance(self.task, base.WholeBatch) and self.task.joins_rows:
-            return jax.grad(joint_objective, has_aux=True)(params, batch, key)
+            grads, means = jax.grad(joint_objective, has_aux=True)(params, batch, key)
+            return over_devices(grads)[0], means
 
         def accumulate(
             carry: tuple[parameters.Params, base.Means], index_and_batch: tuple[Array, base.Batch]
@@ -219,7 +225,20 @@ class Learner:
         )
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, means_shape))
         indices = jnp.arange(self.accumulation_steps)
-        return jax.lax.scan(accumulate, zeros, (indices, micro_batches))[0]
+        grads, means = jax.lax.scan(accumulate, zeros, (indices, micro_batches))[0]
+        return over_devices(grads)[0], means
+
+    def _copied(self, params: parameters.Params) -> parameters.Params:
+        """Returns the parameters with a copy for each device of the tables that all hold whole."""
+        if self.gradients_where is None:
+            return params
+        found, where = parameters.flat(params), parameters.flat(self.gradients_where)
+        for path, place in where.items():
+            devices = place.mesh.shape[placement.DATA]
+            is_whole = place.is_fully_replicated and 1 < devices == place.mesh.size
+            if path.endswith(_WORDS) and is_whole:
+                found[path] = placement.copied(found[path], place.mesh)
+        return parameters.nested(found)
 
     def _outputs(
         self, model: Any, batch: base.Batch, key: PRNGKeyArray, fixed: Mapping[str, Any]

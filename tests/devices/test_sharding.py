@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import math
+import re
 
 import jax
 import numpy as np
@@ -89,23 +90,35 @@ def make_learner(config, accumulation_steps=1, optimizer=None):
     )
 
 
-def three_steps(learner, batch, mesh, rule_table, *, split_kernels=False):
+def placed_step(learner, mesh, rule_table, *, split_kernels=False):
+    """Returns the learner on a mesh: its jitted step, where its state and its rows lie."""
     shapes = jax.eval_shape(learner.init)
     placed = sharding.shardings(
         mesh, shapes.params, shapes, rule_table=rule_table, split_kernels=split_kernels
     )
     learner = dataclasses.replace(learner, gradients_where=placed.params)
     rows = sharding.batch_sharding(mesh)
-    everywhere = jax.sharding.NamedSharding(mesh, sharding.P())
+    step = jax.jit(
+        learner.train_step,
+        in_shardings=(placed, rows),
+        out_shardings=(placed, jax.sharding.NamedSharding(mesh, sharding.P())),
+        donate_argnums=0,
+        compiler_options=QUICK,
+    )
+    return step, placed, rows
+
+
+def compiled_step(learner, batch, mesh):
+    """Returns the text of the compiled step, whole parameters on each device."""
+    step, *_ = placed_step(learner, mesh, "data_parallel")
+    with jax.set_mesh(mesh):
+        return step.lower(jax.eval_shape(learner.init), batch).compile().as_text()
+
+
+def three_steps(learner, batch, mesh, rule_table, *, split_kernels=False):
+    step, placed, rows = placed_step(learner, mesh, rule_table, split_kernels=split_kernels)
     with jax.set_mesh(mesh):
         train_state = jax.jit(learner.init, out_shardings=placed, compiler_options=QUICK)()
-        step = jax.jit(
-            learner.train_step,
-            in_shardings=(placed, rows),
-            out_shardings=(placed, everywhere),
-            donate_argnums=0,
-            compiler_options=QUICK,
-        )
         losses = []
         for _ in range(3):
             train_state, report = step(train_state, jax.device_put(batch, rows))
@@ -136,6 +149,21 @@ def test_eight_devices_equal_one(on_one_device, rule_table, split_kernels):
     assert (found[1] is not None) == bool(case.optimizer.ema_decay)
     close = functools.partial(np.testing.assert_allclose, atol=case.off)
     jax.tree.map(close, found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_the_gradient_of_the_tied_table_goes_over_the_devices_once(accumulation_steps):
+    learner = make_learner(BERT, accumulation_steps)
+    mesh = sharding.make_mesh(jax.devices()[:8], data=8)
+    text = compiled_step(learner, conftest.make_batch(), mesh)
+    table = rf"f32\[(1,)?{BERT.vocab_size},{BERT.hidden_size}\]"
+    entry = text[text.index("\nENTRY") :]  # outside of the loop over micro-batches
+    for part in (text, entry):
+        lines = [line for line in part.splitlines() if " all-reduce(" in line]
+        # Over the tensor axis, of one device, a sum sends nothing.
+        sums = [line.split(" all-reduce(")[0] for line in lines if "{{0},{1}," not in line]
+        assert len(re.findall(table, "".join(sums))) == 1
 
 
 @pytest.mark.slow
