@@ -21,7 +21,7 @@ class WordEmbeddings(nnx.Embed):
 
     def __call__(self, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
         """Returns the rows of `ids`; an id that the table lacks gives NaN."""
-        return placement.by_device(_rows_of, self.embedding[...], ids)
+        return placement.with_own_copy(_rows_of, self.embedding[...], ids)
 
 
 def _rows_of(table: Array, ids: Array) -> Array:

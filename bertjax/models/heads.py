@@ -78,7 +78,7 @@ def _vocabulary_logits(
             gradient_dtype=gradient_dtype,
         )
 
-    return layers.add_bias(placement.by_device(products, embedding, vectors), bias)
+    return layers.add_bias(placement.with_own_copy(products, embedding, vectors), bias)
 
 
 class PairHead(nnx.Module):

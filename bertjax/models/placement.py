@@ -38,9 +38,8 @@ def gathered(x: jax.Array) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or not {DATA, TENSOR} <= set(mesh.axis_names) or mesh.shape[TENSOR] > 1:
         return x
-    if AxisType.Manual in mesh.axis_types:
-        return x
-    return jax.lax.with_sharding_constraint(x, P())
+    works_alone = AxisType.Manual in mesh.axis_types
+    return x if works_alone else jax.lax.with_sharding_constraint(x, P())
 
 
 gathered.defvjp(lambda x: (gathered(x), None), lambda _, grad: (grad,))
@@ -49,15 +48,15 @@ gathered.defvjp(lambda x: (gathered(x), None), lambda _, grad: (grad,))
 def copied(table: jax.Array, mesh: Mesh) -> jax.Array:
     """Returns one copy of `table` for each device of `data`, [devices, *shape], that it holds.
 
-    Whatever reads the copies by `by_device` has its gradient on the device alone, so the gradients
-    of all readers, and of all micro-batches, are added there and go over the devices once. The
-    compiler sums each reader's over the devices if they read one table.
+    Whatever reads the copies by `with_own_copy` has its gradient on the device alone, so the
+    gradients of all readers, and of all micro-batches, are added there and go over the devices
+    once. The compiler sums each reader's over the devices if they read one table.
     """
     copies = jnp.broadcast_to(table, (mesh.shape[DATA], *table.shape))
     return jax.lax.with_sharding_constraint(copies, NamedSharding(mesh, P(DATA)))
 
 
-def by_device(
+def with_own_copy(
     function: Callable[[jax.Array, jax.Array], jax.Array], table: jax.Array, rows: jax.Array
 ) -> jax.Array:
     """Returns `function(table, rows)`, of a table [entries, width] or of its `copied`.
@@ -66,13 +65,11 @@ def by_device(
     """
     if table.ndim == 2:
         return function(table, rows)
-    split = jax.shard_map(
-        lambda copies, rows: function(copies[0], rows),
-        in_specs=(P(DATA), P(DATA)),
-        out_specs=P(DATA),
-        check_vma=False,
-    )
-    return split(table, rows)
+
+    def on_device(copies: jax.Array, rows: jax.Array) -> list[jax.Array]:
+        return [function(copies[0], rows)]
+
+    return per_device(on_device, (table, rows), (P(DATA), P(DATA)), (P(DATA),))[0]
 
 
 def per_device(

@@ -177,7 +177,17 @@ class Learner:
         key: PRNGKeyArray,
         fixed: Mapping[str, Any] | None = None,
     ) -> tuple[parameters.Params, base.Means]:
-        fixed = fixed or {}
+        copied, over_devices = jax.vjp(self._copied, params)
+        grads, means = self._gradients_of_copied(copied, batch, key, fixed or {})
+        return over_devices(grads)[0], means
+
+    def _gradients_of_copied(
+        self,
+        params: parameters.Params,
+        batch: base.Batch,
+        key: PRNGKeyArray,
+        fixed: Mapping[str, Any],
+    ) -> tuple[parameters.Params, base.Means]:
         weights = self.task.weights(batch)
 
         def loss(means: base.Means):
@@ -198,14 +208,11 @@ class Learner:
             means = task.joint_loss(model, outputs, {**batch, **fixed})
             return loss(means), means
 
-        params, over_devices = jax.vjp(self._copied, params)
         gradient = jax.grad(objective, has_aux=True)
         if self.accumulation_steps == 1:
-            grads, means = gradient(params, batch, key)
-            return over_devices(grads)[0], means
+            return gradient(params, batch, key)
         if isinstance(self.task, base.WholeBatch) and self.task.joins_rows:
-            grads, means = jax.grad(joint_objective, has_aux=True)(params, batch, key)
-            return over_devices(grads)[0], means
+            return jax.grad(joint_objective, has_aux=True)(params, batch, key)
 
         def accumulate(
             carry: tuple[parameters.Params, base.Means], index_and_batch: tuple[Array, base.Batch]
@@ -225,18 +232,20 @@ class Learner:
         )
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (params, means_shape))
         indices = jnp.arange(self.accumulation_steps)
-        grads, means = jax.lax.scan(accumulate, zeros, (indices, micro_batches))[0]
-        return over_devices(grads)[0], means
+        return jax.lax.scan(accumulate, zeros, (indices, micro_batches))[0]
 
     def _copied(self, params: parameters.Params) -> parameters.Params:
-        """Returns the parameters with a copy for each device of the tables that all hold whole."""
+        """Returns the parameters with a copy for each device of a learnt table that all hold whole.
+
+        Without a mesh, on one data device, or beside a tensor axis, they stay as they are.
+        """
         if self.gradients_where is None:
             return params
-        found, where = parameters.flat(params), parameters.flat(self.gradients_where)
-        for path, place in where.items():
-            devices = place.mesh.shape[placement.DATA]
-            is_whole = place.is_fully_replicated and 1 < devices == place.mesh.size
-            if path.endswith(_WORDS) and is_whole:
+        found, is_frozen = parameters.flat(params), parameters.flat(self.is_frozen)
+        for path, place in parameters.flat(self.gradients_where).items():
+            is_whole = place.is_fully_replicated and not is_frozen[path]
+            has_data_alone = 1 < place.mesh.shape[placement.DATA] == place.mesh.size
+            if path.endswith(_WORDS) and is_whole and has_data_alone:
                 found[path] = placement.copied(found[path], place.mesh)
         return parameters.nested(found)
 
