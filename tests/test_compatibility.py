@@ -33,8 +33,9 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 PARAMETERS_ABSOLUTE = 1e-5
 # An answer of such parameters is a sum over all of them.
 TRAINED_ABSOLUTE = 1e-4
-# The softmax does not see them: their gradient is rounding alone, which Adam makes large.
-WITHOUT_GRADIENT = ".attention.self.key.bias"
+# Each adds one number to all that a softmax compares, which does not see it: their gradient is
+# rounding alone, which Adam makes large.
+WITHOUT_GRADIENT = (".attention.self.key.bias", "qa_outputs.bias")
 
 FINETUNED = ("classification", "regression", "table", "mean", "spans", "tags", "choices", "lora")
 LARGE = pytest.param("feature_based", marks=slow)  # 76 MB of a BiLSTM
