@@ -1,0 +1,81 @@
+"""Executes the notebooks from top to bottom, and writes them with what came out.
+
+    python -m venv clean && clean/bin/pip install ipykernel nbclient
+    clean/bin/python notebooks/execute.py notebooks/*.ipynb
+
+The environment needs nothing else: the first cell of a notebook installs bertjax. A notebook runs
+in a copy of the checkout, which is removed again; so nothing that was trained here before is found.
+An error in a cell, or a cell that takes too long, ends the program, and the notebook stays as it
+was.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+from typing import Any
+
+import nbclient
+import nbformat
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
+# What a first cell finds in a clone; the rest of a folder that people work in can be large.
+COPIED = ("bertjax", "configs", "data_pipelines", "notebooks",
+          "setup.py", "pyproject.toml", "README.md", "LICENSE")  # fmt: skip
+SECONDS, SECONDS_TO_INSTALL = 120, 900  # of a cell; the first one downloads
+
+
+def main() -> None:
+    """Executes the notebooks of the command line."""
+    for name in sys.argv[1:]:
+        path = pathlib.Path(name)
+        print(f"{path.name} ...", flush=True)
+        made = execute(path)
+        nbformat.write(made, path)
+
+
+def execute(path: pathlib.Path) -> Any:
+    """Returns the notebook with its outputs.
+
+    Raises:
+      nbclient.exceptions.CellExecutionError, nbclient.exceptions.CellTimeoutError: of a cell.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = pathlib.Path(scratch, "bertjax")
+        for name in COPIED:
+            source = CHECKOUT / name
+            copied = shutil.copytree if source.is_dir() else shutil.copy
+            copy.mkdir(exist_ok=True)
+            copied(source, copy / name)
+        client = nbclient.NotebookClient(
+            notebook,
+            kernel_name="python3",
+            timeout_func=lambda cell: SECONDS if cell.execution_count != 1 else SECONDS_TO_INSTALL,
+            resources={"metadata": {"path": str(copy / "notebooks")}},
+        )
+        client.execute()
+    return _tidied(notebook)
+
+
+def _tidied(notebook: Any) -> Any:
+    """Returns the notebook without what another execution would change for nothing."""
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # the time of day
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                output.text = _as_seen(output.text)
+    notebook.metadata.language_info = {"name": "python"}
+    return notebook
+
+
+def _as_seen(text: str) -> str:
+    """Returns a text as a terminal shows it: a line that is written anew replaces the old one."""
+    return re.sub(r"[^\n]*\r(?!\n)", "", text)
+
+
+if __name__ == "__main__":
+    main()
