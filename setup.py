@@ -33,6 +33,7 @@ WIKIPEDIA = ["mwparserfromhell>=0.7.2"]
 setuptools.setup(
     name="bertjax",
     version="0.1.0",
+    url="https://github.com/bertjax/bertjax",
     description="Pretrain BERT-family encoders on your own text with JAX and Flax.",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -75,6 +76,7 @@ setuptools.setup(
         "cpu": [],  # what is installed anyway, by a name that stands beside the others
         "cuda12": ["jax[cuda12]>=0.7.2"],
         "cuda13": ["jax[cuda13]>=0.8"],
+        "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "ruff>=0.14"],
         "hub": HUB,
         # To compare with; conversion itself needs neither.
         "interop": [
@@ -92,6 +94,7 @@ setuptools.setup(
             *("beartype>=0.22", "hypothesis>=6.150", "pytest>=8", "pytest-xdist>=3.6"),
             "filelock>=3.16",  # JAX locks its cache of compiled programs with it
             *("import-linter>=2.16", "setuptools>=77"),  # who imports whom; the wheel
+            *("ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10"),  # the notebooks
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
             "trustme>=1.2",  # a store at gs:// on this machine needs a certificate
             *(*BEAM, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),

@@ -62,14 +62,28 @@ def execute(path: pathlib.Path) -> Any:
 
 
 def _tidied(notebook: Any) -> Any:
-    """Returns the notebook without what another execution would change for nothing."""
+    """Returns the notebook as people see it, without the time of day."""
     for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # the time of day
-        for output in cell.get("outputs", []):
-            if output.output_type == "stream":
-                output.text = _as_seen(output.text)
+        cell.metadata.pop("execution", None)
+        if "outputs" in cell:
+            cell.outputs = _joined(cell.outputs)
     notebook.metadata.language_info = {"name": "python"}
     return notebook
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Returns the outputs of a cell; what went to one stream in parts is one output."""
+    joined: list[Any] = []
+    for output in outputs:
+        is_more = joined and output.output_type == joined[-1].output_type == "stream"
+        if is_more and output.name == joined[-1].name:
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    for output in joined:
+        if output.output_type == "stream":
+            output.text = _as_seen(output.text)
+    return joined
 
 
 def _as_seen(text: str) -> str:

@@ -22,7 +22,7 @@ import sys
 import bertjax
 heavy = {"jax", "numpy", "tensorflow", "bertjax.inference"} & set(sys.modules)
 assert not heavy, heavy
-assert {"run", "load", "inference", "recipes", "models"} <= set(dir(bertjax))
+assert {"run", "load", "inference", "pictures", "recipes", "models"} <= set(dir(bertjax))
 assert bertjax.recipes.load("smoke").data.source == "synthetic"
 assert bertjax.inference.load.__name__ == "load"
 assert bertjax.load.__module__ == bertjax.run.__module__ == "bertjax.interactive"

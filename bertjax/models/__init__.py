@@ -2,7 +2,7 @@
 
 They know nothing of tasks, data or config files. A module holds parameters, submodules and static
 numbers; randomness is the call argument `key`, and `key=None` means no dropout. Use them directly,
-or functionally with `nnx.split(module, graph=False)` and plain `jax.jit`.
+or functionally with `nnx.split(module)` and plain `jax.jit`.
 
 Glossary of the letters in einsums and of the dimensions in types:
   B batch    L length (of the query)    S length (of the key)    D hidden    F intermediate

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import setuptools
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -1,0 +1,112 @@
+"""The notebooks run from top to bottom, and hold what came out of such a run."""
+
+import ast
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+import venv
+
+import nbformat
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
+BADGE = "https://colab.research.google.com/github/bertjax/bertjax/blob/main/notebooks/{}"
+MEGABYTE = 2**20
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request):
+    return nbformat.read(request.param, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    """Python of an environment with what executes a notebook, and nothing of ours."""
+    directory = tmp_path_factory.mktemp("clean")
+    venv.create(directory, with_pip=True)
+    python = directory / "bin" / "python"
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "ipykernel", "nbclient"], check=True)
+    return python
+
+
+def code_of(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def python_of(cell):
+    """Returns the Python of a cell: what IPython runs in a shell, or as a magic, is left out."""
+    lines = cell.source.splitlines()
+    return "\n".join(re.sub(r"^(\s*)(?:\w+ = !|!|%).*", r"\1pass", line) for line in lines)
+
+
+def names_of_bertjax(tree):
+    """Returns (module, name) of everything that a program takes from bertjax."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bertjax"):
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            dotted = ast.unparse(node).split(".")
+            if dotted[0] == "bertjax" and all(part.isidentifier() for part in dotted):
+                yield ".".join(dotted[:-1]), dotted[-1]
+
+
+def outputs_of(notebook):
+    return [output for cell in code_of(notebook) for output in cell.outputs]
+
+
+def test_there_are_three():
+    names = ["finetune_and_serve", "modules_in_your_project", "pretrain_your_own_bert"]
+    assert [path.stem for path in NOTEBOOKS] == names
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_valid_small_and_opens_in_colab(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert path.stat().st_size < MEGABYTE
+    assert BADGE.format(path.name) in notebook.cells[0].source
+    assert BADGE.format(path.name) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_first_cell_installs_and_is_the_same_in_all():
+    firsts = {code_of(nbformat.read(path, as_version=4))[0].source for path in NOTEBOOKS}
+    (first,) = firsts
+    assert "notebooks/install.py" in first and "git clone" in first
+
+
+def test_the_outputs_are_those_of_a_run_from_top_to_bottom(notebook):
+    counts = [cell.execution_count for cell in code_of(notebook)]
+    assert counts == [*range(1, len(counts) + 1)]
+    assert outputs_of(notebook)
+
+
+def test_nothing_that_came_out_is_an_error_or_tells_of_the_machine(notebook):
+    shown = str(outputs_of(notebook))
+    assert "error" not in {output.output_type for output in outputs_of(notebook)}
+    for told in (r"Traceback", r"/tmp/", r"/root/", r"/home/", r"Error:", r"\x1b\["):
+        assert not re.search(told, shown), told
+
+
+def test_the_cells_parse_and_take_from_bertjax_what_is_there(notebook):
+    for cell in code_of(notebook):
+        for module, name in names_of_bertjax(ast.parse(python_of(cell))):
+            assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_where_nothing_is_installed(path, clean, tmp_path):
+    copy = tmp_path / path.name
+    copy.write_bytes(path.read_bytes())
+    program = ROOT / "notebooks" / "execute.py"
+    subprocess.run([clean, program, copy], check=True, cwd=tmp_path)
+    before, now = (code_of(nbformat.read(it, as_version=4)) for it in (path, copy))
+    for old, new in zip(before, now, strict=True):
+        assert [it.output_type for it in new.outputs if it.output_type != "stream"] == [
+            it.output_type for it in old.outputs if it.output_type != "stream"
+        ]
+    assert sys.executable != str(clean)
