@@ -4,10 +4,10 @@
 #
 #   bash launch/quickstart.sh
 #
-# QUICKSTART_DIR (default: quickstart) takes everything that is written. A second call continues.
+# It needs bertjax, installed or in this folder, and no other file of the checkout. QUICKSTART_DIR
+# (default: quickstart, here) takes everything that is written. A second call continues.
 # QUICKSTART_OPTIONS are more options of bertjax.train: "--config.phases.phase1.num_steps=100".
 set -euo pipefail
-cd "$(dirname "$0")/.."
 dir=${QUICKSTART_DIR:-quickstart}
 export TF_CPP_MIN_LOG_LEVEL=2
 
@@ -32,7 +32,7 @@ for split in train heldout; do
 done
 
 # shellcheck disable=SC2086
-step python -m bertjax.train --config=configs/quickstart.py --workdir="$dir/run" \
+step python -m bertjax.train --config=quickstart --workdir="$dir/run" \
   --config.data.train_dir="$dir/train" --config.data.eval_dir="$dir/heldout" ${QUICKSTART_OPTIONS:-}
 
 step python -m bertjax.evaluate --checkpoint="$dir/run" --data="$dir/heldout"

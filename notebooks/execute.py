@@ -11,6 +11,7 @@ was.
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import shutil
@@ -30,6 +31,7 @@ SECONDS, SECONDS_TO_INSTALL = 120, 900  # of a cell; the first one downloads
 
 def main() -> None:
     """Executes the notebooks of the command line."""
+    os.environ["PIP_QUIET"] = "1"  # what pip warns of concerns the machine here
     for name in sys.argv[1:]:
         path = pathlib.Path(name)
         print(f"{path.name} ...", flush=True)

@@ -74,7 +74,7 @@ def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
         logging.info("%s", line)
     done = "Finished" if is_new else "This run was finished already, nothing was trained"
     logging.info(
-        "%s: the model of step %d is in %s. What next:\n  %s",
+        "%s: the model of step %d is in %s\nWhat next:\n  %s",
         done, run.job.last_step, workdir, "\n  ".join(_next_commands(run, workdir)),
     )  # fmt: skip
 
