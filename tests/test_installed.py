@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -91,3 +92,81 @@ def test_glue_finds_its_recipe(python, tmp_path):
     done = python("-m", "bertjax.glue", "--init_from=weights", *directories, "--tasks=rte")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert f"{tmp_path / 'none' / 'RTE'} must hold the files of rte" in done.stderr
+
+
+# A wheel and an sdist with all that they ask for, in environments that hold nothing else.
+
+OLDEST = ("jax", "flax", "optax", "orbax-checkpoint")
+
+
+def pythons():
+    """Returns an interpreter for each version of Python that we claim and that is here."""
+    here = [pathlib.Path(sys.executable), *pathlib.Path.home().glob(".pyenv/versions/*/bin/python")]
+    by_name = [shutil.which(f"python3.{minor}") for minor in range(11, 20)]
+    found = {}
+    for path in [*here, *(pathlib.Path(it) for it in by_name if it)]:
+        asked = [path, "-c", "import sys; print(*sys.version_info[:2], sep='.')"]
+        done = subprocess.run(asked, capture_output=True, text=True)
+        if done.returncode == 0 and int(done.stdout.partition(".")[2]) >= 11:
+            found.setdefault(done.stdout.strip(), path)
+    return found
+
+
+def oldest():
+    """Returns what binds pip to the oldest JAX that setup.py claims, and what goes with it."""
+    text = (ROOT / "setup.py").read_text(encoding="utf-8")
+    floors = {name: re.search(rf'^ +"{name}>=([\d.]+)"', text, re.M)[1] for name in OLDEST}
+    return "".join(f"{name}=={it}\n" for name, it in {**floors, "jaxlib": floors["jax"]}.items())
+
+
+PYTHONS = pythons()
+INSTALLS = [
+    pytest.param(version, "*.whl", "", id=f"wheel, newest jax, Python {version}")
+    for version in PYTHONS
+] + [pytest.param(min(PYTHONS), "*.tar.gz", oldest(), id="sdist, oldest jax")]
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    """The directory of a wheel and of an sdist."""
+    root = tmp_path_factory.mktemp("archives")
+    for name in (*SOURCES, *FILES):
+        copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copied(ROOT / name, root / name)
+    code = "from setuptools import build_meta as it; it.build_wheel('.'); it.build_sdist('.')"
+    run_checked([sys.executable, "-c", code], cwd=root)
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "archive", "bounds"), INSTALLS)
+def test_the_quick_start_and_the_doctor_pass_from_another_folder(
+    archives, tmp_path, version, archive, bounds
+):
+    run_checked([PYTHONS[version], "-m", "venv", tmp_path / "venv"])
+    (tmp_path / "bounds.txt").write_text(bounds)
+    (built,) = archives.glob(archive)
+    programs = tmp_path / "venv" / "bin"
+    pip = [programs / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run_checked([*pip, "install", f"--constraint={tmp_path / 'bounds.txt'}", built])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(ROOT / "launch" / "quickstart.sh", elsewhere)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "QUICKSTART_OPTIONS": "--config.phases.phase1.num_steps=20",
+    }
+
+    def said(*command):
+        done = subprocess.run(
+            command, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=900
+        )
+        assert done.returncode == 0, done.stderr[-3000:] + done.stdout
+        return done.stdout
+
+    told = said("bertjax", "doctor")
+    assert ", 0 fault" in told
+    for name, _, asked in (line.partition("==") for line in bounds.splitlines()):
+        assert re.search(rf"^ok +{name} +{re.escape(asked)} ", told, re.M), told
+    assert "unigram_loss" in said("bash", "quickstart.sh")
+    assert (elsewhere / "quickstart" / "run" / "curves.png").stat().st_size > 10_000

@@ -1,8 +1,9 @@
 """The vendors' own checks of our commands and files, none of which needs an account.
 
-Each is left out where its tool is not installed. PyPI has two of them:
+shellcheck and the schemas of Kubernetes are installed with the tests. Each of the others is left out
+where its tool is missing:
 
-    pip install skypilot kubernetes-validate
+    pip install skypilot
     JOBSET_CRD=jobset.x-k8s.io_jobsets.yaml pytest -m slow tests/launch
 
 The second variable is the file of that name of kubernetes-sigs/jobset, where it is at hand.
@@ -15,11 +16,12 @@ import shlex
 import shutil
 import subprocess
 
+import kubernetes_validate as validate
 import pytest
+import yaml
 
 from tests.launch import fakes
 
-yaml = pytest.importorskip("yaml")
 CLOUD_TPU = ("bert", "us-west4-a", "v5litepod-16", "bert_base", "gs://b/r")
 GKE = ("bert", "us-west4-a", "ct5lp-hightpu-4t:4x4", "bert_base", "gs://b/r", "--config.seed=3")
 
@@ -101,8 +103,20 @@ def linted(commands, folder):
 
 
 @pytest.mark.slow
+def test_shellcheck_finds_nothing(tmp_path):
+    scripts = [*(fakes.ROOT / "launch").glob("*.sh"), fakes.ROOT / ".ci" / "run"]
+    done = subprocess.run(
+        ["shellcheck", "--external-sources", *scripts],
+        cwd=fakes.ROOT / "launch", capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    wrong = tmp_path / "wrong.sh"
+    wrong.write_text("#!/bin/sh\nrm $1/*\n")
+    assert subprocess.run(["shellcheck", wrong], capture_output=True).returncode == 1
+
+
+@pytest.mark.slow
 def test_the_job_of_a_slice_fits_the_schema_of_kubernetes():
-    validate = pytest.importorskip("kubernetes_validate")
     validate.validate(job(), validate.latest_version(), strict=True)
     wrong = job()
     wrong["spec"]["podFailurePolicy"]["rule"] = []

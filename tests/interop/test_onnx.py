@@ -1,0 +1,98 @@
+"""What optimum makes of an export answers as our model does, in onnxruntime.
+
+optimum-onnx 0.1 wants a transformers of before 5, so it has an environment of its own here, too.
+"""
+
+import json
+import pathlib
+import subprocess
+import sysconfig
+import tarfile
+import venv
+
+import numpy as np
+import pytest
+
+import bertjax
+from tests import programs
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "before"
+RUN = """
+import json, sys
+import numpy as np
+import onnxruntime
+model = onnxruntime.InferenceSession(f"{sys.argv[1]}/model.onnx")
+ids = np.array([json.loads(sys.argv[2])], np.int64)
+given = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
+(logits,) = model.run(["logits"], given)
+print(json.dumps(logits.tolist()))
+"""
+
+
+@pytest.fixture(scope="module")
+def optimum(tmp_path_factory):
+    """The programs of an environment with optimum, and with the torch that is here."""
+    root = tmp_path_factory.mktemp("optimum")
+    venv.create(root, with_pip=True)
+    packages = sysconfig.get_path("purelib", vars={"base": str(root)})
+    pathlib.Path(packages, "torch.pth").write_text(sysconfig.get_path("purelib"))
+    pip = [root / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "optimum-onnx[onnxruntime]"], check=True)
+    return root / "bin"
+
+
+def exported(name, optimum, directory, task, *options):
+    """Returns our model, and a function from token ids to the logits of the one of ONNX."""
+    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
+        archive.extractall(directory, filter="data")
+    target, made = directory / "exported", directory / "onnx"
+    workdir = f"--from={directory / name}"
+    programs.succeed("bertjax.convert", workdir, f"--to={target}", *options)
+    command = [optimum / "optimum-cli", "export", "onnx", f"--model={target}", f"--task={task}"]
+    done = subprocess.run([*command, made], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    def logits(ids):
+        command = [optimum / "python", "-c", RUN, made, json.dumps(ids)]
+        return np.array(json.loads(subprocess.check_output(command)))[0]
+
+    return bertjax.load(target), logits
+
+
+def softmax(logits):
+    exponentials = np.exp(logits - logits.max())
+    return exponentials / exponentials.sum()
+
+
+def ids_of(model, text):
+    vocabulary = model._encoder.vocabulary
+    return [vocabulary.cls_id, *vocabulary.encode_with_masks(text), vocabulary.sep_id]
+
+
+def test_masks_are_filled_alike(optimum, tmp_path, one_device):
+    given = ("pretraining", optimum, tmp_path, "fill-mask", "--head=masked_lm")
+    model, logits = exported(*given)
+    text = "the [MASK] house"
+    (candidates,) = model.fill_mask(text, num_candidates=5)
+    ids = ids_of(model, text)
+    vocabulary = model._encoder.vocabulary
+    probabilities = softmax(logits(ids)[ids.index(vocabulary.mask_id)])
+    best = probabilities.argsort()[::-1][:5]
+    assert [vocabulary.token(int(it)) for it in best] == [it["token"] for it in candidates]
+    ours = [it["probability"] for it in candidates]
+    np.testing.assert_allclose(probabilities[best], ours, rtol=1e-4)
+
+
+def test_a_class_is_as_likely(optimum, tmp_path, one_device):
+    model, logits = exported("classification", optimum, tmp_path, "text-classification")
+    text = "the house is not there"
+    (answer,) = model.predict([{"text": text}])
+    finetuned = bertjax.inference.load_finetuned(model.workdir)
+    vocabulary = finetuned.vocabulary
+    ids = [vocabulary.cls_id, *vocabulary.encode(text), vocabulary.sep_id]
+    np.testing.assert_allclose(
+        softmax(logits(ids)), list(answer["probabilities"].values()), rtol=1e-4
+    )
