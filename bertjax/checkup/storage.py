@@ -78,7 +78,8 @@ def _written(path: epath.Path, piece: bytes) -> tuple[float, int]:
     start, count = time.perf_counter(), 0
     with path.open("wb") as file:
         while count < PIECES * PIECE and time.perf_counter() - start < MOST_SECONDS:
-            count += file.write(piece)
+            file.write(piece)  # tells nothing where it is a store's
+            count += len(piece)
         file.flush()
         if not atomic.is_remote(path):
             os.fsync(file.fileno())
@@ -101,7 +102,7 @@ def _read(path: epath.Path) -> tuple[float, int]:
 def _place(workdir: str) -> Iterator[epath.Path]:
     """Makes a directory of its own in the workdir, and leaves nothing behind."""
     root = epath.Path(workdir)
-    missing = [it for it in (root, *root.parents) if not it.exists()]
+    missing = [it for it in _folders(root) if not it.exists()]
     place = root / f".bertjax_doctor_{uuid.uuid4().hex}"
     try:
         place.mkdir(parents=True)
@@ -112,3 +113,11 @@ def _place(workdir: str) -> Iterator[epath.Path]:
         for it in missing:  # the innermost first
             if it.exists() and not any(it.iterdir()):
                 it.rmdir()
+
+
+def _folders(path: epath.Path) -> list[epath.Path]:
+    """Returns the path and the folders that it lies in; a store's bucket is none of them."""
+    all_of_them = [path, *path.parents]
+    if not atomic.is_remote(path):
+        return all_of_them
+    return [it for it in all_of_them if "/" in str(it).partition("://")[2].strip("/")]

@@ -26,12 +26,12 @@ PROGRAM = (
 pytestmark = pytest.mark.slow
 
 
-def start(environment, module, *arguments):
+def start(environment, module, *arguments, shown=False):
     command = [sys.executable, "-c", PROGRAM, f"{module}", *map(str, arguments)]
     paths = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
         command, env=os.environ | paths | environment, cwd=ROOT, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE if shown else subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
@@ -124,3 +124,27 @@ def wait_for(condition, process, seconds=200):
         assert process.poll() is None, process.stderr.read()[-3000:]
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_the_doctor_uses_a_workdir_there_and_leaves_nothing(tmp_path):
+    store = google_storage.Store()
+    with google_storage.running(tmp_path, store) as at_store:
+        found = examined(at_store, "gs://bucket/runs")
+        assert [it["status"] for it in found["workdir"]] == ["ok"], found
+        assert found["workdir"][0]["found"].startswith("gs: written, renamed, read back")
+        assert {"storage write", "storage read"} <= found.keys() and "free disk" not in found
+        assert not [name for name in store.objects if name.startswith("bucket/")]
+        store.faults = 1.0
+        (fault,) = examined(at_store, "gs://bucket/runs")["workdir"]
+    assert fault["status"] == "fault" and "bucket" not in fault["found"]
+
+
+def examined(environment, workdir):
+    """Returns what the doctor finds of a workdir, by what it looked at."""
+    process = start(environment, "bertjax.doctor", f"--workdir={workdir}", "--json", shown=True)
+    told, _ = process.communicate(timeout=300)
+    found: dict[str, list[dict[str, str]]] = {}
+    for line in told.splitlines():
+        it = json.loads(line)
+        found.setdefault(it["what"], []).append(it)
+    return found

@@ -1,7 +1,7 @@
 """The vendors' own checks of our commands and files, none of which needs an account.
 
-shellcheck and the schemas of Kubernetes are installed with the tests. Each of the others is left out
-where its tool is missing:
+shellcheck and the schemas of Kubernetes are installed with the tests. Each of the others is left
+out where its tool is missing:
 
     pip install skypilot
     JOBSET_CRD=jobset.x-k8s.io_jobsets.yaml pytest -m slow tests/launch
@@ -106,8 +106,8 @@ def linted(commands, folder):
 def test_shellcheck_finds_nothing(tmp_path):
     scripts = [*(fakes.ROOT / "launch").glob("*.sh"), fakes.ROOT / ".ci" / "run"]
     done = subprocess.run(
-        ["shellcheck", "--external-sources", *scripts],
-        cwd=fakes.ROOT / "launch", capture_output=True, text=True,
+        ["shellcheck", "--external-sources", "--source-path=launch", *scripts],
+        cwd=fakes.ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     wrong = tmp_path / "wrong.sh"
