@@ -59,8 +59,9 @@ def run_checked(command, cwd=None):
 
 
 def without_checkout():
-    """Returns the environment variables, without what leads Python or pip to this checkout."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """Returns the environment variables, without what leads here and what is set for tests."""
+    names = os.environ.keys() - {"PYTHONPATH", "XLA_FLAGS"}
+    return {name: os.environ[name] for name in names if not name.startswith("JAX_COMPILATION")}
 
 
 @pytest.mark.slow
