@@ -11,11 +11,11 @@ was.
 
 from __future__ import annotations
 
+import argparse
 import os
 import pathlib
 import re
 import shutil
-import sys
 import tempfile
 from typing import Any
 
@@ -26,21 +26,23 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 # What a first cell finds in a clone; the rest of a folder that people work in can be large.
 COPIED = ("bertjax", "configs", "data_pipelines", "notebooks",
           "setup.py", "pyproject.toml", "README.md", "LICENSE")  # fmt: skip
-SECONDS, SECONDS_TO_INSTALL = 120, 900  # of a cell; the first one downloads
+SECONDS, SECONDS_TO_INSTALL = 120, 900  # of a cell, at most; the first one downloads
 
 
 def main() -> None:
     """Executes the notebooks of the command line."""
     os.environ["PIP_QUIET"] = "1"  # what pip warns of concerns the machine here
-    for name in sys.argv[1:]:
-        path = pathlib.Path(name)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=int, default=SECONDS, help="of a cell, at most")
+    parser.add_argument("notebooks", nargs="+", type=pathlib.Path)
+    options = parser.parse_args()
+    for path in options.notebooks:
         print(f"{path.name} ...", flush=True)
-        made = execute(path)
-        nbformat.write(made, path)
+        nbformat.write(execute(path, options.seconds), path)
 
 
-def execute(path: pathlib.Path) -> Any:
-    """Returns the notebook with its outputs.
+def execute(path: pathlib.Path, seconds: int) -> Any:
+    """Returns the notebook with its outputs; a cell may take so many seconds, the first one more.
 
     Raises:
       nbclient.exceptions.CellExecutionError, nbclient.exceptions.CellTimeoutError: of a cell.
@@ -56,7 +58,9 @@ def execute(path: pathlib.Path) -> Any:
         client = nbclient.NotebookClient(
             notebook,
             kernel_name="python3",
-            timeout_func=lambda cell: SECONDS if cell.execution_count != 1 else SECONDS_TO_INSTALL,
+            timeout_func=lambda cell: (
+                SECONDS_TO_INSTALL if "install.py" in cell.source else seconds
+            ),
             resources={"metadata": {"path": str(copy / "notebooks")}},
         )
         client.execute()
