@@ -32,6 +32,7 @@ SECONDS, SECONDS_TO_INSTALL = 120, 900  # of a cell, at most; the first one down
 def main() -> None:
     """Executes the notebooks of the command line."""
     os.environ["PIP_QUIET"] = "1"  # what pip warns of concerns the machine here
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the same everywhere: nothing is downloaded
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of a cell, at most")
     parser.add_argument("notebooks", nargs="+", type=pathlib.Path)
