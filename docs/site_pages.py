@@ -107,7 +107,7 @@ def recipes_page() -> str:
         "`--config=NAME` takes one of them, from any folder. [Training](training.md#recipes) has "
         "sizes and steps side by side.",
         "## Planned time and price",
-        table.partition("\n\nPlanned")[0].replace("[performance.md]", "[performance]").strip(),
+        table.strip(),
     ]
     for path in sorted((ROOT / "configs").glob("[!_]*.py")):
         said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 
 import pytest
+
+from tests import environments
 
 ROOT = pathlib.Path(__file__).parents[1]
 OF_TENSORFLOW = ("tensorflow", "keras", "tfds")
@@ -18,50 +18,38 @@ FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory):
+def archives(tmp_path_factory):
+    """The directory of a wheel and of an sdist."""
+    root = tmp_path_factory.mktemp("archives")
+    for name in (*SOURCES, *FILES):  # in the checkout lies what was built before
+        copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copied(ROOT / name, root / name)
+    code = "from setuptools import build_meta as it; it.build_wheel('.'); it.build_sdist('.')"
+    environments.checked(sys.executable, "-c", code, cwd=root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def python(archives, tmp_path_factory):
     """Runs Python in an environment with bertjax's wheel and all else but TensorFlow."""
     root = tmp_path_factory.mktemp("installed")
-    venv.create(root / "venv")
-    executable = root / "venv" / "bin" / "python"
     libraries = root / "libraries"
     libraries.mkdir()
-    for path in pathlib.Path(sysconfig.get_path("purelib")).iterdir():
+    for path in pathlib.Path(environments.here()).iterdir():
         if not path.name.startswith((*OF_TENSORFLOW, *SOURCES)) and path.suffix != ".pth":
             (libraries / path.name).symlink_to(path)
-    packages = sysconfig.get_path("purelib", vars={"base": str(root / "venv")})
-    pathlib.Path(packages, "libraries.pth").write_text(f"{libraries}\n")
-    for name in SOURCES:  # setuptools would build in the checkout, beside what is there of before
-        shutil.copytree(ROOT / name, root / "source" / name)
-    for name in FILES:
-        shutil.copy(ROOT / name, root / "source")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    run_checked([*pip, "wheel", "--no-deps", "--no-build-isolation", "."], cwd=root / "source")
-    (wheel,) = (root / "source").glob("*.whl")
-    run_checked([*pip, "--python", str(executable), "install", "--no-deps", str(wheel)])
+    programs = environments.make(root / "venv", borrowed=[libraries])
+    environments.install(programs, "--no-deps", *archives.glob("*.whl"))
     elsewhere = root / "elsewhere"
     elsewhere.mkdir()
-    environment = without_checkout()
 
     def run(*arguments):
         return subprocess.run(
-            [str(executable), *arguments],
-            cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=300,
+            [programs / "python", *arguments], cwd=elsewhere, env=environments.variables(),
+            capture_output=True, text=True, timeout=300,
         )  # fmt: skip
 
     return run
-
-
-def run_checked(command, cwd=None):
-    done = subprocess.run(
-        command, cwd=cwd, env=without_checkout(), capture_output=True, text=True
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr + done.stdout
-
-
-def without_checkout():
-    """Returns the environment variables, without what leads here and what is set for tests."""
-    names = os.environ.keys() - {"PYTHONPATH", "XLA_FLAGS"}
-    return {name: os.environ[name] for name in names if not name.startswith("JAX_COMPILATION")}
 
 
 @pytest.mark.slow
@@ -134,33 +122,19 @@ INSTALLS = [
 ] + [pytest.param(min(PYTHONS), "*.tar.gz", oldest(), id="sdist, oldest jax")]
 
 
-@pytest.fixture(scope="module")
-def archives(tmp_path_factory):
-    """The directory of a wheel and of an sdist."""
-    root = tmp_path_factory.mktemp("archives")
-    for name in (*SOURCES, *FILES):
-        copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copied(ROOT / name, root / name)
-    code = "from setuptools import build_meta as it; it.build_wheel('.'); it.build_sdist('.')"
-    run_checked([sys.executable, "-c", code], cwd=root)
-    return root
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("version", "archive", "bounds"), INSTALLS)
 def test_the_quick_start_and_the_doctor_pass_from_another_folder(
     archives, tmp_path, version, archive, bounds
 ):
-    run_checked([PYTHONS[version], "-m", "venv", tmp_path / "venv"])
     (tmp_path / "bounds.txt").write_text(bounds)
+    programs = environments.make(tmp_path / "venv", python=PYTHONS[version])
     (built,) = archives.glob(archive)
-    programs = tmp_path / "venv" / "bin"
-    pip = [programs / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    run_checked([*pip, "install", f"--constraint={tmp_path / 'bounds.txt'}", built])
+    environments.install(programs, f"--constraint={tmp_path / 'bounds.txt'}", built)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.copy(ROOT / "launch" / "quickstart.sh", elsewhere)
-    environment = without_checkout() | {
+    environment = environments.variables() | {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "QUICKSTART_OPTIONS": "--config.phases.phase1.num_steps=20",
     }

@@ -6,15 +6,13 @@ optimum-onnx 0.1 wants a transformers of before 5, so it has an environment of i
 import json
 import pathlib
 import subprocess
-import sysconfig
 import tarfile
-import venv
 
 import numpy as np
 import pytest
 
 import bertjax
-from tests import programs
+from tests import environments, programs
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -35,13 +33,10 @@ print(json.dumps(logits.tolist()))
 @pytest.fixture(scope="module")
 def optimum(tmp_path_factory):
     """The programs of an environment with optimum, and with the torch that is here."""
-    root = tmp_path_factory.mktemp("optimum")
-    venv.create(root, with_pip=True)
-    packages = sysconfig.get_path("purelib", vars={"base": str(root)})
-    pathlib.Path(packages, "torch.pth").write_text(sysconfig.get_path("purelib"))
-    pip = [root / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "optimum-onnx[onnxruntime]"], check=True)
-    return root / "bin"
+    directory = tmp_path_factory.mktemp("optimum")
+    programs = environments.make(directory, borrowed=[environments.here()])
+    environments.install(programs, "optimum-onnx[onnxruntime]")
+    return programs
 
 
 def exported(name, optimum, directory, task, *options):

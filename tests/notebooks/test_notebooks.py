@@ -4,11 +4,11 @@ import ast
 import importlib
 import pathlib
 import re
-import subprocess
-import venv
 
 import nbformat
 import pytest
+
+from tests import environments
 
 ROOT = pathlib.Path(__file__).parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
@@ -24,12 +24,9 @@ def notebook(request):
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
     """Python of an environment with what executes a notebook, and nothing of ours."""
-    directory = tmp_path_factory.mktemp("clean")
-    venv.create(directory, with_pip=True)
-    python = directory / "bin" / "python"
-    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "ipykernel", "nbclient"], check=True)
-    return python
+    programs = environments.make(tmp_path_factory.mktemp("clean"))
+    environments.install(programs, "ipykernel", "nbclient")
+    return programs / "python"
 
 
 def code_of(notebook):
@@ -103,7 +100,7 @@ def test_a_notebook_runs_where_nothing_is_installed(path, clean, tmp_path):
     copy.write_bytes(path.read_bytes())
     program = ROOT / "notebooks" / "execute.py"
     # Another test may have one of the cores.
-    subprocess.run([clean, program, "--seconds=480", copy], check=True, cwd=tmp_path)
+    environments.checked(clean, program, "--seconds=480", copy, cwd=tmp_path)
     before, now = (code_of(nbformat.read(it, as_version=4)) for it in (path, copy))
     for old, new in zip(before, now, strict=True):
         assert [it.output_type for it in new.outputs if it.output_type != "stream"] == [

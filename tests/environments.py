@@ -1,0 +1,44 @@
+"""Virtual environments of their own, for what is tried outside of the one that runs the tests."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+def make(directory, *, python=sys.executable, borrowed=()):
+    """Makes an environment; returns the directory of its programs.
+
+    `borrowed` are directories whose packages it sees after its own.
+    """
+    checked(python, "-m", "venv", directory)
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = pathlib.Path(checked(directory / "bin" / "python", "-c", asked).strip())
+    (packages / "borrowed.pth").write_text("".join(f"{it}\n" for it in borrowed))
+    return directory / "bin"
+
+
+def install(programs, *wanted):
+    """Installs packages, or what else pip takes."""
+    checked(programs / "python", *PIP, "install", *wanted)
+
+
+def here():
+    """Returns where the packages of this environment lie."""
+    return sysconfig.get_path("purelib")
+
+
+def variables():
+    """Returns the environment variables, without what leads here and what is set for tests."""
+    names = os.environ.keys() - {"PYTHONPATH", "XLA_FLAGS"}
+    return {name: os.environ[name] for name in names if not name.startswith("JAX_COMPILATION")}
+
+
+def checked(*command, cwd=None):
+    """Runs a command, which has to succeed; returns what it printed."""
+    done = subprocess.run(command, cwd=cwd, env=variables(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
