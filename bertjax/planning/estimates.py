@@ -118,6 +118,24 @@ def fits(outcome: compiled.Outcome | None, target: Target) -> bool | None:
     return outcome.total_bytes <= limit
 
 
+def needed_bytes(outcome: compiled.Outcome) -> int | None:
+    """Returns the bytes of a device that a step takes, None where the compiler does not tell."""
+    return outcome.total_bytes if isinstance(outcome, compiled.Compiled) else outcome.needed_bytes
+
+
+def lacked_bytes(outcome: compiled.Outcome, target: Target) -> int | None:
+    """Returns the bytes that a device has too little, None if the step fits or it is not known.
+
+    The compiler keeps some of the memory for itself: where it refuses, its own limit counts.
+    """
+    needed, limit = needed_bytes(outcome), accelerators.memory_bytes(target.device_kind)
+    if isinstance(outcome, compiled.OutOfMemory):
+        limit = outcome.available_bytes or limit
+    if fits(outcome, target) is not False or needed is None or limit is None:
+        return None
+    return max(needed - limit, 0)
+
+
 def dollars(
     hours: float, target: Target, *, spot: bool, price_per_chip_hour: float | None
 ) -> Figure | None:

@@ -206,11 +206,14 @@ def _attempts(
         except ValueError as error:
             return search.Trial(changes, fits=False, fault=str(error).splitlines()[0])
         made, outcome = planner.phase_plan(program, program.job.phases[0])
-        if isinstance(outcome, compiled.Compiled):
-            needed = outcome.total_bytes
-        else:
-            needed = outcome.needed_bytes if outcome else None
-        trial = search.Trial(changes, made.fits is True, needed, made.step_seconds)
+        assert outcome is not None  # a search is of a planner that compiles
+        trial = search.Trial(
+            changes,
+            fits=made.fits is True,
+            needed_bytes=estimates.needed_bytes(outcome),
+            step_seconds=made.step_seconds,
+            lacked_bytes=estimates.lacked_bytes(outcome, planner.target),
+        )
         logging.info("Tried %s: %s", changes, "fits" if trial.fits else "does not fit")
         return trial
 

@@ -17,8 +17,9 @@ BATCH_PARTS = 16  # the batch is found to a sixteenth of itself
 class Trial:
     """One compiled variant: what was changed, and what came of it.
 
-    `needed_bytes` is of one device, None where the compiler does not tell; `fault` says why a
-    variant could not be tried at all.
+    `needed_bytes` is of one device, and `lacked_bytes` what it has too little; None where the
+    compiler does not tell, the second also where the variant fits. `fault` says why a variant could
+    not be tried at all.
     """
 
     changes: dict[str, Any]
@@ -26,6 +27,7 @@ class Trial:
     needed_bytes: int | None = None
     step_seconds: float | None = None
     fault: str = ""
+    lacked_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,6 +134,8 @@ def _outcome(trial: search.Trial) -> str:
     parts = ["fits" if trial.fits else "does not fit"]
     if trial.needed_bytes is not None:
         parts.append(_bytes(trial.needed_bytes))
+    if trial.lacked_bytes is not None:
+        parts.append(f"{_bytes(trial.lacked_bytes)} too much")
     if trial.step_seconds is not None:
         parts.append(f"{trial.step_seconds:.5f} s per step (estimated)")
     return ", ".join(parts)

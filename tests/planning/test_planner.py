@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from bertjax.data import records
-from bertjax.planning import compiled, estimates, hlo, planner, topologies
+from bertjax.planning import compiled, estimates, hlo, planner, text, topologies
 from configs import smoke
 
 GIB = compiled.GIB
@@ -213,6 +213,10 @@ def test_a_search_finds_the_largest_batch_and_what_would_help(compiler):
         (("gradient_accumulation_steps", 2),): False,
         (("gradient_accumulation_steps", 4),): True,
     }
+    lacked = [None if it.lacked_bytes is None else it.lacked_bytes / GIB for it in found.changes]
+    assert lacked == [9, 1, 17, 1, None]  # of 15 GiB that the compiler gives
+    shown = "\n".join(text.lines(made, made.totals))
+    assert "does not fit, 25,769,803,776 = 24.000 GiB, 9,663,676,416 = 9.000 GiB too much" in shown
     best = found.changes[-1]
     assert best.step_seconds == pytest.approx(SECONDS)
 
