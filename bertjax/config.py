@@ -256,6 +256,8 @@ def _optimizer() -> ml_collections.ConfigDict:
     optimizer.decay_biases = False  # True: of those, too, as fairseq does
     optimizer.clip_norm = 1.0  # global gradient norm; 0: no clipping
     optimizer.bias_correction = True  # False: as the released BERT optimizer
+    # Of Adam's moments of matrices: float32 | bfloat16 (rounded at random, half the memory).
+    optimizer.moment_dtype = "float32"
     optimizer.ema_decay = 0.0  # per step, of an average of the parameters, kept beside; 0: none
     optimizer.muon_momentum = 0.95  # muon: decay of the mean of gradients
     optimizer.muon_update_rms = 0.2  # muon: of its updates, as AdamW's have; 0: as Jordan scales

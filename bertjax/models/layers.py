@@ -284,7 +284,7 @@ def keep_mask(
     and read; and they are the same on every backend and mesh. Source of the hash, whose middle the
     second word enters: "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
     """
-    return _kept(_hashed_places(seeds, shape, turned=turned), rate)
+    return _kept(hashed_places(seeds, shape, turned=turned), rate)
 
 
 def keep_at(
@@ -314,14 +314,14 @@ def gumbel_noise(seeds: MaskSeeds, shape: tuple[int, ...]) -> Float[Array, "*sha
     Its bits are those of `keep_mask`, with the same properties: the compiler need not write the
     noise of a whole vocabulary to memory.
     """
-    bits = _hashed_places(seeds, shape)
+    bits = hashed_places(seeds, shape)
     bits = bits ^ (bits >> 16)
     # The numbers near 0, which make the highest noise, are the ones that float32 has all bits of.
     uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
     return -jnp.log(-jnp.log1p(-uniform))
 
 
-def _hashed_places(
+def hashed_places(
     seeds: MaskSeeds, shape: tuple[int, ...], *, turned: bool = False
 ) -> UInt32[Array, "*shape"]:
     """Returns 32 bits for each place of planes, of which the high ones are good."""

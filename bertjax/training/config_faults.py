@@ -46,6 +46,7 @@ CHOICES: dict[str, Collection[str]] = {
     "finetuning.context": ("sentence", "document"),
     "data.source": ("records", "synthetic"),
     "optimizer.name": tuple(optim.OPTIMIZERS),
+    "optimizer.moment_dtype": tuple(optim.MOMENT_DTYPES),
     "schedule.name": tuple(schedules.SCHEDULES),
     "schedule.decay_shape": tuple(schedules.SHAPES),
     "sharding": tuple(sharding.RULES),

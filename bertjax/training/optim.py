@@ -19,6 +19,7 @@ import optax
 import optax.contrib
 
 from bertjax.models import parameters, reductions
+from bertjax.training import moments
 
 # Weight decay is left off LayerNorm and biases (Devlin et al. 2019, appendix A.2; the released code
 # matches the names LayerNorm, layer_norm and bias). LAMB's trust ratio is left off the same ones.
@@ -50,6 +51,9 @@ class OptimizerOptions:
     (Liu et al. 2025, "Muon is scalable for LLM training", section 2.2); 0 leaves them at
     sqrt(max(1, outputs / inputs)) in the spectral norm (Jordan 2024), which wants another rate.
 
+    `moment_dtype` is that of Adam's moments of matrices: "float32", or "bfloat16" with rounding at
+    random (`moments.in_bfloat16`).
+
     `ema_decay` is that of an exponential moving average of the parameters, in the state beside
     them; 0 keeps none.
 
@@ -66,6 +70,7 @@ class OptimizerOptions:
     decay_biases: bool = False
     clip_norm: float = 1.0
     bias_correction: bool = True
+    moment_dtype: str = "float32"
     ema_decay: float = 0.0
     muon_momentum: float = 0.95
     muon_update_rms: float = 0.2
@@ -137,8 +142,7 @@ def fully_decoupled_decay(weight_decay: float) -> optax.GradientTransformationEx
 def stabilized(
     adam: optax.GradientTransformation,
     decay: optax.GradientTransformation,
-    beta2: float,
-    eps: float,
+    options: OptimizerOptions,
 ) -> optax.GradientTransformationExtraArgs:
     """Divides Adam's direction with the decay of each tensor by max(1, RMS(g / sqrt(v))).
 
@@ -152,21 +156,30 @@ def stabilized(
 
     def update(grads: Any, state: Any, params: Any = None, **others: Any) -> tuple[Any, Any]:
         direction, state = inner.update(grads, state, params, **others)
-        moments = state[0]
-        correction = 1 - beta2**moments.count if hasattr(moments, "count") else 1.0
+        adam_state = state[0]
+        is_corrected = options.bias_correction
+        correction = 1 - options.beta2**adam_state.count if is_corrected else 1.0
 
         def divided(move: jax.Array, grad: jax.Array, square: jax.Array) -> jax.Array:
-            surprise = jnp.square(grad) / jnp.maximum(square / correction, eps**2)
+            surprise = jnp.square(grad) / jnp.maximum(square / correction, options.eps**2)
             return move / jnp.maximum(jnp.sqrt(surprise.mean()), 1.0)
 
-        return jax.tree.map(divided, direction, grads, moments.nu), state
+        return jax.tree.map(divided, direction, grads, adam_state.nu), state
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
+# Type of Adam's moments of matrices -> what makes an Adam keep them in it.
+MOMENT_DTYPES: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "float32": lambda adam: adam,
+    "bfloat16": moments.in_bfloat16,
+}
+
+
 def _adam(options: OptimizerOptions) -> optax.GradientTransformation:
-    adam = optax.scale_by_adam if options.bias_correction else scale_by_uncorrected_adam
-    return adam(options.beta1, options.beta2, options.eps)
+    kind = optax.scale_by_adam if options.bias_correction else scale_by_uncorrected_adam
+    adam = kind(options.beta1, options.beta2, options.eps)
+    return MOMENT_DTYPES[options.moment_dtype](adam)
 
 
 def _decay(options: OptimizerOptions, is_decayed: Any) -> optax.GradientTransformation:
@@ -181,7 +194,7 @@ def _adamw(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTra
 
 def _stable_adamw(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTransformation]:
     adam, decay = _adamw(options, is_decayed)
-    return [stabilized(adam, decay, options.beta2, options.eps)]
+    return [stabilized(adam, decay, options)]
 
 
 def _lamb(options: OptimizerOptions, is_decayed: Any) -> list[optax.GradientTransformation]:
@@ -229,7 +242,8 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Returns clipping, moments and decay for parameters shaped like `params`.
 
-    With `options.fully_decoupled_decay` an update is told the schedule's `peak_learning_rate`.
+    An update is told the schedule's `peak_learning_rate`, which `options.fully_decoupled_decay`
+    reads, and a `key`, new in every step, with which moments in bfloat16 are rounded.
     Of parameters that are frozen (a tree of bools, `frozen_parameters`) nothing is kept, and their
     updates mean nothing.
     """

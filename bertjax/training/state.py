@@ -23,6 +23,9 @@ from bertjax.training import optim, schedules
 
 PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys
 
+# What a step's key is folded with for its optimizer; layers and micro-batches count from 0.
+_OF_OPTIMIZER = 2**31 - 1
+
 # The table that is looked up, and that a head's logits are products with.
 _WORDS = ".embeddings.word.embedding"
 
@@ -131,6 +134,7 @@ class Learner:
                 state.opt_state,
                 state.params,
                 peak_learning_rate=knobs.schedule.peak_learning_rate,
+                key=jax.random.fold_in(key, _OF_OPTIMIZER),
             )
             params = self._moved(state.params, updates, learning_rate)
             ema = self._averaged(state.ema, params)
