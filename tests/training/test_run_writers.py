@@ -5,6 +5,7 @@ import math
 import pathlib
 import re
 import struct
+import time
 
 import pytest
 
@@ -201,16 +202,33 @@ def wandb_records(path):
     from wandb.proto import wandb_internal_pb2
 
     data, at, parts = path.read_bytes(), 7, b""
-    while at < len(data):
+    while at + 7 <= len(data):
         if (left := -at % 2**15) < 7:  # Blocks have 32 KiB; what is left holds no header.
             at += left
             continue
         _, size, kind = struct.unpack_from("<IHB", data, at)
+        if at + 7 + size > len(data):
+            return  # It is being written.
         parts += data[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (1, 4):  # whole, or the last part
             yield wandb_internal_pb2.Record.FromString(parts)
             parts = b""
+
+
+def ended_wandb_records(path, seconds=60):
+    """Returns the records of a run that has ended, once they are there.
+
+    W&B writes in a process of its own, which is waited for when Python leaves, not by `finish`: on
+    a busy machine the last records come after it.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        records = list(wandb_records(path))
+        if any(it.WhichOneof("record_type") == "exit" for it in records):
+            return records
+        assert time.monotonic() < deadline, f"{path} has no end after {seconds} seconds"
+        time.sleep(0.2)
 
 
 @pytest.mark.slow
@@ -224,7 +242,7 @@ def test_weights_and_biases_offline_has_one_run_whose_scalars_are_told_once(tmp_
     write(tmp_path / "run", range(3, 8), kinds=("wandb",), start_step=2, evaluates_at=[4])
     files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
-    records = [it for path in files for it in wandb_records(path)]
+    records = [it for path in files for it in ended_wandb_records(path)]
     runs = [it.run for it in records if it.WhichOneof("record_type") == "run"]
     assert len({run.run_id for run in runs}) == 1
     assert {(run.project, run.display_name) for run in runs} == {
