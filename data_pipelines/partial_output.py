@@ -7,7 +7,6 @@ they are too.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import types
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, records
+from bertjax.data import atomic, mounts, records
 
 TOKENS_KEY, EXAMPLES_KEY = "tokens.json", "examples.json"
 LOCK_FILE = "lock"
@@ -54,13 +53,17 @@ class PartialOutput:
             self._partial.mkdir(parents=True, exist_ok=True)
             lock = (self._partial / LOCK_FILE).open("w")
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_locked = mounts.lock(lock)
             except BlockingIOError as error:
                 lock.close()
                 raise FileExistsError(
                     f"another build is writing {self._partial}; wait for its end or choose another "
                     "--output"
                 ) from error
+            if not is_locked:
+                logging.warning(
+                    "%s has no locks: let no other build write there meanwhile", self._partial
+                )
             self._lock = lock
         return self
 

@@ -9,7 +9,6 @@ import asyncio
 import errno
 import functools
 import logging as std_logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 
 import jax
@@ -18,7 +17,7 @@ from absl import logging
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
-from bertjax.data import atomic
+from bertjax.data import atomic, mounts
 from bertjax.workdirs import checkpoint_items as items
 
 Kept = Callable[[Iterable[int]], set[int]]
@@ -42,8 +41,12 @@ def make(directory: epath.Path, kept: Kept) -> ocp.CheckpointManager:
       UnreadableError: if the storage does not let it be looked for or removed.
     """
     is_remote = atomic.is_remote(directory)
-    if not is_remote and jax.process_index() == 0:
-        _remove_drafts(directory)
+    if not is_remote:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not mounts.is_like_a_disk(directory.parent):
+            _use_no_locks_and_syncs()
+        if jax.process_index() == 0:
+            _remove_drafts(directory)
     options = ocp.CheckpointManagerOptions(
         preservation_policy=_Kept(kept),
         # The loop decides when to save; orbax's own preemption check would need a call a step.
@@ -55,6 +58,19 @@ def make(directory: epath.Path, kept: Kept) -> ocp.CheckpointManager:
         temporary_path_class=None if is_remote else _OnDisk,
     )
     return _Manager(directory, options=options)
+
+
+@functools.cache
+def _use_no_locks_and_syncs() -> None:
+    """Lets orbax write where there are no locks and directories are not synced.
+
+    tensorstore asks for both by itself, and orbax has no option for it. Files that are made or not
+    stand for the locks: a draft has one writer. `_OnDisk` syncs all files of a checkpoint anyway.
+    """
+    utils = ocp._src.serialization.tensorstore_utils
+    of_disks = utils.get_ts_context
+    files = {"file_io_locking": {"mode": "lockfile"}, "file_io_sync": False}
+    utils.get_ts_context = lambda **options: utils.ts.Context(files, parent=of_disks(**options))
 
 
 def _remove_drafts(directory: epath.Path) -> None:
@@ -101,7 +117,7 @@ class _OnDisk(ocp.path.atomicity.AtomicRenameTemporaryPath):
         await asyncio.to_thread(_check_merged, self.get())
         await asyncio.to_thread(_sync_all, self.get())
         await super().finalize()
-        await asyncio.to_thread(_sync, self.get_final().parent)
+        await asyncio.to_thread(mounts.sync, self.get_final().parent)
 
 
 def _check_merged(directory: epath.Path) -> None:
@@ -118,12 +134,4 @@ def _check_merged(directory: epath.Path) -> None:
 
 def _sync_all(directory: epath.Path) -> None:
     for path in (*items.tree(directory), directory):
-        _sync(path)
-
-
-def _sync(path: epath.Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        mounts.sync(path)

@@ -1,14 +1,13 @@
 """A workdir has one run at a time: a second one is refused in a line, before it changes anything.
 
 On a disk the system holds the lock, and lets it go when the process ends, however it ends. A store
-(gs://...) knows no locks: there the owner writes a new heartbeat into the file every so often, and
-whoever finds the file waits whether another one comes.
+(gs://...) knows no locks, nor do some mounts: there the owner writes a new heartbeat into the file
+every so often, and whoever finds the file waits whether another one comes. Of a mount that knows
+locks of this machine alone, two machines may each believe to be the owner.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import socket
@@ -21,15 +20,12 @@ from typing import IO
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic
+from bertjax.data import atomic, mounts
 
 FILE = "owner.json"  # in the workdir
 HEARTBEAT_SECONDS = 20.0
 # Heartbeats that may fail to come before an owner counts as gone.
 PATIENCE = 3
-
-# What file systems without locks say.
-_KNOWS_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class WorkdirInUseError(RuntimeError):
@@ -85,16 +81,17 @@ class Ownership:
         """Returns whether the system holds a lock for us, False where it has none to give."""
         file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115  it stays open
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = mounts.lock(file)
         except OSError as error:
             file.seek(0)
             told = file.read()
             file.close()
-            if error.errno in _KNOWS_NO_LOCKS:
-                return False
             if isinstance(error, BlockingIOError):
                 raise self._refusal(told) from error
             raise
+        if not is_locked:
+            file.close()
+            return False
         file.truncate(0)
         file.write(self._sign(0))
         file.flush()

@@ -25,16 +25,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """The interposed calls, compiled."""
-    path = tmp_path_factory.mktemp("library") / "failing_calls.so"
-    source = pathlib.Path(__file__).with_name("failing_calls.c")
-    command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(path), str(source), "-ldl"]
-    subprocess.run(command, check=True)
-    return path
-
-
 def start(library, *arguments):
     environment = os.environ | {
         "LD_PRELOAD": str(library),

@@ -1,0 +1,67 @@
+"""What a disk has and a mount may lack: locks, and the syncing of directories.
+
+Mounts are network file systems and those of FUSE, such as Google Drive's in Colab. Addresses of
+stores (gs://...) are no mounts.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from typing import IO, Any
+
+from etils import epath
+
+# How a file system says that it does not know what it is asked for.
+_UNKNOWN = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def lock(file: IO[Any]) -> bool:
+    """Returns whether the system holds a lock of the open file for us, False if it knows none.
+
+    A mount may know none but those of this machine, and does not say so.
+
+    Raises:
+      BlockingIOError: if another process has the lock.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _UNKNOWN:
+            raise
+        return False
+    return True
+
+
+def sync(path: epath.PathLike) -> None:
+    """Makes a file reach the disk, or the names in a directory where that can be asked for."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        if not is_directory or error.errno not in _UNKNOWN:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def is_like_a_disk(directory: epath.PathLike) -> bool:
+    """Returns whether files in a directory have locks, and directories are synced.
+
+    Any other trouble is none of a mount's: it is for the next writer to tell.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return error.errno not in _UNKNOWN
+    return True
