@@ -11,9 +11,28 @@ def write(page: pathlib.Path, name: str, text: str) -> None:
     Raises:
       ValueError: if the page has no such marks.
     """
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, _, after = _parts(page, name)
+    begin, end = _marks(name)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+def read(page: pathlib.Path, name: str) -> str:
+    """Returns the text between the page's two marks of that name.
+
+    Raises:
+      ValueError: as `write`.
+    """
+    return _parts(page, name)[1].strip()
+
+
+def _parts(page: pathlib.Path, name: str) -> tuple[str, str, str]:
+    begin, end = _marks(name)
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
-    _, mark, after = rest.partition(end)
+    text, mark, after = rest.partition(end)
     if not mark:
         raise ValueError(f"{page} has no place for the table: {begin} and {end}")
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    return before, text, after
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"

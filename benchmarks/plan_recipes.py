@@ -1,102 +1,223 @@
-"""Plans every recipe for the mesh it is made for, and prints the table of docs/scaling.md.
+"""Plans every recipe for a slice that fits it: the table of docs/scaling.md, a line in each recipe.
 
-    python benchmarks/plan_recipes.py [--recipes=bert_tiny,bert_mini] [--write]
+    python -m benchmarks.plan_recipes [--recipes=bert_tiny,bert_mini] [--write]
 
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. Nothing here is measured on a device: bytes
 and FLOPs are counted, step times, hours and prices are the compiler's cycle estimates. The first
-plan of a large recipe takes minutes; later ones come from the user's cache.
+plan of a large recipe takes minutes; later ones come from the user's cache. --write replaces the
+rows of the recipes that were planned, and the line "Planned:" of their docstrings.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
+import re
 import sys
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
-import marked_tables
 from absl import logging
 
+from benchmarks import marked_tables
 from bertjax import plan, recipes
 from bertjax.planning import cache, estimates, planner
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "scaling.md"
-# Recipe -> the slice that its mesh fills; those that take any number of devices, on the smallest.
-SLICES = {
-    "bert_tiny": "v5e-1",
-    "bert_mini": "v5e-1",
-    "bert_small": "v5e-1",
-    "bert_medium": "v5e-4",
-    "bert_base": "v5e-4",
-    "bert_large": "v5e-16",
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a recipe is planned for; `told` is said of it beside the slice.
+
+    `num_examples` is of finetuning, whose length follows from it, `options` what is not the
+    recipe's own.
+    """
+
+    topology: str
+    num_examples: int = 0
+    told: str = ""
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def accumulated(topology: str, steps: int) -> Setting:
+    """Returns the setting of a recipe whose batch fits the slice in so many micro-batches."""
+    option = {"gradient_accumulation_steps": steps}
+    return Setting(topology, 0, f"in {steps} micro-batches", option)
+
+
+def without_ramp(topology: str, steps: int) -> Setting:
+    """Returns `accumulated`, its batches full from the first step on, at as many tokens."""
+    plain = accumulated(topology, steps)
+    constant = {"phases.phase1.ramp_from": 0, "phases.phase1.ramp_tokens": 0}
+    return dataclasses.replace(plain, options={**plain.options, **constant})
+
+
+def examples(count: int, of: str = "") -> Setting:
+    """Returns the setting of a finetuning on one device, with so many examples."""
+    return Setting("v5e-1", count, f"BERT-base, {count:,} {of or 'examples'}")
+
+
+# Where the published run says how many devices it had, as many; else what its batch fits.
+SETTINGS = {
+    "bert_tiny": Setting("v5e-1"),
+    "bert_mini": Setting("v5e-1"),
+    "bert_small": Setting("v5e-1"),
+    "bert_medium": Setting("v5e-4"),
+    "bert_base": Setting("v5e-4"),
+    "bert_large": Setting("v5e-16"),
+    "roberta_base": Setting("v5e-128"),
+    "roberta_large": accumulated("v5e-256", 2),
+    "albert_base": Setting("v5e-64"),
+    "albert_large": Setting("v5e-256"),
+    "albert_xlarge": accumulated("v5e-256", 2),
+    "albert_xxlarge": accumulated("v5e-256", 2),
+    "electra_small": Setting("v5e-4"),
+    "electra_base": Setting("v5e-16"),
+    "electra_large": accumulated("v5e-16", 8),
+    "spanbert_base": Setting("v5e-16"),
+    "spanbert_large": Setting("v5e-16"),
+    "distilbert_base": Setting("v5e-16"),
+    "left_to_right_base": Setting("v5e-4"),
+    "modern_mini": Setting("v5e-1"),
+    "modernbert_base": without_ramp("v5e-64", 3),
+    "modernbert_large": without_ramp("v5e-64", 9),
+    "ettin_17m": without_ramp("v5e-16", 3),
+    "ettin_32m": without_ramp("v5e-16", 3),
+    "ettin_68m": without_ramp("v5e-64", 3),
+    "ettin_150m": without_ramp("v5e-64", 3),
+    "ettin_400m": without_ramp("v5e-64", 9),
+    "ettin_1b": without_ramp("v5e-64", 9),
+    "classification": examples(10_000),
+    "glue": examples(2_490, "of RTE"),
+    "squad": examples(88_641, "windows of v1.1"),
+    "conll": examples(14_041, "sentences"),
+    "swag": examples(73_546),
+    "embeddings": examples(100_000, "pairs"),
+    "quickstart": Setting("v5e-1"),
+    "smoke": Setting("v5e-1"),
 }
 HEADER = (
     "| recipe | slice | phase | fits | GiB per device of 16 | ms per step | utilization | tokens/s "
-    "| hours | on demand | spot |"
+    "| time | on demand | spot | planned |"
 )
 
 
-def plan_recipe(name: str, topology: str) -> planner.Plan:
-    """Returns the plan of a recipe for a slice."""
-    config = recipes.load(name)
+def plan_recipe(name: str) -> planner.Plan:
+    """Returns the plan of a recipe with its setting."""
+    setting = SETTINGS[name]
+    config = recipes.load(name).copy_and_resolve_references()
+    config.update_from_flattened_dict(setting.options)
+    config, _ = plan.with_length(config, setting.num_examples)
     config, assumptions = plan.with_vocabulary(config, 0)
-    target = plan.make_target(topology, config)
+    target = plan.make_target(setting.topology, config)
     return planner.plan(
         config, plan.make_planner(target, cache.default_directory()), assumptions=assumptions
     )
 
 
 def rows(name: str, made: planner.Plan) -> Iterator[str]:
-    """Yields a table row per phase, the run's hours and price in the last."""
-    totals = plan.price_totals(made, only_spot=False, price_per_chip_hour=None)
+    """Yields a table row per phase, the run's price in the last."""
+    prices = plan.price_totals(made, only_spot=False, price_per_chip_hour=None)
+    told = SETTINGS[name].told
     for phase in made.phases:
         is_last = phase is made.phases[-1]
         cells = [
             f"`{name}`",
-            made.target.name,
+            f"{made.target.name}{f', {told}' if told else ''}",
             f"{phase.global_batch_size} x {phase.max_seq_length}",
             "yes" if phase.fits else "no",
             f"{phase.memory['total'].value / 2**30:.2f}" if phase.fits else "",
             _shown(phase.speed.get("step_seconds"), 1e3, "{:.2f}"),
             _shown(phase.speed.get("model_flop_utilization"), 100, "{:.0f}%"),
             _shown(phase.speed.get("tokens_per_second"), 1, "{:,.0f}"),
-            _shown(phase.speed.get("hours"), 1, "{:,.1f}"),
-            _shown(totals.get("price on demand"), 1, "${:,.0f}") if is_last else "",
-            _shown(totals.get("spot price"), 1, "${:,.0f}") if is_last else "",
+            duration(phase.speed.get("hours")),
+            dollars(prices.get("price on demand")) if is_last else "",
+            dollars(prices.get("spot price")) if is_last else "",
+            made.date,
         ]
         yield f"| {' | '.join(cells)} |"
 
 
-def table(plans: dict[str, planner.Plan]) -> str:
-    """Returns the table with its date and versions; prices are of all phases of a run."""
+def table(previous: str, plans: Mapping[str, planner.Plan]) -> str:
+    """Returns the table with the rows of these plans, and the previous ones of other recipes."""
+    found = {
+        name: [row for row in previous.splitlines() if f"| `{name}` |" in row] for name in SETTINGS
+    }
+    found |= {name: list(rows(name, made)) for name, made in plans.items()}
     newest = next(reversed(plans.values()))
     versions = ", ".join(f"{name} {version}" for name, version in newest.versions.items())
-    lines = [f"Planned on {newest.date}: {versions}.", "", HEADER, "|---" * 11 + "|"]
-    for name, made in plans.items():
-        lines += rows(name, made)
-    return "\n".join(lines)
+    lines = [f"The newest rows are by {versions}.", "", HEADER, "|---" * HEADER.count(" |") + "|"]
+    return "\n".join([*lines, *(row for name in SETTINGS for row in found[name])])
+
+
+def sentence(table_rows: Sequence[str]) -> str:
+    """Returns what a recipe's docstring says of the recipe's rows in the table."""
+    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in table_rows]
+    topology, on_demand, spot, date = (cells[-1][at] for at in (1, 9, 10, 11))
+    if any(row[3] != "yes" for row in cells):
+        return f"does not fit {topology} ({date}, docs/scaling.md)."
+    times = " + ".join(row[8] for row in cells)
+    return f"{times} on {topology}: {on_demand}, spot {spot} ({date}, docs/scaling.md)."
+
+
+def with_sentence(source: str, said: str) -> str:
+    """Returns a recipe's source whose docstring has the line "Planned:" before that of the time."""
+    line = textwrap.fill(f"Planned:   {said}", 100, subsequent_indent=" " * 11)
+    without = re.sub(r"^Planned:.*\n(?: {11}.*\n)*", "", source, count=1, flags=re.M)
+    return re.sub(r"^Time:", f"{line}\nTime:", without, count=1, flags=re.M)
+
+
+def duration(hours: estimates.Figure | None) -> str:
+    """Returns hours as a person says them: in minutes or seconds where they are few."""
+    if hours is None:
+        return ""
+    for scale, unit in ((1, "h"), (60, "min"), (3600, "s")):
+        if hours.value * scale >= 1 or unit == "s":
+            return f"{hours.value * scale:,.{0 if hours.value * scale >= 100 else 1}f} {unit}"
+    raise AssertionError
+
+
+def dollars(price: estimates.Figure | None) -> str:
+    """Returns a price, with cents where it is small."""
+    return f"${price.value:,.{0 if price.value >= 10 else 2}f}" if price else ""
 
 
 def _shown(figure: estimates.Figure | None, scale: float, form: str) -> str:
     return form.format(figure.value * scale) if figure else ""
 
 
+def write(plans: Mapping[str, planner.Plan]) -> None:
+    """Writes the rows of the plans into the page, and into each recipe what follows from them."""
+    marked_tables.write(
+        PAGE, "plan_recipes", table(marked_tables.read(PAGE, "plan_recipes"), plans)
+    )
+    for name, made in plans.items():
+        path = recipes.directory() / f"{name}.py"
+        source = path.read_text(encoding="utf-8")
+        path.write_text(with_sentence(source, sentence(list(rows(name, made)))), encoding="utf-8")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Plans and prints."""
-    parser = argparse.ArgumentParser(description="Plans of the recipes for their own meshes.")
-    parser.add_argument("--recipes", default=",".join(SLICES), help="names of configs, by commas")
-    parser.add_argument("--write", action="store_true", help=f"into {PAGE}")
+    parser = argparse.ArgumentParser(description="Plans of the recipes for slices that fit them.")
+    parser.add_argument("--recipes", default=",".join(SETTINGS), help="their names, by commas")
+    parser.add_argument("--write", action="store_true", help=f"into {PAGE} and configs/")
     options = parser.parse_args(argv)
     names = options.recipes.split(",")
-    if unknown := set(names) - set(SLICES):
-        parser.error(f"--recipes: {', '.join(sorted(unknown))}; known are {', '.join(SLICES)}")
+    if unknown := set(names) - set(SETTINGS):
+        parser.error(f"--recipes: {', '.join(sorted(unknown))}; known are {', '.join(SETTINGS)}")
     jax.config.update("jax_platforms", "cpu")
     logging.set_verbosity(logging.INFO)  # a line per compilation
-    text = table({name: plan_recipe(name, SLICES[name]) for name in names})
-    print(text)
-    if options.write:
-        marked_tables.write(PAGE, "plan_recipes", text)
+    plans = {}
+    for name in names:
+        plans[name] = plan_recipe(name)
+        print("\n".join(rows(name, plans[name])), flush=True)
+        if options.write:  # what was planned stays if a later one is stopped
+            write({name: plans[name]})
     return 0
 
 
