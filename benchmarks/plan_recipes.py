@@ -182,8 +182,12 @@ def duration(hours: estimates.Figure | None) -> str:
 
 
 def dollars(price: estimates.Figure | None) -> str:
-    """Returns a price, with cents where it is small."""
-    return f"${price.value:,.{0 if price.value >= 10 else 2}f}" if price else ""
+    """Returns a price, with cents where it is small; nothing for none."""
+    if price is None:
+        return ""
+    if price.value < 0.01:
+        return "under $0.01"
+    return f"${price.value:,.{0 if price.value >= 10 else 2}f}"
 
 
 def _shown(figure: estimates.Figure | None, scale: float, form: str) -> str:

@@ -23,9 +23,17 @@ def test_every_recipe_has_a_setting():
     assert list(recipes.names()) == sorted(plan_recipes.SETTINGS)
 
 
-@pytest.mark.parametrize("name", plan_recipes.SETTINGS)
+def rows_of(name):
+    return [row for row in PLANNED if f"| `{name}` |" in row]
+
+
+def test_the_paper_s_recipes_are_planned():
+    assert len(rows_of("bert_base")) == len(rows_of("bert_large")) == 2
+
+
+@pytest.mark.parametrize("name", filter(rows_of, plan_recipes.SETTINGS))
 def test_a_recipe_says_what_the_table_says_of_it(name):
-    rows = [row for row in PLANNED if f"| `{name}` |" in row]
+    rows = rows_of(name)
     source = (recipes.directory() / f"{name}.py").read_text("utf-8")
     said = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
     assert f"Planned: {plan_recipes.sentence(rows)} Time:" in said
