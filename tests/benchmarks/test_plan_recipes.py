@@ -31,7 +31,7 @@ def test_the_paper_s_recipes_are_planned():
     assert len(rows_of("bert_base")) == len(rows_of("bert_large")) == 2
 
 
-@pytest.mark.parametrize("name", filter(rows_of, plan_recipes.SETTINGS))
+@pytest.mark.parametrize("name", list(filter(rows_of, plan_recipes.SETTINGS)))
 def test_a_recipe_says_what_the_table_says_of_it(name):
     rows = rows_of(name)
     source = (recipes.directory() / f"{name}.py").read_text("utf-8")
