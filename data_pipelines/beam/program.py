@@ -102,12 +102,12 @@ def make(
     known = text.statistics() | log.statistics()
     judge(known)
     pairing.check_documents(int(layout.documents[-1]), options.pairs)
-    layout.save(job)
+    job = layout.saved(job)
     run("pairs", lambda pipeline: steps.pair(pipeline, job))
     layout, pairs = _paired(job, layout)
     if pairing.labels(options.pair_objective):
         known |= pairs.statistics()
-    layout.save(job)
+    job = layout.saved(job)
     sample = _sample(job, pairs.examples)
     run("sample", lambda pipeline: steps.write(pipeline, job, sample))
     ((example_bytes,),), tally = _written(job)
@@ -162,15 +162,12 @@ def _tokenized(
     options: Options, job: work.Job
 ) -> tuple[work.Layout, statistics.CorpusTally, sources.Log]:
     """Returns where the blocks lie, what was counted in the text, and the problems of reading."""
-    facts = work.found(job, work.TOKENS_FILE)
-    (fields,) = work.found(job, work.TOKENS_TALLY_FILE)
-    tally, log = statistics.CorpusTally.from_json(fields), sources.Log()
-    for _, read in work.found(job, work.READING_FILE):
+    found = work.load_found(job, work.TOKENS_FILE)
+    tally, log = statistics.CorpusTally.from_json(found["tally"] or {}), sources.Log()
+    for *_, read in found["logs"] + found["facts"]:
         log.merge(sources.Log(**read))
-    for fact in facts:
-        log.merge(sources.Log(**fact[-1]))
     builders.check_text(tally, options)
-    _, _, names, documents, tokens, _ = zip(*facts, strict=True)
+    _, _, names, documents, tokens, _ = zip(*found["facts"], strict=True)
     layout = work.Layout(
         np.array(names), examples.starts(documents), examples.starts(tokens), np.zeros(0, np.int64)
     )
@@ -179,7 +176,7 @@ def _tokenized(
 
 def _paired(job: work.Job, layout: work.Layout) -> tuple[work.Layout, shards.PairCounts]:
     """Returns the layout with the numbers of examples, and what all blocks gave together."""
-    facts = work.found(job, work.PAIRS_FILE)
+    facts = work.load_found(job, work.PAIRS_FILE)["facts"]
     found = [shards.PairCounts(*counts) for _, *counts in facts]
     total = shards.PairCounts.total(found)
     starts = examples.starts([counts.examples for counts in found])
@@ -197,11 +194,10 @@ def _sample(job: work.Job, num_examples: int) -> work.Dealing:
 
 def _written(job: work.Job) -> tuple[list[Any], statistics.ExampleTally]:
     """Returns what the last step found of every shard, and what was counted in the examples."""
-    (fields,) = work.found(job, work.RECORDS_TALLY_FILE)
+    found = work.load_found(job, work.RECORDS_FILE)
     tally = job.new_tally()
-    tally.add_json(fields)
-    facts = work.found(job, work.RECORDS_FILE)
-    return facts, tally
+    tally.add_json(found["tally"])
+    return found["facts"], tally
 
 
 def _run(
