@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 
 import apache_beam
+import psutil
 
 from data_pipelines import workers
 
-AGAIN = "give the same command again, which starts from the beginning"
+AGAIN = "run the same command again, which starts from the beginning"
 # What Beam says when a process of DirectRunner ends by itself, in a thread that nobody waits for.
 PROCESS_ENDED = "Worker subprocess exited"
 
@@ -77,9 +78,12 @@ def _in_processes(pipeline: apache_beam.Pipeline) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     before, threading.excepthook = threading.excepthook, failed
+    others = psutil.Process().children()
     try:
         thread.start()
         end = ends.get()
+        if end is not None:
+            _kill_children(others)
     finally:
         threading.excepthook = before
     if end is None:
@@ -88,8 +92,18 @@ def _in_processes(pipeline: apache_beam.Pipeline) -> None:
         raise end.exc_value
     raise workers.WorkerDied(
         "a worker process died, most likely because the machine ran out of memory; give a smaller "
-        f"--num_workers and {AGAIN}"
+        f"--num_workers, or {AGAIN}"
     ) from end.exc_value
+
+
+def _kill_children(others: Sequence[psutil.Process]) -> None:
+    """Ends what a failed run leaves behind: it would write on beside the next run."""
+    for child in psutil.Process().children():
+        if child not in others:
+            family = [child, *child.children(recursive=True)]
+            for process in family:
+                process.kill()
+            psutil.wait_procs(family)
 
 
 def _on_dask(pipeline: apache_beam.Pipeline) -> None:
@@ -99,20 +113,23 @@ def _on_dask(pipeline: apache_beam.Pipeline) -> None:
       WorkerDied: if it gave up, or the scheduler died.
     """
     import distributed
-    from distributed import client
 
     result = pipeline.run()
     try:
         result.wait_until_finish()
-    except (distributed.KilledWorker, client.FutureCancelledError) as error:
+        # Work that a scheduler took with it ends without an error.
+        is_finished = all(future.status == "finished" for future in result.futures)
+    except distributed.KilledWorker as error:
         raise workers.WorkerDied(
-            f"Dask gave up ({error}): workers died again and again, most likely for want of "
-            f"memory, or its scheduler did; look at their logs and {AGAIN}"
+            f"Dask gave up, because worker after worker died ({error}); look at their logs, most "
+            f"likely for want of memory, and {AGAIN}"
         ) from error
     finally:
         # Results that somebody holds are made anew when their worker leaves: by then for nobody,
         # and of files that are gone.
         result.client.close()
+    if not is_finished:
+        raise workers.WorkerDied(f"the scheduler of Dask died; start it and {AGAIN}")
 
 
 def _has(beam_arguments: Sequence[str], *names: str) -> bool:

@@ -21,7 +21,7 @@ PROGRAM = (
     "runpy.run_module('data_pipelines.beam', run_name='__main__', alter_sys=True)"
 )
 DEADLINE_SECONDS = 180
-NUM_FILES = 12
+NUM_FILES = 6
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_two_workers_of_dask_write_the_files_of_the_local_build(tmp_path, option
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first_file", ["tokens-*.npz", "drafts-*.npz", "*tfrecord-*-of-00005"])
+@pytest.mark.parametrize("first_file", ["drafts-*.npz", "*tfrecord-*-of-00005"])
 def test_dask_goes_on_without_a_worker_that_is_killed(tmp_path, options, dask, first_file):
     where, started = dask
     process = _program(options, tmp_path / "beam", "--runner=DaskRunner", where)
@@ -122,14 +122,14 @@ def test_dask_goes_on_without_a_worker_that_is_killed(tmp_path, options, dask, f
 
 
 @pytest.mark.slow
-def test_the_program_ends_when_dask_gives_up(tmp_path, options, dask):
+def test_the_program_ends_when_the_scheduler_of_dask_dies(tmp_path, options, dask):
     where, started = dask
     process = _program(options, tmp_path / "beam", "--runner=DaskRunner", where)
     _wait_for(lambda: _is_made(tmp_path, "tokens-*.npz"))
     started[0].kill()
     _, errors = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 1
-    assert "give the same command again" in errors.strip().splitlines()[-1]
+    assert any(line.startswith("error: the scheduler of Dask died") for line in errors.splitlines())
 
 
 @pytest.mark.slow
@@ -144,11 +144,13 @@ def test_direct_runner_ends_when_a_worker_is_killed_and_the_same_command_succeed
         return [one for one in below if "sdk_worker_main" in " ".join(one.cmdline())]
 
     _wait_for(lambda: _is_made(tmp_path, "tokens-*.npz"))
-    _wait_for(workers)
-    workers()[-1].kill()
+    _wait_for(lambda: len(workers()) >= 2)
+    found = workers()
+    found[-1].kill()
     _, errors = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 1
-    assert errors.strip().splitlines()[-1].startswith("error: a worker process died")
+    assert any(line.startswith("error: a worker process died") for line in errors.splitlines())
+    assert not any(one.is_running() for one in found)
     assert not (tmp_path / "beam").exists()
     again = _program(options, tmp_path / "beam", *flags)
     _, errors = again.communicate(timeout=DEADLINE_SECONDS)
