@@ -10,6 +10,7 @@ import importlib.util
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import apache_beam
 import psutil
@@ -114,15 +115,15 @@ def _on_dask(pipeline: apache_beam.Pipeline) -> None:
     """
     import distributed
 
-    result = pipeline.run()
+    result: Any = pipeline.run()
     try:
         result.wait_until_finish()
         # Work that a scheduler took with it ends without an error.
         is_finished = all(future.status == "finished" for future in result.futures)
     except distributed.KilledWorker as error:
         raise workers.WorkerDied(
-            f"Dask gave up, because worker after worker died ({error}); look at their logs, most "
-            f"likely for want of memory, and {AGAIN}"
+            "Dask gave up, because worker after worker died, most likely for want of memory; look "
+            f"at their logs and {AGAIN}. Dask says: {error}"
         ) from error
     finally:
         # Results that somebody holds are made anew when their worker leaves: by then for nobody,

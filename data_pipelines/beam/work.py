@@ -22,7 +22,6 @@ from etils import epath
 from bertjax.data import atomic, records
 from data_pipelines import blocks, examples, pairing, shards, sizes, sources
 from data_pipelines.objectives import base
-from data_pipelines.reports import statistics
 
 # What the steps have found, in the scratch directory.
 TOKENS_FILE, PAIRS_FILE, RECORDS_FILE = "tokens.json", "pairs.json", "records.json"
@@ -110,12 +109,13 @@ class Dealing:
 class Found:
     """What parts of a step have found: facts of each, and what was counted in all of them.
 
-    The facts of a part begin with what orders them; `logs` are those of reading a group.
+    The facts of a part begin with what orders them; `logs` are those of reading a group. `tally` is
+    of `statistics`, the same kind in all parts, or None.
     """
 
     facts: list[Any] = dataclasses.field(default_factory=list)
     logs: list[Any] = dataclasses.field(default_factory=list)
-    tally: statistics.CorpusTally | statistics.ExampleTally | None = None
+    tally: Any = None
 
     @classmethod
     def merged(cls, parts: Iterable[Found]) -> Found:
