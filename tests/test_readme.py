@@ -11,7 +11,7 @@ from apache_beam.options import pipeline_options
 
 from bertjax import config as config_lib
 from bertjax import tasks
-from data_pipelines.beam import program
+from data_pipelines.beam import program, runners
 from tests import programs
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -86,7 +86,10 @@ def flags_of(module):
     """Returns the flags of a main: an Options field each, or what its source defines."""
     if module == "data_pipelines.beam":  # passes on what Beam and its runners know
         ours = {field.name for field in dataclasses.fields(program.BeamOptions)}
-        return ours | set(pipeline_options.PipelineOptions([]).get_all_options())
+        # Those for Dask have other names there.
+        source = pathlib.Path(runners.__file__).read_text(encoding="utf-8")
+        of_dask = set(re.findall(r"\"--(dask_\w+)\"", source))
+        return ours | of_dask | set(pipeline_options.PipelineOptions([]).get_all_options())
     imported = importlib.import_module(module)
     if module.startswith("data_pipelines."):
         return {field.name for field in dataclasses.fields(imported.Options)}

@@ -1,6 +1,6 @@
 """The program: its options, the four runs of the pipeline, and what lies between them.
 
-What each step does is in `steps` and `work`.
+What each step does is in `steps` and `work`, what runs them in `runners`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from data_pipelines import (
     shards,
     sizes,
     sources,
+    workers,
 )
 from data_pipelines import build as local
-from data_pipelines.beam import steps, work
+from data_pipelines.beam import runners, steps, work
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import report, statistics
@@ -44,15 +45,13 @@ from data_pipelines.reports import report, statistics
 # Runs a pipeline to its end; gets the function that adds the steps, and its name.
 Runner = Callable[[str, Callable[[apache_beam.Pipeline], None]], None]
 
-RUNNERS = ("DirectRunner", "DataflowRunner", "FlinkRunner", "SparkRunner", "PortableRunner")
-
 
 @dataclasses.dataclass(frozen=True)
 class BeamOptions(Options):
     """What to build, and what runs the pipeline."""
 
     runner: str = command_line.option(
-        f"what runs the pipeline: {', '.join(RUNNERS)}", default="DirectRunner"
+        f"what runs the pipeline: {', '.join(runners.RUNNERS)}", default="DirectRunner"
     )
 
     def content(self) -> dict[str, Any]:
@@ -69,15 +68,17 @@ def build(options: BeamOptions, beam_arguments: Sequence[str] = ()) -> records.M
 
     Raises:
       RuntimeError: if a worker fails; names its step.
+      WorkerDied: if worker processes die and the runner gives up.
       ValueError: if an option does not fit. Other errors are those of `build.build`.
     """
-    _check(options)
+    _check(options, beam_arguments)
     if "://" in options.output and not options.scratch:
         # A local build would ask for a local directory, which workers do not reach.
         scratch = f"{options.output.rstrip('/')}.partial/scratch"
         options = dataclasses.replace(options, scratch=scratch)
-    runner = functools.partial(_run, options.runner, (*beam_arguments, *_worker_options(options)))
-    return local.build(options, functools.partial(make, run=runner))
+    more = runners.RUNNERS[options.runner].options(options.num_workers, beam_arguments)
+    run = functools.partial(_run, options.runner, (*beam_arguments, *more))
+    return local.build(options, functools.partial(make, run=run))
 
 
 def make(
@@ -102,12 +103,12 @@ def make(
     known = text.statistics() | log.statistics()
     judge(known)
     pairing.check_documents(int(layout.documents[-1]), options.pairs)
-    layout.save(job)
+    job = layout.saved(job)
     run("pairs", lambda pipeline: steps.pair(pipeline, job))
     layout, pairs = _paired(job, layout)
     if pairing.labels(options.pair_objective):
         known |= pairs.statistics()
-    layout.save(job)
+    job = layout.saved(job)
     sample = _sample(job, pairs.examples)
     run("sample", lambda pipeline: steps.write(pipeline, job, sample))
     ((example_bytes,),), tally = _written(job)
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str]) -> None:
         options = command_line.parsed(BeamOptions, flags.FLAGS)
         _check_unknown(arguments[1:])
         print("\n".join(report.lines(build(options, arguments[1:]))))
-    except (ValueError, FileNotFoundError, FileExistsError) as error:
+    except (ValueError, OSError, workers.WorkerDied) as error:
         sys.exit(f"error: {error}")
 
 
@@ -162,15 +163,12 @@ def _tokenized(
     options: Options, job: work.Job
 ) -> tuple[work.Layout, statistics.CorpusTally, sources.Log]:
     """Returns where the blocks lie, what was counted in the text, and the problems of reading."""
-    facts = work.found(job, work.TOKENS_FILE)
-    (fields,) = work.found(job, work.TOKENS_TALLY_FILE)
-    tally, log = statistics.CorpusTally.from_json(fields), sources.Log()
-    for _, read in work.found(job, work.READING_FILE):
+    found = work.load_found(job, work.TOKENS_FILE)
+    tally, log = statistics.CorpusTally.from_json(found["tally"] or {}), sources.Log()
+    for *_, read in found["logs"] + found["facts"]:
         log.merge(sources.Log(**read))
-    for fact in facts:
-        log.merge(sources.Log(**fact[-1]))
     builders.check_text(tally, options)
-    _, _, names, documents, tokens, _ = zip(*facts, strict=True)
+    _, _, names, documents, tokens, _ = zip(*found["facts"], strict=True)
     layout = work.Layout(
         np.array(names), examples.starts(documents), examples.starts(tokens), np.zeros(0, np.int64)
     )
@@ -179,7 +177,7 @@ def _tokenized(
 
 def _paired(job: work.Job, layout: work.Layout) -> tuple[work.Layout, shards.PairCounts]:
     """Returns the layout with the numbers of examples, and what all blocks gave together."""
-    facts = work.found(job, work.PAIRS_FILE)
+    facts = work.load_found(job, work.PAIRS_FILE)["facts"]
     found = [shards.PairCounts(*counts) for _, *counts in facts]
     total = shards.PairCounts.total(found)
     starts = examples.starts([counts.examples for counts in found])
@@ -197,11 +195,10 @@ def _sample(job: work.Job, num_examples: int) -> work.Dealing:
 
 def _written(job: work.Job) -> tuple[list[Any], statistics.ExampleTally]:
     """Returns what the last step found of every shard, and what was counted in the examples."""
-    (fields,) = work.found(job, work.RECORDS_TALLY_FILE)
+    found = work.load_found(job, work.RECORDS_FILE)
     tally = job.new_tally()
-    tally.add_json(fields)
-    facts = work.found(job, work.RECORDS_FILE)
-    return facts, tally
+    tally.add_json(found["tally"])
+    return found["facts"], tally
 
 
 def _run(
@@ -211,27 +208,18 @@ def _run(
     add_steps: Callable[[apache_beam.Pipeline], None],
 ) -> None:
     logging.info("beam: the step %s begins on %s", name, runner)
-    if runner == "DirectRunner":
-        # By that name Beam would first download another runner, Prism.
-        runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-    with apache_beam.Pipeline(runner, PipelineOptions(list(arguments))) as pipeline:
-        add_steps(pipeline)
+    chosen = runners.RUNNERS[runner]
+    pipeline = apache_beam.Pipeline(chosen.beam_name, PipelineOptions(list(arguments)))
+    add_steps(pipeline)
+    chosen.run(pipeline)
 
 
-def _worker_options(options: BeamOptions) -> list[str]:
-    """Returns the number of workers as the runner understands it; nothing if it may choose."""
-    if options.runner != "DirectRunner":
-        return [f"--num_workers={options.num_workers}"] if options.num_workers else []
-    if options.num_workers < 2:
-        return []
-    processes = f"--direct_num_workers={options.num_workers}"
-    return [processes, "--direct_running_mode=multi_processing"]
-
-
-def _check(options: BeamOptions) -> None:
+def _check(options: BeamOptions, beam_arguments: Sequence[str]) -> None:
     faults = []
-    if options.runner not in RUNNERS:
-        faults.append(f"runner is {options.runner!r}; known are {', '.join(RUNNERS)}")
+    if options.runner in runners.RUNNERS:
+        faults += runners.RUNNERS[options.runner].faults(beam_arguments)
+    else:
+        faults.append(f"runner is {options.runner!r}; known are {', '.join(runners.RUNNERS)}")
     if options.algorithm != "fast":
         faults.append(
             f"algorithm is {options.algorithm!r}, which is one process by nature; use "

@@ -2,32 +2,29 @@
 
 Inside a step only numbers and bytes pass between workers: blocks ask other blocks for the places of
 random segments, and shards get the tokens of their segments. A worker holds a block or a shard,
-never more. How the work is spread is said in `steps`.
+never more. How the work is spread is said in `steps`. An engine may do any part twice, at the same
+time too: a part always writes the same files, each whole or not at all.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from apache_beam import pvalue
 from etils import epath
 
 from bertjax.data import atomic, records
 from data_pipelines import blocks, examples, pairing, shards, sizes, sources
 from data_pipelines.objectives import base
-from data_pipelines.reports import statistics
 
-# What the steps have found: lists as JSON, in the scratch directory.
-READING_FILE, TOKENS_FILE, TOKENS_TALLY_FILE = "reading.json", "tokens.json", "tokens_tally.json"
-PAIRS_FILE, RECORDS_FILE, RECORDS_TALLY_FILE = "pairs.json", "records.json", "records_tally.json"
-LAYOUT_FILE = "layout.npz"
-
-LOGS, REQUESTS = "logs", "requests"
+# What the steps have found, in the scratch directory.
+TOKENS_FILE, PAIRS_FILE, RECORDS_FILE = "tokens.json", "pairs.json", "records.json"
 
 # From the block that asks to the one that is asked for random segments, and back. `document` counts
 # from the beginning of the block that is asked; `begin` is a token of the corpus.
@@ -52,16 +49,26 @@ PIECE_TOKENS = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Job(shards.Recipe):
-    """What every worker needs to know; `scratch` and `directory` must be reached by all of them."""
+    """What every worker needs to know; `scratch` and `directory` must be reached by all of them.
+
+    `layout_file` is where the blocks lie, once they are made: in the job itself it might be too
+    large.
+    """
 
     reading: sources.Reading
     tokenization: blocks.Tokenization
     scratch: str
     directory: str
+    layout_file: str = ""
 
     def path(self, name: str) -> epath.Path:
         """Returns the path of an intermediate file."""
         return epath.Path(self.scratch) / name
+
+    @property
+    def layout(self) -> Layout:
+        """Where the blocks lie, read once in each process."""
+        return _layout(self.layout_file)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,15 +87,14 @@ class Layout:
     def num_blocks(self) -> int:
         return len(self.names)
 
-    def save(self, job: Job) -> None:
-        """Writes the layout for the workers."""
+    def saved(self, job: Job) -> Job:
+        """Writes the layout for the workers and returns the job that knows where it is."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        _save(job.path(LAYOUT_FILE), fields)
-
-    @classmethod
-    def load(cls, job: Job) -> Layout:
-        """Reads what `save` has written."""
-        return cls(**_load(job.path(LAYOUT_FILE)))
+        content = _bytes(fields)
+        # A name of its content's own: a worker that lives on remembers the layouts of other steps.
+        path = job.path(f"layout-{hashlib.sha256(content).hexdigest()}.npz")
+        atomic.write(path, content)
+        return dataclasses.replace(job, layout_file=str(path))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,62 +105,98 @@ class Dealing:
     places: np.ndarray | None = None
 
 
-def found(job: Job, name: str) -> list[Any]:
-    """Returns what a step has left in a file, in order: elements begin with what orders them."""
-    return sorted(json.loads(job.path(name).read_text()))
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What parts of a step have found: facts of each, and what was counted in all of them.
+
+    The facts of a part begin with what orders them; `logs` are those of reading a group. `tally` is
+    of `statistics`, the same kind in all parts, or None.
+    """
+
+    facts: list[Any] = dataclasses.field(default_factory=list)
+    logs: list[Any] = dataclasses.field(default_factory=list)
+    tally: Any = None
+
+    @classmethod
+    def merged(cls, parts: Iterable[Found]) -> Found:
+        """Returns what all parts have found."""
+        facts, logs, tally = [], [], None
+        for part in parts:
+            facts += part.facts
+            logs += part.logs
+            if part.tally is not None:
+                tally = part.tally if tally is None else tally.merged(part.tally)
+        return cls(facts, logs, tally)
+
+    def save(self, job: Job, name: str) -> None:
+        """Writes what `load_found` reads."""
+        tally = self.tally and self.tally.to_json()
+        content = {"facts": sorted(self.facts), "logs": sorted(self.logs), "tally": tally}
+        atomic.write(job.path(name), json.dumps(content))
+
+
+def load_found(job: Job, name: str) -> dict[str, Any]:
+    """Returns what a step has left in a file: sorted facts and logs, and the tally as JSON."""
+    return json.loads(job.path(name).read_text())
 
 
 def read_group(
     numbered: tuple[int, tuple[sources.Unit, ...]], job: Job
-) -> Iterator[tuple[tuple[int, int], list[sources.Document]] | pvalue.TaggedOutput]:
+) -> Iterator[tuple[tuple[int, int], list[sources.Document] | sources.Log]]:
     """Yields the blocks of one group, and at last the log of reading it."""
     group, units = numbered
     log = sources.Log()
-    for number, block in enumerate(blocks.group_blocks(units, job.reading, log)):
-        yield (group, number), block
-    yield pvalue.TaggedOutput(LOGS, (group, dataclasses.asdict(log)))
+    number = 0
+    for number, block in enumerate(blocks.group_blocks(units, job.reading, log), start=1):
+        yield (group, number - 1), block
+    yield (group, number), log
 
 
 def tokenize_block(
-    keyed: tuple[tuple[int, int], list[sources.Document]], job: Job
-) -> tuple[tuple[Any, ...], statistics.CorpusTally]:
-    """Writes the tokens of a block and returns its facts and its counts."""
+    keyed: tuple[tuple[int, int], list[sources.Document] | sources.Log], job: Job
+) -> Found:
+    """Writes the tokens of a block and returns what was found; a log is passed on."""
     (group, number), text = keyed
+    if isinstance(text, sources.Log):
+        return Found(logs=[(group, dataclasses.asdict(text))])
     made = blocks.tokenize(text, job.tokenization)
     name = f"tokens-{group:06d}-{number:06d}.npz"
     _save(job.path(name), dataclasses.asdict(made.corpus))
     facts = (group, number, name, made.corpus.num_documents, len(made.corpus.tokens))
-    return (*facts, dataclasses.asdict(made.log)), made.tally
+    return Found([(*facts, dataclasses.asdict(made.log))], tally=made.tally)
 
 
-def draft_block(
-    index: int, layout: Layout, job: Job
-) -> Iterator[tuple[int, base.Drafts] | pvalue.TaggedOutput]:
-    """Yields the drafts of a block and, tagged, its requests for each other block."""
+def draft_block(index: int, job: Job) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """Writes the drafts of a block and yields its requests to each block.
+
+    To itself too, and if it has none: each block is to be finished.
+    """
+    layout = job.layout
     drafts = pairing.draft(
-        _corpus(index, layout, job),
+        _corpus(index, job),
         job.pairs,
         index=index,
         first_document=int(layout.documents[index]),
         num_documents=int(layout.documents[-1]),
     )
-    yield index, drafts
+    _save_drafts(_drafts_path(index, job), drafts)
     wanted = drafts.requests
     asked = np.searchsorted(layout.documents, wanted.document, side="right") - 1
     requests = np.zeros(len(asked), REQUEST)
     requests["example"], requests["place"] = wanted.example, wanted.place
     requests["document"] = wanted.document - layout.documents[asked]
     requests["wanted"] = wanted.wanted
+    yield index, (index, b"")
     for block, part in _by(asked, requests):
-        yield pvalue.TaggedOutput(REQUESTS, (block, (index, part.tobytes())))
+        yield block, (index, part.tobytes())
 
 
 def answer_requests(
-    asked: tuple[int, Iterable[tuple[int, bytes]]], layout: Layout, job: Job
+    asked: tuple[int, Iterable[tuple[int, bytes]]], job: Job
 ) -> Iterator[tuple[int, bytes]]:
-    """Yields the segments of one block that others ask for, to each of them."""
+    """Yields the segments of one block that are asked for, to each block that asks."""
     index, messages = asked
-    corpus = _corpus(index, layout, job)
+    corpus = _corpus(index, job)
     for asking, message in messages:
         request = np.frombuffer(message, REQUEST)
         begin, length = base.random_segments(
@@ -168,17 +210,15 @@ def answer_requests(
         )
         answer = np.zeros(len(request), ANSWER)
         answer["example"], answer["length"] = request["example"], length
-        answer["begin"] = begin + layout.tokens[index]
+        answer["begin"] = begin + job.layout.tokens[index]
         yield asking, answer.tobytes()
 
 
-def finish_block(
-    keyed: tuple[int, Mapping[str, Iterable[Any]]], layout: Layout, job: Job
-) -> tuple[int, ...]:
+def finish_block(answered: tuple[int, Iterable[bytes]], job: Job) -> Found:
     """Writes the finished examples of a block and returns its index and `shards.PairCounts`."""
-    index, joined = keyed
-    (drafts,) = joined["drafts"]
-    answers = np.frombuffer(b"".join(joined["answers"]), ANSWER)
+    index, messages = answered
+    drafts = _load_drafts(_drafts_path(index, job))
+    answers = np.frombuffer(b"".join(messages), ANSWER)
     # The answers come from many blocks, in any order; drafts ask in the order of examples.
     answers = answers[np.argsort(answers["example"])]
     spans = shards.finished(
@@ -187,16 +227,15 @@ def finish_block(
         answers["length"],
         job.pairs,
         index=index,
-        first_token=int(layout.tokens[index]),
+        first_token=int(job.layout.tokens[index]),
     )
     _save(_pairs_path(index, job), {"spans": spans})
-    return index, *dataclasses.astuple(shards.PairCounts.of(drafts))
+    return Found([(index, *dataclasses.astuple(shards.PairCounts.of(drafts)))])
 
 
-def deal_block(
-    index: int, layout: Layout, job: Job, dealing: Dealing
-) -> Iterator[tuple[int, bytes]]:
+def deal_block(index: int, job: Job, dealing: Dealing) -> Iterator[tuple[int, bytes]]:
     """Yields the segments of a block's examples, to each block that holds some of them."""
+    layout = job.layout
     spans = _load(_pairs_path(index, job))["spans"]
     shard, place = places(layout, index, dealing.num_shards)
     if dealing.places is not None:
@@ -234,11 +273,11 @@ def shard_size(num_examples: int, shard: Any, num_shards: int) -> Any:
 
 
 def segment_pieces(
-    keyed: tuple[int, Iterable[bytes]], layout: Layout, job: Job
+    keyed: tuple[int, Iterable[bytes]], job: Job
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     """Yields segments of a block with their tokens, to each shard."""
     index, messages = keyed
-    tokens = _corpus(index, layout, job).tokens
+    tokens = _corpus(index, job).tokens
     waiting: list[np.ndarray] = []
     size = 0
     for message in messages:
@@ -262,19 +301,20 @@ def _with_tokens(
 
 
 def write_shard(
-    keyed: tuple[int, Iterable[tuple[bytes, bytes]]], layout: Layout, job: Job, dealing: Dealing
-) -> tuple[tuple[Any, ...], statistics.ExampleTally]:
+    keyed: tuple[int, Iterable[tuple[bytes, bytes]]], job: Job, dealing: Dealing
+) -> Found:
     """Writes one shard and returns its manifest entry, or the size of sampled records; counts."""
     shard, pieces = keyed
     tally = job.new_tally()
     tokens, places, spans = _gathered(pieces, job.vocabulary.token_dtype)
-    size = shard_size(int(layout.examples[-1]), shard, dealing.num_shards)
+    size = shard_size(int(job.layout.examples[-1]), shard, dealing.num_shards)
     order = shards.order(job.pairs, shard, size)[: len(places)]
     batches = shards.row_batches(job, shard, tokens, spans[np.searchsorted(places, order)])
     if dealing.places is not None:
-        return (sizes.sample(batches, tally),), tally
+        return Found([(sizes.sample(batches, tally),)], tally=tally)
     path = epath.Path(job.directory) / records.shard_name(shard, dealing.num_shards)
-    return dataclasses.astuple(shards.write_batches(path, batches, tally)), tally
+    facts = dataclasses.astuple(shards.write_batches(path, batches, tally))
+    return Found([facts], tally=tally)
 
 
 def _gathered(
@@ -301,23 +341,44 @@ def _by(keys: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.ndarray]
     yield from zip(distinct.tolist(), np.split(values[order], starts[1:]), strict=False)
 
 
-def write_json(content: Any, job: Job, name: str) -> None:
-    """Writes what `found` reads."""
-    atomic.write(job.path(name), json.dumps(content))
+@functools.lru_cache(maxsize=1)
+def _layout(path: str) -> Layout:
+    return Layout(**_load(epath.Path(path)))
 
 
-def _corpus(index: int, layout: Layout, job: Job) -> examples.Corpus:
-    return examples.Corpus(**_load(job.path(str(layout.names[index]))))
+def _corpus(index: int, job: Job) -> examples.Corpus:
+    return examples.Corpus(**_load(job.path(str(job.layout.names[index]))))
 
 
 def _pairs_path(index: int, job: Job) -> epath.Path:
     return job.path(f"pairs-{index:06d}.npz")
 
 
-def _save(path: epath.Path, arrays: Mapping[str, np.ndarray]) -> None:
+def _drafts_path(index: int, job: Job) -> epath.Path:
+    return job.path(f"drafts-{index:06d}.npz")
+
+
+def _save_drafts(path: epath.Path, drafts: base.Drafts) -> None:
+    fields = dataclasses.asdict(drafts)
+    _save(path, fields.pop("requests") | fields)
+
+
+def _load_drafts(path: epath.Path) -> base.Drafts:
+    fields = _load(path)
+    requests = {field.name: fields.pop(field.name) for field in dataclasses.fields(base.Requests)}
+    spans = fields.pop("spans")
+    counts = {name: int(count) for name, count in fields.items()}
+    return base.Drafts(spans, base.Requests(**requests), **counts)
+
+
+def _save(path: epath.Path, arrays: Mapping[str, Any]) -> None:
+    atomic.write(path, _bytes(arrays))
+
+
+def _bytes(arrays: Mapping[str, Any]) -> bytes:
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **arrays)
-    atomic.write(path, content.getvalue())
+    return content.getvalue()
 
 
 def _load(path: epath.Path) -> dict[str, np.ndarray]:

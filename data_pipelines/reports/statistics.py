@@ -7,6 +7,7 @@ follow. What the figures mean for the user is judged in `health` and said in `re
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -259,6 +260,12 @@ class ExampleTally:
         self._count(**other._counts)
         self._lengths += other._lengths
         self._targets += other._targets
+
+    def merged(self, other: ExampleTally) -> ExampleTally:
+        """Returns the counts of both, and leaves them as they are."""
+        total = copy.deepcopy(self)
+        total.merge(other)
+        return total
 
     def to_json(self) -> dict[str, Any]:
         """Returns the counts as a dict for `json.dumps`."""

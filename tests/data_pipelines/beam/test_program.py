@@ -120,6 +120,7 @@ def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_dire
     [
         ({"runner": "Dataflow"}, "known are DirectRunner"),
         ({"algorithm": "exact"}, "data_pipelines.build"),
+        ({"runner": "DaskRunner"}, "give --dask_client_address"),
         ({"runner": "DataflowRunner"}, "output is 'somewhere', on this machine"),
     ],
 )

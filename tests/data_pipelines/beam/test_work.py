@@ -1,3 +1,6 @@
+import dataclasses
+from typing import Any
+
 import hypothesis
 import numpy as np
 from hypothesis import strategies
@@ -25,3 +28,15 @@ def test_each_block_deals_its_share_to_every_shard(counts, num_shards):
         places = np.concatenate([place[shard_of == shard] for shard_of, place in dealt])
         size = work.shard_size(int(starts[-1]), shard, num_shards)
         assert places.tolist() == list(range(size))
+
+
+def test_a_worker_that_lives_on_reads_the_layout_of_each_step(tmp_path):
+    nothing: Any = None
+    job = work.Job(nothing, nothing, nothing, nothing, nothing, str(tmp_path), str(tmp_path))
+    starts = np.array([0, 2, 5])
+    layout = work.Layout(np.array(["a", "b"]), starts, starts, np.zeros(0, np.int64))
+    first = layout.saved(job)
+    assert first.layout.examples.size == 0
+    second = dataclasses.replace(layout, examples=starts).saved(first)
+    assert second.layout.examples.tolist() == [0, 2, 5]
+    assert first.layout.examples.size == 0
