@@ -80,7 +80,7 @@ SETTINGS = {
     "electra_large": accumulated("v5e-16", 8),
     "spanbert_base": Setting("v5e-16"),
     "spanbert_large": Setting("v5e-16"),
-    "distilbert_base": Setting("v5e-16"),
+    "distilbert_base": Setting("v5e-16", 8_000_000, "8,000,000 examples"),
     "left_to_right_base": Setting("v5e-4"),
     "modern_mini": Setting("v5e-1"),
     "modernbert_base": without_ramp("v5e-64", 3),
