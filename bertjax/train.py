@@ -28,7 +28,7 @@ from absl import flags, logging
 from etils import epath
 
 import bertjax
-from bertjax import command_line, jobs, recipes, whole_numbers
+from bertjax import command_line, interruptions, jobs, recipes, whole_numbers
 from bertjax import config as config_lib
 from bertjax.devices import accelerators, sharding
 from bertjax.training import (
@@ -463,6 +463,7 @@ def main(argv: list[str]) -> None:
         jax.distributed.initialize(
             options.coordinator_address, options.num_processes, options.process_id
         )
+        interruptions.keep_sigterm_in_mind()  # in place of JAX, which listens since that call
     if jax.process_index() != 0:
         logging.set_verbosity(logging.WARNING)
     try:

@@ -59,7 +59,7 @@ class Workplace:
     def run(self, name, *extra):
         assert self.start(name, *extra).wait(300) == 0, self.log(name)
 
-    def start_hosts(self, name, count, failing=None):
+    def start_hosts(self, name, count, *extra, failing=None):
         """Starts the processes of a run; one of them may be unable to read checkpoints."""
         with socket.socket() as listener:
             listener.bind(("localhost", 0))
@@ -67,7 +67,7 @@ class Workplace:
         return [
             self.start(
                 name, f"--coordinator_address={address}", f"--num_processes={count}",
-                f"--process_id={host}", host=host, reads_fail=host == failing,
+                f"--process_id={host}", *extra, host=host, reads_fail=host == failing,
             )
             for host in range(count)
         ]  # fmt: skip
@@ -220,6 +220,21 @@ def test_ctrl_c_on_one_of_two_hosts_saves_and_stops_both(workplace):
     assert codes == [130, preemption.EXIT_CODE], workplace.log("hosts_by_hand")
     _, _, saved = checkpoint.load_params(workplace.root / "hosts_by_hand")
     assert f"interrupted: saved at step {saved}" in workplace.log("hosts_by_hand")
+
+
+def test_told_after_a_save_of_a_resumed_run_two_hosts_stop_at_once(workplace):
+    """orbax gives JAX's preemption service the step at every save, which is no count of moments."""
+    saved = 0
+    for life in range(2):
+        hosts = workplace.start_hosts("hosts_resumed", 2, "--config.checkpoint.save_every_steps=1")
+        wanted = workplace.last_seen("hosts_resumed") + 15
+        wait_until(hosts[0], lambda wanted=wanted: workplace.last_seen("hosts_resumed") >= wanted)
+        hosts[life].send_signal(signal.SIGTERM)
+        codes = [process.wait(60) for process in hosts]
+        assert codes == [preemption.EXIT_CODE] * 2, workplace.log("hosts_resumed")
+        _, _, reached = checkpoint.load_params(workplace.root / "hosts_resumed")
+        assert saved < reached < saved + 25, "it went on for long"
+        saved = reached
 
 
 def one_host_cannot_read(workplace, saved):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import os
+import contextlib
 import signal
 import threading
 from types import FrameType
@@ -11,9 +10,9 @@ from typing import Any
 
 import jax
 from absl import logging
-from jax.experimental import multihost_utils
 
 from bertjax import interruptions
+from bertjax.training import agreement
 
 EXIT_CODE = interruptions.EXIT_CODES[signal.SIGTERM]
 
@@ -29,39 +28,44 @@ class Preempted(Exception):
 
 
 class Notice:
-    """Whether a notice to stop has come; all hosts agree on when they act on it.
+    """Whether a notice to stop has come; all processes agree on when they act on it.
 
-    One process listens for SIGTERM itself. With several, JAX's preemption service listens (for
-    SIGTERM, the notice of Cloud TPU) and finds a moment that every process has yet to reach. Ctrl-C
-    on any of them is such a notice, too; a second one ends that process at once.
+    Every process listens for SIGTERM, which is the notice of the clouds and of Slurm, too. Of
+    several, one that hears it is enough. Ctrl-C on any of them is such a notice; a second one ends
+    that process at once.
     """
 
     def __init__(self):
         self._has_come = threading.Event()
         self.by_hand = False
         self._previous: dict[int, Any] = {}
-        self._moments = itertools.count(1)
+        self._agreement = agreement.Agreement.of_run() if jax.process_count() > 1 else None
+        self._exits = contextlib.ExitStack()
 
     def __enter__(self) -> Notice:
-        if threading.current_thread() is threading.main_thread():
-            ours = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else (signal.SIGINT,)
-            for number in ours:
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._agreement is not None:
+            self._exits.enter_context(self._agreement)
+            if is_main:
+                previous = signal.set_wakeup_fd(self._agreement.fileno(), warn_on_full_buffer=False)
+                self._exits.callback(signal.set_wakeup_fd, previous)
+            if interruptions.has_come():
+                self._agreement.tell()
+        if is_main:
+            for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._receive)
+                self._exits.callback(signal.signal, number, self._previous[number])
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self._exits.close()
 
     def reached(self) -> bool:
         """Returns whether to save and stop now.
 
         Every process must call it equally often: after every step and every batch of an evaluation.
         """
-        moment = next(self._moments)
-        if jax.process_count() > 1:
-            return multihost_utils.reached_preemption_sync_point(moment)
-        return self._has_come.is_set()
+        return self._agreement.reached() if self._agreement else self._has_come.is_set()
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if signum == signal.SIGINT:
@@ -70,8 +74,6 @@ class Notice:
                 (previous if callable(previous) else signal.default_int_handler)(signum, frame)
             self.by_hand = True
             logging.warning("Ctrl-C: saving after this step; a second one stops at once")
-            if jax.process_count() > 1:
-                os.kill(os.getpid(), signal.SIGTERM)  # which JAX tells the other processes
         else:
             logging.warning("SIGTERM received: saving after this step")
         self._has_come.set()
