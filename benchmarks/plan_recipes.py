@@ -148,7 +148,7 @@ def table(previous: str, plans: Mapping[str, planner.Plan]) -> str:
         name: [row for row in previous.splitlines() if f"| `{name}` |" in row] for name in SETTINGS
     }
     found |= {name: list(rows(name, made)) for name, made in plans.items()}
-    newest = next(reversed(plans.values()))
+    newest = list(plans.values())[-1]
     versions = ", ".join(f"{name} {version}" for name, version in newest.versions.items())
     lines = [f"The newest rows are by {versions}.", "", HEADER, "|---" * HEADER.count(" |") + "|"]
     return "\n".join([*lines, *(row for name in SETTINGS for row in found[name])])
