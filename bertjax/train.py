@@ -125,6 +125,8 @@ def _train(
 ) -> state.TrainState:
     """Returns the state after the last step; `keeper` saves and evaluates on the way."""
     watch, step = keeper.watch, int(train_state.step)
+    if keeper.notice.reached():  # before a step is compiled, which takes minutes
+        keeper.stop(step)
     knobs = run.placed_knobs()
     for phase, facts, batch in remaining_batches(run, step):
         on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)

@@ -22,7 +22,8 @@ class Preempted(Exception):
 
     def __init__(self, step: int, *, by_hand: bool = False):
         cause = "interrupted" if by_hand else "preempted"
-        super().__init__(f"{cause}: saved at step {step}; run the same command again to continue")
+        kept = f"saved at step {step}" if step else "before the first step"
+        super().__init__(f"{cause}: {kept}; run the same command again to continue")
         self.step = step
         self.exit_code = interruptions.EXIT_CODES[signal.SIGINT if by_hand else signal.SIGTERM]
 

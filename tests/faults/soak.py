@@ -19,6 +19,7 @@ import collections
 import ctypes
 import dataclasses
 import errno
+import faulthandler
 import json
 import os
 import pathlib
@@ -60,6 +61,11 @@ class Kill:
     moment: str
     fault: tuple[int, int] | None  # process, and which of its calls below the workdir
 
+    @property
+    def grace_seconds(self) -> int:
+        """The time to end in by themselves; what comes before a step is compiled waits for that."""
+        return GRACE_SECONDS * (4 if self.moment == "starting" else 1)
+
     def __str__(self) -> str:
         whom = "all" if len(self.targets) == PROCESSES else f"process {self.targets[0]}"
         fault = "; call {1} of process {0} fails".format(*self.fault) if self.fault else ""
@@ -83,6 +89,7 @@ class Run:
         self.root, self.name, self.steps = root, name, steps
         self.processes: list[int] = []
         self.codes: dict[int, int] = {}
+        self._bytes_seen = 0  # at the start of this life
 
     @property
     def workdir(self) -> pathlib.Path:
@@ -93,6 +100,7 @@ class Run:
             listener.bind(("localhost", 0))
             address = f"localhost:{listener.getsockname()[1]}"
         self.codes = {}
+        self._bytes_seen = self.seen_path(0).stat().st_size if self.seen_path(0).exists() else 0
         self.processes = [
             self._fork(process, address, fault[1] if fault and fault[0] == process else 0)
             for process in range(PROCESSES)
@@ -108,6 +116,7 @@ class Run:
             log = os.open(self.log_path(process), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            faulthandler.register(signal.SIGUSR1)
             os.environ["RECORDED_TO"] = str(self.seen_path(process))
             if failing_call:
                 below, nth = str(self.workdir).encode(), ctypes.c_long(failing_call)
@@ -162,10 +171,11 @@ class Run:
         return found
 
     def step(self) -> int:
-        """Returns the last step whose batch process 0 has read, -1 before the first."""
-        path = self.seen_path(0)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        whole = [line for line in lines[-2:] if line.endswith("]]]")]
+        """Returns the last step whose batch process 0 has read in this life, -1 before the first."""
+        if not self.seen_path(0).exists():
+            return -1
+        lines = self.seen_path(0).read_bytes()[self._bytes_seen :].splitlines()
+        whole = [line for line in lines[-2:] if line.endswith(b"]]]")]
         return json.loads(whole[-1])[0] if whole else -1
 
     def is_saving(self) -> bool:
@@ -230,7 +240,14 @@ def live(run: Run, kill: Kill, until: int, rng: random.Random) -> str:
         time.sleep(0.002)
     sent, was_alone = time.monotonic(), dict(run.ended())
     run.send(kill.number, kill.targets)
-    is_over = run.wait(GRACE_SECONDS if kill.number == signal.SIGTERM and not was_alone else 3)
+    is_over = (
+        run.wait(min(8, 1000))
+        or run.send(signal.SIGUSR1, tuple(range(4)))
+        or run.wait(kill.grace_seconds if kill.number == signal.SIGTERM and not was_alone else 3)
+    )
+    if not is_over:
+        run.send(signal.SIGUSR1, tuple(range(PROCESSES)))  # shows where they are
+        time.sleep(0.5)
     seconds, codes = time.monotonic() - sent, dict(run.codes)
     run.end()
     check(kill, codes, was_alone, is_over)
@@ -250,7 +267,7 @@ def check(kill: Kill, codes: dict[int, int], before: dict[int, int], is_over: bo
     if kill.fault and FAILED in codes.values():
         return
     if not is_over or set(codes.values()) - {PREEMPTED}:
-        raise Broken(f"{GRACE_SECONDS} s after SIGTERM the codes are {codes}")
+        raise Broken(f"{kill.grace_seconds} s after SIGTERM the codes are {codes}")
 
 
 def compare(run: Run, reference: Run) -> None:
@@ -291,12 +308,12 @@ def soak(root: pathlib.Path, kills: int, seed: int) -> None:
         finish(reference)
         for number in range(1, kills + 1):
             kill, begun = drawn(rng), time.monotonic()
-            before = run.step()
+            before = max(run.step(), 0)
             came = live(run, kill, number * STEPS_PER_KILL - rng.randrange(STEPS_PER_KILL), rng)
             counts[f"{kill.number.name} to {'one' if len(kill.targets) == 1 else 'all'}"] += 1
             counts["lives ended by their storage"] += came.startswith("the storage")
             print(
-                f"{number}/{kills}: {kill}: {came}; steps {before + 1} to {run.step() + 1}, "
+                f"{number}/{kills}: {kill}: {came}; steps {before} to {run.step()}, "
                 f"{time.monotonic() - begun:.0f} s", flush=True,
             )  # fmt: skip
         finish(run)
