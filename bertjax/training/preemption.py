@@ -22,8 +22,9 @@ class Preempted(Exception):
 
     def __init__(self, step: int, *, by_hand: bool = False):
         cause = "interrupted" if by_hand else "preempted"
-        kept = f"saved at step {step}" if step else "before the first step"
-        super().__init__(f"{cause}: {kept}; run the same command again to continue")
+        saved = f"saved at step {step}; run the same command again to continue"
+        nothing = "before the first step; run the same command again to begin"
+        super().__init__(f"{cause}: {saved if step else nothing}")
         self.step = step
         self.exit_code = interruptions.EXIT_CODES[signal.SIGINT if by_hand else signal.SIGTERM]
 
