@@ -240,14 +240,10 @@ def live(run: Run, kill: Kill, until: int, rng: random.Random) -> str:
         time.sleep(0.002)
     sent, was_alone = time.monotonic(), dict(run.ended())
     run.send(kill.number, kill.targets)
-    is_over = (
-        run.wait(min(8, 1000))
-        or run.send(signal.SIGUSR1, tuple(range(4)))
-        or run.wait(kill.grace_seconds if kill.number == signal.SIGTERM and not was_alone else 3)
-    )
-    if not is_over:
-        run.send(signal.SIGUSR1, tuple(range(PROCESSES)))  # shows where they are
-        time.sleep(0.5)
+    is_over = run.wait(3)
+    if not is_over and kill.number == signal.SIGTERM and not was_alone:
+        run.send(signal.SIGUSR1, tuple(range(PROCESSES)))  # their logs show where they are
+        is_over = run.wait(kill.grace_seconds - 3)
     seconds, codes = time.monotonic() - sent, dict(run.codes)
     run.end()
     check(kill, codes, was_alone, is_over)
@@ -308,12 +304,11 @@ def soak(root: pathlib.Path, kills: int, seed: int) -> None:
         finish(reference)
         for number in range(1, kills + 1):
             kill, begun = drawn(rng), time.monotonic()
-            before = max(run.step(), 0)
             came = live(run, kill, number * STEPS_PER_KILL - rng.randrange(STEPS_PER_KILL), rng)
             counts[f"{kill.number.name} to {'one' if len(kill.targets) == 1 else 'all'}"] += 1
             counts["lives ended by their storage"] += came.startswith("the storage")
             print(
-                f"{number}/{kills}: {kill}: {came}; steps {before} to {run.step()}, "
+                f"{number}/{kills}: {kill}: {came}; last step {run.step()}, "
                 f"{time.monotonic() - begun:.0f} s", flush=True,
             )  # fmt: skip
         finish(run)
