@@ -342,7 +342,7 @@ def _read_ahead(dataset: Any) -> Any:
     """Returns the dataset with batches read ahead, and nothing tuned while it runs.
 
     What tunes looks at it after 10, 20, 40 and then every 60 seconds. One iterator in seven that
-    was closed slept until then, and a run that had saved ended a minute late (TensorFlow 2.21).
+    was closed slept until then, and a run that had saved ended late (TensorFlow 2.21).
     """
     options = records.import_tensorflow().data.Options()
     options.autotune.enabled = False

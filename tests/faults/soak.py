@@ -171,7 +171,7 @@ class Run:
         return found
 
     def step(self) -> int:
-        """Returns the last step whose batch process 0 has read in this life, -1 before the first."""
+        """Returns the last step whose batch process 0 has read in this life, -1 for none."""
         if not self.seen_path(0).exists():
             return -1
         lines = self.seen_path(0).read_bytes()[self._bytes_seen :].splitlines()
