@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import pathlib
+import time
 
 import numpy as np
 import pytest
@@ -240,6 +241,21 @@ def test_resume_reads_one_shard_per_stream_before_it_delivers(fresh):
     for shard in set(range(len(COUNTS))) - needed:
         pathlib.Path(fresh.shard_paths[shard]).unlink()
     assert_same_batches(read(fresh, 1, start_step=start_step), [expected])
+
+
+def test_batches_are_closed_at_once_whenever_that_is(record_set):
+    opened = [read_on(record_set, seed) for seed in range(24)]
+    time.sleep(1.4)  # what tunes a dataset, if it does, now sleeps for another second
+    for batches in opened:
+        begun = time.monotonic()
+        batches.close()
+        assert time.monotonic() - begun < 0.8
+
+
+def read_on(record_set, seed):
+    batches = streams.train_batches(record_set, global_batch_size=BATCH_SIZE, seed=seed)
+    next(batches)
+    return batches
 
 
 def test_dynamic_masks_do_not_depend_on_hosts_or_on_the_start(record_set):
