@@ -59,7 +59,7 @@ def write_records(directory: pathlib.Path, *, predictions: int) -> records.Recor
         for shard in range(SHARDS)
     ]
     records.Manifest(
-        tokenizer={"sha256": ""},
+        tokenizer={"vocab_size": VOCAB_SIZE, "sha256": ""},
         max_seq_length=LENGTH,
         max_predictions_per_seq=predictions,
         masked_lm_prob=0.15,
