@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def test_a_run_that_is_killed_again_and_again_ends_as_one_left_alone(tmp_path):
-    command = [sys.executable, "-m", "tests.faults.soak", "--kills=4", "--seed=0"]
+    command = [sys.executable, "-m", "tests.faults.soak", "--kills=3", "--seed=0"]
     command.append(f"--directory={tmp_path / 'soak'}")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(
