@@ -6,6 +6,8 @@ while the rate falls and 15% are masked. docs/families.md says what differs from
 Command:   python -m bertjax.train --config=configs/ettin_32m.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 192; the paper: four H100.
+Planned:   100 h + 23.8 h + 4.4 h on v5e-16, in 3 micro-batches: $2,465, spot $503 (2026-11-24,
+           docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

@@ -8,6 +8,8 @@ the size of the web.
 Command:   python -m bertjax.train --config=configs/modernbert_base.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 192; the paper: eight H100, 8 days.
+Planned:   64.0 h + 18.6 h + 3.7 h on v5e-64, in 3 micro-batches: $6,629, spot $1,353 (2026-11-24,
+           docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured. The released model has a GLUE score of 88.4.
 """
