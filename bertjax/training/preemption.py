@@ -22,8 +22,8 @@ class Preempted(Exception):
 
     def __init__(self, step: int, *, by_hand: bool = False):
         cause = "interrupted" if by_hand else "preempted"
-        kept = f"saved at step {step}" if step else "before the first step"
-        super().__init__(f"{cause}: {kept}; run the same command again to continue")
+        told = f"{cause}: saved at step {step}; run the same command again to continue"
+        super().__init__(told if step else f"{cause} before step 1; run the same command again")
         self.step = step
         self.exit_code = interruptions.EXIT_CODES[signal.SIGINT if by_hand else signal.SIGTERM]
 
