@@ -22,9 +22,8 @@ class Preempted(Exception):
 
     def __init__(self, step: int, *, by_hand: bool = False):
         cause = "interrupted" if by_hand else "preempted"
-        saved = f"saved at step {step}; run the same command again to continue"
-        nothing = "before the first step; run the same command again to begin"
-        super().__init__(f"{cause}: {saved if step else nothing}")
+        told = f"{cause}: saved at step {step}; run the same command again to continue"
+        super().__init__(told if step else f"{cause} before step 1; run the same command again")
         self.step = step
         self.exit_code = interruptions.EXIT_CODES[signal.SIGINT if by_hand else signal.SIGTERM]
 
