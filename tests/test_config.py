@@ -77,6 +77,7 @@ FAULTS = {
     "optimizer.head_multiplier": -1.0,
     "optimizer.layer_decay": 0.0,
     "optimizer.ema_decay": 1.0,
+    "optimizer.moment_dtype": "float16",
     "schedule.warmup_share": 1.0,
     "finetuning.dataset": "glu",
     "finetuning.pooling": "first",
