@@ -41,6 +41,7 @@ from bertjax.training import (
     program,
     run_log,
     schedules,
+    shared_failures,
     state,
     trials,
     warm_start,
@@ -468,12 +469,13 @@ def main(argv: list[str]) -> None:
         interruptions.keep_sigterm_in_mind()  # in place of JAX, which listens since that call
     if jax.process_index() != 0:
         logging.set_verbosity(logging.WARNING)
-    try:
-        several = trials.are_wanted(options.config)
-        (train_trials if several else train)(options.config, options.workdir)
-    except preemption.Preempted as notice:
-        logging.warning("%s", notice)
-        sys.exit(notice.exit_code)
+    with shared_failures.watched():
+        try:
+            several = trials.are_wanted(options.config)
+            (train_trials if several else train)(options.config, options.workdir)
+        except preemption.Preempted as notice:
+            logging.warning("%s", notice)
+            sys.exit(notice.exit_code)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import jax
 from absl import logging
 
 from bertjax import interruptions
-from bertjax.training import agreement
+from bertjax.training import agreement, shared_failures
 
 EXIT_CODE = interruptions.EXIT_CODES[signal.SIGTERM]
 
@@ -58,7 +58,9 @@ class Notice:
                 self._exits.callback(signal.signal, number, self._previous[number])
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and not isinstance(error, Preempted):
+            shared_failures.tell(error)  # now: what is closed next may wait for the others
         self._exits.close()
 
     def reached(self) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import functools
 import logging as std_logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
 import jax
@@ -56,8 +57,24 @@ def make(directory: epath.Path, kept: Kept) -> ocp.CheckpointManager:
         create=True,
         # A store has its objects whole or not at all, and renames none.
         temporary_path_class=None if is_remote else _OnDisk,
+        async_options=ocp.AsyncOptions(barrier_sync_fn=_barrier_of_the_well()),
     )
     return _Manager(directory, options=options)
+
+
+def _barrier_of_the_well() -> ocp.multihost.BarrierSyncFn:
+    """Returns orbax's barrier, without the wait of a process that could not write its part.
+
+    orbax lets such a one wait 20 minutes for the others, which wait for it elsewhere, before its
+    error is seen. Once it is, the others are told (`training.shared_failures`).
+    """
+    wait = ocp.multihost.get_barrier_sync_fn()
+
+    def barrier(*, key: str, timeout_ms: int) -> None:
+        if sys.exception() is None:  # orbax waits inside `finally`
+            wait(key=key, timeout_ms=timeout_ms)
+
+    return barrier
 
 
 @functools.cache

@@ -1,11 +1,15 @@
 """A run of four processes that is killed and goes on, again and again: it ends as if it never was.
 
-    python -m tests.faults.soak --kills=100 --seed=0 --directory=/tmp/soak
+    python -m tests.faults.soak --kills=100 --seed=0 --directory=/tmp/soak [--store]
 
 SIGKILL or SIGTERM, to one process or to all, comes while they start, train or save. In some lives a
-call of one process's file system fails, too. After SIGTERM all have to end by themselves within the
+call of one process's file system fails, too; in others all its calls do from some moment on, until
+the processes end by themselves. After SIGTERM, or once one has failed, all have to end within the
 half minute that a spot machine has. After SIGKILL of one the others are killed a little later, as a
 launcher does. A line tells of every kill; the end is compared with a run that was left alone.
+
+With --store the workdir and the records are at gs://, at the store of `google_storage`, which lets
+1% of the requests fail. The run that is left alone has them on disk.
 
 The processes are forked from this one, which has imported all and started nothing: a life then
 takes seconds, and hundreds take an afternoon.
@@ -16,6 +20,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import collections
+import contextlib
 import ctypes
 import dataclasses
 import errno
@@ -31,84 +36,121 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from etils import epath
 
 from bertjax import command_line, interruptions, jobs, train
-from bertjax.data import records
-from bertjax.workdirs import checkpoint
+from bertjax.data import atomic, records
+from bertjax.workdirs import checkpoint, ownership
 from tests import recorded_run, small_records
+from tests.faults import google_storage
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PROCESSES = 4
 STEPS_PER_KILL, SAVE_EVERY, EVALUATE_EVERY = 6, 3, 60
 GRACE_SECONDS = 30
-# A process that cannot write a checkpoint leaves the others at a barrier of orbax for 20 minutes.
-STANDSTILL_SECONDS = 90
+LIFE_SECONDS = 300
 MOMENTS = ("starting", "training", "saving")
 PREEMPTED, FAILED = interruptions.EXIT_CODES[signal.SIGTERM], 1
+STORE, STORE_FAULTS = "gs://bucket", 0.01
+RECORDS = {"records": {}, "heldout": {"counts": (40,), "seed": 2}}
 
 
 class Broken(Exception):
     """The run did not do what it should."""
 
 
+class Fault(NamedTuple):
+    """A process whose calls below the workdir fail, from which one on, and how many of them."""
+
+    process: int
+    call: int
+    times: int = 1
+
+    def __str__(self) -> str:
+        if self.times > 1:
+            return f"from its call {self.call} on the storage of process {self.process} fails"
+        return f"call {self.call} of process {self.process} fails"
+
+
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """What is sent to which processes, when; and where the storage of one fails, if it does."""
+    """What is sent to which processes, when; and where the storage of one fails, if it does.
 
-    number: signal.Signals
+    Without a `number` nothing is sent: the storage fails for good.
+    """
+
+    number: signal.Signals | None
     targets: tuple[int, ...]
     moment: str
-    fault: tuple[int, int] | None  # process, and which of its calls below the workdir
+    fault: Fault | None
 
     @property
     def grace_seconds(self) -> int:
         """The time to end in by themselves; what comes before a step is compiled waits for that."""
         return GRACE_SECONDS * (4 if self.moment == "starting" else 1)
 
+    @property
+    def kind(self) -> str:
+        if self.number is None:
+            return "storage that failed"
+        return f"{self.number.name} to {'one' if len(self.targets) == 1 else 'all'}"
+
     def __str__(self) -> str:
+        if self.number is None:
+            return str(self.fault)
         whom = "all" if len(self.targets) == PROCESSES else f"process {self.targets[0]}"
-        fault = "; call {1} of process {0} fails".format(*self.fault) if self.fault else ""
+        fault = f"; {self.fault}" if self.fault else ""
         return f"{self.number.name} to {whom} while {self.moment}{fault}"
 
 
-def drawn(rng: random.Random) -> Kill:
+def drawn(rng: random.Random, *, has_store: bool) -> Kill:
+    """Returns a kill; the disk fails, one call or all, in a third of the lives that have one."""
     one = (rng.randrange(PROCESSES),)
-    return Kill(
+    fault = Fault(rng.randrange(PROCESSES), rng.randrange(1, 400))
+    kill = Kill(
         rng.choice([signal.SIGKILL, signal.SIGTERM]),
         rng.choice([one, tuple(range(PROCESSES))]),
         rng.choices(MOMENTS, [1, 2, 2])[0],
-        (rng.randrange(PROCESSES), rng.randrange(1, 400)) if rng.random() < 0.25 else None,
+        None,
     )
+    chance = rng.random()
+    if has_store or chance > 1 / 3:
+        return kill
+    if chance < 1 / 8:
+        return Kill(None, (), "training", fault._replace(times=10**6))
+    return dataclasses.replace(kill, fault=fault)
 
 
 class Run:
     """One run in a directory: its processes, and what is seen of it from outside."""
 
-    def __init__(self, root: pathlib.Path, name: str, steps: int):
-        self.root, self.name, self.steps = root, name, steps
+    def __init__(self, root: pathlib.Path, where: epath.Path, name: str, steps: int):
+        self.root, self.where, self.name, self.steps = root, where, name, steps
         self.processes: list[int] = []
         self.codes: dict[int, int] = {}
         self._bytes_seen = 0  # at the start of this life
 
     @property
-    def workdir(self) -> pathlib.Path:
-        return self.root / self.name
+    def workdir(self) -> epath.Path:
+        return self.where / self.name
 
-    def start(self, fault: tuple[int, int] | None = None) -> None:
+    def start(self, fault: Fault | None = None) -> None:
         with socket.socket() as listener:
             listener.bind(("localhost", 0))
             address = f"localhost:{listener.getsockname()[1]}"
         self.codes = {}
         self._bytes_seen = self.seen_path(0).stat().st_size if self.seen_path(0).exists() else 0
         self.processes = [
-            self._fork(process, address, fault[1] if fault and fault[0] == process else 0)
+            self._fork(process, address, fault if fault and fault.process == process else None)
             for process in range(PROCESSES)
         ]
 
-    def _fork(self, process: int, address: str, failing_call: int) -> int:
+    def _fork(self, process: int, address: str, fault: Fault | None) -> int:
         sys.stdout.flush()
         if made := os.fork():
             return made
@@ -120,9 +162,10 @@ class Run:
             os.dup2(log, 2)
             faulthandler.register(signal.SIGUSR1)
             os.environ["RECORDED_TO"] = str(self.seen_path(process))
-            if failing_call:
-                below, nth = str(self.workdir).encode(), ctypes.c_long(failing_call)
-                ctypes.CDLL(None).faults_arm(below, nth, ctypes.c_long(1), errno.EIO)
+            ownership.HEARTBEAT_SECONDS = 2
+            if fault:
+                numbers = (ctypes.c_long(fault.call), ctypes.c_long(fault.times))
+                ctypes.CDLL(None).faults_arm(f"{self.workdir}/".encode(), *numbers, errno.EIO)
             sys.argv = ["train", *self._flags(process, address)]
             code = trained()
         except BaseException:
@@ -134,8 +177,8 @@ class Run:
     def _flags(self, process: int, address: str) -> list[str]:
         options = {
             "data.source": "records",
-            "data.train_dir": self.root / "records",
-            "data.eval_dir": self.root / "heldout",
+            "data.train_dir": self.where / "records",
+            "data.eval_dir": self.where / "heldout",
             "model.vocab_size": 0,
             "model.hidden_size": 32,
             "model.num_hidden_layers": 1,
@@ -181,6 +224,8 @@ class Run:
         return json.loads(whole[-1])[0] if whole else -1
 
     def is_saving(self) -> bool:
+        if atomic.is_remote(self.workdir):
+            return True  # a save takes nearly all of the time there
         directory = self.workdir / checkpoint.DIRECTORY
         return directory.exists() and any("tmp" in name for name in os.listdir(directory))
 
@@ -231,46 +276,48 @@ def live(run: Run, kill: Kill, until: int, rng: random.Random) -> str:
     """Starts the processes, kills them at or after step `until`; returns what came of it."""
     run.start(kill.fault)
     begun, delay = time.monotonic(), rng.uniform(0.5, 6)
-    while not run.ended():
-        if kill.moment == "starting" and time.monotonic() > begun + delay:
-            break
-        late = run.step() - until if kill.moment != "starting" else -1
-        if late >= (2 * SAVE_EVERY if kill.moment == "saving" and not run.is_saving() else 0):
-            break
-        if time.monotonic() > begun + (STANDSTILL_SECONDS if kill.fault else 300):
-            if not kill.fault:
-                raise Broken(f"no step {until} in 300 s")
-            run.end()
-            return "stood still after its storage failed"
+    while not run.ended() and not is_due(kill, run, until, time.monotonic() - begun - delay):
+        if time.monotonic() > begun + LIFE_SECONDS:
+            raise Broken(f"no step {until} in {LIFE_SECONDS} s")
         time.sleep(0.002)
-    sent, was_alone = time.monotonic(), dict(run.ended())
-    run.send(kill.number, kill.targets)
+    sent, by_itself = time.monotonic(), dict(run.ended())
+    if kill.number is not None and not by_itself:
+        run.send(kill.number, kill.targets)
     is_over = run.wait(3)
-    if not is_over and kill.number == signal.SIGTERM and not was_alone:
+    if not is_over and (by_itself or kill.number == signal.SIGTERM):
         run.send(signal.SIGUSR1, tuple(range(PROCESSES)))  # their logs show where they are
         is_over = run.wait(kill.grace_seconds - 3)
     seconds, codes = time.monotonic() - sent, dict(run.codes)
     run.end()
-    if kill.fault and not is_over and kill.number == signal.SIGTERM:
-        return "stood still after its storage failed"
-    check(kill, codes, was_alone, is_over)
-    if was_alone:
-        return "ended after its storage failed"
-    return f"codes {[codes.get(it, 'lost') for it in range(PROCESSES)]} after {seconds:.1f} s"
+    check(kill, codes, by_itself, is_over)
+    told = f"codes {[codes.get(it, 'lost') for it in range(PROCESSES)]} after {seconds:.1f} s"
+    return f"ended by themselves, {told}" if by_itself else told
 
 
-def check(kill: Kill, codes: dict[int, int], before: dict[int, int], is_over: bool) -> None:
-    """Raises Broken where the processes did not end as they should."""
-    if set(before.values()) - ({FAILED} if kill.fault else set()):
-        raise Broken(f"ended before the signal, with {before}")
-    if before or kill.number == signal.SIGKILL:
+def is_due(kill: Kill, run: Run, until: int, late_seconds: float) -> bool:
+    """Returns whether to send the signal now, if there is one."""
+    if kill.number is None:
+        return False
+    if kill.moment == "starting":
+        return late_seconds > 0
+    patience = 2 * SAVE_EVERY if kill.moment == "saving" and not run.is_saving() else 0
+    return run.step() >= until + patience
+
+
+def check(kill: Kill, codes: dict[int, int], by_itself: dict[int, int], is_over: bool) -> None:
+    """Raises Broken where the processes did not end as they should.
+
+    `by_itself` has the codes of those that had ended before anything was sent.
+    """
+    if by_itself and (set(by_itself.values()) != {FAILED} or not kill.fault):
+        raise Broken(f"ended before the signal, with {by_itself}")
+    if kill.number == signal.SIGKILL and not by_itself:
         return
-    if len(kill.targets) < PROCESSES and kill.moment == "starting":
+    if len(kill.targets) == 1 and kill.moment == "starting" and not by_itself:
         return  # it may have left before it knew the others, which wait for it
-    if kill.fault and FAILED in codes.values():
-        return
-    if not is_over or set(codes.values()) - {PREEMPTED}:
-        raise Broken(f"{kill.grace_seconds} s after SIGTERM the codes are {codes}")
+    allowed = {PREEMPTED} if not kill.fault else {FAILED} if by_itself else {PREEMPTED, FAILED}
+    if not is_over or set(codes.values()) - allowed:
+        raise Broken(f"{kill.grace_seconds} s later the codes are {codes}")
 
 
 def compare(run: Run, reference: Run) -> None:
@@ -286,7 +333,7 @@ def compare(run: Run, reference: Run) -> None:
 
 
 def scalars(run: Run) -> list[dict]:
-    lines = (run.workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (run.workdir / "metrics.jsonl").read_text().splitlines()
     return [
         {key: value for key, value in json.loads(line).items() if not key.startswith("perf/")}
         for line in lines
@@ -300,21 +347,18 @@ def finish(run: Run) -> None:
         raise Broken(f"the run ended with {run.codes}")
 
 
-def soak(root: pathlib.Path, kills: int, seed: int) -> None:
+def soak(root: pathlib.Path, where: epath.Path, kills: int, seed: int) -> None:
     """Kills a run again and again, and compares its end with a run that was left alone."""
-    small_records.write(root / "records")
-    small_records.write(root / "heldout", counts=(40,), seed=2)
     steps, rng = STEPS_PER_KILL * (kills + 1), random.Random(seed)
-    reference, run = (Run(root, name, steps) for name in ("reference", "soaked"))
+    reference = Run(root, epath.Path(root), "reference", steps)
+    run = Run(root, where, "soaked", steps)
     counts: collections.Counter[str] = collections.Counter()
     try:
         finish(reference)
         for number in range(1, kills + 1):
-            kill, begun = drawn(rng), time.monotonic()
+            kill, begun = drawn(rng, has_store=atomic.is_remote(where)), time.monotonic()
             came = live(run, kill, number * STEPS_PER_KILL - rng.randrange(STEPS_PER_KILL), rng)
-            counts[f"{kill.number.name} to {'one' if len(kill.targets) == 1 else 'all'}"] += 1
-            if came.endswith("its storage failed"):
-                counts[f"times it {came}"] += 1
+            counts[kill.kind] += 1
             print(
                 f"{number}/{kills}: {kill}: {came}; last step {run.step()}, "
                 f"{time.monotonic() - begun:.0f} s", flush=True,
@@ -327,26 +371,47 @@ def soak(root: pathlib.Path, kills: int, seed: int) -> None:
     print("bit-identical after", ", ".join(f"{count} {name}" for name, count in counts.items()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+@contextlib.contextmanager
+def store_with_records(root: pathlib.Path, is_wanted: bool) -> Iterator[dict[str, str]]:
+    """Yields the environment in which a process finds the store, empty if there is none."""
+    if not is_wanted:
+        yield {}
+        return
+    store = google_storage.Store()
+    for name in RECORDS:
+        for path in (root / name).iterdir():
+            store.put(f"bucket/{name}/{path.name}", path.read_bytes(), {})
+    store.faults = STORE_FAULTS
+    with google_storage.running(root, store) as environment:
+        yield environment | {"no_proxy": "localhost"}
+    print(f"{store.failed:,} of {store.requests:,} requests to the store failed")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--directory", type=pathlib.Path, required=True, help="a new directory")
+    parser.add_argument("--store", action="store_true", help="workdir and records at gs://")
     options = parser.parse_args()
-    library = options.directory / "failing_calls.so"
-    if "LD_PRELOAD" not in os.environ:
-        options.directory.mkdir(parents=True)
-        source = pathlib.Path(__file__).with_name("failing_calls.c")
-        compiler = shutil.which("cc") or "cc"
-        subprocess.run(
-            [compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True
-        )
-        environment = os.environ | {"LD_PRELOAD": str(library.absolute()), "JAX_PLATFORMS": "cpu"}
-        command = [sys.executable, "-m", "tests.faults.soak", *sys.argv[1:]]
-        os.execve(sys.executable, command, environment)
-    records.import_tensorflow()  # before the processes are forked: it takes seconds
-    soak(options.directory.absolute(), options.kills, options.seed)
+    root = options.directory.absolute()
+    records.import_tensorflow()  # before processes are forked: it takes seconds
+    if "LD_PRELOAD" in os.environ:
+        where = epath.Path(STORE if options.store else root)
+        soak(root, where, options.kills, options.seed)
+        return 0
+    root.mkdir(parents=True)
+    library = root / "failing_calls.so"
+    source = pathlib.Path(__file__).with_name("failing_calls.c")
+    compiler = shutil.which("cc") or "cc"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    for name, given in RECORDS.items():
+        small_records.write(root / name, **given)
+    command = [sys.executable, "-m", "tests.faults.soak", *sys.argv[1:]]
+    ours = {"LD_PRELOAD": str(library), "JAX_PLATFORMS": "cpu"}
+    with store_with_records(root, options.store) as of_store:
+        return subprocess.run(command, env=os.environ | ours | of_store, check=False).returncode
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
