@@ -1,12 +1,10 @@
 """The vendors' own checks of our commands and files, none of which needs an account.
 
-shellcheck and the schemas of Kubernetes are installed with the tests. Each of the others is left
-out where its tool is missing:
+shellcheck and the schemas of Kubernetes are installed with the tests, and SkyPilot by its own test.
+gcloud is left out where it is missing, and so is the schema of JobSets, a file of
+kubernetes-sigs/jobset:
 
-    pip install skypilot
     JOBSET_CRD=jobset.x-k8s.io_jobsets.yaml pytest -m slow tests/launch
-
-The second variable is the file of that name of kubernetes-sigs/jobset, where it is at hand.
 """
 
 import json
@@ -20,6 +18,7 @@ import kubernetes_validate as validate
 import pytest
 import yaml
 
+from tests import environments
 from tests.launch import fakes
 
 CLOUD_TPU = ("bert", "us-west4-a", "v5litepod-16", "bert_base", "gs://b/r")
@@ -151,14 +150,24 @@ def closed(schema):
         closed(schema["items"])
 
 
+SKYPILOT_READS = """
+import sys, sky, yaml
+config = yaml.safe_load(open(sys.argv[1]))
+task = sky.Task.from_yaml_config(config, env_overrides=[("OPTIONS", "--config=x")])
+assert len(task.resources) == 2, task.resources
+for resources in task.resources:
+    assert resources.use_spot, resources
+    assert resources.job_recovery["recover_on_exit_codes"] == [75], resources.job_recovery
+"""
+
+
 @pytest.mark.slow
-def test_skypilot_takes_our_task():
-    sky = pytest.importorskip("sky")
-    config = yaml.safe_load((fakes.ROOT / "launch/skypilot.yaml").read_text())
-    task = sky.Task.from_yaml_config(config, env_overrides=[("OPTIONS", "--config=x")])
-    assert len(task.resources) == 2
-    for resources in task.resources:
-        assert resources.use_spot and resources.job_recovery["recover_on_exit_codes"] == [75]
-    config["resources"] = {"job_recovery": {"recover_on_exit_codes": "75!"}}  # it took ours out
-    with pytest.raises(ValueError):
-        sky.Task.from_yaml_config(config, env_overrides=[("OPTIONS", "--config=x")])
+def test_skypilot_takes_our_task(tmp_path):
+    programs = environments.make(tmp_path / "skypilot")
+    environments.install(programs, "skypilot~=0.14.1")
+    task = fakes.ROOT / "launch" / "skypilot.yaml"
+    environments.checked(programs / "python", "-c", SKYPILOT_READS, task)
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(task.read_text().replace("exit_codes: [75]", "exit_codes: '75!'"))
+    with pytest.raises(AssertionError, match="75!"):
+        environments.checked(programs / "python", "-c", SKYPILOT_READS, wrong)
