@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bertjax.checkup.findings import Finding
-from bertjax.data import atomic
+from bertjax.data import atomic, mounts
 
 GB = 10**9
 # A checkpoint of BERT-base with the optimizer's state has 1.3 GB, and up to five are kept.
@@ -54,8 +54,16 @@ def reach(workdir: str) -> Iterator[Finding]:
         if (place / "renamed").exists():
             yield Finding("workdir", "a removed file is still there", status="fault")
             return
-    kind = workdir.partition("://")[0] if atomic.is_remote(workdir) else "a local disk"
+        kind = _kind(workdir, place)
     yield Finding("workdir", f"{kind}: written, renamed, read back, removed")
+
+
+def _kind(workdir: str, place: epath.Path) -> str:
+    if atomic.is_remote(workdir):
+        return workdir.partition("://")[0]
+    if mounts.is_like_a_disk(place):
+        return "a local disk"
+    return "a mount without the locks or the syncs of a disk, for one session at a time"
 
 
 def rate(workdir: str) -> Iterator[Finding]:

@@ -1,5 +1,7 @@
 """Claims about what the doctor finds, and that what hangs or dies keeps it from nothing else."""
 
+import errno
+import fcntl
 import os
 import sys
 import time
@@ -197,6 +199,17 @@ def test_a_workdir_is_written_and_left_as_it_was(tmp_path):
     assert by_name(storage.reach(str(tmp_path)))["workdir"].status == "ok"
     assert by_name(storage.reach(str(tmp_path / "a" / "b")))["workdir"].status == "ok"
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_mount_without_locks_is_told(tmp_path, monkeypatch):
+    assert by_name(storage.reach(str(tmp_path)))["workdir"].found.startswith("a local disk")
+
+    def unknown(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", unknown)
+    found = by_name(storage.reach(str(tmp_path)))["workdir"]
+    assert found.status == "ok" and "one session at a time" in found.found
 
 
 def test_storage_that_reads_back_something_else_is_a_fault(tmp_path, monkeypatch):
