@@ -272,40 +272,25 @@ def mask_seeds(key: PRNGKeyArray, planes: tuple[int, ...]) -> MaskSeeds:
     return first, second
 
 
-def keep_mask(
-    seeds: MaskSeeds, shape: tuple[int, ...], rate: float, *, turned: bool = False
-) -> Bool[Array, "*shape"]:
+def keep_mask(seeds: MaskSeeds, shape: tuple[int, ...], rate: float) -> Bool[Array, "*shape"]:
     """Returns a mask of `shape`, planes x rows x columns, each True with probability 1 - `rate`.
-
-    If `turned`, `shape` is planes x columns x rows, and the mask that of the transposed planes.
 
     An element's bits are a hash of its place in its plane and of the plane's two random words. So
     the compiler computes them where they are used, where those of a generator are written to memory
     and read; and they are the same on every backend and mesh. Source of the hash, whose middle the
     second word enters: "lowbias32", C. Wellons, nullprogram.com/blog/2018/07/31.
     """
-    return _kept(hashed_places(seeds, shape, turned=turned), rate)
+    # The last shift of lowbias32 leaves the high bits alone, which decide.
+    return below(hashed_places(seeds, shape), round((1.0 - rate) * 2**32))
 
 
-def keep_at(
-    seeds: tuple[Array, Array],
-    rows: Array,
-    columns: Array,
-    num_columns: int,
-    rate: float,
-) -> Array:
-    """Returns the elements of `keep_mask` at these places of planes that have so many columns.
+def below(bits: UInt32[Array, "*shape"], limit: int) -> Bool[Array, "*shape"]:
+    """Returns whether the bits, as a number, are below `limit`, at most 2^32 - 1 of it.
 
-    Seeds, rows and columns are broadcast against each other.
+    They are compared as signed numbers, which a TPU does in one instruction.
     """
-    return _kept(_hashed(seeds, rows * jnp.uint32(num_columns) + columns), rate)
-
-
-def _kept(bits: UInt32[Array, "*shape"], rate: float) -> Bool[Array, "*shape"]:
-    # The last shift of lowbias32 leaves the high bits alone, which decide. Compared as signed
-    # numbers, which a TPU does in one instruction.
-    limit = min(round((1.0 - rate) * 2**32), 2**32 - 1) - 2**31
-    return jax.lax.bitcast_convert_type(bits, jnp.int32) < jnp.int32(limit)
+    signed = jnp.int32(min(limit, 2**32 - 1) - 2**31)
+    return jax.lax.bitcast_convert_type(bits, jnp.int32) < signed
 
 
 def gumbel_noise(seeds: MaskSeeds, shape: tuple[int, ...]) -> Float[Array, "*shape"]:
@@ -321,18 +306,21 @@ def gumbel_noise(seeds: MaskSeeds, shape: tuple[int, ...]) -> Float[Array, "*sha
     return -jnp.log(-jnp.log1p(-uniform))
 
 
-def hashed_places(
-    seeds: MaskSeeds, shape: tuple[int, ...], *, turned: bool = False
-) -> UInt32[Array, "*shape"]:
+def hashed_places(seeds: MaskSeeds, shape: tuple[int, ...]) -> UInt32[Array, "*shape"]:
     """Returns 32 bits for each place of planes, of which the high ones are good."""
-    axes = (len(shape) - 1, len(shape) - 2) if turned else (len(shape) - 2, len(shape) - 1)
-    row, column = (jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in axes)
+    row, column = (
+        jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        for axis in (len(shape) - 2, len(shape) - 1)
+    )
     first, second = (jnp.expand_dims(word, (-2, -1)) if word.ndim else word for word in seeds)
-    return _hashed((first, second), row * jnp.uint32(shape[axes[1]]) + column)
+    return hashed((first, second), row * jnp.uint32(shape[-1]) + column)
 
 
-def _hashed(seeds: tuple[Array, Array], places: Array) -> Array:
-    """Returns the 32 bits; seeds and places are broadcast against each other."""
+def hashed(seeds: tuple[Array, Array], places: Array) -> Array:
+    """Returns 32 bits for each place, of which the high ones are good.
+
+    Seeds and places are broadcast against each other.
+    """
     first, second = seeds
     bits = places + first
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D) ^ second

@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
-from bertjax.models import layers, pallas_parts
+from bertjax.models import pallas_parts, weight_masks
 from bertjax.models.pallas_parts import LANES, LOWEST, Sight
 from bertjax.models.pallas_tiles import WINDOW_UNIT, Tiles
 
@@ -155,11 +155,10 @@ class _Step:
         for unit, x in zip(self.units, by_unit, strict=True):
             first, second = (ref[0, 0, self.first_head + unit.head] for ref in self.seeds)
             query = self.first_query + unit.block * self.cut.block
-            rows, columns = (
-                (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) + begin).astype(jnp.uint32)
-                for axis, begin in ((1, query), (0, begins[unit.block]))
+            begin = begins[unit.block], query
+            kept = weight_masks.kept_block(
+                (first, second), begin, x.shape, self.run.length, self.run.rate
             )
-            kept = layers.keep_at((first, second), rows, columns, self.run.length, self.run.rate)
             found.append(jnp.where(kept, x, 0.0))
         return found
 

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
-from bertjax.models import layers, pallas_parts
+from bertjax.models import pallas_parts, weight_masks
 from bertjax.models.pallas_parts import Operands, Sight
 
 LENGTHS = (128, 256, 384, 512)
@@ -248,6 +248,6 @@ def _masked(by_unit: list[Array], seeds: list[Any], units: list[_Unit], rate: fl
     first = pl.program_id(1) * (1 + units[-1].head)
     words = [tuple(ref[u.row, 0, first + u.head] for ref in seeds) for u in units]
     return [
-        jnp.where(layers.keep_mask(pair, x.shape, rate, turned=True), x, 0.0)
+        jnp.where(weight_masks.kept_block(pair, (0, 0), x.shape, x.shape[0], rate), x, 0.0)
         for pair, x in zip(words, by_unit, strict=True)
     ]

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models import layers, visibility
+from bertjax.models import layers, visibility, weight_masks
 from bertjax.models.visibility import Visibility
 
 # Rows up to so many positions are computed at once, as in BERT; longer ones in blocks of queries,
@@ -170,7 +170,7 @@ def _whole_sight(
 ) -> _Sight:
     batch, length, heads, _ = query.shape
     shape = (batch, heads, length, length)
-    kept = None if seeds is None else layers.keep_mask(seeds, shape, rate)
+    kept = None if seeds is None else weight_masks.kept(seeds, shape, rate)
     return _Sight(visibility.pairs(visible), kept, not visible.is_by_key)
 
 
@@ -255,7 +255,7 @@ def _block_sights(
         columns = jnp.arange(length, dtype=jnp.uint32)[None]
         words = (seeds[0][:, :, None, None], seeds[1][:, :, None, None])
         at = rows[None, None], columns[None, None]
-        return _Sight(seen, layers.keep_at(words, *at, length, rate), not visible.is_by_key)
+        return _Sight(seen, weight_masks.kept_at(words, *at, length, rate), not visible.is_by_key)
 
     return sight
 
@@ -359,5 +359,5 @@ def _window_sight(
     words = tuple(word[:, None, :, None, None] for word in seeds)
     at = rows[None, :, None, :, None], columns[None, :, None, None, :]
     kept: Bool[Array, "batch blocks heads rows columns"]
-    kept = layers.keep_at((words[0], words[1]), *at, length, rate)
+    kept = weight_masks.kept_at((words[0], words[1]), *at, length, rate)
     return _Sight(seen, kept.reshape(batch * blocks, heads, *kept.shape[3:]), True)

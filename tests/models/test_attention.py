@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import attention, layers, visibility
+from bertjax.models import attention, layers, visibility, weight_masks
 
 SHAPE = (3, 9, 2, 8)  # batch, length, heads, head size
 IS_REAL = np.arange(9) < np.array([[9], [5], [7]])
@@ -27,7 +27,7 @@ def numpy_mask(dropout):
     if not dropout:
         return 1.0
     seeds = layers.mask_seeds(key_of(dropout), (3, 2))
-    return np.asarray(layers.keep_mask(seeds, (3, 2, 9, 9), RATE)) / (1 - RATE)
+    return np.asarray(weight_masks.kept(seeds, (3, 2, 9, 9), RATE)) / (1 - RATE)
 
 
 def numpy_attend(query, keys, values, mask):

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from bertjax.devices import sharding
-from bertjax.models import attention, layers, parameters, plain_attention, visibility
+from bertjax.models import (
+    attention,
+    layers,
+    parameters,
+    plain_attention,
+    visibility,
+    weight_masks,
+)
 from bertjax.tasks import base, pretraining
 from tests import small_modules
 from tests.models import test_modern
@@ -77,7 +84,7 @@ def mask_of(key, numbers):
         return 1.0
     batch, length = numbers.shape
     seeds = layers.mask_seeds(key, (batch, HEADS))
-    return np.asarray(layers.keep_mask(seeds, (batch, HEADS, length, length), RATE)) / (1 - RATE)
+    return np.asarray(weight_masks.kept(seeds, (batch, HEADS, length, length), RATE)) / (1 - RATE)
 
 
 QUICK = {("a narrow window", True), ("no window, blocks of queries", False)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax import export as jax_export
 
 from bertjax.devices import sharding
-from bertjax.models import attention, layers, pallas_attention, visibility
+from bertjax.models import attention, layers, pallas_attention, visibility, weight_masks
 
 BATCH, LENGTH, HEADS, SIZE = 3, 12, 2, 4
 RATE = 0.3
@@ -78,7 +78,7 @@ def expected(shape, seen, dropout):
     batch, length, heads, _ = shape
     planes = (batch, heads)
     kept = np.asarray(
-        layers.keep_mask(layers.mask_seeds(KEY, planes), (*planes, length, length), RATE)
+        weight_masks.kept(layers.mask_seeds(KEY, planes), (*planes, length, length), RATE)
     )
     return numpy_context_and_gradients(
         *tensors(shape), seen, kept / (1 - RATE) if dropout else np.ones(())
