@@ -17,12 +17,14 @@ half the time of its usual random batches; `--random_batches` is without, on bot
 
 `--time` is an epoch of the first task instead: updates and making their batches, without reading,
 tokenizing, loading and compiling, told apart. Theirs has the usual random batches there, padded to
-their longest row; ours length buckets, as a user has it. They take turns, in fresh processes.
+their longest row; ours length buckets, as a user has it. They take turns, in fresh processes. With
+`--lengths=32,64,128` it is an update of 32 rows that all have that length.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -253,6 +255,27 @@ def score_table(cases: Sequence[Case], results: Results) -> str:
     return "\n".join(lines)
 
 
+@contextlib.contextmanager
+def our_steps(options: argparse.Namespace, case: Case) -> Iterator[Any]:
+    """Yields the run of an epoch, and a function from a state and a batch to the next and a report.
+
+    That places the batch on the devices, as the training loop does, and makes an update.
+    """
+    import jax
+
+    from bertjax.devices import sharding
+
+    run = our_job(options, dataclasses.replace(case, epochs=1))
+    with jax.set_mesh(run.mesh):
+        knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
+        size = run.job.phases[0].global_batch_size
+
+        def step(train_state: Any, batch: Any) -> tuple[Any, Any]:
+            return run.train_step(train_state, sharding.to_devices(batch, run.mesh, size), knobs)
+
+        yield run, step
+
+
 def time_ours(options: argparse.Namespace, case: Case) -> None:
     """Prints the seconds of an epoch of the training loop's batches, placement and steps.
 
@@ -262,29 +285,23 @@ def time_ours(options: argparse.Namespace, case: Case) -> None:
     import jax
 
     from bertjax import train
-    from bertjax.devices import sharding
     from bertjax.training import warm_start
 
     options.by_length = options.timed_side == "ours"
-    run = our_job(options, dataclasses.replace(case, epochs=1))
-    source = warm_start.of_job(run.job, run.abstract_state.params)
-    assert source is not None  # finetuning begins with weights
-    with jax.set_mesh(run.mesh):
-        knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
-        size = run.job.phases[0].global_batch_size
+    with our_steps(options, case) as (run, step):
+        source = warm_start.of_job(run.job, run.abstract_state.params)
+        assert source is not None  # finetuning begins with weights
         train_state = run.init(run.knobs.seed)
         batches = {it["input_ids"].shape: it for *_, it in train.remaining_batches(run, 0)}
         started = time.perf_counter()
         for batch in batches.values():
-            inputs = sharding.to_devices(batch, run.mesh, size)
-            train_state, report = jax.block_until_ready(run.train_step(train_state, inputs, knobs))
+            train_state, report = jax.block_until_ready(step(train_state, batch))
         compiled, padded, previous = time.perf_counter() - started, 0, None
         train_state = run.init(run.knobs.seed)
         train_state = jax.block_until_ready(warm_start.apply(source, train_state))
         started = time.perf_counter()
         for _, _, batch in train.remaining_batches(run, 0):
-            inputs = sharding.to_devices(batch, run.mesh, size)
-            train_state, report = run.train_step(train_state, inputs, knobs)
+            train_state, report = step(train_state, batch)
             jax.device_get(previous)
             previous, padded = report, padded + batch["input_ids"].size
         jax.block_until_ready(train_state)
@@ -299,6 +316,33 @@ def time_ours(options: argparse.Namespace, case: Case) -> None:
     )
 
 
+def time_our_batches(options: argparse.Namespace, case: Case) -> None:
+    """Prints the median seconds of an update of a batch whose rows all have one length.
+
+    Raises:
+      ValueError: if no bucket has that length.
+    """
+    import jax
+
+    from bertjax import train
+
+    options.by_length, found = True, {}
+    with our_steps(options, case) as (run, step):
+        train_state = run.init(run.knobs.seed)
+        batches = {it["input_ids"].shape[1]: it for *_, it in train.remaining_batches(run, 0)}
+        if missing := set(options.lengths) - set(batches):
+            raise ValueError(f"--lengths has {missing}; buckets of {case.task}: {sorted(batches)}")
+        for length in options.lengths:
+            seconds = []
+            for _ in range(peer_finetune.WARM_UP_STEPS + peer_finetune.TIMED_STEPS):
+                started = time.perf_counter()
+                train_state, _ = jax.block_until_ready(step(train_state, batches[length]))
+                seconds.append(time.perf_counter() - started)
+            found[length] = statistics.median(seconds[peer_finetune.WARM_UP_STEPS :])
+    versions = peer_step.versions("bertjax", "jax", "jaxlib")
+    peer_finetune.print_result(lengths=found, versions=versions)
+
+
 def measure(options: argparse.Namespace, case: Case, argv: Sequence[str]) -> list[dict[str, Any]]:
     """Returns what each process printed; they take turns, every other round backwards."""
     found, order = [], list(options.sides)
@@ -307,10 +351,13 @@ def measure(options: argparse.Namespace, case: Case, argv: Sequence[str]) -> lis
             command = [sys.executable, __file__, *argv, f"--timed_side={side}"]
             if side.startswith(THEIRS):
                 flags = ["--by_length"] if side == "theirs_by_length" else []
+                if options.lengths:
+                    flags = ["--lengths=" + ",".join(map(str, options.lengths))]
                 command = peer_command(options, case, ["--time", *flags])
             (result,) = results_of(command)
             found.append({"side": side, "round": number, **result})
-            print(f"round {number}, {TIMED[side]}: {result['seconds']:.1f} s", flush=True)
+            told = result.get("lengths") or f"{result['seconds']:.1f}"
+            print(f"round {number}, {TIMED[side]}: {told} s", flush=True)
         order.reverse()
     return found
 
@@ -337,6 +384,22 @@ def time_table(times: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def batch_table(times: Sequence[dict[str, Any]], lengths: Sequence[int]) -> str:
+    """Returns the markdown table of an update's seconds, by the length of the batch's rows."""
+    lines = [
+        "| tokens a row | ours, ms: median of turns (range) | transformers | ours / theirs |",
+        "|---|---|---|---|",
+    ]
+    for length in lengths:
+        medians, shown = [], []
+        for side in (OURS, THEIRS):
+            of_turns = [1000 * row["lengths"][str(length)] for row in times if row["side"] == side]
+            medians.append(statistics.median(of_turns))
+            shown.append(f"{medians[-1]:.0f} ({min(of_turns):.0f} to {max(of_turns):.0f})")
+        lines.append(f"| {length} | {shown[0]} | {shown[1]} | {medians[0] / medians[1]:.2f} |")
+    return "\n".join(lines)
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Returns the options; `cases` are the tasks with their epochs."""
     parser = argparse.ArgumentParser(description="Finetuning beside transformers with torch.")
@@ -352,11 +415,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--time", action="store_true", help="an epoch of the first task, no scores")
     parser.add_argument("--rounds", type=int, default=3, help="of --time")
     parser.add_argument("--sides", default="ours,theirs", help=f"of --time: {', '.join(TIMED)}")
+    parser.add_argument("--lengths", default="", help="of --time: updates of batches of these")
     parser.add_argument("--timed_side", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     pairs = [(text.split(":") + ["3"])[:2] for text in options.tasks.split(",")]
     options.cases = [Case(task, float(epochs)) for task, epochs in pairs]
     options.sides = options.sides.split(",")
+    options.lengths = [int(length) for length in options.lengths.split(",") if length]
     known = ", ".join(peer_finetune.TASKS)
     unknown = {case.task for case in options.cases} - set(peer_finetune.TASKS)
     unknown |= set(options.sides) - set(TIMED)
@@ -375,7 +440,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     if options.timed_side:
-        time_ours(options, options.cases[0])
+        (time_our_batches if options.lengths else time_ours)(options, options.cases[0])
         return 0
     conditions = {
         **dataclasses.asdict(peer_finetune.Recipe()),
@@ -388,7 +453,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.time:
         results.values["times"] = measure(options, options.cases[0], argv)
         results.save()
-        print(time_table(results.values["times"]))
+        times = results.values["times"]
+        print(batch_table(times, options.lengths) if options.lengths else time_table(times))
         return 0
     for case in options.cases:
         score_ours(options, case, results)

@@ -29,6 +29,7 @@ import numpy as np
 EVALUATION_BATCH_SIZE = 64
 SORTED_BATCHES = 64  # as bertjax.finetuning.batches: texts of a length meet within so many
 WARM_UP_STEPS = 2
+TIMED_STEPS = 8  # of each length, where batches of one length are timed
 TRAIN, DEV = "train", "dev"
 
 
@@ -266,6 +267,23 @@ def time_epoch(options: argparse.Namespace, tokenizer: Any, train: Split) -> Non
     )
 
 
+def time_batches(options: argparse.Namespace, tokenizer: Any, train: Split) -> None:
+    """Prints the median seconds of an update of a batch whose rows all have one length."""
+    trainer, found = Trainer(options, tokenizer, train, options.seeds[0]), {}
+    trainer.model.train()
+    for length in options.lengths:
+        rows = np.flatnonzero(train.lengths >= length)[: trainer.recipe.batch_size]
+        cut = [[ids[row][:length] for row in rows] for ids in (train.input_ids, train.segment_ids)]
+        trainer.train = Split(*cut, [train.labels[row] for row in rows])
+        seconds = []
+        for _ in range(WARM_UP_STEPS + TIMED_STEPS):
+            started = time.perf_counter()
+            trainer.step(range(len(rows)))
+            seconds.append(time.perf_counter() - started)
+        found[length] = float(np.median(seconds[WARM_UP_STEPS:]))
+    print_result(lengths=found, versions=versions())
+
+
 def print_result(**values: Any) -> None:
     """Prints a line for `finetune.py`."""
     print("RESULT " + json.dumps(values), flush=True)
@@ -287,7 +305,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--by_length", action="store_true", help="batches of about equal length")
     parser.add_argument("--compare", default="", help="our token ids, as finetune.py writes them")
     parser.add_argument("--time", action="store_true", help="the seconds of an epoch, no scores")
+    parser.add_argument("--lengths", default="", help="times batches of these lengths instead")
     options = parser.parse_args()
+    options.lengths = [int(length) for length in options.lengths.split(",") if length]
     options.seeds = [int(seed) for seed in options.seeds.split(",")]
     return options
 
@@ -311,7 +331,9 @@ def main() -> None:
             for name, split in {TRAIN: train, DEV: dev}.items()
         }
         print_result(tokens=compared)
-    if options.time:
+    if options.lengths:
+        time_batches(options, tokenizer, train)
+    elif options.time:
         time_epoch(options, tokenizer, train)
     else:
         train_seeds(options, tokenizer, train, dev)
