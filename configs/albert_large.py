@@ -6,6 +6,7 @@ and sentence order. docs/families.md says how to make the records, and what diff
 Command:   python -m bertjax.train --config=configs/albert_large.py --workdir=DIR \
                --config.data.train_dir=train_512
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices.
+Planned:   96.5 h on v5e-256: $29,652, spot $6,054 (2026-11-25, docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

@@ -6,6 +6,8 @@ and sentence order. docs/families.md says how to make the records, and what diff
 Command:   python -m bertjax.train --config=configs/albert_xlarge.py --workdir=DIR \
                --config.data.train_dir=train_512
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices.
+Planned:   313 h on v5e-256, in 2 micro-batches: $96,084, spot $19,617 (2026-11-25,
+           docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

@@ -6,6 +6,8 @@ while the rate falls and 15% are masked. docs/families.md says what differs from
 Command:   python -m bertjax.train --config=configs/ettin_150m.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 192; the paper: four H100.
+Planned:   63.3 h + 18.6 h + 3.6 h on v5e-64, in 3 micro-batches: $6,568, spot $1,341 (2026-11-25,
+           docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

@@ -6,6 +6,8 @@ while the rate falls and 15% are masked. docs/families.md says what differs from
 Command:   python -m bertjax.train --config=configs/ettin_1b.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 192; the paper: four H100.
+Planned:   372 h + 83.3 h + 16.5 h on v5e-64, in 9 micro-batches: $36,271, spot $7,405 (2026-11-25,
+           docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

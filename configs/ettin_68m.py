@@ -6,6 +6,8 @@ while the rate falls and 15% are masked. docs/families.md says what differs from
 Command:   python -m bertjax.train --config=configs/ettin_68m.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 192; the paper: four H100.
+Planned:   33.6 h + 10.2 h + 2.0 h on v5e-64, in 3 micro-batches: $3,520, spot $719 (2026-11-25,
+           docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

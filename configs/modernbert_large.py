@@ -6,6 +6,8 @@ from Base, whose weights were tiled, and went down to 5e-5 after 900 G tokens.
 Command:   python -m bertjax.train --config=configs/modernbert_large.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 192.
+Planned:   154 h + 39.5 h + 7.9 h on v5e-64, in 9 micro-batches: $15,502, spot $3,165 (2026-11-25,
+           docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured. The released model has a GLUE score of 90.4.
 """
