@@ -44,7 +44,7 @@ def kept_at(
 def kept_block(
     seeds: tuple[Array, Array],
     first: tuple[Integer[Array, ""] | int, Integer[Array, ""] | int],
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     num_keys: int,
     rate: float,
 ) -> Bool[Array, "keys queries"]:
