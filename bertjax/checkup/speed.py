@@ -53,8 +53,8 @@ def attention_kernel(workdir: str) -> Iterator[Finding]:
     """Yields whether the attention kernels compute what plain JAX does, and which is faster."""
     del workdir
     device = jax.devices()[0]
-    if device.platform != "tpu":
-        yield Finding("attention", f"plain JAX, as {device.device_kind} takes no kernels")
+    if not _takes_kernels(device.platform):
+        yield Finding("attention", f"plain JAX, as there are no kernels for {device.device_kind}")
         return
     errors = attention_trial.errors(
         ATTENTION, ATTENTION_LENGTH, sharding.make_mesh([device], data=1)
@@ -67,13 +67,20 @@ def attention_kernel(workdir: str) -> Iterator[Finding]:
         f"at most {limit:.0%}",
         "ok" if worst <= limit else "fault",
     )
-    kernel, plain = (_attention_seconds(name) for name in ("pallas", "xla"))
+    kernel, plain = (_attention_seconds(name) for name in ("auto", "xla"))
     yield Finding(
         "attention speed",
         f"kernel {1e3 * kernel:.2f} ms, plain {1e3 * plain:.2f} ms",
         "the kernel is faster",
         "ok" if kernel * LEAST_GAIN <= plain else "slow",
     )
+
+
+def _takes_kernels(platform: str) -> bool:
+    size = ATTENTION.hidden_size // ATTENTION.num_attention_heads
+    rows = (ATTENTION_LENGTH, size, jnp.dtype(ATTENTION.dtype))
+    found = attention.kernel_platforms("auto", *rows, 0.0)
+    return (attention.CUDA if platform == "gpu" else platform) in found
 
 
 def _attention_seconds(implementation: str) -> float:

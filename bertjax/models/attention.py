@@ -2,7 +2,8 @@
 
 Our own, because neither `jax.nn.dot_product_attention` (no dropout) nor flax's attention (one
 dropout mask shared over batch and heads, softmax in the compute dtype) is what BERT does.
-`plain_attention` has it in plain JAX ("xla"), `pallas_attention` as TPU kernels ("pallas").
+`plain_attention` has it in plain JAX ("xla"), `pallas_attention` as TPU kernels ("pallas"), and
+`cudnn_attention` by those of cuDNN where dropout leaves the weights alone ("cudnn").
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import layers, pallas_attention, plain_attention, rotary
+from bertjax.models import cudnn_attention, layers, pallas_attention, plain_attention, rotary
 from bertjax.models.visibility import Visibility
 
-IMPLEMENTATIONS = ("auto", "xla", "pallas")
+IMPLEMENTATIONS = ("auto", "xla", "pallas", "cudnn")
+TPU, CUDA = "tpu", "cuda"  # JAX's names of what a program is compiled for
 
 
 class SelfAttention(nnx.Module):
@@ -136,37 +138,57 @@ def attend(
     which in float32 comes to the same). Nothing of size length x length is kept for the backward
     pass, which computes scores, softmax and dropout mask again.
 
-    "pallas" gives the same numbers but for rounding, where a row has a token at all. What its
-    kernels do not take is computed by "xla": lengths that `pallas_attention.takes` denies, with a
-    warning the first time, and whatever is compiled for another platform than TPU. "auto" is
-    "pallas" without the warning.
+    "pallas" and "cudnn" give the same numbers but for rounding, where a row has a token at all.
+    What their kernels do not take (`kernel_platforms`) is computed by "xla", with a warning the
+    first time, and so is whatever is compiled for another platform. "auto" is both of them without
+    the warning.
     """
-    batch, length, heads, _ = query.shape
-    if implementation != "xla" and not pallas_attention.takes(length, query.shape[3]):
-        if implementation == "pallas":
-            _warn_of_length(length)
-        implementation = "xla"
-    if implementation == "xla":
+    batch, length, heads, size = query.shape
+    rate = 0.0 if key is None else dropout_rate
+    kernels = kernel_platforms(implementation, length, size, query.dtype, rate)
+    if not kernels:
+        if implementation in _TAKEN:
+            _warn(implementation, length)
         with jax.named_scope("rotary"):
             query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         rotary_base = None
-    how = _How(dropout_rate, implementation, rotary_base)
-    if key is None or dropout_rate == 0.0:
-        return _attend(query, keys, values, visible, None, how._replace(rate=0.0))
-    seeds = layers.mask_seeds(key, (batch, heads))
+    how = _How(rate, kernels, rotary_base)
+    seeds = layers.mask_seeds(key, (batch, heads)) if key is not None and rate else None
     return _attend(query, keys, values, visible, seeds, how)
 
 
+def kernel_platforms(
+    implementation: str, length: int, head_size: int, dtype: jnp.dtype, rate: float
+) -> tuple[str, ...]:
+    """Returns for which platforms there are kernels of rows of so many positions, such heads."""
+    found = []
+    if implementation in ("auto", "pallas") and pallas_attention.takes(length, head_size):
+        found.append(TPU)
+    is_cudnn = implementation in ("auto", "cudnn") and rate == 0.0
+    if is_cudnn and cudnn_attention.takes(length, head_size, dtype):
+        found.append(CUDA)
+    return tuple(found)
+
+
+# What each of the kernels takes, for a warning.
+_TAKEN = {
+    "pallas": f"{pallas_attention.MIN_LENGTH} to {pallas_attention.MAX_LENGTH} positions",
+    "cudnn": (
+        f"an even number of positions from {cudnn_attention.MIN_LENGTH} to "
+        f"{cudnn_attention.MAX_LENGTH}, in bfloat16, without dropout of the weights, where JAX has "
+        "cuDNN"
+    ),
+}
+
+
 @functools.cache
-def _warn_of_length(length: int) -> None:
+def _warn(implementation: str, length: int) -> None:
     # Not an error: lengths come from buckets, from evaluation and from users' texts as well, and
     # the model is the same either way.
     logging.warning(
-        "config.model.attention is 'pallas', whose kernels take %d to %d positions; attention over "
-        "%d positions is computed as with 'xla', which is slower.",
-        pallas_attention.MIN_LENGTH,
-        pallas_attention.MAX_LENGTH,
-        length,
+        "config.model.attention is %r, whose kernels take %s; attention over %d positions is "
+        "computed as with 'xla', which is slower.",
+        *(implementation, _TAKEN[implementation], length),
     )
 
 
@@ -174,7 +196,7 @@ class _How(NamedTuple):
     """What is known when attention is compiled."""
 
     rate: float
-    implementation: str
+    kernels: tuple[str, ...]
     rotary_base: float | None
 
 
@@ -200,15 +222,26 @@ def _context(
 ) -> tuple[Array, Array | None]:
     """Returns the context, and the kernel's statistics for its backward pass."""
     arguments = (query, keys, values, visible, seeds)
-    if how.implementation == "xla":
-        return plain_attention.context(*arguments, rate=how.rate), None
+    nothing = None
+    if TPU in how.kernels:
+        nothing = pallas_attention.no_statistics(query.shape, visible)
+    if not how.kernels:
+        return plain_attention.context(*arguments, rate=how.rate), nothing
 
     def plain(*arguments: Any) -> tuple[Array, Array | None]:
-        nothing = pallas_attention.no_statistics(query.shape, visible)
         return _plain_context(*arguments, how=how), nothing
 
-    kernel = functools.partial(pallas_attention.context, rate=how.rate, rotary_base=how.rotary_base)
-    return jax.lax.platform_dependent(*arguments, tpu=kernel, default=plain)
+    def of_cudnn(*arguments: Any) -> tuple[Array, Array | None]:
+        return cudnn_attention.context(*arguments[:4], rotary_base=how.rotary_base), nothing
+
+    kernels = {
+        TPU: functools.partial(
+            pallas_attention.context, rate=how.rate, rotary_base=how.rotary_base
+        ),
+        CUDA: of_cudnn,
+    }
+    taken = {platform: kernels[platform] for platform in how.kernels}
+    return jax.lax.platform_dependent(*arguments, **taken, default=plain)
 
 
 def _plain_context(
@@ -239,13 +272,22 @@ def _forward(
 
 def _backward(how: _How, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
     saved = (*saved, grad)
-    if how.implementation == "xla":
+    if not how.kernels:
         return *_plain_gradients(*saved, how=how), None, None
-    kernel = functools.partial(
-        pallas_attention.gradients, rate=how.rate, rotary_base=how.rotary_base
-    )
+
+    def of_cudnn(*saved: Any) -> tuple[Array, Array, Array]:
+        forward = saved[:4]
+        return cudnn_attention.gradients(*forward, saved[-1], rotary_base=how.rotary_base)
+
+    kernels = {
+        TPU: functools.partial(
+            pallas_attention.gradients, rate=how.rate, rotary_base=how.rotary_base
+        ),
+        CUDA: of_cudnn,
+    }
+    taken = {platform: kernels[platform] for platform in how.kernels}
     plain = functools.partial(_plain_gradients, how=how)
-    return *jax.lax.platform_dependent(*saved, tpu=kernel, default=plain), None, None
+    return *jax.lax.platform_dependent(*saved, **taken, default=plain), None, None
 
 
 def _plain_gradients(

@@ -120,8 +120,8 @@ class EncoderConfig(fields.EncoderFields):
     "float32" the products that are gradients of kernels come out in float32, and so are their sums
     over devices; with "compute" in `dtype`. `remat` "none" saves all activations
     for the backward pass, "full" recomputes each layer from its input, "dots" recomputes all but
-    the projections. `attention` is "xla", "pallas", kernels for TPU that compute the
-    same (`pallas_attention`), or "auto": these where they take length and heads. With
+    the projections. `attention` is "xla", or kernels that compute the same: "pallas" for TPU,
+    "cudnn" for GPU, "auto" both, where they take the rows (`attention.kernel_platforms`). With
     `left_to_right` a position sees itself and what lies on its left.
 
     Raises:

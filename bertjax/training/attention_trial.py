@@ -1,9 +1,9 @@
-"""Attention by the TPU kernels and in plain JAX, once at the start of a run, beside each other.
+"""Attention by kernels and in plain JAX, once at the start of a run, beside each other.
 
 A kernel is compiled by other means than the rest of a step, so another version of the compiler or
-another TPU may refuse it, or compute something else. Here that is found out before the run, on
+another device may refuse it, or compute something else. Here that is found out before the run, on
 rows as long as the run's own, with its heads, windows, rotary positions and order, forward and
-backward.
+backward. On a GPU, whose kernels take no dropout, that is left out: evaluation has none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from bertjax import jobs
 from bertjax.devices import sharding
-from bertjax.models import attention, encoder, pallas_attention, placement, visibility
+from bertjax.models import attention, encoder, placement, visibility
 
 # The largest error of a position of a head, of the root mean square of all. Rounding to bfloat16
 # made 0.1% to 2.0% (interpreted on CPU, 128 to 1,024 positions, 2026-11-23); a position that is
@@ -38,6 +38,7 @@ class _Rows:
     layer: int
     length: int
     is_packed: bool
+    rate: float
 
     @property
     def kernel(self) -> tuple[Any, ...]:
@@ -46,12 +47,17 @@ class _Rows:
         return (
             *(self.length, self.is_packed, self.head_size, sizes.num_attention_heads),
             *(sizes.window_of(layer), sizes.rotary_base_of(layer), sizes.left_to_right),
-            *(sizes.attention_probs_dropout_prob, sizes.dtype),
+            *(self.rate, sizes.dtype),
         )
 
     @property
     def head_size(self) -> int:
         return self.encoder.hidden_size // self.encoder.num_attention_heads
+
+    @property
+    def kernel_platforms(self) -> tuple[str, ...]:
+        dtype = jnp.dtype(self.encoder.dtype)
+        return attention.kernel_platforms("auto", self.length, self.head_size, dtype, self.rate)
 
     def __str__(self) -> str:
         window = self.encoder.window_of(self.layer)
@@ -60,7 +66,7 @@ class _Rows:
 
 def agrees(job: jobs.Job, mesh: Mesh) -> bool:
     """Returns whether the kernels compute what plain JAX does, on rows as the job's; logs both."""
-    for rows in {rows.kernel: rows for rows in _all_rows(job)}.values():
+    for rows in {rows.kernel: rows for rows in _all_rows(job, _platform(mesh))}.values():
         try:
             errors = _errors(rows, mesh)
         except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError) as error:
@@ -84,18 +90,28 @@ def agrees(job: jobs.Job, mesh: Mesh) -> bool:
 
 def errors(sizes: encoder.EncoderConfig, length: int, mesh: Mesh) -> dict[str, float]:
     """Returns the relative errors of the kernel of an encoder's first layer, by what is off."""
-    return _errors(_Rows(sizes, 0, length, is_packed=False), mesh)
+    return _errors(_Rows(sizes, 0, length, False, _rate(sizes, _platform(mesh))), mesh)
 
 
-def _all_rows(job: jobs.Job) -> Iterator[_Rows]:
+def _platform(mesh: Mesh) -> str:
+    """Returns for which platform the kernels are tried: nobody tries them on a CPU."""
+    return attention.CUDA if mesh.devices.flat[0].platform == "gpu" else attention.TPU
+
+
+def _rate(sizes: encoder.EncoderConfig, platform: str) -> float:
+    return 0.0 if platform == attention.CUDA else sizes.attention_probs_dropout_prob
+
+
+def _all_rows(job: jobs.Job, platform: str) -> Iterator[_Rows]:
     """Yields what the kernels would take of the batches of each phase and layer."""
     for phase in job.phases:
         is_packed = "sequence_ids" in job.data.abstract_batch(phase)
         for length in job.data.batch_lengths(phase):
             for sizes in _encoders(jobs.in_phase(job, phase).task):
+                rate = _rate(sizes, platform)
                 for layer in range(sizes.num_hidden_layers):
-                    rows = _Rows(sizes, layer, length, is_packed)
-                    if pallas_attention.takes(length, rows.head_size):
+                    rows = _Rows(sizes, layer, length, is_packed, rate)
+                    if platform in rows.kernel_platforms:
                         yield rows
 
 
@@ -142,7 +158,7 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
             def attend(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
                 return attention.attend(
                     *(query, keys, values, visible),
-                    dropout_rate=sizes.attention_probs_dropout_prob,
+                    dropout_rate=rows.rate,
                     key=draws[4],
                     implementation=implementation,
                     rotary_base=sizes.rotary_base_of(layer),
@@ -151,7 +167,7 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
             context, backward = jax.vjp(attend, *tensors)
             return (context, *backward(grad))
 
-        return jnp.stack([_error(x, y) for x, y in zip(made("pallas"), made("xla"), strict=True)])
+        return jnp.stack([_error(x, y) for x, y in zip(made("auto"), made("xla"), strict=True)])
 
     with jax.set_mesh(mesh):
         placed = {

@@ -155,8 +155,8 @@ class Tpu:
 @pytest.mark.parametrize(
     ("error", "seconds", "statuses"),
     [
-        (0.01, {"pallas": 1.0, "xla": 2.0}, ["ok", "ok"]),
-        (1.0, {"pallas": 2.0, "xla": 1.0}, ["fault", "slow"]),
+        (0.01, {"auto": 1.0, "xla": 2.0}, ["ok", "ok"]),
+        (1.0, {"auto": 2.0, "xla": 1.0}, ["fault", "slow"]),
     ],
 )
 def test_a_kernel_that_is_wrong_is_a_fault_and_one_that_gains_nothing_is_slow(

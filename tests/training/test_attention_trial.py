@@ -88,7 +88,7 @@ def test_what_is_tried_are_all_lengths_encoders_and_windows_of_the_run_once():
         inner: object
 
     job = dataclasses.replace(job, task=Both(job.task.encoder, small, inner))
-    tried = {rows.kernel[:5] for rows in attention_trial._all_rows(job)}
+    tried = {rows.kernel[:5] for rows in attention_trial._all_rows(job, "tpu")}
     wide, narrow = (128, False, 64, 2), (128, False, 32, 1)
     assert tried == {(*wide, None), (*wide, 20), (*narrow, None)}
 
@@ -99,7 +99,7 @@ def test_the_rotary_bases_of_all_phases_are_tried():
         job.config.phases.phase2 = job.config.phases.phase1.copy_and_resolve_references()
     job.config.phases.phase2.rotary_base = 500.0
     job = jobs.JOBS["pretraining"].outline(job.config)
-    tried = {rows.kernel[4:6] for rows in attention_trial._all_rows(job)}
+    tried = {rows.kernel[4:6] for rows in attention_trial._all_rows(job, "tpu")}
     assert tried == {(None, 10_000.0), (20, 10_000.0), (None, 500.0)}
 
 

@@ -1,0 +1,112 @@
+"""Attention by the kernels of cuDNN, for NVIDIA GPUs, through `jax.nn.dot_product_attention`.
+
+`bertjax.models.attention` chooses them. They take products in bfloat16 or float16, whatever a
+position sees, and no dropout of the weights: that would not be the dropout of plain JAX. What a
+position sees is added to the scores, a number for each pair of positions of a row, so memory grows
+with the square of the length, without the factor of heads. A window saves no work.
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float
+
+from bertjax.models import placement, rotary, visibility
+from bertjax.models.visibility import Visibility
+
+Implementation = Literal["cudnn", "xla"]
+MIN_LENGTH, MAX_LENGTH = 64, 4096
+MAX_HEAD_SIZE = 128
+_TENSORS = P(placement.DATA, None, placement.TENSOR)
+_ROWS = P(placement.DATA)
+
+
+def takes(length: int, head_size: int, dtype: jnp.dtype) -> bool:
+    """Returns whether the kernels are here, and compute rows of so many positions, such heads."""
+    fits = MIN_LENGTH <= length <= MAX_LENGTH and length % 2 == 0
+    fits &= head_size % 8 == 0 and head_size <= MAX_HEAD_SIZE
+    return fits and jnp.dtype(dtype).itemsize == 2 and is_there()
+
+
+@functools.cache
+def is_there() -> bool:
+    """Returns whether this JAX has cuDNN: it looks for it when it traces."""
+    rows = jax.ShapeDtypeStruct((1, MIN_LENGTH, 1, 64), jnp.bfloat16)
+    try:
+        jax.eval_shape(functools.partial(_attended, seen=None, implementation="cudnn"), *[rows] * 3)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return False
+    return True
+
+
+def context(
+    query: Float[Array, "batch length heads head"],
+    keys: Float[Array, "batch length heads head"],
+    values: Float[Array, "batch length heads head"],
+    visible: Visibility,
+    *,
+    rotary_base: float | None = None,
+    implementation: Implementation = "cudnn",
+) -> Float[Array, "batch length heads head"]:
+    """Returns what `attention.attend` does without dropout.
+
+    With a `rotary_base` queries and keys turn by their positions first. An `implementation` of
+    "xla" runs on any platform, as the tests do.
+    """
+    query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
+    run = functools.partial(_attended, implementation=implementation)
+    arguments = (query, keys, values, visibility.pairs(visible))
+    (made,) = placement.per_device(
+        lambda *x: [run(*x)], arguments, [_TENSORS] * 3 + [_ROWS], [_TENSORS]
+    )
+    return made
+
+
+def gradients(
+    query: Array,
+    keys: Array,
+    values: Array,
+    visible: Visibility,
+    grad: Array,
+    *,
+    rotary_base: float | None = None,
+    implementation: Implementation = "cudnn",
+) -> tuple[Array, Array, Array]:
+    """Returns the gradients of query, keys and values; the forward kernel runs again for them."""
+    turn = functools.partial(rotary.both_turned, positions=visible.positions, base=rotary_base)
+    run = functools.partial(_attended, implementation=implementation)
+
+    def on_device(*x: Array) -> list[Array]:
+        *tensors, seen, grad = x
+        _, backward = jax.vjp(functools.partial(run, seen=seen), *tensors)
+        return list(backward(grad))
+
+    arguments = (*turn(query, keys), values, visibility.pairs(visible), grad)
+    specs = [_TENSORS] * 3 + [_ROWS, _TENSORS]
+    of_query, of_keys, of_values = placement.per_device(on_device, arguments, specs, [_TENSORS] * 3)
+    return *turn(of_query, of_keys, back=True), of_values
+
+
+def _attended(
+    query: Array, keys: Array, values: Array, seen: Array | None, *, implementation: Implementation
+) -> Array:
+    """Returns the context, zeros where a query sees nothing, unless all see the same.
+
+    `seen` [batch, 1, length or 1, length] are those of `visibility.pairs`.
+    """
+    mask = seen
+    if seen is not None:  # cuDNN wants a number for each pair of positions
+        mask = jnp.broadcast_to(seen, (seen.shape[0], 1, query.shape[1], keys.shape[1]))
+    made = jax.nn.dot_product_attention(
+        query, keys, values, mask=mask, scale=1.0, implementation=implementation
+    )
+    if seen is None or seen.shape[2] == 1:
+        return made
+    sees = jnp.swapaxes(seen.any(axis=-1, keepdims=True), 1, 2)
+    return jnp.where(sees, made, jnp.zeros((), made.dtype))
