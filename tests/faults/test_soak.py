@@ -17,7 +17,8 @@ pytestmark = [
 
 
 def test_a_run_that_is_killed_again_and_again_ends_as_one_left_alone(tmp_path):
-    command = [sys.executable, "-m", "tests.faults.soak", "--kills=3", "--seed=0"]
+    # One process cannot write its part of a checkpoint; SIGTERM to one; SIGKILL to another.
+    command = [sys.executable, "-m", "tests.faults.soak", "--kills=3", "--seed=358"]
     command.append(f"--directory={tmp_path / 'soak'}")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run(

@@ -19,7 +19,7 @@ import pytest
 from bertjax.devices import sharding
 from bertjax.tasks import pretraining
 from bertjax.training import optim, schedules, state
-from bertjax.workdirs import checkpoint, checkpoint_items
+from bertjax.workdirs import checkpoint, checkpoint_items, orbax_manager
 from tests import conftest
 
 RETENTION = checkpoint.RetentionOptions()
@@ -585,3 +585,18 @@ def test_parameters_alone_are_used_but_not_resumed(trained, tmp_path):
     ):
         checkpointer.read_meta()
     assert saved_steps(tmp_path) == [0]
+
+
+def test_a_process_that_could_not_write_waits_for_no_other(monkeypatch):
+    """orbax lets it wait at a barrier, inside `finally`, for those that wait for it elsewhere."""
+    waited = []
+    wait = lambda *, key, timeout_ms: waited.append(key)  # noqa: E731
+    monkeypatch.setattr(ocp.multihost, "get_barrier_sync_fn", lambda: wait)
+    barrier = orbax_manager._barrier_of_the_well()
+    with pytest.raises(OSError, match="no space"):
+        try:
+            raise OSError("no space")
+        finally:
+            barrier(key="failed", timeout_ms=1000)
+    barrier(key="well", timeout_ms=1000)
+    assert waited == ["well"]
