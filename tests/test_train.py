@@ -136,6 +136,17 @@ def test_two_phases_equal_their_parts_also_when_resumed_at_the_boundary(
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
 
 
+@pytest.mark.slow
+def test_a_run_with_narrow_moments_goes_on_bit_for_bit(record_root, tmp_path):
+    config = two_phases(record_root)
+    config.optimizer.moment_dtype = "bfloat16"
+    whole = train.train(config, tmp_path / "whole")
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(whole.opt_state)} > {"bfloat16", "float32"}
+    with stopping.signal_after(7), pytest.raises(preemption.Preempted, match="saved at step 7"):
+        train.train(config, tmp_path / "parts")
+    jax.tree.map(np.testing.assert_array_equal, train.train(config, tmp_path / "parts"), whole)
+
+
 def test_a_run_leaves_what_people_watch(record_root, tmp_path):
     config = two_phases(record_root)
     done = bertjax.run(config, tmp_path)

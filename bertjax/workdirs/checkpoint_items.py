@@ -350,17 +350,19 @@ def _is_of_storage(error: BaseException) -> bool:
 
 
 def _bit_sum(array: np.ndarray) -> int:
-    return int(np.ascontiguousarray(array).view(np.uint32).sum(dtype=np.uint32))
+    words = np.dtype(f"uint{8 * array.dtype.itemsize}")
+    return int(np.ascontiguousarray(array).view(words).sum(dtype=np.uint32))
 
 
 @jax.jit
 def _fingerprints(leaves: Sequence[jax.Array]) -> jax.Array:
     # Integer sums of the bit patterns: exact, so the same on every mesh. orbax has no checksum of
     # its own for array data, and a flipped bit would otherwise be trained on.
-    sums = [
-        jnp.sum(jax.lax.bitcast_convert_type(leaf, jnp.uint32), dtype=jnp.uint32) for leaf in leaves
-    ]
-    return jnp.stack(sums)
+    def bit_sum(leaf: jax.Array) -> jax.Array:
+        words = jnp.dtype(f"uint{8 * leaf.dtype.itemsize}")  # moments may have 16 bits
+        return jnp.sum(jax.lax.bitcast_convert_type(leaf, words), dtype=jnp.uint32)
+
+    return jnp.stack([bit_sum(leaf) for leaf in leaves])
 
 
 def _check_fingerprint(name: str, tree: Any, saved: Mapping[str, Sequence[int]]) -> None:

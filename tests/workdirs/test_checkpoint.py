@@ -587,6 +587,25 @@ def test_parameters_alone_are_used_but_not_resumed(trained, tmp_path):
     assert saved_steps(tmp_path) == [0]
 
 
+def test_narrow_moments_are_saved_and_a_flipped_bit_of_them_is_noticed(tmp_path, trained):
+    def narrowed(leaf):
+        return leaf.astype(jnp.bfloat16) if leaf.ndim > 1 else leaf
+
+    narrow = dataclasses.replace(trained, opt_state=jax.tree.map(narrowed, trained.opt_state))
+    save_steps(tmp_path, narrow, [6])
+    found = restore(tmp_path, narrow, data=4, tensor=2)
+    assert_identical(found.state.opt_state, narrow.opt_state)
+    leaves, structure = jax.tree.flatten(narrow.opt_state)
+    wide = next(i for i, leaf in enumerate(leaves) if leaf.dtype == jnp.bfloat16)
+    words = leaves[wide].copy().view(np.uint16)
+    words[0, 0] ^= 1
+    flipped = [*leaves[:wide], words.view(jnp.bfloat16), *leaves[wide + 1 :]]
+    tree = jax.tree.unflatten(structure, flipped)
+    known = checkpoint_items.fingerprint(narrow.opt_state)
+    assert known == checkpoint_items.fingerprint(jax.tree.map(jnp.asarray, narrow.opt_state))
+    assert checkpoint_items.fingerprint(tree) != known
+
+
 def test_a_process_that_could_not_write_waits_for_no_other(monkeypatch):
     """orbax lets it wait at a barrier, inside `finally`, for those that wait for it elsewhere."""
     waited = []
