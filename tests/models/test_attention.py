@@ -108,7 +108,7 @@ def test_lengths_that_the_kernel_does_not_take_are_computed_in_plain_jax_and_sai
             implementation="pallas",
         )
 
-    attention._warn_of_length.cache_clear()
+    attention._warn.cache_clear()
     with caplog.at_level("WARNING"):
         jaxprs = [str(jax.make_jaxpr(lambda *x: attend(*x))(query, is_real)) for _ in range(2)]
     assert ["pallas_call" in jaxpr for jaxpr in jaxprs] == [not warnings] * 2
