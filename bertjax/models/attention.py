@@ -275,9 +275,13 @@ def _backward(how: _How, saved: tuple[Any, ...], grad: Array) -> tuple[Array | N
     if not how.kernels:
         return *_plain_gradients(*saved, how=how), None, None
 
-    def of_cudnn(*saved: Any) -> tuple[Array, Array, Array]:
-        forward = saved[:4]
-        return cudnn_attention.gradients(*forward, saved[-1], rotary_base=how.rotary_base)
+    def of_cudnn(
+        query: Array, keys: Array, values: Array, visible: Visibility, *rest: Any
+    ) -> tuple[Array, Array, Array]:
+        grad = rest[-1]
+        return cudnn_attention.gradients(
+            query, keys, values, visible, grad, rotary_base=how.rotary_base
+        )
 
     kernels = {
         TPU: functools.partial(
