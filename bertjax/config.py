@@ -141,8 +141,8 @@ def _model() -> ml_collections.ConfigDict:
     # In which the gradients of kernels are summed over devices: float32 | compute (that of dtype).
     model.gradient_reduction_dtype = "float32"
     model.remat = "none"  # recompute activations in the backward pass: none | dots | full
-    # xla | pallas (kernels for TPU) | cudnn (those of GPUs, without dropout of the weights) | auto:
-    # kernels on a GPU, and on a TPU newer than v4, where a trial agrees
+    # xla | pallas (kernels for TPU) | cudnn (those of GPUs, without dropout of the weights, where a
+    # trial agrees) | auto: pallas on a TPU newer than v4 where a trial agrees
     model.attention = "auto"
     model.left_to_right = False  # True: a position sees itself and its left alone
     return model

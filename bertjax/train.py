@@ -237,7 +237,9 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
     device, workdir = mesh.devices.flat[0], epath.Path(workdir)
     config = program.resolve(config, device.platform, device.device_kind)
     job = jobs.JOBS[config.task].open(config, trials.workdirs(config, workdir))
-    if job.config.model.attention == "auto" and not attention_trial.agrees(job, mesh):
+    is_of_gpu = job.config.model.attention == "cudnn" and device.platform == "gpu"
+    is_tried = job.config.model.attention == "auto" or is_of_gpu
+    if is_tried and not attention_trial.agrees(job, mesh):
         config.model.attention = "xla"
         job = jobs.JOBS[config.task].open(config, trials.workdirs(config, workdir))
     return _run_in(program.build(job, mesh), workdir)

@@ -119,7 +119,7 @@ def _encoders(task: Any) -> Iterator[encoder.EncoderConfig]:
     """Yields the encoders of a task, and of tasks in it, that are left to the trial."""
     for part in vars(task).values():
         if isinstance(part, encoder.EncoderConfig):
-            if part.attention == "auto":
+            if part.attention in ("auto", "cudnn"):
                 yield part
         elif dataclasses.is_dataclass(part):
             yield from _encoders(part)

@@ -265,9 +265,7 @@ def resolve(
         config.model.dtype = "float32" if is_cpu else "bfloat16"
     if config.prng_impl == "auto":
         config.prng_impl = "threefry2x32" if is_cpu else "rbg"
-    takes_kernels = platform == "gpu" or (
-        platform == "tpu" and device_kind not in SLOW_WITH_KERNELS
-    )
+    takes_kernels = platform == "tpu" and device_kind not in SLOW_WITH_KERNELS
     if config.model.attention == "auto" and not takes_kernels:
         config.model.attention = "xla"
     return config

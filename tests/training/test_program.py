@@ -98,7 +98,7 @@ def test_a_resolved_config_says_nothing_of_auto():
     ("platform", "kind", "attention"),
     [
         ("cpu", "", "xla"),
-        ("gpu", "", "auto"),
+        ("gpu", "", "xla"),
         ("tpu", "TPU v4", "xla"),
         ("tpu", "TPU v5 lite", "auto"),
     ],
