@@ -31,6 +31,7 @@ import bertjax
 from bertjax import command_line, interruptions, jobs, recipes, whole_numbers
 from bertjax import config as config_lib
 from bertjax.devices import accelerators, sharding
+from bertjax.models import weight_masks
 from bertjax.training import (
     attention_trial,
     config_faults,
@@ -272,6 +273,7 @@ def start(run: Run, checkpointer: checkpoint.Checkpointer) -> Start:
     if saved_meta is not None:
         _keep_origin(run, saved_meta)
         _check_resumable(run, saved_meta, checkpointer.latest_step() or 0)
+        _tell_other_versions(saved_meta)
     run_log.start(run, run.workdir)
     restored = checkpointer.restore(run.abstract_state)
     if restored is not None:
@@ -382,8 +384,32 @@ def _meta(run: Run, watch: monitor.Monitor, tuned: Mapping[str, float]) -> dict[
         "teacher_sha256": _teacher_sha256(run),
         **watch.progress.to_meta(),
         "tuned": dict(tuned),
-        "versions": {"bertjax": bertjax.__version__, "jax": jax.__version__},
+        "versions": _versions(),
     }
+
+
+def _versions() -> dict[str, Any]:
+    """Returns what the bits of a run depend on besides config, data and devices."""
+    return {
+        "bertjax": bertjax.__version__,
+        "jax": jax.__version__,
+        "attention_masks": weight_masks.VERSION,
+    }
+
+
+def _tell_other_versions(saved_meta: Mapping[str, Any]) -> None:
+    saved = {"attention_masks": 1, **saved_meta["versions"]}
+    changed = [
+        f"{name}: was {saved.get(name)}, is {now}"
+        for name, now in _versions().items()
+        if saved.get(name) != now
+    ]
+    if changed:
+        logging.warning(
+            "The run was saved by other versions (%s). It goes on, but not bit for bit: "
+            "JAX may round otherwise, and dropout may draw other masks, as with another seed",
+            "; ".join(changed),
+        )
 
 
 def _teacher_sha256(run: Run) -> str:

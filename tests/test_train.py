@@ -11,6 +11,7 @@ import pytest
 import bertjax
 from bertjax import evaluate, jobs, train
 from bertjax.data import contents, records, streams
+from bertjax.models import weight_masks
 from bertjax.training import monitor, preemption, run_log
 from bertjax.workdirs import checkpoint
 from configs import smoke
@@ -199,7 +200,7 @@ def test_a_workdir_may_be_relative(record_root, tmp_path, monkeypatch):
 
 
 def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
-    record_root, tmp_path, seen, caplog
+    record_root, tmp_path, seen, caplog, monkeypatch
 ):
     config = make_config(record_root / "train_16")
     with caplog.at_level("INFO", logger="absl"):
@@ -213,6 +214,10 @@ def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
     assert not seen
     assert config_in(tmp_path)["log_every_steps"] == 5
     assert "This run was finished already" in caplog.text
+    assert "other versions" not in caplog.text
+    monkeypatch.setattr(weight_masks, "VERSION", 3)
+    train.train(config, tmp_path)
+    assert "saved by other versions (attention_masks: was 2, is 3)" in caplog.text
     jax.tree.map(np.testing.assert_array_equal, first, again)
     config.phases.phase1.num_steps = 12  # linear: the rates so far would have been others
     written = (tmp_path / "config.json").read_bytes()

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Integer, UInt32
 from bertjax.models import layers
 
 PAIRED = 8  # the rows of a register
+VERSION = 2  # of what `kept` returns; in version 1 each key had a hash of its own
 
 
 def kept(
