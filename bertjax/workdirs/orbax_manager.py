@@ -17,11 +17,14 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
+from orbax.checkpoint._src.metadata import array_metadata_store  # has no public name
 
 from bertjax.data import atomic, mounts
 from bertjax.workdirs import checkpoint_items as items
 
 Kept = Callable[[Iterable[int]], set[int]]
+
+LOOK_SECONDS = 5.0  # how often one looks at what it waits for
 
 
 def _is_no_chatter(record: std_logging.LogRecord) -> bool:
@@ -41,6 +44,7 @@ def make(directory: epath.Path, kept: Kept) -> ocp.CheckpointManager:
     Raises:
       UnreadableError: if the storage does not let it be looked for or removed.
     """
+    _wait_for_nothing_out_of_sight()
     is_remote = atomic.is_remote(directory)
     if not is_remote:
         directory.mkdir(parents=True, exist_ok=True)
@@ -75,6 +79,29 @@ def _barrier_of_the_well() -> ocp.multihost.BarrierSyncFn:
             wait(key=key, timeout_ms=timeout_ms)
 
     return barrier
+
+
+@functools.cache
+def _wait_for_nothing_out_of_sight() -> None:
+    """Lets a process not wait for a directory that its storage does not let it see.
+
+    orbax's processes wait up to 10 minutes for the one of array metadata, which process 0 makes.
+    They ask whether it exists, and take any error of the storage for "no".
+    """
+    store = array_metadata_store.Store
+    waits = store._maybe_create_base_dir
+
+    async def looks_and_waits(self: array_metadata_store.Store, directory: epath.Path) -> None:
+        waiting = asyncio.ensure_future(waits(self, directory))
+        try:
+            while not (await asyncio.wait([waiting], timeout=LOOK_SECONDS))[0]:
+                if directory.name in await asyncio.to_thread(items.names_in, directory.parent):
+                    return  # writing there tells what is wrong
+            await waiting
+        finally:
+            waiting.cancel()
+
+    store._maybe_create_base_dir = looks_and_waits
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Claims about checkpoints: what is saved comes back bit for bit, or its fault is named."""
 
+import asyncio
 import contextlib
 import dataclasses
 import errno
@@ -15,6 +16,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
+from etils import epath
 
 from bertjax.devices import sharding
 from bertjax.tasks import pretraining
@@ -619,3 +621,32 @@ def test_a_process_that_could_not_write_waits_for_no_other(monkeypatch):
             barrier(key="failed", timeout_ms=1000)
     barrier(key="well", timeout_ms=1000)
     assert waited == ["well"]
+
+
+def test_a_process_waits_for_no_directory_that_it_cannot_look_at(tmp_path, monkeypatch):
+    """orbax asks whether process 0 has made it, and takes an error of the disk for "not yet"."""
+    orbax_manager.make(epath.Path(tmp_path / "checkpoints"), set).close()
+    multihost = orbax_manager.array_metadata_store.multihost
+    monkeypatch.setattr(multihost, "is_primary_host", lambda host: False)
+    monkeypatch.setattr(orbax_manager, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(checkpoint_items, "RETRY_SECONDS", ())
+    store = orbax_manager.array_metadata_store.Store()
+
+    async def made_while_waiting():
+        waiting = asyncio.ensure_future(store._maybe_create_base_dir(epath.Path(tmp_path / "made")))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        (tmp_path / "made").mkdir()
+        await waiting
+        with monkeypatch.context() as disk:
+            disk.setattr(epath.Path(tmp_path).__class__, "exists", lambda path: False)
+            await store._maybe_create_base_dir(epath.Path(tmp_path / "made"))
+
+    asyncio.run(made_while_waiting())
+
+    def lost(path):
+        raise OSError(errno.EIO, "the disk is gone", str(path))
+
+    monkeypatch.setattr(epath.Path(tmp_path).__class__, "iterdir", lost)
+    with pytest.raises(checkpoint_items.UnreadableError, match="the disk is gone"):
+        asyncio.run(store._maybe_create_base_dir(epath.Path(tmp_path / "never")))
