@@ -90,11 +90,16 @@ def train_trials(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> 
         `train`; the same command goes on where it stopped.
     """
     run = prepare(config, workdir)
-    return trials.run(run, run.workdir, lambda own, where: execute(_run_in(own, where)))
+    return trials.run(
+        run, run.workdir, lambda own, where: execute(_run_in(own, where), is_one_of_several=True)
+    )
 
 
-def execute(run: Run) -> state.TrainState:
-    """Trains as `train` does, a run that is prepared."""
+def execute(run: Run, *, is_one_of_several: bool = False) -> state.TrainState:
+    """Trains as `train` does, a run that is prepared.
+
+    A notice after the last step ends nothing, unless other runs follow this one.
+    """
     with (
         jax.set_mesh(run.mesh),
         _owned(run.workdir) as owner,
@@ -117,6 +122,8 @@ def execute(run: Run) -> state.TrainState:
                 train_state = _train(run, begun.state, keeper, profile)
             writer.curves()
         keeper.write_predictions(train_state, is_new=run.last_step > step)
+        if is_one_of_several and notice.reached():
+            keeper.stop(run.last_step)
     if jax.process_index() == 0:
         run_log.end(run, run.workdir, is_new=run.last_step > step)
     return train_state

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import signal
 
 import jax
 import numpy as np
@@ -48,9 +49,9 @@ def done(config, tmp_path_factory):
         patch.setattr(train.jax, "devices", lambda: devices)
         original = train.execute
 
-        def recorded(run):
+        def recorded(run, **options):
             programs.append(run)
-            states[run.workdir.name] = original(run)
+            states[run.workdir.name] = original(run, **options)
             return states[run.workdir.name]
 
         patch.setattr(train, "execute", recorded)
@@ -144,6 +145,25 @@ def test_trials_that_were_stopped_go_on_and_end_in_the_same_results(
     assert train.train_trials(config, tmp_path) == results
     last = train.checkpoint.load_params(tmp_path / "seed_4")[0]
     jax.tree.map(np.testing.assert_array_equal, last, states["seed_4"].params)
+
+
+@pytest.mark.slow
+def test_a_notice_after_the_end_of_a_trial_stops_those_that_follow(
+    done, config, tmp_path, monkeypatch
+):
+    _, results, _, _ = done
+    write = train._Keeper.write_predictions
+
+    def signalled(keeper, *given, **options):
+        write(keeper, *given, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train._Keeper, "write_predictions", signalled)
+        with pytest.raises(preemption.Preempted, match="saved at step 4"):
+            train.train_trials(config, tmp_path)
+    assert not (tmp_path / "seed_4").exists()
+    assert train.train_trials(config, tmp_path) == results
 
 
 def test_without_an_evaluation_set_there_is_nothing_to_compare(config, tmp_path):
