@@ -626,11 +626,11 @@ def test_a_process_that_could_not_write_waits_for_no_other(monkeypatch):
 def test_a_process_waits_for_no_directory_that_it_cannot_look_at(tmp_path, monkeypatch):
     """orbax asks whether process 0 has made it, and takes an error of the disk for "not yet"."""
     orbax_manager.make(epath.Path(tmp_path / "checkpoints"), set).close()
-    multihost = orbax_manager.array_metadata_store.multihost
-    monkeypatch.setattr(multihost, "is_primary_host", lambda host: False)
+    metadata_store = ocp._src.metadata.array_metadata_store
+    monkeypatch.setattr(metadata_store.multihost, "is_primary_host", lambda host: False)
     monkeypatch.setattr(orbax_manager, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(checkpoint_items, "RETRY_SECONDS", ())
-    store = orbax_manager.array_metadata_store.Store()
+    store = metadata_store.Store()
 
     async def made_while_waiting():
         waiting = asyncio.ensure_future(store._maybe_create_base_dir(epath.Path(tmp_path / "made")))
