@@ -253,7 +253,7 @@ class Run:
         self.wait(GRACE_SECONDS)
 
     def told(self) -> str:
-        tails = [self.log_path(process).read_text("utf-8")[-1500:] for process in range(PROCESSES)]
+        tails = [self.log_path(process).read_text("utf-8")[-5000:] for process in range(PROCESSES)]
         return "\n".join(f"-- process {number}\n{tail}" for number, tail in enumerate(tails))
 
 
@@ -365,7 +365,10 @@ def soak(root: pathlib.Path, where: epath.Path, kills: int, seed: int) -> None:
             )  # fmt: skip
         finish(run)
     except Broken:
+        run.send(signal.SIGUSR1, tuple(range(PROCESSES)))  # their logs show where they are
+        time.sleep(1)
         print(run.told())
+        run.end()
         raise
     compare(run, reference)
     print("bit-identical after", ", ".join(f"{count} {name}" for name, count in counts.items()))

@@ -24,5 +24,5 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_left_alone(tmp_path):
     ended = subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-3000:]
+    assert ended.returncode == 0, ended.stdout[-22000:] + ended.stderr[-3000:]
     assert "bit-identical after" in ended.stdout
