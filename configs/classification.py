@@ -7,7 +7,7 @@ Command:   python -m bertjax.train --config=configs/classification.py --config.i
            With --config.finetuning.second_text_column=NAME rows are pairs of texts, with
            configs/classification.py:regression the label is a number.
 Hardware:  any; one device is enough.
-Planned:   18.8 s on v5e-1, BERT-base, 10,000 examples: under $0.01, spot under $0.01 (2026-11-24,
+Planned:   18.7 s on v5e-1, BERT-base, 10,000 examples: under $0.01, spot under $0.01 (2026-11-25,
            docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured: it depends on the texts.

@@ -6,7 +6,7 @@ Command:   python -m bertjax.train --config=configs/conll.py --config.init_from=
            configs/conll.py:feature_based leaves the encoder as it is and trains a BiLSTM on its
            last four layers, the paper's ablation.
 Hardware:  any; one device is enough.
-Planned:   26.4 s on v5e-1, BERT-base, 14,041 sentences: under $0.01, spot under $0.01 (2026-11-24,
+Planned:   26.3 s on v5e-1, BERT-base, 14,041 sentences: under $0.01, spot under $0.01 (2026-11-25,
            docs/scaling.md).
 Time:      not yet measured.
 Result:    CoNLL-2003: not yet measured. WNUT-17 from a BERT of 6 layers, 384 wide,

@@ -8,7 +8,7 @@ Command:   python -m bertjax.train --config=configs/electra_base.py --workdir=DI
                --config.data.train_dir=TRAIN
            where TRAIN was built with --pair_objective=none --mask=none --max_seq_length=512.
 Hardware:  a mesh of 16 devices (the paper: 16 TPUv3); --config.mesh.data=-1 takes all.
-Planned:   15.8 h on v5e-16: $303, spot $62 (2026-11-24, docs/scaling.md).
+Planned:   15.5 h on v5e-16: $298, spot $61 (2026-11-25, docs/scaling.md).
 Time:      not yet measured; the paper: 4 days.
 Result:    not yet measured. The released ELECTRA-base has a GLUE test score of 82.7.
 """

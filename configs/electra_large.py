@@ -8,7 +8,7 @@ Command:   python -m bertjax.train --config=configs/electra_large.py --workdir=D
                --config.data.train_dir=TRAIN
            where TRAIN was built with --pair_objective=none --mask=none --max_seq_length=512.
 Hardware:  a mesh of 16 devices; --config.mesh.data=-1 takes all.
-Planned:   175 h on v5e-16, in 8 micro-batches: $3,369, spot $688 (2026-11-25, docs/scaling.md).
+Planned:   173 h on v5e-16, in 8 micro-batches: $3,322, spot $678 (2026-11-25, docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured. The released ELECTRA-large (1.75M) has a GLUE test score of 85.2.
 """

@@ -10,7 +10,7 @@ Command:   python -m bertjax.train --config=configs/electra_small.py --workdir=D
                --config.data.train_dir=TRAIN
            where TRAIN was built with --pair_objective=none --mask=none --max_seq_length=128.
 Hardware:  any number of devices that divides 128; the paper: one V100, 4 days.
-Planned:   2.6 h on v5e-4: $13, spot $2.59 (2026-11-24, docs/scaling.md).
+Planned:   2.6 h on v5e-4: $13, spot $2.58 (2026-11-25, docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured. The released ELECTRA-small(++) has a GLUE test score of 77.4.
 """

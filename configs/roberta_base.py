@@ -6,7 +6,7 @@ visit, byte-level BPE. docs/families.md says how to make the records, and what d
 Command:   python -m bertjax.train --config=configs/roberta_base.py --workdir=DIR \
                --config.data.train_dir=train_512
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices.
-Planned:   27.4 h on v5e-128: $4,211, spot $860 (2026-11-24, docs/scaling.md).
+Planned:   27.0 h on v5e-128: $4,140, spot $845 (2026-11-25, docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

@@ -6,7 +6,7 @@ visit, byte-level BPE. docs/families.md says how to make the records, and what d
 Command:   python -m bertjax.train --config=configs/roberta_large.py --workdir=DIR \
                --config.data.train_dir=train_512
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices.
-Planned:   39.3 h on v5e-256, in 2 micro-batches: $12,082, spot $2,467 (2026-11-25,
+Planned:   38.7 h on v5e-256, in 2 micro-batches: $11,893, spot $2,428 (2026-11-25,
            docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.

@@ -6,7 +6,7 @@ at each visit. docs/families.md says how to make the records, and what differs f
 Command:   python -m bertjax.train --config=configs/spanbert_base.py --workdir=DIR \
                --config.data.train_dir=train_512
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices (the paper: 32 V100).
-Planned:   40.2 h on v5e-16: $772, spot $158 (2026-11-24, docs/scaling.md).
+Planned:   39.7 h on v5e-16: $762, spot $156 (2026-11-25, docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

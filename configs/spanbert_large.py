@@ -5,7 +5,7 @@ As configs/spanbert_base.py: 2,400,000 steps of 256 sequences of 512 tokens.
 Command:   python -m bertjax.train --config=configs/spanbert_large.py --workdir=DIR \
                --config.data.train_dir=train_512
 Hardware:  any mesh; --config.mesh.data=-1 takes all devices (the paper: 32 V100).
-Planned:   125 h on v5e-16: $2,400, spot $490 (2026-11-24, docs/scaling.md).
+Planned:   124 h on v5e-16: $2,371, spot $484 (2026-11-25, docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
 """

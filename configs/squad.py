@@ -5,7 +5,7 @@ Command:   python -m bertjax.train --config=configs/squad.py:v1 --config.init_fr
                --config.finetuning.eval_file=dev-v1.1.json --workdir=DIR
 Hardware:  any; the paper's batch of BERT Base at 384 tokens wants 16 GB, or
            --config.gradient_accumulation_steps=4.
-Planned:   7.9 min on v5e-1, BERT-base, 88,641 windows of v1.1: $0.16, spot $0.03 (2026-11-24,
+Planned:   7.8 min on v5e-1, BERT-base, 88,641 windows of v1.1: $0.16, spot $0.03 (2026-11-25,
            docs/scaling.md).
 Time:      not yet measured.
 Result:    not yet measured.
