@@ -45,6 +45,7 @@ TINY = EncoderConfig(
 QUICK_XLA_FLAGS = "--xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 12):  # which has the newer ones alone
     QUICK_XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"
+QUICK_TESTS = "not slow and not faults"  # the -m of pyproject.toml
 MOST_BYTES = 1_200_000_000  # of a process alone, between two files
 
 
@@ -59,12 +60,23 @@ def pytest_configure(config: pytest.Config) -> None:
     # With a limit, and only then, JAX locks its files: none is read while another writes it.
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_XLA_FLAGS}".strip()
-    if config.option.markexpr.strip() == "not slow":
+    if config.option.markexpr.strip() == QUICK_TESTS:
         # Compiling is most of what the quick tests do. This takes a third of the time off it, and
         # gives the same numbers but for rounding. The slow tests are optimized as users' runs are.
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         is_quick = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
         jax.config.update("jax_disable_most_optimizations", is_quick)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuses a test that is marked slow and faults: one of them says whether the gate runs it."""
+    both = [
+        item.nodeid
+        for item in items
+        if {"slow", "faults"} <= {it.name for it in item.iter_markers()}
+    ]
+    if both:
+        raise pytest.UsageError("marked slow and faults: " + ", ".join(both))
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,7 @@
 """`python -m bertjax.train` that also appends, for every batch, which records it held.
 
-RECORDED_TO names the file; a line is [global step, record positions of this process's rows]. With
+RECORDED_TO names the file; a line is [global step, record positions of this process's rows].
+SIGNAL_AT, "STEP:NUMBER", sends this process a signal when it has read the batch of a step. With
 READS_FAIL the disk gives this process no array of a checkpoint.
 """
 
@@ -16,11 +17,14 @@ original = jobs.pretraining_data.PretrainingData.train_batches
 
 def recorded(self, phase, *, start_step, rows):
     """Yields the batches of the job, each after its line is on disk."""
+    signal_step, number = map(int, os.environ.get("SIGNAL_AT", "-1:0").split(":"))
     with open(os.environ["RECORDED_TO"], "a", encoding="utf-8") as file:
         batches = original(self, phase, start_step=start_step, rows=rows)
         for step, batch in enumerate(batches, start=start_step):
             file.write(json.dumps([step, batch["record_positions"].tolist()]) + "\n")
             file.flush()
+            if step == signal_step:
+                os.kill(os.getpid(), number)
             yield batch
 
 

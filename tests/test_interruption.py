@@ -1,6 +1,8 @@
-"""Whole runs in processes of their own: killed, preempted, spread over hosts, always one run.
+"""Runs in real processes that are killed, preempted or spread over hosts: always the same run.
 
-The reference is an uninterrupted run of one process. Every run records which examples it sees.
+The reference is an uninterrupted run of one process. Every run records the examples that it reads.
+The slow tests signal a process from inside, at a step; those that choose their moment by the clock
+or from outside are marked faults.
 """
 
 import json
@@ -23,7 +25,6 @@ from tests import small_records
 
 ROOT = pathlib.Path(__file__).parent.parent
 STEPS, SAVE_EVERY = 100, 5
-pytestmark = pytest.mark.slow
 
 
 class Workplace:
@@ -32,17 +33,17 @@ class Workplace:
     def __init__(self, root):
         self.root = root
         self.records = small_records.write(root / "records")
+        self.limit_seconds = 1800  # of a process, until the reference has shown what one takes
 
-    def start(self, name, *extra, host=0, reads_fail=False):
-        environment = (
-            os.environ
-            | ({"READS_FAIL": "1"} if reads_fail else {})
-            | {
-                "JAX_PLATFORMS": "cpu",
-                "PYTHONPATH": str(ROOT),
-                "RECORDED_TO": str(self.root / f"{name}.{host}.seen"),
-            }
-        )
+    def start(self, name, *extra, host=0, signal_at=(-1, 0), reads_fail=False):
+        """Starts a process; it signals itself when it reads the batch of a step."""
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": str(ROOT),
+            "RECORDED_TO": str(self.root / f"{name}.{host}.seen"),
+            "SIGNAL_AT": ":".join(str(int(it)) for it in signal_at),
+            **({"READS_FAIL": "1"} if reads_fail else {}),
+        }
         command = [
             sys.executable, "-m", "tests.recorded_run", f"--config={ROOT}/configs/smoke.py",
             f"--workdir={self.root / name}", "--config.data.source=records",
@@ -56,10 +57,13 @@ class Workplace:
         with open(self.root / f"{name}.{host}.log", "a", encoding="utf-8") as log:
             return subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
 
-    def run(self, name, *extra):
-        assert self.start(name, *extra).wait(300) == 0, self.log(name)
+    def ended(self, process):
+        return process.wait(self.limit_seconds)
 
-    def start_hosts(self, name, count, *extra, failing=None):
+    def run(self, name, *extra):
+        assert self.ended(self.start(name, *extra)) == 0, self.log(name)
+
+    def start_hosts(self, name, count, *extra, failing=None, **options):
         """Starts the processes of a run; one of them may be unable to read checkpoints."""
         with socket.socket() as listener:
             listener.bind(("localhost", 0))
@@ -68,6 +72,7 @@ class Workplace:
             self.start(
                 name, f"--coordinator_address={address}", f"--num_processes={count}",
                 f"--process_id={host}", *extra, host=host, reads_fail=host == failing,
+                **options,
             )
             for host in range(count)
         ]  # fmt: skip
@@ -100,12 +105,14 @@ class Workplace:
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     place = Workplace(tmp_path_factory.mktemp("runs"))
+    begun = time.monotonic()
     place.run("reference")
+    place.limit_seconds = max(300, 20 * (time.monotonic() - begun))
     return place
 
 
-def wait_until(process, condition, seconds=200):
-    deadline = time.monotonic() + seconds
+def wait_until(process, condition):
+    deadline = time.monotonic() + 300
     while process.poll() is None and time.monotonic() < deadline:
         if condition():
             return
@@ -128,6 +135,16 @@ def assert_same_run(workplace, name):
     assert workplace.losses(name) == workplace.losses("reference")
 
 
+@pytest.mark.slow
+def test_a_killed_run_ends_bit_identical(workplace):
+    killed = workplace.start("killed_once", signal_at=(17, signal.SIGKILL))
+    assert workplace.ended(killed) == -signal.SIGKILL
+    workplace.run("killed_once")
+    assert "Resuming at step" in workplace.log("killed_once")
+    assert_same_run(workplace, "killed_once")
+
+
+@pytest.mark.faults
 def test_killed_at_five_moments_the_run_ends_bit_identical(workplace):
     generator = random.Random(0)
     directory = workplace.root / "killed" / checkpoint.DIRECTORY
@@ -159,12 +176,13 @@ def test_killed_at_five_moments_the_run_ends_bit_identical(workplace):
     assert_same_run(workplace, "killed")
 
 
+@pytest.mark.faults
 def test_sigterm_saves_at_once_and_exits_with_its_own_code(workplace):
     process = workplace.start("terminated")
     wait_until(process, lambda: workplace.last_seen("terminated") >= 23)
     seen = workplace.last_seen("terminated")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == preemption.EXIT_CODE, workplace.log("terminated")
+    assert workplace.ended(process) == preemption.EXIT_CODE, workplace.log("terminated")
     _, _, saved = checkpoint.load_params(workplace.root / "terminated")
     # The step that was running, and those that the notice took to arrive.
     assert seen - 1 <= saved <= seen + 15 and saved < STEPS
@@ -172,11 +190,12 @@ def test_sigterm_saves_at_once_and_exits_with_its_own_code(workplace):
     assert_same_run(workplace, "terminated")
 
 
+@pytest.mark.faults
 def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(workplace):
     process = workplace.start("by_hand")
     wait_until(process, lambda: workplace.last_seen("by_hand") >= 23)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, workplace.log("by_hand")
+    assert workplace.ended(process) == 130, workplace.log("by_hand")
     log = workplace.log("by_hand")
     assert "interrupted: saved at step" in log and "same command again" in log
     assert "Traceback" not in log
@@ -184,6 +203,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(workplace):
     assert_same_run(workplace, "by_hand")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_a_signal_during_the_imports_has_its_code_too(tmp_path, number, code):
     command = [sys.executable, "-X", "importtime", "-m", "bertjax.train", "--config=smoke"]
@@ -195,33 +215,36 @@ def test_a_signal_during_the_imports_has_its_code_too(tmp_path, number, code):
         if "jax._src" in line:
             break
     process.send_signal(number)
-    _, rest = process.communicate(timeout=60)
+    _, rest = process.communicate(timeout=300)
     assert process.returncode == code
     assert "Traceback" not in rest and "run the same command again" in rest
 
 
+@pytest.mark.faults
 def test_a_second_run_in_the_workdir_is_refused_at_once_and_harms_nothing(workplace):
     first = workplace.start("shared")
     wait_until(first, lambda: workplace.last_seen("shared") >= 5)
     second = workplace.start("shared", host=1)
-    assert second.wait(60) == 1
+    assert workplace.ended(second) == 1
     log = workplace.log("shared", 1)
     assert f"is in use by process {first.pid} on {socket.gethostname()}" in log
     assert "Traceback" not in log
-    assert first.wait(300) == 0
+    assert workplace.ended(first) == 0
     assert_same_run(workplace, "shared")
 
 
+@pytest.mark.faults
 def test_ctrl_c_on_one_of_two_hosts_saves_and_stops_both(workplace):
     hosts = workplace.start_hosts("hosts_by_hand", 2)
     wait_until(hosts[0], lambda: workplace.last_seen("hosts_by_hand") >= 5)
     hosts[0].send_signal(signal.SIGINT)
-    codes = [process.wait(120) for process in hosts]
+    codes = [workplace.ended(process) for process in hosts]
     assert codes == [130, preemption.EXIT_CODE], workplace.log("hosts_by_hand")
     _, _, saved = checkpoint.load_params(workplace.root / "hosts_by_hand")
     assert f"interrupted: saved at step {saved}" in workplace.log("hosts_by_hand")
 
 
+@pytest.mark.faults
 def test_told_after_a_save_of_a_resumed_run_two_hosts_stop_at_once(workplace):
     """orbax gives JAX's preemption service the step at every save, which is no count of moments."""
     saved = 0
@@ -230,7 +253,7 @@ def test_told_after_a_save_of_a_resumed_run_two_hosts_stop_at_once(workplace):
         wanted = workplace.last_seen("hosts_resumed") + 15
         wait_until(hosts[0], lambda wanted=wanted: workplace.last_seen("hosts_resumed") >= wanted)
         hosts[life].send_signal(signal.SIGTERM)
-        codes = [process.wait(60) for process in hosts]
+        codes = [workplace.ended(process) for process in hosts]
         assert codes == [preemption.EXIT_CODE] * 2, workplace.log("hosts_resumed")
         _, _, reached = checkpoint.load_params(workplace.root / "hosts_resumed")
         assert saved < reached < saved + 25, "it went on for long"
@@ -241,19 +264,17 @@ def one_host_cannot_read(workplace, saved):
     """Both stop, in a line, and neither takes an older checkpoint or moves the newest."""
     kept = sorted((workplace.root / "hosts" / checkpoint.DIRECTORY).iterdir())
     hosts = workplace.start_hosts("hosts", 2, failing=1)
-    assert [process.wait(120) for process in hosts] == [1, 1], workplace.log("hosts")
+    assert [workplace.ended(process) for process in hosts] == [1, 1], workplace.log("hosts")
     assert f"step {saved} in " in workplace.log("hosts")
     assert "another process could not read it" in workplace.log("hosts")
     assert sorted((workplace.root / "hosts" / checkpoint.DIRECTORY).iterdir()) == kept
     assert not (workplace.root / "hosts" / checkpoint.UNREADABLE_DIRECTORY).exists()
 
 
+@pytest.mark.slow
 def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(workplace):
-    hosts = workplace.start_hosts("hosts", 2)
-    wait_until(hosts[0], lambda: workplace.last_seen("hosts") >= 25)
-    for process in hosts:
-        process.send_signal(signal.SIGTERM)
-    codes = [process.wait(120) for process in hosts]
+    hosts = workplace.start_hosts("hosts", 2, signal_at=(25, signal.SIGTERM))
+    codes = [workplace.ended(process) for process in hosts]
     assert codes == [preemption.EXIT_CODE] * 2, workplace.log("hosts") + workplace.log("hosts", 1)
     _, _, saved = checkpoint.load_params(workplace.root / "hosts")
     assert 0 < saved < STEPS

@@ -215,7 +215,7 @@ def test_a_build_that_fails_publishes_nothing_and_the_next_one_continues(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_build_killed_at_any_moment_continues_to_the_same_bytes(tmp_path, vocabulary_directory):
     text = tmp_path / "text.txt"
     text.write_text(conftest.made_up_text(4000), encoding="utf-8")

@@ -88,7 +88,7 @@ def test_workers_do_not_outlive_a_killed_parent():
         children = psutil.Process(parent.pid).children(recursive=True)
         assert sum(map(is_worker, children)) >= 1
         parent.kill()
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=300)
     for one in alive:
         one.kill()
     assert not alive

@@ -23,7 +23,6 @@ PROGRAM = (
     "import runpy, sys; from bertjax.workdirs import ownership; ownership.HEARTBEAT_SECONDS = 2; "
     "sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
 )
-pytestmark = pytest.mark.slow
 
 
 def start(environment, module, *arguments, shown=False):
@@ -79,6 +78,7 @@ def text(tmp_path_factory):
     return path
 
 
+@pytest.mark.faults
 def test_a_run_at_a_store_that_fails_and_kills_is_that_of_a_disk(tmp_path, text):
     local = tmp_path / "disk"
     prepare({}, local, text, tmp_path / "scratch")
@@ -126,6 +126,7 @@ def wait_for(condition, process, seconds=200):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_the_doctor_uses_a_workdir_there_and_leaves_nothing(tmp_path):
     store = google_storage.Store()
     with google_storage.running(tmp_path, store) as at_store:

@@ -24,7 +24,6 @@ from bertjax.workdirs import checkpoint, ownership, scalars
 ROOT = pathlib.Path(__file__).parent.parent.parent
 STEPS, SAVE_EVERY = 60, 5
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
     pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD"),
 ]
@@ -146,6 +145,7 @@ def shards(records):
     return {path.name: path.read_bytes() for path in records.glob("*tfrecord*")}
 
 
+@pytest.mark.slow
 def test_what_stands_for_a_mount_refuses_what_a_mount_refuses(mount):
     asked = subprocess.run(
         [sys.executable, "-c", ASKING, str(mount.root)],
@@ -160,6 +160,7 @@ def test_what_stands_for_a_mount_refuses_what_a_mount_refuses(mount):
     assert sorted(mount.answers) == sorted("fclsr")
 
 
+@pytest.mark.faults
 def test_a_stopped_run_on_a_mount_ends_as_one_on_a_disk(mount, on_disk):
     told = chain(mount.start, mount.root)
     assert "has no locks: let no other build write there meanwhile" in told

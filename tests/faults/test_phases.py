@@ -22,7 +22,7 @@ from bertjax.workdirs import checkpoint
 from tests import small_records
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.faults
 
 # A phase, what the log says when it begins, and how it is stopped. Every signal is sent in several
 # phases, and the first and the later half of a run are both killed; all pairs would take minutes.

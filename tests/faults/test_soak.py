@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.faults,
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
     pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD"),
 ]

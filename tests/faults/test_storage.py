@@ -19,7 +19,6 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent.parent
 ONCE, FROM_THEN_ON = 1, -1
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler"),
     pytest.mark.skipif(sys.platform != "linux", reason="needs LD_PRELOAD"),
 ]
@@ -47,6 +46,7 @@ def is_one_clear_line(told, directory):
     return "\n" not in told and str(directory) in told and "Error: " in told
 
 
+@pytest.mark.slow
 def test_an_error_that_passes_costs_a_restore_nothing(library, tmp_path):
     found = run(library, "restoring", tmp_path, ONCE, errno.EIO)
     assert len(found) > 20
@@ -57,6 +57,7 @@ def test_an_error_that_passes_costs_a_restore_nothing(library, tmp_path):
     assert sum(case["told"] == "6" for case in found) >= len(found) - 6
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=errno.errorcode.get)
 def test_an_error_that_stays_stops_a_restore_and_takes_no_older_one(library, tmp_path, number):
     found = run(library, "restoring", tmp_path, FROM_THEN_ON, number)
@@ -66,6 +67,7 @@ def test_an_error_that_stays_stops_a_restore_and_takes_no_older_one(library, tmp
     assert sum("cannot be read now" in case["told"] for case in found) > 20
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("times", "number", "stride"),
     [(ONCE, errno.EIO, 11), (FROM_THEN_ON, errno.ENOSPC, 29)],
@@ -84,6 +86,7 @@ def test_a_save_that_fails_anywhere_leaves_what_was_there(library, tmp_path, tim
         assert (case["again"], case["last"]) == ("None", "8"), case
 
 
+@pytest.mark.faults
 def test_a_kill_at_any_call_of_a_save_leaves_a_whole_checkpoint(library, tmp_path):
     (whole,) = run(library, "killed", tmp_path / "counted", 1_000_000)
     for nth in range(1, whole["calls"], max(whole["calls"] // 12, 1)):

@@ -3,6 +3,7 @@
 Threads stand for the processes, a dict for what all of them can read.
 """
 
+import contextlib
 import random
 import threading
 import time
@@ -70,18 +71,45 @@ def stops(memory, told, moments, *, number=0, seconds=0.002):
     return found
 
 
+TOLD = pytest.mark.parametrize(
+    "told", [[0], [COUNT - 1], range(COUNT)], ids=["first", "last", "all"]
+)
+
+
+@TOLD
+def test_processes_that_count_in_turn_stop_at_one_moment(told):
+    memory, moments = Memory(), [0] * COUNT
+    with contextlib.ExitStack() as stack:
+        agreements = [
+            stack.enter_context(agreement.Agreement(memory, process, COUNT, 0))
+            for process in range(COUNT)
+        ]
+        for process in told:
+            agreements[process].tell()
+        running = set(range(COUNT))
+        while running:
+            for process in sorted(running):
+                moments[process] += 1
+                if agreements[process].reached():
+                    running.remove(process)
+    assert len(set(moments)) == 1
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("told_at", [1, 20, 47])
-@pytest.mark.parametrize("told", [[0], [COUNT - 1], range(COUNT)], ids=["first", "last", "all"])
+@TOLD
 def test_all_stop_at_one_moment_soon_after_any_was_told(told, told_at):
     found = stops(Memory(), {(process, told_at) for process in told}, 2000)
     assert len(set(found)) == 1 and found[0] is not None
     assert told_at <= found[0] < told_at + 400  # the listeners take 10 ms each, a moment 1
 
 
+@pytest.mark.faults
 def test_nobody_stops_whom_nobody_told():
     assert stops(Memory(), set(), 50) == [None] * COUNT
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("told_at", [296, 299, 300])
 def test_told_near_the_end_all_stop_there_or_all_come_to_the_end(told_at):
     memory = Memory()
@@ -92,6 +120,7 @@ def test_told_near_the_end_all_stop_there_or_all_come_to_the_end(told_at):
         assert stops(memory, set(), 2000, number=1)[0] is not None
 
 
+@pytest.mark.faults
 def test_a_service_that_fails_at_times_only_delays():
     found = stops(Memory(faults=0.4), {(1, 5)}, 3000)
     assert len(set(found)) == 1 and found[0] is not None
@@ -101,7 +130,6 @@ def test_what_was_agreed_holds_from_then_on():
     memory = Memory()
     with agreement.Agreement(memory, 0, 1, 0) as own:
         own.tell()
-        deadline = time.monotonic() + 10
         while not own.reached():
-            assert time.monotonic() < deadline
+            pass
         assert own.reached() and own.reached()

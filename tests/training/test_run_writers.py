@@ -216,7 +216,7 @@ def wandb_records(path):
             parts = b""
 
 
-def ended_wandb_records(path, seconds=60):
+def ended_wandb_records(path, seconds=300):
     """Returns the records of a run that has ended, once they are there.
 
     W&B writes in a process of its own, which is waited for when Python leaves, not by `finish`: on

@@ -20,7 +20,8 @@ PROGRAM = (
     "import runpy; from data_pipelines import blocks; blocks.GROUP_BYTES = 1; "
     "runpy.run_module('data_pipelines.beam', run_name='__main__', alter_sys=True)"
 )
-DEADLINE_SECONDS = 180
+DEADLINE_SECONDS = 300
+pytestmark = pytest.mark.faults
 NUM_FILES = 6
 
 
@@ -95,7 +96,6 @@ def _is_made(directory: pathlib.Path, pattern: str) -> bool:
     return any(directory.glob(f"beam.partial/**/{pattern}"))
 
 
-@pytest.mark.slow
 def test_two_workers_of_dask_write_the_files_of_the_local_build(tmp_path, options, dask):
     where, started = dask
     process = _program(options, tmp_path / "beam", "--runner=DaskRunner", where)
@@ -108,7 +108,6 @@ def test_two_workers_of_dask_write_the_files_of_the_local_build(tmp_path, option
     assert all(last > first + 0.5 for first, last in zip(before, after, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first_file", ["drafts-*.npz", "*tfrecord-*-of-00005"])
 def test_dask_goes_on_without_a_worker_that_is_killed(tmp_path, options, dask, first_file):
     where, started = dask
@@ -121,7 +120,6 @@ def test_dask_goes_on_without_a_worker_that_is_killed(tmp_path, options, dask, f
     _assert_same(tmp_path)
 
 
-@pytest.mark.slow
 def test_the_program_ends_when_the_scheduler_of_dask_dies(tmp_path, options, dask):
     where, started = dask
     process = _program(options, tmp_path / "beam", "--runner=DaskRunner", where)
@@ -132,7 +130,6 @@ def test_the_program_ends_when_the_scheduler_of_dask_dies(tmp_path, options, das
     assert any(line.startswith("error: the scheduler of Dask died") for line in errors.splitlines())
 
 
-@pytest.mark.slow
 def test_direct_runner_ends_when_a_worker_is_killed_and_the_same_command_succeeds(
     tmp_path, options
 ):
