@@ -402,12 +402,8 @@ def comments() -> dict[str, str]:
     return found
 
 
-# What a run did before an option was there, where that is not its default.
-_BEFORE = {"model": {"gradient_reduction_dtype": "compute"}, "split_kernels": False}
-
-
 def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a saved config with what the options that were added since would have been.
+    """Returns a saved config, with the defaults of options that were added since.
 
     Sequences are tuples again, which JSON has not.
     """
@@ -419,8 +415,7 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, Mapping)
         }
 
-    defaults = over({**default_config().to_dict(), "phases": {}}, _BEFORE)
-    whole = over(defaults, saved)
+    whole = over({**default_config().to_dict(), "phases": {}}, saved)
     phases = {name: over(phase_config().to_dict(), it) for name, it in saved["phases"].items()}
     return whole | {"phases": phases}
 

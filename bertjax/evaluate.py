@@ -48,9 +48,9 @@ def chance_levels(
     if trained is not None:
         return held_out.unigram_scores(trained, counts)
     logging.warning(
-        "The frequencies of the text that was trained on are not known (an older run, or converted "
-        "weights): unigram_entropy is that of the %s scored tokens themselves, which is lower than "
-        "what those frequencies would score on them", f"{counts.sum():,}",
+        "The frequencies of the text that was trained on are not known (converted weights, or no "
+        "contents.npz): unigram_entropy is that of the %s scored tokens themselves, which is lower "
+        "than what those frequencies would score on them", f"{counts.sum():,}",
     )  # fmt: skip
     entropy, share = masking.unigram_baseline(counts)
     return {"unigram_entropy": entropy, "most_frequent_token_accuracy": share}

@@ -164,7 +164,7 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
         params={part: found.params[part] for part in shapes},
         vocabulary=found.needed_vocabulary(),
         options=config.finetuning,
-        tuned=reader.tuned(found.meta),
+        tuned=found.meta.get("tuned", {}),  # converted weights have none
         mesh=all_devices(),
         is_imported=is_imported,
     )

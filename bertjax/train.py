@@ -287,8 +287,7 @@ def start(run: Run, checkpointer: checkpoint.Checkpointer) -> Start:
         logging.info("Resuming at step %d from %s", int(restored.state.step), run.workdir)
         _write_config(run)  # with the changes that are allowed
         progress = monitor.Progress.of_meta(restored.meta)
-        # Without an evaluation set nothing was tuned: what an older config keeps is an option.
-        tuned = reader.tuned(restored.meta) if run.job.evaluation.tunes else {}
+        tuned = dict(restored.meta["tuned"]) if run.job.evaluation.tunes else {}
         return Start(restored.state, progress, tuned)
     source = warm_start.of_job(run.job, run.abstract_state.params)
     _write_workdir(run)
@@ -356,7 +355,7 @@ def _check_resumable(run: Run, saved_meta: Mapping[str, Any], step: int) -> None
             f"{name!r} goes by the length): to train on from its model, give "
             f"--config.init_from={run.workdir} and another --workdir"
         )
-    if not run.job.data.is_known_as(saved_meta["identity"]):
+    if run.job.data.identity() != saved_meta["identity"]:
         refused.append("the records or the vocabulary are not those that the run began with")
     if saved_meta.get("teacher_sha256", "") != _teacher_sha256(run):
         refused.append(
@@ -405,7 +404,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _tell_other_versions(saved_meta: Mapping[str, Any]) -> None:
-    saved = {"attention_masks": 1, **saved_meta["versions"]}
+    saved = saved_meta["versions"]
     changed = [
         f"{name}: was {saved.get(name)}, is {now}"
         for name, now in _versions().items()

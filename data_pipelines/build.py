@@ -29,7 +29,7 @@ SHOWN_EXAMPLES = 10
 
 # The options that decide what the tokens are; the others decide what is made of them.
 TOKEN_OPTIONS = (
-    *("algorithm", "input", "split", "heldout_fraction", "split_by", "sentence_splitter"),
+    *("algorithm", "input", "split", "heldout_fraction", "sentence_splitter"),
     *("text_field", "one_document_per_file", "do_lower_case"),
 )
 

@@ -94,13 +94,9 @@ class Options:
         "which documents to take", choices=lambda: format_base.SPLITS, default="all"
     )
     heldout_fraction: float = command_line.option(
-        "share of documents held out, chosen by a hash", default=0.02
-    )
-    split_by: str = command_line.option(
-        "what is hashed: the text, or the name of an article, example or docstring; path: the path "
-        "as typed and the line, only for records beside some built before November 2026",
-        choices=lambda: format_base.SPLIT_RULES,
-        default=format_base.BY_TEXT,
+        "share of documents held out, chosen by a hash of the text, or of the name of an article, "
+        "example or docstring",
+        default=0.02,
     )
     sentence_splitter: str = command_line.option(
         "how paragraphs become sentences: rules; lines, where every line is one already; "
@@ -141,7 +137,6 @@ class Options:
             text_field=self.text_field,
             split=self.split,
             heldout_fraction=self.heldout_fraction,
-            split_by=self.split_by,
         )
 
     @property

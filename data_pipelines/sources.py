@@ -192,14 +192,13 @@ def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
     """
     form = FORMATS[unit.format]
     markup = unit.format if form.prose else ""
-    is_by_name = form.names_documents or reading.split_by == base.BY_PATH
     wanted = {"all": (False, True), "train": (False,), "heldout": (True,)}[reading.split]
     first, held_out = "", False
     for name, text in form.read(unit.location, reading, log):
         # What is cut because it is long stays together.
         if not (first and base.is_later_part(name, first)):
             first = name
-            held_out = is_heldout(name if is_by_name else text, reading.heldout_fraction)
+            held_out = is_heldout(name if form.names_documents else text, reading.heldout_fraction)
         if held_out in wanted:
             yield Document(name, text, markup, held_out)
 
@@ -209,8 +208,7 @@ def is_heldout(key: str, heldout_fraction: float) -> bool:
 
     The key is the document's text, so that neither where its file lies nor how that is written
     decides, copies are on one side, and a text may move to another line or file; of articles, TFDS
-    examples and docstrings it is their name, which stays when the next edition changes a word. By
-    the older rule, `split_by` "path", it is the id, with the path as it was typed.
+    examples and docstrings it is their name, which stays when the next edition changes a word.
     """
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < heldout_fraction * 2**64

@@ -535,14 +535,6 @@ def test_a_config_saved_before_an_option_existed_has_its_default():
     assert config_lib.differences(config_lib.completed(older), saved) == ([], [])
 
 
-def test_a_run_from_before_the_sum_of_gradients_was_an_option_is_told_what_changes():
-    now = config_lib.default_config().to_dict()
-    before = now | {"model": {k: v for k, v in now["model"].items() if "gradient" not in k}}
-    allowed, refused = config_lib.differences(config_lib.completed(before), now)
-    assert not refused
-    assert allowed == ["config.model.gradient_reduction_dtype: was 'compute', is 'float32'"]
-
-
 def test_a_batch_that_grows_is_not_dealt_by_length():
     config = usable_config()
     config.data.length_buckets = True

@@ -263,7 +263,7 @@ def _manifests(workdir: reader.Description) -> dict[str, records.Manifest]:
             manifest = records.Manifest.load(config.data.train_dir.format(max_seq_length=length))
         except (FileNotFoundError, ValueError):
             return {}
-        if not manifest.is_known_as(digest):
+        if manifest.digest != digest:
             return {}
         found[name] = manifest
     return found

@@ -2,7 +2,7 @@
 
 A small file beside the manifest, which a run keeps too. By it training and evaluation know what
 answering without reading would score on other records, and whether two directories hold the same
-documents, wherever and by whatever command they were built. Older records have none.
+documents, wherever and by whatever command they were built.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Whether records to be evaluated on are held out from those that are trained on.
-
-By their documents where both directories know theirs; else by what their manifests tell of the
-command that built them, which is a suspicion and no proof.
-"""
+"""Whether evaluation records are held out: compares their documents with those trained on."""
 
 from __future__ import annotations
 
@@ -20,12 +16,11 @@ REMEDY = (
     "build both with the same --input and --heldout_fraction, one with --split=train and one with "
     "--split=heldout"
 )
-_OLD_RULE = "path"  # What decided before manifests told it.
 
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """That records are not held out, in words; `share` of their documents, None: a suspicion."""
+    """Why records are not held out; `share` of their documents, None for a suspicion."""
 
     text: str
     share: float | None
@@ -37,19 +32,19 @@ class Overlap:
 
 
 def find(trained: records.RecordSet, evaluated: records.RecordSet) -> Overlap | None:
-    """Returns what is known of evaluated records that are trained on too, None if nothing is."""
+    """Returns how evaluation records overlap the training records, None without evidence.
+
+    The documents of adopted records are unknown: those are compared by place and content alone.
+    """
     same_place = _real(trained.directory) == _real(evaluated.directory)
     if same_place or trained.manifest.digest == evaluated.manifest.digest:
         return Overlap(f"{evaluated.directory} holds the very records that are trained on", 1.0)
     ours, theirs = trained.contents, evaluated.contents
-    if ours and theirs and ours.documents is not None and theirs.documents is not None:
-        share = theirs.documents.share_in(ours.documents)
-        if share:
-            return shared_documents(evaluated, share)
-        judge = _cut_otherwise
-    else:
-        judge = _suspicion
-    reason = judge(trained.manifest.arguments, evaluated.manifest.arguments)
+    if not ours or not theirs or ours.documents is None or theirs.documents is None:
+        return None
+    if share := theirs.documents.share_in(ours.documents):
+        return shared_documents(evaluated, share)
+    reason = _cut_otherwise(trained.manifest.arguments, evaluated.manifest.arguments)
     if reason is None:
         return None
     return Overlap(
@@ -77,34 +72,6 @@ def _cut_otherwise(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> 
     if are_alike or not ours or not theirs or not _may_be_same_files(ours, theirs):
         return None
     return f"both were built of {theirs!r}, but only one with --{name}"
-
-
-def _suspicion(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> str | None:
-    """Returns why two builds may share documents, judged by their arguments."""
-    ours, theirs = trained.get("input"), evaluated.get("input")
-    if not ours or not theirs or not _may_be_same_files(ours, theirs):
-        return None
-    if cut := _cut_otherwise(trained, evaluated):
-        return cut
-    sides = trained.get("split", "all"), evaluated.get("split", "all")
-    if sides not in (("train", "heldout"), ("heldout", "train")):
-        return f"both were built of {theirs!r}, with --split={sides[0]} and --split={sides[1]}"
-    rules = trained.get("split_by", _OLD_RULE), evaluated.get("split_by", _OLD_RULE)
-    if rules[0] != rules[1]:
-        return f"one was split by {rules[0]}, the other by {rules[1]} (--split_by)"
-    if rules[0] == _OLD_RULE and ours != theirs:
-        return (
-            f"their split hashes the path as it was typed, which was {ours!r} for one and "
-            f"{theirs!r} for the other"
-        )
-    fractions = trained.get("heldout_fraction", 0.0), evaluated.get("heldout_fraction", 0.0)
-    by_side = dict(zip(sides, fractions, strict=True))
-    if by_side["heldout"] > by_side["train"]:
-        return (
-            f"--heldout_fraction was {by_side['train']} for --split=train and "
-            f"{by_side['heldout']} for --split=heldout"
-        )
-    return None
 
 
 def _may_be_same_files(one: str, other: str) -> bool:

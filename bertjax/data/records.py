@@ -48,21 +48,15 @@ WRITE_BLOCK_BYTES = 4 << 20
 
 encode_batch = encoding.encode_batch
 
-# What `Manifest.digest` is made of. Names may be added where a new kind of records needs them and
-# has them: one that is None in all older manifests changes their digests too.
+# What `Manifest.digest` is made of.
 _READ = (
     *("format_version", "max_seq_length", "max_predictions_per_seq", "masked_lm_prob"),
-    *("pair_objective", "seed"),
+    *("pair_objective", "seed", "max_sequences_per_row"),
 )
 _TOKENIZER_READ = ("kind", "sha256", "vocab_size")
 _FIGURES = (
     *("examples", "fill", "example_unknown_rate", "unigram_tokens", "unigram_entropy"),
     *("most_frequent_token_share", "vocabulary_used_share", "characters", "tokens", "sentences"),
-)
-# What repr(manifest) was made of when runs kept its hash; never to be changed.
-_FIELDS_BEFORE = (
-    *("tokenizer", "max_seq_length", "max_predictions_per_seq", "masked_lm_prob"),
-    *("pair_objective", "shards", "seed", "arguments", "statistics", "format_version"),
 )
 
 
@@ -99,8 +93,7 @@ class Manifest:
     arguments: Mapping[str, Any]
     statistics: Mapping[str, Any]
     format_version: int = FORMAT_VERSION
-    # No part of repr: runs before November 2026 kept its hash (`_FIELDS_BEFORE`).
-    max_sequences_per_row: int = dataclasses.field(default=0, repr=False)
+    max_sequences_per_row: int = 0
 
     @property
     def is_packed(self) -> bool:
@@ -124,35 +117,20 @@ class Manifest:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A hash of what makes the records the ones they are, by which a run knows them again.
+        """The hash by which a resumed run recognizes its records.
 
-        What is read from them, in which order, and the figures of their content. Where they lie and
-        by which command they were made is left out, and so is what a manifest may tell one day.
+        It covers what is read from the records, in which order, and the figures of their content;
+        not the path of the directory, nor the command that wrote it.
         """
-        told = {name: getattr(self, name) for name in _READ}
-        told["tokenizer"] = {name: self.tokenizer.get(name) for name in _TOKENIZER_READ}
-        told["shards"] = [[shard.file, shard.examples, shard.bytes] for shard in self.shards]
-        told["statistics"] = {name: self.statistics.get(name) for name in _FIGURES}
-        if self.is_packed:
-            told["max_sequences_per_row"] = self.max_sequences_per_row
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-    def is_known_as(self, digest: str) -> bool:
-        """Returns whether a run that kept `digest` began with these records."""
-        return digest in (self.digest, self._digest_before)
-
-    @functools.cached_property
-    def _digest_before(self) -> str:
-        # Until November 2026 a run kept the hash of everything: repr(manifest) as it was then.
-        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIELDS_BEFORE)
-        return hashlib.sha256(f"Manifest({told})".encode()).hexdigest()
+        read = {name: getattr(self, name) for name in _READ}
+        read["tokenizer"] = {name: self.tokenizer.get(name) for name in _TOKENIZER_READ}
+        read["shards"] = [[shard.file, shard.examples, shard.bytes] for shard in self.shards]
+        read["statistics"] = {name: self.statistics.get(name) for name in _FIGURES}
+        return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json into `directory`, whole or not at all."""
-        fields = dataclasses.asdict(self)
-        if not self.is_packed:
-            del fields["max_sequences_per_row"]  # which versions before November 2026 do not know
-        content = json.dumps(fields, indent=2, sort_keys=True) + "\n"
+        content = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
         atomic.write(epath.Path(directory) / MANIFEST_FILE, content)
 
     @classmethod
@@ -203,7 +181,7 @@ class RecordSet:
 
     @functools.cached_property
     def contents(self) -> contents_lib.Contents | None:
-        """What the records were made of, in little; None of those built before November 2026.
+        """The token counts and document hashes of contents.npz, None without that file.
 
         Raises:
           ValueError: if the file is damaged.
@@ -273,11 +251,10 @@ def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
     for name, least, most in (
         ("max_seq_length", 1, _MOST_TOKENS),
         ("max_predictions_per_seq", 0, _MOST_TOKENS),
+        ("max_sequences_per_row", 0, _MOST_TOKENS),
         ("seed", 0, None),
     ):
         yield from _number_faults(name, fields[name], least, most)
-    sequences = fields.get("max_sequences_per_row", 0)
-    yield from _number_faults("max_sequences_per_row", sequences, 0, _MOST_TOKENS)
     for name in ("tokenizer", "arguments", "statistics"):
         if not isinstance(fields[name], dict):
             yield f"{name} is {fields[name]!r}; it must be an object of names and values"

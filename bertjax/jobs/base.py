@@ -70,10 +70,6 @@ class Data(Protocol):
         """Returns what a run keeps to know its data again (JSON); asked for at every save."""
         ...
 
-    def is_known_as(self, identity: Mapping[str, Any]) -> bool:
-        """Returns whether a run that kept `identity`, now or in an older version, saw this data."""
-        ...
-
     def contents(self) -> contents.Contents | None:
         """Returns what the training data is made of, in little; None where nobody has counted."""
         ...

@@ -117,9 +117,6 @@ class FinetuningData:
             "train_sha256": self._train_sha256,
         }
 
-    def is_known_as(self, identity: Mapping[str, Any]) -> bool:
-        return identity == self.identity()
-
     def train_batches(
         self, phase: lengths.Phase, *, start_step: int, rows: range | None
     ) -> base.Batches:

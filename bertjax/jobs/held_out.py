@@ -79,7 +79,7 @@ def check(
 def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -> None:
     """Warns of records that a saved model was trained on, by what its workdir tells of them."""
     overlap = None
-    if any(map(evaluated.manifest.is_known_as, trained.meta["identity"]["manifests"].values())):
+    if evaluated.manifest.digest in trained.meta["identity"]["manifests"].values():
         overlap = overlaps.Overlap(
             f"{evaluated.directory} holds the very records that it was trained on", 1.0
         )
@@ -105,8 +105,8 @@ def _warn_of_unknown_documents(known: Mapping[epath.Path, contents.Contents | No
     if without:
         logging.warning(
             "Whether held-out documents are trained on was not looked for: the documents of %s are "
-            "not known. Records that data_pipelines.build writes hold hashes of theirs; adopted "
-            "records and older ones do not", _named(without),
+            "not known. Records that data_pipelines.build writes hold their hashes; adopted "
+            "records do not", _named(without),
         )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def training_sets(trained: reader.Description) -> list[records.RecordSet]:
             manifest = records.Manifest.load(directory)
         except (FileNotFoundError, ValueError):
             return []
-        if not manifest.is_known_as(digest):
+        if manifest.digest != digest:
             return []
         found.append(records.RecordSet(directory, manifest))
     return found

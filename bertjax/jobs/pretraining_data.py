@@ -42,16 +42,6 @@ class PretrainingData:
             "tokenizer_sha256": self._tokenizer_sha256,
         }
 
-    def is_known_as(self, identity: Mapping[str, Any]) -> bool:
-        digests = identity["manifests"]
-        return (
-            identity["tokenizer_sha256"] == self._tokenizer_sha256
-            and digests.keys() == self.train_sets.keys()
-            and all(
-                found.manifest.is_known_as(digests[name]) for name, found in self.train_sets.items()
-            )
-        )
-
     @property
     def _tokenizer_sha256(self) -> str | None:
         found = iter(self.train_sets.values())

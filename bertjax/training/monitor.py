@@ -64,11 +64,9 @@ class Progress:
     @classmethod
     def of_meta(cls, meta: Mapping[str, Any]) -> Progress:
         # float32 as the devices have them: added up in another type, they would round otherwise.
-        # Before 0.3 checkpoints had no sums.
-        sums = meta.get("sums", {})
         means = {
             name: metrics.Mean(np.float32(total), np.float32(weight))
-            for name, (total, weight) in sums.items()
+            for name, (total, weight) in meta["sums"].items()
         }
         return cls(Skipped(**meta["skipped"]), means)
 

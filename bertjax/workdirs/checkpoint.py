@@ -416,9 +416,7 @@ def _best_step(directory: epath.Path, steps: Sequence[int]) -> int:
             f"{NEWEST} or to one of {', '.join(map(str, steps))}"
         )
     meta, _ = newest
-    # Before 0.2 checkpoints did not tell: finetuning had scores, pretraining a loss.
-    is_higher_better = meta.get("is_higher_better", meta["config"].get("task") == "finetuning")
-    sign = -1 if is_higher_better else 1
+    sign = -1 if meta["is_higher_better"] else 1
     return min(scores, key=lambda step: (sign * scores[step], step))
 
 

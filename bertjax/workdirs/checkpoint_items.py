@@ -134,15 +134,9 @@ def read_evaluation(directory: epath.Path) -> Evaluation | None:
       UnreadableError: if the storage does not let it be read.
     """
     try:
-        names = names_in(directory)
-        if EVALUATION_FILE in names:
+        if EVALUATION_FILE in names_in(directory):
             return Evaluation(**read_json(directory / EVALUATION_FILE))
-        if "metrics" not in names:
-            return None
-        # Before 0.3 orbax wrote the one score that there was, {} without an evaluation.
-        for metric, score in read_json(directory / "metrics" / "metrics").items():
-            return Evaluation(metric, float(score), {})
-    except (UnreadableError, TypeError, ValueError, AttributeError) as error:
+    except (UnreadableError, TypeError) as error:
         if isinstance(error, UnreadableError) and error.is_of_storage:
             raise
         logging.warning("The scores of a checkpoint are left out: %s: %s", directory, error)

@@ -148,10 +148,7 @@ class _Kept(policies.PreservationPolicy):
 
 
 class _Manager(ocp.CheckpointManager):
-    """orbax's own, without the scores that it wrote before 0.3.
-
-    It reads them at its start, and one empty file among them ended every program.
-    """
+    """orbax's manager, which does not look for scores of its own at its start: we save none."""
 
     def metrics(self, step: int) -> None:
         del step

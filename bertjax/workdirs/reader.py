@@ -118,19 +118,6 @@ def config_of(meta: Mapping[str, Any], step: int) -> ml_collections.ConfigDict:
     return config
 
 
-def tuned(meta: Mapping[str, Any]) -> dict[str, float]:
-    """Returns what evaluation tuned for the model's answers, by name, from the meta item.
-
-    Before 0.2 the one such number was kept in the config.
-    """
-    if "tuned" in meta:
-        return dict(meta["tuned"])
-    config = config_lib.completed(meta["config"])
-    if config["task"] != "finetuning":
-        return {}
-    return {"null_threshold": config["finetuning"]["null_threshold"]}
-
-
 def write_config(config: Mapping[str, Any], workdir: epath.PathLike) -> None:
     """Writes a config for people to read."""
     directory = epath.Path(workdir)

@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterator
 from data_pipelines.formats import input_files
 
 SPLITS = ("all", "train", "heldout")
-# What decides on which side of a split a document is. Until November 2026 it was the path.
-BY_TEXT, BY_PATH = "text", "path"
-SPLIT_RULES = (BY_TEXT, BY_PATH)
 
 # Between the name of a document that is too long and the number of its part, from 2 on.
 PART = "#"
@@ -21,7 +18,7 @@ class Reading:
     """How to read a source: what its name cannot say.
 
     `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
-    TFDS records. `split_by` is one of `SPLIT_RULES`, see `sources.is_heldout`.
+    TFDS records.
 
     Raises:
       ValueError: if split, fraction or field are not what they must be.
@@ -31,13 +28,10 @@ class Reading:
     text_field: str = "text"
     split: str = "all"
     heldout_fraction: float = 0.02
-    split_by: str = BY_TEXT
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
             raise ValueError(f"split is {self.split!r}; known are {', '.join(SPLITS)}")
-        if self.split_by not in SPLIT_RULES:
-            raise ValueError(f"split_by is {self.split_by!r}; known are {', '.join(SPLIT_RULES)}")
         if not 0 <= self.heldout_fraction < 1:
             raise ValueError(
                 f"heldout_fraction is {self.heldout_fraction}; it must be at least 0 and below 1"

@@ -17,7 +17,6 @@ from etils import epath
 
 from bertjax.data import records, tokenizer
 from data_pipelines import pairing
-from data_pipelines.formats import base as format_base
 from data_pipelines.reports import health
 from data_pipelines.reports import statistics as statistics_lib
 
@@ -107,8 +106,7 @@ def _split_rows(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if arguments["split"] == "all":
         yield "documents taken", "all: none is held out"
         return
-    rule = arguments.get("split_by", format_base.BY_PATH)
-    share = f"{arguments['heldout_fraction']:.1%} are held out, by a hash of the {rule}"
+    share = f"{arguments['heldout_fraction']:.1%} are held out, by a hash of the text"
     yield "documents taken", f"split {arguments['split']}: {share}"
 
 

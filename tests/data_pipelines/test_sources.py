@@ -104,18 +104,8 @@ def test_the_split_does_not_depend_on_how_a_path_is_written_or_where_the_files_l
     assert held_out_texts("moved/*") == expected
 
 
-def test_by_the_rule_of_before_the_path_as_typed_decides(tmp_path, monkeypatch):
-    write(tmp_path, a="\n\n".join(f"text {number}" for number in range(60)))
-    monkeypatch.chdir(tmp_path)
-    ids = [f"a.txt:{number}" for number in range(1, 120, 2)]
-    before = [f"text {n}" for n, one in enumerate(ids) if sources.is_heldout(one, 0.3)]
-    assert held_out_texts("a.txt", split_by="path") == sorted(before) != held_out_texts("a.txt")
-    assert held_out_texts("./a.txt", split_by="path") != sorted(before)
-
-
-@pytest.mark.parametrize("split_by", base.SPLIT_RULES)
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
-def test_the_parts_of_a_long_document_stay_on_one_side(tmp_path, monkeypatch, suffix, split_by):
+def test_the_parts_of_a_long_document_stay_on_one_side(tmp_path, monkeypatch, suffix):
     monkeypatch.setattr(text_files, "LONGEST_DOCUMENT", 60)
     monkeypatch.setattr(text_files, "LONGEST_LINE_BYTES", 64)
     documents = [[f"{name} paragraph {n}" for n in range(12)] for name in "abcdefgh"]
@@ -128,7 +118,7 @@ def test_the_parts_of_a_long_document_stay_on_one_side(tmp_path, monkeypatch, su
         path.write_text("".join(json.dumps({"text": "\n".join(one)}) + "\n" for one in documents))
     sides = {}
     for split in ("train", "heldout"):
-        found = held_out_texts(str(path), split=split, heldout_fraction=0.5, split_by=split_by)
+        found = held_out_texts(str(path), split=split, heldout_fraction=0.5)
         assert len(found) % 3 == 0 < len(found)  # each document is three parts
         sides[split] = {text[0] for text in found}
     assert not sides["train"] & sides["heldout"]
@@ -159,7 +149,6 @@ def test_the_id_of_a_document_of_a_text_file_is_its_path_and_line(tmp_path):
     ("options", "message"),
     [
         ({"split": "test"}, "all, train, heldout"),
-        ({"split_by": "name"}, "split_by is 'name'; known are text, path"),
         ({"heldout_fraction": 1.0}, "heldout_fraction is 1.0"),
         ({"text_field": "a..b"}, "text_field is 'a..b'"),
     ],

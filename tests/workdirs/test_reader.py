@@ -12,7 +12,7 @@ from tests import finetuned_workdir
 SCORES = {2: 0.25, 4: 0.75, 6: 0.5}
 
 
-def write(directory, scores=SCORES, *, is_higher_better=True, tells_direction=True):
+def write(directory, scores=SCORES, *, is_higher_better=True):
     """Checkpoints whose one parameter is their step; returns their meta item."""
     config = finetuned_workdir.config("table")
     if not is_higher_better:
@@ -27,18 +27,12 @@ def write(directory, scores=SCORES, *, is_higher_better=True, tells_direction=Tr
             checkpointer._save(step, {"params": params}, meta)
             if score is not None:
                 checkpointer.add_evaluation(step, {"score": score}, {})
-    if not tells_direction:
-        for file in (directory / checkpoint.DIRECTORY).glob("*/meta/metadata"):
-            file.write_text(file.read_text().replace("is_higher_better", "something_else"))
     return meta
 
 
-@pytest.mark.parametrize("tells_direction", [True, False])
 @pytest.mark.parametrize(("is_higher_better", "best"), [(True, 4), (False, 2)])
-def test_the_newest_the_best_or_that_of_a_step_is_read(
-    tmp_path, is_higher_better, best, tells_direction
-):
-    write(tmp_path, is_higher_better=is_higher_better, tells_direction=tells_direction)
+def test_the_newest_the_best_or_that_of_a_step_is_read(tmp_path, is_higher_better, best):
+    write(tmp_path, is_higher_better=is_higher_better)
     for wanted, step in [("newest", 6), ("best", best), ("4", 4), (2, 2)]:
         found = reader.read(tmp_path, step=wanted)
         assert found.step == step
@@ -78,16 +72,6 @@ def test_a_description_reads_no_parameters_and_says_what_misses(tmp_path):
     assert reader.describe(tmp_path / "nothing") is None
 
 
-def test_what_was_tuned_comes_from_the_meta_item_or_from_an_older_config(tmp_path):
-    config = finetuned_workdir.config("squad", name="v2")
-    config.finetuning.null_threshold = 1.5
-    assert reader.tuned({"config": config.to_dict()}) == {"null_threshold": 1.5}
-    meta = {"config": config.to_dict(), "tuned": {"null_threshold": -2.0}}
-    assert reader.tuned(meta) == {"null_threshold": -2.0}
-    config.task = "pretraining"
-    assert reader.tuned({"config": config.to_dict()}) == {}
-
-
 @pytest.mark.parametrize(("run", "read"), [("auto", "xla"), ("pallas", "pallas"), ("xla", "xla")])
 def test_what_the_run_left_to_its_trial_is_read_as_plain_jax(run, read):
     config = config_lib.default_config().to_dict()
@@ -108,7 +92,3 @@ def test_the_model_of_a_step_turns_positions_as_its_phase_did():
     assert [it.local_rotary_base or it.rotary_base for it in found] == [10_000.0] * 5
     later = reader.config_of(meta, 4)
     assert later.phases.phase2.rotary_base == 0.0  # said of the model, and not once more
-    # A run from before there was such an option.
-    for phase in meta["config"]["phases"].values():
-        del phase["rotary_base"], phase["local_rotary_base"]
-    assert reader.config_of(meta, 4).model.rotary_base == 10_000.0

@@ -128,11 +128,7 @@ def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
     ("arguments", "said"),
     [
         ({"split": "all"}, "all: none is held out"),
-        (
-            {"split": "train", "split_by": "text"},
-            "split train: 2.0% are held out, by a hash of the text",
-        ),
-        ({"split": "heldout"}, "split heldout: 2.0% are held out, by a hash of the path"),
+        ({"split": "heldout"}, "split heldout: 2.0% are held out, by a hash of the text"),
     ],
 )
 def test_the_report_says_which_documents_of_which_corpus_were_taken(arguments, said):
