@@ -14,13 +14,13 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 
+from bertjax.data import tables
 from data_pipelines.formats import (
     base,
-    delimited,
     documentation,
     input_files,
     integers,
-    tables,
+    table_files,
     text_files,
     tfds_source,
     wikipedia,
@@ -39,26 +39,26 @@ FORMATS: dict[str, base.Format] = {
     "json_lines": base.Format(
         help=".jsonl",
         suffixes=(".jsonl", ".ndjson", ".json"),
-        check=tables.check_json_lines,
-        read=tables.read_json_lines,
+        check=table_files.check_json_lines,
+        read=table_files.read_json_lines,
         heeds=("text_field",),
-        holds_integers=tables.json_lines_hold_integers,
+        holds_integers=table_files.json_lines_hold_integers,
     ),
     "delimited": base.Format(
         help=".csv .tsv",
         suffixes=(".csv", ".tsv"),
-        check=delimited.check,
-        read=delimited.read,
+        check=table_files.check_delimited,
+        read=table_files.read_delimited,
         heeds=("text_field",),
     ),
     "parquet": base.Format(
         help=".parquet",
         suffixes=(".parquet",),
-        check=tables.check_parquet,
-        read=tables.read_parquet,
+        check=table_files.check_parquet,
+        read=table_files.read_parquet,
         may_be_compressed=False,
         heeds=("text_field",),
-        holds_integers=tables.parquet_holds_integers,
+        holds_integers=table_files.parquet_holds_integers,
     ),
     "npy": base.Format(
         help=".npy",
@@ -130,7 +130,7 @@ def help_text() -> str:
     """Returns what an input may be, for the help of an option."""
     files = ", ".join(one.help for one in FORMATS.values() if not one.keyword)
     others = ", or ".join(one.help for one in FORMATS.values() if one.keyword)
-    packed = " ".join(input_files.DECOMPRESSORS)
+    packed = " ".join(tables.DECOMPRESSORS)
     return f"files and globs ({files}; {packed}), {others}; several with commas between them"
 
 
@@ -253,7 +253,7 @@ def _units(part: str) -> Iterator[Unit]:
 
 
 def _file_unit(path: str) -> Unit:
-    suffix, compression = input_files.suffixes(path)
+    suffix, compression = tables.suffixes(path)
     fitting = (
         name
         for name, form in FORMATS.items()

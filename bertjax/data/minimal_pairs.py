@@ -8,11 +8,10 @@ about.
 from __future__ import annotations
 
 import dataclasses
-import lzma
 
 from etils import epath
 
-from bertjax.data import json_text
+from bertjax.data import tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,43 +30,27 @@ OPTIONAL = {"UID": "paradigm", "linguistics_term": "phenomenon"}
 
 
 def read(path: epath.PathLike) -> list[Pair]:
-    """Returns the pairs of a file of JSON lines, which may be packed (.xz).
+    """Returns the pairs of a file of JSON lines, compressed or not.
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: naming the file and the line, if one is no pair; if there are none.
+      FaultyFile: naming the file and the line, if one is no pair; if there are none.
     """
-    path = epath.Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give a file of minimal pairs, JSON lines")
-    content = path.read_bytes()
-    if path.suffix == ".xz":
-        try:
-            content = lzma.decompress(content)
-        except lzma.LZMAError as error:
-            raise ValueError(f"{path} is no whole .xz file ({error}); fetch it again") from error
-    lines = enumerate(content.split(b"\n"), start=1)
-    pairs = [_pair(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    pairs = [_pair(row, f"{path}:{row.number}") for row in tables.rows(path, suffix=".jsonl")]
     if not pairs:
-        raise ValueError(f"{path} holds no pairs; each line must be a JSON object of one")
+        raise tables.FaultyFile(f"{path} holds no pairs; each line must be a JSON object of one")
     return pairs
 
 
-def _pair(line: bytes, source: str) -> Pair:
-    try:
-        fields = json_text.loads(line)
-    except ValueError as error:
-        raise ValueError(
-            f"{source}: it is not JSON ({error}); each line must be an object"
-        ) from None
-    if not isinstance(fields, dict):
-        raise ValueError(f"{source}: it is {fields!r:.60}; each line must be an object")
-    missing = [name for name in FIELDS if name not in fields]
-    if missing:
-        found = ", ".join(fields) or "nothing"
-        raise ValueError(f"{source}: it has no {' and no '.join(missing)}; it has {found}")
-    names = {**FIELDS, **{name: own for name, own in OPTIONAL.items() if name in fields}}
+def _pair(row: tables.Row, source: str) -> Pair:
+    if row.fault:
+        raise tables.FaultyFile(f"{source}: {row.fault.message}")
+    fields = row.values
+    if missing := [name for name in FIELDS if name not in fields]:
+        names = ", ".join(fields) or "nothing"
+        raise tables.FaultyFile(f"{source}: it has no {' and no '.join(missing)}; it has {names}")
+    names = {**FIELDS, **{name: field for name, field in OPTIONAL.items() if name in fields}}
     for name in names:
         if not isinstance(fields[name], str):
-            raise ValueError(f"{source}: {name} is {fields[name]!r:.60}; it must be a text")
-    return Pair(**{own: fields[name] for name, own in names.items()})
+            raise tables.FaultyFile(f"{source}: {name} is {fields[name]!r:.60}; it must be a text")
+    return Pair(**{field: fields[name] for name, field in names.items()})

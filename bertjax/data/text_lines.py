@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import bz2
 import dataclasses
-import gzip
-import lzma
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from etils import epath
 
-from bertjax.data import json_text
+from bertjax.data import tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +34,8 @@ def read(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Line]:
 
     Raises:
       FileNotFoundError: naming all files that are not there.
-      ValueError: with file and line, for what is no UTF-8, no JSON object, or has no text.
+      FaultyFile: while iterating, with file and line, if a line is not UTF-8, is no JSON object, or
+        has no text.
     """
     files = [epath.Path(path) for path in paths]
     if missing := [str(path) for path in files if not path.exists()]:
@@ -51,85 +49,47 @@ def numbered(texts: Iterable[str]) -> Iterator[Line]:
 
 
 def count(paths: Sequence[epath.PathLike]) -> int:
-    """Returns how many lines files have: they are read, and unpacked, once for that.
+    """Returns the number of lines of files, reading and decompressing them once for that.
 
     Raises:
-      ValueError: with file and line, where a file cannot be unpacked.
+      FaultyFile: with file and line, where a file cannot be decompressed.
     """
-    return sum(sum(1 for _ in _lines(epath.Path(path))) for path in paths)
+    return sum(_count(path) for path in paths)
+
+
+def _count(path: epath.PathLike) -> int:
+    with tables.opened(path) as file:
+        return sum(1 for _ in tables.lines(file, path))
 
 
 def _of_file(path: epath.Path, source: int, columns: Columns) -> Iterator[Line]:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    kind = (suffixes[:-1] if suffixes and suffixes[-1] in OPENED else suffixes)[-1:]
-    parse = FORMATS.get(kind[0] if kind else "", _plain)
-    for number, content in _lines(path):
-        try:
-            id, text = parse(content.decode(), columns)
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path}:{number} is not UTF-8 ({error.reason} at byte {error.start}); convert the "
-                "file, for example with iconv"
-            ) from error
-        except _LineError as error:
-            raise ValueError(f"{path}:{number} {error}") from error
-        yield Line(source, number, id, text)
+    if tables.suffixes(path)[0] not in JSON_SUFFIXES:
+        for number, text in enumerate(tables.text_lines(path), start=1):
+            yield Line(source, number, "", text)
+        return
+    for row in tables.rows(path, tables.Rules(blank_lines=True)):
+        fault = row.fault.message if row.fault else _fault(row.values, columns)
+        if fault:
+            raise tables.FaultyFile(f"{path}:{row.number}: {fault}")
+        id = str(row.values.get(columns.id, ""))
+        yield Line(source, row.number, id, row.values[columns.text])
 
 
-def _lines(path: epath.Path) -> Iterator[tuple[int, bytes]]:
-    """Yields each line of a file, unpacked, with its number from 1."""
-    opened = OPENED.get(path.suffix.lower())
-    with path.open("rb") as raw, opened(raw) if opened else raw as file:
-        number = 0
-        try:
-            for number, content in enumerate(file, start=1):
-                yield number, content
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise ValueError(f"{path}:{number + 1} cannot be unpacked ({error})") from error
-
-
-class _LineError(Exception):
-    """What is wrong with a line; who reads the file knows where it is."""
-
-
-def _plain(line: str, columns: Columns) -> tuple[str, str]:
-    del columns
-    # str.splitlines would also break a line at U+2028.
-    return "", line.removesuffix("\n").removesuffix("\r")
-
-
-def _json(line: str, columns: Columns) -> tuple[str, str]:
-    try:
-        fields: Any = json_text.loads(line)
-    except ValueError as error:
-        raise _LineError(f"is not JSON ({error}); a line must be one object") from error
-    if not isinstance(fields, dict):
-        raise _LineError(f"holds a {type(fields).__name__}; a line must be a JSON object")
+def _fault(fields: Mapping[str, Any], columns: Columns) -> str | None:
+    """Returns what is wrong with the fields of a line, None if nothing is."""
     if not isinstance(fields.get(columns.text), str):
-        raise _LineError(
-            f"has no text under {columns.text!r}; it has "
+        return (
+            f"it has no text under {columns.text!r}; it has "
             f"{', '.join(map(repr, fields)) or 'nothing'}: name the field with --text_column"
         )
     id = fields.get(columns.id, "")
     if not isinstance(id, str | int):
-        raise _LineError(
-            f"has the id {id!r:.60} under {columns.id!r}; an id must be a string or a whole number "
-            "(--id_column names its field)"
+        return (
+            f"it has the id {id!r:.60} under {columns.id!r}; an id must be a string or a whole "
+            "number (--id_column names its field)"
         )
-    return str(id), fields[columns.text]
+    return None
 
 
-# By the suffix of the file: how a line becomes an id and a text. All others are plain lines.
-FORMATS: dict[str, Callable[[str, Columns], tuple[str, str]]] = {
-    ".jsonl": _json,
-    ".ndjson": _json,
-    ".json": _json,
-    ".txt": _plain,
-}
-
-# By the last suffix: how a packed file is read.
-OPENED: dict[str, Callable[[IO[bytes]], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+# Files of JSON objects, by their suffix; all others are plain lines.
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")

@@ -1,7 +1,7 @@
 """Files that embeddings are trained on and scored by: pairs, triplets, scored and labelled pairs.
 
 Which columns a file must have follows from what is wanted of it, a key of `ROWS`; how tables are
-read belongs to `table_files`. Plain text (.txt) holds one text a line. Relevance files in BEIR's
+read belongs to `data.tables`. Plain text (.txt) holds one text a line. Relevance files in BEIR's
 layout belong to `retrieval_files`, how texts become vectors' rows to `embeddings`.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from bertjax.data import tables
 from bertjax.finetuning import example_files, table_files
 
 # Of NLI: the class of a pair on which the judges did not agree; such pairs are left out.
@@ -130,7 +131,7 @@ def read(
             return example_files.missing_columns(names, ())
         return f"the columns are {', '.join(map(repr, names)) or 'none'}; needed are {layout.told}"
 
-    for source, row in table_files.rows(path, names_fault, faults):
+    for source, row in example_files.rows(path, faults, tables.Rules(names_fault=names_fault)):
         try:
             example = layout.example(row, source)
         except ValueError as error:
@@ -158,7 +159,7 @@ def holds(path: epath.PathLike) -> str:
     """
     if epath.Path(path).suffix.lower() == _TEXT_SUFFIX:
         return "texts"
-    names = table_files.column_names(path)
+    names = tables.column_names(path)
     for rows in _BY_CONTENT:
         if any(
             layout.fits(names) for layout in ROWS[rows]((0.0, 1.0)) if layout.example is not _nli
@@ -189,7 +190,7 @@ def check_alike(by_file: Sequence[Sequence[Example]]) -> None:
 
 def _layout(path: epath.Path, layouts: Sequence[Layout]) -> Layout:
     """Returns the layout that the file's columns fit; the first, if none fits, tells why."""
-    names = table_files.column_names(path)
+    names = tables.column_names(path)
     fitting = [layout for layout in layouts if layout.fits(names)]
     if not fitting and names:
         raise FaultyFile(

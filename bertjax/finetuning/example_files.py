@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from etils import epath
+
+from bertjax.data import tables
 
 MAX_FAULTS_TOLD = 10
 
 
-class FaultyFile(ValueError):
-    """A file of examples is not what it must be; the message names the file and the lines."""
+FaultyFile = tables.FaultyFile
 
 
 class Faults:
@@ -49,20 +51,23 @@ def lines(path: epath.PathLike) -> list[str]:
       FileNotFoundError: if there is no such file.
       FaultyFile: if it is not UTF-8.
     """
-    path = epath.Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise FaultyFile(
-            f"{path}:{line}: it is not UTF-8 ({error.reason}); save the file as UTF-8"
-        ) from error
-    # Only "\n" ends a line: str.splitlines would also break texts at U+2028 and its kind.
-    found = text.replace("\r\n", "\n").split("\n")
-    return found[:-1] if not found[-1] else found
+    return list(tables.text_lines(path))
+
+
+def rows(
+    path: epath.PathLike, faults: Faults, rules: tables.Rules, suffix: str | None = None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields "file:line" and the values of the rows of a table; the others add to `faults`.
+
+    Raises:
+      FileNotFoundError, FaultyFile: as `tables.rows`.
+    """
+    for row in tables.rows(path, rules, suffix):
+        source = f"{path}:{row.number}"
+        if row.fault:
+            faults.add(source, row.fault.message)
+        else:
+            yield source, row.values
 
 
 def missing_columns(names: Sequence[str], wanted: Sequence[str]) -> str | None:
@@ -77,8 +82,3 @@ def missing_columns(names: Sequence[str], wanted: Sequence[str]) -> str | None:
     if repeated:
         return f"there are several columns {', '.join(map(repr, repeated))}; names must be unique"
     return None
-
-
-def wrong_columns(found: int, wanted: int) -> str:
-    """Returns what is wrong with a row that has not as many columns as there are names."""
-    return f"the row has {found} columns; it must have the {wanted} of the header"

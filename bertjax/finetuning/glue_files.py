@@ -15,6 +15,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
+from bertjax.data import tables
 from bertjax.finetuning import example_files, glue_tfds, text_examples
 
 TFDS_PREFIX = "tfds:"
@@ -276,28 +277,22 @@ def _file(location: str, name: str, split: str) -> epath.Path:
 
 def _tsv_rows(
     path: epath.Path, header: Sequence[str], wanted: Sequence[str], broken: example_files.Faults
-) -> Iterator[tuple[str, dict[str, str]]]:
+) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yields the rows of a file whose quotes are characters like others.
 
     Without a `header`, the first line is one.
     """
-    lines = example_files.lines(path)
-    names = list(header) or lines[:1] and lines[0].split("\t")
-    if fault := example_files.missing_columns(names, wanted):
-        raise example_files.FaultyFile(f"{path}:1: {fault}")
-    first = 0 if header else 1
-    for number, line in enumerate(lines[first:], start=first + 1):
-        values = line.split("\t")
-        source = f"{path}:{number}"
-        if len(values) == len(names):
-            yield source, dict(zip(names, values, strict=True))
-        else:
-            broken.add(source, example_files.wrong_columns(len(values), len(names)))
+    rules = tables.Rules(
+        blank_lines=True,
+        names=tuple(header),
+        names_fault=lambda names: example_files.missing_columns(names, wanted),
+    )
+    return example_files.rows(path, broken, rules, suffix=".tsv")
 
 
 def _mrpc_rows(
     path: epath.Path, split: str, wanted: Sequence[str], broken: example_files.Faults
-) -> Iterator[tuple[str, dict[str, str]]]:
+) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yields the rows of Microsoft's files that GLUE has in the split."""
     rows = _tsv_rows(path, (), (*_MRPC_IDS, *wanted), broken)
     if split == "test":

@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import logging
 
+from bertjax.data import tables
 from bertjax.finetuning import (
     base,
     choices,
@@ -40,12 +41,12 @@ class Texts(texts.Table):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        names = table_files.column_names(self.options.eval_file)
+        names = tables.column_names(self.options.eval_file)
         return (TEXT, PAIR) if PAIR in names else (TEXT,)
 
     def _columns_of(self, name: str) -> table_files.Columns:
         """Returns the columns; those of the labels if all of them are columns themselves."""
-        names = table_files.column_names(self.file(name))
+        names = tables.column_names(self.file(name))
         if self.options.is_multi_label and set(self.labels) <= set(names):
             return table_files.Columns(self.columns, flags=self.labels)
         return super()._columns_of(name)
@@ -53,7 +54,7 @@ class Texts(texts.Table):
     def _examples(self, name: str) -> Sequence[text_examples.Example]:
         """Returns the examples of a file, which may give the classes by their numbers."""
         path, columns = self.file(name), self._columns_of(name)
-        if fault := example_files.missing_columns(table_files.column_names(path), columns.wanted):
+        if fault := example_files.missing_columns(tables.column_names(path), columns.wanted):
             raise example_files.FaultyFile(
                 f"{path}: {fault}. Nothing tells which columns a model of others reads: call them "
                 f"{TEXT}, {PAIR} (if there are two) and {self.options.label_column}"

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 from etils import epath
 
-from bertjax.finetuning import example_files, table_files
+from bertjax.data import tables
+from bertjax.finetuning import example_files
 
 CORPUS, QUERIES, RELEVANCES = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
 _COLUMNS = ("query-id", "corpus-id", "score")
@@ -67,7 +68,7 @@ def _texts(path: epath.Path, *, may_be_empty: bool) -> dict[str, str]:
     def names_fault(names: Sequence[str]) -> str | None:
         return example_files.missing_columns(names, ("_id", "text"))
 
-    for source, row in table_files.rows(path, names_fault, faults):
+    for source, row in example_files.rows(path, faults, tables.Rules(names_fault=names_fault)):
         name, text, title = row["_id"], row["text"], row.get("title") or ""
         if not isinstance(name, str) or not name:
             faults.add(source, f"'_id' is {name!r:.60}; it must be a name")
@@ -88,9 +89,8 @@ def _relevances(
 ) -> dict[str, dict[str, int]]:
     faults = example_files.Faults()
     found: dict[str, dict[str, int]] = {}
-    for source, row in table_files.rows(
-        path, lambda names: example_files.missing_columns(names, _COLUMNS), faults
-    ):
+    rules = tables.Rules(names_fault=lambda names: example_files.missing_columns(names, _COLUMNS))
+    for source, row in example_files.rows(path, faults, rules):
         query, document, grade = (row[name].strip() for name in _COLUMNS)
         if query not in queries:
             faults.add(source, f"there is no query {query!r} in {QUERIES}")

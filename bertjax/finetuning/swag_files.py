@@ -9,14 +9,14 @@ Source: Devlin et al. 2019, section 4.4; Zellers et al. 2018 (SWAG), Chen et al.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from etils import epath
 from jaxtyping import Int
 
+from bertjax.data import tables
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import example_files, feature_sets
 
@@ -54,15 +54,14 @@ def read_examples(path: epath.PathLike) -> list[Example]:
         its faults, with their lines.
     """
     path = epath.Path(path)
-    formats = {".csv": _swag_rows, ".tsv": _codah_rows}
-    if path.suffix not in formats:
+    if path.suffix not in _FORMATS:
         raise ValueError(
             f"{path} must end with .csv (SWAG's format) or .tsv (CODAH's), but ends with "
             f"{path.suffix!r}"
         )
     faults = example_files.Faults()
     examples: list[Example] = []
-    for source, row in formats[path.suffix](path, faults):
+    for source, row in example_files.rows(path, faults, _FORMATS[path.suffix]):
         if fault := _fault(row):
             faults.add(source, fault)
         else:
@@ -123,53 +122,21 @@ def write_predictions(path: epath.PathLike, predictions: Int[np.ndarray, " examp
     epath.Path(path).write_text(",pred\n" + "".join(rows))
 
 
-def _swag_rows(
-    path: epath.Path, faults: example_files.Faults
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields ("file:line", {column: value}) of a file with a header; quotes may hold line ends."""
-    lines = example_files.lines(path)
-    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
-    names: list[str] = []
-    while (line := reader.line_num + 1) <= len(lines):
-        try:
-            values = next(reader)
-        except csv.Error as error:
-            faults.add(f"{path}:{line}", f"it is no row of a CSV file: {error}")
-            continue
-        if not names:
-            names = _checked_header(path, values)
-        elif len(values) == len(names):
-            yield f"{path}:{line}", dict(zip(names, values, strict=True))
-        else:
-            faults.add(f"{path}:{line}", example_files.wrong_columns(len(values), len(names)))
-
-
-def _checked_header(path: epath.Path, names: list[str]) -> list[str]:
+def _swag_names_fault(names: Sequence[str]) -> str | None:
     only_whole = _WHOLE_CONTEXT in names and not set(_SENTENCES) <= set(names)
     context = (_WHOLE_CONTEXT,) if only_whole else _SENTENCES
     label = (_LABEL,) if _LABEL in names else ()
-    if fault := example_files.missing_columns(names, (*context, *_ENDINGS, *label)):
-        raise example_files.FaultyFile(f"{path}:1: {fault}")
-    return names
+    return example_files.missing_columns(names, (*context, *_ENDINGS, *label))
 
 
-def _codah_rows(
-    path: epath.Path, faults: example_files.Faults
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields ("file:line", {column: value}); quotes are characters like others."""
-    for number, line in enumerate(example_files.lines(path), start=1):
-        values = line.split("\t")
-        if len(values) == len(_CODAH_COLUMNS):
-            yield f"{path}:{number}", dict(zip(_CODAH_COLUMNS, values, strict=True))
-        else:
-            faults.add(
-                f"{path}:{number}",
-                f"the row has {len(values)} columns; it must have the {len(_CODAH_COLUMNS)} of "
-                f"CODAH: {', '.join(_CODAH_COLUMNS)}",
-            )
+# How files are read, by their suffix; a blank line is a row with too few columns.
+_FORMATS = {
+    ".csv": tables.Rules(blank_lines=True, names_fault=_swag_names_fault),
+    ".tsv": tables.Rules(blank_lines=True, names=_CODAH_COLUMNS),
+}
 
 
-def _fault(row: dict[str, str]) -> str | None:
+def _fault(row: Mapping[str, str]) -> str | None:
     """Returns what is wrong with a row, None if nothing is."""
     context = _SENTENCES[0] if set(_SENTENCES) <= set(row) else _WHOLE_CONTEXT
     empty = [name for name in (context, *_ENDINGS) if not row[name].strip()]
@@ -180,7 +147,7 @@ def _fault(row: dict[str, str]) -> str | None:
     return None
 
 
-def _example(source: str, row: dict[str, str]) -> Example:
+def _example(source: str, row: Mapping[str, str]) -> Example:
     label = int(row[_LABEL]) if _LABEL in row else None
     endings = tuple(row[name] for name in _ENDINGS)
     if not set(_SENTENCES) <= set(row):

@@ -1,14 +1,8 @@
-"""Files with named columns, and a classification or regression task of the user's own in them.
-
-CSV and TSV name their columns in the first line, JSON lines as keys, Parquet in its schema. Fields
-of CSV may be quoted and then hold commas and line ends (RFC 4180); in TSV, as in the files of GLUE,
-a quote is a character like others.
-"""
+"""Classification or regression examples of the user's own, in tables that `data.tables` reads."""
 
 from __future__ import annotations
 
 import collections
-import csv
 import dataclasses
 import json
 import math
@@ -16,24 +10,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow
 from absl import logging
 from etils import epath
-from pyarrow import parquet
 
-from bertjax.data import json_text
+from bertjax.data import tables
 from bertjax.finetuning import example_files, text_examples
 
 # Where a row stands, and its values by column; those of JSON and Parquet need not be text.
 Row = tuple[str, Mapping[str, Any]]
-# What is wrong with the names of a file's columns, and what to do; None if nothing.
-NamesFault = Callable[[Sequence[str]], str | None]
 
 # Texts, the number, the name of the class or the names of the labels, and where it stands.
 _RawExample = tuple[tuple[str, ...], Any, str]
-
-# csv.reader refuses longer fields than its limit, 131,072 unless told; a text may be a book.
-_MAX_FIELD_CHARACTERS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,16 +130,6 @@ def read_table(
     return Table(examples, known)
 
 
-def column_names(path: epath.PathLike) -> tuple[str, ...]:
-    """Returns the columns of a file by its first row; what is wrong with it, reading it tells."""
-    path = epath.Path(path)
-    kind = _kind(path)
-    if kind in _FIELDS:
-        _, names = next(_FIELDS[kind](path), (1, []))
-        return tuple(names)
-    return tuple(next((row for _, row in _ROWS[kind](path, example_files.Faults())), {}))
-
-
 def _check_that_all_occur(
     path: epath.Path,
     columns: Columns,
@@ -191,7 +168,8 @@ def _each(label: Any) -> tuple[Any, ...]:
 def _raw_examples(
     path: epath.Path, columns: Columns, faults: example_files.Faults
 ) -> Iterator[_RawExample]:
-    for source, row in rows(path, columns.fault, faults):
+    rules = tables.Rules(names_fault=columns.fault)
+    for source, row in example_files.rows(path, faults, rules):
         try:
             found = tuple(text(row[column], column) for column in columns.texts)
             label = _LABELS[columns.labelling](row, columns)
@@ -287,111 +265,3 @@ def _log(
     of_each = f"{columns.told} is one of" if columns.labelling == "one" else "labels"
     suffix = f"; {of_each} {told}" if told else ""
     logging.info("%s: %d examples%s", path, len(examples), suffix)
-
-
-def rows(path: epath.Path, names_fault: NamesFault, faults: example_files.Faults) -> Iterator[Row]:
-    """Yields the rows that have the right columns; what is wrong with others goes to `faults`.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if its kind is unknown, or its header lacks a column.
-    """
-    kind = _kind(path)
-    if kind in _FIELDS:
-        return _under_header(path, _FIELDS[kind](path), names_fault, faults)
-    return _with_columns(_ROWS[kind](path, faults), names_fault, faults)
-
-
-def _kind(path: epath.Path) -> str:
-    kind, known = path.suffix.lower(), (*_FIELDS, *_ROWS)
-    if kind not in known:
-        raise ValueError(f"{path} ends in {kind!r}; known files end in {', '.join(known)}")
-    return kind
-
-
-def _tsv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
-    lines = enumerate(example_files.lines(path), start=1)
-    return ((number, line.split("\t")) for number, line in lines if line)
-
-
-def _json_rows(path: epath.Path, faults: example_files.Faults) -> Iterator[Row]:
-    for number, line in enumerate(example_files.lines(path), start=1):
-        source = f"{path}:{number}"
-        if not line.strip():
-            continue
-        try:
-            row = json_text.loads(line)
-        except ValueError as error:
-            faults.add(source, f"it is not JSON ({error}); each line must be an object")
-            continue
-        if isinstance(row, dict):
-            yield source, row
-        else:
-            faults.add(source, f"it is a JSON {type(row).__name__}; each line must be an object")
-
-
-def _parquet_rows(path: epath.Path, faults: example_files.Faults) -> Iterator[Row]:
-    """Yields rows by their number, from 1; they are read a row group at a time."""
-    del faults
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
-    try:
-        with path.open("rb") as file:
-            number = 0
-            for batch in parquet.ParquetFile(file).iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}:{number}", row
-    except pyarrow.ArrowException as error:
-        raise example_files.FaultyFile(f"{path} cannot be read as Parquet: {error}") from error
-
-
-def _with_columns(
-    rows: Iterator[Row], names_fault: NamesFault, faults: example_files.Faults
-) -> Iterator[Row]:
-    for source, row in rows:
-        if fault := names_fault(list(row)):
-            faults.add(source, fault)
-        else:
-            yield source, row
-
-
-def _csv_fields(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields (first line, fields) of each row that is not blank."""
-    limit = csv.field_size_limit(_MAX_FIELD_CHARACTERS)
-    first = 1
-    try:
-        reader = csv.reader((line + "\n" for line in example_files.lines(path)), strict=True)
-        for fields in reader:
-            if fields:
-                yield first, fields
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise example_files.FaultyFile(
-            f"{path}:{first}: the row is not CSV ({error}); a field with quotes stands in quotes, "
-            "and each of its own is doubled"
-        ) from error
-    finally:
-        csv.field_size_limit(limit)
-
-
-# Files that name their columns in the first row, and those that do in every one.
-_FIELDS = {".csv": _csv_fields, ".tsv": _tsv_fields}
-_ROWS = {".jsonl": _json_rows, ".json": _json_rows, ".parquet": _parquet_rows}
-
-
-def _under_header(
-    path: epath.Path,
-    fields: Iterator[tuple[int, list[str]]],
-    names_fault: NamesFault,
-    faults: example_files.Faults,
-) -> Iterator[Row]:
-    line, names = next(fields, (1, []))
-    if fault := names_fault(names):
-        raise example_files.FaultyFile(f"{path}:{line}: {fault}")
-    for number, values in fields:
-        source = f"{path}:{number}"
-        if len(values) == len(names):
-            yield source, dict(zip(names, values, strict=True))
-        else:
-            faults.add(source, example_files.wrong_columns(len(values), len(names)))

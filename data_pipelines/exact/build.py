@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from bertjax.data import records, tokenizer
+from bertjax.data import records, tables, tokenizer
 from data_pipelines import blocks, builders, progress, shards, sizes, sources
 from data_pipelines.exact import algorithm
 from data_pipelines.formats import base, input_files, text_files
@@ -82,7 +82,7 @@ def _documents(paths: Sequence[str], vocabulary: tokenizer.Tokenizer) -> distinc
 
 def _plain_text_paths(units: Sequence[sources.Unit]) -> list[str]:
     for unit in units:
-        if unit.format != sources.TEXT or input_files.suffixes(unit.location)[1]:
+        if unit.format != sources.TEXT or tables.suffixes(unit.location)[1]:
             raise ValueError(
                 f"input {unit.location} is not a plain text file; algorithm exact is the released "
                 "script, which reads nothing else: convert it, or use --algorithm=fast"

@@ -1,26 +1,24 @@
 """Finds and opens the files of a source, and keeps the record of what was wrong in them.
 
 Compressed files are recognized by their suffix. What the bytes mean belongs to `text_files`,
-`tables` and `wikipedia`.
+`table_files` and `wikipedia`.
 """
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import dataclasses
 import glob
-import gzip
 import io
 import lzma
 import os
-import pathlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-import pyarrow
 from etils import epath
+
+from bertjax.data import tables
 
 PLACES_KEPT = 5
 BUFFER_BYTES = 1 << 20
@@ -99,14 +97,6 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def suffixes(path: str) -> tuple[str, str]:
-    """Returns the suffixes of format and compression, each maybe empty: ".jsonl", ".gz"."""
-    name = pathlib.PurePath(path.lower())
-    if name.suffix in DECOMPRESSORS:
-        return pathlib.PurePath(name.stem).suffix, name.suffix
-    return name.suffix, ""
-
-
 def size(path: str) -> int:
     """Returns the bytes of the file; 0 for a link to nowhere, of which opening it will tell."""
     found = epath.Path(path)
@@ -120,13 +110,13 @@ def opened(path: str, log: Log | None = None) -> Iterator[BinaryIO]:
     Raises:
       ValueError: if it cannot be read or decompressed, here or inside of the `with` block.
     """
-    compression = suffixes(path)[1]
+    compression = tables.suffixes(path)[1]
     try:
         with contextlib.ExitStack() as stack:
             raw = stack.enter_context(unbuffered(path))
             file: Any = io.BufferedReader(_CountedFile(raw, log or Log()), BUFFER_BYTES)
             if compression:
-                file = stack.enter_context(DECOMPRESSORS[compression](file))
+                file = stack.enter_context(tables.DECOMPRESSORS[compression](file))
             yield file
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         # Only the system's own errors have numbers; those of gzip, bz2 and arrow have none.
@@ -154,7 +144,7 @@ def head(path: str, size: int) -> bytes:
     with opened(path) as file:
         first = file.read(size)
     for magic, suffix in _MAGIC.items():
-        if first.startswith(magic) and suffix != suffixes(path)[0]:
+        if first.startswith(magic) and suffix != tables.suffixes(path)[0]:
             raise ValueError(
                 f"{path} holds {suffix} data, which its name does not say; "
                 + ("unpack it" if suffix == ".zip" else f"rename it to end in {suffix}")
@@ -202,17 +192,3 @@ class _CountedFile(io.RawIOBase):
             buffer[:count] = content
         self._log.bytes_read += count
         return count
-
-
-def _zstandard(file: BinaryIO) -> Any:
-    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
-    # For lines, which arrow's streams do not have.
-    return io.BufferedReader(stream, BUFFER_BYTES)  # pyright: ignore[reportArgumentType]
-
-
-DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
-    ".gz": lambda file: gzip.GzipFile(fileobj=file),
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
-    ".zst": _zstandard,
-}

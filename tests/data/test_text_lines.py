@@ -23,7 +23,7 @@ def texts(path, columns=COLUMNS):
 )
 def test_lines_are_the_same_however_they_are_packed(tmp_path, suffix, packed):
     plain, objects = tmp_path / f"a.txt{suffix}", tmp_path / f"b.jsonl{suffix}"
-    plain.write_bytes(packed("".join(f"{text}\n" for text in WEIRD).encode()))
+    plain.write_bytes(packed("".join(f"{text}\r\n" for text in WEIRD).encode()))
     fields = [{"_id": n, "body": text} for n, text in enumerate(WEIRD)]
     objects.write_bytes(packed("\n".join(map(json.dumps, fields)).encode()))
     assert texts(plain) == [("", text) for text in WEIRD]
@@ -36,36 +36,18 @@ def test_lines_are_the_same_however_they_are_packed(tmp_path, suffix, packed):
     ]
 
 
-def test_a_line_may_end_as_windows_ends_it(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"a\r\nb\r\n")
-    assert [text for _, text in texts(path)] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("a.txt", b"good\nb\xe4d\n", r"a.txt:2 is not UTF-8 .*iconv"),
-        ("a.jsonl", b'{"text": "a"}\n{"text":\n', r"a.jsonl:2 is not JSON"),
-        ("a.jsonl", b"[1]\n", r"a.jsonl:1 holds a list; a line must be a JSON object"),
-        (
-            "a.jsonl",
-            b'{"body": "a"}\n',
-            r"a.jsonl:1 has no text under 'text'; it has 'body'.*--text",
-        ),
-        ("a.jsonl", b'{"text": "a", "id": [1]}\n', r"a.jsonl:1 has the id \[1\] .*--id_column"),
-        ("a.txt.gz", b"no archive", r"a.txt.gz:1 cannot be unpacked"),
-        (
-            "a.txt.gz",
-            gzip.compress(b"a\nb\n" * 99, mtime=0)[:-9],
-            r"a.txt.gz:\d+ cannot be unpacked",
-        ),
+        (b'{"text": "a"}\n\n', r"a.jsonl:2: it is not JSON"),
+        (b'{"body": "a"}\n', r"a.jsonl:1: it has no text under 'text'; it has 'body'.*--text"),
+        (b'{"text": "a", "id": [1]}\n', r"a.jsonl:1: it has the id \[1\] .*--id_column"),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_line(tmp_path, name, content, message):
-    (tmp_path / name).write_bytes(content)
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path, content, message):
+    (tmp_path / "a.jsonl").write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        texts(tmp_path / name)
+        texts(tmp_path / "a.jsonl")
 
 
 def test_all_files_that_are_missing_are_named(tmp_path):

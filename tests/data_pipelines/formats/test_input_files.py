@@ -102,19 +102,6 @@ def test_a_directory_is_an_error_that_suggests_a_glob(tmp_path):
         input_files.find(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("a/b.JSONL.GZ", (".jsonl", ".gz")),
-        ("a.b/c", ("", "")),
-        ("c.txt", (".txt", "")),
-        ("articles1.xml-p1p41242.bz2", (".xml-p1p41242", ".bz2")),
-    ],
-)
-def test_suffixes_of_format_and_compression(path, expected):
-    assert input_files.suffixes(path) == expected
-
-
 def test_logs_merge_in_order_and_keep_the_first_places_only():
     first, second, whole = input_files.Log(3), input_files.Log(4), input_files.Log(7)
     for number in range(10):

@@ -1,0 +1,362 @@
+r"""Rows of tables: CSV, TSV, JSON lines and Parquet files, compressed or not, in constant memory.
+
+CSV and TSV name their columns in the first line, JSON lines as keys, Parquet in its schema. Fields
+of CSV may be quoted and then hold commas and line ends (RFC 4180); in TSV, as in the files of GLUE,
+a quote is a character like others. A line ends at "\n" or "\r\n" alone: str.splitlines would also
+break texts at U+2028.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import csv
+import dataclasses
+import gzip
+import io
+import lzma
+import pathlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow
+from etils import epath
+from pyarrow import parquet
+
+from bertjax.data import json_text
+
+# A longer field is no text but a quote that is never closed. (csv's default is 131,072.)
+LONGEST_FIELD = 1 << 28
+# A longer line is no record but a file without line ends; the whole line must be in memory.
+LONGEST_RECORD_BYTES = 1 << 28
+ROWS_PER_BATCH = 256
+_SKIPPED_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 20
+
+
+class FaultyFile(ValueError):
+    """A file is not what its name says; the message names the file and, in text, the line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is wrong with a row.
+
+    `kind` is "csv" (quotes), "columns" (their number or names), "json", "object" (JSON of another
+    type), "utf8" or "long" (`LONGEST_RECORD_BYTES`).
+    """
+
+    kind: str
+    message: str
+
+
+class Row(NamedTuple):
+    """The values of a row by column, or its fault.
+
+    `number` is the line on which the row begins, from 1; for Parquet the row.
+    """
+
+    number: int
+    values: Mapping[str, Any]
+    fault: Fault | None = None
+
+
+# What is opened for bytes: the files of gzip, bz2 and of remote places have no class in common.
+File = Any
+# Returns what is wrong with the names of a file's columns, and what to do; None if nothing.
+NamesFault = Callable[[Sequence[str]], str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How strictly to read.
+
+    A `lenient` reader takes stray quotes in CSV as characters, ends a row at a lone carriage
+    return, and decodes bytes that are not UTF-8 to surrogates ("surrogateescape"; in JSON lines
+    they are the fault of a row). Others raise FaultyFile. With `blank_lines` a blank line is a row,
+    without it is skipped. `names` are the columns of a CSV or TSV file without a header.
+    """
+
+    lenient: bool = False
+    blank_lines: bool = False
+    names: tuple[str, ...] = ()
+    names_fault: NamesFault = lambda names: None
+
+
+EXACT = Rules()
+
+
+def rows(path: epath.PathLike, rules: Rules = EXACT, suffix: str | None = None) -> Iterator[Row]:
+    """Yields the rows of a file, in its order.
+
+    `suffix`, one of FORMATS, tells how to read it; by default it is the suffix of the file.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      FaultyFile: if its suffix is unknown, it cannot be decompressed or is no Parquet, is not UTF-8
+        (unless lenient), or `rules.names_fault` finds a fault in the names of its header.
+    """
+    suffix = suffix or _format(path)
+    with opened(path) as file:
+        yield from rows_of(file, path, suffix, rules)
+
+
+def rows_of(file: File, path: epath.PathLike, suffix: str, rules: Rules) -> Iterator[Row]:
+    """Yields the rows of an open file; `suffix` is one of FORMATS, `path` is for messages."""
+    if suffix in FIELDS:
+        yield from _under_header(path, FIELDS[suffix](lines(file, path), path, rules), rules)
+        return
+    for row in RECORDS[suffix](file, path, rules):
+        fault = None if row.fault else rules.names_fault(list(row.values))
+        yield Row(row.number, row.values, Fault("columns", fault)) if fault else row
+
+
+def column_names(path: epath.PathLike) -> tuple[str, ...]:
+    """Returns the columns of a file by its first row, () if it has none.
+
+    Raises:
+      FileNotFoundError, FaultyFile: as `rows`.
+    """
+    suffix = _format(path)
+    with opened(path) as file:
+        if suffix in FIELDS:
+            _, names = next(FIELDS[suffix](lines(file, path), path, EXACT), (1, ()))
+            return () if isinstance(names, Fault) else tuple(names)
+        return tuple(next((r.values for r in RECORDS[suffix](file, path, EXACT) if r.values), {}))
+
+
+def suffixes(path: epath.PathLike) -> tuple[str, str]:
+    """Returns the suffixes of format and compression, each maybe empty: ".jsonl", ".gz"."""
+    name = pathlib.PurePath(str(path).lower())
+    if name.suffix in DECOMPRESSORS:
+        return pathlib.PurePath(name.stem).suffix, name.suffix
+    return name.suffix, ""
+
+
+@contextlib.contextmanager
+def opened(path: epath.PathLike) -> Iterator[File]:
+    """Opens the decompressed bytes of a file.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+    """
+    path = epath.Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
+    compression = suffixes(path)[1]
+    with contextlib.ExitStack() as stack:
+        file: Any = stack.enter_context(path.open("rb"))
+        if compression:
+            file = stack.enter_context(DECOMPRESSORS[compression](file))
+        yield file
+
+
+def lines(file: File, path: epath.PathLike, longest: int = -1) -> Iterator[tuple[int, bytes]]:
+    """Yields the number, from 1, and the bytes of each line, with its end.
+
+    The rest of a line after `longest` bytes is skipped.
+
+    Raises:
+      FaultyFile: if the file cannot be decompressed.
+    """
+    number = 0
+    try:
+        while line := file.readline(longest):
+            number += 1
+            yield number, line
+            if len(line) == longest and not line.endswith(b"\n"):
+                while (rest := file.readline(_SKIPPED_BYTES)) and not rest.endswith(b"\n"):
+                    pass
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        # Errors of the system have numbers; those of gzip, bz2 and arrow have none.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise FaultyFile(
+            f"{path}:{number + 1}: it cannot be decompressed ({error}); fetch or compress it again"
+        ) from error
+
+
+def text_lines(path: epath.PathLike) -> Iterator[str]:
+    r"""Yields the lines of a text, without their ends ("\n" or "\r\n") and a byte-order mark.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      FaultyFile: if it cannot be decompressed or is not UTF-8.
+    """
+    with opened(path) as file:
+        for number, line in lines(file, path):
+            yield _text(line, number, path, "strict")
+
+
+def _format(path: epath.PathLike) -> str:
+    suffix = suffixes(path)[0]
+    if suffix not in FORMATS:
+        raise FaultyFile(f"{path} ends in {suffix!r}; known files end in {', '.join(FORMATS)}")
+    return suffix
+
+
+def _text(line: bytes, number: int, path: epath.PathLike, errors: str) -> str:
+    line = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise FaultyFile(f"{path}:{number}: {_not_utf8(error)}") from error
+
+
+def _texts(
+    numbered: Iterable[tuple[int, bytes]], path: epath.PathLike, rules: Rules
+) -> Iterator[str]:
+    """Yields the lines as text that ends in a line feed."""
+    for number, line in numbered:
+        text = _text(line, number, path, "surrogateescape" if rules.lenient else "strict") + "\n"
+        if rules.lenient and "\r" in text:
+            yield from io.StringIO(text, newline="")
+        else:
+            yield text
+
+
+def _tsv_fields(
+    numbered: Iterable[tuple[int, bytes]], path: epath.PathLike, rules: Rules
+) -> Iterator[tuple[int, list[str] | Fault]]:
+    for number, text in enumerate(_texts(numbered, path, rules), start=1):
+        line = text.rstrip("\r\n") if rules.lenient else text.removesuffix("\n")
+        if line or rules.blank_lines:
+            yield number, line.split("\t")
+
+
+def _csv_fields(
+    numbered: Iterable[tuple[int, bytes]], path: epath.PathLike, rules: Rules
+) -> Iterator[tuple[int, list[str] | Fault]]:
+    """Yields the first line of each row and its fields; reading goes on after a fault."""
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    reader = csv.reader(_texts(numbered, path, rules), strict=not rules.lenient)
+    try:
+        while True:
+            first = reader.line_num + 1
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield (
+                    first,
+                    Fault(
+                        "csv",
+                        f"the row is not CSV ({error}); a field that holds quotes must be in "
+                        "quotes, with each quote inside doubled",
+                    ),
+                )
+                continue
+            if fields or rules.blank_lines:
+                yield first, fields
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _under_header(
+    path: epath.PathLike, fields: Iterator[tuple[int, list[str] | Fault]], rules: Rules
+) -> Iterator[Row]:
+    names: Sequence[str] | Fault = rules.names
+    line = 1
+    if not names:
+        line, names = next(fields, (1, []))
+    fault = names.message if isinstance(names, Fault) else rules.names_fault(names)
+    if fault or isinstance(names, Fault):
+        raise FaultyFile(f"{path}:{line}: {fault}")
+    expected = f"of this format: {', '.join(names)}" if rules.names else "of the header"
+    for number, values in fields:
+        if isinstance(values, Fault):
+            yield Row(number, {}, values)
+        elif len(values) == len(names):
+            # If two columns have one name, the first counts.
+            yield Row(number, dict(zip(reversed(names), reversed(values), strict=True)))
+        else:
+            message = f"the row has {len(values)} columns; it must have the {len(names)} {expected}"
+            yield Row(number, {}, Fault("columns", message))
+
+
+def _json_rows(file: File, path: epath.PathLike, rules: Rules) -> Iterator[Row]:
+    for number, line in lines(file, path, LONGEST_RECORD_BYTES):
+        if rules.blank_lines or not line.isspace():
+            record = _record(line)
+            if not isinstance(record, Fault):
+                yield Row(number, record)
+            elif record.kind == "utf8" and not rules.lenient:
+                raise FaultyFile(f"{path}:{number}: {record.message}")
+            else:
+                yield Row(number, {}, record)
+
+
+def _record(line: bytes) -> dict[str, Any] | Fault:
+    if len(line) == LONGEST_RECORD_BYTES and not line.endswith(b"\n"):
+        return Fault("long", f"the line is longer than {LONGEST_RECORD_BYTES:,} bytes")
+    try:
+        record = json_text.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return Fault("utf8", _not_utf8(error))
+    except ValueError as error:
+        return Fault("json", f"it is not JSON ({error}); each line must be an object")
+    if isinstance(record, dict):
+        return record
+    length = f" of {len(record):,} elements" if isinstance(record, list) else ""
+    return Fault(
+        "object", f"it is a JSON {type(record).__name__}{length}; each line must be an object"
+    )
+
+
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return (
+        f"it is not UTF-8 ({error.reason} at byte {error.start}); convert the file, for example "
+        "with iconv"
+    )
+
+
+def _parquet_rows(file: File, path: epath.PathLike, rules: Rules) -> Iterator[Row]:
+    del rules
+    with parquet_errors(path), parquet.ParquetFile(file) as opened_file:
+        yield from parquet_rows(opened_file)
+
+
+@contextlib.contextmanager
+def parquet_errors(path: epath.PathLike) -> Iterator[None]:
+    """Raises FaultyFile inside of the `with` block where a Parquet file cannot be read."""
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise FaultyFile(
+            f"{path} cannot be read as Parquet ({error}); fetch or write it again"
+        ) from error
+
+
+def parquet_rows(file: parquet.ParquetFile, columns: Sequence[str] | None = None) -> Iterator[Row]:
+    """Yields the rows of an open file, numbered from 1, with all or some of its columns."""
+    number = 0
+    for batch in file.iter_batches(ROWS_PER_BATCH, columns=columns):
+        for values in batch.to_pylist():
+            number += 1
+            yield Row(number, values)
+
+
+def _zstandard(file: File) -> Any:
+    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")
+    # For lines, which arrow's streams do not have.
+    return io.BufferedReader(stream, _BUFFER_BYTES)  # pyright: ignore[reportArgumentType]
+
+
+DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _zstandard,
+}
+
+# Files that name their columns in the first row, and files that name them in every row.
+FIELDS = {".csv": _csv_fields, ".tsv": _tsv_fields}
+RECORDS = {
+    ".jsonl": _json_rows,
+    ".json": _json_rows,
+    ".ndjson": _json_rows,
+    ".parquet": _parquet_rows,
+}
+FORMATS = (*FIELDS, *RECORDS)

@@ -1,0 +1,151 @@
+"""Claims about rows of tables: the same from every kind of file, and each fault with its line."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bertjax.data import tables
+
+PACKED = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+ROWS = [{"a": "x\u2028\x0c", "b": "ü"}, {"a": "", "b": '"'}]
+LENIENT = tables.Rules(lenient=True)
+
+
+def write(path, rows):
+    """Writes rows as the suffix of the path says."""
+    suffix, compression = tables.suffixes(path)
+    if suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=1)
+        return path
+    if suffix == ".csv":
+        quoted = [[value.replace('"', '""') for value in row.values()] for row in rows]
+        lines = ["a,b", *(",".join(f'"{value}"' for value in row) for row in quoted)]
+    elif suffix == ".tsv":
+        lines = ["a\tb", *("\t".join(row.values()) for row in rows)]
+    else:
+        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_bytes(PACKED[compression]("\r\n".join(["\ufeff" + lines[0], *lines[1:]]).encode()))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["t.csv", "T.TSV", "t.jsonl", "t.json", "t.ndjson", "t.parquet", "t.csv.gz", "t.tsv.bz2"],
+)
+@pytest.mark.parametrize("rules", [tables.EXACT, LENIENT])
+def test_every_kind_of_file_gives_the_same_rows(tmp_path, name, rules):
+    path = write(tmp_path / name, ROWS)
+    rows = list(tables.rows(path, rules))
+    assert [row.values for row in rows] == ROWS
+    first = 2 if tables.suffixes(path)[0] in tables.FIELDS else 1
+    assert [row.number for row in rows] == [first, first + 1]
+    assert tables.column_names(path) == ("a", "b")
+    if not name.endswith(".parquet"):
+        path.write_bytes(PACKED[tables.suffixes(path)[1]](b""))
+        assert tables.column_names(path) == () and not list(tables.rows(path))
+
+
+def test_csv_rows_span_lines_and_reading_goes_on_after_a_stray_quote(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(
+        b'a,b\r\n"one, ""1""\r\nmore",x\r\n\r\n"b"c,y\n1,2,3\n' + b"w" * 200_000 + b",y"
+    )
+    rows = list(tables.rows(path))
+    assert rows[0] == (2, {"a": 'one, "1"\nmore', "b": "x"}, None)
+    assert [(row.number, row.fault.kind) for row in rows[1:3]] == [(5, "csv"), (6, "columns")]
+    assert rows[3].number == 7 and len(rows[3].values["a"]) == 200_000
+    assert [row.fault and row.fault.kind for row in tables.rows(path, LENIENT)] == [
+        None, None, "columns", None,
+    ]  # fmt: skip
+    assert next(iter(tables.rows(path, tables.Rules(names=("a", "b"))))).values["a"] == "a"
+
+
+@pytest.mark.parametrize("rules", [tables.EXACT, tables.Rules(blank_lines=True)])
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
+def test_a_blank_line_is_skipped_or_a_fault(tmp_path, suffix, rules):
+    path = write(tmp_path / f"t.{suffix}", ROWS)
+    path.write_bytes(path.read_bytes() + b"\n\n")
+    faults = [bool(row.fault) for row in tables.rows(path, rules)]
+    assert faults == [False, False, *([True] if rules.blank_lines else [])]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b'{"text": 1', "json"),
+        (b"[" * 100_000, "json"),
+        (b'["a", 1]', "object"),
+        (b'{"text": "si\xe9x"}', "utf8"),
+        (b'{"text": "' + b"x" * 200 + b'"}', "long"),
+    ],
+)
+def test_a_line_of_json_may_be_faulty_and_the_next_is_read(tmp_path, monkeypatch, line, kind):
+    monkeypatch.setattr(tables, "LONGEST_RECORD_BYTES", 200_000 if kind == "json" else 100)
+    monkeypatch.setattr(tables, "_SKIPPED_BYTES", 7)
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(line + b'\n{"a": 1}')
+    faulty, whole = tables.rows(path, LENIENT)
+    assert (faulty.number, faulty.fault.kind) == (1, kind)
+    assert whole == (2, {"a": 1}, None)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl"])
+def test_bytes_that_are_not_utf8_end_the_reading_unless_it_is_lenient(tmp_path, name):
+    path = write(tmp_path / name, [{"a": "one", "b": "two"}, {"a": "three", "b": "x"}])
+    path.write_bytes(path.read_bytes().replace(b"three", b"th\xe9"))
+    line = 2 if name == "t.jsonl" else 3
+    with pytest.raises(tables.FaultyFile, match=rf"{name}:{line}: it is not UTF-8 .*iconv"):
+        list(tables.rows(path))
+    last = list(tables.rows(path, LENIENT))[-1]
+    assert last.fault.kind == "utf8" if last.fault else last.values["a"] == "th\udce9"
+
+
+def test_a_lone_carriage_return_ends_a_row_of_a_lenient_reader(tmp_path):
+    for name, content in (("t.csv", b"a,b\r1,2\r\n3,4"), ("t.tsv", b"a\tb\r1\t2\r\n3\t4\r")):
+        (tmp_path / name).write_bytes(content)
+        assert [row.values for row in tables.rows(tmp_path / name, LENIENT)] == [
+            {"a": "1", "b": "2"},
+            {"a": "3", "b": "4"},
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", b"a,c\n1,2\n", r"t.csv:1: no column b$"),
+        ("t.csv", b'"a"b,c\n1,2\n', r"t.csv:1: the row is not CSV"),
+        (
+            "t.jsonl.gz",
+            gzip.compress(b"{}\n" * 99, mtime=0)[:-9],
+            r"t.jsonl.gz:\d+: it cannot be d",
+        ),
+        ("t.csv.gz", b"no archive", r"t.csv.gz:1: it cannot be decompressed"),
+        ("t.parquet", b"PAR1", r"t.parquet cannot be read as Parquet"),
+        ("t.xlsx", b"", r"ends in '.xlsx'; known files end in .csv, .tsv, .jsonl"),
+    ],
+)
+def test_a_file_that_cannot_be_a_table_is_an_error(tmp_path, name, content, message):
+    rules = tables.Rules(names_fault=lambda names: None if "b" in names else "no column b")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(tables.FaultyFile, match=message):
+        list(tables.rows(tmp_path / name, rules))
+    with pytest.raises(FileNotFoundError, match=r"absent.csv does not exist"):
+        list(tables.rows(tmp_path / "absent.csv"))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a/b.JSONL.GZ", (".jsonl", ".gz")),
+        ("a.b/c", ("", "")),
+        ("c.txt", (".txt", "")),
+        ("articles1.xml-p1p41242.bz2", (".xml-p1p41242", ".bz2")),
+    ],
+)
+def test_suffixes_of_format_and_compression(path, expected):
+    assert tables.suffixes(path) == expected
