@@ -74,11 +74,12 @@ def compile_kernels(options: argparse.Namespace) -> None:
     import jax.numpy as jnp
 
     from bertjax.devices import sharding
-    from bertjax.models import pallas_attention, pallas_block_kernels, visibility
+    from bertjax.models import visibility
+    from bertjax.models.kernels import pallas_attention, pallas_blocks
     from bertjax.planning import topologies
 
     if options.without_rows:
-        pallas_block_kernels._Step.by_parts = lambda self, body: None
+        pallas_blocks._Step.by_parts = lambda self, body: None
     devices = topologies.devices(topologies.parse(options.topology))
     mesh = sharding.make_mesh(devices, data=len(devices), tensor=1)
     rows = sharding.batch_sharding(mesh)
@@ -138,10 +139,10 @@ def scores_of_step(options: argparse.Namespace) -> int:
     """Returns how many scores a grid step makes, or a chunk of it."""
     import jax.numpy as jnp
 
-    from bertjax.models import pallas_parts, pallas_rows, pallas_tiles
+    from bertjax.models.kernels import pallas_blocks, pallas_parts, pallas_rows
 
     heads, window = pallas_parts.LANES // HEAD_SIZE, options.window or None
-    cut = pallas_tiles.tiles(options.length, window)
+    cut = pallas_blocks.tiles(options.length, window)
     if options.length in pallas_rows.LENGTHS and cut.chunk >= options.length:
         batch = TOKENS // options.length
         rows = pallas_rows.rows_per_step(batch, options.length, jnp.dtype(jnp.bfloat16))
@@ -151,9 +152,9 @@ def scores_of_step(options: argparse.Namespace) -> int:
 
 def scores_of_layer(options: argparse.Namespace) -> int:
     """Returns how many scores a layer of BERT-base makes of TOKENS tokens."""
-    from bertjax.models import pallas_tiles
+    from bertjax.models.kernels import pallas_blocks
 
-    cut = pallas_tiles.tiles(options.length, options.window or None)
+    cut = pallas_blocks.tiles(options.length, options.window or None)
     return HEADS * TOKENS * (cut.chunk if cut.is_windowed else options.length)
 
 
@@ -177,9 +178,9 @@ def measure(options: argparse.Namespace) -> list[Count]:
 
 def chunks_of_row(options: argparse.Namespace) -> int:
     """Returns how many times the blocks of a row walk over a chunk, 1 for short rows."""
-    from bertjax.models import pallas_tiles
+    from bertjax.models.kernels import pallas_blocks
 
-    cut = pallas_tiles.tiles(options.length, options.window or None)
+    cut = pallas_blocks.tiles(options.length, options.window or None)
     return cut.steps * cut.chunks
 
 

@@ -17,7 +17,8 @@ from absl import logging
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import cudnn_attention, layers, pallas_attention, plain_attention, rotary
+from bertjax.models import layers, plain_attention, rotary
+from bertjax.models.kernels import cudnn_attention, pallas_attention
 from bertjax.models.visibility import Visibility
 
 IMPLEMENTATIONS = ("auto", "xla", "pallas", "cudnn")

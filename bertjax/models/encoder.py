@@ -25,11 +25,11 @@ from bertjax.models import (
     fields,
     layers,
     norms,
-    pallas_attention,
     parts,
     placement,
     visibility,
 )
+from bertjax.models.kernels import pallas_attention
 
 # Kind -> what makes it of a config. A kind of one's own is a module and a row here.
 EMBEDDINGS: dict[str, Callable[..., nnx.Module]] = {"learnt": embeddings.LearntEmbeddings}

@@ -14,7 +14,8 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as of_jax
 
 from bertjax.devices import sharding
-from bertjax.models import attention, cudnn_attention, visibility
+from bertjax.models import attention, visibility
+from bertjax.models.kernels import cudnn_attention
 from bertjax.training import attention_trial
 from tests.training.test_attention_trial import job_of
 

@@ -21,13 +21,11 @@ from bertjax.models import (
     attention,
     encoder,
     layers,
-    pallas_attention,
-    pallas_parts,
-    pallas_tiles,
     plain_attention,
     rotary,
     visibility,
 )
+from bertjax.models.kernels import pallas_attention, pallas_blocks, pallas_parts
 from tests import small_modules
 
 RATE = 0.3
@@ -168,15 +166,15 @@ def test_long_rows_and_windows_are_those_of_plain_jax(
 def test_chunks_that_no_query_of_a_block_sees_are_passed_over():
     """The bounds are of 512 positions; a row of 2,048 holds sequences that end at 700 and 1,500."""
     numbers = np.repeat([1, 2, 0], [700, 800, 548])[None].astype(np.int32)
-    cut = pallas_tiles.tiles(2048, None)
-    packed = pallas_parts.Sight(False, False, None, False)
-    bounds = np.asarray(pallas_tiles.bounds(jnp.asarray(numbers), cut, packed)).reshape(-1, 2)
+    cut = pallas_blocks.tiles(2048, None)
+    packed = pallas_parts.MaskRule(False, False, None, False)
+    bounds = np.asarray(pallas_blocks.bounds(jnp.asarray(numbers), cut, packed)).reshape(-1, 2)
     np.testing.assert_array_equal(bounds, [[0, 2], [0, 3], [1, 3], [0, 0]])
     alone = packed._replace(is_by_key=True)
-    bounds = np.asarray(pallas_tiles.bounds(jnp.asarray(numbers), cut, alone)).reshape(-1, 2)
+    bounds = np.asarray(pallas_blocks.bounds(jnp.asarray(numbers), cut, alone)).reshape(-1, 2)
     np.testing.assert_array_equal(bounds, [[0, 3]] * 4)
     narrow = packed._replace(window=300, left_to_right=True)
-    bounds = np.asarray(pallas_tiles.bounds(jnp.asarray(numbers), cut, narrow)).reshape(-1, 2)
+    bounds = np.asarray(pallas_blocks.bounds(jnp.asarray(numbers), cut, narrow)).reshape(-1, 2)
     np.testing.assert_array_equal(bounds, [[0, 1], [0, 2], [1, 3], [0, 0]])
 
 
@@ -270,7 +268,8 @@ def test_elsewhere_plain_jax_takes_the_place_of_the_kernels(platform):
 COMPILE_ALL = """
 import jax, jax.numpy as jnp
 from bertjax.devices import sharding
-from bertjax.models import pallas_attention, pallas_rows, visibility
+from bertjax.models import visibility
+from bertjax.models.kernels import pallas_attention, pallas_rows
 from bertjax.planning import topologies
 
 mesh = sharding.make_mesh(topologies.devices(topologies.parse("v5e:2x2"))[:1], data=1, tensor=1)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from jax import export as jax_export
 
 from bertjax.devices import sharding
-from bertjax.models import attention, layers, pallas_attention, visibility, weight_masks
+from bertjax.models import attention, layers, visibility, weight_masks
+from bertjax.models.kernels import pallas_attention
 
 BATCH, LENGTH, HEADS, SIZE = 3, 12, 2, 4
 RATE = 0.3

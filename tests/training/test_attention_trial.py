@@ -9,7 +9,7 @@ import pytest
 from bertjax import config as config_lib
 from bertjax import jobs, train
 from bertjax.devices import sharding
-from bertjax.models import pallas_attention
+from bertjax.models.kernels import pallas_attention
 from bertjax.training import attention_trial, program
 from tests import small_records
 

@@ -1,11 +1,10 @@
 """Attention with dropout inside as one TPU kernel for the forward and one for the backward pass.
 
-`bertjax.models.attention` has the same formulas in plain JAX, chooses between the two, and says
-what they mean. In plain JAX every elementwise pass over the scores (batch x heads x length x
-length in float32) goes through memory. In a kernel they never leave the core. Here a row is given
-to one of two: `pallas_rows` takes short rows whole, `pallas_blocks` takes long ones, windows, and
-lengths between. Each device works on its own rows and heads: the compiler cannot split a kernel.
-Not yet run on a TPU.
+`bertjax.models.attention` chooses between these kernels and plain JAX, and says what they compute.
+In plain JAX every elementwise pass over the scores (batch x heads x length x length in float32)
+goes through memory. In a kernel they never leave the core. `pallas_rows` takes short rows whole,
+`pallas_blocks` takes long ones, windows, and lengths between. Each device works on its own rows and
+heads: the compiler cannot split a kernel. Not yet run on a TPU.
 
 In both a grid step takes the heads that fill 128 lanes. Scores are [keys, queries], so that the
 softmax's sums go over sublanes, as cheap as any addition, and its factors lie along lanes. Every
@@ -22,16 +21,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
-from bertjax.models import (
-    layers,
-    pallas_blocks,
-    pallas_parts,
-    pallas_rows,
-    pallas_tiles,
-    placement,
-    rotary,
-)
-from bertjax.models.pallas_parts import Operands
+from bertjax.models import layers, placement, rotary
+from bertjax.models.kernels import pallas_blocks, pallas_parts, pallas_rows
+from bertjax.models.kernels.pallas_parts import Operands
 from bertjax.models.visibility import Visibility
 
 MIN_LENGTH = 128
@@ -62,31 +54,31 @@ def context(
 ) -> tuple[Float[Array, "batch length heads head"], Array | None]:
     """Returns what `attention.attend` does, for lengths taken and HEAD_SIZES; and the statistics.
 
-    These are what `gradients` wants to have again, [batch, heads, n] or None (`no_statistics`).
+    `gradients` needs the statistics, [batch, heads, n] or None (`no_statistics`).
     With a `rotary_base` queries and keys turn by their positions first, as `rotary.turned` has it,
     in the kernel where it walks over blocks.
     With `interpret` it runs on any platform, slowly, as the tests do.
     """
-    sight = pallas_parts.Sight.of(visible)
-    options = {"sight": sight, "rate": rate, "interpret": interpret}
-    if _is_short(query.shape[1], sight):
+    rule = pallas_parts.MaskRule.of(visible)
+    options = {"rule": rule, "rate": rate, "interpret": interpret}
+    if _is_short(query.shape[1], rule):
         query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         run = functools.partial(pallas_rows.context, **options)
         given = _operands((query, keys, values), visible, seeds)
         return _per_device(run, [_TENSORS], given)[0], None
     run = functools.partial(pallas_blocks.context, **options)
     given = _operands((query, keys, values), visible, seeds, rotary_base=rotary_base)
-    made, statistics = _per_device(run, [_TENSORS, _BY_HEAD], given)
-    return made, statistics
+    context, statistics = _per_device(run, [_TENSORS, _BY_HEAD], given)
+    return context, statistics
 
 
 def no_statistics(shape: tuple[int, ...], visible: Visibility) -> Array | None:
-    """Returns zeros for the statistics of queries of this shape, where nobody reads them."""
+    """Returns zeros in the shape of the statistics, for platforms that do not read them."""
     batch, length, heads, _ = shape
-    sight = pallas_parts.Sight.of(visible)
-    if _is_short(length, sight):
+    rule = pallas_parts.MaskRule.of(visible)
+    if _is_short(length, rule):
         return None
-    padded = pallas_tiles.tiles(length, sight.window).length
+    padded = pallas_blocks.tiles(length, rule.window).length
     return jnp.zeros((batch, heads, padded), jnp.float32)
 
 
@@ -106,10 +98,10 @@ def gradients(
 ) -> tuple[Array, Array, Array]:
     """Returns the gradients of query, keys and values, given what `context` gave and its gradient.
 
-    Short rows have no use for the context: their softmax is there again as a whole.
+    Short rows do not read the context: they compute their softmax again as a whole.
     """
-    sight = pallas_parts.Sight.of(visible)
-    options = {"sight": sight, "rate": rate, "interpret": interpret}
+    rule = pallas_parts.MaskRule.of(visible)
+    options = {"rule": rule, "rate": rate, "interpret": interpret}
     out = [_TENSORS] * 3
     if statistics is None:
         turn = functools.partial(rotary.both_turned, positions=visible.positions, base=rotary_base)
@@ -139,16 +131,16 @@ def _operands(
         tables=()
         if rotary_base is None
         else rotary.tables(length, size, visible.positions, rotary_base),
-        rows=tuple(pallas_parts.Sight.of(visible).rows(visible)),
+        rows=tuple(pallas_parts.MaskRule.of(visible).rows(visible)),
         seeds=() if seeds is None else seeds,
     )
 
 
-def _is_short(length: int, sight: pallas_parts.Sight) -> bool:
+def _is_short(length: int, rule: pallas_parts.MaskRule) -> bool:
     """Returns whether `pallas_rows` takes the row: if a window has no part of it for itself."""
     if length not in pallas_rows.LENGTHS:
         return False
-    return pallas_tiles.tiles(length, sight.window).chunk >= length
+    return pallas_blocks.tiles(length, rule.window).chunk >= length
 
 
 def _per_device(
@@ -179,11 +171,11 @@ def _whole_lanes(run: Callable[[Operands], list[Array]], given: Operands) -> lis
             jnp.pad(x, [(0, more if axis == i else 0) for i in range(x.ndim)]) for x in part
         )
 
-    found = run(
+    arrays = run(
         given._replace(
             tensors=padded(given.tensors, 2),
             statistics=padded(given.statistics, 1),
             seeds=padded(given.seeds, 1),
         )
     )
-    return [x[:, :, :heads] if x.ndim == 4 else x[:, :heads] for x in found]
+    return [x[:, :, :heads] if x.ndim == 4 else x[:, :heads] for x in arrays]

@@ -17,28 +17,29 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
-from bertjax.models import pallas_parts, weight_masks
-from bertjax.models.pallas_parts import Operands, Sight
+from bertjax.models import weight_masks
+from bertjax.models.kernels import pallas_parts
+from bertjax.models.kernels.pallas_parts import MaskRule, Operands
 
 LENGTHS = (128, 256, 384, 512)
 MAX_LENGTH = LENGTHS[-1]
 
 
-def context(given: Operands, *, sight: Sight, rate: float, interpret: bool) -> list[Array]:
+def context(given: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
     """Returns the context."""
-    kernel = functools.partial(_forward_kernel, sight=sight, rate=rate)
-    return _run(kernel, _name("forward", given, sight), 1, given, interpret)
+    kernel = functools.partial(_forward_kernel, rule=rule, rate=rate)
+    return _run(kernel, _name("forward", given, rule), 1, given, interpret)
 
 
-def gradients(given: Operands, *, sight: Sight, rate: float, interpret: bool) -> list[Array]:
+def gradients(given: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
     """Returns the gradients of query, keys and values, given the context's as the last tensor."""
-    kernel = functools.partial(_backward_kernel, sight=sight, rate=rate)
-    return _run(kernel, _name("backward", given, sight), 3, given, interpret)
+    kernel = functools.partial(_backward_kernel, rule=rule, rate=rate)
+    return _run(kernel, _name("backward", given, rule), 3, given, interpret)
 
 
-def _name(direction: str, given: Operands, sight: Sight) -> str:
+def _name(direction: str, given: Operands, rule: MaskRule) -> str:
     kind = f"rows_{given.tensors[0].shape[1]}_{direction}"
-    return pallas_parts.name_of(kind, sight, rotates=False, has_dropout=bool(given.seeds))
+    return pallas_parts.name_of(kind, rule, False, bool(given.seeds))
 
 
 def _run(
@@ -97,22 +98,22 @@ def _forward_kernel(
     values_ref: Any,
     *refs: Any,
     size: int,
-    sight: Sight,
+    rule: MaskRule,
     rate: float,
 ) -> None:
     *others, context_ref = refs
-    rows, seeds = _parted(others, sight)
+    rows, seeds = _parted(others, rule)
     units = _units(query_ref.shape, size)
-    turned_values = [values_ref[row].T for row in range(query_ref.shape[0])]
-    barred = _barred(rows, sight)
-    exponentials, totals = _exponentials(query_ref, keys_ref, barred, units)
+    transposed_values = [values_ref[row].T for row in range(query_ref.shape[0])]
+    biases = _biases(rows, rule)
+    exponentials, totals = _exponentials(query_ref, keys_ref, biases, units)
     weights = _masked(exponentials, seeds, units, rate)
-    turned_context = [
-        pallas_parts.dot(turned_values[u.row][u.of_head], x.astype(keys_ref.dtype), (1, 0))
-        * _scale(u, barred, total, rate)
+    transposed_context = [
+        pallas_parts.dot(transposed_values[u.row][u.of_head], x.astype(keys_ref.dtype), (1, 0))
+        * _scale(u, biases, total, rate)
         for u, x, total in zip(units, weights, totals, strict=True)
     ]
-    _write_turned(context_ref, units, turned_context)
+    _write_transposed(context_ref, units, transposed_context)
 
 
 def _backward_kernel(
@@ -122,18 +123,18 @@ def _backward_kernel(
     grad_ref: Any,
     *refs: Any,
     size: int,
-    sight: Sight,
+    rule: MaskRule,
     rate: float,
 ) -> None:
     *others, grad_query_ref, grad_keys_ref, grad_values_ref = refs
-    rows, seeds = _parted(others, sight)
+    rows, seeds = _parted(others, rule)
     dtype, units = query_ref.dtype, _units(query_ref.shape, size)
-    turned_keys = [keys_ref[row].T for row in range(query_ref.shape[0])]
-    barred = _barred(rows, sight)
-    exponentials, totals = _exponentials(query_ref, keys_ref, barred, units)
+    transposed_keys = [keys_ref[row].T for row in range(query_ref.shape[0])]
+    biases = _biases(rows, rule)
+    exponentials, totals = _exponentials(query_ref, keys_ref, biases, units)
     # Scaled for dropout here, once: each gradient has the probabilities as a factor.
     probabilities = [
-        x * _scale(u, barred, t, rate) for u, x, t in zip(units, exponentials, totals, strict=True)
+        x * _scale(u, biases, t, rate) for u, x, t in zip(units, exponentials, totals, strict=True)
     ]
     weights = [x.astype(dtype) for x in _masked(probabilities, seeds, units, rate)]
     grad_values = [
@@ -149,15 +150,15 @@ def _backward_kernel(
     grad_scores = [
         (x - p * s).astype(dtype) for x, p, s in zip(products, probabilities, sums, strict=True)
     ]
-    turned_grad_query = [
-        pallas_parts.dot(turned_keys[u.row][u.of_head], x, (1, 0))
+    transposed_grad_query = [
+        pallas_parts.dot(transposed_keys[u.row][u.of_head], x, (1, 0))
         for u, x in zip(units, grad_scores, strict=True)
     ]
     grad_keys = [
         pallas_parts.dot(x, query_ref[u.row], (1, 0))
         for u, x in zip(units, grad_scores, strict=True)
     ]
-    _write_turned(grad_query_ref, units, turned_grad_query)
+    _write_transposed(grad_query_ref, units, transposed_grad_query)
     _write(grad_keys_ref, units, grad_keys)
     _write(grad_values_ref, units, grad_values)
 
@@ -191,50 +192,50 @@ def _write(ref: Any, units: list[_Unit], by_unit: list[Array]) -> None:
         ref[row] = whole.astype(ref.dtype)
 
 
-def _write_turned(ref: Any, units: list[_Unit], by_unit: list[Array]) -> None:
-    """Writes arrays [head, length]: to turn these round is cheap, [length, length] is not."""
+def _write_transposed(ref: Any, units: list[_Unit], by_unit: list[Array]) -> None:
+    """Writes arrays [head, length]: transposing these is cheap, [length, length] is not."""
     for row in range(ref.shape[0]):
         mine = [x.astype(ref.dtype) for u, x in zip(units, by_unit, strict=True) if u.row == row]
         ref[row] = jnp.concatenate(mine).T
 
 
-class _Barred(NamedTuple):
-    """`added` to scores [keys, queries]; `sees_nothing` [1, queries], None: not to be looked at."""
+class _Bias(NamedTuple):
+    """The bias of scores, [keys, queries]; which queries see nothing, [1, queries] or None."""
 
-    added: Array
-    sees_nothing: Array | None
+    bias: Array
+    is_blind: Array | None
 
 
-def _parted(refs: list[Any], sight: Sight) -> tuple[list[Any], list[Any]]:
-    """Returns the rows that `sight` looks at, and the seeds."""
-    count = 1 + sight.has_positions
+def _parted(refs: list[Any], rule: MaskRule) -> tuple[list[Any], list[Any]]:
+    """Returns the rows that `rule` looks at, and the seeds."""
+    count = 1 + rule.has_positions
     return refs[:count], refs[count:]
 
 
-def _barred(rows: list[Any], sight: Sight) -> list[_Barred]:
-    """Returns, for each row of a block, what bars queries from keys."""
-    found = []
+def _biases(rows: list[Any], rule: MaskRule) -> list[_Bias]:
+    """Returns the bias of each row of a block."""
+    biases = []
     for number in range(rows[0].shape[0]):
         row = [ref[number] for ref in rows]
-        added = sight.added(row, row, (0, 0))
-        nothing = None if sight.is_by_key else added.max(axis=0, keepdims=True) < 0
-        found.append(_Barred(added, nothing))
-    return found
+        bias = rule.bias(row, row, (0, 0))
+        is_blind = None if rule.is_by_key else bias.max(axis=0, keepdims=True) < 0
+        biases.append(_Bias(bias, is_blind))
+    return biases
 
 
-def _scale(unit: _Unit, barred: list[_Barred], total: Array, rate: float) -> Array:
+def _scale(unit: _Unit, biases: list[_Bias], total: Array, rate: float) -> Array:
     """Returns what makes weights of exponentials, [1, queries]: 0 for a query that sees nothing."""
-    scale, sees_nothing = 1 / (1 - rate) / total, barred[unit.row].sees_nothing
-    return scale if sees_nothing is None else jnp.where(sees_nothing, 0.0, scale)
+    scale, is_blind = 1 / (1 - rate) / total, biases[unit.row].is_blind
+    return scale if is_blind is None else jnp.where(is_blind, 0.0, scale)
 
 
 def _exponentials(
-    query_ref: Any, keys_ref: Any, barred: list[_Barred], units: list[_Unit]
+    query_ref: Any, keys_ref: Any, biases: list[_Bias], units: list[_Unit]
 ) -> tuple[list[Array], list[Array]]:
     """Returns the softmax's numerators, [keys, queries], and their sums over keys."""
     scores = [
         pallas_parts.dot(keys_ref[u.row], pallas_parts.only(u.lanes, query_ref[u.row]), (1, 1))
-        + barred[u.row].added
+        + biases[u.row].bias
         for u in units
     ]
     exponentials = [jnp.exp(x - x.max(axis=0, keepdims=True)) for x in scores]

@@ -62,10 +62,8 @@ def context(
     query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
     run = functools.partial(_attended, implementation=implementation)
     arguments = (query, keys, values, visibility.pairs(visible))
-    (made,) = placement.per_device(
-        lambda *x: [run(*x)], arguments, [_TENSORS] * 3 + [_ROWS], [_TENSORS]
-    )
-    return made
+    specs = [_TENSORS] * 3 + [_ROWS]
+    return placement.per_device(lambda *x: [run(*x)], arguments, specs, [_TENSORS])[0]
 
 
 def gradients(
@@ -103,10 +101,10 @@ def _attended(
     mask = seen
     if seen is not None:  # cuDNN wants a number for each pair of positions
         mask = jnp.broadcast_to(seen, (seen.shape[0], 1, query.shape[1], keys.shape[1]))
-    made = jax.nn.dot_product_attention(
+    context = jax.nn.dot_product_attention(
         query, keys, values, mask=mask, scale=1.0, implementation=implementation
     )
     if seen is None or seen.shape[2] == 1:
-        return made
+        return context
     sees = jnp.swapaxes(seen.any(axis=-1, keepdims=True), 1, 2)
-    return jnp.where(sees, made, jnp.zeros((), made.dtype))
+    return jnp.where(sees, context, jnp.zeros((), context.dtype))

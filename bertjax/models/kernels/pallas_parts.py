@@ -1,4 +1,4 @@
-"""What the attention kernels share: how they multiply, and what they know of a `Visibility`."""
+"""What the attention kernels share: products, the rule of the mask, their operands."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOWEST = jnp.finfo(jnp.float32).min
 def only(lanes: Array, x: Array) -> Array:
     """Returns `x` with zeros in the other lanes.
 
-    A product with the other heads' lanes at zero is free where the core's matrix unit is 128 deep,
-    and moves nothing between lanes, as slicing would.
+    A product with the other heads' lanes at zero costs nothing on a matrix unit 128 deep; slicing
+    would move numbers between lanes.
     """
     return jnp.where(lanes, x, jnp.zeros((), x.dtype))
 
@@ -36,8 +36,8 @@ def lanes_of_heads(rows: int, lanes: int, size: int) -> list[Array]:
     return [(lane >= start) & (lane < start + size) for start in range(0, lanes, size)]
 
 
-class Sight(NamedTuple):
-    """What a kernel knows of a `Visibility` when it is compiled."""
+class MaskRule(NamedTuple):
+    """The part of a `Visibility` that is known when a kernel is compiled."""
 
     is_by_key: bool
     has_positions: bool
@@ -45,7 +45,7 @@ class Sight(NamedTuple):
     left_to_right: bool
 
     @classmethod
-    def of(cls, visible: Visibility) -> Sight:
+    def of(cls, visible: Visibility) -> MaskRule:
         is_narrow = visible.window is not None or visible.left_to_right
         has_positions = is_narrow and visible.positions is not None
         return cls(visible.is_by_key, has_positions, visible.window, visible.left_to_right)
@@ -56,12 +56,12 @@ class Sight(NamedTuple):
         rows = [numbers] + ([visible.positions] if self.has_positions else [])
         return [x.astype(jnp.int32) for x in rows]
 
-    def added(self, queries: list[Array], keys: list[Array], begins: tuple) -> Array:
-        """Returns what to add to scores, [keys, queries] or [keys, 1]: LOWEST where unseen.
+    def bias(self, queries: list[Array], keys: list[Array], begins: tuple) -> Array:
+        """Returns the bias of scores, [keys, queries] or [keys, 1]: LOWEST where unseen.
 
-        Takes `rows` of queries and keys, [1, n] each, and at which places of the row they begin.
+        `queries` and `keys` are `rows`, [1, n] each; `begins` are their first places in the row.
         """
-        by_key = [_turned(x.astype(jnp.float32)) for x in keys]  # exact up to 2^24
+        by_key = [_column(x.astype(jnp.float32)) for x in keys]  # exact up to 2^24
         if self.is_by_key:
             return jnp.where(by_key[0] != 0, 0.0, LOWEST)
         by_query = [x.astype(jnp.float32) for x in queries]
@@ -76,33 +76,27 @@ class Sight(NamedTuple):
         return jnp.where(seen, 0.0, LOWEST)
 
 
-def _turned(row: Array) -> Array:
-    """Returns a row [1, length] as a column."""
+def _column(row: Array) -> Array:
+    """Returns a row [1, length] as a column [length, 1]."""
     return jnp.broadcast_to(row, (8, row.shape[1])).T[:, :1]
 
 
 class Operands(NamedTuple):
-    """What a kernel reads of a device's rows and heads.
+    """The inputs of a kernel, of one device's rows and heads; heads fill whole grid steps."""
 
-    `tensors` are query, keys and values, [batch, length, heads, head] each, whose heads fill the
-    lanes of whole grid steps; of a backward pass also the context's gradient, and what comes before
-    it. `statistics` [batch, heads, n] are those of the forward pass. `tables` are cosines and sines
-    (`rotary.tables`) where queries and keys are to be rotated. `rows` are those of `Sight`, `seeds`
-    [batch, heads] those of dropout, if there is any.
-    """
-
+    # [batch, length, heads, head]: query, keys, values; backward: (context,) and its gradient, too
     tensors: tuple[Array, ...]
-    statistics: tuple[Array, ...]
-    tables: tuple[Array, ...]
-    rows: tuple[Array, ...]
-    seeds: tuple[Array, ...]
+    statistics: tuple[Array, ...]  # [batch, heads, n], from the forward pass
+    tables: tuple[Array, ...]  # cosines and sines of `rotary.tables`, if the kernel rotates
+    rows: tuple[Array, ...]  # of `MaskRule.rows`
+    seeds: tuple[Array, ...]  # [batch, heads], if there is dropout
 
 
-def name_of(kind: str, sight: Sight, *, rotates: bool, has_dropout: bool) -> str:
-    """Returns the name of a kernel, which `planning.kernels` knows it by: what it computes."""
+def name_of(kind: str, rule: MaskRule, rotates: bool, has_dropout: bool) -> str:
+    """Returns the name of a kernel, by which `planning.kernels` knows its cost."""
     parts = [f"attention_{kind}"]
-    parts += [] if sight.is_by_key else ["pairs"]
-    parts += ["positions"] if sight.has_positions else []
+    parts += [] if rule.is_by_key else ["pairs"]
+    parts += ["positions"] if rule.has_positions else []
     parts += ["rotary"] if rotates else []
     parts += ["dropout"] if has_dropout else []
     return "_".join(parts)
