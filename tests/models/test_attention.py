@@ -1,115 +1,191 @@
-"""Attention beside its formula in float64 numpy, dropout mask included, and what it keeps."""
+"""Attention in plain JAX is its definition (`models.reference_attention`), and what it keeps."""
 
+import dataclasses
+import itertools
+
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from bertjax.models import attention, layers, visibility, weight_masks
+from bertjax.devices import sharding
+from bertjax.models import (
+    attention,
+    parameters,
+    plain_attention,
+    reference_attention,
+    visibility,
+)
+from bertjax.tasks import base, pretraining
+from tests import small_modules
+from tests.models import attention_cases, test_modern
+from tests.models.attention_cases import RATE
 
-SHAPE = (3, 9, 2, 8)  # batch, length, heads, head size
-IS_REAL = np.arange(9) < np.array([[9], [5], [7]])
-RATE = 0.3
-VISIBLE = visibility.Visibility(jnp.asarray(IS_REAL))
+HEADS, SIZE = 2, 4
+SLOW = pytest.mark.slow
 
 
-def inputs():
+@pytest.mark.parametrize("rate", [0.0, RATE])
+def test_the_definition_is_a_softmax_over_what_is_seen(rate):
+    """Query by query, in float64."""
+    rows = attention_cases.packed(3, 9, seed=4, window=3, left_to_right=True)
     rng = np.random.default_rng(0)
-    return [rng.normal(size=SHAPE) for _ in range(4)]  # query, keys, values, gradient of context
+    tensors = [rng.normal(size=(3, 9, HEADS, SIZE)).astype(np.float32) for _ in range(3)]
+    query, keys, values = (x.astype(np.float64) for x in tensors)
+    kept = (rng.random((3, HEADS, 9, 9)) >= rate) / (1 - rate)
+    expected = np.zeros((3, 9, HEADS, SIZE))
+    for row, head, i in np.ndindex(3, HEADS, 9):
+        number, place = rows.numbers[row], rows.places[row]
+        is_near = (place[i] - place >= 0) & (place[i] - place <= 3)
+        seen = np.flatnonzero(is_near & (number == number[i]) & (number != 0))
+        weights = np.exp([query[row, i, head] @ keys[row, j, head] for j in seen])
+        for j, weight in zip(seen, weights, strict=True):
+            factor = weight / weights.sum() * kept[row, head, i, j]
+            expected[row, i, head] += factor * values[row, j, head]
+    arguments = (*map(jnp.asarray, tensors), rows.seen, jnp.asarray(kept, jnp.float32))
+    np.testing.assert_allclose(reference_attention.attend(*arguments), expected, atol=1e-5)
 
 
-def key_of(dropout):
-    return jax.random.key(1) if dropout else None
+@hypothesis.settings(derandomize=True, deadline=None, max_examples=30)
+@hypothesis.given(
+    seed=st.integers(0, 10**6),
+    stride=st.integers(0, 3),
+    window=st.sampled_from((None, 0, 1, 2, 4, 7)),
+    left_to_right=st.booleans(),
+    rate=st.sampled_from((0.0, RATE)),
+)
+def test_any_packing_window_and_order_is_the_definition(seed, stride, **options):
+    """Positions are given, every, every second or every third, or (0) counted from the numbers."""
+    rate = options.pop("rate")
+    rows = attention_cases.packed(3, 12, seed, gives_positions=stride > 0, **options)
+    rows = dataclasses.replace(rows, places=rows.places * max(stride, 1))
+    attention_cases.assert_is_definition(rows, heads=HEADS, size=SIZE, rate=rate, jit=False)
+    if not stride:
+        counted = np.asarray(rows.visible.positions)
+        is_real = rows.numbers != 0
+        np.testing.assert_array_equal(counted[is_real], rows.places[is_real])
 
 
-def numpy_mask(dropout):
-    """The mask over batch, heads, length, length, divided by the share that is kept."""
-    if not dropout:
-        return 1.0
-    seeds = layers.mask_seeds(key_of(dropout), (3, 2))
-    return np.asarray(weight_masks.kept(seeds, (3, 2, 9, 9), RATE)) / (1 - RATE)
+@pytest.mark.parametrize("rate", [0.0, RATE])
+@pytest.mark.parametrize("window, left_to_right", [(None, False), (2, False), (None, True)])
+def test_any_input_mask_is_the_definition(window, left_to_right, rate):
+    options = {"window": window, "left_to_right": left_to_right}
+    rows = attention_cases.padded(4, 12, **options)
+    attention_cases.assert_is_definition(rows, heads=HEADS, size=SIZE, rate=rate)
+    scattered = (np.random.default_rng(0).random((4, 12)) < 0.7).astype(np.int32)
+    rows = dataclasses.replace(rows, numbers=scattered)
+    attention_cases.assert_is_definition(rows, heads=HEADS, size=SIZE, rate=rate)
+    assert (visibility.pairs(rows.visible).shape[2] == 1) == rows.is_by_key
 
 
-def numpy_attend(query, keys, values, mask):
-    scores = np.einsum("BLHK,BSHK->BHLS", query, keys)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True)) * IS_REAL[:, None, None, :]
-    weights = weights / weights.sum(axis=-1, keepdims=True)
-    return np.einsum("BHLS,BSHK->BLHK", weights * mask, values)
+@pytest.fixture
+def _small_blocks(monkeypatch):
+    """Blocks so small that rows of tens of tokens have several, and a ragged last one."""
+    monkeypatch.setattr(plain_attention, "WINDOW_BLOCK", 8)
+    monkeypatch.setattr(plain_attention, "QUERY_BLOCK", 8)
+    monkeypatch.setattr(plain_attention, "MOST_AT_ONCE", 16)
 
 
-def ours(dropout):
-    def attend(query, keys, values):
-        return attention.attend(
-            query, keys, values, VISIBLE, dropout_rate=RATE, key=key_of(dropout)
-        )
-
-    return attend
-
-
-@pytest.mark.parametrize("dropout", [False, True])
-def test_the_context_is_the_formula(dropout):
-    *tensors, _ = inputs()
-    context = ours(dropout)(*(jnp.asarray(x, jnp.float32) for x in tensors))
-    np.testing.assert_allclose(context, numpy_attend(*tensors, numpy_mask(dropout)), atol=1e-5)
-
-
-@pytest.mark.parametrize("dropout", [False, True])
-def test_the_gradients_are_those_of_the_formula(dropout):
-    *tensors, grad = inputs()
-    _, backward = jax.vjp(ours(dropout), *(jnp.asarray(x, jnp.float32) for x in tensors))
-    mask = numpy_mask(dropout)
-    rng = np.random.default_rng(1)
-    for place, gradient in enumerate(backward(jnp.asarray(grad, jnp.float32))):
-        direction = rng.normal(size=SHAPE)
-        plus, minus = (
-            numpy_attend(*(x + sign * 1e-6 * direction if i == place else x
-                           for i, x in enumerate(tensors)), mask)
-            for sign in (1, -1)
-        )  # fmt: skip
-        slope = ((plus - minus) * grad).sum() / 2e-6
-        np.testing.assert_allclose((gradient * direction).sum(), slope, rtol=1e-4, atol=1e-4)
+# Name -> length, window, left to right.
+BLOCKS = {
+    "a narrow window": (37, 2, False),
+    "a window of a block's half": (40, 4, False),
+    "a window wider than a block": (61, 11, False),
+    "no window, blocks of queries": (37, None, False),
+    "to the left, blocks of queries": (29, None, True),
+    "a window to the left": (37, 3, True),
+    "a row of two blocks and one": (17, 4, False),
+    "a row of whole blocks": (24, 4, False),
+    "a row of whole blocks and one": (33, 4, False),
+}
+QUICK = {
+    ("a narrow window", True),
+    ("no window, blocks of queries", False),
+    ("a row of two blocks and one", False),
+}
 
 
-def test_padding_keys_have_no_weight_and_no_gradient():
-    query, keys, values, grad = (jnp.asarray(x, jnp.float32) for x in inputs())
-    _, backward = jax.vjp(ours(True), query, keys, values)
-    _, grad_keys, grad_values = backward(grad)
-    assert np.all(np.asarray(grad_keys)[~IS_REAL] == 0)
-    assert np.all(np.asarray(grad_values)[~IS_REAL] == 0)
-    assert np.all(np.abs(np.asarray(grad_values)[IS_REAL]).max(axis=(-1, -2)) > 0)
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize(
+    ("name", "is_packed"),
+    [
+        pytest.param(*it, marks=[] if it in QUICK else SLOW)
+        for it in itertools.product(BLOCKS, (False, True))
+    ],
+)
+def test_windows_and_blocks_of_queries_are_the_definition(name, is_packed):
+    length, window, left_to_right = BLOCKS[name]
+    make = attention_cases.packed if is_packed else attention_cases.padded
+    rows = make(3, length, window=window, left_to_right=left_to_right)
+    attention_cases.assert_is_definition(rows, heads=HEADS, size=SIZE, rate=RATE)
+
+
+@pytest.mark.parametrize(
+    ("length", "window", "scores"),
+    # With 64 to each side the scores of 256 keys for a block of 128; without, of 512 queries.
+    [(2048, 64, "f32[16,2,128,256]"), (4096, None, "f32[1,2,512,4096]")],
+)
+def test_long_rows_are_never_squared(length, window, scores):
+    rows = attention_cases.padded(1, length, window=window)
+    text = str(jax.make_jaxpr(lambda: attention_cases.ours(rows, heads=HEADS, size=SIZE))())
+    assert scores in text and f",{length},{length}]" not in text
 
 
 def test_nothing_of_length_times_length_is_kept_for_the_backward_pass():
-    query = jnp.zeros((1, 64, 2, 8))
-    visible = visibility.Visibility(jnp.ones((1, 64), bool))
-    key = jax.random.key(0)
-    _, backward = jax.vjp(
-        lambda q: attention.attend(q, q, q, visible, dropout_rate=0.1, key=key),
-        query,
-    )
+    query, rows = jnp.zeros((1, 64, 2, 8)), attention_cases.padded(1, 64)
+
+    def attend(query):
+        options = {"dropout_rate": 0.1, "key": jax.random.key(0)}
+        return attention.attend(query, query, query, rows.visible, **options)
+
+    _, backward = jax.vjp(attend, query)
     assert max(leaf.size for leaf in jax.tree.leaves(backward)) < 64 * 64 * 2
 
 
-@pytest.mark.parametrize("length, warnings", [(24, 1), (1024, 0), (1000, 0), (128, 0)])
-def test_lengths_that_the_kernel_does_not_take_are_computed_in_plain_jax_and_said_once(
-    caplog, length, warnings
-):
-    query = jax.ShapeDtypeStruct((1, length, 2, 64), jnp.float32)
-    is_real = jax.ShapeDtypeStruct((1, length), jnp.bool_)
+@pytest.mark.slow
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize(("data", "tensor"), [(8, 1), (4, 2)])
+def test_a_mesh_has_the_loss_and_the_gradients_of_one_device(data, tensor):
+    config = dataclasses.replace(
+        test_modern.SMALL, num_attention_heads=2, num_hidden_layers=2, global_every=2
+    )
+    module = small_modules.made(pretraining.PretrainingModel, config, seed=4, pair_loss="none")
+    graphdef, params = parameters.split(module)
+    numbers = attention_cases.packed(9, 37).numbers[:8]
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 37, numbers.shape), jnp.int32)
+    batch = {"input_ids": ids, "sequence_ids": jnp.asarray(numbers)}
 
-    def attend(query, is_real):
-        return attention.attend(
-            query,
-            query,
-            query,
-            visibility.Visibility(is_real),
-            dropout_rate=RATE,
-            key=None,
-            implementation="pallas",
-        )
+    def loss(params, batch):
+        return (parameters.merge(graphdef, params).encoder(batch) ** 2)[:, ::3].sum()
 
-    attention._warn.cache_clear()
-    with caplog.at_level("WARNING"):
-        jaxprs = [str(jax.make_jaxpr(lambda *x: attend(*x))(query, is_real)) for _ in range(2)]
-    assert ["pallas_call" in jaxpr for jaxpr in jaxprs] == [not warnings] * 2
-    assert caplog.text.count(f"attention over {length} positions") == warnings
+    alone = jax.jit(jax.value_and_grad(loss))(params, batch)
+    mesh = sharding.make_mesh(jax.devices()[:8], data=data, tensor=tensor)
+    table = "fsdp_tensor" if tensor > 1 else "data_parallel"
+    placed = jax.device_put(params, sharding.shardings(mesh, params, params, rule_table=table))
+    rows = jax.device_put(batch, sharding.batch_sharding(mesh))
+    with jax.set_mesh(mesh):
+        spread = jax.jit(jax.value_and_grad(loss))(placed, rows)
+    for x, y in zip(jax.tree.leaves(spread), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(y).max())
+
+
+@pytest.mark.slow
+def test_memory_at_equal_tokens_does_not_grow_with_the_length():
+    """By the compiler's count, for a training step; scores of whole rows would take eight times."""
+    config = dataclasses.replace(
+        test_modern.SMALL, hidden_size=32, num_attention_heads=2, num_hidden_layers=3, window=64
+    )
+    graphdef, params = base.abstract_model(pretraining.Pretraining(config, pair_loss="none"))
+
+    def loss(params, batch):
+        return (parameters.merge(graphdef, params).encoder(batch) ** 2).sum()
+
+    def temporary(rows, length):
+        shape = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+        batch = {"input_ids": shape, "input_mask": shape}
+        compiled = jax.jit(jax.value_and_grad(loss)).lower(params, batch).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert temporary(1, 8192) < 1.5 * temporary(8, 1024)

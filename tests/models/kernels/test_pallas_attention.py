@@ -1,8 +1,7 @@
-"""The attention kernel, interpreted on CPU, beside the same formulas in plain JAX."""
+"""The TPU kernels, interpreted on CPU, are attention's definition; what a TPU is given."""
 
 import dataclasses
 import functools
-import itertools
 import math
 import os
 import subprocess
@@ -17,18 +16,12 @@ from jax import export as jax_export
 from jax._src import core
 
 from bertjax.devices import sharding
-from bertjax.models import (
-    attention,
-    encoder,
-    layers,
-    plain_attention,
-    rotary,
-    visibility,
-)
+from bertjax.models import attention, encoder
 from bertjax.models.kernels import pallas_attention, pallas_blocks, pallas_parts
 from tests import small_modules
+from tests.models import attention_cases
+from tests.models.attention_cases import RATE
 
-RATE = 0.3
 CONFIG = encoder.EncoderConfig(
     vocab_size=96,
     hidden_size=128,
@@ -39,104 +32,72 @@ CONFIG = encoder.EncoderConfig(
     hidden_dropout_prob=0.1,
     attention_probs_dropout_prob=0.1,
 )
+SLOW = pytest.mark.slow
 
 
-def inputs(shape):
-    """Query, keys, values and gradient of the context; rows of different lengths, one empty."""
-    rng = np.random.default_rng(0)
-    *tensors, grad = (jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(4))
-    batch, length, _, _ = shape
-    lengths = np.linspace(length, 0, batch, dtype=int)[:, None]
-    is_real = jnp.asarray(np.arange(length) < lengths)
-    return [*tensors, visibility.Visibility(is_real)], grad
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Takes the kernels, interpreted, where otherwise only a TPU takes them."""
+    for name in ("context", "gradients"):
+        kernel = functools.partial(getattr(pallas_attention, name), interpret=True)
+        monkeypatch.setattr(pallas_attention, name, kernel)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
 
 
-KERNELS = tuple(
-    functools.partial(kernel, interpret=True)
-    for kernel in (pallas_attention.context, pallas_attention.gradients)
-)
+def assert_is_definition(rows, **options):
+    attention_cases.assert_is_definition(rows, implementation="pallas", **options)
 
 
-def turned(query, keys, visible, rotary_base):
-    if rotary_base is None:
-        return query, keys
-    return tuple(rotary.turned(x, visible.positions, rotary_base) for x in (query, keys))
-
-
-def plain_context(query, keys, values, visible, seeds, *, rate, rotary_base=None):
-    query, keys = turned(query, keys, visible, rotary_base)
-    return plain_attention.context(query, keys, values, visible, seeds, rate=rate), None
-
-
-def plain_gradients(
-    query, keys, values, visible, seeds, context, statistics, grad, *, rate, rotary_base=None
-):
-    (query, keys), back = jax.vjp(lambda q, k: turned(q, k, visible, rotary_base), query, keys)
-    *of_turned, of_values = plain_attention.gradients(
-        query, keys, values, visible, seeds, context, grad, rate=rate
-    )
-    return *back(tuple(of_turned)), of_values
-
-
-PLAIN = (plain_context, plain_gradients)
-
-
-def context_and_gradients(functions, shape, rate):
-    arguments, grad = inputs(shape)
-    batch, _, heads, _ = shape
-    seeds = layers.mask_seeds(jax.random.key(1), (batch, heads)) if rate else None
-
-    @jax.jit
-    def run(arguments, grad):
-        context, gradients = (functools.partial(each, rate=rate) for each in functions)
-        found, statistics = context(*arguments, seeds)
-        return found, *gradients(*arguments, seeds, found, statistics, grad)
-
-    return run(arguments, grad)
-
-
-def assert_close(ours, expected):
-    for x, y in zip(ours, expected, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * float(jnp.abs(y).max()))
-
-
-SHAPES = [(3, 128, 4, 64), (2, 128, 3, 64), (2, 128, 8, 32), (2, 256, 1, 128), (1, 512, 2, 64)]
+# Batch, length, heads, head size.
+SHAPES = [(3, 128, 4, 64), (2, 128, 3, 64), (2, 128, 8, 32), (2, 256, 1, 128), (2, 512, 2, 64)]
 QUICK = [(SHAPES[0], RATE), (SHAPES[1], 0.0)]  # interpreted kernels are slow
 
 
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     ("shape", "rate"),
     [
-        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow)
-        for case in itertools.product(SHAPES, [0.0, RATE])
+        pytest.param(shape, rate, marks=[] if (shape, rate) in QUICK else SLOW)
+        for shape in SHAPES
+        for rate in (0.0, RATE)
     ],
 )
-def test_context_and_gradients_are_those_of_plain_jax(shape, rate):
-    expected = context_and_gradients(PLAIN, shape, rate)
-    assert_close(context_and_gradients(KERNELS, shape, rate), expected)
+def test_short_rows_are_the_definition(shape, rate):
+    batch, length, heads, size = shape
+    rows = attention_cases.padded(batch, length)
+    assert_is_definition(rows, heads=heads, size=size, rate=rate)
 
 
-def long_rows(length, window, is_packed, left_to_right=False):
-    """Tensors [2, length, heads, head], what they see, and a gradient; some of a row is padding."""
-    rng = np.random.default_rng(1)
-    *tensors, grad = (jnp.asarray(rng.normal(size=(2, length, 2, 64)), jnp.float32) for _ in "qkvg")
-    numbers = np.ones((2, length), np.int32)
-    numbers[1, length - 37 :] = 0
-    if not is_packed:
-        visible = visibility.of({"input_mask": jnp.asarray(numbers)})
-    else:
-        numbers[0, length // 3 :], numbers[0, length // 3 + 200 :] = 2, 3
-        visible = visibility.of({"sequence_ids": jnp.asarray(numbers)})
-    return tensors, visible.narrowed(window=window, left_to_right=left_to_right), grad
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    ("is_packed", "window", "left_to_right"),
+    [
+        (True, None, False),
+        (True, 9, False),
+        (True, None, True),
+        (True, 20, True),
+        (False, 20, True),
+    ],
+)
+@pytest.mark.parametrize("shape", [(3, 128, 2, 64), pytest.param((2, 256, 4, 32), marks=SLOW)])
+def test_short_rows_see_what_the_definition_says(shape, is_packed, window, left_to_right):
+    batch, length, heads, size = shape
+    options = {"window": window, "left_to_right": left_to_right}
+    rows = attention_cases.padded(batch, length, **options)
+    if is_packed:
+        rows = attention_cases.packed(batch, length, 7, gives_positions=True, **options)
+        rows = dataclasses.replace(rows, places=rows.places[:, ::-1] * 2)  # any order will do
+    assert_is_definition(rows, heads=heads, size=size, rate=RATE)
 
 
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     ("length", "window", "is_packed", "left_to_right", "rate", "rotary_base"),
     [
         (640, None, False, False, 0.0, 1e4),
         (600, 20, True, False, RATE, None),
         *(
-            pytest.param(*case, marks=pytest.mark.slow)
+            pytest.param(*case, marks=SLOW)
             for case in [
                 (1100, None, True, False, RATE, 1e4),
                 (1024, 64, False, False, RATE, 1e4),  # several blocks of queries in a grid step
@@ -144,23 +105,17 @@ def long_rows(length, window, is_packed, left_to_right=False):
                 (1100, 300, True, False, RATE, None),  # too wide for a chunk of its own
                 (1100, None, True, True, RATE, None),
                 (200, None, True, False, RATE, None),
-                (512, None, True, False, RATE, 1e4),  # turned before the kernel
+                (512, None, True, False, RATE, 1e4),  # rotated before the kernel
             ]
         ),
     ],
 )
-def test_long_rows_and_windows_are_those_of_plain_jax(
+def test_long_rows_and_windows_are_the_definition(
     length, window, is_packed, left_to_right, rate, rotary_base
 ):
-    tensors, visible, grad = long_rows(length, window, is_packed, left_to_right)
-    seeds = layers.mask_seeds(jax.random.key(1), (2, 2)) if rate else None
-
-    def run(context, gradients):
-        options = {"rate": rate, "rotary_base": rotary_base}
-        found, statistics = context(*tensors, visible, seeds, **options)
-        return found, *gradients(*tensors, visible, seeds, found, statistics, grad, **options)
-
-    assert_close(jax.jit(run, static_argnums=(0, 1))(*KERNELS), run(*PLAIN))
+    make = attention_cases.packed if is_packed else attention_cases.padded
+    rows = make(3, length, window=window, left_to_right=left_to_right)
+    assert_is_definition(rows, heads=2, size=64, rate=rate, rotary_base=rotary_base)
 
 
 def test_chunks_that_no_query_of_a_block_sees_are_passed_over():
@@ -178,33 +133,18 @@ def test_chunks_that_no_query_of_a_block_sees_are_passed_over():
     np.testing.assert_array_equal(bounds, [[0, 1], [0, 2], [1, 3], [0, 0]])
 
 
-def test_padding_keys_have_no_weight_and_no_gradient():
-    shape = (3, 128, 2, 64)
-    (_, _, _, visible), _ = inputs(shape)
-    _, _, *gradients = context_and_gradients(KERNELS, shape, RATE)
-    part_real = np.asarray(visible.is_real)[1]
-    for gradient in gradients:
-        assert np.all(np.asarray(gradient)[1, ~part_real] == 0)
-        assert np.all(np.abs(np.asarray(gradient)[1, part_real]).max(axis=(-1, -2)) > 0)
-
-
 @pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("data, tensor, heads", [(2, 4, 4), (8, 1, 2), (4, 2, 3)])
-def test_eight_devices_equal_one(data, tensor, heads):
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_eight_devices_equal_one(data, tensor, heads, is_packed):
     """Every head of every row has its own mask wherever it is computed. Three heads on two devices
     do not divide: both devices compute all."""
-    shape = (8, 128, heads, 64)
-    expected = context_and_gradients(PLAIN, shape, RATE)
+    rows = attention_cases.padded(8, 128)
+    if is_packed:
+        rows = attention_cases.packed(8, 128, window=20, left_to_right=True, gives_positions=True)
     with jax.set_mesh(sharding.make_mesh(jax.devices()[:8], data=data, tensor=tensor)):
-        assert_close(context_and_gradients(KERNELS, shape, RATE), expected)
-
-
-@pytest.fixture
-def interpreted(monkeypatch):
-    """Takes the kernels, interpreted, where otherwise only a TPU takes them."""
-    monkeypatch.setattr(pallas_attention, "context", KERNELS[0])
-    monkeypatch.setattr(pallas_attention, "gradients", KERNELS[1])
-    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *x, tpu, default: tpu(*x))
+        assert_is_definition(rows, heads=heads, size=64, rate=RATE)
 
 
 def loss_and_gradients(config):
@@ -237,31 +177,26 @@ def test_an_encoder_has_the_same_loss_and_gradients(remat, interpreted):
     jax.tree.map(close, ours, expected)
 
 
-def exported(shape, platform):
-    (*tensors, visible), grad = inputs(shape)
-
-    def run(tensors, grad, visible, key):
-        def attend(*x):
-            return attention.attend(
-                *x, visible, dropout_rate=RATE, key=key, implementation="pallas"
-            )
-
-        context, backward = jax.vjp(attend, *tensors)
-        return context, backward(grad)
-
-    export = jax_export.export(jax.jit(run), platforms=[platform])
-    return export(tensors, grad, visible, jax.random.key(0)).mlir_module()
+def exported(rows, size, platform):
+    options = {"heads": 4, "size": size, "rate": RATE, "implementation": "pallas"}
+    run = jax.jit(lambda: attention_cases.ours(rows, **options))
+    return jax_export.export(run, platforms=[platform])().mlir_module()
 
 
-@pytest.mark.parametrize("size", pallas_attention.HEAD_SIZES)
-def test_a_step_for_tpu_holds_a_forward_and_a_backward_kernel(size):
-    assert exported((2, 128, 4, size), "tpu").count("tpu_custom_call") == 2
+@pytest.mark.parametrize(
+    ("size", "is_packed"), [*((size, False) for size in pallas_attention.HEAD_SIZES), (64, True)]
+)
+def test_a_step_for_tpu_holds_a_forward_and_a_backward_kernel(size, is_packed):
+    rows = attention_cases.padded(2, 128)
+    if is_packed:
+        rows = attention_cases.packed(2, 128, window=20, left_to_right=True, gives_positions=True)
+    assert exported(rows, size, "tpu").count("tpu_custom_call") == 2
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 def test_elsewhere_plain_jax_takes_the_place_of_the_kernels(platform):
     """So a model that was trained with them is read on any machine."""
-    program = exported((2, 128, 4, 64), platform)
+    program = exported(attention_cases.padded(2, 128), 64, platform)
     assert "tpu_custom_call" not in program and "2x4x128x128xf32" in program
 
 
@@ -304,14 +239,27 @@ def test_a_tpu_has_memory_for_every_type_length_and_head():
     subprocess.run([sys.executable, "-c", COMPILE_ALL], check=True, env=environment)
 
 
-def test_nothing_of_length_times_length_leaves_the_kernels(interpreted):
-    (*tensors, visible), grad = inputs((1, 256, 2, 64))
-    key = jax.random.key(0)
+@pytest.mark.parametrize("length, warnings", [(24, 1), (1024, 0), (1000, 0), (128, 0)])
+def test_lengths_that_the_kernel_does_not_take_are_computed_in_plain_jax_and_said_once(
+    caplog, length, warnings
+):
+    rows = attention_cases.padded(1, length)
+    attention._warn.cache_clear()
 
-    def attend(*x):
-        return attention.attend(*x, visible, dropout_rate=RATE, key=key, implementation="pallas")
+    def run():
+        return attention_cases.ours(rows, heads=2, size=64, implementation="pallas")
 
-    jaxpr = jax.make_jaxpr(lambda *x: jax.vjp(attend, *x)[1](grad))(*tensors)
+    with caplog.at_level("WARNING"):
+        jaxprs = [str(jax.make_jaxpr(lambda: run())()) for _ in range(2)]
+    assert ["pallas_call" in jaxpr for jaxpr in jaxprs] == [not warnings] * 2
+    assert caplog.text.count(f"attention over {length} positions") == warnings
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_nothing_of_length_times_length_leaves_the_kernels():
+    rows = attention_cases.padded(1, 256)
+    options = {"heads": 2, "size": 64, "rate": RATE, "implementation": "pallas"}
+    jaxpr = jax.make_jaxpr(lambda: attention_cases.ours(rows, **options))()
     sizes = [math.prod(variable.aval.shape) for variable in outer_variables(jaxpr.jaxpr)]
     assert max(sizes) < 256 * 256
 
