@@ -152,7 +152,7 @@ class Workshop:
         path = self.directory / "pairs.jsonl"
         if not path.exists():
             pairs = first_of_each(
-                minimal_pairs.read(self.settings.pairs), self.settings.pairs_per_paradigm
+                minimal_pairs.read_pairs(self.settings.pairs), self.settings.pairs_per_paradigm
             )
             names = {**minimal_pairs.FIELDS, **minimal_pairs.OPTIONAL}
             lines = [

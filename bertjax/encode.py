@@ -206,7 +206,7 @@ def write_directory(model: inference.TrainedModel, options: flags.FlagValues) ->
     """Writes vectors of --input, or of standard input, to --output, and says what was written."""
     chosen = _choices(model, options, truncate=True)
     columns = text_lines.Columns(options.text_column, options.id_column)
-    lines = text_lines.read(options.input, columns) if options.input else _lines_of_stdin()
+    lines = text_lines.read_lines(options.input, columns) if options.input else _lines_of_stdin()
     sample = options.quantize_sample
     manifest = writing.write(
         model,
@@ -218,7 +218,7 @@ def write_directory(model: inference.TrainedModel, options: flags.FlagValues) ->
             shard_size=options.shard_size,
             code=options.quantize,
             recall_sample=options.recall_sample,
-            ranges_from=text_lines.read(sample, columns) if sample else None,
+            ranges_from=text_lines.read_lines(sample, columns) if sample else None,
             store_texts=options.store_texts,
             batch_size=options.batch_size,
         ),

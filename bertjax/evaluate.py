@@ -141,7 +141,7 @@ def evaluate_pairs(
       ValueError: if the file holds something else, or a sentence is too long for the model; as
         `likelihood.scores`.
     """
-    read = minimal_pairs.read(pairs)
+    read = minimal_pairs.read_pairs(pairs)
     model = inference.load(workdir, step=step)
     sentences = (sentence for pair in read for sentence in (pair.good, pair.bad))
     found = []

@@ -281,7 +281,8 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
     """
     output = epath.Path(options.output)
     _check_folding(options)
-    names = [name for kind in tokenizer.KINDS.values() for name in (kind.file, *kind.companions)]
+    kinds = tokenizer.TOKENIZERS.values()
+    names = [name for kind in kinds for name in (kind.file, *kind.companions)]
     existing = [path for path in (output / name for name in names) if path.exists()]
     if existing and not options.overwrite:
         raise FileExistsError(

@@ -206,7 +206,7 @@ def test_the_mean_is_over_groups():
     ("content", "fault"),
     [
         ("", "holds no pairs"),
-        ("[1]", r":1: it is \[1\]; each line must be an object"),
+        ("[1]", ":1: it is a JSON list of 1 elements; each line must be an object"),
         ('{"sentence_good": "a"}', ":1: it has no sentence_bad; it has sentence_good"),
         ('\n{"sentence_good": "a", "sentence_bad": 3}', ":2: sentence_bad is 3; it must be a text"),
         ("{", ":1: it is not JSON"),
@@ -216,16 +216,16 @@ def test_a_file_that_holds_no_pairs_is_named_with_the_line(tmp_path, content, fa
     path = tmp_path / "pairs.jsonl"
     path.write_text(content)
     with pytest.raises(ValueError, match=rf"pairs\.jsonl{fault}|pairs\.jsonl {fault}"):
-        minimal_pairs.read(path)
+        minimal_pairs.read_pairs(path)
 
 
 def test_a_packed_file_that_is_cut_and_one_that_is_not_there_are_named(tmp_path, pairs, workdir):
     path = tmp_path / "pairs.jsonl.xz"
     path.write_bytes(lzma.compress(pairs.read_bytes())[:-9])
-    with pytest.raises(ValueError, match=r"pairs\.jsonl\.xz is no whole \.xz file"):
-        minimal_pairs.read(path)
-    with pytest.raises(FileNotFoundError, match="give a file of minimal pairs"):
-        minimal_pairs.read(tmp_path / "nowhere.jsonl")
+    with pytest.raises(ValueError, match=r"pairs\.jsonl\.xz:[0-9]+: it cannot be decompressed"):
+        minimal_pairs.read_pairs(path)
+    with pytest.raises(FileNotFoundError, match="nowhere.jsonl does not exist"):
+        minimal_pairs.read_pairs(tmp_path / "nowhere.jsonl")
     done = programs.run("bertjax.evaluate", f"--checkpoint={workdir}")
     assert "--data" in done.error and "--pairs" in done.error
 

@@ -26,7 +26,6 @@ from bertjax.data import (
     added_tokens,
     byte_bpe,
     json_text,
-    piece_numbers,
     sentence_piece,
     tokenizer,
     wordpiece,
@@ -70,7 +69,7 @@ def read_tokenizer(
 
 def _of_pieces(path: epath.Path, pieces: base.Pieces) -> tokenizer.Tokenizer:
     try:
-        model = piece_numbers.renumbered(
+        model = sentence_piece.renumbered(
             path.read_bytes(), before=pieces.before, first=pieces.first, after=pieces.after
         )
         made = tokenizer.SentencePieceTokenizer(model)

@@ -258,7 +258,7 @@ def decoder(tokens: Sequence[AddedToken]) -> dict[str, dict[str, Any]]:
     return {key: {k: v for k, v in of.items() if k != "id"} for key, of in fields.items()}
 
 
-def read(directory: epath.PathLike, base: Base) -> list[AddedToken]:
+def read_added_tokens(directory: epath.PathLike, base: Base) -> list[AddedToken]:
     """Returns the tokens that the files of a directory add to the vocabulary.
 
     They stand in tokenizer_config.json, else in added_tokens.json, and in tokenizer.json. Special

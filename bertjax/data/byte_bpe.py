@@ -223,7 +223,9 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
         return self._plain.encode(text, add_special_tokens=False)
 
 
-def read(path: epath.PathLike, *, lowercase: bool | None = None, **casing: Any) -> ByteBpeTokenizer:
+def read_tokenizer(
+    path: epath.PathLike, *, lowercase: bool | None = None, **casing: Any
+) -> ByteBpeTokenizer:
     """Returns the tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it.
 
     For vocab.json a tokenizer_config.json beside it tells `add_prefix_space`, false without one.

@@ -143,7 +143,7 @@ class IntegerTokenizer(token_ids.SpecialTokens):
         return (json.dumps(self._fields, indent=2) + "\n").encode()
 
 
-def read(path: epath.Path, **casing: Any) -> IntegerTokenizer:
+def read_tokenizer(path: epath.Path, **casing: Any) -> IntegerTokenizer:
     """Returns the tokenizer of an integers.json; there is no casing.
 
     Raises:

@@ -29,7 +29,7 @@ FIELDS = {"sentence_good": "good", "sentence_bad": "bad"}
 OPTIONAL = {"UID": "paradigm", "linguistics_term": "phenomenon"}
 
 
-def read(path: epath.PathLike) -> list[Pair]:
+def read_pairs(path: epath.PathLike) -> list[Pair]:
     """Returns the pairs of a file of JSON lines, compressed or not.
 
     Raises:

@@ -32,6 +32,9 @@ FOLDED_LATER = ("nmt_nfkc", "nfkc")
 # TrainerSpec.model_type of sentencepiece_model.proto.
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _UNIGRAM = 1  # the default
+# Fields of ModelProto and of its pieces, and types of pieces.
+_PIECE, _NAME, _UNKNOWN, _CONTROL = 1, 1, 2, 3
+UNKNOWN_NAME = "<unk>"
 
 # Under which names models have the special tokens: as BERT and ALBERT do, and as RoBERTa does.
 SPECIAL_NAMES = {
@@ -200,6 +203,42 @@ def only_here(known: SentencePieceTokenizer) -> str:
     return ""
 
 
+def renumbered(model: bytes, *, before: Sequence[str], first: int, after: Sequence[str]) -> bytes:
+    """Returns the model with other special pieces in front and at its end.
+
+    The names `before` are followed by its pieces from number `first` on and by the names `after`.
+    No text becomes one of these names; <unk> is the unknown piece.
+
+    Raises:
+      ValueError: if the bytes are no model, or one of the names is among the pieces that stay.
+    """
+    fields = [(number, content) for number, content in _fields(model) if isinstance(content, bytes)]
+    pieces = [content for number, content in fields if number == _PIECE][first:]
+    names = {name.encode() for name in (*before, *after)}
+    if repeated := sorted(names & set(map(_piece_name, pieces))):
+        shown = ", ".join(name.decode() for name in repeated)
+        raise ValueError(
+            f"its pieces from {first} on hold {shown}, which have ids of their own: it is another "
+            "model than that of the weights"
+        )
+    pieces = [*map(_special_piece, before), *pieces, *map(_special_piece, after)]
+    others = [field for field in fields if field[0] != _PIECE]
+    return b"".join(_field(*each) for each in [*((_PIECE, piece) for piece in pieces), *others])
+
+
+def _special_piece(name: str) -> bytes:
+    """Returns a piece of ModelProto: its name, the score 0, its type."""
+    kind = _UNKNOWN if name == UNKNOWN_NAME else _CONTROL
+    return _field(_NAME, name.encode()) + bytes([0x15, 0, 0, 0, 0, 0x18, kind])
+
+
+def _piece_name(piece: bytes) -> bytes:
+    number, name = next(_fields(piece), (0, b""))
+    if number != _NAME or not isinstance(name, bytes):
+        raise ValueError("it is no sentencepiece model: a piece has no name")
+    return name
+
+
 def fold(text: str, lowercase: bool, strip_accents: bool) -> str:
     """Returns `text` in lower case, without accents, both or neither.
 
@@ -250,10 +289,13 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yields the fields of a protocol buffer by number, of those that repeat each.
+    """Yields number and value of the fields of a protocol buffer, in their order.
 
-    The library's own reader of its models wants the newest protobuf.
-    Source: protobuf.dev/programming-guides/encoding.
+    The library's own reader of its models needs a newer protobuf than TensorFlow allows.
+    Source: protobuf.dev/programming-guides/encoding; sentencepiece_model.proto.
+
+    Raises:
+      ValueError: if the bytes are not fields, or end within one.
     """
     place = 0
 
@@ -266,14 +308,28 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             if byte < 128:
                 return value
 
-    while place < len(message):
-        number, wire = divmod(varint(), 8)
-        if wire == 0:
-            yield number, varint()
-            continue
-        size = varint() if wire == 2 else {1: 8, 5: 4}[wire]
-        yield number, message[place : place + size]
-        place += size
+    try:
+        while place < len(message):
+            number, wire = divmod(varint(), 8)
+            if wire == 0:
+                yield number, varint()
+                continue
+            size = varint() if wire == 2 else {1: 8, 5: 4}[wire]
+            place += size
+            if place > len(message):
+                raise IndexError(place)
+            yield number, message[place - size : place]
+    except (IndexError, KeyError) as error:
+        raise ValueError(f"its {len(message)} bytes are no sentencepiece model") from error
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Returns a length-delimited field; `number` is below 16."""
+    digits, size = bytearray(), len(content)
+    while size > 127:
+        digits.append(size & 127 | 128)
+        size >>= 7
+    return bytes([number << 3 | 2, *digits, size]) + content
 
 
 def _special_ids(model: sentencepiece.SentencePieceProcessor) -> tuple[int, ...]:

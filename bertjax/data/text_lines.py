@@ -29,7 +29,7 @@ class Columns:
     id: str = "id"
 
 
-def read(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Line]:
+def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Line]:
     """Yields the lines of files, one file after the other; also an empty line is a text.
 
     Raises:

@@ -1,7 +1,7 @@
 """The small protocol behind which kinds of tokenizers stand, and how one is found on disk.
 
 Each kind has a module (`wordpiece`, the released BERT's, `sentence_piece`, `byte_bpe`, RoBERTa's,
-and `integers`, of what is ids already) and a row of KINDS.
+and `integers`, of what is ids already) and a row of TOKENIZERS.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Tokenizer(Protocol):
         ...
 
 
-class Kind(NamedTuple):
+class TokenizerKind(NamedTuple):
     """`file` is its name in a directory, `suffix` that of a bare file, "" for any other.
 
     `read` makes the tokenizer of the file and of what is told of the casing; `title` is what the
@@ -141,32 +141,32 @@ def _from_bytes(make: Callable[..., Tokenizer]) -> Callable[..., Tokenizer]:
 
 
 # Name, as manifests have it -> kind of tokenizer.
-KINDS: dict[str, Kind] = {
-    WordPieceTokenizer.kind: Kind(
+TOKENIZERS: dict[str, TokenizerKind] = {
+    WordPieceTokenizer.kind: TokenizerKind(
         wordpiece.VOCABULARY_FILE,
         "",
         _from_bytes(WordPieceTokenizer.from_bytes),
         "WordPiece vocabulary",
     ),
-    SentencePieceTokenizer.kind: Kind(
+    SentencePieceTokenizer.kind: TokenizerKind(
         sentence_piece.MODEL_FILE,
         ".model",
         _from_bytes(SentencePieceTokenizer),
         "sentencepiece model with BERT's special tokens",
         sentence_piece.only_here,
     ),
-    ByteBpeTokenizer.kind: Kind(
+    ByteBpeTokenizer.kind: TokenizerKind(
         byte_bpe.ENTRIES_FILE,
         ".json",
-        byte_bpe.read,
+        byte_bpe.read_tokenizer,
         "vocabulary of a byte-level BPE",
         companions=(byte_bpe.MERGES_FILE, byte_bpe.TOKENIZER_FILE),
         model_type="BPE",
     ),
-    IntegerTokenizer.kind: Kind(
+    IntegerTokenizer.kind: TokenizerKind(
         integers.FILE,
         integers.FILE,  # by its whole name alone: other files end with .json, too
-        integers.read,
+        integers.read_tokenizer,
         "vocabulary of integers",
         integers.only_here,
         takes_added_tokens=False,
@@ -177,11 +177,11 @@ KINDS: dict[str, Kind] = {
 def only_here(known: Tokenizer) -> str:
     """Returns why a tokenizer cannot be written for transformers, "" if it can."""
     is_with = isinstance(known, added_tokens.WithAddedTokens)
-    return KINDS[known.kind].only_here(known.base if is_with else known)
+    return TOKENIZERS[known.kind].only_here(known.base if is_with else known)
 
 
 def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
-    """Returns the tokenizer in `path`: a directory with a file of one of KINDS, or such a file.
+    """Returns the tokenizer in `path`: a directory that holds a file of TOKENIZERS, or the file.
 
     Tokens that files of the directory add to the vocabulary (`added_tokens`) are part of it. A bare
     file is of the kind that has its suffix, else a WordPiece vocabulary. A directory's
@@ -200,7 +200,7 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
         config = _read_config(directory / wordpiece.CONFIG_FILE)
         path = _vocabulary_file(directory)
     if not path.exists():
-        files = ", a ".join(kind.file for kind in KINDS.values())
+        files = ", a ".join(kind.file for kind in TOKENIZERS.values())
         raise FileNotFoundError(
             f"{path} does not exist; give a {files} or a directory that holds "
             "one, or make one with `python -m data_pipelines.train_vocabulary`"
@@ -227,7 +227,7 @@ def with_added_tokens(base: Tokenizer, directory: epath.PathLike) -> Tokenizer:
       ValueError: if they do not say which ids those have, or these do not follow the vocabulary's.
     """
     try:
-        return added_tokens.attach(base, added_tokens.read(directory, base))  # pyright: ignore[reportArgumentType]
+        return added_tokens.attach(base, added_tokens.read_added_tokens(directory, base))  # pyright: ignore[reportArgumentType]
     except ValueError as error:
         raise ValueError(f"the added tokens in {directory} cannot be used: {error}") from error
 
@@ -261,14 +261,14 @@ def check_padding(vocabulary: Tokenizer | None, position_offset: int, source: st
         )
 
 
-def _kind_of(path: epath.Path) -> Kind:
-    by_suffix = {kind.suffix: kind for kind in KINDS.values()}
-    by_file = {kind.file: kind for kind in KINDS.values()}
+def _kind_of(path: epath.Path) -> TokenizerKind:
+    by_suffix = {kind.suffix: kind for kind in TOKENIZERS.values()}
+    by_file = {kind.file: kind for kind in TOKENIZERS.values()}
     return by_file.get(path.name) or by_suffix.get(path.suffix, by_suffix[""])
 
 
 def _vocabulary_file(directory: epath.Path) -> epath.Path:
-    names = [kind.file for kind in KINDS.values()]
+    names = [kind.file for kind in TOKENIZERS.values()]
     found = [directory / name for name in names if (directory / name).exists()]
     if len(found) > 1:
         several = " and ".join(path.name for path in found)
@@ -276,7 +276,7 @@ def _vocabulary_file(directory: epath.Path) -> epath.Path:
     if not found and (whole := directory / byte_bpe.TOKENIZER_FILE).exists():
         model = json_text.read_object(whole).get("model")
         model_type = model.get("type") if isinstance(model, dict) else None
-        found = [whole] if model_type in {kind.model_type for kind in KINDS.values()} else []
+        found = [whole] if model_type in {kind.model_type for kind in TOKENIZERS.values()} else []
     return found[0] if found else directory / wordpiece.VOCABULARY_FILE
 
 

@@ -40,7 +40,7 @@ class PairSet:
           FileNotFoundError: if there is no such file.
           ValueError: if it holds something else, or a sentence is longer than `max_length` tokens.
         """
-        self.pairs = _first_of_each(minimal_pairs.read(path), most_of_paradigm)
+        self.pairs = _first_of_each(minimal_pairs.read_pairs(path), most_of_paradigm)
         sentences = [text for pair in self.pairs for text in (pair.good, pair.bad)]
         self._sequences = vocabulary.encode_batch(sentences)
         for text, ids in zip(sentences, self._sequences, strict=True):

@@ -18,7 +18,7 @@ def finetuned(dataset, **options):
 
 
 def test_every_kind_of_vocabulary_is_written_for_transformers():
-    others = tokenizer.KINDS.keys() - huggingface_tokenizer.WRITERS.keys()
+    others = tokenizer.TOKENIZERS.keys() - huggingface_tokenizer.WRITERS.keys()
     assert others == {tokenizer.IntegerTokenizer.kind}  # of which it has none, as is told
     fields = {"vocab_size": 9, "pad_id": 0, "cls_id": 1, "sep_id": 2, "mask_id": 3}
     config = config_lib.default_config()

@@ -14,7 +14,7 @@ COLUMNS = text_lines.Columns()
 
 
 def texts(path, columns=COLUMNS):
-    return [(line.id, line.text) for line in text_lines.read([path], columns)]
+    return [(line.id, line.text) for line in text_lines.read_lines([path], columns)]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_lines_are_the_same_however_they_are_packed(tmp_path, suffix, packed):
     assert text_lines.count([plain, objects]) == 2 * len(WEIRD)
     columns = text_lines.Columns("body", "_id")
     assert texts(objects, columns) == [(str(n), text) for n, text in enumerate(WEIRD)]
-    both = list(text_lines.read([objects, plain], columns))
+    both = list(text_lines.read_lines([objects, plain], columns))
     assert [(line.source, line.number) for line in both] == [
         (source, number) for source in (0, 1) for number in (1, 2, 3, 4)
     ]
@@ -54,4 +54,4 @@ def test_all_files_that_are_missing_are_named(tmp_path):
     (tmp_path / "a.txt").write_text("a\n")
     wanted = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
     with pytest.raises(FileNotFoundError, match=r"b\.txt, .*c\.txt: no such file"):
-        text_lines.read(wanted, COLUMNS)
+        text_lines.read_lines(wanted, COLUMNS)

@@ -10,7 +10,7 @@ import sentencepiece
 from bertjax import models
 from bertjax.convert import families, huggingface_config, huggingface_tokenizer, outlook, pretrained
 from bertjax.convert.families import roberta
-from bertjax.data import piece_numbers, tokenizer
+from bertjax.data import sentence_piece, tokenizer
 from configs import roberta_base
 from tests import small_byte_bpe, small_records
 from tests.data import test_sentence_piece
@@ -145,4 +145,4 @@ def test_a_damaged_model_is_named(tmp_path, model):
 
 def test_another_model_than_that_of_the_weights_is_refused(pieces):
     with pytest.raises(ValueError, match="from 0 on hold </s>, <s>, <unk>, which have ids"):
-        piece_numbers.renumbered(pieces, before=("<s>", "</s>", "<unk>"), first=0, after=())
+        sentence_piece.renumbered(pieces, before=("<s>", "</s>", "<unk>"), first=0, after=())
