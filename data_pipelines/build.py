@@ -18,8 +18,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import records, tokenizer
-from data_pipelines import blocks, builders, command_line, fast, sources, tfds_metadata
-from data_pipelines.exact import build as exact_build
+from data_pipelines import blocks, builders, command_line, exact, fast, sources, tfds_metadata
 from data_pipelines.options import Options, checked
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import health, report, report_html
@@ -35,7 +34,7 @@ TOKEN_OPTIONS = (
 
 
 # Algorithm -> what writes the shards. The Beam pipeline is another for "fast", with the same bytes.
-BUILDERS: dict[str, builders.Builder] = {"fast": fast.build, "exact": exact_build.build}
+BUILDERS: dict[str, builders.Builder] = {"fast": fast.build, "exact": exact.build}
 
 
 def build(options: Options, make: builders.Builder | None = None) -> records.Manifest:

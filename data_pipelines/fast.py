@@ -23,7 +23,6 @@ from data_pipelines import (
     pairing,
     progress,
     shards,
-    sizes,
     sources,
     store,
     workers,
@@ -50,42 +49,28 @@ def build(
       OSError: if the disk is, or would be, full.
     """
     with workers.Pool(options.num_workers, vocabulary.load) as pool:
-        return _build(options, vocabulary, units, output, judge, pool)
-
-
-def _build(
-    options: Options,
-    vocabulary: blocks.Vocabulary,
-    units: Sequence[sources.Unit],
-    output: PartialOutput,
-    judge: builders.Judge,
-    pool: workers.Pool,
-) -> builders.Content:
-    kept, text, log = _tokenized(options, vocabulary, units, output, pool)
-    known = text.statistics() | log.statistics()
-    judge(known)
-    job = shards.Job(
-        scratch=str(output.scratch),
-        directory=str(output.records),
-        vocabulary=vocabulary,
-        pairs=options.pairs,
-        masking=options.masking,
-        block_documents=kept.block_documents(),
-    )
-    pairs, counts = _paired(job, pool)
-    if pairing.labels(options.pair_objective):
-        known |= pairs.statistics()
-    first = shards.feature_batches(job, 0, sizes.sample_shards(pairs.examples), counts)
-    example_bytes = sizes.sample(first, tally := job.new_tally())
-    num_records = sizes.num_records(pairs.examples, tally)
-    judge(known | tally.statistics(vocabulary.load()) | {"examples": num_records})
-    num_shards = options.num_shards or sizes.default_num_shards(
-        num_records, example_bytes, is_packed=job.pairs.is_packed
-    )
-    sizes.check(num_shards, num_records, example_bytes, output)
-    written, tally = _written(job, num_shards, counts, pool)
-    figures = known | tally.statistics(vocabulary.load())
-    return builders.Content(tuple(written), figures, tally.contents(text.distinct_documents))
+        kept, text, log = _tokenized(options, vocabulary, units, output, pool)
+        known = text.statistics() | log.statistics()
+        judge(known)
+        job = shards.Job(
+            scratch=str(output.scratch),
+            directory=str(output.records),
+            vocabulary=vocabulary,
+            pairs=options.pairs,
+            masking=options.masking,
+            block_documents=kept.block_documents(),
+        )
+        pairs, counts = _paired(job, pool)
+        if pairing.labels(options.pair_objective):
+            known |= pairs.statistics()
+        first = shards.feature_batches(job, 0, builders.sample_shards(pairs.examples), counts)
+        example_bytes = builders.sample(first, tally := job.new_tally())
+        num_records = builders.num_records(pairs.examples, tally)
+        judge(known | tally.statistics(vocabulary.load()) | {"examples": num_records})
+        num_shards = builders.num_shards(options, num_records, example_bytes, output)
+        written, tally = _written(job, num_shards, counts, pool)
+        figures = known | tally.statistics(vocabulary.load())
+        return builders.Content(tuple(written), figures, tally.contents(text.distinct_documents))
 
 
 def _tokenized(

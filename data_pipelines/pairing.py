@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertjax.data import pair_objectives
-from data_pipelines import examples
 from data_pipelines.objectives import base, packed_sentences, sentence_pairs
 
 
@@ -86,27 +85,14 @@ def separates_documents(options: base.PairOptions) -> bool:
     return _objective(options.pair_objective).separates_documents(options)
 
 
-def draft(
-    block: examples.Corpus,
-    options: base.PairOptions,
-    *,
-    index: int,
-    first_document: int,
-    num_documents: int,
-) -> base.Drafts:
-    """Returns the examples of a block by the objective of the options; see `base.Draft`.
+def draft(block: base.Block, options: base.PairOptions) -> base.Drafts:
+    """Returns the examples of a block by the objective of the options.
 
     Raises:
       ValueError: if there is only one document to draw random segments from.
     """
-    check_documents(num_documents, options)
-    return _objective(options.pair_objective).draft(
-        block,
-        options,
-        index=index,
-        first_document=first_document,
-        num_documents=num_documents,
-    )
+    check_documents(block.num_documents, options)
+    return _objective(options.pair_objective).draft(block, options)
 
 
 def check_documents(num_documents: int, options: base.PairOptions) -> None:

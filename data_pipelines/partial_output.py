@@ -8,7 +8,6 @@ they are too.
 from __future__ import annotations
 
 import json
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,12 +66,7 @@ class PartialOutput:
             self._lock = lock
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._lock is None:
             return
         if self._partial.exists() and [one.name for one in self._partial.iterdir()] == [LOCK_FILE]:

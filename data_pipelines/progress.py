@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import types
 
 import psutil
 import tqdm
@@ -32,12 +31,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.close()
 
     def at(self, count: int, **shown: str) -> None:

@@ -117,14 +117,8 @@ def pair_block(index: int, job: Job) -> PairCounts:
         return PairCounts(**json.loads(counts_path.read_text()))
     corpus = _corpus(job)
     first, last = job.block_documents[index : index + 2]
-    block, first_token = store.block_of(corpus, first, last)
-    drafts = pairing.draft(
-        block,
-        job.pairs,
-        index=index,
-        first_document=first,
-        num_documents=corpus.num_documents,
-    )
+    text, first_token = store.block_of(corpus, first, last)
+    drafts = pairing.draft(base.Block(text, index, first, corpus.num_documents), job.pairs)
     segments = base.random_segments(corpus, drafts.requests)
     spans = finished(drafts, *segments, job.pairs, index=index, first_token=first_token)
     with atomic.writing(path) as file:

@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import types
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import process
 from typing import Any, TypeVar
@@ -52,12 +51,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._executor is not None:
             self._executor.shutdown(wait=True, cancel_futures=True)
 

@@ -11,7 +11,7 @@ from apache_beam.options import pipeline_options
 
 from bertjax import config as config_lib
 from bertjax import tasks
-from data_pipelines.beam import program, runners
+from data_pipelines.beam import program
 from tests import programs
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -87,7 +87,7 @@ def flags_of(module):
     if module == "data_pipelines.beam":  # passes on what Beam and its runners know
         ours = {field.name for field in dataclasses.fields(program.BeamOptions)}
         # Those for Dask have other names there.
-        source = pathlib.Path(runners.__file__).read_text(encoding="utf-8")
+        source = pathlib.Path(program.__file__).read_text(encoding="utf-8")
         of_dask = set(re.findall(r"\"--(dask_\w+)\"", source))
         return ours | of_dask | set(pipeline_options.PipelineOptions([]).get_all_options())
     imported = importlib.import_module(module)

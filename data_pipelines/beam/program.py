@@ -1,6 +1,7 @@
 """The program: its options, the four runs of the pipeline, and what lies between them.
 
-What each step does is in `steps` and `work`, what runs them in `runners`.
+What each step does is in `work`. The steps know nothing of runners; a new one is a row of
+`RUNNERS`.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import importlib.util
 import logging as standard_logging
+import queue
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import psutil
 from absl import app, flags, logging
 
 try:
@@ -32,18 +37,172 @@ from data_pipelines import (
     examples,
     pairing,
     shards,
-    sizes,
     sources,
     workers,
 )
 from data_pipelines import build as local
-from data_pipelines.beam import runners, steps, work
+from data_pipelines.beam import work
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import report, statistics
 
 # Runs a pipeline to its end; gets the function that adds the steps, and its name.
-Runner = Callable[[str, Callable[[apache_beam.Pipeline], None]], None]
+RunSteps = Callable[[str, Callable[[apache_beam.Pipeline], None]], None]
+
+
+AGAIN = "run the same command again, which starts from the beginning"
+# What Beam says when a process of DirectRunner ends by itself, in a thread that nobody waits for.
+PROCESS_ENDED = "Worker subprocess exited"
+
+
+def _number(num_workers: int, beam_arguments: Sequence[str]) -> list[str]:
+    return [f"--num_workers={num_workers}"] if num_workers else []
+
+
+def _processes(num_workers: int, beam_arguments: Sequence[str]) -> list[str]:
+    if num_workers < 2:
+        return []
+    return [f"--direct_num_workers={num_workers}", "--direct_running_mode=multi_processing"]
+
+
+def _partitions(num_workers: int, beam_arguments: Sequence[str]) -> list[str]:
+    """Returns that each group, or range of blocks, is a task: by default 128 would be one."""
+    if _has(beam_arguments, "--dask_npartitions", "--dask_partition_size"):
+        return []
+    return ["--dask_partition_size=1"]
+
+
+def _no_faults(beam_arguments: Sequence[str]) -> list[str]:
+    return []
+
+
+def _faults_of_dask(beam_arguments: Sequence[str]) -> list[str]:
+    faults = []
+    if importlib.util.find_spec("distributed") is None:
+        faults.append("DaskRunner needs Dask, which is optional: pip install 'bertjax[dask]'")
+    if not _has(beam_arguments, "--dask_client_address", "--dask_scheduler_file"):
+        faults.append(
+            "DaskRunner is not told where the scheduler is: give --dask_client_address, such as "
+            "tcp://HOST:8786"
+        )
+    return faults
+
+
+def _to_its_end(pipeline: apache_beam.Pipeline) -> None:
+    pipeline.run().wait_until_finish()
+
+
+def _in_processes(pipeline: apache_beam.Pipeline) -> None:
+    """Runs the pipeline; Beam alone would wait for ever for a process that was killed.
+
+    Raises:
+      WorkerDied: if a worker process ended by itself.
+    """
+    ends: queue.SimpleQueue[threading.ExceptHookArgs | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        _to_its_end(pipeline)
+        ends.put(None)
+
+    def failed(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.thread is thread or PROCESS_ENDED in str(arguments.exc_value):
+            ends.put(arguments)
+        else:
+            before(arguments)
+
+    thread = threading.Thread(target=run, daemon=True)
+    before, threading.excepthook = threading.excepthook, failed
+    others = psutil.Process().children()
+    try:
+        thread.start()
+        end = ends.get()
+        if end is not None:
+            _kill_children(others)
+    finally:
+        threading.excepthook = before
+    if end is None:
+        return
+    if end.thread is thread and end.exc_value:
+        raise end.exc_value
+    raise workers.WorkerDied(
+        "a worker process died, most likely because the machine ran out of memory; give a smaller "
+        f"--num_workers, or {AGAIN}"
+    ) from end.exc_value
+
+
+def _kill_children(others: Sequence[psutil.Process]) -> None:
+    """Ends what a failed run leaves behind: it would write on beside the next run."""
+    for child in psutil.Process().children():
+        if child not in others:
+            family = [child, *child.children(recursive=True)]
+            for process in family:
+                process.kill()
+            psutil.wait_procs(family)
+
+
+def _on_dask(pipeline: apache_beam.Pipeline) -> None:
+    """Runs the pipeline; Dask itself gives the work of a dead worker to another one.
+
+    Raises:
+      WorkerDied: if it gave up, or the scheduler died.
+    """
+    import distributed
+
+    result: Any = pipeline.run()
+    try:
+        result.wait_until_finish()
+        # Work that a scheduler took with it ends without an error.
+        is_finished = all(future.status == "finished" for future in result.futures)
+    except distributed.KilledWorker as error:
+        raise workers.WorkerDied(
+            "Dask gave up, because worker after worker died, most likely for want of memory; look "
+            f"at their logs and {AGAIN}. Dask says: {error}"
+        ) from error
+    finally:
+        # Results that somebody holds are made anew when their worker leaves: by then for nobody,
+        # and of files that are gone.
+        result.client.close()
+    if not is_finished:
+        raise workers.WorkerDied(f"the scheduler of Dask died; start it and {AGAIN}")
+
+
+def _has(beam_arguments: Sequence[str], *names: str) -> bool:
+    return any(argument.partition("=")[0] in names for argument in beam_arguments)
+
+
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """What runs the pipeline.
+
+    `beam_name` is what Beam calls it. `options` are those of Beam that follow from the number of
+    workers (0: as many as it likes), `faults` what its options lack, both beside those given.
+    `run` runs a pipeline to its end.
+    """
+
+    beam_name: str
+    options: Callable[[int, Sequence[str]], list[str]] = _number
+    faults: Callable[[Sequence[str]], list[str]] = _no_faults
+    run: Callable[[apache_beam.Pipeline], None] = _to_its_end
+
+
+RUNNERS = {
+    # By its own name Beam would first download another one, Prism.
+    "DirectRunner": Runner(
+        "apache_beam.runners.portability.fn_api_runner.FnApiRunner",
+        options=_processes,
+        run=_in_processes,
+    ),
+    "DaskRunner": Runner(
+        "apache_beam.runners.dask.dask_runner.DaskRunner",
+        options=_partitions,
+        faults=_faults_of_dask,
+        run=_on_dask,
+    ),
+    "DataflowRunner": Runner("DataflowRunner"),
+    "FlinkRunner": Runner("FlinkRunner"),
+    "SparkRunner": Runner("SparkRunner"),
+    "PortableRunner": Runner("PortableRunner"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +210,7 @@ class BeamOptions(Options):
     """What to build, and what runs the pipeline."""
 
     runner: str = command_line.option(
-        f"what runs the pipeline: {', '.join(runners.RUNNERS)}", default="DirectRunner"
+        f"what runs the pipeline: {', '.join(RUNNERS)}", default="DirectRunner"
     )
 
     def content(self) -> dict[str, Any]:
@@ -76,7 +235,7 @@ def build(options: BeamOptions, beam_arguments: Sequence[str] = ()) -> records.M
         # A local build would ask for a local directory, which workers do not reach.
         scratch = f"{options.output.rstrip('/')}.partial/scratch"
         options = dataclasses.replace(options, scratch=scratch)
-    more = runners.RUNNERS[options.runner].options(options.num_workers, beam_arguments)
+    more = RUNNERS[options.runner].options(options.num_workers, beam_arguments)
     run = functools.partial(_run, options.runner, (*beam_arguments, *more))
     return local.build(options, functools.partial(make, run=run))
 
@@ -88,7 +247,7 @@ def make(
     output: PartialOutput,
     judge: builders.Judge,
     *,
-    run: Runner,
+    run: RunSteps,
 ) -> builders.Content:
     """Writes the shards of `options` into `output.records`, in four runs of Beam.
 
@@ -98,29 +257,26 @@ def make(
       OSError: if the disk would be full.
     """
     job = _job(options, vocabulary, output)
-    run("tokens", lambda pipeline: steps.tokenize(pipeline, blocks.groups(units), job))
+    run("tokens", lambda pipeline: work.tokenize(pipeline, blocks.groups(units), job))
     layout, text, log = _tokenized(options, job)
     known = text.statistics() | log.statistics()
     judge(known)
     pairing.check_documents(int(layout.documents[-1]), options.pairs)
     job = layout.saved(job)
-    run("pairs", lambda pipeline: steps.pair(pipeline, job))
+    run("pairs", lambda pipeline: work.pair(pipeline, job))
     layout, pairs = _paired(job, layout)
     if pairing.labels(options.pair_objective):
         known |= pairs.statistics()
     job = layout.saved(job)
     sample = _sample(job, pairs.examples)
-    run("sample", lambda pipeline: steps.write(pipeline, job, sample))
+    run("sample", lambda pipeline: work.write(pipeline, job, sample))
     ((example_bytes,),), tally = _written(job)
     figures = tally.statistics(vocabulary.load())
-    num_records = sizes.num_records(pairs.examples, tally)
+    num_records = builders.num_records(pairs.examples, tally)
     judge(known | figures | {"examples": num_records})
-    num_shards = options.num_shards or sizes.default_num_shards(
-        num_records, example_bytes, is_packed=options.pairs.is_packed
-    )
-    sizes.check(num_shards, num_records, example_bytes, output)
+    num_shards = builders.num_shards(options, num_records, example_bytes, output)
     dealing = work.Dealing(num_shards)
-    run("records", lambda pipeline: steps.write(pipeline, job, dealing))
+    run("records", lambda pipeline: work.write(pipeline, job, dealing))
     written, tally = _written(job)
     return builders.Content(
         tuple(records.Shard(*fields) for fields in written),
@@ -186,10 +342,10 @@ def _paired(job: work.Job, layout: work.Layout) -> tuple[work.Layout, shards.Pai
 
 def _sample(job: work.Job, num_examples: int) -> work.Dealing:
     """Returns the first batches of the first shard, as in the local build."""
-    num_shards = sizes.sample_shards(num_examples)
+    num_shards = builders.sample_shards(num_examples)
     size = work.shard_size(num_examples, 0, num_shards)
     # How many examples fill so many rows is known once they are packed.
-    rows = size if job.pairs.is_packed else sizes.SAMPLE_BATCHES * shards.ROWS_PER_BATCH
+    rows = size if job.pairs.is_packed else builders.SAMPLE_BATCHES * shards.ROWS_PER_BATCH
     return work.Dealing(num_shards, shards.order(job.pairs, 0, size)[:rows])
 
 
@@ -208,7 +364,7 @@ def _run(
     add_steps: Callable[[apache_beam.Pipeline], None],
 ) -> None:
     logging.info("beam: the step %s begins on %s", name, runner)
-    chosen = runners.RUNNERS[runner]
+    chosen = RUNNERS[runner]
     pipeline = apache_beam.Pipeline(chosen.beam_name, PipelineOptions(list(arguments)))
     add_steps(pipeline)
     chosen.run(pipeline)
@@ -216,10 +372,10 @@ def _run(
 
 def _check(options: BeamOptions, beam_arguments: Sequence[str]) -> None:
     faults = []
-    if options.runner in runners.RUNNERS:
-        faults += runners.RUNNERS[options.runner].faults(beam_arguments)
+    if options.runner in RUNNERS:
+        faults += RUNNERS[options.runner].faults(beam_arguments)
     else:
-        faults.append(f"runner is {options.runner!r}; known are {', '.join(runners.RUNNERS)}")
+        faults.append(f"runner is {options.runner!r}; known are {', '.join(RUNNERS)}")
     if options.algorithm != "fast":
         faults.append(
             f"algorithm is {options.algorithm!r}, which is one process by nature; use "

@@ -1,8 +1,13 @@
-"""What the workers of the Beam pipeline do, and the files that pass between its steps.
+"""The three steps of the fast build as Apache Beam transforms, and what their workers do.
+
+Tokens of every block, examples of every block, shards. A step is one chain, from what is to be done
+to one file of what was found, which the program reads before the next step. What else passes from
+step to step lies in files that all machines reach. No transform has a second output or a side
+input, since not every runner knows them: Beam's for Dask computes the last transform alone.
 
 Inside a step only numbers and bytes pass between workers: blocks ask other blocks for the places of
 random segments, and shards get the tokens of their segments. A worker holds a block or a shard,
-never more. How the work is spread is said in `steps`. An engine may do any part twice, at the same
+never more. An engine may do any part twice, at the same
 time too: a part always writes the same files, each whole or not at all.
 """
 
@@ -13,14 +18,15 @@ import functools
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import apache_beam
 import numpy as np
 from etils import epath
 
 from bertjax.data import atomic, records
-from data_pipelines import blocks, examples, pairing, shards, sizes, sources
+from data_pipelines import blocks, builders, examples, pairing, shards, sources
 from data_pipelines.objectives import base
 
 # What the steps have found, in the scratch directory.
@@ -42,6 +48,9 @@ SEGMENT = np.dtype(
         ("length", "<u4"),
     ]
 )
+
+# Of any number of blocks: each is part of the description of the pipeline, which may not be large.
+RANGES = 1000
 
 # Segments of other blocks come one by one; together until there are so many tokens.
 PIECE_TOKENS = 1 << 20
@@ -140,6 +149,97 @@ def load_found(job: Job, name: str) -> dict[str, Any]:
     return json.loads(job.path(name).read_text())
 
 
+def tokenize(
+    pipeline: apache_beam.Pipeline,
+    groups: Sequence[tuple[sources.Unit, ...]],
+    job: Job,
+) -> None:
+    """Adds the first step: the tokens of all blocks, with their counts, and what reading found."""
+    tokenized = (
+        pipeline
+        | "groups" >> apache_beam.Create(list(enumerate(groups)))
+        | "spread groups" >> apache_beam.Reshuffle()
+        | "read" >> apache_beam.FlatMap(read_group, job)
+        | "spread blocks" >> apache_beam.Reshuffle()
+        | "tokenize" >> apache_beam.Map(tokenize_block, job)
+    )
+    _keep(tokenized, job, TOKENS_FILE)
+
+
+def pair(pipeline: apache_beam.Pipeline, job: Job) -> None:
+    """Adds the second step: the examples of all blocks, as places in the corpus."""
+    requests = _block_indices(pipeline, job) | "draft" >> apache_beam.FlatMap(draft_block, job)
+    answers = (
+        _keyed(requests, "requests", tuple[int, tuple[int, bytes]])
+        | "gather requests" >> apache_beam.GroupByKey()
+        | "answer" >> apache_beam.FlatMap(answer_requests, job)
+    )
+    paired = (
+        _keyed(answers, "answers", tuple[int, bytes])
+        | "gather answers" >> apache_beam.GroupByKey()
+        | "finish" >> apache_beam.Map(finish_block, job)
+    )
+    _keep(paired, job, PAIRS_FILE)
+
+
+def write(pipeline: apache_beam.Pipeline, job: Job, dealing: Dealing) -> None:
+    """Adds the third step: the shards of `dealing`, or the figures of a sample."""
+    segments = _block_indices(pipeline, job) | "deal" >> apache_beam.FlatMap(
+        deal_block, job, dealing
+    )
+    pieces = (
+        _keyed(segments, "segments", tuple[int, bytes])
+        | "gather segments" >> apache_beam.GroupByKey()
+        | "tokens of segments" >> apache_beam.FlatMap(segment_pieces, job)
+    )
+    written = (
+        _keyed(pieces, "pieces", tuple[int, tuple[bytes, bytes]])
+        | "gather shards" >> apache_beam.GroupByKey()
+        | "write" >> apache_beam.Map(write_shard, job, dealing)
+    )
+    _keep(written, job, RECORDS_FILE)
+
+
+def _block_indices(pipeline: apache_beam.Pipeline, job: Job) -> Any:
+    num_blocks = job.layout.num_blocks
+    size = -(-num_blocks // RANGES)
+    ranges = [range(begin, min(begin + size, num_blocks)) for begin in range(0, num_blocks, size)]
+    return (
+        pipeline
+        | "ranges" >> apache_beam.Create(ranges)
+        | "blocks" >> apache_beam.FlatMap(_same)
+        | "spread blocks" >> apache_beam.Reshuffle()
+    )
+
+
+def _keep(found: Any, job: Job, name: str) -> None:
+    """Adds the end of a step: everything found in one file."""
+    _ = (
+        # Not without a key: Beam's own key for that is None, whose hash differs between processes.
+        _keyed(found | "one key" >> apache_beam.Map(_at_zero), "found", tuple[int, Found])
+        | "merge" >> apache_beam.CombinePerKey(Found.merged)
+        | "save" >> apache_beam.Map(_save_found, job, name)
+    )
+
+
+def _at_zero(found: Found) -> tuple[int, Found]:
+    return 0, found
+
+
+def _save_found(keyed: tuple[int, Found], job: Job, name: str) -> None:
+    _, found = keyed
+    found.save(job, name)
+
+
+def _keyed(collection: Any, name: str, kind: Any) -> Any:
+    """Returns the collection with its type declared: keys are only grouped as what they are."""
+    return collection | f"{name} by key" >> apache_beam.Map(_same).with_output_types(kind)
+
+
+def _same(element: Any) -> Any:
+    return element
+
+
 def read_group(
     numbered: tuple[int, tuple[sources.Unit, ...]], job: Job
 ) -> Iterator[tuple[tuple[int, int], list[sources.Document] | sources.Log]]:
@@ -172,13 +272,8 @@ def draft_block(index: int, job: Job) -> Iterator[tuple[int, tuple[int, bytes]]]
     To itself too, and if it has none: each block is to be finished.
     """
     layout = job.layout
-    drafts = pairing.draft(
-        _corpus(index, job),
-        job.pairs,
-        index=index,
-        first_document=int(layout.documents[index]),
-        num_documents=int(layout.documents[-1]),
-    )
+    first, num_documents = int(layout.documents[index]), int(layout.documents[-1])
+    drafts = pairing.draft(base.Block(_corpus(index, job), index, first, num_documents), job.pairs)
     _save_drafts(_drafts_path(index, job), drafts)
     wanted = drafts.requests
     asked = np.searchsorted(layout.documents, wanted.document, side="right") - 1
@@ -311,7 +406,7 @@ def write_shard(
     order = shards.order(job.pairs, shard, size)[: len(places)]
     batches = shards.row_batches(job, shard, tokens, spans[np.searchsorted(places, order)])
     if dealing.places is not None:
-        return Found([(sizes.sample(batches, tally),)], tally=tally)
+        return Found([(builders.sample(batches, tally),)], tally=tally)
     path = epath.Path(job.directory) / records.shard_name(shard, dealing.num_shards)
     facts = dataclasses.astuple(shards.write_batches(path, batches, tally))
     return Found([facts], tally=tally)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -55,6 +55,24 @@ class PairOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class Block:
+    """Block `index` of a corpus of `num_documents`; the first of its documents is `first_document`.
+
+    Positions in `text` count from the beginning of the block.
+    """
+
+    text: examples.Corpus
+    index: int
+    first_document: int
+    num_documents: int
+
+    def starts(self) -> tuple[list[int], list[int]]:
+        """Returns the tokens with which sentences begin, and the sentences of documents."""
+        sentences, documents = self.text.sentence_starts, self.text.document_starts
+        return (sentences - sentences[0]).tolist(), (documents - documents[0]).tolist()
+
+
+@dataclasses.dataclass(frozen=True)
 class Requests:
     """Second segments still to be found: arrays over the random pairs of a block.
 
@@ -89,21 +107,8 @@ class Drafts:
     dropped: int = 0
 
 
-class Draft(Protocol):
-    """Draws the examples of block `index` in all `dupe_factor` passes.
-
-    The block's first document is number `first_document` of the corpus's `num_documents`.
-    """
-
-    def __call__(
-        self,
-        block: examples.Corpus,
-        options: PairOptions,
-        *,
-        index: int,
-        first_document: int,
-        num_documents: int,
-    ) -> Drafts: ...
+# Draws the examples of a block in all `dupe_factor` passes.
+Draft = Callable[[Block, PairOptions], Drafts]
 
 
 def random_segments(

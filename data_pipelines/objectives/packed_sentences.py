@@ -31,32 +31,23 @@ def separates_documents(options: base.PairOptions) -> bool:
     return options.packing == "full_sentences"
 
 
-def draft(
-    block: examples.Corpus,
-    options: base.PairOptions,
-    *,
-    index: int,
-    first_document: int,
-    num_documents: int,
-) -> base.Drafts:
+def draft(block: base.Block, options: base.PairOptions) -> base.Drafts:
     """Returns the segments of a block in all passes; a sentence longer than one is cut."""
-    del first_document, num_documents  # All text is the block's own.
-    starts = (block.sentence_starts - block.sentence_starts[0]).tolist()
-    documents = (block.document_starts - block.document_starts[0]).tolist()
+    starts, documents = block.starts()
+    document_ends = np.array(starts)[documents[1:]]
     crosses = separates_documents(options)
     if crosses:
         documents = [0, documents[-1]]
     segments: list[tuple[int, int]] = []
     for pass_index in range(options.dupe_factor):
-        rng = random.Random(f"packs {options.random_seed} {index} {pass_index}")
+        rng = random.Random(f"packs {options.random_seed} {block.index} {pass_index}")
         for first, last in zip(documents, documents[1:], strict=False):
             segments += _segments(starts, first, last, options, rng)
     begin, end = np.array(segments, np.int64).reshape(-1, 2).T
     if crosses:
         # A separator at an edge of the segment would stand beside [CLS] or another [SEP].
-        ends = np.array(starts)[block.document_starts[1:] - block.document_starts[0]]
-        begin = np.where(np.isin(begin, ends - 1), begin + 1, begin)
-        end = np.where(np.isin(end, ends), end - 1, end)
+        begin = np.where(np.isin(begin, document_ends - 1), begin + 1, begin)
+        end = np.where(np.isin(end, document_ends), end - 1, end)
         begin, end = begin[end > begin], end[end > begin]
     spans = np.zeros(len(begin), examples.SPAN)
     spans["begin_a"], spans["length_a"] = begin, end - begin

@@ -23,44 +23,30 @@ from data_pipelines.objectives import base
 IS_NEXT, IS_RANDOM = 0, 1
 
 
-def draft_next_sentence(
-    block: examples.Corpus,
-    options: base.PairOptions,
-    *,
-    index: int,
-    first_document: int,
-    num_documents: int,
-) -> base.Drafts:
+def draft_next_sentence(block: base.Block, options: base.PairOptions) -> base.Drafts:
     """Returns pairs of which half or, as released, a few more are random."""
     coin = 0.5
     if options.balanced_nsp:
         # What one coin leads to depends on itself: chunks that are put back become others.
         for _ in range(2):
-            coin = _balancing_coin(_chunks(block, options, index, coin, passes=1))
-    chunks = _chunks(block, options, index, coin, passes=options.dupe_factor)
-    rng = options.generator("pairs", index)
+            coin = _balancing_coin(_chunks(block, options, coin, passes=1))
+    chunks = _chunks(block, options, coin, passes=options.dupe_factor)
+    rng = options.generator("pairs", block.index)
     made = len(chunks.first)
     if options.balanced_nsp:
         chunks = _balanced(chunks, rng)
     spans = _spans(block, chunks)
-    requests = _requests(chunks, spans, first_document, num_documents, rng)
+    requests = _requests(chunks, spans, block, rng)
     return base.Drafts(spans, requests, int(chunks.is_forced.sum()), made - len(spans))
 
 
-def draft_sentence_order(
-    block: examples.Corpus,
-    options: base.PairOptions,
-    *,
-    index: int,
-    first_document: int,
-    num_documents: int,
-) -> base.Drafts:
+def draft_sentence_order(block: base.Block, options: base.PairOptions) -> base.Drafts:
     """Returns pairs of which half are swapped; only chunks of one sentence get random text."""
-    chunks = _chunks(block, options, index, 0.0, passes=options.dupe_factor)
-    rng = options.generator("pairs", index)
+    chunks = _chunks(block, options, 0.0, passes=options.dupe_factor)
+    rng = options.generator("pairs", block.index)
     spans = _spans(block, chunks)
     _swap(spans, (rng.random(len(spans)) < 0.5) & ~chunks.is_random)
-    requests = _requests(chunks, spans, first_document, num_documents, rng)
+    requests = _requests(chunks, spans, block, rng)
     return base.Drafts(spans, requests, int(chunks.is_forced.sum()))
 
 
@@ -84,8 +70,8 @@ class _Chunks:
         return self.middle == self.end
 
 
-def _spans(block: examples.Corpus, chunks: _Chunks) -> examples.Spans:
-    starts = np.asarray(block.sentence_starts)
+def _spans(block: base.Block, chunks: _Chunks) -> examples.Spans:
+    starts = np.asarray(block.text.sentence_starts)
     spans = np.zeros(len(chunks.first), examples.SPAN)
     spans["begin_a"] = starts[chunks.first]
     spans["length_a"] = starts[chunks.middle] - starts[chunks.first]
@@ -96,18 +82,14 @@ def _spans(block: examples.Corpus, chunks: _Chunks) -> examples.Spans:
 
 
 def _requests(
-    chunks: _Chunks,
-    spans: examples.Spans,
-    first_document: int,
-    num_documents: int,
-    rng: np.random.Generator,
+    chunks: _Chunks, spans: examples.Spans, block: base.Block, rng: np.random.Generator
 ) -> base.Requests:
     """Returns where the random second segments are to come from: another document, any place."""
     is_random = chunks.is_random
     # The released code draws until the document is another one, but ten times at most; drawing
     # from the others alone has the same distribution and never fails.
-    other = rng.integers(num_documents - 1, size=int(is_random.sum()))
-    other += other >= first_document + chunks.document[is_random]
+    other = rng.integers(block.num_documents - 1, size=int(is_random.sum()))
+    other += other >= block.first_document + chunks.document[is_random]
     return base.Requests(
         example=np.flatnonzero(is_random),
         document=other,
@@ -116,15 +98,12 @@ def _requests(
     )
 
 
-def _chunks(
-    block: examples.Corpus, options: base.PairOptions, index: int, coin: float, *, passes: int
-) -> _Chunks:
-    starts = (block.sentence_starts - block.sentence_starts[0]).tolist()
-    documents = (block.document_starts - block.document_starts[0]).tolist()
+def _chunks(block: base.Block, options: base.PairOptions, coin: float, *, passes: int) -> _Chunks:
+    starts, documents = block.starts()
     found: list[tuple[int, ...]] = []
     for pass_index in range(passes):
         # Text as the seed, which Python hashes: numbers of near seeds would be related.
-        rng = random.Random(f"pairs {options.random_seed} {index} {pass_index}")
+        rng = random.Random(f"pairs {options.random_seed} {block.index} {pass_index}")
         for document, (first, last) in enumerate(zip(documents, documents[1:], strict=False)):
             target = options.target_length(options.budget(2), rng)
             for chunk in _document_chunks(starts, first, last, target, coin, rng):

@@ -17,12 +17,21 @@ from jaxtyping import Int
 
 from bertjax.data import contents, masking, records, tokenizer
 from data_pipelines import pairing
-from data_pipelines.reports import distinct, lengths
+from data_pipelines.reports import distinct
 
 # A shorter line that comes twice ("Yes.", "Chapter II", "* * *") says nothing about a corpus.
 MIN_LINE_CHARACTERS = 20
 
 FREQUENT_SHOWN, REPEATED_SHOWN = 10, 5
+
+# Lengths are counted exactly below this, and together from here on: sentences of so many tokens
+# and documents of so many sentences are rare, and the tally stays small.
+MAX_LENGTH = 4095
+
+
+def counted_lengths(lengths: Int[np.ndarray, " any"]) -> Int[np.ndarray, " lengths"]:
+    """Returns how many there are of each length; at the last index, of all that are longer."""
+    return np.bincount(np.minimum(lengths, MAX_LENGTH), minlength=MAX_LENGTH + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +59,10 @@ class CorpusTally:
     longest_sentence: int = 0
     most_sentences: int = 0
     sentences_per_document: Int[np.ndarray, " lengths"] = dataclasses.field(
-        default_factory=lambda: lengths.counted(np.zeros(0, np.int64))
+        default_factory=lambda: counted_lengths(np.zeros(0, np.int64))
     )
     sentence_lengths: Int[np.ndarray, " lengths"] = dataclasses.field(
-        default_factory=lambda: lengths.counted(np.zeros(0, np.int64))
+        default_factory=lambda: counted_lengths(np.zeros(0, np.int64))
     )
     distinct_documents: distinct.Distinct = distinct.Distinct()
     distinct_lines: distinct.Distinct = distinct.Distinct()
@@ -96,8 +105,8 @@ class CorpusTally:
             longest_document=int(document_sizes.max(initial=0)),
             longest_sentence=int(sizes.max(initial=0)),
             most_sentences=int(counts.max(initial=0)),
-            sentences_per_document=lengths.counted(counts),
-            sentence_lengths=lengths.counted(sizes),
+            sentences_per_document=counted_lengths(counts),
+            sentence_lengths=counted_lengths(sizes),
             distinct_documents=distinct.Distinct.of(distinct.hashes_of(texts)),
             distinct_lines=distinct.Distinct.of(line_hashes),
             distinct_short_lines=distinct.Distinct.of(distinct.hashes_of(short_lines)),
@@ -162,13 +171,13 @@ class CorpusTally:
                 list(item)
                 for item in distinct.most_frequent(self.repeated_lines, REPEATED_SHOWN).items()
             ],
-            "sentences_per_document": lengths.figures(
+            "sentences_per_document": length_figures(
                 # An empty document is counted by its own name.
                 np.concatenate([[0], self.sentences_per_document[1:]]),
                 mean=self.sentences / texts,
                 largest=self.most_sentences,
             ),
-            "sentence_length": lengths.figures(
+            "sentence_length": length_figures(
                 self.sentence_lengths,
                 mean=self.tokens / self.sentences,
                 largest=self.longest_sentence,
@@ -295,7 +304,7 @@ class ExampleTally:
         found |= {
             "fill": real_tokens / (examples * max_seq_length),
             "example_unknown_rate": self._counts["unknown_tokens"] / max(real_tokens, 1),
-            "example_length": lengths.example_figures(self._lengths),
+            "example_length": example_length_figures(self._lengths),
         }
         if self._most:
             found |= {
@@ -399,3 +408,34 @@ def _like(empty: Any, value: Any) -> Any:
     if isinstance(empty, np.ndarray):
         return np.pad(np.array(value, np.int64), (0, len(empty) - len(value)))
     return value
+
+
+def length_figures(
+    counts: Int[np.ndarray, " lengths"], *, mean: float, largest: int
+) -> dict[str, Any]:
+    """Returns a summary of lengths; "counts" are of the lengths from "from" to the next."""
+    median = int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))
+    # Four bins to a doubling: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...
+    octaves = 2 ** np.arange(3, MAX_LENGTH.bit_length())
+    starts = np.concatenate([np.arange(8), np.ravel(octaves[:, None] * [1, 1.25, 1.5, 1.75])])
+    return {"mean": mean, "median": median, "max": largest} | _binned(counts, starts)
+
+
+def example_length_figures(counts: Int[np.ndarray, " lengths"]) -> dict[str, Any]:
+    """Returns the lengths of examples (tokens, specials included) in about 32 equal bins."""
+    width = max(1, (len(counts) - 1) // 32)
+    mean = float(counts @ np.arange(len(counts)) / counts.sum())
+    # Counted down from the longest: full examples are most and have a bin to themselves.
+    starts = np.arange(len(counts) - 1, -1, -width)[::-1]
+    return {"mean": mean} | _binned(counts, starts if starts[0] == 0 else np.append(0, starts))
+
+
+def _binned(
+    counts: Int[np.ndarray, " lengths"], starts: Int[np.ndarray, " bins"]
+) -> dict[str, list[int]]:
+    """Returns the counts of bins that begin at `starts`, without the empty ones at both ends."""
+    starts = starts.astype(np.int64)
+    bins = np.add.reduceat(counts, starts)
+    used = np.flatnonzero(bins)
+    inner = slice(used[0], used[-1] + 1) if len(used) else slice(0)
+    return {"from": starts[inner].tolist(), "counts": bins[inner].tolist()}

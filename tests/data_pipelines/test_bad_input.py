@@ -63,19 +63,6 @@ def test_a_line_that_is_not_utf8_is_left_out_and_named(build_of):
     assert any("UTF-8" in line for line in report.lines(manifest))
 
 
-def test_another_encoding_is_one_error_before_anything_is_made(build_of, tmp_path):
-    with pytest.raises(ValueError, match=r"text\.txt.*UTF-16.*iconv"):
-        build_of(GOOD.encode("utf-16"))
-    assert not (tmp_path / "out").exists()
-
-
-def test_nul_and_control_characters_are_removed_and_counted(build_of):
-    manifest, words = build_of(GOOD.replace("Kalo", "Ka\0l\x07o").replace("Sha", "Sh\x1ba"))
-    clean, clean_words = build_of(GOOD, output=f"{manifest.arguments['input']}.clean")
-    assert problems(manifest) == {"control_characters": 2} and not problems(clean)
-    assert words == clean_words
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="no /proc here")
 def test_a_line_of_a_hundred_megabytes_is_read_in_pieces_and_little_memory(
@@ -107,28 +94,12 @@ def test_a_line_of_a_hundred_megabytes_is_read_in_pieces_and_little_memory(
     assert int(peak[1]) * 1024 < 200e6  # seen: 120e6; all of the text at once: 380e6
 
 
-def test_empty_files_are_counted(build_of, tmp_path):
-    (tmp_path / "empty.txt").write_bytes(b"")
-    (tmp_path / "blank.txt").write_bytes(b"\n \n\n")
-    manifest, _ = build_of(GOOD, input=str(tmp_path / "*.txt"))
-    assert problems(manifest)["empty_files"] == 2
-    assert manifest.statistics["documents"] == 3
-
-
 def test_a_single_document_cannot_be_paired(build_of, tmp_path):
     with pytest.raises(ValueError, match=r"1 documents.*blank lines.*--pair_objective=none"):
         build_of(GOOD.replace("\n\n", "\n"))
     # It can be packed, and the tokens of the first attempt need not be made again.
     manifest, _ = build_of(GOOD.replace("\n\n", "\n"), pair_objective="none")
     assert manifest.statistics["documents"] == 1
-
-
-@pytest.mark.parametrize("text", [GOOD.replace("\n", "\n\n").replace(". ", ".\n\n"), "Ka.\n\nLo."])
-def test_documents_of_one_sentence_are_warned_of(build_of, text):
-    manifest, _ = build_of(text)
-    assert manifest.statistics["forced_random_share"] == 1.0
-    said = "\n".join(report.lines(manifest))
-    assert "single sentence" in said and "blank line" in said
 
 
 def test_a_vocabulary_without_mask_is_an_error(build_of, tmp_path):
@@ -144,15 +115,6 @@ def test_a_file_that_cannot_be_opened_is_an_error_before_any_text_is_read(build_
     with pytest.raises((ValueError, FileNotFoundError), match=r"zz\.txt"):
         build_of(GOOD, input=str(tmp_path / "*.txt"))
     assert not list(tmp_path.glob("out.partial/scratch/blocks*"))
-
-
-def test_a_damaged_compressed_file_is_named(build_of, tmp_path):
-    import gzip
-
-    whole = gzip.compress((GOOD * 200).encode())
-    with pytest.raises(ValueError, match=r"text\.txt\.gz.*damaged|text\.txt\.gz.*cut"):
-        build_of(whole[: len(whole) // 2], name="text.txt.gz")
-    assert not (tmp_path / "out").exists()
 
 
 @contextlib.contextmanager

@@ -73,44 +73,6 @@ def test_shards_are_equal_to_one_example_and_counted(built):
     assert records.Manifest.load(chosen.output).shards == manifest.shards
 
 
-def test_masks_have_their_statistics_and_never_touch_specials(built, vocabulary):
-    _, manifest, batch = built
-    ids = decoded.restored(batch)
-    used = batch["masked_lm_weights"] > 0
-    assert not np.isin(batch["masked_lm_ids"][used], vocabulary.special_ids).any()
-    assert (np.isin(ids, vocabulary.special_ids).sum(axis=1) >= 3).all()
-    wanted = np.maximum(1, np.rint(0.15 * batch["input_mask"].sum(axis=1)))
-    np.testing.assert_array_equal(used.sum(axis=1), np.minimum(wanted, used.shape[1]))
-
-    shown = np.take_along_axis(batch["input_ids"], batch["masked_lm_positions"], axis=1)[used]
-    hidden = batch["masked_lm_ids"][used]
-    assert abs((shown == vocabulary.mask_id).mean() - 0.8) < 0.03
-    assert abs((shown == hidden).mean() - 0.1) < 0.03
-    statistics = manifest.statistics
-    assert statistics["masked_as_mask_share"] == (shown == vocabulary.mask_id).mean()
-    counts = np.bincount(hidden)
-    shares = counts[counts > 0] / counts.sum()
-    np.testing.assert_allclose(statistics["unigram_entropy"], -(shares * np.log(shares)).sum())
-    np.testing.assert_allclose(statistics["most_frequent_token_share"], shares.max())
-
-
-def test_segments_are_text_of_the_corpus_in_the_order_of_their_label(built, vocabulary, text_file):
-    _, manifest, batch = built
-    text = " ".join(pathlib.Path(text_file).read_text(encoding="utf-8").split())
-    corpus = "," + ",".join(map(str, vocabulary.encode(text))) + ","
-    ids, labels = decoded.restored(batch), batch["next_sentence_labels"]
-    assert manifest.statistics["random_pair_share"] == labels.mean()
-    assert 0.4 < labels.mean() < 0.9
-    for row, label in zip(ids[:200], labels[:200], strict=True):
-        first, second = np.nonzero(row == vocabulary.sep_id)[0]
-        segments = [row[1:first], row[first + 1 : second]]
-        texts = ["," + ",".join(map(str, segment)) + "," for segment in segments]
-        assert texts[0] in corpus and texts[1] in corpus
-        is_whole = second < LENGTH - 1
-        if label == 0 and is_whole:
-            assert texts[0] + texts[1][1:] in corpus
-
-
 def test_heldout_and_train_share_no_document_and_others_do(
     text_file, vocabulary_directory, tmp_path
 ):
@@ -170,11 +132,6 @@ def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, voca
     # One pass stores every token once.
     stored = int(batch["input_mask"].sum()) - 2 * len(batch["input_ids"])
     assert stored == manifest.statistics["tokens"]
-
-
-def test_the_vocabulary_travels_with_the_records(built, vocabulary):
-    chosen, manifest, _ = built
-    assert tokenizer.load(chosen.output).describe() == vocabulary.describe() == manifest.tokenizer
 
 
 def test_existing_output_is_kept_unless_overwriting(built, tmp_path):

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from bertjax.data import atomic, records
-from data_pipelines import blocks, fast, options, partial_output, shards, sizes, sources, store
+from data_pipelines import blocks, builders, fast, options, partial_output, shards, sources, store
 
 NUM_SHARDS = 4
 
@@ -261,10 +261,11 @@ def test_a_disk_that_is_too_small_is_noticed_before_a_shard_is_written(
 def test_the_expected_size_is_about_the_real_one(build, monkeypatch):
     said = []
 
-    def note(num_shards, num_examples, example_bytes, output):
+    def note(chosen, num_examples, example_bytes, output):
         said.append(num_examples * example_bytes)
+        return chosen.num_shards
 
-    monkeypatch.setattr(sizes, "check", note)
+    monkeypatch.setattr(builders, "num_shards", note)
     made = build(short_seq_prob=0.5)
     assert abs(said[0] / sum(map(len, made.files.values())) - 1) < 0.05
 

@@ -69,10 +69,11 @@ def test_an_input_format_is_a_row(tmp_path, vocabulary_directory, capsys):
         run(f"--input={tmp_path}/*.sdrawkcab", f"--output={tmp_path}/none", *common)
 
 
-def draft_echoes(block, options, *, index, first_document, num_documents):
+def draft_echoes(block, options):
     """Pairs every sentence with its next one or, in every third pair, with itself."""
-    starts, lengths = block.sentence_starts, np.diff(block.sentence_starts)
-    first = np.arange(block.num_sentences - 1)
+    starts = block.text.sentence_starts
+    lengths = np.diff(starts)
+    first = np.arange(block.text.num_sentences - 1)
     is_echo = first % 3 == 0
     spans = np.zeros(len(first), examples.SPAN)
     spans["begin_a"], spans["length_a"] = starts[first], lengths[first]

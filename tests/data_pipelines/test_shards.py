@@ -221,8 +221,7 @@ def test_what_is_finished_is_not_made_again(new_job, monkeypatch):
 def test_masks_differ_between_shards_and_repeat(new_job):
     job = new_job()
     corpus = store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16))
-    place = {"index": 0, "first_document": 0, "num_documents": corpus.num_documents}
-    drafts = pairing.draft(corpus, job.pairs, **place)
+    drafts = pairing.draft(base.Block(corpus, 0, 0, corpus.num_documents), job.pairs)
     spans = base.completed(drafts, *base.random_segments(corpus, drafts.requests))
     spans = examples.cut_to(spans, pairing.budget(job.pairs), np.random.default_rng(0))[:100]
 

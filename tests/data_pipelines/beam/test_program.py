@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertjax.data import records
-from data_pipelines import blocks, fast, shards, sizes
+from data_pipelines import blocks, builders, fast, shards
 from data_pipelines import build as local
 from data_pipelines.beam import program, work
 from data_pipelines.options import Options
@@ -25,9 +25,9 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 1500)
     monkeypatch.setattr(blocks, "GROUP_BYTES", 4000)
     monkeypatch.setattr(shards, "ROWS_PER_BATCH", 16)
-    monkeypatch.setattr(sizes, "SAMPLE_BATCHES", 1)
-    monkeypatch.setattr(sizes, "DEFAULT_NUM_SHARDS", 8)
-    monkeypatch.setattr(sizes, "SHARD_BYTES", 7000)
+    monkeypatch.setattr(builders, "SAMPLE_BATCHES", 1)
+    monkeypatch.setattr(builders, "DEFAULT_NUM_SHARDS", 8)
+    monkeypatch.setattr(builders, "SHARD_BYTES", 7000)
     monkeypatch.setattr(work, "PIECE_TOKENS", 500)
 
 

@@ -15,7 +15,7 @@ def options(budget=BUDGET, **changes):
 
 def draft(corpus, options, **place):
     alone = {"index": 0, "first_document": 0, "num_documents": corpus.num_documents}
-    return pairing.draft(corpus, options, **(alone | place))
+    return pairing.draft(base.Block(corpus, **(alone | place)), options)
 
 
 def uncut(corpus, options):

@@ -57,53 +57,43 @@ def test_nothing_is_wrong_with_decent_records():
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes"),
     [
-        ("unknown_tokens", {"unknown_rate": 0.02}, "2.0% of the tokens are [UNK] (too many)"),
-        ("unknown_tokens", {"unknown_rate": 0.2}, "hardly this text's"),
-        ("unknown_tokens", {"unknown_rate": None, "example_unknown_rate": 0.2}, "20.0%"),
-        ("unused_vocabulary", {"vocabulary_used_share": 0.3}, "only 30% of the 30,522"),
-        ("tokens_per_word", {"tokens_per_word": 3.4}, "3.4 tokens"),
-        ("padding", {"fill": 0.5}, "64 of 128 tokens"),
-        ("random_pairs", {"random_pair_share": 0.65}, "10% because a chunk was a single"),
-        ("random_pairs", {"random_pair_share": 0.1}, "always answers 'next'"),
-        ("forced_random", {"forced_random_share": 0.4}, "40% of the pairs"),
-        ("dropped_pairs", {"dropped_pair_share": 0.4}, "40% of the pairs were left out"),
-        ("swapped_pairs", {"random_pair_share": None, "swapped_pair_share": 0.9}, "90%"),
-        ("duplicate_documents", {"duplicate_document_share": 0.1}, "10.0% of the documents"),
-        ("duplicate_lines", {"duplicate_line_share": 0.2}, "'All rights reserved.' 12 times"),
-        ("few_documents", {"documents": 3, "reading_problems": {}}, "only 3 documents"),
-        ("giant_document", {"longest_document_share": 0.9}, "90% of all tokens"),
-        ("empty_documents", {"empty_documents": 900}, "900 of 3,000"),
-        ("long_sentences", {"sentence_length": {"mean": 300.0}}, "300 tokens on average"),
-        ("short_sentences", {"sentence_length": {"mean": 1.5}}, "1.5 tokens on average"),
-        ("few_examples", {"examples": 500}, "500 examples, 2.0 batches of 256"),
-        ("frequent_token", {"most_frequent_token_share": 0.3}, "30% of what is to be predicted"),
-        ("mask_shares", {"masked_as_mask_share": 1.0, "masked_kept_share": 0.0}, "100% show"),
-        ("masked_share", {"masked_share": 0.08, "full_masks_share": 0.9}, "8.0%.*90% of the"),
-        (
-            "invalid_utf8_lines",
-            {"reading_problems": {"invalid_utf8_lines": {"count": 4000, "first": ["a:7", "b:1"]}}},
-            "4,000 lines .* skipped.*first: a:7, b:1",
-        ),
-        (
-            "empty_files",
-            {"reading_problems": {"empty_files": {"count": 1, "first": ["a.txt"]}}},
-            "1 files are empty",
-        ),
-        (
-            "odd_lines",
-            {"reading_problems": {"odd_lines": {"count": 5000, "first": ["a.txt"]}}},
-            "5,000 odd lines were met",
-        ),
+        ("unknown_tokens", {"unknown_rate": 0.02}),
+        ("unknown_tokens", {"unknown_rate": None, "example_unknown_rate": 0.2}),
+        ("unused_vocabulary", {"vocabulary_used_share": 0.3}),
+        ("tokens_per_word", {"tokens_per_word": 3.4}),
+        ("padding", {"fill": 0.5}),
+        ("random_pairs", {"random_pair_share": 0.65}),
+        ("random_pairs", {"random_pair_share": 0.1}),
+        ("forced_random", {"forced_random_share": 0.4}),
+        ("dropped_pairs", {"dropped_pair_share": 0.4}),
+        ("swapped_pairs", {"random_pair_share": None, "swapped_pair_share": 0.9}),
+        ("duplicate_documents", {"duplicate_document_share": 0.1}),
+        ("duplicate_lines", {"duplicate_line_share": 0.2}),
+        ("few_documents", {"documents": 3, "reading_problems": {}}),
+        ("giant_document", {"longest_document_share": 0.9}),
+        ("empty_documents", {"empty_documents": 900}),
+        ("long_sentences", {"sentence_length": {"mean": 300.0}}),
+        ("short_sentences", {"sentence_length": {"mean": 1.5}}),
+        ("few_examples", {"examples": 500}),
+        ("frequent_token", {"most_frequent_token_share": 0.3}),
+        ("mask_shares", {"masked_as_mask_share": 1.0, "masked_kept_share": 0.0}),
+        ("masked_share", {"masked_share": 0.08, "full_masks_share": 0.9}),
+        ("empty_files", {"reading_problems": {"empty_files": {"count": 1, "first": ["a"]}}}),
+        ("odd_lines", {"reading_problems": {"odd_lines": {"count": 5000, "first": ["a"]}}}),
     ],
 )
-def test_each_thing_that_is_off_is_one_warning(name, changes, said):
-    found = judged(HEALTHY | changes)
-    assert [warning.name for warning in found] == [name]
-    pattern = said.replace("[UNK]", r"\[UNK\]").replace("(", r"\(").replace(")", r"\)")
-    with pytest.raises(ValueError, match=pattern):
-        raise ValueError(found[0].text)
+def test_each_thing_that_is_off_is_one_warning(name, changes):
+    assert [warning.name for warning in judged(HEALTHY | changes)] == [name]
+
+
+def test_a_warning_says_figure_place_and_cause():
+    (warning,) = judged(HEALTHY | {"masked_share": 0.08, "full_masks_share": 0.9})
+    assert "8.0%" in warning.text and "90% of the" in warning.text
+    lines = {"invalid_utf8_lines": {"count": 4000, "first": ["a:7", "b:1"]}}
+    (warning,) = judged(HEALTHY | {"reading_problems": lines})
+    assert "4,000 lines" in warning.text and "first: a:7, b:1" in warning.text
 
 
 @pytest.mark.parametrize(

@@ -210,3 +210,40 @@ def test_examples_that_share_a_row_are_counted_each():
     assert found.pop("sequences") == 6 and found.pop("sequences_per_row") == 2
     assert found.pop("rows_at_limit_share") == 1 / 3
     assert found == alone
+
+
+def test_every_length_falls_into_one_bin():
+    drawn = np.random.default_rng(0).geometric(0.01, 5000) - 1
+    figures = statistics.length_figures(
+        statistics.counted_lengths(drawn), mean=drawn.mean(), largest=drawn.max()
+    )
+    starts = np.array([*figures["from"], np.inf])
+    expected = [
+        ((drawn >= a) & (drawn < b)).sum() for a, b in zip(starts, starts[1:], strict=False)
+    ]
+    assert figures["counts"] == expected and sum(expected) == 5000
+    assert figures["median"] == np.median(drawn)
+
+
+def test_bins_are_single_lengths_at_first_and_few_in_all():
+    figures = statistics.length_figures(
+        statistics.counted_lengths(np.arange(5000)), mean=0, largest=4999
+    )
+    assert figures["from"][:8] == list(range(8))
+    assert len(figures["from"]) < 48 and sum(figures["counts"]) == 5000
+
+
+def test_full_examples_have_a_bin_to_themselves():
+    for longest in (16, 100, 128, 512):
+        counts = np.ones(longest + 1, np.int64)
+        figures = statistics.example_length_figures(counts)
+        assert figures["from"][0] == 0 and figures["from"][-1] == longest
+        assert figures["counts"][-1] == 1 and sum(figures["counts"]) == longest + 1
+        assert figures["mean"] == longest / 2
+
+
+def test_without_lengths_there_are_no_bins():
+    empty = statistics.length_figures(
+        statistics.counted_lengths(np.zeros(0, np.int64)), mean=0, largest=0
+    )
+    assert (empty["from"], empty["counts"]) == ([], [])

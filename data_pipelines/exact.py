@@ -1,4 +1,4 @@
-"""The examples of the released create_pretraining_data.py, to the bit.
+"""The exact build: the examples of the released create_pretraining_data.py, to the bit.
 
 Every decision there is a draw from one `random.Random(seed)`, so the same draws are made here in
 the same order: documents, then for each pass and document the target length, cuts, random
@@ -15,19 +15,23 @@ from __future__ import annotations
 import array
 import bisect
 import dataclasses
+import functools
 import itertools
 import random
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 
 import numpy as np
 import tqdm
 from etils import epath
 from jaxtyping import Bool, Int
 
-from bertjax.data import masking, records, tokenizer
-from data_pipelines import examples, sentences
-from data_pipelines.exact import draws
+from bertjax.data import masking, records, tables, tokenizer
+from data_pipelines import blocks, builders, examples, progress, sentences, shards, sources
+from data_pipelines.formats import base, input_files, text_files
+from data_pipelines.options import Options
+from data_pipelines.partial_output import PartialOutput
+from data_pipelines.reports import distinct, statistics
 
 _RANDOM_DOCUMENT_DRAWS = 10
 _LINES_PER_BATCH = 20_000
@@ -38,6 +42,81 @@ _PAD_ID = 0
 Pair = tuple[int, int, int, int, int]  # the fields of examples.SPAN
 # Returns which tokens of a pair are masked, in the order of drawing, counted without specials.
 Chooser = Callable[[Pair], list[int]]
+
+
+def build(
+    options: Options,
+    vocabulary: blocks.Vocabulary,
+    units: Sequence[sources.Unit],
+    output: PartialOutput,
+    judge: builders.Judge,
+) -> builders.Content:
+    """Writes the shards of `options` into `output.records`; example i into shard i modulo shards.
+
+    One process, with the tokens and the draws of all examples in memory.
+
+    Raises:
+      ValueError: if the input is not plain text, or does not allow a correct record.
+      OSError: if the disk is, or would be, full.
+    """
+    loaded = vocabulary.load()
+    paths = _plain_text_paths(units)
+    made = batches(
+        paths,
+        loaded,
+        max_seq_length=options.max_seq_length,
+        dupe_factor=options.dupe_factor,
+        short_seq_prob=options.short_seq_prob,
+        masked_lm_prob=options.masked_lm_prob,
+        max_predictions_per_seq=options.max_predictions_per_seq,
+        do_whole_word_mask=options.mask == "whole_word",
+        random_seed=options.random_seed,
+        batch_size=shards.ROWS_PER_BATCH,
+    )
+    corpus = made.corpus
+    known = {
+        "documents": corpus.num_documents,
+        "sentences": corpus.num_sentences,
+        "tokens": len(corpus.tokens),
+        "unknown_rate": float((corpus.tokens == loaded.unk_id).mean()),
+    }
+    tally = statistics.ExampleTally(loaded, max_seq_length=options.max_seq_length)
+    example_bytes = builders.sample(made, tally)
+    judge(known | tally.statistics(loaded) | {"examples": made.num_examples})
+    num_shards = builders.num_shards(options, made.num_examples, example_bytes, output)
+
+    tally = statistics.ExampleTally(loaded, max_seq_length=options.max_seq_length)
+    written = []
+    with progress.Progress("writing", num_shards, " shards") as shown:
+        for index in range(num_shards):
+            share = dataclasses.replace(made, order=made.order[index::num_shards])
+            path = output.records / records.shard_name(index, num_shards)
+            written.append(shards.write_batches(path, share, tally))
+            shown.at(len(written))
+    figures = known | tally.statistics(loaded)
+    return builders.Content(tuple(written), figures, tally.contents(_documents(paths, loaded)))
+
+
+def _documents(paths: Sequence[str], vocabulary: tokenizer.Tokenizer) -> distinct.Distinct:
+    """Returns the documents as the fast builder cuts, cleans and hashes them.
+
+    For comparison alone: else a text would not be known again in records that are built fast. As
+    there, a text without a token counts for nothing.
+    """
+    log = input_files.Log()
+    texts = (text for path in paths for _, text in text_files.read(path, base.Reading(), log))
+    tokenized = (text for text in texts if any(map(vocabulary.encode, text.split("\n"))))
+    return distinct.Distinct.of(distinct.hashes_of(tokenized))
+
+
+def _plain_text_paths(units: Sequence[sources.Unit]) -> list[str]:
+    for unit in units:
+        if unit.format != sources.TEXT or tables.suffixes(unit.location)[1]:
+            raise ValueError(
+                f"input {unit.location} is not a plain text file; algorithm exact is the released "
+                "script, which reads nothing else: convert it, or use --algorithm=fast"
+            )
+    return [unit.location for unit in units]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +219,7 @@ def batches(
     corpus = _read_corpus(paths, vocabulary)
     rng = random.Random(random_seed)
     documents = array.array("q", range(corpus.num_documents))
-    draws.shuffle(rng, documents, len(documents))
+    shuffle(rng, documents, len(documents))
     budget = max_seq_length - 3
     # Python's rounding of halves to even numbers is the released one, too.
     wanted = [
@@ -154,7 +233,7 @@ def batches(
     pairs = _pairs(corpus, documents, budget, short_seq_prob, dupe_factor, rng)
     spans, ends, chosen, replacements = _draw(pairs, choose, vocabulary, max_seq_length, rng)
     order = array.array("q", range(len(spans)))
-    draws.shuffle(rng, order, len(order))
+    shuffle(rng, order, len(order))
     return ExactExamples(
         corpus=corpus,
         spans=spans,
@@ -230,17 +309,17 @@ def _pairs(
         sentence, last = bounds[documents[index]], bounds[documents[index] + 1]
         target = budget
         if rng.random() < short_seq_prob:
-            target = 2 + draws.below(rng, budget - 1)
+            target = 2 + below(rng, budget - 1)
         while sentence < last:
             begin_a = starts[sentence]
             end = bisect.bisect_left(starts, begin_a + target, sentence + 1, last)
             count = end - sentence
-            middle = end if count == 1 else sentence + 1 + draws.below(rng, count - 1)
+            middle = end if count == 1 else sentence + 1 + below(rng, count - 1)
             is_random = count == 1 or rng.random() < 0.5
             if is_random:
                 wanted = target - (starts[middle] - begin_a)
                 other = documents[_random_index(index, len(documents), rng)]
-                first_b = bounds[other] + draws.below(rng, bounds[other + 1] - bounds[other])
+                first_b = bounds[other] + below(rng, bounds[other + 1] - bounds[other])
                 end_b = bisect.bisect_left(
                     starts, starts[first_b] + wanted, first_b + 1, bounds[other + 1]
                 )
@@ -256,7 +335,7 @@ def _pairs(
 def _random_index(own: int, size: int, rng: random.Random) -> int:
     """Returns an index that is not `own`, if there was another one in ten draws."""
     for _ in range(_RANDOM_DOCUMENT_DRAWS):
-        drawn = draws.below(rng, size)
+        drawn = below(rng, size)
         if drawn != own:
             return drawn
     return own
@@ -285,7 +364,7 @@ def _token_chooser(wanted: Sequence[int], rng: random.Random) -> Chooser:
         length = pair[2] + pair[3]
         tokens = list(range(length))
         front = wanted[length + 3]
-        draws.shuffle(rng, tokens, front)
+        shuffle(rng, tokens, front)
         return tokens[:front]
 
     return choose
@@ -312,7 +391,7 @@ def _word_chooser(
         first, *others = range(length)
         bounds = [first, *itertools.compress(others, begins[1:]), length]
         words = list(range(len(bounds) - 1))
-        draws.shuffle(rng, words, len(words))
+        shuffle(rng, words, len(words))
         count = wanted[length + 3]
         chosen: list[int] = []
         for word in words:
@@ -344,9 +423,7 @@ def _draw(
             chosen.append(token)
             masked = draw() < mask_share
             # The size of the vocabulary stands for the token itself.
-            replacements.append(
-                mask_id if masked else size if draw() < 0.5 else draws.below(rng, size)
-            )
+            replacements.append(mask_id if masked else size if draw() < 0.5 else below(rng, size))
         spans += _PACK_SPAN(*pair)
         ends.append(len(chosen))
     # Something for unused slots to point at, should no example have a mask.
@@ -354,3 +431,49 @@ def _draw(
     replacements.append(0)
     masks = np.asarray(ends), np.asarray(chosen), np.asarray(replacements)
     return np.frombuffer(spans, examples.SPAN), *masks
+
+
+def shuffle(rng: random.Random, items: MutableSequence[int], front: int) -> None:
+    """Shuffles in place as `rng.shuffle(items)` would; only the first `front` items are valid.
+
+    The others may be lost, which saves half of the work.
+
+    Source: CPython 3.11 to 3.14, Lib/random.py, Random.shuffle and _randbelow_with_getrandbits.
+    """
+    getrandbits = rng.getrandbits
+    for bits, lasts in _steps(len(items), max(front, 1)):
+        for last in lasts:
+            place = getrandbits(bits)
+            while place > last:
+                place = getrandbits(bits)
+            items[place] = items[last]
+    for bits, lasts in _steps(min(front, len(items)), 1):
+        for last in lasts:
+            place = getrandbits(bits)
+            while place > last:
+                place = getrandbits(bits)
+            items[last], items[place] = items[place], items[last]
+
+
+def below(rng: random.Random, limit: int) -> int:
+    """Returns what `rng.randrange(limit)` would.
+
+    Source: CPython 3.11 to 3.14, Lib/random.py, _randbelow_with_getrandbits.
+    """
+    bits = limit.bit_length()
+    drawn = rng.getrandbits(bits)
+    while drawn >= limit:
+        drawn = rng.getrandbits(bits)
+    return drawn
+
+
+@functools.lru_cache(maxsize=4096)
+def _steps(size: int, stop: int) -> tuple[tuple[int, range], ...]:
+    """Returns the last indices of a shuffle from `size` items down to `stop`, by bits to draw."""
+    found = []
+    while size > stop:
+        bits = size.bit_length()
+        lowest = max(1 << (bits - 1), stop + 1)
+        found.append((bits, range(size - 1, lowest - 2, -1)))
+        size = lowest - 1
+    return tuple(found)

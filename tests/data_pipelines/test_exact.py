@@ -1,5 +1,6 @@
 """The exact algorithm beside a slow, plain telling of its rules over lists of words."""
 
+import pathlib
 import random
 
 import hypothesis
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from bertjax.data import wordpiece
-from data_pipelines.exact import algorithm
+from bertjax.data import masking, overlaps, records, wordpiece
+from data_pipelines import build, exact
+from data_pipelines.options import Options
 from tests import small_byte_bpe
+from tests.data_pipelines import decoded
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefgh"
@@ -141,7 +144,7 @@ def made(tmp_path, *texts, vocabulary=VOCABULARY, batch_size=7, **options):
     paths = [tmp_path / f"{number}.txt" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return algorithm.batches(paths, vocabulary, batch_size=batch_size, **OPTIONS | options)
+    return exact.batches(paths, vocabulary, batch_size=batch_size, **OPTIONS | options)
 
 
 def features(examples):
@@ -209,7 +212,7 @@ def test_the_size_of_batches_changes_nothing(tmp_path):
 def test_the_number_of_lines_tokenized_at_a_time_changes_nothing(tmp_path, monkeypatch):
     text = random_text(3)
     expected = features(made(tmp_path, text))
-    monkeypatch.setattr(algorithm, "_LINES_PER_BATCH", 3)
+    monkeypatch.setattr(exact, "_LINES_PER_BATCH", 3)
     assert_equal(features(made(tmp_path, text)), expected)
 
 
@@ -267,5 +270,106 @@ def test_lines_keep_their_blanks_where_those_are_part_of_the_tokens(tmp_path, mo
     path.write_text("the runner\nthe other\n\nthe tree\nran\n")
     expected = [*known.encode("the runner the other"), *known.encode("the tree ran")]
     for number in (1, 2, 3, 100):
-        monkeypatch.setattr(algorithm, "_LINES_PER_BATCH", number)
-        assert algorithm._read_corpus([path], known).tokens.tolist() == expected
+        monkeypatch.setattr(exact, "_LINES_PER_BATCH", number)
+        assert exact._read_corpus([path], known).tokens.tolist() == expected
+
+
+@hypothesis.settings(deadline=None, derandomize=True, max_examples=100)
+@hypothesis.given(
+    strategies.integers(1, 1100), strategies.integers(0, 1100), strategies.integers(0, 2**32)
+)
+@hypothesis.example(64, 64, 0)
+@hypothesis.example(1025, 1, 0)
+def test_shuffles_and_draws_are_those_of_python(size, front, seed):
+    front = min(front, size)
+    ours, theirs = random.Random(seed), random.Random(seed)
+    items, expected = list(range(size)), list(range(size))
+    exact.shuffle(ours, items, front)
+    theirs.shuffle(expected)
+    assert items[:front] == expected[:front]
+    assert exact.below(ours, size) == theirs.randrange(size)
+    assert ours.getstate() == theirs.getstate()
+
+
+def test_the_program_deals_the_examples_to_the_shards_in_turn(
+    vocabulary, vocabulary_directory, tmp_path, text_file
+):
+    chosen = Options(
+        input=text_file,
+        vocabulary=vocabulary_directory,
+        output=str(tmp_path / "out"),
+        max_seq_length=32,
+        dupe_factor=3,
+        num_shards=4,
+        num_workers=1,
+        algorithm="exact",
+        do_whole_word_mask=True,
+    )
+    manifest = build.build(chosen)
+    batch = decoded.read(tmp_path / "out")
+    expected = exact.batches(
+        [text_file],
+        vocabulary,
+        max_seq_length=32,
+        dupe_factor=3,
+        short_seq_prob=0.1,
+        masked_lm_prob=0.15,
+        max_predictions_per_seq=masking.default_max_predictions(32, 0.15),
+        do_whole_word_mask=True,
+        random_seed=12345,
+        batch_size=10_000,
+    )
+    (whole,) = expected
+    order = np.concatenate([np.arange(shard, len(whole["input_ids"]), 4) for shard in range(4)])
+    for name, values in batch.items():
+        np.testing.assert_array_equal(values, whole[name][order].reshape(values.shape))
+    assert manifest.statistics["documents"] == 120
+    masked = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
+    counts = np.bincount(masked, minlength=vocabulary.vocab_size)
+    contents = records.open(tmp_path / "out").contents
+    np.testing.assert_array_equal(contents.token_counts, counts)
+    assert len(contents.documents.hashes) == 120
+
+
+def test_documents_are_known_by_the_hashes_that_the_fast_builder_gives_them(
+    vocabulary_directory, tmp_path, text_file
+):
+    odd = [" ka lo.\r\nMi\x85ren\x07 tus.\r", "\x07", "\u00ad\u200b", "\t\nVor.\n  ", "vor pe"]
+    (tmp_path / "a.txt").write_bytes(("\ufeff" + "\n\n".join(odd)).encode())
+    # The released script reads on where a file ends, which makes one document of two texts.
+    (tmp_path / "b.txt").write_text("Sha dim.\n\n" + pathlib.Path(text_file).read_text())
+    built = {}
+    for way, split in (("exact", "all"), ("fast", "all"), ("fast", "heldout")):
+        name = f"{way}_{split}"
+        build.build(
+            Options(
+                input=f"{tmp_path}/*.txt",
+                vocabulary=vocabulary_directory,
+                output=str(tmp_path / name),
+                max_seq_length=32,
+                dupe_factor=1,
+                num_workers=1,
+                algorithm=way,
+                sentence_splitter="lines",
+                split=split,
+                heldout_fraction=0.2,
+            )
+        )
+        built[name] = records.open(tmp_path / name)
+    released, fast, held_out = built.values()
+    assert released.contents.documents == fast.contents.documents
+    assert len(released.contents.documents.hashes) == 124
+    found = overlaps.find(released, held_out)
+    assert found and found.share == 1
+
+
+def test_what_is_no_plain_text_is_refused_by_its_name(vocabulary_directory, tmp_path):
+    (tmp_path / "text.jsonl").write_text('{"text": "One. Two."}')
+    chosen = Options(
+        input=str(tmp_path / "text.jsonl"),
+        vocabulary=vocabulary_directory,
+        output=str(tmp_path / "out"),
+        algorithm="exact",
+    )
+    with pytest.raises(ValueError, match=r"text\.jsonl is not a plain text file"):
+        build.build(chosen)

@@ -1,1 +1,0 @@
-"""The released create_pretraining_data.py, to the bit."""
