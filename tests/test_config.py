@@ -14,7 +14,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs, recipe_bases, recipes
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding
-from bertjax.models import activations, encoder
+from bertjax.models import activations, encoder_config
 from bertjax.training import config_faults, optim, schedules
 from configs import left_to_right_base
 
@@ -511,8 +511,8 @@ def test_base_and_large_carry_the_papers_recipe(size):
         ("schedule.name", schedules.SCHEDULES),
         ("sharding", sharding.RULES),
         ("model.hidden_act", activations.ACTIVATIONS),
-        ("model.gradient_reduction_dtype", encoder.GRADIENT_REDUCTION_DTYPES),
-        ("model.remat", {"none": None} | encoder.REMAT_POLICIES),
+        ("model.gradient_reduction_dtype", encoder_config.GRADIENT_REDUCTION_DTYPES),
+        ("model.remat", {"none": None} | encoder_config.REMAT_POLICIES),
     ],
 )
 def test_the_choices_of_an_option_are_the_keys_of_its_table(option, table):

@@ -2,13 +2,14 @@
 
 Our own, because neither `jax.nn.dot_product_attention` (no dropout) nor flax's attention (one
 dropout mask shared over batch and heads, softmax in the compute dtype) is what BERT does.
-`plain_attention` has it in plain JAX ("xla"), `pallas_attention` as TPU kernels ("pallas"), and
-`cudnn_attention` by those of cuDNN where dropout leaves the weights alone ("cudnn").
+`reference_attention` is its definition. `plain_attention` has it in plain JAX ("xla"), `kernels` as
+Pallas kernels for TPU ("pallas") and by cuDNN's, without dropout of the weights ("cudnn").
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -60,10 +61,9 @@ class SelfAttention(nnx.Module):
         self.rotary_base = rotary_base
 
         def dense(sigma: float = stddev) -> nnx.Linear:
-            return layers.dense(
+            return layers.Dense(
                 *(hidden_size, hidden_size),
-                stddev=sigma,
-                initializer=initializer,
+                kernel_init=layers.INITIALIZERS[initializer](sigma),
                 dtype=dtype,
                 gradient_dtype=gradient_dtype,
                 use_bias=use_bias,
@@ -101,10 +101,10 @@ class SelfAttention(nnx.Module):
     def weights(
         self, hidden: Float[Array, "batch length hidden"], visible: Visibility
     ) -> Float[Array, "batch heads length length"]:
-        """Returns how much each position takes of each that it sees: to look at, not to train by.
+        """Returns the weights by which each position averages the others, for inspection.
 
         They sum to one over the last axis, or to zero where a position sees nothing. Computed in
-        plain JAX, whatever the implementation, without dropout, all at once.
+        plain JAX for any implementation, without dropout, all at once.
         """
         query, keys = self._query_and_keys(hidden)
         query, keys = rotary.both_turned(query, keys, visible.positions, self.rotary_base)
@@ -135,14 +135,14 @@ def attend(
     """Returns the average of the `values` that are seen, weighted by softmax in float32.
 
     `query` is scaled already. With a `rotary_base` queries and keys turn by their positions first.
-    What is not seen gets a weight of exactly zero (the released code adds -10000 to its scores,
-    which in float32 comes to the same). Nothing of size length x length is kept for the backward
-    pass, which computes scores, softmax and dropout mask again.
+    Keys that are not seen get a weight of exactly zero (the released code adds -10000 to their
+    scores, which gives the same in float32). Nothing of size length x length is kept for the
+    backward pass, which computes scores, softmax and dropout mask again.
 
     "pallas" and "cudnn" give the same numbers but for rounding, where a row has a token at all.
-    What their kernels do not take (`kernel_platforms`) is computed by "xla", with a warning the
-    first time, and so is whatever is compiled for another platform. "auto" is both of them without
-    the warning.
+    Rows that their kernels do not take (`kernel_platforms`) are computed by "xla", with a warning
+    the first time, and so are programs for other platforms. "auto" is both of them without the
+    warning.
     """
     batch, length, heads, size = query.shape
     rate = 0.0 if key is None else dropout_rate
@@ -153,25 +153,25 @@ def attend(
         with jax.named_scope("rotary"):
             query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         rotary_base = None
-    how = _How(rate, kernels, rotary_base)
     seeds = layers.mask_seeds(key, (batch, heads)) if key is not None and rate else None
-    return _attend(query, keys, values, visible, seeds, how)
+    options = _Options(rate, kernels, rotary_base)
+    return _attend(query, keys, values, visible, seeds, options)
 
 
 def kernel_platforms(
     implementation: str, length: int, head_size: int, dtype: jnp.dtype, rate: float
 ) -> tuple[str, ...]:
-    """Returns for which platforms there are kernels of rows of so many positions, such heads."""
-    found = []
+    """Returns the platforms whose kernels take rows of this length with heads of this size."""
+    platforms = []
     if implementation in ("auto", "pallas") and pallas_attention.takes(length, head_size):
-        found.append(TPU)
+        platforms.append(TPU)
     is_cudnn = implementation in ("auto", "cudnn") and rate == 0.0
     if is_cudnn and cudnn_attention.takes(length, head_size, dtype):
-        found.append(CUDA)
-    return tuple(found)
+        platforms.append(CUDA)
+    return tuple(platforms)
 
 
-# What each of the kernels takes, for a warning.
+# The rows that each kernel takes, for a warning.
 _TAKEN = {
     "pallas": f"{pallas_attention.MIN_LENGTH} to {pallas_attention.MAX_LENGTH} positions",
     "cudnn": (
@@ -184,17 +184,17 @@ _TAKEN = {
 
 @functools.cache
 def _warn(implementation: str, length: int) -> None:
-    # Not an error: lengths come from buckets, from evaluation and from users' texts as well, and
-    # the model is the same either way.
+    # Not an error: lengths also come from buckets, from evaluation and from users' texts, and the
+    # model is the same either way.
     logging.warning(
-        "config.model.attention is %r, whose kernels take %s; attention over %d positions is "
-        "computed as with 'xla', which is slower.",
+        "attention=%r has kernels for %s; attention over %d positions is computed as with "
+        "attention='xla', which is slower.",
         *(implementation, _TAKEN[implementation], length),
     )
 
 
-class _How(NamedTuple):
-    """What is known when attention is compiled."""
+class _Options(NamedTuple):
+    """The static arguments of attention; `kernels` are the platforms that have one."""
 
     rate: float
     kernels: tuple[str, ...]
@@ -208,54 +208,9 @@ def _attend(
     values: Array,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
-    how: _How,
+    options: _Options,
 ) -> Array:
-    return _context(query, keys, values, visible, seeds, how)[0]
-
-
-def _context(
-    query: Array,
-    keys: Array,
-    values: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    how: _How,
-) -> tuple[Array, Array | None]:
-    """Returns the context, and the kernel's statistics for its backward pass."""
-    arguments = (query, keys, values, visible, seeds)
-    nothing = None
-    if TPU in how.kernels:
-        nothing = pallas_attention.no_statistics(query.shape, visible)
-    if not how.kernels:
-        return plain_attention.context(*arguments, rate=how.rate), nothing
-
-    def plain(*arguments: Any) -> tuple[Array, Array | None]:
-        return _plain_context(*arguments, how=how), nothing
-
-    def of_cudnn(*arguments: Any) -> tuple[Array, Array | None]:
-        return cudnn_attention.context(*arguments[:4], rotary_base=how.rotary_base), nothing
-
-    kernels = {
-        TPU: functools.partial(
-            pallas_attention.context, rate=how.rate, rotary_base=how.rotary_base
-        ),
-        CUDA: of_cudnn,
-    }
-    taken = {platform: kernels[platform] for platform in how.kernels}
-    return jax.lax.platform_dependent(*arguments, **taken, default=plain)
-
-
-def _plain_context(
-    query: Array,
-    keys: Array,
-    values: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    *,
-    how: _How,
-) -> Array:
-    query, keys = rotary.both_turned(query, keys, visible.positions, how.rotary_base)
-    return plain_attention.context(query, keys, values, visible, seeds, rate=how.rate)
+    return _forward(query, keys, values, visible, seeds, options)[0]
 
 
 def _forward(
@@ -264,56 +219,55 @@ def _forward(
     values: Array,
     visible: Visibility,
     seeds: layers.MaskSeeds | None,
-    how: _How,
-) -> tuple[Any, tuple[Any, ...]]:
+    options: _Options,
+) -> tuple[Array, tuple[Any, ...]]:
+    """Returns the context, and what the backward pass reads: statistics of the TPU kernel, too."""
+    rate, kernels, base = options
+    no_statistics = pallas_attention.no_statistics(query.shape, visible) if TPU in kernels else None
+
+    def plain(query, keys, values, visible, seeds) -> tuple[Array, Array | None]:
+        query, keys = rotary.both_turned(query, keys, visible.positions, base)
+        arguments = (query, keys, values, visible, seeds)
+        return plain_attention.context(*arguments, rate=rate), no_statistics
+
+    def cudnn(*arguments: Any) -> tuple[Array, Array | None]:
+        return cudnn_attention.context(*arguments[:4], rotary_base=base), no_statistics
+
+    pallas = functools.partial(pallas_attention.context, rate=rate, rotary_base=base)
     arguments = (query, keys, values, visible, seeds)
-    context, statistics = _context(*arguments, how)
+    context, statistics = _by_platform(kernels, arguments, plain, pallas, cudnn)
     return context, (*arguments, context, statistics)
 
 
-def _backward(how: _How, saved: tuple[Any, ...], grad: Array) -> tuple[Array | None, ...]:
-    saved = (*saved, grad)
-    if not how.kernels:
-        return *_plain_gradients(*saved, how=how), None, None
+def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[Any, ...]:
+    rate, kernels, base = options
 
-    def of_cudnn(
-        query: Array, keys: Array, values: Array, visible: Visibility, *rest: Any
-    ) -> tuple[Array, Array, Array]:
-        grad = rest[-1]
-        return cudnn_attention.gradients(
-            query, keys, values, visible, grad, rotary_base=how.rotary_base
-        )
+    def plain(query, keys, values, visible, seeds, context, statistics, grad):
+        turn = functools.partial(rotary.both_turned, positions=visible.positions, base=base)
+        tensors = (*turn(query, keys), values, visible, seeds, context, grad)
+        of_query, of_keys, of_values = plain_attention.gradients(*tensors, rate=rate)
+        return *turn(of_query, of_keys, back=True), of_values
 
-    kernels = {
-        TPU: functools.partial(
-            pallas_attention.gradients, rate=how.rate, rotary_base=how.rotary_base
-        ),
-        CUDA: of_cudnn,
-    }
-    taken = {platform: kernels[platform] for platform in how.kernels}
-    plain = functools.partial(_plain_gradients, how=how)
-    return *jax.lax.platform_dependent(*saved, **taken, default=plain), None, None
+    def cudnn(*arguments: Any) -> tuple[Array, Array, Array]:
+        return cudnn_attention.gradients(*arguments[:4], arguments[-1], rotary_base=base)
+
+    pallas = functools.partial(pallas_attention.gradients, rate=rate, rotary_base=base)
+    return *_by_platform(kernels, (*saved, grad), plain, pallas, cudnn), None, None
 
 
-def _plain_gradients(
-    query: Array,
-    keys: Array,
-    values: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    context: Array,
-    statistics: Array | None,
-    grad: Array,
-    *,
-    how: _How,
-) -> tuple[Array, Array, Array]:
-    """Returns the gradients; the statistics are the kernel's, and nothing to plain JAX."""
-    turn = functools.partial(rotary.both_turned, positions=visible.positions, base=how.rotary_base)
-    query, keys = turn(query, keys)
-    of_query, of_keys, of_values = plain_attention.gradients(
-        query, keys, values, visible, seeds, context, grad, rate=how.rate
-    )
-    return *turn(of_query, of_keys, back=True), of_values
+def _by_platform(
+    kernels: tuple[str, ...],
+    arguments: tuple[Any, ...],
+    plain: Callable[..., Any],
+    pallas: Callable[..., Any],
+    cudnn: Callable[..., Any],
+) -> Any:
+    """Runs the kernel of the platform that the program is compiled for, or else plain JAX."""
+    if not kernels:
+        return plain(*arguments)
+    functions = {TPU: pallas, CUDA: cudnn}
+    chosen = {platform: functions[platform] for platform in kernels}
+    return jax.lax.platform_dependent(*arguments, **chosen, default=plain)
 
 
 _attend.defvjp(_forward, _backward)

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from bertjax.models import layers, parts, placement, visibility
-from bertjax.models.fields import EncoderFields
+from bertjax.models.encoder_config import EncoderConfig
 
 
 class WordEmbeddings(nnx.Embed):
@@ -46,7 +46,7 @@ class LearntEmbeddings(nnx.Module):
     Source of that: ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.
     """
 
-    def __init__(self, config: EncoderFields, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width, offset = config.embedding_width, config.position_offset
 
         def table(

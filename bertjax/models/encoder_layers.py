@@ -12,14 +12,14 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.models import attention, feed_forwards, layers, parts
-from bertjax.models.fields import EncoderFields
+from bertjax.models.encoder_config import EncoderConfig
 from bertjax.models.visibility import Visibility
 
 
 class _Layer(nnx.Module):
     """What both kinds have: attention, the dense layers of the feed-forward, dropout."""
 
-    def __init__(self, config: EncoderFields, *, number: int, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, number: int, rngs: nnx.Rngs):
         self.attention = attention.SelfAttention(
             config.hidden_size,
             config.num_attention_heads,
@@ -67,7 +67,7 @@ class _Layer(nnx.Module):
 class PostNormLayer(_Layer):
     """norm(x + attention(x)), then norm(x + feed-forward(x)): Vaswani et al. 2017."""
 
-    def __init__(self, config: EncoderFields, *, number: int = 0, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, number: int = 0, rngs: nnx.Rngs):
         super().__init__(config, number=number, rngs=rngs)
         self.attention_norm = parts.norm(config, config.hidden_size)
         self.output_norm = parts.norm(config, config.hidden_size)
@@ -92,7 +92,7 @@ class PreNormLayer(_Layer):
     Warner et al. 2024 (ModernBERT), section 2.1.1.
     """
 
-    def __init__(self, config: EncoderFields, *, number: int = 0, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, number: int = 0, rngs: nnx.Rngs):
         super().__init__(config, number=number, rngs=rngs)
         self.is_first = number == 0
         if not self.is_first:

@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from bertjax.models import activations, layers, parts
-from bertjax.models.fields import EncoderFields
+from bertjax.models.encoder_config import EncoderConfig
 
 
 class FeedForward(NamedTuple):
@@ -22,12 +22,12 @@ class FeedForward(NamedTuple):
     `num_products` are its matrices of hidden_size x intermediate_size, for counts of FLOPs.
     """
 
-    dense_layers: Callable[[EncoderFields, nnx.Rngs], dict[str, nnx.Linear]]
+    dense_layers: Callable[[EncoderConfig, nnx.Rngs], dict[str, nnx.Linear]]
     apply: Callable[[Any, Array], Array]
     num_products: int = 2
 
 
-def _plain_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear]:
+def _plain_layers(config: EncoderConfig, rngs: nnx.Rngs) -> dict[str, nnx.Linear]:
     hidden, wide = config.hidden_size, config.intermediate_size
     summed = layers.SummedBiasDense
     return {
@@ -42,7 +42,7 @@ def _plain(
     return layer.output(activations.ACTIVATIONS[layer.hidden_act](layer.intermediate(hidden)))
 
 
-def _gated_layers(config: EncoderFields, rngs: nnx.Rngs) -> dict[str, nnx.Linear]:
+def _gated_layers(config: EncoderConfig, rngs: nnx.Rngs) -> dict[str, nnx.Linear]:
     hidden, wide = config.hidden_size, config.intermediate_size
     return {
         "intermediate": parts.dense(config, hidden, wide, rngs=rngs),

@@ -1,4 +1,4 @@
-"""What every module is made of: BERT's initializer, dense layer, dropout.
+"""BERT's initializer, dense layer and dropout, of which every module is made.
 
 Normalization and activations have modules of their own, `norms` and `activations`.
 """
@@ -18,8 +18,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt32
 
 from bertjax.models import placement, reductions
 
-# What a model is called with: a batch, its features by name. Those that a model has no use for, as
-# labels, it leaves alone.
+# The features of a batch by name. Models ignore features that they do not use, such as labels.
 Inputs = Mapping[str, Array]
 MaskSeeds = tuple[UInt32[Array, "*planes"], UInt32[Array, "*planes"]]
 
@@ -40,7 +39,7 @@ def truncated_normal(stddev: float) -> nnx.Initializer:
 
 @functools.cache
 def normal(stddev: float) -> nnx.Initializer:
-    """Returns an initializer of a normal distribution that nothing truncates.
+    """Returns an initializer of a normal distribution, not truncated.
 
     Source: fairseq, modules/transformer_sentence_encoder.py, init_bert_params.
     """
@@ -51,7 +50,7 @@ def normal(stddev: float) -> nnx.Initializer:
     return init
 
 
-# Name -> the initializer of kernels and embeddings, of a standard deviation.
+# Name -> the initializer of kernels and embeddings with a standard deviation.
 INITIALIZERS: dict[str, Callable[[float], nnx.Initializer]] = {
     "truncated_normal": truncated_normal,
     "normal": normal,
@@ -61,10 +60,10 @@ INITIALIZERS: dict[str, Callable[[float], nnx.Initializer]] = {
 def with_zero_row(init: nnx.Initializer, row: int) -> nnx.Initializer:
     """Returns an initializer of tables of which one row is zero."""
 
-    def made(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+    def zeroed(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         return init(key, shape, dtype).at[row].set(0.0)
 
-    return made
+    return zeroed
 
 
 class Dense(nnx.Linear):
@@ -190,29 +189,6 @@ def _add_bias_backward(_: None, grad: Array) -> tuple[Array, Array]:
 
 
 add_bias.defvjp(_add_bias_forward, _add_bias_backward)
-
-
-def dense(
-    in_size: int,
-    out_size: int,
-    *,
-    stddev: float,
-    dtype: jnp.dtype,
-    rngs: nnx.Rngs,
-    gradient_dtype: jnp.dtype | None = None,
-    kind: type[Dense] = Dense,
-    initializer: str = "truncated_normal",
-    use_bias: bool = True,
-) -> Dense:
-    """Returns a dense layer with float32 parameters that computes in `dtype`."""
-    return kind(
-        *(in_size, out_size),
-        kernel_init=INITIALIZERS[initializer](stddev),
-        dtype=dtype,
-        gradient_dtype=gradient_dtype,
-        use_bias=use_bias,
-        rngs=rngs,
-    )
 
 
 def over_rows(vector: Array, x: Array) -> Array:

@@ -1,9 +1,9 @@
-"""Attention in plain JAX: the context of queries, and the gradients of all three.
+"""Attention in plain JAX: the context of queries, and the gradients of query, keys and values.
 
-What a position sees decides how it is computed: over all keys at once, a block of queries after the
-other where rows are long, or over neighbouring blocks alone where a window is narrow. The numbers
-are the same but for rounding. Nothing here is kept for the backward pass but what it is given;
-scores, softmax and dropout mask are computed again.
+Short rows are computed with all keys at once, long rows a block of queries after the other, narrow
+windows with the keys around each block. The results are the same but for rounding.
+Only the arguments are kept for the backward pass, which computes scores, softmax and dropout mask
+again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from jaxtyping import Array, Bool, Float
 from bertjax.models import layers, visibility, weight_masks
 from bertjax.models.visibility import Visibility
 
-# Rows up to so many positions are computed at once, as in BERT; longer ones in blocks of queries,
-# so that the scores that are there at one time do not grow with the square of the length.
+# Longer rows than in BERT are computed in blocks of queries, so that the number of scores in memory
+# does not grow with the square of the length.
 MOST_AT_ONCE = 1024
 QUERY_BLOCK = 512
 # Queries that share a window's keys: the lanes of a TPU.
 WINDOW_BLOCK = 128
 
 
-class _Sight(NamedTuple):
-    """Which keys are seen, [rows, 1, L or 1, S], and of those seen which are kept by dropout.
+class _Masks(NamedTuple):
+    """Which keys are seen, [rows, 1, L or 1, S], and which of these weights dropout keeps.
 
     `has_blind` says that there may be queries that see nothing.
     """
@@ -47,52 +47,77 @@ def context(
     rate: float,
 ) -> Array:
     """Returns what `attention.attend` does: [batch, length, heads, head]."""
-    way = _way(visible, query.shape[1])
-    return way.context(query, keys, values, visible, seeds, rate)
+    length = query.shape[1]
+    if (window := _narrow_window(visible, length)) is not None:
+        own, near = _own(query, window), (_near(keys, window), _near(values, window))
+        masks = _window_masks(query, visible, window, seeds, rate)
+        return _of_rows(_context(own, *near, masks, rate), query)
+    if length <= MOST_AT_ONCE:
+        return _context(query, keys, values, _all_masks(query, visible, seeds, rate), rate)
+    queries, masks_of = _query_blocks(query), _block_masks(query, visible, seeds, rate)
+
+    def of_block(block: tuple[Array, Array]) -> Array:
+        number, its_query = block
+        return _context(its_query, keys, values, masks_of(number), rate)
+
+    blocks = jax.lax.map(of_block, (jnp.arange(len(queries)), queries))
+    return _unblocked(blocks, length)
 
 
 def weights(
     query: Array, keys: Array, visible: Visibility
 ) -> Float[Array, "batch heads queries keys"]:
     """Returns with which weights the context averages the values, without dropout; in float32."""
-    return _probabilities(query, keys, _whole_sight(query, visible, None, 0.0))
+    return _probabilities(query, keys, _all_masks(query, visible, None, 0.0))
 
 
-def gradients(*saved_and_grad: Any, rate: float) -> tuple[Array, Array, Array]:
-    """Returns the gradients of query, keys and values.
-
-    They are made from query, keys, values, visibility, seeds, the context and its gradient.
-    """
+def gradients(
+    query: Array,
+    keys: Array,
+    values: Array,
+    visible: Visibility,
+    seeds: layers.MaskSeeds | None,
+    context: Array,
+    grad: Array,
+    *,
+    rate: float,
+) -> tuple[Array, Array, Array]:
+    """Returns the gradients of query, keys and values from the context and its gradient."""
     # The barrier keeps the compiler from finding that probabilities and mask have been there
     # before, and saving them.
-    *saved, grad = saved_and_grad
-    query, keys, values, visible, seeds, context = jax.lax.optimization_barrier(tuple(saved))
-    way = _way(visible, query.shape[1])
-    return way.gradients(query, keys, values, context, grad, visible, seeds, rate)
+    query, keys, values, visible, seeds, context = jax.lax.optimization_barrier(
+        (query, keys, values, visible, seeds, context)
+    )
+    length = query.shape[1]
+    if (window := _narrow_window(visible, length)) is not None:
+        near_keys, of_keys = jax.vjp(lambda x: _near(x, window), keys)
+        near_values, of_values = jax.vjp(lambda x: _near(x, window), values)
+        own = [_own(x, window) for x in (query, context, grad)]
+        masks = _window_masks(query, visible, window, seeds, rate)
+        by_block = _gradients(own[0], near_keys, near_values, *own[1:], masks, rate)
+        return _of_rows(by_block[0], query), of_keys(by_block[1])[0], of_values(by_block[2])[0]
+    if length <= MOST_AT_ONCE:
+        masks = _all_masks(query, visible, seeds, rate)
+        return _gradients(query, keys, values, context, grad, masks, rate)
+    masks_of = _block_masks(query, visible, seeds, rate)
+    blocks = tuple(map(_query_blocks, (query, context, grad)))
+
+    def of_block(sums: tuple[Array, Array], block: Any) -> tuple[tuple[Array, Array], Array]:
+        number, (its_query, its_context, its_grad) = block
+        of_query, of_keys, of_values = _gradients(
+            its_query, keys, values, its_context, its_grad, masks_of(number), rate
+        )
+        return (sums[0] + of_keys, sums[1] + of_values), of_query  # the sums are float32
+
+    zeros = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
+    numbers = jnp.arange(len(blocks[0]))
+    (grad_keys, grad_values), grad_query = jax.lax.scan(of_block, zeros, (numbers, blocks))
+    of_query = _unblocked(grad_query, length)
+    return of_query, grad_keys.astype(keys.dtype), grad_values.astype(values.dtype)
 
 
-class _Way(NamedTuple):
-    """How attention is computed; `gradients` also takes the context and its gradient."""
-
-    context: Callable[..., Array]
-    gradients: Callable[..., tuple[Array, Array, Array]]
-
-
-def _way(visible: Visibility, length: int) -> _Way:
-    """Returns the way that has the fewest scores at one time, or computes the fewest."""
-    window = visible.window
-    if window is not None and _window_block(window) + 2 * window < length:
-        return _Way(_windowed_context, _windowed_gradients)
-    if length > MOST_AT_ONCE:
-        return _Way(_blocked_context, _blocked_gradients)
-    return _Way(_whole_context, _whole_gradients)
-
-
-# All keys at once
-
-
-def _context(query: Array, keys: Array, values: Array, sight: _Sight, rate: float) -> Array:
-    weights = _masked(_probabilities(query, keys, sight), sight)
+def _context(query: Array, keys: Array, values: Array, masks: _Masks, rate: float) -> Array:
+    weights = _masked(_probabilities(query, keys, masks), masks)
     context = jnp.einsum(
         "BHLS,BSHK->BLHK",
         weights.astype(values.dtype),
@@ -108,118 +133,48 @@ def _gradients(
     values: Array,
     context: Array,
     grad: Array,
-    sight: _Sight,
+    masks: _Masks,
     rate: float,
 ) -> tuple[Array, Array, Array]:
     scale = 1 / (1 - rate)
-    probabilities = _probabilities(query, keys, sight)
-    weights = _masked(probabilities, sight).astype(values.dtype)
+    probabilities = _probabilities(query, keys, masks)
+    weights = _masked(probabilities, masks).astype(values.dtype)
     grad_values = jnp.einsum("BHLS,BLHK->BSHK", weights, grad, preferred_element_type=jnp.float32)
     grad_weights = jnp.einsum("BLHK,BSHK->BHLS", grad, values, preferred_element_type=jnp.float32)
     # The softmax's sum over keys of weight x gradient is the context times its gradient.
     # Source: Dao et al. 2022 (FlashAttention), appendix B.2.
     sums = (grad.astype(jnp.float32) * context.astype(jnp.float32)).sum(axis=-1)
     sums = jnp.swapaxes(sums, 1, 2)[..., None]
-    grad_scores = probabilities * (_masked(grad_weights * scale, sight) - sums)
+    grad_scores = probabilities * (_masked(grad_weights * scale, masks) - sums)
     grad_scores = grad_scores.astype(query.dtype)
     grad_query = jnp.einsum("BHLS,BSHK->BLHK", grad_scores, keys)
     grad_keys = jnp.einsum("BHLS,BLHK->BSHK", grad_scores, query)
     return grad_query, grad_keys, (grad_values * scale).astype(values.dtype)
 
 
-def _whole_context(
-    query: Array,
-    keys: Array,
-    values: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    rate: float,
-) -> Array:
-    return _context(query, keys, values, _whole_sight(query, visible, seeds, rate), rate)
-
-
-def _whole_gradients(
-    query: Array,
-    keys: Array,
-    values: Array,
-    context: Array,
-    grad: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    rate: float,
-) -> tuple[Array, Array, Array]:
-    sight = _whole_sight(query, visible, seeds, rate)
-    return _gradients(query, keys, values, context, grad, sight, rate)
-
-
-def _probabilities(query: Array, keys: Array, sight: _Sight) -> Array:
+def _probabilities(query: Array, keys: Array, masks: _Masks) -> Array:
     scores = jnp.einsum("BLHK,BSHK->BHLS", query, keys, preferred_element_type=jnp.float32)
-    scores = jnp.where(sight.seen, scores, jnp.finfo(jnp.float32).min)
+    scores = jnp.where(masks.seen, scores, jnp.finfo(jnp.float32).min)
     probabilities = jax.nn.softmax(scores, axis=-1)
-    if not sight.has_blind:
+    if not masks.has_blind:
         return probabilities
-    return jnp.where(sight.seen.any(axis=-1, keepdims=True), probabilities, 0.0)
+    return jnp.where(masks.seen.any(axis=-1, keepdims=True), probabilities, 0.0)
 
 
-def _masked(x: Array, sight: _Sight) -> Array:
-    return x if sight.kept is None else jnp.where(sight.kept, x, 0.0)
+def _masked(x: Array, masks: _Masks) -> Array:
+    return x if masks.kept is None else jnp.where(masks.kept, x, 0.0)
 
 
-def _whole_sight(
+def _all_masks(
     query: Array, visible: Visibility, seeds: layers.MaskSeeds | None, rate: float
-) -> _Sight:
+) -> _Masks:
     batch, length, heads, _ = query.shape
     shape = (batch, heads, length, length)
     kept = None if seeds is None else weight_masks.kept(seeds, shape, rate)
-    return _Sight(visibility.pairs(visible), kept, not visible.is_by_key)
+    return _Masks(visibility.pairs(visible), kept, not visible.is_by_key)
 
 
-# A block of queries after the other, each with all keys
-
-
-def _blocked_context(
-    query: Array,
-    keys: Array,
-    values: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    rate: float,
-) -> Array:
-    length = query.shape[1]
-    queries, sights = _query_blocks(query), _block_sights(query, visible, seeds, rate)
-
-    def of_block(block: tuple[Array, Array]) -> Array:
-        number, its_query = block
-        return _context(its_query, keys, values, sights(number), rate)
-
-    made = jax.lax.map(of_block, (jnp.arange(len(queries)), queries))
-    return _unblocked(made, length)
-
-
-def _blocked_gradients(
-    query: Array,
-    keys: Array,
-    values: Array,
-    context: Array,
-    grad: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    rate: float,
-) -> tuple[Array, Array, Array]:
-    length = query.shape[1]
-    sights = _block_sights(query, visible, seeds, rate)
-    blocks = tuple(map(_query_blocks, (query, context, grad)))
-
-    def of_block(sums: tuple[Array, Array], block: Any) -> tuple[tuple[Array, Array], Array]:
-        number, (its_query, its_context, its_grad) = block
-        made = _gradients(its_query, keys, values, its_context, its_grad, sights(number), rate)
-        return (sums[0] + made[1], sums[1] + made[2]), made[0]  # in float32, which the sums have
-
-    zeros = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
-    numbers = jnp.arange(len(blocks[0]))
-    (grad_keys, grad_values), grad_query = jax.lax.scan(of_block, zeros, (numbers, blocks))
-    of_query = _unblocked(grad_query, length)
-    return of_query, grad_keys.astype(keys.dtype), grad_values.astype(values.dtype)
+# Long rows: a block of queries after the other, each with all keys
 
 
 def _query_blocks(x: Array) -> Array:
@@ -235,71 +190,40 @@ def _unblocked(x: Array, length: int) -> Array:
     return whole.reshape(whole.shape[0], -1, *whole.shape[3:])[:, :length]
 
 
-def _block_sights(
+def _block_masks(
     query: Array, visible: Visibility, seeds: layers.MaskSeeds | None, rate: float
-) -> Any:
-    """Returns a function from the number of a block of queries to its `_Sight`."""
+) -> Callable[[Array], _Masks]:
+    """Returns a function from the number of a block of queries to its `_Masks`."""
     length = query.shape[1]
     placed = visibility.placed(visible, length)
     asking = jax.tree.map(_query_blocks, placed)
 
-    def sight(number: Array) -> _Sight:
+    def masks_of(number: Array) -> _Masks:
         first = number * QUERY_BLOCK
         if visible.is_by_key:
             seen = visibility.pairs(visible)
         else:
             seen = visibility.pairs(placed, jax.tree.map(lambda x: x[number], asking))
         if seeds is None:
-            return _Sight(seen, None, not visible.is_by_key)
+            return _Masks(seen, None, not visible.is_by_key)
         rows = (first + jnp.arange(QUERY_BLOCK)).astype(jnp.uint32)[:, None]
         columns = jnp.arange(length, dtype=jnp.uint32)[None]
         words = (seeds[0][:, :, None, None], seeds[1][:, :, None, None])
         at = rows[None, None], columns[None, None]
-        return _Sight(seen, weight_masks.kept_at(words, *at, length, rate), not visible.is_by_key)
+        return _Masks(seen, weight_masks.kept_at(words, *at, length, rate), not visible.is_by_key)
 
-    return sight
-
-
-# Windows: a block of queries sees the keys of its own places and so many beside them as the window
-# is wide. Blocks stand where rows of the batch do.
+    return masks_of
 
 
-def _windowed_context(
-    query: Array,
-    keys: Array,
-    values: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    rate: float,
-) -> Array:
-    window = _window(visible)
-    own, near = _own(query, window), (_near(keys, window), _near(values, window))
-    made = _context(own, *near, _window_sight(query, visible, seeds, rate), rate)
-    return _of_rows(made, query)
+# Narrow windows: a block of queries sees its own places and a window to each side. Blocks take the
+# place of the batch's rows.
 
 
-def _windowed_gradients(
-    query: Array,
-    keys: Array,
-    values: Array,
-    context: Array,
-    grad: Array,
-    visible: Visibility,
-    seeds: layers.MaskSeeds | None,
-    rate: float,
-) -> tuple[Array, Array, Array]:
-    window = _window(visible)
-    near_keys, of_keys = jax.vjp(lambda x: _near(x, window), keys)
-    near_values, of_values = jax.vjp(lambda x: _near(x, window), values)
-    own_query, own_context, own_grad = (_own(x, window) for x in (query, context, grad))
-    sight = _window_sight(query, visible, seeds, rate)
-    made = _gradients(own_query, near_keys, near_values, own_context, own_grad, sight, rate)
-    return _of_rows(made[0], query), of_keys(made[1])[0], of_values(made[2])[0]
-
-
-def _window(visible: Visibility) -> int:
-    assert visible.window is not None
-    return visible.window
+def _narrow_window(visible: Visibility, length: int) -> int | None:
+    """Returns the window if a block's keys are fewer than the row's."""
+    window = visible.window
+    is_narrow = window is not None and _window_block(window) + 2 * window < length
+    return window if is_narrow else None
 
 
 def _window_block(window: int) -> int:
@@ -339,25 +263,24 @@ def _padded(x: Array, before: int, behind: int) -> Array:
     return jnp.pad(x, widths) if before or behind else x
 
 
-def _window_sight(
-    query: Array, visible: Visibility, seeds: layers.MaskSeeds | None, rate: float
-) -> _Sight:
+def _window_masks(
+    query: Array, visible: Visibility, window: int, seeds: layers.MaskSeeds | None, rate: float
+) -> _Masks:
     batch, length, heads, _ = query.shape
-    window = _window(visible)
     whole = visibility.placed(visible, length)
     asking = jax.tree.map(lambda x: _own(x, window), whole)
     asked = jax.tree.map(lambda x: _near(x, window), whole)
     seen = visibility.pairs(asked, asking)
     if seeds is None:
-        return _Sight(seen, None, True)
+        return _Masks(seen, None, True)
     block = _window_block(window)
     blocks = -(-length // block)
     begins = jnp.arange(blocks, dtype=jnp.int32)[:, None] * block
-    # Places before the row and behind it are seen by none: whatever they are called.
+    # Places outside the row are seen by nothing, so their numbers do not matter.
     rows = (begins + jnp.arange(block)[None]).astype(jnp.uint32)
     columns = (begins - window + jnp.arange(block + 2 * window)[None]).astype(jnp.uint32)
     words = tuple(word[:, None, :, None, None] for word in seeds)
     at = rows[None, :, None, :, None], columns[None, :, None, None, :]
     kept: Bool[Array, "batch blocks heads rows columns"]
     kept = weight_masks.kept_at((words[0], words[1]), *at, length, rate)
-    return _Sight(seen, kept.reshape(batch * blocks, heads, *kept.shape[3:]), True)
+    return _Masks(seen, kept.reshape(batch * blocks, heads, *kept.shape[3:]), True)

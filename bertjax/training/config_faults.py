@@ -19,7 +19,7 @@ from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
 from bertjax.finetuning import embedding_losses
 from bertjax.jobs import lengths as lengths_lib
-from bertjax.models import classification, embedding_sharing, encoder
+from bertjax.models import classification, embedding_sharing, encoder_config
 from bertjax.training import optim, profiling, run_writers, schedules, state
 
 MASKINGS = ("static", "dynamic", "none")  # stored in the records, drawn as they are read
@@ -50,8 +50,8 @@ CHOICES: dict[str, Collection[str]] = {
     "schedule.name": tuple(schedules.SCHEDULES),
     "schedule.decay_shape": tuple(schedules.SHAPES),
     "sharding": tuple(sharding.RULES),
-    **{f"model.{name}": known for name, known in encoder.CHOICES.items()},
-    "model.dtype": ("auto", *encoder.DTYPES),
+    **{f"model.{name}": known for name, known in encoder_config.CHOICES.items()},
+    "model.dtype": ("auto", *encoder_config.DTYPES),
     "prng_impl": ("auto", *state.PRNG_IMPLS),
     "xla_preset": tuple(xla_presets.PRESETS),
 }
@@ -296,12 +296,9 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
             "config.schedule.name is 'wsd', which decays at the end of the run, but not how long: "
             f"give one of {', '.join(f'config.{name}' for name in lengths)}, or 'constant'"
         )
-    hidden_size, num_heads = options["model.hidden_size"], options["model.num_attention_heads"]
-    if hidden_size % max(num_heads, 1):
-        yield (
-            f"config.model.hidden_size is {hidden_size}; it must be a multiple of "
-            f"config.model.num_attention_heads, {num_heads}"
-        )
+    heads = options["model.hidden_size"], options["model.num_attention_heads"]
+    if fault := encoder_config.head_fault(*heads):
+        yield f"config.model.{fault}"
 
 
 def _unread_faults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:

@@ -93,7 +93,7 @@ def by_definition(rows, *, heads, size, rate=0.0, rotary_base=None):
     kept = weight_masks.kept(seeds, (batch, heads, length, length), rate) / jnp.float32(1 - rate)
 
     def attend(query, keys, values):
-        query, keys = rotary.both_turned(query, keys, jnp.asarray(rows.places), rotary_base)
+        query, keys = rotary.both_turned(query, keys, rows.visible.positions, rotary_base)
         return reference_attention.attend(query, keys, values, rows.seen, kept)
 
     return context_and_gradients(attend, rows, heads, size)

@@ -103,8 +103,12 @@ def test_a_mask_is_the_same_on_any_mesh():
 def test_a_dense_layer_and_its_gradients_are_those_of_float64(kind):
     rng = np.random.default_rng(0)
     x, kernel, bias, grad = (rng.normal(size=s) for s in ((5, 7, 16), (16, 8), 8, (5, 7, 8)))
-    layer = layers.dense(
-        16, 8, stddev=0.02, dtype=jnp.dtype("float32"), rngs=nnx.Rngs(0), kind=kind
+    layer = kind(
+        16,
+        8,
+        kernel_init=layers.truncated_normal(0.02),
+        dtype=jnp.dtype("float32"),
+        rngs=nnx.Rngs(0),
     )
     layer.kernel = nnx.Param(jnp.asarray(kernel, jnp.float32))
     layer.bias = nnx.Param(jnp.asarray(bias, jnp.float32))
@@ -120,10 +124,13 @@ def test_a_dense_layer_and_its_gradients_are_those_of_float64(kind):
 
 @pytest.mark.parametrize("kind", [layers.Dense, layers.SummedBiasDense])
 def test_the_gradient_of_a_bias_loses_nothing_to_bfloat16(kind):
-    layer = layers.dense(
-        *(4, 4), stddev=0.02, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0),
-        gradient_dtype=jnp.dtype("float32"), kind=kind,
-    )  # fmt: skip
+    layer = kind(
+        *(4, 4),
+        kernel_init=layers.truncated_normal(0.02),
+        dtype=jnp.dtype("bfloat16"),
+        rngs=nnx.Rngs(0),
+        gradient_dtype=jnp.dtype("float32"),
+    )
     graph, params = nnx.split(layer)
     x = jnp.ones((16, 1000, 4), jnp.bfloat16)
     y, backward = jax.vjp(lambda p: nnx.merge(graph, p)(x), params)
@@ -153,10 +160,13 @@ def test_a_kernels_gradient_is_summed_over_devices_in_the_type_asked_for(
     gradient_dtype, summed, kind, tmp_path
 ):
     dtype = jnp.dtype("bfloat16")
-    layer = layers.dense(
-        *(16, 24), stddev=0.02, dtype=dtype, rngs=nnx.Rngs(0),
-        gradient_dtype=jnp.dtype(gradient_dtype), kind=kind,
-    )  # fmt: skip
+    layer = kind(
+        *(16, 24),
+        kernel_init=layers.truncated_normal(0.02),
+        dtype=dtype,
+        rngs=nnx.Rngs(0),
+        gradient_dtype=jnp.dtype(gradient_dtype),
+    )
     rng = np.random.default_rng(0)
     x, grad = (jnp.asarray(rng.normal(size=(64, 32, size)), dtype) for size in (16, 24))
     # As the partitioner leaves it: later on XLA makes every sum on CPU one in float32.
@@ -178,10 +188,13 @@ def test_a_product_in_bfloat16_is_the_same_whatever_its_gradients_are_summed_in(
     results = []
     for gradient_dtype in ("float32", "bfloat16"):
         for kind in (layers.Dense, layers.SummedBiasDense):
-            layer = layers.dense(
-                *(16, 8), stddev=1.0, dtype=jnp.dtype("bfloat16"), rngs=nnx.Rngs(0),
-                gradient_dtype=jnp.dtype(gradient_dtype), kind=kind,
-            )  # fmt: skip
+            layer = kind(
+                *(16, 8),
+                kernel_init=layers.truncated_normal(1.0),
+                dtype=jnp.dtype("bfloat16"),
+                rngs=nnx.Rngs(0),
+                gradient_dtype=jnp.dtype(gradient_dtype),
+            )
             assert layer.bias is not None
             layer.bias = nnx.Param(jax.random.normal(jax.random.key(1), (8,)))
             y, backward = jax.vjp(layer, x)

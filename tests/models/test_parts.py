@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bertjax import models
-from bertjax.models import encoder, layers, parameters, visibility
+from bertjax.models import encoder, encoder_config, layers, parameters, visibility
 from bertjax.tasks import pretraining
 from tests import small_modules
 from tests.models import test_encoder
@@ -195,8 +195,12 @@ class VectorEmbeddings(nnx.Module):
     """Vectors of six numbers in place of words."""
 
     def __init__(self, config, *, rngs):
-        self.dense = layers.dense(
-            6, config.hidden_size, stddev=0.5, dtype=jnp.dtype(config.dtype), rngs=rngs
+        self.dense = layers.Dense(
+            6,
+            config.hidden_size,
+            kernel_init=layers.truncated_normal(0.5),
+            dtype=jnp.dtype(config.dtype),
+            rngs=rngs,
         )
 
     def __call__(self, inputs, *, key=None):
@@ -230,7 +234,7 @@ def test_what_is_no_text_is_embedded_by_a_module_and_a_row_of_the_table(tiny, mo
 
 @pytest.mark.parametrize("field", ["embeddings", "layer", "feed_forward", "attention"])
 def test_an_unknown_part_is_named_with_the_known(tiny, field):
-    known = ", ".join(encoder.CHOICES[field])
+    known = ", ".join(encoder_config.CHOICES[field])
     with pytest.raises(ValueError, match=f"{field} is 'none such'; known are {known}"):
         dataclasses.replace(tiny, **{field: "none such"})
 

@@ -23,8 +23,12 @@ class CountingModel(nnx.Module):
 
     def __init__(self, config, *, rngs):
         self.encoder = models.make_encoder(config, rngs=rngs)
-        self.count = layers.dense(
-            config.hidden_size, 1, stddev=0.02, dtype=np.dtype("float32"), rngs=rngs
+        self.count = layers.Dense(
+            config.hidden_size,
+            1,
+            kernel_init=layers.truncated_normal(0.02),
+            dtype=np.dtype("float32"),
+            rngs=rngs,
         )
 
 

@@ -1,0 +1,292 @@
+"""The parts and sizes of an encoder, each field with its meaning, and what makes a config wrong.
+
+The field names are those of the original bert_config.json where it has them. BERT-base is the
+default: Devlin et al. 2019, section 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from bertjax.models import activations, attention, layers, norms
+from bertjax.models.kernels import pallas_attention
+
+DTYPES = ("float32", "bfloat16")
+GRADIENT_REDUCTION_DTYPES = ("float32", "compute")  # compute: `dtype`
+
+# What a layer keeps for the backward pass; with "none" all, and nothing is computed again.
+REMAT_POLICIES: dict[str, Any] = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "full": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+# Field -> its largest value: a damaged or hostile file must not exhaust memory.
+MOST = {
+    "vocab_size": 10_000_000,
+    "hidden_size": 100_000,
+    "embedding_size": 100_000,
+    "num_hidden_layers": 1_000,
+    "num_hidden_groups": 1_000,
+    "inner_group_num": 1_000,
+    "num_attention_heads": 10_000,
+    "intermediate_size": 1_000_000,
+    "max_position_embeddings": 10_000_000,
+    "position_offset": 1_000,
+    "window": 10_000_000,
+    "global_every": 1_000,
+    "type_vocab_size": 100_000,
+}
+
+# Field -> its values. `encoder` adds the tables of parts, which read this config.
+CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
+    "embedding_projection": ("if_needed", "always"),
+    "position_embedding": ("learnt", "rotary"),
+    "attention": attention.IMPLEMENTATIONS,
+    "hidden_act": activations.ACTIVATIONS,
+    "initializer": layers.INITIALIZERS,
+    "norm": norms.NORMS,
+    "pooler": ("dense", "normed"),
+    "pooler_act": activations.POOLER_ACTIVATIONS,
+    "dtype": DTYPES,
+    "gradient_reduction_dtype": GRADIENT_REDUCTION_DTYPES,
+    "remat": REMAT_POLICIES,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """The parts and sizes of an encoder.
+
+    Fields that change nothing get one value, so that equal encoders have equal configs:
+    `embedding_projection` "if_needed" where widths differ, `local_rotary_base` 0 where it is
+    `rotary_base` or there is no window, `global_every` 1 without a window.
+
+    Raises:
+      ValueError: listing every field that does not fit.
+    """
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1  # dropout of the attention weights
+    max_position_embeddings: int = 512  # rows of the position table without `position_offset`
+    # The row of the first position; 2 in RoBERTa. The row before it is padding's, zero and never
+    # trained, and so is the word of that number.
+    position_offset: int = 0
+    type_vocab_size: int = 2  # segments; 0: no segment embeddings, 1: one for all tokens
+    initializer: str = "truncated_normal"  # of kernels and embeddings
+    initializer_range: float = 0.02  # its standard deviation
+    # Divides it by sqrt(2 num_hidden_layers) for kernels before a residual, as Megatron-LM.
+    depth_scaled_init: bool = False
+    norm: str = "layer_norm"
+    layer_norm_eps: float = 1e-12
+    use_bias: bool = True  # of dense layers; the last one of a head always has a bias
+    embedding_size: int = 0  # width of the embeddings, as in ALBERT; 0: hidden_size
+    embedding_projection: str = "if_needed"  # by a dense layer, or "always": even at equal widths
+    num_hidden_groups: int = 0  # groups of layers that share parameters; 0: no layer shares
+    inner_group_num: int = 1  # stored layers of a group, applied in a row
+    embeddings: str = "learnt"  # a key of encoder.EMBEDDINGS
+    position_embedding: str = "learnt"  # a table, or "rotary": queries and keys are rotated
+    rotary_base: float = 10_000.0
+    local_rotary_base: float = 0.0  # of layers with a window; 0: rotary_base
+    layer: str = "post_norm"  # a key of encoder.LAYERS
+    feed_forward: str = "plain"  # a key of feed_forwards.FEED_FORWARDS
+    dtype: str = "float32"  # of matrix products; parameters, softmax and losses stay float32
+    # Type of the gradients of kernels and of their sums over devices; "compute": dtype.
+    gradient_reduction_dtype: str = "float32"
+    # "full" computes each layer again in the backward pass, "dots" all of it but the projections.
+    remat: str = "none"
+    # "xla", or kernels with the same result where they fit: "pallas" (TPU), "cudnn" (GPU), "auto".
+    attention: str = "xla"
+    window: int = 0  # positions to each side that a token sees; 0: all
+    global_every: int = 1  # layers 0, n, 2n, ... have no window; 0: all layers have it
+    left_to_right: bool = False  # a token sees itself and what lies on its left
+    pooler: str = "dense"  # "normed": with a norm, and before every head, as in ModernBERT
+    pooler_act: str = "tanh"
+
+    def __post_init__(self):
+        if self.embedding_width != self.hidden_size and self.embedding_projection == "always":
+            object.__setattr__(self, "embedding_projection", "if_needed")
+        if self.local_rotary_base == self.rotary_base or not self.window:
+            object.__setattr__(self, "local_rotary_base", 0.0)
+        if self.window == self.global_every == 0:
+            object.__setattr__(self, "global_every", 1)
+        if faults := list(self._faults()):
+            raise ValueError("; ".join(faults))
+
+    def _faults(self) -> Iterator[str]:
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}; it must be at least 1"
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                yield f"{name} is {getattr(self, name)}; it must be at most {most:,}"
+        if self.position_offset < 0:
+            yield f"position_offset is {self.position_offset}; it must be at least 0 (as BERT)"
+        if self.position_offset > max(self.vocab_size, 0):
+            yield (
+                f"position_offset is {self.position_offset}; the word before it is padding's, so "
+                f"it must be at most vocab_size, {self.vocab_size}"
+            )
+        if self.type_vocab_size < 0:
+            yield f"type_vocab_size is {self.type_vocab_size}; it must be at least 0 (no segments)"
+        if not 0 <= self.num_hidden_groups <= max(self.num_hidden_layers, 0):
+            yield (
+                f"num_hidden_groups is {self.num_hidden_groups}; it must be from 0 (each layer its "
+                f"own) to the {self.num_hidden_layers} of num_hidden_layers"
+            )
+        if self.inner_group_num < 1:
+            yield f"inner_group_num is {self.inner_group_num}; it must be at least 1"
+        if self.embedding_size < 0:
+            yield f"embedding_size is {self.embedding_size}; it must be at least 0 (hidden_size)"
+        if fault := head_fault(self.hidden_size, self.num_attention_heads):
+            yield fault
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                yield f"{name} is {getattr(self, name)!r}; known are {', '.join(known)}"
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                yield f"{name} is {getattr(self, name)}; it must be in [0, 1)"
+        if min(self.global_every, self.window) < 0:
+            yield (
+                f"window is {self.window} and global_every is {self.global_every}; both must be at "
+                "least 0"
+            )
+        if self.window and self.global_every == 1:
+            yield (
+                f"window is {self.window} and global_every is 1, so no layer has that window: set "
+                "global_every to 0 (all have it) or above 1, or window to 0"
+            )
+        if self.position_embedding == "rotary":
+            yield from self._rotary_faults()
+        if self.num_groups != self.num_hidden_layers or self.inner_group_num != 1:
+            yield from self._sharing_faults()
+        head_size = self.hidden_size // max(self.num_attention_heads, 1)
+        if self.attention == "pallas" and head_size not in pallas_attention.HEAD_SIZES:
+            yield (
+                f"attention is 'pallas', whose kernel takes heads of "
+                f"{', '.join(map(str, pallas_attention.HEAD_SIZES))}; hidden_size / "
+                f"num_attention_heads is {head_size}: set attention='xla'"
+            )
+
+    def _rotary_faults(self) -> Iterator[str]:
+        if self.rotary_base <= 0 or self.local_rotary_base < 0:
+            yield (
+                f"rotary_base is {self.rotary_base} and local_rotary_base is "
+                f"{self.local_rotary_base}; the first must be above 0, the second at least 0 "
+                "(rotary_base)"
+            )
+        if self.hidden_size // max(self.num_attention_heads, 1) % 2:
+            yield (
+                "position_embedding is 'rotary', which turns pairs of numbers; hidden_size / "
+                f"num_attention_heads is {self.hidden_size // self.num_attention_heads}, not even"
+            )
+        if self.position_offset:
+            yield (
+                f"position_offset is {self.position_offset}; it must be 0 with position_embedding "
+                "'rotary': there is no table of positions"
+            )
+
+    def _sharing_faults(self) -> Iterator[str]:
+        own = "of layers that share parameters: set num_hidden_groups to 0 and inner_group_num to 1"
+        if self.layer == "pre_norm":
+            yield f"layer is 'pre_norm', whose first layer differs, {own}"
+        if self.window and self.global_every > 1:
+            yield f"global_every is {self.global_every}, which makes layers differ, {own}"
+
+    @property
+    def embedding_width(self) -> int:
+        """The numbers of an embedding: `embedding_size`, or where that is 0 `hidden_size`."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def projects_embeddings(self) -> bool:
+        """Whether a dense layer stands between the embeddings and the layers."""
+        is_needed = self.embedding_width != self.hidden_size
+        return is_needed or self.embedding_projection == "always"
+
+    @property
+    def num_groups(self) -> int:
+        """The groups of layers that share parameters: as many as layers where none shares."""
+        return self.num_hidden_groups or self.num_hidden_layers
+
+    @property
+    def layer_uses(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the stored layers that each of the `num_hidden_layers` applies, in order.
+
+        Layer i is of group int(i / (layers / groups)), and applies the group's `inner_group_num`
+        layers. Source: transformers, modeling_albert.py, AlbertTransformer; google-research/albert,
+        modeling.py, has int(i / layers * groups), the same but for rounding where that is exact.
+        """
+        each = self.num_hidden_layers / self.num_groups
+        groups = (int(layer / each) for layer in range(self.num_hidden_layers))
+        inner = range(self.inner_group_num)
+        return tuple(tuple(g * self.inner_group_num + i for i in inner) for g in groups)
+
+    @property
+    def output_initializer_range(self) -> float:
+        """The standard deviation of kernels whose product is added to a residual.
+
+        There are two of them in a layer. Source: Shoeybi et al. 2019 (Megatron-LM), section 4.2.
+        """
+        if not self.depth_scaled_init:
+            return self.initializer_range
+        return self.initializer_range / (2 * self.num_hidden_layers) ** 0.5
+
+    def is_global(self, layer: int) -> bool:
+        """Returns whether the attention of this layer, counted from 0, has no window."""
+        return not self.window or bool(self.global_every) and layer % self.global_every == 0
+
+    def window_of(self, layer: int) -> int | None:
+        """Returns the window of this layer's attention, None without one."""
+        return None if self.is_global(layer) else self.window
+
+    def rotary_base_of(self, layer: int) -> float | None:
+        """Returns the base of this layer's rotary positions, None without them."""
+        if self.position_embedding != "rotary":
+            return None
+        is_own = self.local_rotary_base and not self.is_global(layer)
+        return self.local_rotary_base if is_own else self.rotary_base
+
+    @property
+    def gradient_dtype(self) -> str:
+        """The type of the products that are gradients of kernels."""
+        return self.dtype if self.gradient_reduction_dtype == "compute" else "float32"
+
+    def forward_flops(self, length: int) -> float:
+        """Returns the matrix-multiplication FLOPs of one sequence's forward pass.
+
+        Two per multiply-add: the four projections, the two attention products over the positions
+        that a layer's window leaves of `length`, the dense layers, and the projection of factorized
+        embeddings. Lookups, normalization and softmax are not counted.
+        """
+        products_of = CHOICES["feed_forward"][self.feed_forward].num_products
+        dense = products_of * self.intermediate_size
+        projections = self.hidden_size * (4 * self.hidden_size + dense)
+        products = 0
+        for layer in range(self.num_hidden_layers):
+            window = self.window_of(layer)
+            seen = length if window is None else min(length, 2 * window + 1)
+            attention = 2 * seen * self.hidden_size
+            products += self.inner_group_num * (projections + attention)
+        if self.projects_embeddings:
+            products += self.embedding_width * self.hidden_size
+        return 2.0 * length * products
+
+
+def head_fault(hidden_size: int, num_heads: int) -> str:
+    """Returns what is wrong with the size of a head, "" if nothing is."""
+    if num_heads < 1 or hidden_size % num_heads == 0:
+        return ""
+    return (
+        f"hidden_size is {hidden_size}; it must be a multiple of num_attention_heads, {num_heads}"
+    )
