@@ -137,14 +137,14 @@ def _train(
     if keeper.notice.reached():  # before a step is compiled, which takes minutes
         keeper.stop(step)
     knobs = run.placed_knobs()
-    for phase, facts, batch in remaining_batches(run, step):
+    for phase, facts, fill, batch in remaining_batches(run, step):
         on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
         watch.begin(step, facts)
         profile.before(step + 1, train_state)
         train_state, report = run.in_phase(phase).train_step(train_state, on_devices, knobs)
         step += 1
         profile.after(step, train_state)
-        watch.submit(step, report, batch["record_positions"], facts, monitor.fill(batch))
+        watch.submit(step, report, batch["record_positions"], facts, fill)
         must_stop = keeper.notice.reached()
         must_save, must_evaluate = due(run, phase, step)
         if not (must_stop or must_save or must_evaluate):
@@ -298,8 +298,12 @@ def start(run: Run, checkpointer: checkpoint.Checkpointer) -> Start:
 
 def remaining_batches(
     run: Run, step: int
-) -> Iterator[tuple[jobs.Phase, monitor.PhaseFacts, dict[str, np.ndarray]]]:
-    """Yields the batch of global step `step`, and all after it to the end, with their phases."""
+) -> Iterator[tuple[jobs.Phase, monitor.PhaseFacts, float, dict[str, np.ndarray]]]:
+    """Yields the batch of global step `step`, and all after it to the end, with their phases.
+
+    Before each batch stands the share of its positions that hold a token, counted on the host in
+    the rows that it reads: those of the other hosts are alike.
+    """
     for phase in run.job.phases:
         if step >= phase.end_step:
             continue
@@ -307,10 +311,11 @@ def remaining_batches(
         batches = run.job.data.train_batches(phase, start_step=step, rows=rows)
         facts: dict[tuple[int, ...], monitor.PhaseFacts] = {}
         for batch in itertools.islice(batches, phase.end_step - step):
-            shape = batch["input_ids"].shape[1:]
+            mask = run.job.data.token_mask(batch)
+            shape = mask.shape[1:]
             if shape not in facts:
                 facts[shape] = _facts(run.job, phase, shape)
-            yield phase, facts[shape], batch
+            yield phase, facts[shape], np.count_nonzero(mask) / mask.size, batch
         step = phase.end_step
 
 

@@ -67,23 +67,13 @@ def _check_names(manifest: records.Manifest) -> None:
 def _features(manifest: records.Manifest) -> Any:
     import tensorflow_datasets as tfds
 
-    def numbers(length: int, dtype: type[np.generic]) -> Any:
-        return tfds.features.Tensor(shape=(length,), dtype=dtype)
+    def stored(feature: records.Feature) -> Any:
+        dtype = np.float32 if feature.dtype == "float32" else np.int64
+        if not feature.shape:
+            return tfds.features.Scalar(dtype)
+        return tfds.features.Tensor(shape=feature.sizes(manifest.max_seq_length), dtype=dtype)
 
-    features = {
-        name: numbers(manifest.max_seq_length, np.int64) for name in manifest.token_features
-    }
-    if manifest.has_static_masks:
-        for name in records.MASK_FEATURES:
-            dtype = np.float32 if name == "masked_lm_weights" else np.int64
-            features[name] = numbers(manifest.max_predictions_per_seq, dtype)
-    if manifest.pair_objective != "none":
-        features[records.PAIR_FEATURE] = (
-            numbers(manifest.max_sequences_per_row, np.int64)
-            if manifest.is_packed
-            else tfds.features.Scalar(np.int64)
-        )
-    return tfds.features.FeaturesDict(features)
+    return tfds.features.FeaturesDict({n: stored(it) for n, it in manifest.features.items()})
 
 
 def _description(manifest: records.Manifest) -> str:

@@ -24,7 +24,7 @@ import numpy as np  # noqa: E402
 import psutil  # noqa: E402
 import pytest  # noqa: E402
 
-from bertjax.data import synthetic  # noqa: E402
+from bertjax.data import records, synthetic  # noqa: E402
 from bertjax.models import EncoderConfig  # noqa: E402
 from tests import small_datasets  # noqa: E402
 
@@ -116,9 +116,9 @@ def make_batch() -> dict[str, jax.Array]:
     rng = np.random.default_rng(0)
     made = next(
         synthetic.train_batches(
+            records.text_features(max_predictions_per_seq=4, pair_objective="nsp"),
             global_batch_size=16,
             max_seq_length=16,
-            max_predictions_per_seq=4,
             vocab_size=TINY.vocab_size,
             seed=1,
         )

@@ -1,9 +1,10 @@
 """The record format: TFRecord files of `tf.train.Example`, and the manifest beside them.
 
-The feature names are those of the original BERT pipeline (google-research/bert,
-create_pretraining_data.py), so files made there train here and files made here train there. Here
-belong names, dtypes, reading and writing of single shards, and the checks that a directory fits a
-run. Order, batching and shuffling belong to `streams`.
+The manifest describes a record: its features, each with a shape and a type. Those of text have the
+names of the original BERT pipeline (google-research/bert, create_pretraining_data.py), so files
+made there train here and files made here train there. Here belong names, dtypes, reading and
+writing of single shards, and the checks that a directory fits a run. Order, batching and shuffling
+belong to `streams`.
 
 TensorFlow is imported by the functions that read records (`import_tensorflow`), so that writing
 them, and importing this module (for the manifest, say), needs none.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from etils import epath
+from jaxtyping import Int
 
 from bertjax.data import atomic, encoding, json_text
 from bertjax.data import contents as contents_lib
@@ -28,7 +30,7 @@ from bertjax.data import contents as contents_lib
 if TYPE_CHECKING:
     import tensorflow as tf
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -36,6 +38,12 @@ TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 PACKED_TOKEN_FEATURES = ("input_ids", "segment_ids", "sequence_ids")
 MASK_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 PAIR_FEATURE = "next_sentence_labels"
+# The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.
+WEIGHT_FEATURES = ("masked_lm_weights",)
+
+# The first dimension of a feature that has values for every position of a row.
+LENGTH = "length"
+DTYPES = ("int32", "float32")
 
 # The first part of the shards' names, and so the name that tensorflow-datasets knows them by.
 DATASET_NAME = "bert"
@@ -51,13 +59,65 @@ encode_batch = encoding.encode_batch
 # What `Manifest.digest` is made of.
 _READ = (
     *("format_version", "max_seq_length", "max_predictions_per_seq", "masked_lm_prob"),
-    *("pair_objective", "seed", "max_sequences_per_row"),
+    *("pair_objective", "seed", "max_sequences_per_row", "features"),
 )
 _TOKENIZER_READ = ("kind", "sha256", "vocab_size")
 _FIGURES = (
     *("examples", "fill", "example_unknown_rate", "unigram_tokens", "unigram_entropy"),
     *("most_frequent_token_share", "vocabulary_used_share", "characters", "tokens", "sentences"),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """The array that a record holds under a name.
+
+    The first dimension of `shape` is LENGTH where the feature has values for every position of a
+    row; all others are numbers, and a shape without dimensions is a single number. `dtype` is the
+    type in a batch, one of DTYPES; files hold int64 and float32.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: str = "int32"
+
+    @property
+    def is_by_position(self) -> bool:
+        return self.shape[:1] == (LENGTH,)
+
+    def sizes(self, length: int) -> tuple[int, ...]:
+        """Returns the shape in a row of `length` positions."""
+        return tuple(length if size == LENGTH else int(size) for size in self.shape)
+
+
+Features = Mapping[str, Feature]
+
+
+def text_features(
+    *,
+    max_predictions_per_seq: int = 0,
+    pair_objective: str = "none",
+    max_sequences_per_row: int = 0,
+) -> dict[str, Feature]:
+    """Returns the features of text: those of the released script, or of rows of several sequences.
+
+    Source: google-research/bert, create_pretraining_data.py, write_instance_to_example_files.
+    """
+    names = PACKED_TOKEN_FEATURES if max_sequences_per_row else TOKEN_FEATURES
+    features = dict.fromkeys(names, Feature((LENGTH,)))
+    if max_predictions_per_seq:
+        features |= mask_features(max_predictions_per_seq)
+    if pair_objective != "none":
+        features[PAIR_FEATURE] = Feature((max_sequences_per_row,) * bool(max_sequences_per_row))
+    return features
+
+
+def mask_features(max_predictions_per_seq: int) -> dict[str, Feature]:
+    """Returns the features of masked tokens, of which a row has at most so many."""
+    shape = (max_predictions_per_seq,)
+    return {
+        name: Feature(shape, "float32" if name in WEIGHT_FEATURES else "int32")
+        for name in MASK_FEATURES
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +133,9 @@ class Shard:
 class Manifest:
     """What a record directory holds and how it was made.
 
-    `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256, vocab_size and casing.
+    `features` are those of every record; if none are given, the ones of text that the other fields
+    imply (`text_features`). `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256,
+    vocab_size and casing; None for records that hold no text.
     `max_predictions_per_seq` is 0 where no masks are stored and training draws them (dynamic).
     `pair_objective` is "nsp", "sop" or "none". `max_sequences_per_row` is 0 where a row is one
     example, with the features of the released script; else a row holds up to so many, numbered by
@@ -83,7 +145,7 @@ class Manifest:
     of the program that wrote the records.
     """
 
-    tokenizer: Mapping[str, Any]
+    tokenizer: Mapping[str, Any] | None
     max_seq_length: int
     max_predictions_per_seq: int
     masked_lm_prob: float
@@ -94,6 +156,18 @@ class Manifest:
     statistics: Mapping[str, Any]
     format_version: int = FORMAT_VERSION
     max_sequences_per_row: int = 0
+    features: Features = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.features:
+            object.__setattr__(self, "features", self._text_features())
+
+    def _text_features(self) -> dict[str, Feature]:
+        return text_features(
+            max_predictions_per_seq=self.max_predictions_per_seq,
+            pair_objective=self.pair_objective,
+            max_sequences_per_row=self.max_sequences_per_row,
+        )
 
     @property
     def is_packed(self) -> bool:
@@ -106,9 +180,15 @@ class Manifest:
         return sum(shard.examples for shard in self.shards)
 
     @property
-    def token_features(self) -> tuple[str, ...]:
-        """The names of the features that have a number for every token."""
-        return PACKED_TOKEN_FEATURES if self.is_packed else TOKEN_FEATURES
+    def tokenizer_sha256(self) -> str | None:
+        """The hash of the vocabulary, None for records that hold no text."""
+        return self.tokenizer["sha256"] if self.tokenizer else None
+
+    @property
+    def position_features(self) -> tuple[str, ...]:
+        """The features of a batch that have values for every position, the mask among them."""
+        names = (name for name, feature in self.features.items() if feature.is_by_position)
+        return tuple(dict.fromkeys((*names, "input_mask")))
 
     @property
     def has_static_masks(self) -> bool:
@@ -122,16 +202,22 @@ class Manifest:
         It covers what is read from the records, in which order, and the figures of their content;
         not the path of the directory, nor the command that wrote it.
         """
-        read = {name: getattr(self, name) for name in _READ}
-        read["tokenizer"] = {name: self.tokenizer.get(name) for name in _TOKENIZER_READ}
+        fields = self._to_json()
+        read = {name: fields[name] for name in _READ}
+        described = self.tokenizer or {}
+        read["tokenizer"] = {name: described.get(name) for name in _TOKENIZER_READ}
         read["shards"] = [[shard.file, shard.examples, shard.bytes] for shard in self.shards]
         read["statistics"] = {name: self.statistics.get(name) for name in _FIGURES}
         return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json into `directory`, whole or not at all."""
-        content = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        content = json.dumps(self._to_json(), indent=2, sort_keys=True) + "\n"
         atomic.write(epath.Path(directory) / MANIFEST_FILE, content)
+
+    def _to_json(self) -> dict[str, Any]:
+        features = {name: [list(it.shape), it.dtype] for name, it in self.features.items()}
+        return dataclasses.asdict(self) | {"features": features}
 
     @classmethod
     def load(cls, directory: epath.PathLike) -> Manifest:
@@ -156,7 +242,13 @@ class Manifest:
                 if faults:
                     raise ValueError("\n  ".join(["", *faults]))
                 fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
-                return cls(**fields)
+                fields["features"] = {
+                    name: Feature(tuple(shape), dtype)
+                    for name, (shape, dtype) in fields["features"].items()
+                }
+                manifest = cls(**fields)
+                manifest._check_text()
+                return manifest
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path} is not a record manifest: {error!r}") from error
         except ValueError as error:
@@ -165,6 +257,19 @@ class Manifest:
             f"{path} has format_version {version}; this version of bertjax reads "
             f"{FORMAT_VERSION}: rebuild the records with `python -m data_pipelines.build`"
         )
+
+    def _check_text(self) -> None:
+        """Raises a ValueError where the features of text are not those that the fields imply."""
+        if self.tokenizer is None:
+            return
+        for name, feature in self._text_features().items():
+            if self.features.get(name) != feature:
+                raise ValueError(
+                    f"the feature {name} is {self.features.get(name)}; max_predictions_per_seq, "
+                    f"pair_objective and max_sequences_per_row ask for {feature}"
+                )
+        if MASK_FEATURES[0] in self.features and not self.has_static_masks:
+            raise ValueError("max_predictions_per_seq is 0, but the features have masked tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,11 +315,10 @@ def open(
     directory = epath.Path(directory)
     manifest = Manifest.load(directory)
     faults = list(_shard_faults(directory, manifest))
-    found_sha256 = manifest.tokenizer["sha256"]
-    if tokenizer_sha256 is not None and found_sha256 != tokenizer_sha256:
+    if tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
         faults.append(
-            f"its vocabulary has sha256 {found_sha256[:12]}..., the run's has "
-            f"{tokenizer_sha256[:12]}...: build the records with the run's vocabulary"
+            f"its vocabulary has sha256 {(manifest.tokenizer_sha256 or 'none')[:12]}..., the run's "
+            f"has {tokenizer_sha256[:12]}...: build the records with the run's vocabulary"
         )
     if max_seq_length is not None and manifest.max_seq_length != max_seq_length:
         faults.append(
@@ -255,19 +359,36 @@ def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
         ("seed", 0, None),
     ):
         yield from _number_faults(name, fields[name], least, most)
-    for name in ("tokenizer", "arguments", "statistics"):
+    described = fields["tokenizer"]
+    objects = ("arguments", "statistics", "features", *(["tokenizer"] if described else []))
+    for name in objects:
         if not isinstance(fields[name], dict):
             yield f"{name} is {fields[name]!r}; it must be an object of names and values"
             return
-    yield from _number_faults(
-        "the vocab_size of the tokenizer", fields["tokenizer"]["vocab_size"], 1, _MOST_ENTRIES
-    )
+    if described is not None:
+        yield from _number_faults(
+            "the vocab_size of the tokenizer", described["vocab_size"], 1, _MOST_ENTRIES
+        )
+    for name, feature in fields["features"].items():
+        yield from _feature_faults(name, feature)
     shards = fields["shards"]
     for shard in shards:
         yield from _shard_entry_faults(shard)
     names = [shard["file"] for shard in shards]
     if len(set(map(str, names))) < len(names):
         yield "a shard is named twice"
+
+
+def _feature_faults(name: str, feature: Any) -> Iterator[str]:
+    match feature:
+        case [list(shape), dtype] if dtype in DTYPES:
+            for size in shape[1:] if shape[:1] == [LENGTH] else shape:
+                yield from _number_faults(f"a size of feature {name!r}", size, 1, _MOST_TOKENS)
+        case _:
+            yield (
+                f"feature {name!r} is {feature!r}; it must be a list of sizes, the first of them "
+                f"a number or {LENGTH!r}, and one of {', '.join(DTYPES)}"
+            )
 
 
 def _shard_entry_faults(shard: Mapping[str, Any]) -> Iterator[str]:
@@ -354,26 +475,26 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
 
     Read past the end of a table such a number gives a NaN, or silently another entry.
     """
-    entries = manifest.tokenizer["vocab_size"]
-    sequences = manifest.max_sequences_per_row
+    length, sequences = manifest.max_seq_length, manifest.max_sequences_per_row
+    entries = manifest.tokenizer["vocab_size"] if manifest.tokenizer else np.inf
+    of_vocabulary = (entries, f"the vocabulary has {entries} entries")
     limits = {
         "sequence_ids": (sequences + 1, f"a row has at most {sequences} sequences"),
-        "input_ids": (entries, f"the vocabulary has {entries} entries"),
-        "masked_lm_ids": (entries, f"the vocabulary has {entries} entries"),
-        "masked_lm_positions": (
-            manifest.max_seq_length,
-            f"it has {manifest.max_seq_length} places",
-        ),
-        "segment_ids": (np.inf, "they count from 0"),
+        "input_ids": of_vocabulary,
+        "masked_lm_ids": of_vocabulary,
+        "masked_lm_positions": (length, f"it has {length} places"),
         PAIR_FEATURE: (2, "labels are 0 and 1"),
     }
-    for name, (limit, reason) in limits.items():
+    for name, feature in manifest.features.items():
         if name not in batch or not batch[name].size:
             continue
-        values = batch[name]
-        if values.min() < 0 or values.max() >= limit:
-            rows = values.reshape(len(values), -1)
+        rows = batch[name].reshape(len(batch[name]), -1)
+        if feature.dtype == "float32":
+            misfits, reason = ~np.isfinite(rows), "numbers must be finite"
+        else:
+            limit, reason = limits.get(name, (np.inf, "they count from 0"))
             misfits = (rows < 0) | (rows >= limit)
+        if misfits.any():
             row = int(np.flatnonzero(misfits.any(axis=1))[0])
             return row, f"{name} holds {rows[row][misfits[row]][0]}, but {reason}"
     return _misnumbered(batch)
@@ -397,33 +518,31 @@ def sequence_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
     return batch["sequence_ids"] if "sequence_ids" in batch else batch["input_mask"]
 
 
-def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tensor]:
-    """Decodes a batch of serialized examples into int32 (and float32) arrays [batch, ...].
+def row_lengths(batch: Mapping[str, np.ndarray]) -> Int[np.ndarray, " rows"]:
+    """Returns the number of tokens of each row."""
+    return batch["input_mask"].sum(axis=1)
 
-    `next_sentence_labels` comes back as [batch]. Records without masks give token features
-    (and pair labels) only. Of packed rows the labels are [batch, sequences], and `input_mask` is
-    there beside `sequence_ids`.
+
+def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tensor]:
+    """Decodes a batch of serialized examples into int32 and float32 arrays [batch, ...].
+
+    They are the features of the manifest, and `input_mask`: where the records have none it is 1
+    wherever `sequence_ids` are not 0, or everywhere.
     """
     tf = import_tensorflow()
-
-    lengths: dict[str, int] = dict.fromkeys(manifest.token_features, manifest.max_seq_length)
-    if manifest.has_static_masks:
-        lengths |= dict.fromkeys(MASK_FEATURES, manifest.max_predictions_per_seq)
-    if manifest.pair_objective != "none":
-        lengths[PAIR_FEATURE] = manifest.max_sequences_per_row or 1
-    spec = {
-        name: tf.io.FixedLenFeature(
-            [length], tf.float32 if name == "masked_lm_weights" else tf.int64
-        )
-        for name, length in lengths.items()
-    }
-    parsed = tf.io.parse_example(serialized, spec)
-    batch = {
-        name: value if value.dtype == tf.float32 else tf.cast(value, tf.int32)
-        for name, value in parsed.items()
-    }
+    length = manifest.max_seq_length
+    parsed = tf.io.parse_example(
+        serialized,
+        {
+            name: tf.io.FixedLenFeature(
+                feature.sizes(length), tf.float32 if feature.dtype == "float32" else tf.int64
+            )
+            for name, feature in manifest.features.items()
+        },
+    )
+    batch = {name: tf.cast(value, manifest.features[name].dtype) for name, value in parsed.items()}
     if manifest.is_packed:
         batch["input_mask"] = tf.cast(batch["sequence_ids"] != 0, tf.int32)
-    elif PAIR_FEATURE in batch:
-        batch[PAIR_FEATURE] = tf.squeeze(batch[PAIR_FEATURE], axis=1)
+    elif "input_mask" not in batch:
+        batch["input_mask"] = tf.ones([tf.size(serialized), length], tf.int32)
     return batch

@@ -153,7 +153,8 @@ def train_batches(
     if buckets:
         dealt = _dealt_by_length(batches, first_step, streams, seed)
         dealt = itertools.islice(dealt, start_step - first_step, None)
-        batches = (_cut_to_bucket(batch, buckets, rows) for batch in dealt)
+        by_position = record_set.manifest.position_features
+        batches = (_cut_to_bucket(batch, by_position, buckets, rows) for batch in dealt)
     if draw_masks is None:
         return batches
     steps = itertools.count(start_step)
@@ -174,7 +175,7 @@ def evaluation_batches(
     """Returns an iterator over all examples, each once, in file order.
 
     Every host gets the same number of batches, `rows` of each. The last batch is filled with
-    copies of the first example whose `example_weights` and `masked_lm_weights` are 0 and whose
+    copies of the first example whose `example_weights` and weights of predictions are 0 and whose
     `record_positions` are -1. Masks of a record are drawn with a generator keyed by (seed, shard,
     index inside the shard), so they are the same whatever the batch size and the hosts.
 
@@ -325,8 +326,8 @@ def _evaluation_dataset(record_set: records.RecordSet, batch_size: int, rows: ra
         batch["record_positions"] = positions[rows.start : rows.stop]
         weights = tf.cast(batch["record_positions"][:, 0] >= 0, tf.float32)
         batch["example_weights"] = weights
-        if "masked_lm_weights" in batch:
-            batch["masked_lm_weights"] *= weights[:, None]
+        for name in batch.keys() & set(records.WEIGHT_FEATURES):
+            batch[name] *= weights[:, None]
         return batch
 
     examples = tf.data.Dataset.from_tensor_slices(record_set.shard_paths).enumerate()
@@ -391,7 +392,7 @@ def _dealt_by_length(
     for group in itertools.count(first_step // GROUPED):
         parts = list(itertools.islice(batches, GROUPED))
         rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        lengths = rows["input_mask"].sum(axis=1).reshape(GROUPED, streams, -1)
+        lengths = records.row_lengths(rows).reshape(GROUPED, streams, -1)
         numbers = np.arange(lengths.size).reshape(lengths.shape)
         # From [step, stream, row] to all rows of each stream, sorted, and back.
         by_stream = [each.swapaxes(0, 1).reshape(streams, -1) for each in (numbers, lengths)]
@@ -403,13 +404,17 @@ def _dealt_by_length(
             yield {name: values[dealt[number]] for name, values in rows.items()}
 
 
-def _cut_to_bucket(batch: Batch, buckets: tuple[int, ...], rows: range) -> Batch:
-    """Returns `rows` of a global batch, without the places that no row of the whole batch fills."""
-    longest = int(batch["input_mask"].sum(axis=1).max())
+def _cut_to_bucket(
+    batch: Batch, by_position: Sequence[str], buckets: tuple[int, ...], rows: range
+) -> Batch:
+    """Returns `rows` of a global batch, without the positions that no row of the batch fills.
+
+    `by_position` are the features that have values for every position.
+    """
+    longest = int(records.row_lengths(batch).max())
     length = next(bucket for bucket in buckets if bucket >= longest)
-    own = {name: values[rows.start : rows.stop] for name, values in batch.items()}
-    by_token = {*records.TOKEN_FEATURES, *records.PACKED_TOKEN_FEATURES} & own.keys()
-    return own | {name: own[name][:, :length] for name in by_token}
+    local = {name: values[rows.start : rows.stop] for name, values in batch.items()}
+    return local | {name: local[name][:, :length] for name in by_position}
 
 
 def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str | None:
@@ -466,9 +471,8 @@ def _masked_for_evaluation(batch: Batch, seed: int, draw_masks: DrawMasks) -> Ba
         for row, (shard, index) in enumerate(places)
     ]
     masked = batch | {name: np.concatenate([row[name] for row in drawn]) for name in drawn[0]}
-    if "masked_lm_weights" in masked:
-        weights = masked["masked_lm_weights"] * batch["example_weights"][:, None]
-        masked["masked_lm_weights"] = weights
+    for name in masked.keys() & set(records.WEIGHT_FEATURES):
+        masked[name] = masked[name] * batch["example_weights"][:, None]
     return masked
 
 

@@ -1,4 +1,4 @@
-"""Random token batches in the shape of records: to measure speed, and to run without TensorFlow."""
+"""Random batches in the shape of records: to measure speed, and to run without TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bertjax.data import records
+
 
 def train_batches(
+    features: records.Features,
     *,
     global_batch_size: int,
     max_seq_length: int,
-    max_predictions_per_seq: int,
     vocab_size: int,
     seed: int,
     start_step: int = 0,
@@ -22,25 +24,51 @@ def train_batches(
     rows = range(global_batch_size) if rows is None else rows
     for step in itertools.count(start_step):
         rng = np.random.default_rng([seed, step])
-        size = (global_batch_size, max_seq_length)
-        predictions = (global_batch_size, max_predictions_per_seq)
-        # Distinct, ascending positions: a random start and a fixed stride.
-        stride = max(max_seq_length // max_predictions_per_seq, 1)
-        starts = rng.integers(0, stride, (global_batch_size, 1))
-        positions = starts + stride * np.arange(max_predictions_per_seq)
-        batch = {
-            "input_ids": rng.integers(0, vocab_size, size),
-            "input_mask": np.ones(size),
-            "segment_ids": np.arange(max_seq_length)[None]
-            >= rng.integers(1, max_seq_length, (global_batch_size, 1)),
-            "masked_lm_positions": positions,
-            "masked_lm_ids": rng.integers(0, vocab_size, predictions),
-            "next_sentence_labels": rng.integers(0, 2, global_batch_size),
+        shapes = {
+            name: (global_batch_size, *feature.sizes(max_seq_length))
+            for name, feature in features.items()
         }
         batch = {
-            name: values[rows.start : rows.stop].astype(np.int32) for name, values in batch.items()
+            name: _drawn(name, shapes[name], max_seq_length, vocab_size, rng)
+            for name in sorted(features, key=_place)
         }
-        batch["masked_lm_weights"] = np.ones((len(rows), max_predictions_per_seq), np.float32)
-        batch["example_weights"] = np.ones(len(rows), np.float32)
-        batch["record_positions"] = np.stack([np.full(len(rows), step), np.asarray(rows)], axis=1)
-        yield batch
+        yield {
+            **{
+                name: values[rows.start : rows.stop].astype(features[name].dtype)
+                for name, values in batch.items()
+            },
+            "input_mask": np.ones((len(rows), max_seq_length), np.int32),
+            "example_weights": np.ones(len(rows), np.float32),
+            "record_positions": np.stack([np.full(len(rows), step), np.asarray(rows)], axis=1),
+        }
+
+
+# The features of text in the order in which they are drawn.
+_IN_ORDER = (
+    *("masked_lm_positions", "input_ids", "segment_ids", "masked_lm_ids"),
+    records.PAIR_FEATURE,
+)
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (_IN_ORDER.index(name) if name in _IN_ORDER else len(_IN_ORDER)), name
+
+
+def _drawn(
+    name: str, shape: tuple[int, ...], length: int, vocab_size: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Returns values that a model can look up; normal numbers for features that are no text's."""
+    match name:
+        case "masked_lm_positions":
+            # Distinct and ascending: a random start and a fixed stride.
+            stride = max(length // shape[1], 1)
+            return rng.integers(0, stride, (shape[0], 1)) + stride * np.arange(shape[1])
+        case "input_ids" | "masked_lm_ids":
+            return rng.integers(0, vocab_size, shape)
+        case "segment_ids":
+            return np.arange(length)[None] >= rng.integers(1, length, (shape[0], 1))
+        case records.PAIR_FEATURE:
+            return rng.integers(0, 2, shape)
+        case "masked_lm_weights" | "input_mask" | "sequence_ids":
+            return np.ones(shape)
+    return rng.standard_normal(shape)

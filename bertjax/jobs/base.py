@@ -54,6 +54,10 @@ class Data(Protocol):
         """Returns shapes and types of a global batch of the phase, as the devices get it."""
         ...
 
+    def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns which positions of a batch hold a token, not 0 there: [rows, ..., length]."""
+        ...
+
     def batch_lengths(self, phase: Phase) -> tuple[int, ...]:
         """Returns the lengths that the rows of the phase's batches have, the longest last."""
         ...

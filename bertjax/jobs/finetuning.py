@@ -150,6 +150,9 @@ class FinetuningData:
             options, phase.global_batch_size, phase.max_seq_length
         )
 
+    def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        return batch["input_mask"]
+
     def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
         """Returns the lengths that the rows of batches have, the longest last."""
         del phase

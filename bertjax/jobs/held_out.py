@@ -65,7 +65,8 @@ def check(
         )
     for text in found:
         logging.warning("config.data.eval_dir is not held out: %s; %s", text, overlaps.REMEDY)
-    known = {each.directory: each.contents for each in (*trained, evaluated)}
+    of_text = [each for each in (*trained, evaluated) if each.manifest.tokenizer]
+    known = {each.directory: each.contents for each in of_text}
     if not found:
         _warn_of_unknown_documents(known)
     if uncounted := [directory for directory, made_of in known.items() if made_of is None]:

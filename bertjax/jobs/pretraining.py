@@ -123,7 +123,7 @@ def open_job(
                 f"{error}. {phase.name} needs records of {phase.max_seq_length} tokens; "
                 f"--config.phases.{phase.name}.num_steps=0 leaves it out"
             ) from error
-        sha256 = record_set.manifest.tokenizer["sha256"]
+        sha256 = record_set.manifest.tokenizer_sha256
         train_sets[phase.name] = record_set
     lengths.set_steps(config, {name: it.manifest.num_examples for name, it in train_sets.items()})
     all_phases = lengths.phases(config)
@@ -135,7 +135,8 @@ def open_job(
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
     chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
     pairs = _open_pairs(config, train_sets[all_phases[0].name])
-    vocabulary = tokenizer.load(train_sets[all_phases[0].name].directory)
+    has_text = train_sets[all_phases[0].name].manifest.tokenizer is not None
+    vocabulary = tokenizer.load(train_sets[all_phases[0].name].directory) if has_text else None
     teacher = _read_teacher(config, vocabulary)
     return _job(config, all_phases, train_sets, evaluation_set, chance, pairs, teacher)
 
@@ -258,6 +259,8 @@ def _open(
 
 
 def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:
+    if record_set.manifest.tokenizer is None:
+        return
     found = record_set.manifest.tokenizer["vocab_size"]
     if config.model.vocab_size and config.model.vocab_size < found:
         # Too small a table would be read out of bounds, silently: on TPU and GPU a NaN later on.

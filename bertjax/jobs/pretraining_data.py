@@ -18,8 +18,6 @@ from bertjax.jobs import base, held_out, lengths, minimal_pairs
 
 HELD_OUT, PAIRS = "heldout", "pairs"
 
-_FLOAT_FEATURES = ("masked_lm_weights", "example_weights")
-
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingData:
@@ -45,7 +43,7 @@ class PretrainingData:
     @property
     def _tokenizer_sha256(self) -> str | None:
         found = iter(self.train_sets.values())
-        return next((record_set.manifest.tokenizer["sha256"] for record_set in found), None)
+        return next((record_set.manifest.tokenizer_sha256 for record_set in found), None)
 
     def train_batches(
         self, phase: lengths.Phase, *, start_step: int, rows: range | None
@@ -58,14 +56,17 @@ class PretrainingData:
             "rows": rows,
         }
         if data.source == "synthetic":
+            features = self._features(phase)
+            # Masked tokens are drawn, whether they are read or not: so all objectives see the same.
+            masked = records.mask_features(self._predictions(phase))
             batches = synthetic.train_batches(
+                {**masked, **features},
                 max_seq_length=phase.max_seq_length,
-                max_predictions_per_seq=self._predictions(phase),
                 vocab_size=self.config.model.vocab_size,
                 **shared,
             )
-            read = {*self.abstract_batch(phase), "record_positions"}
-            return ({name: it[name] for name in it if name in read} for it in batches)
+            unread = masked.keys() - features.keys()
+            return ({name: it[name] for name in it.keys() - unread} for it in batches)
         record_set = self.train_sets[phase.name]
         return streams.train_batches(
             record_set,
@@ -104,19 +105,20 @@ class PretrainingData:
         return self.evaluation_set.manifest.num_examples if self.evaluation_set else 0
 
     def abstract_batch(self, phase: lengths.Phase) -> dict[str, jax.ShapeDtypeStruct]:
-        rows, predictions = phase.global_batch_size, self._predictions(phase)
-        manifest = self._manifest(phase)
-        sequences = manifest.max_sequences_per_row if manifest else 0
-        names = {*records.TOKEN_FEATURES, *(manifest.token_features if manifest else ())}
-        shapes = {name: (rows, phase.max_seq_length) for name in sorted(names)}
-        if self.config.pretraining.masking != "none":
-            shapes |= {name: (rows, predictions) for name in records.MASK_FEATURES}
-        labels = (rows, sequences) if sequences else (rows,)
-        shapes |= {"next_sentence_labels": labels, "example_weights": (rows,)}
-        return {
-            name: jax.ShapeDtypeStruct(shape, np.float32 if name in _FLOAT_FEATURES else np.int32)
-            for name, shape in shapes.items()
+        features = {
+            **self._features(phase),
+            "input_mask": records.Feature((records.LENGTH,)),
+            "example_weights": records.Feature((), "float32"),
         }
+        return {
+            name: jax.ShapeDtypeStruct(
+                (phase.global_batch_size, *feature.sizes(phase.max_seq_length)), feature.dtype
+            )
+            for name, feature in sorted(features.items())
+        }
+
+    def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        return batch["input_mask"]
 
     def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
         """Returns the lengths that the rows of the phase's batches have, the longest last."""
@@ -141,8 +143,24 @@ class PretrainingData:
     def vocabulary(self) -> tokenizer.Tokenizer | None:
         # All phases have the same one: `open_job` compares their hashes.
         for record_set in self.train_sets.values():
-            return tokenizer.load(record_set.directory)
+            has_text = record_set.manifest.tokenizer is not None
+            return tokenizer.load(record_set.directory) if has_text else None
         return None
+
+    def _features(self, phase: lengths.Phase) -> dict[str, records.Feature]:
+        """Returns the features of a phase's batches, stored or drawn as they are read.
+
+        Without a manifest they are those of text, as the released script writes it.
+        """
+        options, manifest = self.config.pretraining, self._manifest(phase)
+        features = dict(manifest.features if manifest else records.text_features())
+        if options.masking != "none":
+            features |= records.mask_features(self._predictions(phase))
+        if options.pair_loss == "none":
+            features.pop(records.PAIR_FEATURE, None)
+        elif manifest is None:
+            features |= records.text_features(pair_objective=options.pair_loss)
+        return features
 
     def _predictions(self, phase: lengths.Phase) -> int:
         manifest = self._manifest(phase)

@@ -124,7 +124,9 @@ class EncoderConfig:
             raise ValueError("; ".join(faults))
 
     def _faults(self) -> Iterator[str]:
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"):
+        at_least_1 = ["hidden_size", "num_hidden_layers", "num_attention_heads"]
+        at_least_1 += ["vocab_size"] if self.embeddings == "learnt" else []
+        for name in at_least_1:
             if getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}; it must be at least 1"
         for name, most in MOST.items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -102,15 +101,6 @@ class PhaseFacts:
     rotary: str = ""
 
 
-def fill(batch: Mapping[str, np.ndarray]) -> float | None:
-    """Returns the share of a batch's positions that hold a token; None where no mask says so.
-
-    Counted on the host, of the rows that it has: the others' are alike.
-    """
-    mask = batch.get("input_mask")
-    return None if mask is None else np.count_nonzero(mask) / mask.size
-
-
 class Monitor:
     """Takes one report a step, looks at it one step late, and writes a line every so many steps.
 
@@ -130,9 +120,7 @@ class Monitor:
         self._options = options
         self._writer = writer
         self._last_checkpoint = last_checkpoint
-        self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts, float | None] | None = (
-            None
-        )
+        self._pending: tuple[int, state.StepReport, np.ndarray, PhaseFacts, float] | None = None
         self._begun = set() if begun is None else begun
         self._compiled: set[PhaseFacts] = set()
         self._restart_clock(0.0)
@@ -154,12 +142,11 @@ class Monitor:
         report: state.StepReport,
         record_positions: np.ndarray,
         phase: PhaseFacts,
-        fill: float | None = None,
+        fill: float = 1.0,
     ) -> None:
         """Takes the report of the step that made the count `step`, which may still be running.
 
-        `fill` is the share of the batch's positions that hold a token, None where it is not known.
-
+        `fill` is the share of the batch's positions that hold a token.
         The report before it is fetched now, so that fetching never leaves the devices idle.
 
         Raises:
@@ -181,7 +168,7 @@ class Monitor:
         report = jax.device_get(report)
         self._steps_timed += 1
         self._tokens_timed += phase.tokens_per_step
-        self._real_timed += float("nan") if fill is None else fill * phase.tokens_per_step
+        self._real_timed += fill * phase.tokens_per_step
         self._flops_timed += phase.flops_per_step
         if phase not in self._compiled:  # the first step of a batch shape holds its compilation
             self._compiled.add(phase)
@@ -267,9 +254,8 @@ class Monitor:
         scalars = {
             "perf/step_seconds": seconds / steps,
             "perf/tokens_per_second": tokens / seconds,
+            "perf/real_tokens_per_second": real / seconds,
         }
-        if not math.isnan(real):
-            scalars["perf/real_tokens_per_second"] = real / seconds
         if self._options.peak_flops:
             rate = flops / seconds
             scalars["perf/model_flop_utilization"] = rate / self._options.peak_flops

@@ -70,14 +70,14 @@ def test_an_epoch_has_every_packed_row_once_on_any_number_of_hosts(record_set):
 
 def test_only_packed_records_have_another_manifest(record_set, tmp_path):
     manifest = record_set.manifest
-    plain = dataclasses.replace(manifest, max_sequences_per_row=0)
-    other = dataclasses.replace(manifest, max_sequences_per_row=MOST + 1)
+    plain = dataclasses.replace(manifest, max_sequences_per_row=0, features={})
+    other = dataclasses.replace(manifest, max_sequences_per_row=MOST + 1, features={})
     assert len({it.digest for it in (manifest, plain, other)}) == 3
     stored = json.loads((record_set.directory / records.MANIFEST_FILE).read_text())
     assert stored["max_sequences_per_row"] == MOST
     plain.save(tmp_path)
-    assert "max_sequences_per_row" not in json.loads((tmp_path / records.MANIFEST_FILE).read_text())
     assert records.Manifest.load(tmp_path) == plain
+    assert "sequence_ids" in manifest.features and "sequence_ids" not in plain.features
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import os
 import subprocess
@@ -67,6 +66,53 @@ def test_integers_are_int32_and_weights_float32(tmp_path):
     dtypes = {name: values.dtype for name, values in read(tmp_path, write(tmp_path)).items()}
     assert dtypes.pop("masked_lm_weights") == np.float32
     assert set(dtypes.values()) == {np.dtype(np.int32)}
+
+
+SERIES = {"values": records.Feature(("length", 3), "float32"), "place": records.Feature(())}
+
+
+def write_series(directory, values):
+    """Records that hold no text: numbers for every position and one for the row."""
+    columns = {"values": values, "place": np.arange(len(values))}
+    shard = records.write_shard(directory / "0.tfrecord", records.encode_batch(columns))
+    no_text = {"tokenizer": None, "max_predictions_per_seq": 0, "pair_objective": "none"}
+    manifest = described(**no_text, shards=(shard,), features=SERIES)
+    manifest.save(directory)
+    return manifest
+
+
+def test_records_hold_the_features_of_their_manifest_and_each_position_counts(tmp_path):
+    values = np.random.default_rng(0).normal(size=(4, LENGTH, 3)).astype(np.float32)
+    batch = read(tmp_path, write_series(tmp_path, values))
+    np.testing.assert_array_equal(batch["values"], values)
+    assert batch["place"].tolist() == [0, 1, 2, 3] and batch["place"].dtype == np.int32
+    np.testing.assert_array_equal(batch["input_mask"], np.ones((4, LENGTH)))
+    stored = json.loads((tmp_path / "manifest.json").read_text())
+    assert stored["features"]["values"] == [["length", 3], "float32"] and not stored["tokenizer"]
+    opened = records.open(tmp_path).manifest
+    assert opened.features == SERIES and opened.position_features == ("values", "input_mask")
+    batch["values"][2, 1, 0] = np.nan
+    assert records.first_misfit(batch, opened) == (
+        2,
+        "values holds nan, but numbers must be finite",
+    )
+    with pytest.raises(ValueError, match="its vocabulary has sha256 none"):
+        records.open(tmp_path, tokenizer_sha256="a" * 64)
+
+
+def test_the_features_of_text_follow_from_masks_and_pairs(tmp_path):
+    features = {name: [["length"], "int32"] for name in records.TOKEN_FEATURES}
+    masks = {name: [[2], "int32"] for name in records.MASK_FEATURES[:2]}
+    masks["masked_lm_weights"] = [[2], "float32"]
+    write(tmp_path)
+    stored = json.loads((tmp_path / "manifest.json").read_text())["features"]
+    assert stored == features | masks | {"next_sentence_labels": [[], "int32"]}
+    changed_manifest(tmp_path, "pair_objective", value="none")
+    assert records.open(tmp_path)  # labels that nobody reads
+    for field, value in (("max_predictions_per_seq", 3), ("max_sequences_per_row", 4)):
+        changed_manifest(tmp_path, field, value=value)
+        with pytest.raises(ValueError, match=f"not a record manifest.*{field}"):
+            records.open(tmp_path)
 
 
 def test_records_without_masks_or_pairs_give_token_features_only(tmp_path):
@@ -256,15 +302,18 @@ def test_a_missing_manifest_says_how_to_get_one(tmp_path):
         records.open(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format_version": 1, "colour": 2}'])
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "{}", json.dumps({"format_version": records.FORMAT_VERSION, "colour": 2})],
+)
 def test_a_file_that_is_no_manifest_is_named(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match=r"manifest\.json is not a record manifest"):
         records.open(tmp_path)
 
 
-def told_by(directory, *path, value):
-    """Changes what the manifest of a directory tells at a path of names and places."""
+def changed_manifest(directory, *path, value):
+    """Changes the field of a manifest that stands at a path of names and places."""
     fields = json.loads((directory / "manifest.json").read_text())
     place = fields
     for name in path[:-1]:
@@ -281,7 +330,7 @@ def test_a_shard_outside_of_the_directory_is_refused(tmp_path, name):
     directory.mkdir()
     write(directory)
     (tmp_path / "outside.tfrecord").write_bytes((directory / "0.tfrecord").read_bytes())
-    told_by(directory, "shards", 0, "file", value=name)
+    changed_manifest(directory, "shards", 0, "file", value=name)
     with pytest.raises(
         ValueError, match=r"manifest\.json .*\n.*the name of a file in the directory"
     ):
@@ -303,19 +352,23 @@ def test_a_shard_outside_of_the_directory_is_refused(tmp_path, name):
         (("seed",), None, "seed is None"),
         (("tokenizer", "vocab_size"), -5, "vocab_size of the tokenizer is -5"),
         (("statistics",), [], r"statistics is \[\]; it must be an object"),
+        (("features", "input_ids"), [["length"], "int8"], "feature 'input_ids' is .*int32"),
+        (("features", "more"), [[0], "int32"], "a size of feature 'more' is 0"),
+        (("features", "more"), [[2, "length"], "int32"], "'more' is 'length'; .*whole number"),
+        (("features", "more"), "int32", "feature 'more' is 'int32'; it must be a list"),
     ],
 )
 def test_a_manifest_that_no_builder_wrote_is_refused(tmp_path, path, value, fault):
     write(tmp_path)
-    told_by(tmp_path, *path, value=value)
+    changed_manifest(tmp_path, *path, value=value)
     with pytest.raises(ValueError, match=rf"manifest\.json is not a record manifest: \n.*{fault}"):
         records.open(tmp_path)
 
 
 def test_all_that_cannot_be_is_told_at_once(tmp_path):
     write(tmp_path)
-    told_by(tmp_path, "seed", value=-1)
-    told_by(tmp_path, "shards", 0, "file", value="../0.tfrecord")
+    changed_manifest(tmp_path, "seed", value=-1)
+    changed_manifest(tmp_path, "shards", 0, "file", value="../0.tfrecord")
     with pytest.raises(ValueError, match=r"seed is -1(.|\n)*a shard is '\.\./0"):
         records.open(tmp_path)
 
@@ -338,7 +391,7 @@ def test_tensorflow_is_kept_away_from_accelerators(monkeypatch):
 
 
 def test_another_format_version_is_refused(tmp_path):
-    fields = dataclasses.asdict(write(tmp_path)) | {"format_version": 2}
-    (tmp_path / "manifest.json").write_text(json.dumps(fields))
-    with pytest.raises(ValueError, match="format_version 2"):
+    write(tmp_path)
+    changed_manifest(tmp_path, "format_version", value=1)
+    with pytest.raises(ValueError, match="format_version 1"):
         records.open(tmp_path)

@@ -1,5 +1,6 @@
 """Claims about what a config and its records are joined into, and which pairs are refused."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -37,8 +38,8 @@ def change_manifest(source, target, **changes):
     target.mkdir()
     for path in source.iterdir():
         (target / path.name).write_bytes(path.read_bytes())
-    fields = json.loads((target / records.MANIFEST_FILE).read_text()) | changes
-    (target / records.MANIFEST_FILE).write_text(json.dumps(fields))
+    manifest = records.Manifest.load(source)
+    dataclasses.replace(manifest, **{"features": {}, **changes}).save(target)
     return target
 
 
