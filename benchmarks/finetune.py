@@ -267,11 +267,15 @@ def our_steps(options: argparse.Namespace, case: Case) -> Iterator[Any]:
 
     run = our_job(options, dataclasses.replace(case, epochs=1))
     with jax.set_mesh(run.mesh):
-        knobs = jax.device_put(run.knobs, jax.tree.map(lambda n: n.sharding, run.abstract_knobs))
+        step_inputs = jax.device_put(
+            run.step_inputs, jax.tree.map(lambda n: n.sharding, run.abstract_step_inputs)
+        )
         size = run.job.phases[0].global_batch_size
 
         def step(train_state: Any, batch: Any) -> tuple[Any, Any]:
-            return run.train_step(train_state, sharding.to_devices(batch, run.mesh, size), knobs)
+            return run.train_step(
+                train_state, sharding.to_devices(batch, run.mesh, size), step_inputs
+            )
 
         yield run, step
 
@@ -291,13 +295,13 @@ def time_ours(options: argparse.Namespace, case: Case) -> None:
     with our_steps(options, case) as (run, step):
         source = warm_start.of_job(run.job, run.abstract_state.params)
         assert source is not None  # finetuning begins with weights
-        train_state = run.init(run.knobs.seed)
+        train_state = run.init(run.step_inputs.seed)
         batches = {it["input_ids"].shape: it for *_, it in train.remaining_batches(run, 0)}
         started = time.perf_counter()
         for batch in batches.values():
             train_state, report = jax.block_until_ready(step(train_state, batch))
         compiled, padded, previous = time.perf_counter() - started, 0, None
-        train_state = run.init(run.knobs.seed)
+        train_state = run.init(run.step_inputs.seed)
         train_state = jax.block_until_ready(warm_start.apply(source, train_state))
         started = time.perf_counter()
         for _, _, batch in train.remaining_batches(run, 0):
@@ -328,7 +332,7 @@ def time_our_batches(options: argparse.Namespace, case: Case) -> None:
 
     options.by_length, found = True, {}
     with our_steps(options, case) as (run, step):
-        train_state = run.init(run.knobs.seed)
+        train_state = run.init(run.step_inputs.seed)
         batches = {it["input_ids"].shape[1]: it for *_, it in train.remaining_batches(run, 0)}
         if missing := set(options.lengths) - set(batches):
             raise ValueError(f"--lengths has {missing}; buckets of {case.task}: {sorted(batches)}")

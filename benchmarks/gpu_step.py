@@ -169,7 +169,7 @@ def build_bertjax(job: peer_step.Job, timing: Timing, settings: Mapping[str, str
     opened = jobs.JOBS[config.task].open(program.resolve(config, device.platform))
     built = program.build(opened, mesh)
     with jax.set_mesh(mesh):
-        state = built.init(built.knobs.seed)
+        state = built.init(built.step_inputs.seed)
         inputs = sharding.to_devices(bertjax_batch(peer_step.random_batch(job)), mesh, job.batch)
 
     def run(steps: int) -> float:
@@ -177,7 +177,7 @@ def build_bertjax(job: peer_step.Job, timing: Timing, settings: Mapping[str, str
         report = None
         with jax.set_mesh(mesh):
             for _ in range(steps):
-                state, report = built.train_step(state, inputs, built.knobs)
+                state, report = built.train_step(state, inputs, built.step_inputs)
         jax.block_until_ready(state)
         losses = [report.means[name].value() for name in opened.task.objectives] if report else []
         return float(sum(losses)) if losses else float("nan")

@@ -35,7 +35,7 @@ import numpy as np
 
 from bertjax import recipes, train
 from bertjax.devices import sharding
-from bertjax.training import monitor, state
+from bertjax.training import monitor, program, state
 
 TARGET_MS = 2.0
 WARM_UP_STEPS = 50
@@ -70,16 +70,18 @@ class Stopwatch:
 class StampedStep:
     """A step that costs the device next to nothing; `stamps` are the times of its calls."""
 
-    def __init__(self, run: train.Run, stopwatch: Stopwatch):
+    def __init__(self, run: program.Program, stopwatch: Stopwatch):
         self.stamps: list[float] = []
         self._step = stopwatch.timed("dispatch", empty_step(run))
 
-    def __call__(self, train_state: state.TrainState, batch: Any, knobs: state.Knobs) -> Any:
+    def __call__(
+        self, train_state: state.TrainState, batch: Any, step_inputs: state.StepInputs
+    ) -> Any:
         self.stamps.append(time.perf_counter())
-        return self._step(train_state, batch, knobs)
+        return self._step(train_state, batch, step_inputs)
 
 
-def empty_step(run: train.Run) -> Callable[..., Any]:
+def empty_step(run: program.Program) -> Callable[..., Any]:
     """Returns a jitted function like the step from outside, donation too, that only counts."""
     placed = jax.tree.map(lambda leaf: leaf.sharding, run.abstract_state)
     rows = sharding.batch_sharding(run.mesh)
@@ -89,13 +91,13 @@ def empty_step(run: train.Run) -> Callable[..., Any]:
     with jax.set_mesh(run.mesh):
         batch = sharding.to_devices(host_batch, run.mesh, phase.global_batch_size)
         _, shapes = jax.eval_shape(
-            run.learner.train_step, run.abstract_state, batch, run.abstract_knobs
+            run.learner.train_step, run.abstract_state, batch, run.abstract_step_inputs
         )
 
     def step(
-        train_state: state.TrainState, batch: Any, knobs: state.Knobs
+        train_state: state.TrainState, batch: Any, step_inputs: state.StepInputs
     ) -> tuple[state.TrainState, Any]:
-        del batch, knobs
+        del batch, step_inputs
         # Ones: finite, and a weight that can be divided by.
         report = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes)
         counted = train_state.step + 1
@@ -116,7 +118,7 @@ def run_loop(config: ml_collections.ConfigDict) -> tuple[list[float], dict[str, 
     steps: list[StampedStep] = []
     prepare = train.prepare
 
-    def prepare_with_empty_step(*args: Any) -> train.Run:
+    def prepare_with_empty_step(*args: Any) -> program.Program:
         run = prepare(*args)
         steps.append(StampedStep(run, stopwatch))
         return dataclasses.replace(run, train_step=steps[-1])

@@ -134,7 +134,7 @@ def lower_ours(shape: tpu_peer.Shape, settings: Mapping[str, str]) -> Any:
         if name != "record_positions"  # stay on the host
     }
     with jax.set_mesh(mesh):
-        return built.train_step.lower(built.abstract_state, inputs, built.abstract_knobs)
+        return built.train_step.lower(built.abstract_state, inputs, built.abstract_step_inputs)
 
 
 def compile_ours(

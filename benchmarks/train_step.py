@@ -133,7 +133,7 @@ def build(job: peer_step.Job, batch: peer_step.Batch) -> peer_step.Trainer:
         report = None
         with jax.set_mesh(run_parts.mesh):
             for _ in range(steps):
-                state, report = run_parts.train_step(state, inputs, run_parts.knobs)
+                state, report = run_parts.train_step(state, inputs, run_parts.step_inputs)
         jax.block_until_ready(state)
         if report is None:
             return float("nan")

@@ -13,8 +13,8 @@ if __name__ == "__main__":
 
     interruptions.leave_at_once()
 
-import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import sys
@@ -27,11 +27,8 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-import bertjax
 from bertjax import command_line, interruptions, jobs, recipes, whole_numbers
-from bertjax import config as config_lib
-from bertjax.devices import accelerators, sharding
-from bertjax.models import weight_masks
+from bertjax.devices import sharding
 from bertjax.training import (
     attention_trial,
     config_faults,
@@ -41,31 +38,13 @@ from bertjax.training import (
     profiling,
     program,
     run_log,
-    schedules,
     shared_failures,
+    starting,
     state,
     trials,
-    warm_start,
     writers,
 )
-from bertjax.workdirs import checkpoint, ownership, reader
-
-
-@dataclasses.dataclass(frozen=True)
-class Run(program.Program):
-    """Everything that stays the same from the first step to the last of one training."""
-
-    workdir: epath.Path
-
-    @property
-    def last_step(self) -> int:
-        return self.job.last_step
-
-    @property
-    def always_kept(self) -> tuple[int, ...]:
-        """The steps whose checkpoints are for others to go on from: the last before the decay."""
-        step = schedules.last_step_before_decay(self.knobs.schedule)
-        return () if step is None else (step,)
+from bertjax.workdirs import checkpoint, ownership
 
 
 def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.TrainState:
@@ -79,7 +58,7 @@ def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.T
       profiling.OutOfMemoryError: where a step does not fit into the memory of the devices.
       preemption.Preempted: after SIGTERM or Ctrl-C, when the state is saved.
     """
-    return execute(prepare(config, workdir))
+    return execute(prepare(config, workdir), epath.Path(workdir))
 
 
 def train_trials(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> dict[str, Any]:
@@ -90,85 +69,88 @@ def train_trials(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> 
         `train`; the same command goes on where it stopped.
     """
     run = prepare(config, workdir)
-    return trials.run(
-        run, run.workdir, lambda own, where: execute(_run_in(own, where), is_one_of_several=True)
-    )
+    return trials.run(run, workdir, functools.partial(execute, is_one_of_several=True))
 
 
-def execute(run: Run, *, is_one_of_several: bool = False) -> state.TrainState:
-    """Trains as `train` does, a run that is prepared.
+def execute(
+    run: program.Program, workdir: epath.Path, *, is_one_of_several: bool = False
+) -> state.TrainState:
+    """Trains a prepared run in its workdir, as `train` does.
 
     A notice after the last step ends nothing, unless other runs follow this one.
     """
     with (
         jax.set_mesh(run.mesh),
-        _owned(run.workdir) as owner,
-        checkpoint.Checkpointer(run.workdir, _retention(run)) as checkpointer,
+        starting.owned(workdir) as owner,
+        checkpoint.Checkpointer(workdir, starting.retention(run)) as checkpointer,
         preemption.Notice() as notice,
-        profiling.memory_explained(run.workdir),
+        profiling.memory_explained(workdir),
     ):
-        begun = start(run, checkpointer)
-        step = int(begun.state.step)
+        train_state, progress, tuned = starting.start(run, workdir, checkpointer)
+        step = int(train_state.step)
         is_late = _is_evaluation_missing(run, checkpointer, step)
-        with _open_writer(run, step, again=is_late) as writer:
-            options = _monitor_options(run)
-            watch = monitor.Monitor(
-                options, writer, begun.progress, checkpointer.latest_step, run.begun
-            )
-            keeper = _Keeper(run, owner, checkpointer, notice, writer, watch, begun.tuned)
+        with starting.open_writer(run, workdir, step, again=is_late) as writer:
+            options = starting.monitor_options(run)
+            watch = monitor.Monitor(options, writer, progress, checkpointer.latest_step, run.begun)
+            saver = RunSaver(run, workdir, owner, checkpointer, notice, writer, watch, tuned)
             if is_late:
-                keeper.evaluate(begun.state, step)
-            with _profile(run, step) as profile:
-                train_state = _train(run, begun.state, keeper, profile)
+                saver.evaluate(train_state, step)
+            with starting.profile(run, workdir, step) as profile:
+                train_state = _train(run, train_state, saver, profile)
             writer.curves()
-        keeper.write_predictions(train_state, is_new=run.last_step > step)
+        saver.write_predictions(train_state, is_new=run.job.last_step > step)
         if is_one_of_several and notice.reached():
-            keeper.stop(run.last_step)
+            saver.stop(run.job.last_step)
     if jax.process_index() == 0:
-        run_log.end(run, run.workdir, is_new=run.last_step > step)
+        run_log.end(run, workdir, is_new=run.job.last_step > step)
     return train_state
 
 
 def _train(
-    run: Run, train_state: state.TrainState, keeper: _Keeper, profile: profiling.Profile
+    run: program.Program,
+    train_state: state.TrainState,
+    saver: RunSaver,
+    profile: profiling.Profile,
 ) -> state.TrainState:
-    """Returns the state after the last step; `keeper` saves and evaluates on the way."""
-    watch, step = keeper.watch, int(train_state.step)
-    if keeper.notice.reached():  # before a step is compiled, which takes minutes
-        keeper.stop(step)
-    knobs = run.placed_knobs()
-    for phase, facts, fill, batch in remaining_batches(run, step):
+    """Returns the state after the last step; `saver` saves and evaluates on the way."""
+    watch, step = saver.watch, int(train_state.step)
+    if saver.notice.reached():  # before a step is compiled, which takes minutes
+        saver.stop(step)
+    step_inputs = run.placed_step_inputs()
+    for phase, facts, batch in remaining_batches(run, step):
         on_devices = sharding.to_devices(batch, run.mesh, phase.global_batch_size)
         watch.begin(step, facts)
         profile.before(step + 1, train_state)
-        train_state, report = run.in_phase(phase).train_step(train_state, on_devices, knobs)
+        train_state, report = run.in_phase(phase).train_step(train_state, on_devices, step_inputs)
         step += 1
         profile.after(step, train_state)
-        watch.submit(step, report, batch["record_positions"], facts, fill)
-        must_stop = keeper.notice.reached()
+        watch.submit(step, report, batch["record_positions"], facts, _fill(run, batch))
+        must_stop = saver.notice.reached()
         must_save, must_evaluate = due(run, phase, step)
         if not (must_stop or must_save or must_evaluate):
             continue
         watch.flush()
         with watch.paused():
             if must_save or must_stop:
-                keeper.save(train_state)
-            if must_stop and (step < run.last_step or must_evaluate):
-                keeper.stop(step)
+                saver.save(train_state)
+            if must_stop and (step < run.job.last_step or must_evaluate):
+                saver.stop(step)
             if must_evaluate:
-                keeper.evaluate(train_state, step)
+                saver.evaluate(train_state, step)
     return train_state
 
 
 @dataclasses.dataclass
-class _Keeper:
-    """Saves and evaluates the states of a run, and ends it where it has to stop.
+class RunSaver:
+    """Saves and evaluates the states of a run, and stops it.
 
-    A save that is due comes before the evaluation that is due: what an evaluation costs is not
-    lost with the machine. One that was not finished is made up for when the run goes on.
+    A save comes before an evaluation of the same step, so a machine that is lost during the
+    evaluation loses no step. The resumed run repeats an evaluation that was not finished. `tuned`
+    are the tuned scores so far (`jobs.Evaluation.tunes`).
     """
 
-    run: Run
+    run: program.Program
+    workdir: epath.Path
     owner: ownership.Ownership | None
     checkpointer: checkpoint.Checkpointer
     notice: preemption.Notice
@@ -180,7 +162,8 @@ class _Keeper:
         if self.owner is not None:
             self.owner.check()
         self.writer.keep()
-        self.checkpointer.save(train_state, _meta(self.run, self.watch, self.tuned))
+        meta = starting.meta(self.run, self.watch.progress, self.tuned)
+        self.checkpointer.save(train_state, meta)
 
     def evaluate(self, train_state: state.TrainState, step: int) -> None:
         try:
@@ -191,19 +174,19 @@ class _Keeper:
         except evaluation.Stopped:
             self.save(train_state)
             self.stop(step)
-        found = {name: scores[name] for name in self.run.job.evaluation.tunes if name in scores}
-        self.tuned |= found
-        self.checkpointer.add_evaluation(step, scores, found)
+        tuned = {name: scores[name] for name in self.run.job.evaluation.tunes if name in scores}
+        self.tuned |= tuned
+        self.checkpointer.add_evaluation(step, scores, tuned)
 
     def write_predictions(self, train_state: state.TrainState, *, is_new: bool) -> None:
         self.checkpointer.wait()
-        params, workdir = self.run.scored(train_state), self.run.workdir
+        params, must_stop = self.run.scored(train_state), self.notice.reached
         try:
             evaluation.write_predictions(
-                self.run, params, workdir, self.tuned, self.notice.reached, is_new=is_new
+                self.run, params, self.workdir, self.tuned, must_stop, is_new=is_new
             )
         except evaluation.Stopped:
-            self.stop(self.run.last_step)
+            self.stop(self.run.job.last_step)
 
     def stop(self, step: int) -> NoReturn:
         """Raises Preempted once what is being saved is on disk."""
@@ -211,24 +194,16 @@ class _Keeper:
         raise preemption.Preempted(step, by_hand=self.notice.by_hand)
 
 
-@contextlib.contextmanager
-def _owned(workdir: epath.Path) -> Iterator[ownership.Ownership | None]:
-    """Keeps other runs out of the workdir, which is for process 0 to do."""
-    if jax.process_index() != 0:
-        yield None
-        return
-    with ownership.Ownership(workdir) as owner:
-        yield owner
-
-
-def _is_evaluation_missing(run: Run, checkpointer: checkpoint.Checkpointer, step: int) -> bool:
-    """Returns whether the run stopped before the evaluation of the step that it goes on from."""
+def _is_evaluation_missing(
+    run: program.Program, checkpointer: checkpoint.Checkpointer, step: int
+) -> bool:
+    """Returns whether the run stopped before the evaluation of the step that it resumes from."""
     is_due = bool(run.job.evaluation.sets) and step > 0 and _is_evaluation_due(run, step)
     return is_due and not checkpointer.is_evaluated(step)
 
 
-def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
-    """Checks config, data and devices, and compiles nothing yet.
+def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> program.Program:
+    """Returns the program of a run after checking config, data and devices; compiles nothing yet.
 
     Raises:
       NotADirectoryError: if the workdir is a file.
@@ -242,68 +217,22 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> Run:
     if config.compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
     mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)
-    device, workdir = mesh.devices.flat[0], epath.Path(workdir)
+    device = mesh.devices.flat[0]
     config = program.resolve(config, device.platform, device.device_kind)
-    job = jobs.JOBS[config.task].open(config, trials.workdirs(config, workdir))
+    open_job, workdirs = jobs.JOBS[config.task].open, trials.workdirs(config, epath.Path(workdir))
+    job = open_job(config, workdirs)
     is_of_gpu = job.config.model.attention == "cudnn" and device.platform == "gpu"
     is_tried = job.config.model.attention == "auto" or is_of_gpu
     if is_tried and not attention_trial.agrees(job, mesh):
         config.model.attention = "xla"
-        job = jobs.JOBS[config.task].open(config, trials.workdirs(config, workdir))
-    return _run_in(program.build(job, mesh), workdir)
-
-
-def _run_in(made: program.Program, workdir: epath.Path) -> Run:
-    return Run(**{**vars(made), "workdir": workdir})
-
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """What a run begins with: its state, and what is known besides from before a restart."""
-
-    state: state.TrainState
-    progress: monitor.Progress
-    tuned: dict[str, float]
-
-
-def start(run: Run, checkpointer: checkpoint.Checkpointer) -> Start:
-    """Returns the restored state, or a fresh one, after checking that the run may be continued.
-
-    Only a fresh state takes over what config.init_from has.
-
-    Raises:
-      FileNotFoundError: if there is nothing at config.init_from.
-      ValueError: if the workdir's run had another config or other data, listing the differences;
-        or if what config.init_from has does not fit the run.
-    """
-    saved_meta = checkpointer.read_meta()
-    if saved_meta is not None:
-        _keep_origin(run, saved_meta)
-        _check_resumable(run, saved_meta, checkpointer.latest_step() or 0)
-        _tell_other_versions(saved_meta)
-    run_log.start(run, run.workdir)
-    restored = checkpointer.restore(run.abstract_state)
-    if restored is not None:
-        logging.info("Resuming at step %d from %s", int(restored.state.step), run.workdir)
-        _write_config(run)  # with the changes that are allowed
-        progress = monitor.Progress.of_meta(restored.meta)
-        tuned = dict(restored.meta["tuned"]) if run.job.evaluation.tunes else {}
-        return Start(restored.state, progress, tuned)
-    source = warm_start.of_job(run.job, run.abstract_state.params)
-    _write_workdir(run)
-    fresh = run.init(run.knobs.seed)
-    fresh = warm_start.apply(source, fresh) if source else fresh
-    return Start(fresh, monitor.Progress(), {})
+        job = open_job(config, workdirs)
+    return program.build(job, mesh)
 
 
 def remaining_batches(
-    run: Run, step: int
-) -> Iterator[tuple[jobs.Phase, monitor.PhaseFacts, float, dict[str, np.ndarray]]]:
-    """Yields the batch of global step `step`, and all after it to the end, with their phases.
-
-    Before each batch stands the share of its positions that hold a token, counted on the host in
-    the rows that it reads: those of the other hosts are alike.
-    """
+    run: program.Program, step: int
+) -> Iterator[tuple[jobs.Phase, monitor.PhaseFacts, dict[str, np.ndarray]]]:
+    """Yields the batch of global step `step`, and all after it to the end, with their phases."""
     for phase in run.job.phases:
         if step >= phase.end_step:
             continue
@@ -311,11 +240,10 @@ def remaining_batches(
         batches = run.job.data.train_batches(phase, start_step=step, rows=rows)
         facts: dict[tuple[int, ...], monitor.PhaseFacts] = {}
         for batch in itertools.islice(batches, phase.end_step - step):
-            mask = run.job.data.token_mask(batch)
-            shape = mask.shape[1:]
+            shape = run.job.data.token_mask(batch).shape[1:]
             if shape not in facts:
                 facts[shape] = _facts(run.job, phase, shape)
-            yield phase, facts[shape], np.count_nonzero(mask) / mask.size, batch
+            yield phase, facts[shape], batch
         step = phase.end_step
 
 
@@ -330,160 +258,24 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
     )
 
 
-def due(run: Run, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
+def _fill(run: program.Program, batch: Mapping[str, np.ndarray]) -> float:
+    """Returns the share of this host's positions that hold a token; other hosts' rows are alike."""
+    mask = run.job.data.token_mask(batch)
+    return np.count_nonzero(mask) / mask.size
+
+
+def due(run: program.Program, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     """Returns whether to save and whether to evaluate after the step that made the count `step`."""
     must_save = (
         phase.is_last and step == phase.end_step
     ) or step % run.config.checkpoint.save_every_steps == 0
-    must_save |= step in run.always_kept
+    must_save |= step in starting.always_kept(run)
     is_due, evaluation = _is_evaluation_due(run, step), run.job.evaluation
     return must_save or (is_due and evaluation.is_saved), is_due and bool(evaluation.sets)
 
 
-def _is_evaluation_due(run: Run, step: int) -> bool:
-    return step == run.last_step or step % run.job.evaluation.every_steps == 0
-
-
-def _check_resumable(run: Run, saved_meta: Mapping[str, Any], step: int) -> None:
-    saved = config_lib.completed(saved_meta["config"])
-    changeable: list[str] = [*config_lib.CHANGEABLE]
-    if program.are_steps_the_same(saved, run.job, step):
-        changeable.append(r"phases\.\w+\.num_steps")
-    allowed, refused = config_lib.differences(saved, run.config, changeable)
-    for change in allowed:
-        logging.info("Resuming with a change: %s", change)
-    hint = ""
-    if refused and all(".num_steps: " in change for change in refused):
-        name = run.config.schedule.name
-        hint = (
-            f". A run of another length would have taken other steps so far (the schedule "
-            f"{name!r} goes by the length): to train on from its model, give "
-            f"--config.init_from={run.workdir} and another --workdir"
-        )
-    if run.job.data.identity() != saved_meta["identity"]:
-        refused.append("the records or the vocabulary are not those that the run began with")
-    if saved_meta.get("teacher_sha256", "") != _teacher_sha256(run):
-        refused.append(
-            f"what is at config.distillation.teacher, {run.config.distillation.teacher!r}, is not "
-            "the teacher that the run began with"
-        )
-    if refused:
-        raise ValueError(
-            f"{run.workdir} holds a run that cannot be continued with this config:\n  "
-            + "\n  ".join(refused)
-            + "\nUndo these changes to continue it, or give another --workdir to start afresh"
-            + hint
-        )
-
-
-def _keep_origin(run: Run, saved_meta: Mapping[str, Any]) -> None:
-    """Makes the config tell where the run began, whatever a command says."""
-    saved = config_lib.completed(saved_meta["config"])
-    if run.config.init_from not in ("", saved["init_from"]):
-        logging.warning(
-            "config.init_from, %s, is not read: %s holds a run already, which began from %s",
-            run.config.init_from, run.workdir, saved["init_from"] or "its seed alone",
-        )  # fmt: skip
-    began = ("init_from", "init_from_smaller", "resize_vocabulary")
-    run.config.update({name: saved[name] for name in began})
-
-
-def _meta(run: Run, watch: monitor.Monitor, tuned: Mapping[str, float]) -> dict[str, Any]:
-    return {
-        "config": run.config.to_dict(),
-        "identity": run.job.data.identity(),
-        "teacher_sha256": _teacher_sha256(run),
-        **watch.progress.to_meta(),
-        "tuned": dict(tuned),
-        "versions": _versions(),
-    }
-
-
-def _versions() -> dict[str, Any]:
-    """Returns what the bits of a run depend on besides config, data and devices."""
-    return {
-        "bertjax": bertjax.__version__,
-        "jax": jax.__version__,
-        "attention_masks": weight_masks.VERSION,
-    }
-
-
-def _tell_other_versions(saved_meta: Mapping[str, Any]) -> None:
-    saved = saved_meta["versions"]
-    changed = [
-        f"{name}: was {saved.get(name)}, is {now}"
-        for name, now in _versions().items()
-        if saved.get(name) != now
-    ]
-    if changed:
-        logging.warning(
-            "The run was saved by other versions (%s). It goes on, but not bit for bit: "
-            "JAX may round otherwise, and dropout may draw other masks, as with another seed",
-            "; ".join(changed),
-        )
-
-
-def _teacher_sha256(run: Run) -> str:
-    return run.job.teacher.sha256 if run.job.teacher else ""
-
-
-def _write_config(run: Run) -> None:
-    if jax.process_index() == 0:
-        reader.write_config(run.config.to_dict(), run.workdir)
-
-
-def _write_workdir(run: Run) -> None:
-    _write_config(run)
-    if jax.process_index() == 0:
-        if vocabulary := run.job.data.vocabulary():
-            vocabulary.save(run.workdir / reader.VOCABULARY_DIRECTORY)
-        if contents := run.job.data.contents():
-            contents.save(run.workdir / reader.TRAINING_DATA_DIRECTORY)
-
-
-def _retention(run: Run) -> checkpoint.RetentionOptions:
-    options = run.config.checkpoint
-    return checkpoint.RetentionOptions(
-        keep_last=options.keep_last,
-        keep_every_steps=options.keep_every_steps,
-        keep_best=options.keep_best,
-        best_metric=run.job.evaluation.best_score,
-        is_higher_better=run.job.evaluation.is_higher_better,
-        always_kept=run.always_kept,
-    )
-
-
-def _monitor_options(run: Run) -> monitor.MonitorOptions:
-    peak = accelerators.peak_flops(run.mesh.devices.flat[0].device_kind)
-    return monitor.MonitorOptions(
-        objectives=run.job.task.objectives,
-        log_every_steps=run.config.log_every_steps,
-        last_step=run.last_step,
-        max_skipped_steps=run.config.max_skipped_steps,
-        plateau_check_step=run.config.plateau.check_step,
-        plateau_margin=run.config.plateau.margin,
-        peak_flops=peak * run.mesh.size if peak else None,
-        chance=run.job.chance,
-    )
-
-
-def _open_writer(run: Run, step: int, *, again: bool) -> writers.RunWriter:
-    """Returns the writer of a run that goes on from `step`, which is evaluated `again`, or not."""
-    return writers.RunWriter(
-        run.workdir,
-        total_steps=run.last_step,
-        start_step=step,
-        evaluates_again=again,
-        enabled=jax.process_index() == 0,
-        kinds=run.config.writers,
-        config=dict(config_lib.flatten(run.config)),
-    )
-
-
-def _profile(run: Run, step: int) -> profiling.Profile:
-    """Returns what profiles the steps that the config asks for, on one host."""
-    steps = run.config.profile_steps if jax.process_index() == 0 else ()
-    return profiling.Profile(run.workdir, steps, step)
+def _is_evaluation_due(run: program.Program, step: int) -> bool:
+    return step == run.job.last_step or step % run.job.evaluation.every_steps == 0
 
 
 def define_flags() -> None:

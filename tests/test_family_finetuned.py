@@ -226,9 +226,9 @@ def test_what_shall_move_moves_and_predict_answers(tmp_path, sources, name, kind
     with jax.set_mesh(run.mesh):
         begun = warm_start.of_job(run.job, run.abstract_state.params)
         assert begun is not None
-        start = parameters.flat(warm_start.apply(begun, run.init(run.knobs.seed)).params)
+        start = parameters.flat(warm_start.apply(begun, run.init(run.step_inputs.seed)).params)
         start = jax.device_get(start)
-    last = jax.device_get(parameters.flat(train.execute(run).params))
+    last = jax.device_get(parameters.flat(train.execute(run, tmp_path / "run").params))
     source = formats.read(sources / name).params
     assert {path for path in start if path.startswith("encoder.")} <= source.keys()
     faults = {}

@@ -10,7 +10,7 @@ import pytest
 from bertjax import evaluate, train
 from bertjax.finetuning import texts
 from bertjax.jobs import finetuning
-from bertjax.training import evaluation, preemption
+from bertjax.training import evaluation, preemption, warm_start
 from bertjax.workdirs import checkpoint, reader, scalars
 from tests import small_datasets, stopping
 
@@ -141,11 +141,10 @@ def test_low_rank_training_changes_factors_and_head_and_keeps_no_more_moments(tm
     changes = {"finetuning.lora_rank": 2, "finetuning.lora_targets": (r".*\.query\.kernel",)}
     config = make_config(tmp_path, source, "table", **changes)
     run = train.prepare(config, tmp_path / "run")
-    last = train.execute(run)
+    last = train.execute(run, tmp_path / "run")
     with jax.set_mesh(run.mesh):
-        start = train.warm_start.apply(
-            train.warm_start.of_job(run.job, run.abstract_state.params), run.init(run.knobs.seed)
-        )
+        source = warm_start.of_job(run.job, run.abstract_state.params)
+        start = warm_start.apply(source, run.init(run.step_inputs.seed))
     same = jax.tree.map(lambda a, b: bool((a == b).all()), start.params, last.params)
     assert all(jax.tree.leaves(same["encoder"]))
     assert not any(jax.tree.leaves(same["lora"])) and not any(jax.tree.leaves(same["classifier"]))

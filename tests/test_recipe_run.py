@@ -44,8 +44,8 @@ def run_in(workdir, config, like=None):
         run = train.prepare(config, workdir)
     else:
         job = jobs.JOBS["pretraining"].open(program.resolve(config, "cpu"))
-        run = train._run_in(program.for_job(like, job), epath.Path(workdir))
-    return run, train.execute(run)
+        run = program.for_job(like, job)
+    return run, train.execute(run, epath.Path(workdir))
 
 
 def copy_checkpoint(step, source, target):
@@ -179,7 +179,7 @@ def test_the_average_of_the_parameters_is_kept_scored_used_and_exported(
     for params in later:
         mean = jax.tree.map(lambda old, new: 0.7 * old + 0.3 * new, mean, params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), end.ema, mean)
-    fresh = jax.device_get(run.init(run.knobs.seed).params)
+    fresh = jax.device_get(run.init(run.step_inputs.seed).params)
     expected = jax.tree.map(lambda old, new: 0.7 * old + 0.3 * new, fresh, first)
     begun = checkpoint.load_params(whole, 1, ema=True)[0]
     jax.tree.map(
@@ -203,7 +203,7 @@ def test_the_average_of_the_parameters_is_kept_scored_used_and_exported(
     before = jax.device_get(end)
     with jax.set_mesh(run.mesh):
         on_devices = sharding.to_devices(poisoned, run.mesh, 8)
-        after, report = run.train_step(end, on_devices, run.placed_knobs())
+        after, report = run.train_step(end, on_devices, run.placed_step_inputs())
     assert not report.is_finite
     assert_same_state((after.params, after.ema), (before.params, before.ema))
 
@@ -280,7 +280,7 @@ def test_a_phase_trains_as_a_run_whose_model_has_its_rotary_bases(two_bases, tmp
     batch = next(job.data.train_batches(job.phases[1], start_step=3, rows=None))
     with jax.set_mesh(run.mesh):
         on_devices = sharding.to_devices(batch, run.mesh, 8)
-        after, _ = other.train_step(begun.state, on_devices, run.placed_knobs())
+        after, _ = other.train_step(begun.state, on_devices, run.placed_step_inputs())
     assert_same_state(after.params, checkpoint.load_params(root / "whole", 4)[0])
 
 

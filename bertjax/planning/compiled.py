@@ -101,7 +101,7 @@ def compile_step(program: program_lib.Program, phase: jobs.Phase) -> Outcome:
     start = time.perf_counter()
     with jax.set_mesh(program.mesh):
         lowered = program.in_phase(phase).train_step.lower(
-            program.abstract_state, abstract_batch(program, phase), program.abstract_knobs
+            program.abstract_state, abstract_batch(program, phase), program.abstract_step_inputs
         )
         try:
             compiled = lowered.compile()

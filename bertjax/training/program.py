@@ -35,11 +35,11 @@ class Program:
     """A job's functions on a mesh. `config` is the job's, with everything resolved.
 
     `abstract_state` is the state as shapes that know their shardings; the steps are jitted, to be
-    called or lowered under `jax.set_mesh(mesh)`: `init` of a seed, `train_step` of state, batch and
-    `knobs`, `evaluate_step` of parameters and batch, `predict_step` of a batch without labels.
+    called or lowered under `jax.set_mesh(mesh)`: `init` takes a seed, `train_step` state, batch and
+    `step_inputs`, `evaluate_step` parameters and batch, `predict_step` also a batch without labels.
     `begun` is what the monitors know as compiled; it grows, and `for_job` shares it as it does the
     compiled functions. `of_phases` are the programs of the phases, by name, whose model is another
-    than config.model; state and knobs are the same for all of them.
+    than config.model; state and step inputs are the same for all of them.
     """
 
     config: ml_collections.ConfigDict
@@ -47,7 +47,7 @@ class Program:
     mesh: Mesh
     learner: state.Learner
     abstract_state: state.TrainState
-    knobs: state.Knobs
+    step_inputs: state.StepInputs
     init: jax.stages.Wrapped | Callable[..., state.TrainState]
     train_step: jax.stages.Wrapped | Callable[..., tuple[state.TrainState, state.StepReport]]
     evaluate_step: jax.stages.Wrapped | Callable[..., tuple[base.Means, dict[str, Any]]]
@@ -64,10 +64,10 @@ class Program:
         return self.of_phases.get(config_lib.phase_at(self.config, step), self)
 
     @property
-    def abstract_knobs(self) -> state.Knobs:
-        """The knobs as shapes that know their sharding."""
-        placed = _knob_shardings(self.knobs, self.mesh, self.config.sharding)
-        return jax.tree.map(_placed, self.knobs, placed)
+    def abstract_step_inputs(self) -> state.StepInputs:
+        """The step inputs as shapes that know their sharding."""
+        placed = _step_input_shardings(self.step_inputs, self.mesh, self.config.sharding)
+        return jax.tree.map(_placed, self.step_inputs, placed)
 
     def scored(self, train_state: state.TrainState) -> parameters.Params:
         """Returns what is evaluated of a state: the parameters, or their average."""
@@ -75,15 +75,15 @@ class Program:
             return train_state.ema
         return train_state.params
 
-    def placed_knobs(self) -> state.Knobs:
-        """Returns the knobs on the devices; every process holds them whole and hands on parts."""
+    def placed_step_inputs(self) -> state.StepInputs:
+        """Returns the step inputs on the devices, made from the whole arrays of every process."""
 
         def put(value: Any, like: jax.ShapeDtypeStruct) -> jax.Array:
             return jax.make_array_from_callback(
                 like.shape, like.sharding, lambda index: np.asarray(value)[index]
             )
 
-        return jax.tree.map(put, self.knobs, self.abstract_knobs)
+        return jax.tree.map(put, self.step_inputs, self.abstract_step_inputs)
 
 
 def build(job: jobs.Job, mesh: Mesh) -> Program:
@@ -125,7 +125,7 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
     )
     learner = dataclasses.replace(learner, gradients_where=placed.params)
     replicated = jax.sharding.NamedSharding(mesh, sharding.P())
-    knobs = _knob_shardings(learner.knobs, mesh, config.sharding)
+    inputs_where = _step_input_shardings(learner.step_inputs, mesh, config.sharding)
     rows = sharding.batch_sharding(mesh)
     platform = mesh.devices.flat[0].platform
     _compile_draws_fast(platform)
@@ -135,11 +135,11 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
         mesh=mesh,
         learner=learner,
         abstract_state=jax.tree.map(_placed, shapes, placed),
-        knobs=learner.knobs,
+        step_inputs=learner.step_inputs,
         init=jax.jit(learner.init, out_shardings=placed),
         train_step=jax.jit(
             learner.train_step,
-            in_shardings=(placed, rows, knobs),
+            in_shardings=(placed, rows, inputs_where),
             out_shardings=(placed, replicated),
             donate_argnums=0,
             compiler_options=xla_presets.compiler_options(config.xla_preset, platform),
@@ -180,15 +180,20 @@ def for_job(program: Program, job: jobs.Job) -> Program:
       ValueError: if the mesh does not divide a batch.
     """
     check_batch_sizes(job, program.mesh)
-    knobs = state.make_knobs(job.config.seed, schedule_options(job), _fixed(job))
-    learner = dataclasses.replace(program.learner, knobs=knobs)
+    step_inputs = state.make_step_inputs(job.config.seed, schedule_options(job), _fixed(job))
+    learner = dataclasses.replace(program.learner, step_inputs=step_inputs)
     of_phases = {
         phase.name: for_job(program.of_phases[phase.name], jobs.in_phase(job, phase))
         for phase in job.phases
         if phase.name in program.of_phases
     }
     return dataclasses.replace(
-        program, config=job.config, job=job, learner=learner, knobs=knobs, of_phases=of_phases
+        program,
+        config=job.config,
+        job=job,
+        learner=learner,
+        step_inputs=step_inputs,
+        of_phases=of_phases,
     )
 
 
@@ -313,17 +318,19 @@ def _fixed(job: jobs.Job) -> dict[str, Any]:
     return {} if job.teacher is None else {distillation.TEACHER: job.teacher.params}
 
 
-def _knob_shardings(knobs: state.Knobs, mesh: Mesh, rule_table: str) -> state.Knobs:
-    """Returns where the knobs lie: parameters by the rules, as those of the state, numbers whole.
+def _step_input_shardings(
+    step_inputs: state.StepInputs, mesh: Mesh, rule_table: str
+) -> state.StepInputs:
+    """Returns the shardings of the step inputs: parameters by the rules, numbers on all devices.
 
     Raises:
       ValueError: as `sharding.shardings`.
     """
     replicated = jax.sharding.NamedSharding(mesh, sharding.P())
-    placed = jax.tree.map(lambda _: replicated, knobs)
+    placed = jax.tree.map(lambda _: replicated, step_inputs)
     fixed = {
         name: sharding.shardings(mesh, params, params, rule_table=rule_table)
-        for name, params in knobs.fixed.items()
+        for name, params in step_inputs.fixed.items()
     }
     return dataclasses.replace(placed, fixed=fixed)
 

@@ -56,11 +56,11 @@ def start(run: program.Program, workdir: epath.Path) -> None:
     paths = parameters.flat(shapes.params)
     for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary(), paths):
         logging.warning("transformers will not load this model: %s", obstacle)
-    if (step := schedules.last_step_before_decay(run.knobs.schedule)) is not None:
+    if (step := schedules.last_step_before_decay(run.step_inputs.schedule)) is not None:
         logging.info(
             "The learning rate decays from step %d on; the checkpoint of that step is kept", step
         )
-    warmup_steps = int(run.knobs.schedule.warmup_steps)
+    warmup_steps = int(run.step_inputs.schedule.warmup_steps)
     if warmup_steps > run.job.last_step:
         logging.warning(
             "config.schedule.warmup_steps is %d, but the run has %d steps: the learning rate will "

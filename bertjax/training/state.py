@@ -54,12 +54,12 @@ class TrainState:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Knobs:
-    """What a training's compiled step takes as arguments beside state and rows: seed and schedule.
+class StepInputs:
+    """The arguments of a compiled step besides state and batch: seed and schedule.
 
-    So several seeds and rates cost one compilation. `fixed` is what the loss finds in every batch
-    by these names, as a teacher's parameters: no constants of the program, and no part of the
-    state, so nothing moves, differentiates or saves them.
+    Several seeds and learning rates share one compilation. `fixed` has arrays that the loss reads
+    in every batch by these names, such as a teacher's parameters: they are neither constants of the
+    program nor part of the state, so nothing updates, differentiates or saves them.
     """
 
     seed: Int[Array, ""] | UInt[np.ndarray, ""]
@@ -70,7 +70,7 @@ class Knobs:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StepReport:
-    """What one step tells: losses and metrics as sums, and the numbers of the update."""
+    """The results of one step: losses and metrics as sums, and the numbers of the update."""
 
     means: base.Means
     learning_rate: Float[Array, ""]
@@ -84,7 +84,7 @@ class Learner:
 
     Dropout keys are `fold_in(seed, step)`, so a step's randomness depends on nothing that went
     before. `prng_impl` is "threefry2x32" or "rbg"; parameters are always drawn with threefry and
-    so are the same on every backend and mesh. `knobs` are those of a step that is given none.
+    so are the same on every backend and mesh. `step_inputs` are the default of a step.
 
     `is_frozen` and `rate_multipliers` are trees of bools and floats, shaped as the parameters.
     `gradients_where` is a tree of shardings, those of the summed gradients; None: as the compiler
@@ -96,44 +96,44 @@ class Learner:
     optimizer: optax.GradientTransformationExtraArgs
     is_frozen: Any = dataclasses.field(compare=False)
     rate_multipliers: Any = dataclasses.field(compare=False)
-    knobs: Knobs = dataclasses.field(compare=False)
+    step_inputs: StepInputs = dataclasses.field(compare=False)
     prng_impl: str = "threefry2x32"
     accumulation_steps: int = 1
     ema_decay: float = 0.0
     gradients_where: Any = dataclasses.field(default=None, compare=False)
 
     def init(self, seed: Any = None) -> TrainState:
-        """Returns the state before the first step; without a seed, of that of `knobs`."""
-        seed = self.knobs.seed if seed is None else seed
+        """Returns the state before the first step; the default seed is that of `step_inputs`."""
+        seed = self.step_inputs.seed if seed is None else seed
         key = jax.random.key(seed, impl="threefry2x32")
         _, params = parameters.split(self.task.init(nnx.Rngs(key)))
         ema = jax.tree.map(jnp.copy, params) if self.ema_decay else None
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params), ema)
 
     def train_step(
-        self, state: TrainState, batch: base.Batch, knobs: Knobs | None = None
+        self, state: TrainState, batch: base.Batch, step_inputs: StepInputs | None = None
     ) -> tuple[TrainState, StepReport]:
-        """Returns the state after one optimizer update and what there is to report.
+        """Returns the state after one optimizer update, and the report of the step.
 
         The batch's rows are first split into `accumulation_steps` micro-batches; losses are divided
         by the weights of the whole batch, so the gradient equals that of one large batch. A
         non-finite loss or gradient leaves parameters, their average and optimizer state as they
         were.
         """
-        knobs = knobs or self.knobs
-        key = jax.random.key(knobs.seed, impl=self.prng_impl)
+        step_inputs = step_inputs or self.step_inputs
+        key = jax.random.key(step_inputs.seed, impl=self.prng_impl)
         key = jax.random.fold_in(key, state.step)
-        grads, means = self._gradients(state.params, batch, key, knobs.fixed)
+        grads, means = self._gradients(state.params, batch, key, step_inputs.fixed)
         with jax.named_scope("optimizer"):
             if self.gradients_where is not None:
                 grads = jax.lax.with_sharding_constraint(grads, self.gradients_where)
             grad_norm = reductions.global_norm(grads)
-            learning_rate = schedules.make_schedule(knobs.schedule)(state.step)
+            learning_rate = schedules.make_schedule(step_inputs.schedule)(state.step)
             updates, opt_state = self.optimizer.update(
                 grads,
                 state.opt_state,
                 state.params,
-                peak_learning_rate=knobs.schedule.peak_learning_rate,
+                peak_learning_rate=step_inputs.schedule.peak_learning_rate,
                 key=jax.random.fold_in(key, _OF_OPTIMIZER),
             )
             params = self._moved(state.params, updates, learning_rate)
@@ -330,18 +330,18 @@ def make_learner(
         rate_multipliers=optim.rate_multipliers(
             optimizer, params, parameters.layer_uses(graphdef, params)
         ),
-        knobs=make_knobs(seed, schedule, fixed),
+        step_inputs=make_step_inputs(seed, schedule, fixed),
         prng_impl=prng_impl,
         accumulation_steps=accumulation_steps,
         ema_decay=optimizer.ema_decay,
     )
 
 
-def make_knobs(
+def make_step_inputs(
     seed: int, schedule: schedules.ScheduleOptions, fixed: Mapping[str, Any] | None = None
-) -> Knobs:
+) -> StepInputs:
     """Returns the numbers as NumPy arrays of the types that the compiled step takes."""
-    return Knobs(
+    return StepInputs(
         # The low 32 bits, which is what jax.random.key takes of a Python int.
         seed=np.asarray(seed & 0xFFFFFFFF, np.uint32),
         schedule=dataclasses.replace(

@@ -182,7 +182,7 @@ def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, 
     assert share == 1.0 if rule_table == "data_parallel" else share < 1.05 / devices
     with jax.set_mesh(mesh):
         batch = compiled.abstract_batch(built, job.phases[-1])
-        lowered = built.train_step.lower(shapes, batch, built.abstract_knobs)
+        lowered = built.train_step.lower(shapes, batch, built.abstract_step_inputs)
     new_state, _ = lowered.out_info
     assert jax.tree.structure(new_state) == jax.tree.structure(shapes)
     kernel = placed.params["encoder"]["layers"]["7"]["attention"]["query"]["kernel"]

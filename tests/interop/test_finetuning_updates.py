@@ -74,14 +74,14 @@ def test_twelve_updates_have_the_losses_and_parameters_of_torch(kind, tmp_path, 
     run = train.prepare(config, tmp_path / "run")
     assert run.last_step == 12
     source = warm_start.of_job(run.job, run.abstract_state.params)
-    ours = warm_start.apply(source, run.init(run.knobs.seed))
+    ours = warm_start.apply(source, run.init(run.step_inputs.seed))
     head = np.asarray(ours.params["classifier"]["kernel"])
     theirs = torch_side(tmp_path / "hf", head, run.last_step)
     with jax.set_mesh(run.mesh):
         for _, _, batch in train.remaining_batches(run, 0):
             wanted = torch_update(*theirs, batch)
             ours, report = run.train_step(
-                ours, sharding.to_devices(batch, run.mesh, BATCH), run.knobs
+                ours, sharding.to_devices(batch, run.mesh, BATCH), run.step_inputs
             )
             assert float(report.means["loss"].value()) == pytest.approx(wanted, rel=1e-4)
     embedding = np.asarray(ours.params["encoder"]["embeddings"]["word"]["embedding"])

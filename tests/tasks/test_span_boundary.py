@@ -203,7 +203,7 @@ def test_unequal_micro_batches_on_four_devices_equal_one_batch():
         with jax.set_mesh(mesh):
             rows = jax.device_put(given, sharding.batch_sharding(mesh))
             step = jax.jit(learner.train_step)
-            after, report = step(learner.init(), rows, learner.knobs)
+            after, report = step(learner.init(), rows, learner.step_inputs)
         reports.append((after.params, report))
     (params, report), (others, other) = jax.device_get(reports)
     for name, mean in report.means.items():

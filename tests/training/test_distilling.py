@@ -150,18 +150,19 @@ def built(root, devices, **changes):
 
 
 def steps(made):
-    """The parameters after all steps, and the knobs as the devices hold them."""
+    """The parameters after all steps, and the step_inputs as the devices hold them."""
     (phase,) = made.job.phases
     batches = made.job.data.train_batches(phase, start_step=0, rows=None)
     with jax.set_mesh(made.mesh):
         state = warm_start.apply(
-            warm_start.of_job(made.job, made.abstract_state.params), made.init(made.knobs.seed)
+            warm_start.of_job(made.job, made.abstract_state.params),
+            made.init(made.step_inputs.seed),
         )
-        knobs = made.placed_knobs()
+        step_inputs = made.placed_step_inputs()
         for _ in range(phase.num_steps):
             rows = sharding.to_devices(next(batches), made.mesh, phase.global_batch_size)
-            state, _ = made.train_step(state, rows, knobs)
-    return jax.device_get(state.params), knobs
+            state, _ = made.train_step(state, rows, step_inputs)
+    return jax.device_get(state.params), step_inputs
 
 
 @pytest.mark.parametrize(
@@ -177,14 +178,14 @@ def steps(made):
     ],
 )
 def test_micro_batches_and_meshes_change_nothing(root, trained, devices, changes):
-    params, knobs = steps(built(root, devices, **changes))
+    params, step_inputs = steps(built(root, devices, **changes))
     for got, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(trained.params), strict=True):
         np.testing.assert_allclose(got, wanted, atol=3e-5)
-    kernel = knobs.fixed["teacher"]["encoder"]["layers"]["0"]["intermediate"]["kernel"]
+    kernel = step_inputs.fixed["teacher"]["encoder"]["layers"]["0"]["intermediate"]["kernel"]
     parts = {"fsdp": 4, "tensor": 4, "fsdp_tensor": 8}.get(changes.get("sharding", ""), 1)
     assert kernel.addressable_shards[0].data.size * parts == kernel.size
     teacher = formats.read(root / "teacher").params
-    for path, array in parameters.flat(knobs.fixed["teacher"]).items():
+    for path, array in parameters.flat(step_inputs.fixed["teacher"]).items():
         np.testing.assert_array_equal(array, teacher[path])
 
 
@@ -192,15 +193,15 @@ def test_the_teacher_is_no_constant_of_the_program(root):
     made = built(root, 1)
     batch = compiled.abstract_batch(made, made.job.phases[0])
     with jax.set_mesh(made.mesh):
-        lowered = made.train_step.lower(made.abstract_state, batch, made.abstract_knobs)
+        lowered = made.train_step.lower(made.abstract_state, batch, made.abstract_step_inputs)
     text = lowered.as_text()
     # Constants of several numbers that differ are written out in hexadecimal, 8 digits a number.
     longest = max((len(digits) // 8 for digits in re.findall(r'dense<"0x(\w+)"', text)), default=0)
     assert longest < 32
     state_and_rows = len(jax.tree.leaves((made.abstract_state, batch)))
-    given = len(jax.tree.leaves(made.abstract_knobs))
-    without = jax.tree.leaves(dataclasses.replace(made.knobs, fixed=None))
-    assert given == len(jax.tree.leaves(made.knobs.fixed)) + len(without) > len(without)
+    given = len(jax.tree.leaves(made.abstract_step_inputs))
+    without = jax.tree.leaves(dataclasses.replace(made.step_inputs, fixed=None))
+    assert given == len(jax.tree.leaves(made.step_inputs.fixed)) + len(without) > len(without)
     assert text.count("%arg") >= state_and_rows + given
 
 
@@ -212,4 +213,4 @@ def test_a_plan_knows_the_teacher_without_reading_it(root, monkeypatch):
     plain = dataclasses.replace(job, task=job.task.student)
     assert jobs.train_flops(job, job.phases[0]) > jobs.train_flops(plain, job.phases[0])
     made = program.build(job, sharding.make_mesh(jax.devices()[:1], data=1, tensor=1))
-    assert made.abstract_knobs.fixed["teacher"].keys() == {"encoder", "mlm_head"}
+    assert made.abstract_step_inputs.fixed["teacher"].keys() == {"encoder", "mlm_head"}

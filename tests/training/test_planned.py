@@ -32,12 +32,12 @@ def save_plan(workdir, devices, step_seconds, *, kind=None, **changes):
     planned.save(workdir, fields)
 
 
-def write_metrics(run, seconds):
+def write_metrics(workdir, seconds):
     entries = [{"step": n + 1, "perf/step_seconds": value} for n, value in enumerate(seconds)]
     entries.insert(1, {"step": 1, "eval/heldout/mlm_loss": 2.0})
-    run.workdir.mkdir(exist_ok=True)
+    workdir.mkdir(exist_ok=True)
     lines = "".join(json.dumps(entry) + "\n" for entry in entries)
-    (run.workdir / "metrics.jsonl").write_text(lines)
+    (workdir / "metrics.jsonl").write_text(lines)
 
 
 @pytest.mark.slow
@@ -51,9 +51,9 @@ def test_the_end_of_a_run_tells_measured_beside_planned(tmp_path, one_device, ca
 
 def test_the_ratio_is_of_the_median_of_the_phase(tmp_path, one_device):
     run = train.prepare(make_config(), tmp_path)
-    save_plan(run.workdir, one_device, 0.25)
-    write_metrics(run, [0.5, 0.5, 9.0, 0.5, 0.4, 0.6])
-    (line,) = planned.lines(run.workdir, run)
+    save_plan(tmp_path, one_device, 0.25)
+    write_metrics(tmp_path, [0.5, 0.5, 9.0, 0.5, 0.4, 0.6])
+    (line,) = planned.lines(tmp_path, run)
     assert "0.50000 seconds per step measured" in line and "2.00 times the plan" in line
 
 
@@ -62,10 +62,10 @@ def test_each_phase_has_the_lines_of_its_own_steps(tmp_path, one_device):
     with config.phases.unlocked():
         config.phases.phase2 = config.phases.phase1.copy_and_resolve_references()
     run = train.prepare(config, tmp_path)
-    write_metrics(run, [1.0] * 5 + [2.0] + [3.0] + [4.0] * 5)
-    assert planned.step_seconds(run.workdir, run) == {"phase1": 1.0, "phase2": 4.0}
-    write_metrics(run, [1.0] * 6 + [4.0])
-    assert planned.step_seconds(run.workdir, run) == {"phase1": 1.0, "phase2": 4.0}
+    write_metrics(tmp_path, [1.0] * 5 + [2.0] + [3.0] + [4.0] * 5)
+    assert planned.step_seconds(tmp_path, run) == {"phase1": 1.0, "phase2": 4.0}
+    write_metrics(tmp_path, [1.0] * 6 + [4.0])
+    assert planned.step_seconds(tmp_path, run) == {"phase1": 1.0, "phase2": 4.0}
 
 
 @pytest.mark.parametrize(
@@ -78,29 +78,29 @@ def test_each_phase_has_the_lines_of_its_own_steps(tmp_path, one_device):
 )
 def test_a_plan_of_something_else_is_not_compared(tmp_path, one_device, changes, reason):
     run = train.prepare(make_config(), tmp_path)
-    save_plan(run.workdir, one_device, 0.25, **changes)
-    write_metrics(run, [0.5] * 6)
-    (line,) = planned.lines(run.workdir, run)
+    save_plan(tmp_path, one_device, 0.25, **changes)
+    write_metrics(tmp_path, [0.5] * 6)
+    (line,) = planned.lines(tmp_path, run)
     assert reason in line and "not compared" in line
 
 
 def test_a_plan_of_the_same_step_counts_whatever_the_data_directories_are(tmp_path, one_device):
     run = train.prepare(make_config(), tmp_path)
-    save_plan(run.workdir, one_device, 0.25, **{"data.train_dir": "x", "mesh.data": 1})
-    write_metrics(run, [0.5] * 6)
-    (line,) = planned.lines(run.workdir, run)
+    save_plan(tmp_path, one_device, 0.25, **{"data.train_dir": "x", "mesh.data": 1})
+    write_metrics(tmp_path, [0.5] * 6)
+    (line,) = planned.lines(tmp_path, run)
     assert "times the plan" in line
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"phases": [1]}', "[]"])
 def test_a_damaged_plan_does_not_spoil_the_end_of_a_run(tmp_path, one_device, content):
     run = train.prepare(make_config(), tmp_path)
-    write_metrics(run, [0.5])
-    (run.workdir / "plan.json").write_text(content)
-    (line,) = planned.lines(run.workdir, run)
+    write_metrics(tmp_path, [0.5])
+    (tmp_path / "plan.json").write_text(content)
+    (line,) = planned.lines(tmp_path, run)
     assert "cannot be read" in line
 
 
 def test_a_run_without_a_plan_tells_nothing(tmp_path, one_device):
     run = train.prepare(make_config(), tmp_path)
-    assert list(planned.lines(run.workdir, run)) == []
+    assert list(planned.lines(tmp_path, run)) == []

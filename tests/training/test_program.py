@@ -77,7 +77,7 @@ def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
     phase = made.job.phases[-1]
     with jax.set_mesh(made.mesh):
         exported = jax_export.export(made.in_phase(phase).train_step, platforms=["tpu"])(
-            made.abstract_state, compiled.abstract_batch(made, phase), made.abstract_knobs
+            made.abstract_state, compiled.abstract_batch(made, phase), made.abstract_step_inputs
         )
     assert exported.platforms == ("tpu",)
     # What the platform wants is in the program: bfloat16 products, and bits from the hardware.
@@ -203,7 +203,7 @@ def test_the_program_of_another_job_has_its_phases_too():
     again = program.for_job(made, job)
     other, before = (each.in_phase(job.phases[1]) for each in (again, made))
     assert other.train_step is before.train_step and other.config.seed == 7
-    assert int(other.knobs.seed) == 7
+    assert int(other.step_inputs.seed) == 7
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_no_gradient_of_a_step_is_summed_over_devices_in_bfloat16_unless_asked_f
     made = built(config)
     batch = compiled.abstract_batch(made, made.job.phases[0])
     with jax.set_mesh(made.mesh):
-        lowered = made.train_step.lower(made.abstract_state, batch, made.abstract_knobs)
+        lowered = made.train_step.lower(made.abstract_state, batch, made.abstract_step_inputs)
     # As the partitioner leaves it: later on XLA makes every sum on CPU one in float32.
     options: dict[str, str | bool] = {"xla_dump_hlo_pass_re": "spmd-partitioning"}
     lowered.compile(options | {"xla_dump_to": str(tmp_path)})

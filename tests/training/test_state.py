@@ -106,13 +106,13 @@ def test_dropout_is_a_function_of_seed_and_step(tiny, batch):
     learner, other = make_learner(config), make_learner(config, seed=1)
     step = jax.jit(learner.train_step)
 
-    def loss_at(number, knobs=learner.knobs):
+    def loss_at(number, step_inputs=learner.step_inputs):
         at = dataclasses.replace(train_state, step=jnp.asarray(number, jnp.int32))
-        return float(step(at, batch, knobs)[1].means["mlm_loss"].total)
+        return float(step(at, batch, step_inputs)[1].means["mlm_loss"].total)
 
     assert loss_at(3) == loss_at(3)
     assert loss_at(3) != loss_at(4)
-    assert loss_at(3) != loss_at(3, other.knobs)
+    assert loss_at(3) != loss_at(3, other.step_inputs)
 
 
 def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, batch):
@@ -213,7 +213,7 @@ def test_one_compiled_step_serves_other_seeds_and_rates(tiny, batch):
     for seed, rate in ((0, 1e-2), (7, 1e-3), (-1, 1e-3)):
         own = make_learner(config, seed=seed, rate=rate)
         expected, report = jax.jit(own.train_step)(own.init(), batch)
-        got, shared_report = shared(own.init(), batch, own.knobs)
+        got, shared_report = shared(own.init(), batch, own.step_inputs)
         assert_trees_close(got.params, expected.params, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(shared_report.learning_rate, rate, rtol=1e-6)
         assert float(report.means["mlm_loss"].total) == pytest.approx(
@@ -227,7 +227,7 @@ def test_one_compiled_step_serves_other_seeds_and_rates(tiny, batch):
 def test_the_key_of_a_seed_is_the_one_of_the_python_int(seed, impl):
     schedule = schedules.ScheduleOptions("linear", 1e-2, 0, 100)
     traced = jax.jit(lambda s: jax.random.key_data(jax.random.key(s, impl=impl)))
-    found = traced(state.make_knobs(seed, schedule).seed)
+    found = traced(state.make_step_inputs(seed, schedule).seed)
     np.testing.assert_array_equal(found, jax.random.key_data(jax.random.key(seed, impl=impl)))
 
 

@@ -49,10 +49,10 @@ def done(config, tmp_path_factory):
         patch.setattr(train.jax, "devices", lambda: devices)
         original = train.execute
 
-        def recorded(run, **options):
+        def recorded(run, workdir, **options):
             programs.append(run)
-            states[run.workdir.name] = original(run, **options)
-            return states[run.workdir.name]
+            states[workdir.name] = original(run, workdir, **options)
+            return states[workdir.name]
 
         patch.setattr(train, "execute", recorded)
         results = train.train_trials(config, workdir)
@@ -65,9 +65,9 @@ def lines_of(workdir):
 
 @pytest.mark.slow
 def test_the_seeds_follow_that_of_the_config_and_share_one_compilation(done, config):
-    workdir, _, programs, _ = done
-    assert [run.workdir for run in programs] == trials.workdirs(config, workdir)
-    assert [run.workdir.name for run in programs] == ["seed_3", "seed_4"]
+    workdir, _, programs, states = done
+    assert [workdir / name for name in states] == trials.workdirs(config, workdir)
+    assert list(states) == ["seed_3", "seed_4"]
     assert [run.config.seed for run in programs] == [3, 4]
     assert programs[0].train_step is programs[1].train_step
     assert programs[0].train_step._cache_size() == 1
@@ -152,14 +152,14 @@ def test_a_notice_after_the_end_of_a_trial_stops_those_that_follow(
     done, config, tmp_path, monkeypatch
 ):
     _, results, _, _ = done
-    write = train._Keeper.write_predictions
+    write = train.RunSaver.write_predictions
 
-    def signalled(keeper, *given, **options):
-        write(keeper, *given, **options)
+    def signalled(saver, *given, **options):
+        write(saver, *given, **options)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(train._Keeper, "write_predictions", signalled)
+        patched.setattr(train.RunSaver, "write_predictions", signalled)
         with pytest.raises(preemption.Preempted, match="saved at step 4"):
             train.train_trials(config, tmp_path)
     assert not (tmp_path / "seed_4").exists()
@@ -193,8 +193,8 @@ def test_a_trial_of_the_grid_has_its_own_batch_rate_and_length(config):
     assert (phase.global_batch_size, phase.num_steps) == (16, 3)  # of 16 examples
     batch = next(own.job.data.train_batches(phase, start_step=0, rows=None))
     assert batch["input_ids"].shape[0] == 16
-    assert int(own.knobs.seed) == 9 and int(own.knobs.schedule.total_steps) == 3
-    np.testing.assert_allclose(own.knobs.schedule.peak_learning_rate, 5e-5)
+    assert int(own.step_inputs.seed) == 9 and int(own.step_inputs.schedule.total_steps) == 3
+    np.testing.assert_allclose(own.step_inputs.schedule.peak_learning_rate, 5e-5)
     assert own.config.phases.phase1.num_steps == 3
     assert run.job.phases[0].num_steps == 4  # the first one is as it was
 

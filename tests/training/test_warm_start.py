@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 from flax import nnx
 
 from bertjax import jobs, models, train
@@ -18,7 +19,7 @@ from bertjax.data import tokenizer
 from bertjax.devices import sharding
 from bertjax.models import parameters
 from bertjax.tasks import pretraining
-from bertjax.training import state, warm_start
+from bertjax.training import starting, state, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
 from tests import conftest, small_byte_bpe, small_records
@@ -454,7 +455,7 @@ def started(made, workdir):
     run = train.prepare(made, workdir)
     retention = checkpoint.RetentionOptions()
     with jax.set_mesh(run.mesh), checkpoint.Checkpointer(workdir, retention) as checkpointer:
-        train_state = train.start(run, checkpointer).state
+        train_state, *_ = starting.start(run, epath.Path(workdir), checkpointer)
         batch = next(run.job.data.train_batches(run.job.phases[0], start_step=0, rows=None))
         batch.pop("record_positions")
         return train_state, jax.device_get(run.evaluate_step(train_state.params, batch))

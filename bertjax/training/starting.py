@@ -1,0 +1,234 @@
+"""What a run starts from: its workdir's checkpoint or a fresh state, and the parts that it needs.
+
+A run that goes on must be the one that began: its config, data and teacher are compared with those
+of the checkpoint's meta, which is written here, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from absl import logging
+from etils import epath
+
+import bertjax
+from bertjax import config as config_lib
+from bertjax.devices import accelerators
+from bertjax.models import weight_masks
+from bertjax.training import (
+    monitor,
+    profiling,
+    program,
+    run_log,
+    schedules,
+    state,
+    warm_start,
+    writers,
+)
+from bertjax.workdirs import checkpoint, ownership, reader
+
+
+def start(
+    run: program.Program, workdir: epath.Path, checkpointer: checkpoint.Checkpointer
+) -> tuple[state.TrainState, monitor.Progress, dict[str, float]]:
+    """Returns the state, restored or fresh, what the monitor had counted, and tuned scores.
+
+    A restored state comes with a check that the run may be continued; only a fresh one takes over
+    what config.init_from has.
+
+    Raises:
+      FileNotFoundError: if there is nothing at config.init_from.
+      ValueError: if the workdir's run had another config or other data, listing the differences;
+        or if what config.init_from has does not fit the run.
+    """
+    saved_meta = checkpointer.read_meta()
+    if saved_meta is not None:
+        saved_config = config_lib.completed(saved_meta["config"])
+        _keep_origin(run, workdir, saved_config)
+        _check_resumable(run, workdir, saved_meta, saved_config, checkpointer.latest_step() or 0)
+        _warn_of_other_versions(saved_meta["versions"])
+    run_log.start(run, workdir)
+    restored = checkpointer.restore(run.abstract_state)
+    if restored is not None:
+        logging.info("Resuming at step %d from %s", int(restored.state.step), workdir)
+        _write_config(run, workdir)  # with the changes that are allowed
+        tuned = dict(restored.meta["tuned"]) if run.job.evaluation.tunes else {}
+        return restored.state, monitor.Progress.of_meta(restored.meta), tuned
+    source = warm_start.of_job(run.job, run.abstract_state.params)
+    _write_workdir(run, workdir)
+    fresh = run.init(run.step_inputs.seed)
+    fresh = warm_start.apply(source, fresh) if source else fresh
+    return fresh, monitor.Progress(), {}
+
+
+def _check_resumable(
+    run: program.Program,
+    workdir: epath.Path,
+    saved_meta: Mapping[str, Any],
+    saved_config: Mapping[str, Any],
+    step: int,
+) -> None:
+    changeable: list[str] = [*config_lib.CHANGEABLE]
+    if program.are_steps_the_same(saved_config, run.job, step):
+        changeable.append(r"phases\.\w+\.num_steps")
+    allowed, refused = config_lib.differences(saved_config, run.config, changeable)
+    for change in allowed:
+        logging.info("Resuming with a change: %s", change)
+    hint = ""
+    if refused and all(".num_steps: " in change for change in refused):
+        name = run.config.schedule.name
+        hint = (
+            f". A run of another length would have taken other steps so far (the schedule "
+            f"{name!r} goes by the length): to train on from its model, give "
+            f"--config.init_from={workdir} and another --workdir"
+        )
+    if run.job.data.identity() != saved_meta["identity"]:
+        refused.append("the records or the vocabulary are not those that the run began with")
+    if saved_meta.get("teacher_sha256", "") != _teacher_sha256(run):
+        refused.append(
+            f"what is at config.distillation.teacher, {run.config.distillation.teacher!r}, is not "
+            "the teacher that the run began with"
+        )
+    if refused:
+        raise ValueError(
+            f"{workdir} holds a run that cannot be continued with this config:\n  "
+            + "\n  ".join(refused)
+            + "\nUndo these changes to continue it, or give another --workdir to start afresh"
+            + hint
+        )
+
+
+def _keep_origin(
+    run: program.Program, workdir: epath.Path, saved_config: Mapping[str, Any]
+) -> None:
+    """Sets the options that say where the run began, whatever the command gives."""
+    if run.config.init_from not in ("", saved_config["init_from"]):
+        logging.warning(
+            "config.init_from, %s, is not read: %s holds a run already, which began from %s",
+            run.config.init_from, workdir, saved_config["init_from"] or "its seed alone",
+        )  # fmt: skip
+    origin = ("init_from", "init_from_smaller", "resize_vocabulary")
+    run.config.update({name: saved_config[name] for name in origin})
+
+
+def meta(
+    run: program.Program, progress: monitor.Progress, tuned: Mapping[str, float]
+) -> dict[str, Any]:
+    """Returns what a checkpoint holds besides the state."""
+    return {
+        "config": run.config.to_dict(),
+        "identity": run.job.data.identity(),
+        "teacher_sha256": _teacher_sha256(run),
+        **progress.to_meta(),
+        "tuned": dict(tuned),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, Any]:
+    """Returns the versions that the bits of a run depend on."""
+    return {
+        "bertjax": bertjax.__version__,
+        "jax": jax.__version__,
+        "attention_masks": weight_masks.VERSION,
+    }
+
+
+def _warn_of_other_versions(saved: Mapping[str, Any]) -> None:
+    changed = [
+        f"{name}: was {saved.get(name)}, is {now}"
+        for name, now in _versions().items()
+        if saved.get(name) != now
+    ]
+    if changed:
+        logging.warning(
+            "The run was saved by other versions (%s). It goes on, but not bit for bit: "
+            "JAX may round otherwise, and dropout may draw other masks, as with another seed",
+            "; ".join(changed),
+        )
+
+
+def _teacher_sha256(run: program.Program) -> str:
+    return run.job.teacher.sha256 if run.job.teacher else ""
+
+
+def _write_config(run: program.Program, workdir: epath.Path) -> None:
+    if jax.process_index() == 0:
+        reader.write_config(run.config.to_dict(), workdir)
+
+
+def _write_workdir(run: program.Program, workdir: epath.Path) -> None:
+    _write_config(run, workdir)
+    if jax.process_index() == 0:
+        if vocabulary := run.job.data.vocabulary():
+            vocabulary.save(workdir / reader.VOCABULARY_DIRECTORY)
+        if contents := run.job.data.contents():
+            contents.save(workdir / reader.TRAINING_DATA_DIRECTORY)
+
+
+def always_kept(run: program.Program) -> tuple[int, ...]:
+    """Returns the steps whose checkpoints stay: the last one before the learning-rate decay."""
+    step = schedules.last_step_before_decay(run.step_inputs.schedule)
+    return () if step is None else (step,)
+
+
+def retention(run: program.Program) -> checkpoint.RetentionOptions:
+    """Returns which checkpoints of a run stay."""
+    options = run.config.checkpoint
+    return checkpoint.RetentionOptions(
+        keep_last=options.keep_last,
+        keep_every_steps=options.keep_every_steps,
+        keep_best=options.keep_best,
+        best_metric=run.job.evaluation.best_score,
+        is_higher_better=run.job.evaluation.is_higher_better,
+        always_kept=always_kept(run),
+    )
+
+
+def monitor_options(run: program.Program) -> monitor.MonitorOptions:
+    """Returns what the monitor of a run watches."""
+    peak = accelerators.peak_flops(run.mesh.devices.flat[0].device_kind)
+    return monitor.MonitorOptions(
+        objectives=run.job.task.objectives,
+        log_every_steps=run.config.log_every_steps,
+        last_step=run.job.last_step,
+        max_skipped_steps=run.config.max_skipped_steps,
+        plateau_check_step=run.config.plateau.check_step,
+        plateau_margin=run.config.plateau.margin,
+        peak_flops=peak * run.mesh.size if peak else None,
+        chance=run.job.chance,
+    )
+
+
+def open_writer(
+    run: program.Program, workdir: epath.Path, step: int, *, again: bool
+) -> writers.RunWriter:
+    """Returns the writer of a run that goes on from `step`, whose evaluation may come `again`."""
+    return writers.RunWriter(
+        workdir,
+        total_steps=run.job.last_step,
+        start_step=step,
+        evaluates_again=again,
+        enabled=jax.process_index() == 0,
+        kinds=run.config.writers,
+        config=dict(config_lib.flatten(run.config)),
+    )
+
+
+def profile(run: program.Program, workdir: epath.Path, step: int) -> profiling.Profile:
+    """Returns the profile of the steps that the config asks for, on one host."""
+    steps = run.config.profile_steps if jax.process_index() == 0 else ()
+    return profiling.Profile(workdir, steps, step)
+
+
+@contextlib.contextmanager
+def owned(workdir: epath.Path) -> Iterator[ownership.Ownership | None]:
+    """Keeps other runs out of the workdir; process 0 does, the others yield None."""
+    if jax.process_index() != 0:
+        yield None
+        return
+    with ownership.Ownership(workdir) as owner:
+        yield owner
