@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for seed in range(options.repetitions):
             for kind, (record_set, draw) in kinds.items():
                 batches = streams.train_batches(
-                    record_set, global_batch_size=BATCH_SIZE, seed=seed, draw_masks=draw
+                    record_set, streams.Order(BATCH_SIZE, seed), draw_masks=draw
                 )
                 speeds[kind].append(records_per_second(batches, options.seconds))
                 del batches  # Or its threads would read ahead while the next is measured.

@@ -99,9 +99,7 @@ def expected_of_two_phases(record_root, seed=0):
     for index, (length, batch_size, steps) in enumerate([(16, 8, 8), (24, 16, 4)]):
         phase_seed = int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
         batches = streams.train_batches(
-            records.open(record_root / f"train_{length}"),
-            global_batch_size=batch_size,
-            seed=phase_seed,
+            records.open(record_root / f"train_{length}"), streams.Order(batch_size, phase_seed)
         )
         parts += [next(batches) for _ in range(steps)]
     return parts

@@ -85,51 +85,62 @@ def record_order(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Which records make up a batch, and in which order; the same at every start of a run.
+
+    `shuffle_buffer_size` (records) bounds the memory of each of at most `max_streams` streams. With
+    a batch ramp, `ramp_from` (the size of the first batch, of which all are multiples) sets the
+    number of streams.
+
+    With `buckets`, lengths from short to long that end in that of the records, a batch is cut to
+    the shortest one that its longest row fits, and rows of about the same length share a batch.
+    Every host then reads the rows of all hosts, to know the longest.
+    """
+
+    global_batch_size: int
+    seed: int
+    max_streams: int = 32
+    shuffle_buffer_size: int = 4096
+    ramp_from: int = 0
+    buckets: tuple[int, ...] = ()
+
+
 def train_batches(
     record_set: records.RecordSet,
+    order: Order,
     *,
-    global_batch_size: int,
-    seed: int,
     start_step: int = 0,
+    rows_before: int | None = None,
     rows: range | None = None,
-    max_streams: int = 32,
-    shuffle_buffer_size: int = 4096,
     draw_masks: DrawMasks | None = None,
     mask_rate: Callable[[int], float] | None = None,
-    ramp_from: int = 0,
-    rows_before: int | None = None,
-    buckets: tuple[int, ...] = (),
 ) -> Iterator[Batch]:
     """Returns an endless iterator of the batches of `start_step`, `start_step` + 1, ....
 
     Besides the features of the records a batch has `example_weights` (float32, ones) and
     `record_positions` (int64 [batch, 2]: shard, index inside the shard). `rows` are the rows of
-    the global batch that this host needs; None means all. `draw_masks` is called with each
-    stream's rows and a generator keyed by (seed, step, stream); what it returns replaces features
-    of the same name. Where there is a `mask_rate`, it is told that of the step as `masked_lm_prob`.
-    `shuffle_buffer_size` (records) bounds the memory of each stream.
+    the global batch that this host needs; None means all. `rows_before` is the number of rows in
+    all batches before `start_step`; None means that they had the size of this one.
 
-    Of batches that grow, `ramp_from` is the size of the first, of which all are multiples: it has
-    the say over the number of streams. `rows_before` are the rows of all batches before
-    `start_step`, None where they were as large as this one.
-
-    With `buckets`, lengths from short to long of which the last is that of the records, a batch is
-    cut to the shortest that its longest row fits, and rows of about the same length come together.
-    Every host reads the rows of all then: it must know the longest.
+    `draw_masks` is called with each stream's rows and a generator keyed by (seed, step, stream);
+    the features that it returns replace those of the same name. A `mask_rate` gives the rate of
+    each step, which `draw_masks` takes as `masked_lm_prob`.
 
     Raises:
       ValueError: here if rows do not fall on streams, masks would be drawn twice or a stream has
         no examples; from the iterator if a shard is damaged, naming it.
     """
-    if start_step < 0 or shuffle_buffer_size < 1:
+    if start_step < 0 or order.shuffle_buffer_size < 1:
         raise ValueError(
-            f"start_step is {start_step} and shuffle_buffer_size is {shuffle_buffer_size}; they "
-            "must be at least 0 and 1"
+            f"start_step is {start_step} and shuffle_buffer_size is {order.shuffle_buffer_size}; "
+            "they must be at least 0 and 1"
         )
+    global_batch_size, seed, buckets = order.global_batch_size, order.seed, order.buckets
     rows = range(global_batch_size) if rows is None else rows
     _check_masks(record_set, draw_masks)
     counts = _counts(record_set)
-    streams = num_streams(ramp_from or global_batch_size, len(counts), max_streams)
+    streams = num_streams(order.ramp_from or global_batch_size, len(counts), order.max_streams)
     rows_before = start_step * global_batch_size if rows_before is None else rows_before
     block = global_batch_size // streams
     _check_rows(rows, global_batch_size, block, streams)
@@ -146,9 +157,9 @@ def train_batches(
         streams=streams,
         seed=seed,
         start=(rows_before - (start_step - first_step) * global_batch_size) // streams,
-        window=shuffle_buffer_size,
+        window=order.shuffle_buffer_size,
     )
-    dataset = _stream_dataset(record_set, visits, read_streams, block, shuffle_buffer_size)
+    dataset = _stream_dataset(record_set, visits, read_streams, block, order.shuffle_buffer_size)
     batches = _numpy_batches(record_set, dataset, visited)
     if buckets:
         dealt = _dealt_by_length(batches, first_step, streams, seed)

@@ -49,35 +49,40 @@ class PretrainingData:
         self, phase: lengths.Phase, *, start_step: int, rows: range | None
     ) -> base.Batches:
         data = self.config.data
-        shared = {
-            "global_batch_size": phase.global_batch_size,
-            "seed": lengths.seed(self.config.seed, phase),
-            "start_step": start_step - phase.first_step + phase.steps_before,
-            "rows": rows,
-        }
+        seed = lengths.seed(self.config.seed, phase)
+        step_in_phase = start_step - phase.first_step + phase.steps_before
         if data.source == "synthetic":
             features = self._features(phase)
             # Masked tokens are drawn, whether they are read or not: so all objectives see the same.
             masked = records.mask_features(self._predictions(phase))
             batches = synthetic.train_batches(
                 {**masked, **features},
+                global_batch_size=phase.global_batch_size,
                 max_seq_length=phase.max_seq_length,
                 vocab_size=self.config.model.vocab_size,
-                **shared,
+                seed=seed,
+                start_step=step_in_phase,
+                rows=rows,
             )
             unread = masked.keys() - features.keys()
             return ({name: it[name] for name in it.keys() - unread} for it in batches)
         record_set = self.train_sets[phase.name]
-        return streams.train_batches(
-            record_set,
+        order = streams.Order(
+            phase.global_batch_size,
+            seed,
             max_streams=data.max_streams,
             shuffle_buffer_size=data.shuffle_buffer_size,
+            ramp_from=phase.ramp_from,
+            buckets=self._buckets(phase),
+        )
+        return streams.train_batches(
+            record_set,
+            order,
+            start_step=step_in_phase,
+            rows_before=phase.rows_until(start_step),
+            rows=rows,
             draw_masks=draw_masks(record_set, self.config.pretraining, _largest_rate(phase)),
             mask_rate=_rate_by_step(phase),
-            ramp_from=phase.ramp_from,
-            rows_before=phase.rows_until(start_step),
-            buckets=self._buckets(phase),
-            **shared,
         )
 
     def evaluation_batches(

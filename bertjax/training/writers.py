@@ -27,7 +27,7 @@ from matplotlib import colormaps, figure
 
 from bertjax.data import atomic
 from bertjax.training import preemption, run_writers
-from bertjax.training.run_writers import base, files, told
+from bertjax.training.run_writers import base, files, sent_scalars
 from bertjax.workdirs import scalars
 
 CURVES_FILE = "curves.png"
@@ -116,18 +116,18 @@ class RunWriter:
         self._directory = self._mirror.local if self._mirror else Path(workdir)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._metrics = self._directory / scalars.FILE
-        kept = None
-        if unforgetting := run_writers.unforgetting(kinds):
-            kept = told.keep(workdir, unforgetting, scalars.read(self._metrics))
+        sent = None
+        if services := run_writers.services(kinds):
+            sent = sent_scalars.update(workdir, services, scalars.read(self._metrics))
         run = base.Run(
             name="/".join(epath.Path(workdir).absolute().parts[-2:]),
-            identity=kept.identity if kept else "",
+            identity=sent.identity if sent else "",
             directory=self._directory,
             config=config or {},
             start_step=start_step,
             evaluates_again=evaluates_again,
         )
-        self._writers = run_writers.open_all(kinds, run, kept)
+        self._writers = run_writers.open_all(kinds, run, sent)
         progress = _ProgressBar if sys.stderr.isatty() else _ProgressLog
         self._progress = progress(total_steps, start_step, log_every_seconds)
 

@@ -63,7 +63,8 @@ def draw_masks(batch, rng):
 
 def read(record_set, steps, **options):
     defaults = {"global_batch_size": 8, "seed": 1, "max_streams": 4, "draw_masks": draw_masks}
-    return list(itertools.islice(streams.train_batches(record_set, **defaults | options), steps))
+    batches = test_streams.train_batches(record_set, **defaults | options)
+    return list(itertools.islice(batches, steps))
 
 
 @pytest.fixture(scope="module")

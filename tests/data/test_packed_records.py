@@ -42,7 +42,10 @@ def draw_masks(batch, rng, share=0.3, strategy="token", most=None):
 def test_an_epoch_has_every_packed_row_once_on_any_number_of_hosts(record_set):
     def batches(rows):
         made = streams.train_batches(
-            record_set, global_batch_size=8, seed=3, max_streams=4, rows=rows, draw_masks=draw_masks
+            record_set,
+            streams.Order(8, seed=3, max_streams=4),
+            rows=rows,
+            draw_masks=draw_masks,
         )
         return list(itertools.islice(made, 4))
 

@@ -84,8 +84,14 @@ def read(record_set, steps, **options):
         "max_streams": STREAMS,
         "shuffle_buffer_size": WINDOW,
     }
-    batches = streams.train_batches(record_set, **defaults | options)
-    return list(itertools.islice(batches, steps))
+    return list(itertools.islice(train_batches(record_set, **defaults | options), steps))
+
+
+def train_batches(record_set, **options):
+    """The batches by the fields of an order and the other options together."""
+    fields = {field.name for field in dataclasses.fields(streams.Order)} & options.keys()
+    order = streams.Order(**{name: options.pop(name) for name in fields})
+    return streams.train_batches(record_set, order, **options)
 
 
 def positions(batches):
@@ -251,7 +257,7 @@ def test_nothing_tunes_a_dataset_while_it_runs(record_set, monkeypatch):
         return of_batches(records_of, dataset, visited)
 
     monkeypatch.setattr(streams, "_numpy_batches", recorded)
-    next(streams.train_batches(record_set, global_batch_size=BATCH_SIZE, seed=0))
+    next(streams.train_batches(record_set, streams.Order(BATCH_SIZE, seed=0)))
     next(streams.evaluation_batches(record_set, batch_size=BATCH_SIZE))
     assert [dataset.options().autotune.enabled for dataset in made] == [False, False]
 

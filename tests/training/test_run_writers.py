@@ -20,11 +20,11 @@ class Memory:
     """Remembers what it is told; `forgets` is a matter of its row."""
 
     def __init__(self, run):
-        self.run, self.told, self.pictures, self.outcome = run, [], [], None
+        self.run, self.sent, self.pictures, self.outcome = run, [], [], None
 
     def scalars(self, step, values):
         assert self.outcome is None
-        self.told.append((step, dict(values)))
+        self.sent.append((step, dict(values)))
 
     def picture(self, path):
         assert path.stat().st_size
@@ -44,7 +44,7 @@ def opened(monkeypatch):
         return found[-1]
 
     for name, forgets in (("memory", False), ("forgetful", True)):
-        kind = run_writers.Kind(remembering, forgets=forgets)
+        kind = run_writers.WriterKind(remembering, forgets=forgets)
         monkeypatch.setitem(run_writers.WRITERS, name, kind)
     return found
 
@@ -67,8 +67,8 @@ def steps_of(told, name="train/loss"):
 def test_every_writer_is_told_the_same_and_how_the_run_ended(tmp_path, opened):
     write(tmp_path / "runs" / "mini", [1, 2], kinds=("memory", "forgetful"))
     one, other = opened
-    assert repr(one.told) == repr(other.told) and steps_of(one.told) == [1, 2]
-    assert math.isnan(one.told[0][1]["train/nan"])
+    assert repr(one.sent) == repr(other.sent) and steps_of(one.sent) == [1, 2]
+    assert math.isnan(one.sent[0][1]["train/nan"])
     assert one.pictures == ["curves.png"] and one.outcome == other.outcome == "finished"
     assert one.run.name == "runs/mini" and one.run.config == CONFIG
     assert one.run.directory == tmp_path / "runs" / "mini"
@@ -94,10 +94,10 @@ def test_what_cannot_forget_is_told_every_scalar_once_however_often_the_run_is_k
     write(tmp_path, range(1, 7), kinds=kinds, evaluates_at=[2])
     write(tmp_path, [3], kinds=kinds, start_step=2)  # killed before it has caught up
     write(tmp_path, range(3, 11), kinds=kinds, start_step=2, evaluates_at=[4, 10])
-    told = [line for it in opened[0::2] for line in it.told]
+    told = [line for it in opened[0::2] for line in it.sent]
     assert steps_of(told) == [*range(1, 11)]
     assert steps_of(told, "eval/heldout/loss") == [2, 4, 10]
-    assert [steps_of(it.told) for it in opened[1::2]] == [[*range(1, 7)], [3], [*range(3, 11)]]
+    assert [steps_of(it.sent) for it in opened[1::2]] == [[*range(1, 7)], [3], [*range(3, 11)]]
     assert len({it.run.identity for it in opened}) == 1
 
 
@@ -106,13 +106,13 @@ def test_an_evaluation_that_is_made_up_for_is_told(tmp_path, opened):
     write(tmp_path, [], kinds=("memory",), start_step=2, evaluates_again=True)
     with writers.RunWriter(tmp_path, total_steps=10, start_step=2, kinds=("memory",)) as writer:
         writer.scalars(2, {"eval/heldout/loss": 1.0})
-    assert steps_of(opened[-1].told, "eval/heldout/loss") == [2]
+    assert steps_of(opened[-1].sent, "eval/heldout/loss") == [2]
 
 
 def test_a_writer_that_is_new_in_a_resumed_run_is_told_all_that_comes(tmp_path, opened):
     write(tmp_path, range(1, 7), kinds=("tensorboard",))
     write(tmp_path, range(3, 11), kinds=("memory",), start_step=2)
-    assert steps_of(opened[0].told) == [*range(3, 11)]
+    assert steps_of(opened[0].sent) == [*range(3, 11)]
 
 
 def test_runs_in_two_workdirs_have_identities_of_their_own(tmp_path, opened):
@@ -144,7 +144,7 @@ def test_writers_that_are_open_are_closed_where_the_next_cannot_be_opened(
     def refuse(run):
         raise ValueError("no network")
 
-    monkeypatch.setitem(run_writers.WRITERS, "refusing", run_writers.Kind(refuse))
+    monkeypatch.setitem(run_writers.WRITERS, "refusing", run_writers.WriterKind(refuse))
     with pytest.raises(ValueError, match="no network"):
         write(tmp_path, [1], kinds=("memory", "refusing"))
     assert opened[0].outcome == "failed"
@@ -170,7 +170,7 @@ def test_an_unknown_writer_is_a_fault_that_lists_the_known_ones():
 
 
 def test_a_writer_whose_package_lacks_is_a_fault_that_says_how_to_install_it(monkeypatch):
-    kind = run_writers.Kind(Memory, package="no_such_package", extra="none")
+    kind = run_writers.WriterKind(Memory, package="no_such_package", extra="none")
     monkeypatch.setitem(run_writers.WRITERS, "lacking", kind)
     with pytest.raises(ValueError, match=re.escape("pip install 'bertjax[none]'")):
         config_faults.validate(usable_config(writers=("lacking",)))

@@ -12,19 +12,19 @@ import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 
-from bertjax.training.run_writers import base, files, mlflow_runs, told, wandb_runs
+from bertjax.training.run_writers import base, files, mlflow_runs, sent_scalars, wandb_runs
 
 JSON_LINES = "json_lines"
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """What there is to know of a kind of writers.
+class WriterKind:
+    """A row of WRITERS.
 
-    `open` begins, or goes on with, what is written of a run; it raises a ValueError that says what
-    to do. `forgets` says whether it drops what it was told after the step that a run resumes from;
-    if it does not, it is not told the same again. `package` is what must be installed, and `extra`
-    is that of setup.py which brings it; "" where bertjax brings it anyway.
+    `open` begins or continues the writing of a run; it raises a ValueError that says what to do.
+    `forgets` says whether the writer drops the scalars after the step that a run resumes from; one
+    that does not is sent no scalar twice. `package` must be installed, `extra` is the extra of
+    setup.py that brings it; both are "" for packages that bertjax requires.
     """
 
     open: Callable[[base.Run], base.Writer]
@@ -33,16 +33,16 @@ class Kind:
     extra: str = ""
 
 
-WRITERS: dict[str, Kind] = {
-    JSON_LINES: Kind(files.JsonLines, forgets=True),
-    "tensorboard": Kind(files.TensorBoard, forgets=True),
-    "wandb": Kind(wandb_runs.WeightsAndBiases, package="wandb", extra="wandb"),
-    "mlflow": Kind(mlflow_runs.MLflow, package="mlflow", extra="mlflow"),
+WRITERS: dict[str, WriterKind] = {
+    JSON_LINES: WriterKind(files.JsonLines, forgets=True),
+    "tensorboard": WriterKind(files.TensorBoard, forgets=True),
+    "wandb": WriterKind(wandb_runs.WeightsAndBiases, package="wandb", extra="wandb"),
+    "mlflow": WriterKind(mlflow_runs.MLflow, package="mlflow", extra="mlflow"),
 }
 
 
 def faults(names: Sequence[str]) -> Iterator[str]:
-    """Yields what is wrong with `config.writers`: unknown names, and packages that lack."""
+    """Yields what is wrong with `config.writers`: unknown names, and packages that are not installed."""
     for name in names:
         kind = WRITERS.get(name)
         if kind is None:
@@ -50,14 +50,14 @@ def faults(names: Sequence[str]) -> Iterator[str]:
         elif kind.package and importlib.util.find_spec(kind.package) is None:
             how = f"pip install 'bertjax[{kind.extra}]'" if kind.extra else "install it"
             yield (
-                f"config.writers names {name!r}, which needs the package {kind.package}: {how}, or "
-                "leave it out"
+                f"config.writers names {name!r}, which needs the package {kind.package}: {how}, "
+                "or leave it out"
             )
 
 
 @contextlib.contextmanager
 def closed_where_another_fails(opened: list[base.Writer]) -> Iterator[None]:
-    """Closes the writers that are open already where the block fails."""
+    """Closes the open writers if the block fails."""
     try:
         yield
     except BaseException:
@@ -66,30 +66,32 @@ def closed_where_another_fails(opened: list[base.Writer]) -> Iterator[None]:
         raise
 
 
-def open_all(names: Sequence[str], run: base.Run, kept: told.Told | None) -> list[base.Writer]:
-    """Returns the writers of a run, that of metrics.jsonl first, whatever the names.
+def open_all(
+    names: Sequence[str], run: base.Run, sent: sent_scalars.SentScalars | None
+) -> list[base.Writer]:
+    """Returns the writers of a run; the first is always the one of metrics.jsonl.
 
-    `kept` is what the others were told; needed where one of them cannot forget.
+    `sent` are the scalars sent before; needed for writers that do not forget.
 
     Raises:
-      ValueError: as `Kind.open`.
+      ValueError: as `WriterKind.open`.
       OSError: if the workdir cannot be written to.
     """
     opened: list[base.Writer] = []
     with closed_where_another_fails(opened):
         for name in with_json_lines(names):
             writer = WRITERS[name].open(run)
-            if kept is not None and not WRITERS[name].forgets:
-                writer = told.Untold(writer, kept.last_steps[name])
+            if sent is not None and not WRITERS[name].forgets:
+                writer = sent_scalars.UnsentScalars(writer, sent.last_steps[name])
             opened.append(writer)
     return opened
 
 
 def with_json_lines(names: Sequence[str]) -> list[str]:
-    """Returns the names of a run's writers: metrics.jsonl always, and each of the others once."""
+    """Returns the names of a run's writers, each once; metrics.jsonl comes first."""
     return [*dict.fromkeys((JSON_LINES, *names))]
 
 
-def unforgetting(names: Sequence[str]) -> list[str]:
-    """Returns those of the names whose writers cannot forget."""
+def services(names: Sequence[str]) -> list[str]:
+    """Returns the names of the writers that keep all scalars that were ever sent."""
     return [name for name in names if not WRITERS[name].forgets]

@@ -1,4 +1,4 @@
-"""What a writer is: three methods, and what it is told of its run."""
+"""The interface of a writer: three methods, and the facts of its run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Outcome = Literal["finished", "stopped", "failed"]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a writer is told of the run that it writes of.
+    """The run that a writer writes about.
 
-    `name` is for people: the last two parts of the workdir. `identity` is the same at every start
-    of the run in its workdir, and no other run has it. `directory` is on this machine: what a
-    writer puts there lies in the workdir, or is copied there if that is remote. `config` has the
-    options by their dotted names. The run goes on from `start_step`, 0 if it is new. Where the
-    evaluation of that step is to be made up for, `evaluates_again` is true.
+    `name` is for people: the last two parts of the workdir. `identity` belongs to this run alone
+    and is the same at every start in its workdir. `directory` is on this machine: it is the
+    workdir, or is copied to a remote one. `config` has the options by their dotted names. The run
+    goes on from `start_step`, 0 if it is new; `evaluates_again` says whether it repeats the
+    evaluation of that step.
     """
 
     name: str

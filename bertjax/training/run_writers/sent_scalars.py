@@ -1,7 +1,7 @@
-"""What writers that cannot forget were told before a restart, so that nothing is told twice.
+"""Scalars already sent to W&B or MLflow, so that a resumed run skips them.
 
-A file of one's own can be cut back to the step that a run resumes from. A service keeps what it
-has, so a resumed run leaves out what it was told already: the same numbers, but for rounding.
+A file of ours is cut back to the step that a run resumes from. A service keeps what it has, so a
+resumed run leaves out the scalars that were sent before: the same numbers, but for rounding.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ FILE = "writers.json"  # in the workdir
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """The identity of a run, and for each writer the last step of each scalar that it was told."""
+class SentScalars:
+    """The identity of a run, and for each service the last step of each scalar sent to it."""
 
     identity: str
     last_steps: Mapping[str, Mapping[str, int]]
 
 
-def keep(
-    workdir: epath.PathLike, writers: Sequence[str], lines: Iterable[Mapping[str, Any]]
-) -> Told:
-    """Returns what `writers` were told in earlier starts, and keeps it for later ones.
+def update(
+    workdir: epath.PathLike, services: Sequence[str], lines: Iterable[Mapping[str, Any]]
+) -> SentScalars:
+    """Returns the scalars sent in earlier starts of a run, and saves them for later starts.
 
-    `lines` are those of metrics.jsonl before any is forgotten. A writer that is new in this start
-    was told nothing.
+    `lines` are all of metrics.jsonl, before it is cut back. Nothing was sent to a service that is
+    new in this start.
 
     Raises:
       ValueError: naming the file, if it is not what this function wrote.
@@ -47,26 +47,26 @@ def keep(
         for name in line.keys() - {"step"}:
             in_file[name] = max(line["step"], in_file.get(name, 0))
     last_steps = dict(before.last_steps)
-    for writer in writers:
-        if writer not in before.last_steps:
-            last_steps[writer] = {}
+    for service in services:
+        if service not in before.last_steps:
+            last_steps[service] = {}
             continue
-        told = before.last_steps[writer]
-        names = sorted({*told, *in_file})
-        last_steps[writer] = {name: max(told.get(name, 0), in_file.get(name, 0)) for name in names}
-    found = Told(before.identity, last_steps)
-    atomic.write(path, json.dumps(dataclasses.asdict(found), indent=2) + "\n")
-    return found
+        sent = before.last_steps[service]
+        names = sorted({*sent, *in_file})
+        last_steps[service] = {name: max(sent.get(name, 0), in_file.get(name, 0)) for name in names}
+    scalars = SentScalars(before.identity, last_steps)
+    atomic.write(path, json.dumps(dataclasses.asdict(scalars), indent=2) + "\n")
+    return scalars
 
 
-def _read(path: epath.Path) -> Told:
+def _read(path: epath.Path) -> SentScalars:
     try:
         text = path.read_text()
     except FileNotFoundError:
-        return Told(uuid.uuid4().hex, {})
+        return SentScalars(uuid.uuid4().hex, {})
     try:
         content = json.loads(text)
-        return Told(str(content["identity"]), {**content["last_steps"]})
+        return SentScalars(str(content["identity"]), {**content["last_steps"]})
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is damaged ({error}); it says which run of W&B or MLflow this is. Remove it "
@@ -74,19 +74,19 @@ def _read(path: epath.Path) -> Told:
         ) from error
 
 
-class Untold:
-    """A writer that is told no scalar of a step up to `last_steps`, which it was told before."""
+class UnsentScalars:
+    """A writer without the scalars up to `last_steps`, which were sent before."""
 
     def __init__(self, writer: base.Writer, last_steps: Mapping[str, int]):
         self._writer = writer
         self._last_steps = last_steps
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        untold = {
+        unsent = {
             name: value for name, value in values.items() if step > self._last_steps.get(name, -1)
         }
-        if untold:
-            self._writer.scalars(step, untold)
+        if unsent:
+            self._writer.scalars(step, unsent)
 
     def picture(self, path: Path) -> None:
         self._writer.picture(path)
