@@ -38,7 +38,6 @@ from bertjax.training import (
     profiling,
     program,
     run_log,
-    shared_failures,
     starting,
     state,
     trials,
@@ -300,7 +299,7 @@ def main(argv: list[str]) -> None:
         interruptions.keep_sigterm_in_mind()  # in place of JAX, which listens since that call
     if jax.process_index() != 0:
         logging.set_verbosity(logging.WARNING)
-    with shared_failures.watched():
+    with preemption.failures_watched():
         try:
             several = trials.are_wanted(options.config)
             (train_trials if several else train)(options.config, options.workdir)

@@ -70,7 +70,7 @@ def _barrier_of_the_well() -> ocp.multihost.BarrierSyncFn:
     """Returns orbax's barrier, without the wait of a process that could not write its part.
 
     orbax lets such a one wait 20 minutes for the others, which wait for it elsewhere, before its
-    error is seen. Once it is, the others are told (`training.shared_failures`).
+    error is seen. Once it is, the others are told (`training.preemption`).
     """
     wait = ocp.multihost.get_barrier_sync_fn()
 

@@ -11,7 +11,7 @@ import time
 import jax
 import pytest
 
-from bertjax.training import agreement
+from bertjax.training import preemption
 
 COUNT = 4
 
@@ -41,7 +41,7 @@ class Memory:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(agreement, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(preemption, "POLL_SECONDS", 0.01)
 
 
 def stops(memory, told, moments, *, number=0, seconds=0.002):
@@ -53,10 +53,10 @@ def stops(memory, told, moments, *, number=0, seconds=0.002):
 
     def live(process):
         rng = random.Random(process)
-        with agreement.Agreement(memory, process, COUNT, number) as own:
+        with preemption.Agreement(memory, process, COUNT, number) as own:
             for moment in range(1, moments + 1):
                 if (process, moment) in told:
-                    own.tell()
+                    own.report_signal()
                 time.sleep(rng.uniform(0, seconds) * (3 if process == COUNT - 1 else 1))
                 if own.reached():
                     found[process] = moment
@@ -81,11 +81,11 @@ def test_processes_that_count_in_turn_stop_at_one_moment(told):
     memory, moments = Memory(), [0] * COUNT
     with contextlib.ExitStack() as stack:
         agreements = [
-            stack.enter_context(agreement.Agreement(memory, process, COUNT, 0))
+            stack.enter_context(preemption.Agreement(memory, process, COUNT, 0))
             for process in range(COUNT)
         ]
         for process in told:
-            agreements[process].tell()
+            agreements[process].report_signal()
         running = set(range(COUNT))
         while running:
             for process in sorted(running):
@@ -128,8 +128,8 @@ def test_a_service_that_fails_at_times_only_delays():
 
 def test_what_was_agreed_holds_from_then_on():
     memory = Memory()
-    with agreement.Agreement(memory, 0, 1, 0) as own:
-        own.tell()
+    with preemption.Agreement(memory, 0, 1, 0) as own:
+        own.report_signal()
         while not own.reached():
             pass
         assert own.reached() and own.reached()

@@ -8,7 +8,7 @@ import threading
 import jax
 import pytest
 
-from bertjax.training import shared_failures
+from bertjax.training import preemption
 from tests.training.test_agreement import Memory
 
 
@@ -16,11 +16,11 @@ from tests.training.test_agreement import Memory
 def memory(monkeypatch):
     """What the processes read; they are two, this one is number 1, and waiting takes no time."""
     made = Memory()
-    monkeypatch.setattr(shared_failures.distributed.global_state, "client", made)
+    monkeypatch.setattr(preemption.distributed.global_state, "client", made)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "process_index", lambda: 1)
-    monkeypatch.setattr(shared_failures, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(shared_failures, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(preemption, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(preemption, "GRACE_SECONDS", 0.2)
     return made
 
 
@@ -28,60 +28,60 @@ def memory(monkeypatch):
 def left(monkeypatch):
     """Set when the process is ended."""
     event = threading.Event()
-    monkeypatch.setattr(shared_failures, "_leave", event.set)
+    monkeypatch.setattr(preemption, "_leave", event.set)
     return event
 
 
 def test_a_process_ends_when_another_has_failed_and_says_why(memory, left, caplog):
-    with shared_failures.watched():
-        memory.values[f"{shared_failures.FAILED}0"] = "OSError: no space"
+    with preemption.failures_watched():
+        memory.values[f"{preemption.FAILED}0"] = "OSError: no space"
         assert left.wait(10)
     assert "process 0: OSError: no space" in caplog.text
     assert "run the same command" in caplog.text
 
 
 def test_a_process_that_fails_tells_the_others_and_ends_even_if_it_hangs_afterwards(memory, left):
-    with pytest.raises(OSError, match="no space"), shared_failures.watched():
+    with pytest.raises(OSError, match="no space"), preemption.failures_watched():
         raise OSError("no space\nand more of it")
-    assert memory.values == {f"{shared_failures.FAILED}1": "OSError: no space"}
+    assert memory.values == {f"{preemption.FAILED}1": "OSError: no space"}
     assert left.wait(10)
 
 
 @pytest.mark.parametrize("ending", [None, SystemExit(75), SystemExit(0)])
 def test_a_process_that_ends_as_it_should_tells_nothing_and_is_left_alone(memory, left, ending):
     try:
-        with shared_failures.watched():
+        with preemption.failures_watched():
             if ending is not None:
                 raise ending
     except SystemExit:
         pass
     assert memory.values == {}
-    memory.values[f"{shared_failures.FAILED}0"] = "OSError: later"
+    memory.values[f"{preemption.FAILED}0"] = "OSError: later"
     assert not left.wait(0.5)
 
 
 def test_one_that_ends_by_itself_soon_after_another_failed_keeps_its_own_code(memory, left):
-    with pytest.raises(SystemExit), shared_failures.watched():
-        memory.values[f"{shared_failures.FAILED}0"] = "OSError: no space"
+    with pytest.raises(SystemExit), preemption.failures_watched():
+        memory.values[f"{preemption.FAILED}0"] = "OSError: no space"
         raise SystemExit(1)
     assert not left.wait(0.5)
 
 
 def test_a_service_that_fails_at_times_only_delays(memory, left):
     memory.faults = 0.5
-    with shared_failures.watched():
-        memory.values[f"{shared_failures.FAILED}0"] = "OSError: no space"
+    with preemption.failures_watched():
+        memory.values[f"{preemption.FAILED}0"] = "OSError: no space"
         assert left.wait(10)
 
 
 def test_where_the_others_cannot_be_told_the_error_itself_goes_on(memory, left):
     memory.faults = 1.0
-    with pytest.raises(OSError, match="no space"), shared_failures.watched():
+    with pytest.raises(OSError, match="no space"), preemption.failures_watched():
         raise OSError("no space")
 
 
 def test_one_process_has_nobody_to_watch(monkeypatch, left):
-    monkeypatch.setattr(shared_failures.distributed.global_state, "client", None)
-    with pytest.raises(OSError, match="no space"), shared_failures.watched():
+    monkeypatch.setattr(preemption.distributed.global_state, "client", None)
+    with pytest.raises(OSError, match="no space"), preemption.failures_watched():
         raise OSError("no space")
     assert not left.wait(0.1)

@@ -42,7 +42,7 @@ WRITERS: dict[str, WriterKind] = {
 
 
 def faults(names: Sequence[str]) -> Iterator[str]:
-    """Yields what is wrong with `config.writers`: unknown names, and packages that are not installed."""
+    """Yields what is wrong with `config.writers`: unknown names, packages that are missing."""
     for name in names:
         kind = WRITERS.get(name)
         if kind is None:
