@@ -171,7 +171,7 @@ def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypat
         texts.Glue, "scores", lambda self, name, outputs: {"accuracy": next(scores)}
     )
     # What the most frequent answer scores is asked of `scores` as well.
-    monkeypatch.setattr(evaluation, "beside_majority", lambda job, name: "")
+    monkeypatch.setattr(evaluation, "majority_baseline", lambda job, name: "")
     train.train(config, tmp_path / "run")
     steps = sorted(int(path.name) for path in (tmp_path / "run" / checkpoint.DIRECTORY).iterdir())
     assert steps == [2, 4]

@@ -1,4 +1,4 @@
-"""The one way to evaluate: a task's metrics and answers over batches, of a run or of a saved model.
+"""The one way to evaluate: a task's metrics and predictions over batches, in a run or afterwards.
 
 Every example counts exactly once, on any number of devices. During a run `score` and
 `write_predictions` do it for all of a job's sets; `bertjax.evaluate` does it for a saved model.
@@ -32,7 +32,7 @@ PredictStep = Callable[[parameters.Params, base.Batch], Mapping[str, Any]]
 
 
 class Stopped(Exception):
-    """An evaluation was told to stop before its end."""
+    """An evaluation stopped before its end, because the run has to stop."""
 
 
 def _never() -> bool:
@@ -40,7 +40,7 @@ def _never() -> bool:
 
 
 def _until_stopped(batches: jobs.Batches, must_stop: Callable[[], bool]) -> jobs.Batches:
-    """Yields the batches; raises Stopped where `must_stop`, asked before each, says so."""
+    """Yields the batches; raises Stopped if `must_stop`, called before each, returns True."""
     for batch in batches:
         if must_stop():
             raise Stopped
@@ -102,10 +102,10 @@ def evaluate_set(
 ) -> dict[str, float]:
     """Returns the task's metrics of one of the job's evaluation sets, and its scores.
 
-    All are nan where an answer holds NaN or infinite numbers: a class is found among those, too.
+    Scores are NaN if a prediction is not finite; argmax would still name a class.
 
     Raises:
-      Stopped: where `must_stop` says so, which every process asks before every batch.
+      Stopped: if `must_stop` returns True; every process calls it before every batch.
     """
     rows = sharding.local_rows(mesh, batch_size)
     batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
@@ -125,7 +125,7 @@ def evaluate_set(
     scores = scorer.scores(name, numbers)
     if not all(np.isfinite(answers).all() for answers in outputs.values()):
         logging.error("The answers to set %s hold NaN or infinite numbers: it has no scores", name)
-        # What is tuned is saved and no score; SQuAD v1.1 tunes nothing.
+        # Tuned scores are saved even then; SQuAD v1.1 tunes none.
         tuned = {key: scores[key] for key in job.evaluation.tunes if key in scores}
         return dict.fromkeys(values | scores, math.nan) | tuned
     if (answer := scorer.only_answer(name, outputs, scores)) is not None:
@@ -147,7 +147,7 @@ def score_answers(
     batch_size: int,
     must_stop: Callable[[], bool] = _never,
 ) -> dict[str, float]:
-    """Returns the scores of an evaluation set that has no losses, nan where an answer is no number.
+    """Returns the scores of an evaluation set without losses, NaN if a prediction is not finite.
 
     Raises:
       Stopped: as `evaluate_set`.
@@ -168,12 +168,12 @@ def score_answers(
     return dict.fromkeys(scores, math.nan)
 
 
-def beside_majority(job: jobs.Job, name: str) -> str:
-    """Returns in words what the most frequent answer alone scores on a set, "" if there is none."""
-    found = job.evaluation.scorer.majority(name) if job.evaluation.scorer else None
-    if found is None:
+def majority_baseline(job: jobs.Job, name: str) -> str:
+    """Returns the scores of the most frequent answer to a set in words, "" if there is none."""
+    baseline = job.evaluation.scorer.majority(name) if job.evaluation.scorer else None
+    if baseline is None:
         return ""
-    answer, scores = found
+    answer, scores = baseline
     return f"; always {answer!r}: {_shown(scores)}"
 
 
@@ -196,22 +196,28 @@ def score(
       Stopped: as `evaluate_set`; nothing is written then.
     """
     batch_size = run.config.evaluation.global_batch_size
-    found = {}
+    scores = {}
     for name in run.job.evaluation.sets:
         shared: Any = {"mesh": run.mesh, "batch_size": batch_size, "must_stop": must_stop}
-        found[name] = (
+        scores[name] = (
             score_answers(run.job, name, run.predict_step, params, **shared)
             if name in run.job.evaluation.answered
             else evaluate_set(run.job, name, run.evaluate_step, params, **shared)
         )
-        beside = beside_majority(run.job, name)
-        logging.info("Evaluation on %s at step %d: %s%s", name, step, _shown(found[name]), beside)
+        logging.info(
+            "Evaluation on %s at step %d: %s%s",
+            name, step, _shown(scores[name]), majority_baseline(run.job, name),
+        )  # fmt: skip
     writer.scalars(
         step,
-        {f"eval/{name}/{metric}": value for name in found for metric, value in found[name].items()},
+        {
+            f"eval/{name}/{metric}": value
+            for name, values in scores.items()
+            for metric, value in values.items()
+        },
     )
     writer.curves()
-    return found[run.job.evaluation.sets[0]]
+    return scores[run.job.evaluation.sets[0]]
 
 
 def write_predictions(
@@ -223,10 +229,10 @@ def write_predictions(
     *,
     is_new: bool,
 ) -> None:
-    """Writes what the model says of the job's test sets, all or none, unless it was done before.
+    """Writes the predictions for all of the job's test sets, unless they are there already.
 
     Raises:
-      Stopped: where `must_stop` says so, as in `evaluate_set`.
+      Stopped: as `evaluate_set`; no predictions are written then.
     """
     directory, draft = (workdir / f"{PREDICTIONS_DIRECTORY}{end}" for end in ("", "_draft"))
     sets, scorer = run.job.evaluation.test_sets, run.job.evaluation.scorer
@@ -261,10 +267,10 @@ def write_predictions(
 
 
 def in_order(parts: Sequence[Mapping[str, np.ndarray]]) -> Outputs:
-    """Returns the answers to all batches, one row for each example, in the examples' order.
+    """Returns the predictions for all batches, one row for each example, in the examples' order.
 
-    `record_positions` says which example a row belongs to, -1 none. Where batches have different
-    lengths, the shorter rows are padded: with -1, or with the lowest number of a float type.
+    `record_positions` are the examples of the rows, -1 for padding rows. Rows of shorter batches
+    are padded with -1, or with the lowest number of a float type.
     """
     if not parts or "record_positions" not in parts[0]:
         return {}

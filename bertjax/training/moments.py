@@ -20,7 +20,7 @@ from bertjax.models import layers
 def in_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Returns `adam`, which has moments `mu` and `nu`, with those of matrices in bfloat16.
 
-    An update is told a `key`, new in every step. Vectors, as biases, keep float32: they are few.
+    An update takes a `key`, new in every step. Vectors such as biases keep float32: they are few.
     """
 
     def init(params: Any) -> Any:
@@ -48,11 +48,11 @@ def in_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransformat
 def stochastically_rounded(
     x: Float[Array, "*planes rows columns"], seeds: layers.MaskSeeds
 ) -> BFloat16[Array, "*planes rows columns"]:
-    """Returns x as one of the two bfloat16 numbers beside it, whose expectation is x.
+    """Returns x rounded up or down to bfloat16 at random, so that the expectation is x.
 
-    What is not finite stays so. The bits of chance are a hash of an element's place and of the two
-    words, as those of `layers.keep_mask`. Source: Gupta et al. 2015, "Deep learning with limited
-    numerical precision", section 2.2.
+    Numbers that are not finite stay as they are. The random bits are a hash of an element's place
+    and of the two words, as in `layers.keep_mask`. Source: Gupta et al. 2015, "Deep learning with
+    limited numerical precision", section 2.2.
     """
     # bfloat16 is the upper half of float32: a carry from the lower half rounds the magnitude up.
     chance = layers.hashed_places(seeds, x.shape) >> 16

@@ -27,7 +27,7 @@ PLATEAU_CAUSES = (
 )
 
 
-# Of a loss that the objective itself knows the level of (`tasks.Objective.chance`).
+# For a loss whose chance level the objective computes (`tasks.Objective.chance`).
 CHANCE_CAUSES = (
     "the learning rate is too high, or it diverged early; the generator learns nothing, or is so "
     "large that it seldom errs (see train/mlm_accuracy); the run is simply young"
@@ -48,9 +48,9 @@ class Skipped:
 
 @dataclasses.dataclass
 class Progress:
-    """What a monitor has counted so far, so that a resumed run tells what an unstopped one would.
+    """The counts of a monitor so far; a checkpoint's meta has them for the resumed run.
 
-    `means` are the sums since the last line of scalars. It is part of a checkpoint's meta.
+    `means` are the sums since the last line of scalars.
     """
 
     skipped: Skipped = dataclasses.field(default_factory=Skipped)
@@ -72,10 +72,10 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class MonitorOptions:
-    """The last step has a line, too; `peak_flops` is of all devices, None where it is unknown.
+    """What is logged, and when; the last step always is.
 
-    `objectives` are the coefficients of what is minimized, as the task has them; `chance` is that
-    of `tasks.Objective`.
+    `objectives` are the coefficients of the losses (`tasks.Task`), `chance` is that of
+    `tasks.Objective`; `peak_flops` are those of all devices, None if unknown.
     """
 
     objectives: Mapping[str, float]
@@ -90,7 +90,7 @@ class MonitorOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PhaseFacts:
-    """What a step of a batch shape amounts to; it is compiled once for each of these.
+    """The size of a step; the step is compiled once for each of these.
 
     `chance_loss` is a loss's name and its chance level, `rotary` that of `jobs.Phase`.
     """
@@ -102,10 +102,10 @@ class PhaseFacts:
 
 
 class Monitor:
-    """Takes one report a step, looks at it one step late, and writes a line every so many steps.
+    """Takes the report of each step, reads it one step late, and logs every `log_every_steps`.
 
     `last_checkpoint` returns the newest complete checkpoint's step, for the message of a stop.
-    `begun` are the batch shapes that were compiled before; those of this run are added to it.
+    `begun` are the steps that were compiled before; this run adds its own.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Monitor:
         self._is_at_chance = False
 
     def begin(self, step: int, phase: PhaseFacts) -> None:
-        """Says that the next step is compiled first, where it is the first of its batch shape."""
+        """Notes that the next step compiles, if it is the first of its batch shape."""
         if phase not in self._begun:
             self._begun.add(phase)
             rotary = f", {phase.rotary}" if phase.rotary else ""
@@ -195,7 +195,7 @@ class Monitor:
         logging.warning("Step %d had a non-finite loss or gradient; its update was skipped", step)
         if self.progress.skipped.in_a_row < self._options.max_skipped_steps:
             return
-        # Of records they are pairs, of finetuning examples single numbers.
+        # Pairs for records, single numbers for finetuning examples.
         pairs = record_positions[:8].reshape(len(record_positions[:8]), -1).tolist()
         shown = ", ".join(":".join(map(str, pair)) for pair in pairs)
         raise DivergedError(
@@ -208,15 +208,15 @@ class Monitor:
         )
 
     def _saved(self, step: int) -> str:
-        """Returns in words what the newest checkpoint holds of a run that diverged by `step`."""
+        """Describes the newest checkpoint of a run that diverged by `step`."""
         finite, saved = step - self.progress.skipped.in_a_row, self._last_checkpoint()
-        told = f"The last step with a finite loss was {finite}"
+        message = f"The last step with a finite loss was {finite}"
         if saved is None:
-            return f"{told}; there is no checkpoint yet"
+            return f"{message}; there is no checkpoint yet"
         same = f", with the parameters of step {finite}" if saved > finite else ""
         return (
-            f"{told}; the newest checkpoint: step {saved}{same}. A run diverges before its loss is "
-            "infinite: see train/loss and train/grad_norm in metrics.jsonl before you use it"
+            f"{message}; the newest checkpoint: step {saved}{same}. A run diverges before its loss "
+            "is infinite: see train/loss and train/grad_norm in metrics.jsonl before you use it"
         )
 
     def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:
@@ -277,15 +277,15 @@ class Monitor:
             )  # fmt: skip
 
     def _check_chance(self, step: int, averages: dict[str, float]) -> None:
-        """Warns where a loss comes to the level of having learnt nothing, whenever that is."""
+        """Warns whenever a loss rises to its chance level."""
         check_step = self._options.plateau_check_step
-        found = self._options.chance(averages) if self._options.chance else None
-        if found is None or not check_step or step < check_step:
+        chance = self._options.chance(averages) if self._options.chance else None
+        if chance is None or not check_step or step < check_step:
             return
-        name, level, told = found
+        name, level, meaning = chance
         was_at_chance, self._is_at_chance = self._is_at_chance, averages[name] > level
         if self._is_at_chance and not was_at_chance:
             logging.warning(
                 "At step %d %s is %.3f nats; %s. Likely causes: %s.",
-                step, name, averages[name], told, CHANCE_CAUSES,
+                step, name, averages[name], meaning, CHANCE_CAUSES,
             )  # fmt: skip

@@ -25,9 +25,9 @@ from bertjax.training import moments
 # matches the names LayerNorm, layer_norm and bias). LAMB's trust ratio is left off the same ones.
 DECAY_RULES = [(r".*(bias|scale)", False), (r".*(kernel|embedding)", True)]
 
-# What Muon is for: the matrices of an encoder's layers, and not the factors of LoRA, which are
-# called like them. Source: K. Jordan, "Muon: an optimizer for hidden layers", 2024: embeddings,
-# heads and vectors have Adam.
+# Muon moves the matrices of an encoder's layers, but not the factors of LoRA, which have the same
+# names. Source: K. Jordan, "Muon: an optimizer for hidden layers", 2024: embeddings, heads and
+# vectors have Adam.
 MUON_KERNELS = r"(?!lora\.).*\blayers\.\d+\..*\.kernel"
 
 
@@ -35,27 +35,26 @@ MUON_KERNELS = r"(?!lora\.).*\blayers\.\d+\..*\.kernel"
 class OptimizerOptions:
     """`name` is a key of OPTIMIZERS; `clip_norm` 0 clips nothing.
 
-    Of what `weight_decay` is the number: a parameter p loses rate x weight_decay x p in a step, as
-    in PyTorch's AdamW and in optax. With `fully_decoupled_decay` it loses (rate / peak rate) x
-    weight_decay x p, whatever the peak is, as in Loshchilov and Hutter 2019, algorithm 2, and in
-    Composer's and optimi's "decoupled" optimizers. A paper's number w of the second kind is w /
-    peak rate of the first: MosaicBERT's 1e-5 at 5e-4 is 0.02, ModernBERT's 1e-5 at 8e-4 is 0.0125,
-    the 3e-4 of Ettin's small models at 3e-3 is 0.1. Where a parameter has a multiple of the rate
-    (`rate_multipliers`), it has that multiple of the decay, too.
+    Each step subtracts rate x `weight_decay` x p from a parameter p, as in PyTorch's AdamW and in
+    optax. With `fully_decoupled_decay` it subtracts (rate / peak rate) x weight_decay x p, as in
+    Loshchilov and Hutter 2019, algorithm 2, and in Composer's and optimi's "decoupled" optimizers.
+    A weight decay w of the second kind is w / peak rate of the first: MosaicBERT's 1e-5 at 5e-4 is
+    0.02, ModernBERT's 1e-5 at 8e-4 is 0.0125, the 3e-4 of Ettin's small models at 3e-3 is 0.1. A
+    multiple of the learning rate (`rate_multipliers`) multiplies the decay, too.
 
-    `decay_biases` is weight decay of LayerNorm and biases, too. Source: fairseq, optim/adam.py,
+    `decay_biases` extends weight decay to LayerNorm and biases. Source: fairseq, optim/adam.py,
     whose one group of parameters is decayed whole.
 
-    `muon_momentum` and `muon_update_rms` are for the kernels that "muon" moves. Their updates have
-    that root mean square, as AdamW's have about 0.2, so one rate and one decay serve all parameters
-    (Liu et al. 2025, "Muon is scalable for LLM training", section 2.2); 0 leaves them at
-    sqrt(max(1, outputs / inputs)) in the spectral norm (Jordan 2024), which wants another rate.
+    `muon_momentum` and `muon_update_rms` are for the kernels that "muon" moves. The updates have
+    this root mean square, as AdamW's have about 0.2, so one learning rate and one decay serve all
+    parameters (Liu et al. 2025, "Muon is scalable for LLM training", section 2.2); 0 leaves them at
+    sqrt(max(1, outputs / inputs)) in the spectral norm (Jordan 2024), which needs another rate.
 
-    `moment_dtype` is that of Adam's moments of matrices: "float32", or "bfloat16" with rounding at
-    random (`moments.in_bfloat16`).
+    `moment_dtype` is the type of Adam's moments of matrices: "float32", or "bfloat16" with
+    stochastic rounding (`moments.in_bfloat16`).
 
-    `ema_decay` is that of an exponential moving average of the parameters, in the state beside
-    them; 0 keeps none.
+    `ema_decay` belongs to the exponential moving average of the parameters, which is part of the
+    state; 0 keeps none.
 
     `frozen` are regular expressions of whole parameter paths; `head_multiplier` and `layer_decay`
     are as in `rate_multipliers`.
@@ -82,7 +81,8 @@ class OptimizerOptions:
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
     """Scales all gradients by limit / norm where their norm is above the limit.
 
-    Source: Pascanu et al. 2013, algorithm 1. optax's own has a sum of its own.
+    Source: Pascanu et al. 2013, algorithm 1. optax.clip_by_global_norm does not use
+    reductions.global_norm.
     """
 
     def update(grads: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, Any]:
@@ -105,8 +105,8 @@ def scale_by_uncorrected_adam(
 ) -> optax.GradientTransformation:
     """Adam's direction m / (sqrt(v) + eps) without bias correction.
 
-    Source: google-research/bert optimization.py, AdamWeightDecayOptimizer. optax's own Adam always
-    corrects.
+    Source: google-research/bert optimization.py, AdamWeightDecayOptimizer. optax's Adam always
+    corrects the bias.
     """
 
     def init(params: Any) -> UncorrectedAdamState:
@@ -125,9 +125,9 @@ def scale_by_uncorrected_adam(
 
 
 def fully_decoupled_decay(weight_decay: float) -> optax.GradientTransformationExtraArgs:
-    """Adds what takes (rate / peak rate) x weight_decay of every parameter, once times the rate.
+    """Adds the decay term weight_decay / peak rate x p; the step multiplies it by the rate.
 
-    The update is told the `peak_learning_rate`, which may be an array.
+    The update takes the `peak_learning_rate`, which may be an array.
     """
 
     def update(
@@ -242,10 +242,9 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Returns clipping, moments and decay for parameters shaped like `params`.
 
-    An update is told the schedule's `peak_learning_rate`, which `options.fully_decoupled_decay`
-    reads, and a `key`, new in every step, with which moments in bfloat16 are rounded.
-    Of parameters that are frozen (a tree of bools, `frozen_parameters`) nothing is kept, and their
-    updates mean nothing.
+    An update takes the schedule's `peak_learning_rate`, which `options.fully_decoupled_decay`
+    reads, and a `key`, new in every step, which rounds moments in bfloat16. Frozen parameters (a
+    tree of bools, `frozen_parameters`) have no moments, and their updates mean nothing.
     """
     is_decayed = parameters.assign(DECAY_RULES, params, table="weight decay rules")
     clip = [clip_by_global_norm(options.clip_norm)] if options.clip_norm else []
@@ -275,24 +274,24 @@ def rate_multipliers(
 ) -> Any:
     """Returns every parameter's multiple of the learning rate, as a tree of floats.
 
-    Of an encoder's L layers, counted from 0, layer i has layer_decay ** (L - i) and the embeddings
-    layer_decay ** (L + 1); the pooler and a norm behind the last layer have 1 and everything that
-    stands on the encoder, which starts from nothing, head_multiplier. LoRA's factors count as the
-    kernels that they change. `uses` are those of encoders that share layers
-    (`parameters.layer_uses`): such a layer has the mean of what the depths have that it is used at.
+    In an encoder of L layers, counted from 0, layer i has layer_decay ** (L - i) and the embeddings
+    have layer_decay ** (L + 1); the pooler and a norm behind the last layer have 1. Heads, which
+    start from nothing, have head_multiplier. LoRA's factors count as the kernels that they change.
+    `uses` describes encoders that share layers (`parameters.layer_uses`): a shared layer has the
+    mean over the depths at which it is used.
     Source: Howard and Ruder 2018, section 3.2 (discriminative
     finetuning); Clark et al. 2020, appendix B. Neither has shared layers.
     """
     names = [parameters.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     bodies = parameters.bodies(params)
-    own = {
+    unshared = {
         path: tuple((number,) for number in range(len(_node(params, path)["layers"])))
         for path in parameters.encoder_paths(params)
     }
 
     def multiplier(name: str) -> float:
         name = name.removeprefix("lora.")
-        for path, layers in (own | dict(uses or {})).items():
+        for path, layers in (unshared | dict(uses or {})).items():
             if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name):
                 depths = [depth for depth, used in enumerate(layers) if int(layer[1]) in used]
                 return sum(options.layer_decay ** (len(layers) - i) for i in depths) / len(depths)

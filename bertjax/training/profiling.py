@@ -1,4 +1,4 @@
-"""What the devices do: a profile of some steps, and what fills the memory where it is full.
+"""Profiles of the devices: of some steps, and of the memory when it is full.
 
 Both come from `jax.profiler`. XProf opens the one, pprof the other.
 """

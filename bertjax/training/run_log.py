@@ -1,6 +1,6 @@
-"""What a run says of itself in the log: what it is at its start, where its model is at its end.
+"""The log of a run's start and end: its sizes and phases, and where its model is.
 
-What happens in between is told by those who do it.
+What happens in between is logged where it happens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertjax.workdirs import reader
 
 
 def start(run: program.Program, workdir: epath.Path) -> None:
-    """Says what a run is: its config, mesh, parameters, phases; and warns of what it will lack."""
+    """Logs the config, mesh, parameters and phases of a run, with warnings."""
     changes = config_lib.changes(run.config.to_dict())
     logging.info(
         "What differs from the defaults (every option is in %s):\n  %s",
@@ -69,7 +69,7 @@ def start(run: program.Program, workdir: epath.Path) -> None:
 
 
 def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:
-    """Says where the model is, and what to do next."""
+    """Logs where the model is, and what to do next."""
     for line in planned.lines(workdir, run):
         logging.info("%s", line)
     done = "Finished" if is_new else "This run was finished already, nothing was trained"

@@ -1,6 +1,6 @@
 """Learning rates as functions of the global step, so that a skipped update shifts none of them.
 
-What multiplies a rate, and what it is a rate of, belongs to `optim`.
+Multiples of the learning rate, and the updates that it scales, belong to `optim`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ Schedule = Callable[[Step], Float[Array, ""]]
 class ScheduleOptions:
     """`name` is a key of SCHEDULES; steps count over the whole run, all phases together.
 
-    `decay_steps` are how long the decay lasts: of "wsd" the last ones of the run, of the others
-    those after the warm-up, 0 being all that are left. `start_share` and `end_share` are the rates
-    before the warm-up and after the decay, as shares of the peak; `decay_shape` is a key of SHAPES.
-    What a schedule reads of these is told by SCHEDULES. Whatever it is, from each of `phase_starts`
-    on, the first of which is 0, its rate is multiplied by that one of `phase_shares`.
+    `decay_steps` is the length of the decay: the last steps of the run for "wsd", the steps after
+    the warm-up for the others, 0 being all of them. `start_share` and `end_share` are the learning
+    rates before the warm-up and after the decay, as shares of the peak; `decay_shape` is a key of
+    SHAPES. SCHEDULES lists the fields that each schedule reads. From each step of `phase_starts`
+    on, the first of which is 0, the learning rate is multiplied by the same entry of
+    `phase_shares`.
 
     The numbers may be arrays, so that one compiled step serves several rates and lengths.
     """
@@ -175,15 +176,16 @@ class Kind(NamedTuple):
     keeps_before_decay: bool = False
 
 
-# How long the decay lasts, in one of these ways.
+# The options that give the length of the decay; one of them is set.
 DECAY_LENGTHS = ("decay_steps", "decay_tokens", "decay_share")
 
 # `linear` rises from 0 to the peak over the warm-up and falls linearly to its end share at the last
 # step, `cosine` by half a cosine. `wsd` stays at the peak after the warm-up and decays at the end
 # of the run (warm-up, stable, decay; ModernBERT). `one_cycle` rises from one share of the peak and
 # falls to another, both by `decay_shape` (Smith and Topin 2019). `inverse_sqrt` falls with the root
-# of the step, to no end (fairseq's inverse_square_root_schedule.py, XLM's optim.py). `constant`
-# stays at the peak after the warm-up. The last two go by no length, so a run can be lengthened.
+# of the step without reaching zero (fairseq's inverse_square_root_schedule.py, XLM's optim.py).
+# `constant` stays at the peak after the warm-up. The last two do not depend on the length of the
+# run, so it can be lengthened.
 # `bert` is the released code's (google-research/bert optimization.py): the decay counts from step 0
 # and the warm-up replaces it, so at the end of warm-up the rate drops by peak x warmup / total.
 # `electra` is the product of the warm-up and of a decay counted from step 0

@@ -1,7 +1,8 @@
 """A larger model's first parameters from a trained smaller one's, repeated to fit.
 
-ModernBERT-large was begun so from base. Source: AnswerDotAI/ModernBERT, initialization.py
-(`tile_weights_from_middle`) and model.py (`init_model_from_pretrained`), with layers as Gopher's.
+ModernBERT-large was started from base in this way. Source: AnswerDotAI/ModernBERT,
+initialization.py (`tile_weights_from_middle`) and model.py (`init_model_from_pretrained`), with
+layers as Gopher's.
 Which sizes may grow belongs to `warm_start`.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from jaxtyping import Int
 
-# Of these the last axis has the heads one after the other, of the second the first.
+# Parameters whose last axis has the heads one after the other, and those whose first axis has.
 _HEADS_LAST = r".*\.attention\.(query|key|value)\.(kernel|bias)"
 _HEADS_FIRST = r".*\.attention\.output\.kernel"
 
@@ -51,8 +52,8 @@ def grown(
     of_layer = layers(*depths)
 
     def source(name: str) -> str:
-        if found := re.match(re.escape(f"{path}.layers.") + r"(\d+)(\..*)", name):
-            return f"{path}.layers.{of_layer[int(found[1])]}{found[2]}"
+        if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)(\..*)", name):
+            return f"{path}.layers.{of_layer[int(layer[1])]}{layer[2]}"
         return name
 
     return {

@@ -133,7 +133,7 @@ def test_one_answer_to_a_whole_set_is_warned_of(monkeypatch, caplog, answer, war
         each for each in caplog.records if "Every answer to dev is 'entailment'" in each.message
     ]
     assert len(said) == warnings
-    assert evaluation.beside_majority(job, "dev") == "; always 'entailment': accuracy 0.5270"
+    assert evaluation.majority_baseline(job, "dev") == "; always 'entailment': accuracy 0.5270"
 
 
 @pytest.mark.parametrize(("tuned", "kept"), [({"threshold": -2.0}, {"threshold": -2.0}), ({}, {})])
