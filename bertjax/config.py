@@ -1,7 +1,7 @@
 """Every option once, with default, unit and a short comment; and what a resumed run may change.
 
 A recipe in `configs/` starts from `default_config()` and changes what differs. The config is
-locked: a misspelt option is an error. What makes one wrong is `training.config_faults`' affair.
+locked: a misspelt option is an error. `training.config_faults` says what makes a config wrong.
 `ConfigDict` stops at the entry points.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import ml_collections
 
 # Options that a resumed run may change: they decide where and how fast the run goes and what is
-# watched, not what is learnt (rounding and dropout masks may differ). Every other difference is
+# watched, not what is learned (rounding and dropout masks may differ). Any other change is
 # refused. A moved train_dir is checked by its manifest, a moved finetuning.data_dir by its rows, a
 # moved teacher by its parameters.
 CHANGEABLE = (
@@ -34,7 +34,7 @@ CHANGEABLE = (
 )
 
 
-# The functions that hold options, and what stands before the names of theirs.
+# The functions that hold options, and the prefixes of their names.
 _DEFAULTS = {"default_config": "", "phase_config": "phases.*."} | {
     f"_{section}": f"{section}."
     for section in (
@@ -165,7 +165,7 @@ def _pretraining() -> ml_collections.ConfigDict:
 
 
 def _generator() -> ml_collections.ConfigDict:
-    # Of the objective replaced_tokens. What is not told here it has of config.model.
+    # For the objective replaced_tokens. Other fields come from config.model.
     generator = ml_collections.ConfigDict()
     generator.hidden_size = 0  # width of its layers; 0: a quarter of model.hidden_size
     generator.num_hidden_layers = 0  # 0: as many as model.num_hidden_layers
@@ -333,33 +333,33 @@ def phase_names(config: ml_collections.ConfigDict) -> list[str]:
     ]
 
 
-# Options that a phase may say otherwise than config.model, while it runs.
+# Options of config.model that a phase may change while it runs.
 _OF_MODEL = ("rotary_base", "local_rotary_base")
 
 
 def in_phase(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
-    """Returns a copy whose model is that of one phase, and no phase's another.
+    """Returns a copy with the model of one phase, which no phase changes any more.
 
-    Layers with a window keep the base that they have in config.model, 0 being `rotary_base` there,
-    unless the phase has a `local_rotary_base`.
+    Layers with a window keep their base of config.model (0: its `rotary_base`), unless the phase
+    has a `local_rotary_base`.
     """
-    own, made = config.phases[name], config.copy_and_resolve_references()
-    model = made.model
-    if any(own[option] for option in _OF_MODEL):
-        local = own.local_rotary_base or model.local_rotary_base or model.rotary_base
-        model.rotary_base = own.rotary_base or model.rotary_base
-        has_own = model.window and local != model.rotary_base
-        model.local_rotary_base = local if has_own else 0.0
-    for phase in made.phases.values():
+    options, config = config.phases[name], config.copy_and_resolve_references()
+    model = config.model
+    if any(options[option] for option in _OF_MODEL):
+        local = options.local_rotary_base or model.local_rotary_base or model.rotary_base
+        model.rotary_base = options.rotary_base or model.rotary_base
+        differs = model.window and local != model.rotary_base
+        model.local_rotary_base = local if differs else 0.0
+    for phase in config.phases.values():
         phase.update(dict.fromkeys(_OF_MODEL, 0.0))
-    return made
+    return config
 
 
 def phase_at(config: ml_collections.ConfigDict, step: int) -> str:
-    """Returns the phase that the model of a step comes from: at a border the one that ends there.
+    """Returns the phase that trained the model of a step: at a border the one that ends there.
 
-    The steps of all phases are known. Before the first step, and beyond the last, it is the
-    nearest phase.
+    The phases have their steps. Before the first step, and beyond the last, it is the nearest
+    phase.
     """
     end, names = 0, phase_names(config)
     for name in names:
@@ -385,21 +385,22 @@ def comments() -> dict[str, str]:
     "phases.*" before their names.
     """
     source = inspect.getsource(sys.modules[__name__])
-    # By the line of the option: its own, or the one below a comment that stands alone.
-    told = {
+    # By the line of the option: the comment's line, or the one below a comment that stands alone.
+    by_line = {
         token.start[0] + token.line.lstrip().startswith("#"): token.string.removeprefix("#").strip()
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
-    found = {}
+    meanings = {}
     for function in ast.parse(source).body:
         if not isinstance(function, ast.FunctionDef) or function.name not in _DEFAULTS:
             continue
         for line in function.body:
             match line:
                 case ast.Assign(targets=[ast.Attribute(value=ast.Name(), attr=name)]):
-                    found[_DEFAULTS[function.name] + name] = told.get(line.end_lineno or 0, "")
-    return found
+                    comment = by_line.get(line.end_lineno or 0, "")
+                    meanings[_DEFAULTS[function.name] + name] = comment
+    return meanings
 
 
 def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -408,9 +409,9 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
     Sequences are tuples again, which JSON has not.
     """
 
-    def over(defaults: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-        return {**defaults, **{name: _tupled(value) for name, value in found.items()}} | {
-            name: over(value, found.get(name, {}))
+    def over(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        return {**defaults, **{name: _tupled(value) for name, value in values.items()}} | {
+            name: over(value, values.get(name, {}))
             for name, value in defaults.items()
             if isinstance(value, Mapping)
         }
@@ -424,8 +425,8 @@ def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def defaults_beside(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the defaults of all options by dotted name, with those of the config's own phases."""
+def defaults_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the defaults of all options by dotted name, for the phases that the config has."""
     defaults = dict(flatten({**default_config().to_dict(), "phases": {}}))
     for name in config["phases"]:
         defaults |= dict(flatten(phase_config(), f"phases.{name}."))
@@ -434,7 +435,7 @@ def defaults_beside(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def changes(config: Mapping[str, Any]) -> list[str]:
     """Returns the options that are not at their defaults, as one would give them: --config.X=Y."""
-    defaults = defaults_beside(config)
+    defaults = defaults_of(config)
     return [
         f"--config.{name}={value}"
         for name, value in flatten(config)
@@ -445,9 +446,9 @@ def changes(config: Mapping[str, Any]) -> list[str]:
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], changeable: Sequence[str] = CHANGEABLE
 ) -> tuple[list[str], list[str]]:
-    """Returns the changes between two configs: those that a resumed run may make, and others.
+    """Returns the changes between two configs: those that a resumed run may make, and the others.
 
-    Which it may make is told by regular expressions over whole names.
+    `changeable` are regular expressions of the whole names that it may change.
     """
     before, after = dict(flatten(old)), dict(flatten(new))
     allowed, refused = [], []

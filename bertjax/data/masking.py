@@ -83,9 +83,9 @@ def default_max_predictions(
 ) -> int:
     """Returns masked_lm_prob * max_seq_length rounded up: 20 at 128 tokens, 77 at 512.
 
-    Of rows that hold several sequences it is what they may come to, each with its own number of
-    predictions: rounding adds up to a half to each, and the shortest, [CLS], a token and [SEP], has
-    one. Source of the first: google-research/bert README, "Pre-training with BERT".
+    For rows of several sequences it is the most that their predictions can add up to: rounding adds
+    up to a half to each, and the shortest sequence, [CLS], a token and [SEP], has one. Source of
+    the first: google-research/bert README, "Pre-training with BERT".
     """
     of_each = max(0.5, 1 - 3 * masked_lm_prob)
     return math.ceil(masked_lm_prob * max_seq_length + max_sequences_per_row * of_each)
@@ -103,10 +103,10 @@ def unigram_baseline(counts: Int[np.ndarray, " vocabulary"]) -> tuple[float, flo
 def unigram_scores(
     trained_counts: Int[np.ndarray, " vocabulary"], counts: Int[np.ndarray, " vocabulary"]
 ) -> tuple[float, float]:
-    """Returns loss (nats) and accuracy over `counts` of answering by the counts trained on.
+    """Returns loss (nats) and accuracy over `counts` of predicting by the training counts.
 
-    Those are smoothed by Witten-Bell: what has not been seen gets as much together as there were
-    first occurrences. The accuracy is that of always answering the most frequent token trained on.
+    The loss smooths them by Witten-Bell: all unseen tokens together count as often as there were
+    first occurrences. The accuracy is that of always predicting the most frequent training token.
 
     Source: Witten and Bell 1991, method C; Chen and Goodman 1998, section 2.6.
     """
@@ -131,12 +131,12 @@ def mask_tokens(
     rng: np.random.Generator,
     continues_word: Bool[np.ndarray, " vocabulary"] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Returns masked `input_ids` and what stood there, under the names of the BERT records.
+    """Returns masked `input_ids` and the original tokens, under the names of the BERT records.
 
-    `sequence_ids` are 0 at padding and 1 at tokens, an `input_mask`. A row of several sequences has
-    them numbered from 1, one behind the other; each has its own number of predictions then, and
-    what is chosen in it depends on it alone. Were those more than a row has places, the last
-    sequences would get fewer.
+    `sequence_ids` are 0 at padding and 1 at tokens, as an `input_mask`. In a row of several
+    sequences they are numbered from 1, one behind the other; each sequence then has its own number
+    of predictions, and the choice in it depends on it alone. If those were more than a row has
+    places, the last sequences would get fewer.
 
     `masked_lm_positions` are ascending; unused places hold position 0, id 0, weight 0. The number
     of predictions counts all real tokens, [CLS] and [SEP] among them, as the released code does;
@@ -158,17 +158,17 @@ def mask_tokens(
     if sequence_ids.max(initial=0) > 1:
         chosen = _choose_by_sequence(masker, maskable, continues, sequence_ids, options, rng)
     else:
-        wanted = _wanted(np.count_nonzero(sequence_ids, axis=1), options)
-        chosen = masker.choose(maskable, continues, wanted, rng)
+        counts = _num_predictions(np.count_nonzero(sequence_ids, axis=1), options)
+        chosen = masker.choose(maskable, continues, counts, rng)
 
     # From here on one number per chosen token, row by row: places in the flattened batch.
     places = np.flatnonzero(chosen)
     originals = input_ids.ravel()[places]
     dice = _dice_per_run(chosen, rng) if masker.replaces_runs else rng.random(len(places))
     substitutes = rng.integers(0, vocab_size, size=len(places))
-    # Of 0.85 and 0.15 the sum is below 1 in binary, and a die may lie between.
-    kept = dice < options.mask_share + options.keep_share + 1e-9
-    substitutes = np.where(kept, originals, substitutes)
+    # The sum of 0.85 and 0.15 is below 1 in binary, and a die may lie between.
+    stays = dice < options.mask_share + options.keep_share + 1e-9
+    substitutes = np.where(stays, originals, substitutes)
     masked = input_ids.astype(np.int32, order="C")
     masked.ravel()[places] = np.where(dice < options.mask_share, mask_id, substitutes)
     used = np.arange(options.max_predictions_per_seq) < chosen.sum(axis=1)[:, None]
@@ -180,12 +180,12 @@ def mask_tokens(
     }
 
 
-def _wanted(
+def _num_predictions(
     lengths: Int[np.ndarray, " sequences"], options: MaskingOptions
 ) -> Int[np.ndarray, " sequences"]:
-    """Returns how many tokens are to be masked of sequences of so many."""
-    wanted = np.rint(lengths * options.masked_lm_prob).astype(np.int64)
-    return np.minimum(np.maximum(wanted, 1), options.max_predictions_per_seq)
+    """Returns the number of tokens to mask in sequences of these lengths."""
+    counts = np.rint(lengths * options.masked_lm_prob).astype(np.int64)
+    return np.minimum(np.maximum(counts, 1), options.max_predictions_per_seq)
 
 
 def _choose_by_sequence(
@@ -196,9 +196,9 @@ def _choose_by_sequence(
     options: MaskingOptions,
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "batch length"]:
-    """Returns what the masker chooses where every sequence is laid out as a row of its own.
+    """Returns the masker's choice with every sequence laid out as a row of its own.
 
-    Those of about the same length together, so that padding at most doubles the work.
+    Sequences of about the same length go together, so padding at most doubles the work.
     """
     numbers = sequence_ids.ravel()
     begins = (np.diff(sequence_ids, axis=1, prepend=0) != 0).ravel() & (numbers != 0)
@@ -206,7 +206,7 @@ def _choose_by_sequence(
     row = starts // sequence_ids.shape[1]
     of_each = np.cumsum(begins)[numbers != 0] - 1
     lengths = np.bincount(of_each, minlength=len(starts))
-    wanted = _within_rows(_wanted(lengths, options), row, options.max_predictions_per_seq)
+    counts = _within_rows(_num_predictions(lengths, options), row, options.max_predictions_per_seq)
     chosen = np.zeros(maskable.size, bool)
     classes = np.maximum(np.ceil(np.log2(lengths)), 4).astype(np.int64)
     for power in np.unique(classes):
@@ -214,23 +214,23 @@ def _choose_by_sequence(
         place = np.arange(lengths[members].max())
         is_inside = place < lengths[members][:, None]
         places = np.where(is_inside, starts[members][:, None] + place, 0)
-        found = masker.choose(
+        is_chosen = masker.choose(
             maskable.ravel()[places] & is_inside,
             continues.ravel()[places] & is_inside,
-            wanted[members],
+            counts[members],
             rng,
         )
-        chosen[places[found]] = True
+        chosen[places[is_chosen]] = True
     return chosen.reshape(maskable.shape)
 
 
 def _within_rows(
-    wanted: Int[np.ndarray, " sequences"], row: Int[np.ndarray, " sequences"], most: int
+    counts: Int[np.ndarray, " sequences"], row: Int[np.ndarray, " sequences"], most: int
 ) -> Int[np.ndarray, " sequences"]:
-    """Returns `wanted`, less of the last sequences of a row that would have more than `most`."""
-    before = np.cumsum(wanted) - wanted
+    """Returns `counts`, lowered for the last sequences of a row that would exceed `most`."""
+    before = np.cumsum(counts) - counts
     first = np.searchsorted(row, row)  # the first sequence of each one's row
-    return np.clip(most - (before - before[first]), 0, wanted)
+    return np.clip(most - (before - before[first]), 0, counts)
 
 
 def _checked(
@@ -252,15 +252,15 @@ def _checked(
 def _choose_tokens(
     maskable: Bool[np.ndarray, "batch length"],
     continues: Bool[np.ndarray, "batch length"],
-    wanted: Int[np.ndarray, " batch"],
+    counts: Int[np.ndarray, " batch"],
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "batch length"]:
-    """Returns `wanted` distinct maskable positions per row, all sets equally likely."""
+    """Returns `counts` distinct maskable positions per row, all sets equally likely."""
     del continues  # Every token is chosen by itself.
     batch, length = maskable.shape
-    order = word_masking.random_order(maskable, rng)[:, : wanted.max(initial=0)]
-    order = np.where(np.arange(order.shape[1]) < wanted[:, None], order, length)
-    chosen = np.zeros((batch, length + 1), bool)  # the last place takes what is too much
+    order = word_masking.random_order(maskable, rng)[:, : counts.max(initial=0)]
+    order = np.where(np.arange(order.shape[1]) < counts[:, None], order, length)
+    chosen = np.zeros((batch, length + 1), bool)  # the last place takes the surplus
     np.put_along_axis(chosen, order, True, axis=1)
     return chosen[:, :length]
 

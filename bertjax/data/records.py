@@ -34,7 +34,7 @@ FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
-# Of rows that hold several sequences; `input_mask` follows from the last.
+# For rows of several sequences; `input_mask` follows from the last one.
 PACKED_TOKEN_FEATURES = ("input_ids", "segment_ids", "sequence_ids")
 MASK_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 PAIR_FEATURE = "next_sentence_labels"
@@ -50,7 +50,7 @@ DATASET_NAME = "bert"
 
 # No model reads more tokens in a row, and no vocabulary has more entries.
 _MOST_TOKENS, _MOST_ENTRIES = 1 << 20, 1 << 30
-_FRAME_BYTES = 16  # of a record in a TFRecord file, besides its content
+_FRAME_BYTES = 16  # around each record in a TFRecord file
 
 WRITE_BLOCK_BYTES = 4 << 20
 
@@ -103,7 +103,7 @@ def text_features(
     Source: google-research/bert, create_pretraining_data.py, write_instance_to_example_files.
     """
     names = PACKED_TOKEN_FEATURES if max_sequences_per_row else TOKEN_FEATURES
-    features = dict.fromkeys(names, Feature((LENGTH,)))
+    features: dict[str, Feature] = dict.fromkeys(names, Feature((LENGTH,)))
     if max_predictions_per_seq:
         features |= mask_features(max_predictions_per_seq)
     if pair_objective != "none":
@@ -112,7 +112,7 @@ def text_features(
 
 
 def mask_features(max_predictions_per_seq: int) -> dict[str, Feature]:
-    """Returns the features of masked tokens, of which a row has at most so many."""
+    """Returns the features of masked tokens, at most `max_predictions_per_seq` in a row."""
     shape = (max_predictions_per_seq,)
     return {
         name: Feature(shape, "float32" if name in WEIGHT_FEATURES else "int32")
@@ -135,17 +135,16 @@ class Manifest:
 
     `features` are those of every record; if none are given, the ones of text that the other fields
     imply (`text_features`). `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256,
-    vocab_size and casing; None for records that hold no text.
+    vocab_size and casing; {} for records without text.
     `max_predictions_per_seq` is 0 where no masks are stored and training draws them (dynamic).
     `pair_objective` is "nsp", "sop" or "none". `max_sequences_per_row` is 0 where a row is one
-    example, with the features of the released script; else a row holds up to so many, numbered by
-    `sequence_ids` (1, 2, ...; 0 is padding), and there is a pair label for each. `statistics` is
-    the health report, among it
-    `unigram_entropy` in nats and `most_frequent_token_share`. `arguments` are the exact options
-    of the program that wrote the records.
+    example, with the features of the released script; else it is the most sequences of a row,
+    numbered by `sequence_ids` (1, 2, ...; 0 is padding), each with a pair label. `statistics` is
+    the health report with `unigram_entropy` in nats and `most_frequent_token_share`. `arguments`
+    are the exact options of the program that wrote the records.
     """
 
-    tokenizer: Mapping[str, Any] | None
+    tokenizer: Mapping[str, Any]
     max_seq_length: int
     max_predictions_per_seq: int
     masked_lm_prob: float
@@ -181,8 +180,8 @@ class Manifest:
 
     @property
     def tokenizer_sha256(self) -> str | None:
-        """The hash of the vocabulary, None for records that hold no text."""
-        return self.tokenizer["sha256"] if self.tokenizer else None
+        """The hash of the vocabulary, None for records without text."""
+        return self.tokenizer.get("sha256")
 
     @property
     def position_features(self) -> tuple[str, ...]:
@@ -204,8 +203,7 @@ class Manifest:
         """
         fields = self._to_json()
         read = {name: fields[name] for name in _READ}
-        described = self.tokenizer or {}
-        read["tokenizer"] = {name: described.get(name) for name in _TOKENIZER_READ}
+        read["tokenizer"] = {name: self.tokenizer.get(name) for name in _TOKENIZER_READ}
         read["shards"] = [[shard.file, shard.examples, shard.bytes] for shard in self.shards]
         read["statistics"] = {name: self.statistics.get(name) for name in _FIGURES}
         return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
@@ -260,7 +258,7 @@ class Manifest:
 
     def _check_text(self) -> None:
         """Raises a ValueError where the features of text are not those that the fields imply."""
-        if self.tokenizer is None:
+        if not self.tokenizer:
             return
         for name, feature in self._text_features().items():
             if self.features.get(name) != feature:
@@ -351,7 +349,7 @@ def _shard_faults(directory: epath.Path, manifest: Manifest) -> Iterable[str]:
 
 
 def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what no builder would have written, so that nothing is read or allocated by it."""
+    """Yields values that no builder writes, before anything is read or allocated by them."""
     for name, least, most in (
         ("max_seq_length", 1, _MOST_TOKENS),
         ("max_predictions_per_seq", 0, _MOST_TOKENS),
@@ -359,13 +357,11 @@ def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
         ("seed", 0, None),
     ):
         yield from _number_faults(name, fields[name], least, most)
-    described = fields["tokenizer"]
-    objects = ("arguments", "statistics", "features", *(["tokenizer"] if described else []))
-    for name in objects:
+    for name in ("tokenizer", "arguments", "statistics", "features"):
         if not isinstance(fields[name], dict):
             yield f"{name} is {fields[name]!r}; it must be an object of names and values"
             return
-    if described is not None:
+    if described := fields["tokenizer"]:
         yield from _number_faults(
             "the vocab_size of the tokenizer", described["vocab_size"], 1, _MOST_ENTRIES
         )
@@ -414,7 +410,7 @@ def _number_faults(name: str, value: Any, least: int, most: int | None) -> Itera
 
 @functools.cache
 def import_tensorflow() -> Any:
-    """Returns the tensorflow module, kept away from accelerators: those are JAX's."""
+    """Returns the tensorflow module, which leaves accelerators to JAX."""
     # Before the import: it greets with several lines about its build.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -451,14 +447,14 @@ def write_shard(path: epath.PathLike, serialized: Iterable[bytes]) -> Shard:
     except OSError as error:
         if error.filename is not None:
             raise
-        # What a full disk raises does not say which file.
+        # The error of a full disk does not name the file.
         message = f"{error.strerror}: the shard was not written and its draft is removed"
         raise OSError(error.errno, message, str(path)) from error
     return Shard(file=path.name, examples=count, bytes=size)
 
 
 def _blocks(serialized: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yields framed records joined to a few MB, and how many records those are."""
+    """Yields framed records joined to a few MB, and the number of records."""
     frames: list[bytes] = []
     size = 0
     for record in serialized:
@@ -471,9 +467,9 @@ def _blocks(serialized: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[int, str] | None:
-    """Returns the first row with a number that no table has a place for, and what it is.
+    """Returns the first row with a number outside its range, and a sentence about it.
 
-    Read past the end of a table such a number gives a NaN, or silently another entry.
+    A look-up past the end of a table gives a NaN, or silently another entry.
     """
     length, sequences = manifest.max_seq_length, manifest.max_sequences_per_row
     entries = manifest.tokenizer["vocab_size"] if manifest.tokenizer else np.inf

@@ -5,11 +5,11 @@ visits its shards in a new order and shuffles inside each shard, window by windo
 is B/V records of every stream, stream after stream; a host reads the streams whose rows it needs.
 V depends on the data and the batch size alone, so hosts may come and go.
 
-The order is numpy's, keyed by (seed, epoch, stream, shard); tf.data only reads. That is why a step
-is found by arithmetic on the manifest's counts, and why tf.random.set_seed changes nothing.
+The order is numpy's, keyed by (seed, epoch, stream, shard); tf.data only reads. A step is therefore
+found by arithmetic on the manifest's counts, and tf.random.set_seed changes nothing.
 
-Where batches are cut to the shortest of several lengths, rows of about the same length come into
-one batch: those of GROUPED steps are dealt anew. That is a function of (seed, step), too.
+Where batches are cut to the shortest of several lengths, rows of about the same length share a
+batch: the rows of GROUPED steps are dealt anew, also as a function of (seed, step).
 
 Here belong order, batching and the errors of damaged files; the format belongs to `records`, what
 is drawn on top of it to `masking`.
@@ -351,10 +351,10 @@ def _evaluation_dataset(record_set: records.RecordSet, batch_size: int, rows: ra
 
 
 def _read_ahead(dataset: Any) -> Any:
-    """Returns the dataset with batches read ahead, and nothing tuned while it runs.
+    """Returns the dataset with batches read ahead, and without tf.data's autotuning.
 
-    What tunes looks at it after 10, 20, 40 and then every 60 seconds. One iterator in seven that
-    was closed slept until then, and a run that had saved ended late (TensorFlow 2.21).
+    The tuner wakes after 10, 20, 40 and then every 60 seconds. One closed iterator in seven slept
+    until then, and a run that had saved ended late (TensorFlow 2.21).
     """
     options = records.import_tensorflow().data.Options()
     options.autotune.enabled = False
@@ -380,10 +380,10 @@ def _numpy_batches(
 
 def _check_numbers(record_set: records.RecordSet, batch: Batch) -> None:
     """Raises ValueError that names the record whose numbers do not fit vocabulary or length."""
-    found = records.first_misfit(batch, record_set.manifest)
-    if found is None:
+    misfit = records.first_misfit(batch, record_set.manifest)
+    if misfit is None:
         return
-    row, fault = found
+    row, fault = misfit
     shard, index = batch["record_positions"][row].tolist()
     raise ValueError(
         f"record {index} (from 0) of shard {record_set.shard_paths[shard]} does not fit: {fault}. "
@@ -397,8 +397,8 @@ def _dealt_by_length(
 ) -> Iterator[Batch]:
     """Yields the rows of GROUPED batches at a time as batches of rows of similar lengths.
 
-    The rows of each stream stay its own, from its shortest to its longest; the batches that come of
-    it are in random order. `first_step` is the first of a group.
+    Each stream's rows stay in that stream, sorted by length; the resulting batches are in random
+    order. `first_step` is the first of a group.
     """
     for group in itertools.count(first_step // GROUPED):
         parts = list(itertools.islice(batches, GROUPED))
@@ -472,7 +472,7 @@ def _masked_by_stream(
 
 def _masked_for_evaluation(batch: Batch, seed: int, draw_masks: DrawMasks) -> Batch:
     """Returns the batch with masks drawn row by row, padding rows left out of the loss."""
-    # Padding rows, at -1, are copies of the first record; nobody looks at their masks.
+    # Padding rows, at -1, are copies of the first record; their masks have no weight.
     places = np.maximum(batch["record_positions"], 0).tolist()
     drawn = [
         draw_masks(
@@ -488,7 +488,7 @@ def _masked_for_evaluation(batch: Batch, seed: int, draw_masks: DrawMasks) -> Ba
 
 
 def _one_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yields `batches`, the next one always being made in a thread while the last is used."""
+    """Yields `batches`; a thread makes the next one while the last is used."""
     with concurrent.futures.ThreadPoolExecutor(1, "bertjax-batches") as thread:
         coming = thread.submit(next, batches, None)
         while (batch := coming.result()) is not None:

@@ -1,4 +1,4 @@
-"""What a config asks for: its task, its phases and its data, joined.
+"""The job that a config describes: its task, its phases and its data, joined.
 
 Here the ConfigDict meets the rooms that know nothing of it. The training loop sees only a Job; each
 kind of job has a module, and a row of JOBS.
@@ -35,12 +35,12 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class JobKind:
-    """How a job is opened for training, and what can be had without the data it trains on.
+    """The ways to make a job of one kind.
 
-    `open` takes a config and, optional, the workdirs that may hold the run already; `task` is
-    rebuilt from a checkpoint's config; `outline` is the job's shapes, to be planned; `evaluating`
-    is the job of a trained model whose evaluation sets are at a path: records, or labelled files.
-    `with_config` is an open job under another config, whose data is the same.
+    `open` takes a config and, optionally, the workdirs that may hold the run already; `task` takes
+    the config of a checkpoint; `outline` makes a job of shapes, to be planned; `evaluating` makes
+    the job of a trained model whose evaluation sets are at a path: records, or labelled files.
+    `with_config` makes an open job with another config and the same data.
     """
 
     open: Callable[..., Job]
@@ -51,9 +51,9 @@ class JobKind:
 
 
 def evaluating(trained: reader.Workdir, data: str) -> Job:
-    """Returns the job of a model that is evaluated on what is at `data`.
+    """Returns the job of a model that is evaluated on `data`.
 
-    That are labelled files where it has a head that answers, by whomever it was finetuned.
+    `data` is labelled files if the model has a task head, records otherwise.
     """
     is_finetuned = finetuning.kind_of(trained) is not None
     return JOBS["finetuning" if is_finetuned else trained.config.task].evaluating(trained, data)

@@ -1,6 +1,6 @@
-"""What the training loop needs to know of a config: its task, its data, how it is evaluated.
+"""The interface of a job for the training loop: its task, its data, its evaluation.
 
-How long it is, in steps of which batches, is `lengths`.
+`lengths` has the phases, their steps and batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWN_MODEL_OPTIONS = (
 
 
 class Data(Protocol):
-    """Where a job's batches come from."""
+    """The source of a job's batches."""
 
     def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
         """Yields the phase's batches from global step `start_step` on, this host's rows."""
@@ -43,7 +43,7 @@ class Data(Protocol):
         ...
 
     def num_train_examples(self, phase: Phase) -> int | None:
-        """Returns the number of examples of an epoch of the phase, None where there are none."""
+        """Returns the number of examples of an epoch of the phase, None without epochs."""
         ...
 
     def num_examples(self, name: str) -> int:
@@ -63,71 +63,71 @@ class Data(Protocol):
         ...
 
     def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
-        """Returns the name of the loss that has a known value before anything is learnt, and it."""
+        """Returns the name of a loss and its chance level, None if unknown."""
         ...
 
     def fill(self, phase: Phase) -> float | None:
-        """Returns the share of a phase's positions that hold tokens, None where it is not known."""
+        """Returns the share of a phase's positions that hold tokens, None if unknown."""
         ...
 
     def identity(self) -> dict[str, Any]:
-        """Returns what a run keeps to know its data again (JSON); asked for at every save."""
+        """Returns the hashes (JSON) by which a resumed run recognizes its data."""
         ...
 
     def contents(self) -> contents.Contents | None:
-        """Returns what the training data is made of, in little; None where nobody has counted."""
+        """Returns a summary of the training data, or None if it was not counted."""
         ...
 
     def vocabulary(self) -> tokenizer.Tokenizer | None:
-        """Returns what turned text into the data's tokens, None where no text was read."""
+        """Returns the tokenizer of the data, None for data without text."""
         ...
 
 
 class Scorer(Protocol):
-    """What a task's answers to a set are worth, and the files its users expect of them."""
+    """The scores of a task's predictions for a set, and the files that its users expect."""
 
     def scores(self, name: str, outputs: Outputs) -> dict[str, float]:
-        """Returns the scores of the answers to an evaluation set.
+        """Returns the scores of the predictions for an evaluation set.
 
-        `outputs` are the task's answers, a row for each example in the order of the set; rows of
-        tokens are padded to the longest.
+        `outputs` are the task's predictions, a row for each example in the order of the set; rows
+        of tokens are padded to the longest.
         """
         ...
 
     def majority(self, name: str) -> tuple[str, dict[str, float]] | None:
-        """Returns the most frequent answer to a set, and the scores of giving no other."""
+        """Returns the most frequent answer to a set, and the scores of always giving it."""
         ...
 
     def only_answer(self, name: str, outputs: Outputs, scores: Mapping[str, float]) -> str | None:
-        """Returns the answer that is given to everything, None where there are several."""
+        """Returns the answer that is predicted for every example, None if there are several."""
         ...
 
     def write_predictions(
         self, name: str, outputs: Outputs, directory: epath.Path, tuned: Mapping[str, float]
     ) -> None:
-        """Writes answers to any set into a directory that is there, by what was tuned."""
+        """Writes the predictions for a set, with the tuned scores, into an existing directory."""
         ...
 
 
 class AnswerScorer(Protocol):
-    """What answers alone are worth, of a set that has no losses."""
+    """The scores of predictions for a set without losses."""
 
     def scores(self, outputs: Outputs) -> dict[str, float]:
-        """Returns the scores of the task's answers, a row for each in the order of the set."""
+        """Returns the scores of the task's predictions, a row for each example in order."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What a run says of data that it does not train on, and when.
+    """The evaluation of a run: the sets, the scores, and when.
 
-    `sets` have right answers, `test_sets` have none: predictions are all that is wanted of them. A
-    run is evaluated every `every_steps` and at its end, and is saved then if `is_saved`.
-    `best_score` of the first set decides what is best. Of a set `max_batches` are read, 0: all.
-    `scorer` is None where the task's own metrics are all there is. `chance` has what answering a
-    set without reading scores, where that is known beforehand; it is told with the scores. Those of
-    the sets that `answered` names have no losses: they are read whole, and scored by it. The
-    scores named in `tunes` are numbers that the model's answers go by from then on.
+    `sets` have labels, `test_sets` have none and get predictions only. A run is evaluated every
+    `every_steps` and at its end, and is saved then if `is_saved`. `best_score` of the first set
+    decides which checkpoint is best. At most `max_batches` of a set are read, 0: all. `scorer` is
+    None if the task has no scores besides its metrics. `chance` has the known chance levels of a
+    set, which are reported with its scores. The sets that `answered` names have no losses: they are
+    read whole, and it scores them. The scores named in `tunes` are thresholds that the later
+    predictions use.
     """
 
     every_steps: int
@@ -145,10 +145,10 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A config with all that it asks for; `config` has what only the data tells filled in.
+    """A config, completed by what its data says, with its task and its data.
 
-    `chance` is that of `tasks.Objective`. `task` may learn from a
-    `teacher`, whose parameters are no part of its model.
+    `chance` is that of `tasks.Objective`. `task` may learn from a `teacher`, whose parameters are
+    no part of its model.
     """
 
     config: ml_collections.ConfigDict
@@ -165,10 +165,7 @@ class Job:
 
 
 def train_flops(job: Job, phase: Phase, *, length: int | None = None) -> float:
-    """Returns the model FLOPs of one step of a phase whose batch is `length` tokens long.
-
-    Without a length it is that of the phase.
-    """
+    """Returns the model FLOPs of one step of a phase at `length` tokens, by default the phase's."""
     masked = job.data.abstract_batch(phase).get("masked_lm_positions")
     predictions = 0 if masked is None else masked.shape[1]
     return job.task.train_flops(

@@ -1,7 +1,7 @@
-"""How long a run is: its phases, their steps, the batches of these, and how much is masked.
+"""The phases of a run: their steps, their batch sizes, and how much is masked.
 
-Here epochs and tokens become steps, and a batch that grows becomes stretches of one batch shape
-each. What the batches hold belongs to a job's data.
+Here epochs and tokens become steps, and a batch ramp becomes stretches of one batch size each. The
+content of batches belongs to a job's data.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bertjax import config as config_lib
 
 @dataclasses.dataclass(frozen=True)
 class MaskRate:
-    """The share of tokens to predict: `start`, and by `end_step` in a straight line `end`.
+    """The share of tokens to predict, which goes linearly from `start` to `end` at `end_step`.
 
-    Steps are those of the run. One that does not change knows no steps.
+    Steps count over the run. A constant share has no steps.
     """
 
     start: float
@@ -44,12 +44,12 @@ class MaskRate:
 class Phase:
     """A stretch of steps with one batch shape; `first_step` counts from the start of the run.
 
-    It is a phase of the config or, where the batch grows, a part of the one called `name`, of which
-    `steps_before` and `rows_before` (sequences) are over by then; `ramp_from` is its first batch,
-    0 where none grows. `ordinal` is the phase's place in the run. `mask_rate` is None where the
-    config says one for all phases; `rate_share` is that of the schedule's learning rate.
-    `rotary_bases` are those of layers without a window and with one, None where positions do not
-    turn. The end of a part that is not `is_last` is no end of a phase.
+    It is a phase of the config or, with a batch ramp, a part of the phase called `name`, after
+    `steps_before` steps and `rows_before` sequences of that phase; `ramp_from` is the first batch
+    size of the ramp, 0 without one. `ordinal` is the phase's place in the run. `mask_rate` is None
+    if all phases have the config's; `rate_share` multiplies the schedule's learning rate.
+    `rotary_bases` belong to layers without a window and with one; None without rotary positions.
+    `is_last` marks the last part of a phase.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Phase:
         return f"rotary base {base:,g}" + (f", {local:,g} in windows" if local != base else "")
 
     def rows_until(self, step: int) -> int:
-        """Returns how many sequences the phase has read before a step of this stretch."""
+        """Returns the number of sequences that the phase reads before a step of this stretch."""
         return self.rows_before + (step - self.first_step) * self.global_batch_size
 
 
@@ -100,7 +100,7 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
     Raises:
       ValueError: if a batch cannot grow as the config says.
     """
-    found, first_step = [], 0
+    stretches, first_step = [], 0
     for ordinal, name in enumerate(config_lib.phase_names(config)):
         options = _checked(config, name)
         end_step = first_step + options.num_steps
@@ -115,7 +115,7 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
         begun = first_step
         for steps, rows, batch_size in _stretches(config, options):
             taken = min(steps, end_step - first_step)
-            found.append(
+            stretches.append(
                 Phase(
                     name,
                     first_step,
@@ -130,7 +130,7 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
             first_step += taken
             if first_step == end_step:
                 break
-    return tuple(found)
+    return tuple(stretches)
 
 
 def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]) -> None:
@@ -180,10 +180,10 @@ def _checked(config: ml_collections.ConfigDict, name: str) -> ml_collections.Con
 
 
 def steps_of_tokens(in_order: Iterable[Phase], tokens: float) -> int:
-    """Returns how many of the phases' steps, one phase after the other, take so many tokens.
+    """Returns the number of steps, phase after phase, in which `tokens` are read.
 
-    The tokens of a step are all its positions, batch x length. The last step is counted whole, and
-    tokens beyond all phases count for nothing.
+    The tokens of a step are all its positions, batch x length. The last step is counted whole;
+    tokens beyond all phases are ignored.
     """
     steps, left = 0, tokens
     for phase in in_order:
@@ -227,7 +227,7 @@ def _stretches(
 def _steps_of_rows(
     config: ml_collections.ConfigDict, options: ml_collections.ConfigDict, rows: int
 ) -> int:
-    """Returns the number of a phase's steps in which it reads so many sequences, or just more."""
+    """Returns the number of a phase's steps in which it reads at least `rows` sequences."""
     steps = 0
     for number, before, size in _stretches(config, options):
         if rows <= before + number * size:

@@ -26,7 +26,7 @@ def pretraining_task(config: ml_collections.ConfigDict) -> tasks.base.Task:
 
 
 def _teacher_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
-    """Returns what a teacher is trained for: masked tokens, of its own sizes.
+    """Returns the teacher's task: masked tokens, at the teacher's sizes.
 
     Raises:
       ValueError: if the student learns something else.
@@ -96,7 +96,7 @@ def open_job(
 ) -> base.Job:
     """Returns the job after checking its records against each other and against the config.
 
-    Of `workdirs` only is asked whether a run is in one: that one may go on with what it has.
+    A run that is in one of `workdirs` already may go on whatever it is evaluated on.
 
     Raises:
       FileNotFoundError: if a record directory or its manifest is missing.
@@ -135,8 +135,8 @@ def open_job(
     _resolve_vocab_size(config, train_sets[all_phases[0].name])
     chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
     pairs = _open_pairs(config, train_sets[all_phases[0].name])
-    has_text = train_sets[all_phases[0].name].manifest.tokenizer is not None
-    vocabulary = tokenizer.load(train_sets[all_phases[0].name].directory) if has_text else None
+    first = train_sets[all_phases[0].name]
+    vocabulary = tokenizer.load(first.directory) if first.manifest.tokenizer else None
     teacher = _read_teacher(config, vocabulary)
     return _job(config, all_phases, train_sets, evaluation_set, chance, pairs, teacher)
 
@@ -176,8 +176,8 @@ def _check_nothing_to_read(config: ml_collections.ConfigDict) -> None:
 def outline(config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job of a config whose vocabulary size is known, without opening its records.
 
-    Its batches have the shapes that the config tells, and the manifests of records that are there;
-    their tokens are random.
+    Its batches have the shapes of the config, and of the manifests of records that are there; their
+    tokens are random.
     """
     config = config.copy_and_resolve_references()
     manifests = known_manifests(config)
@@ -191,24 +191,24 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
 
 
 def known_manifests(config: ml_collections.ConfigDict) -> dict[str, records.Manifest]:
-    """Returns the manifests of the phases' records, of those that are on this machine.
+    """Returns the manifests of the phases' records that are on this machine.
 
     Raises:
       ValueError: if one is damaged.
     """
-    found = {}
+    manifests = {}
     if config.data.source == "records" and config.data.train_dir:
         for phase in lengths.phases(config):
             directory = config.data.train_dir.format(max_seq_length=phase.max_seq_length)
             if (epath.Path(directory) / records.MANIFEST_FILE).exists():
-                found[phase.name] = records.Manifest.load(directory)
-    return found
+                manifests[phase.name] = records.Manifest.load(directory)
+    return manifests
 
 
 def evaluating(trained: reader.Description, data: str) -> base.Job:
     """Returns the job of a trained model that is evaluated on all records of a directory.
 
-    On records without pairs its tokens alone are scored, whatever it learnt of pairs.
+    On records without pairs there is no pair loss.
 
     Raises:
       FileNotFoundError: if there is no manifest.
@@ -259,16 +259,16 @@ def _open(
 
 
 def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:
-    if record_set.manifest.tokenizer is None:
+    if not record_set.manifest.tokenizer:
         return
-    found = record_set.manifest.tokenizer["vocab_size"]
-    if config.model.vocab_size and config.model.vocab_size < found:
+    entries = record_set.manifest.tokenizer["vocab_size"]
+    if config.model.vocab_size and config.model.vocab_size < entries:
         # Too small a table would be read out of bounds, silently: on TPU and GPU a NaN later on.
         raise ValueError(
             f"config.model.vocab_size is {config.model.vocab_size}, but the vocabulary of "
-            f"{record_set.directory} has {found} entries: set it to 0 (all of them) or more"
+            f"{record_set.directory} has {entries} entries: set it to 0 (all of them) or more"
         )
-    config.model.vocab_size = config.model.vocab_size or found
+    config.model.vocab_size = config.model.vocab_size or entries
     if offset := config.model.position_offset:
         vocabulary = tokenizer.load(record_set.directory)
         tokenizer.check_padding(vocabulary, offset, str(record_set.directory))

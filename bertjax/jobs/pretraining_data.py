@@ -1,4 +1,4 @@
-"""What pretraining reads: batches of records or of random tokens, masked as they are read."""
+"""The data of pretraining: batches of records or of random tokens, masked as they are read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HELD_OUT, PAIRS = "heldout", "pairs"
 class PretrainingData:
     """Record directories, or random tokens, for each phase.
 
-    `evaluation_set` is held out, `pairs` are config.evaluation.pairs_file. `manifests` are those of
-    records that are not read: what a plan knows of them.
+    `evaluation_set` is held out, `pairs` are config.evaluation.pairs_file. `manifests` describe
+    records that a plan does not read.
     """
 
     config: ml_collections.ConfigDict
@@ -36,14 +36,14 @@ class PretrainingData:
 
     def identity(self) -> dict[str, Any]:
         return {
-            "manifests": {name: found.manifest.digest for name, found in self.train_sets.items()},
+            "manifests": {name: it.manifest.digest for name, it in self.train_sets.items()},
             "tokenizer_sha256": self._tokenizer_sha256,
         }
 
     @property
     def _tokenizer_sha256(self) -> str | None:
-        found = iter(self.train_sets.values())
-        return next((record_set.manifest.tokenizer_sha256 for record_set in found), None)
+        hashes = (it.manifest.tokenizer_sha256 for it in self.train_sets.values())
+        return next(hashes, None)
 
     def train_batches(
         self, phase: lengths.Phase, *, start_step: int, rows: range | None
@@ -101,8 +101,8 @@ class PretrainingData:
         )
 
     def num_train_examples(self, phase: lengths.Phase) -> int | None:
-        found = self.train_sets.get(phase.name)
-        return found.manifest.num_examples if found else None
+        record_set = self.train_sets.get(phase.name)
+        return record_set.manifest.num_examples if record_set else None
 
     def num_examples(self, name: str = HELD_OUT) -> int:
         if name == PAIRS and self.pairs:
@@ -148,7 +148,7 @@ class PretrainingData:
     def vocabulary(self) -> tokenizer.Tokenizer | None:
         # All phases have the same one: `open_job` compares their hashes.
         for record_set in self.train_sets.values():
-            has_text = record_set.manifest.tokenizer is not None
+            has_text = bool(record_set.manifest.tokenizer)
             return tokenizer.load(record_set.directory) if has_text else None
         return None
 
@@ -183,8 +183,8 @@ class PretrainingData:
         return finetuning_batches.default_buckets(phase.max_seq_length)
 
     def _manifest(self, phase: lengths.Phase) -> records.Manifest | None:
-        found = self.train_sets.get(phase.name)
-        return found.manifest if found else self.manifests.get(phase.name)
+        record_set = self.train_sets.get(phase.name)
+        return record_set.manifest if record_set else self.manifests.get(phase.name)
 
 
 def record_batches(
@@ -213,8 +213,8 @@ def draw_masks(
 ) -> Callable[..., Any] | None:
     """Returns the function that masks a batch of `record_set`; None where its masks are stored.
 
-    It masks at the rate `masked_lm_prob`, 0 being that of `options` (config.pretraining), or at the
-    lower one that it is told, with as many places for predictions.
+    It masks at the rate `masked_lm_prob`, 0 being that of `options` (config.pretraining), or at a
+    lower one that a call gives, with as many places for predictions.
     """
     if record_set.manifest.has_static_masks or options.masking == "none":
         return None
@@ -248,7 +248,7 @@ def _largest_rate(phase: lengths.Phase) -> float:
 
 
 def _rate_by_step(phase: lengths.Phase) -> Callable[[int], float] | None:
-    """Returns the rate by the phase's own step; None where it is the config's at all of them."""
+    """Returns the mask rate as a function of the phase's step; None if it is the config's."""
     rate, begun = phase.mask_rate, phase.first_step - phase.steps_before
     return None if rate is None else lambda step: rate.at(begun + step)
 

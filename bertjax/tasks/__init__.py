@@ -1,6 +1,7 @@
-"""What pretraining learns: a module for each objective, and its row in OBJECTIVES.
+"""The objectives of pretraining: a module for each, and its row in OBJECTIVES.
 
-What a task is, and the losses that tasks share, is `base`. What finetuning learns is a kind's own.
+`base` has the interface of a task and the losses that tasks share. The tasks of finetuning belong
+to its kinds.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ def _no_faults(config: Any) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What config.pretraining.objective chooses.
+    """A value of config.pretraining.objective.
 
-    `make` makes its task of an EncoderConfig and config.pretraining. `faults` are sentences about
-    options of a config that do not go together with it. With `reads_masks` batches have masked
-    tokens. `token_loss` is its loss that the unigram entropy is the chance level of. `chance` finds
-    in the averages since the last line a loss, the level above which it tells of nothing learnt,
-    and what to say then; None where they do not tell.
+    `make` makes the task from an EncoderConfig and config.pretraining. `faults` yields a sentence
+    for each option of a config that does not fit. With `reads_masks` batches have masked tokens.
+    `token_loss` is the loss whose chance level is the unigram entropy. `chance` takes the averages
+    since the last line of scalars and returns a loss, its chance level and a sentence about it, or
+    None if they do not tell.
     """
 
     make: Callable[[EncoderConfig, Any], base.Task]

@@ -1,4 +1,4 @@
-"""What a task is, and the loss functions that tasks share."""
+"""The interface of a task, and the loss functions that tasks share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Means = dict[str, metrics.Mean]
 
 @runtime_checkable
 class Task(Protocol):
-    """What is learnt: a module, its losses, its metrics.
+    """A module, its losses and its metrics.
 
-    `objectives` maps the names of those means of `loss` that are minimized to their coefficients;
-    the other means are only reported. `frozen` are regular expressions for whole paths of those
+    `objectives` maps the names of the means of `loss` that are minimized to their coefficients; the
+    other means are only reported. `frozen` are regular expressions for whole paths of those
     parameters that stay as they are. A task can be hashed: programs are compiled once for each.
     """
 
@@ -53,9 +53,9 @@ class Task(Protocol):
         ...
 
     def predict(self, model: Any, batch: Batch) -> Mapping[str, Array]:
-        """Returns the answers to a batch, a row for each of its rows; it needs no labels.
+        """Returns the predictions for a batch, a row for each of its rows; it needs no labels.
 
-        A task that has no answers, only losses, returns {}.
+        A task that has only losses returns {}.
         """
         ...
 
@@ -66,7 +66,7 @@ class Task(Protocol):
 
 @runtime_checkable
 class ScoresSentences(Protocol):
-    """A task whose `predict` answers "log_likelihood" [batch]: how likely rows are, in nats.
+    """A task whose `predict` returns "log_likelihood" [batch]: of the rows, in nats.
 
     `sentence_rows` says which rows a sentence has: a key of `data.sentence_rows.ROWS`. The score of
     a sentence is the sum over its rows.
@@ -124,7 +124,7 @@ def cross_entropy(
 def log_sum_exp(logits: Float[Array, "*batch classes"]) -> Float[Array, "*batch"]:
     """Returns log(sum(exp(logits))) over the last axis, in which some logit must be finite.
 
-    Beside the logits it keeps its result alone for the gradient, which is exp(logits - result).
+    For the gradient, exp(logits - result), it keeps nothing but the logits and its result.
     """
     largest = logits.max(axis=-1)
     return largest + jnp.log(reductions.row_sums(jnp.exp(logits - largest[..., None])))

@@ -1,8 +1,8 @@
-"""Distillation: a student learns a teacher's numbers beside the labels. DistilBERT's pretraining.
+"""Distillation, DistilBERT's pretraining: a student learns from labels and a teacher's outputs.
 
 A teacher is no part of the model that is trained: it has no gradient, no optimizer state and no
-place in a checkpoint. Its parameters are arguments of the step, which hands them to `loss` in the
-batch, beside the rows, under TEACHER. What is evaluated, exported and finetuned is the student.
+place in a checkpoint. Its parameters are inputs of the step, which passes them to `loss` in the
+batch under TEACHER. The student is evaluated, exported and finetuned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Replaced-token detection, ELECTRA's pretraining: a generator fills masks, a discriminator tells.
+"""Replaced-token detection, ELECTRA's pretraining: a generator fills masks, a discriminator judges.
 
 Source: Clark et al. 2020, section 2; google-research/electra, run_pretraining.py. Both encoders are
-trained together. The generator learns to predict masked tokens; what it samples stands in their
-places when the discriminator says of every token whether it was replaced. No gradient goes through
+trained together. The generator learns to predict masked tokens; its samples stand in their places
+when the discriminator predicts for every token whether it was replaced. No gradient goes through
 the sample. The discriminator is the model that is used afterwards.
 """
 
@@ -30,7 +30,7 @@ _GOLDEN = 0x9E3779B1
 
 
 class Discriminator(nnx.Module):
-    """An encoder with the head that tells replaced tokens."""
+    """An encoder with the head that detects replaced tokens."""
 
     def __init__(self, config: encoder.EncoderConfig, *, rngs: nnx.Rngs):
         self.encoder = encoder.make_encoder(config, rngs=rngs)
@@ -39,7 +39,7 @@ class Discriminator(nnx.Module):
     def replaced_logits(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length"]:
-        """Returns the logit of every token, that it was replaced."""
+        """Returns every token's logit of being replaced."""
         hidden = self.encoder(inputs, key=key)
         with jax.named_scope("rtd_head"):
             return self.rtd_head(hidden)
@@ -48,7 +48,7 @@ class Discriminator(nnx.Module):
 class ReplacedTokensModel(Discriminator):
     """The discriminator, and the generator at `generator`, sharing embeddings as `sharing` says.
 
-    What they share is kept once: `ReplacedTokens.parts` makes the two of it.
+    Shared parameters are stored once: `ReplacedTokens.parts` makes the two models.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class ReplacedTokens:
     def predict(self, model: Discriminator, batch: base.Batch) -> dict[str, Array]:
         """Returns the "log_likelihood" [batch]: the log-probabilities of "original", added.
 
-        Those of the tokens between the first position and the last real one. It is no likelihood,
-        but tells which of two sentences is the likelier. The model may lack the generator.
+        The sum is over the tokens between the first position and the last real one. It is no
+        likelihood, but ranks two sentences. The model may lack the generator.
         """
         if isinstance(model, ReplacedTokensModel):
             model, _ = self.parts(model)
@@ -178,9 +178,9 @@ def discriminator_graph(config: encoder.EncoderConfig) -> nnx.GraphDef:
 def row_seeds(
     key: PRNGKeyArray | None, input_ids: Int[Array, "batch length"]
 ) -> tuple[UInt32[Array, " batch"], UInt32[Array, " batch"]]:
-    """Returns two random words for each row, of the key and of the row's own tokens.
+    """Returns two random words for each row, made from the key and the row's tokens.
 
-    So micro-batches, meshes and the size of an evaluation's batches change no sample.
+    Micro-batches, meshes and the batch size of an evaluation therefore change no sample.
     """
     words = jnp.zeros(2, jnp.uint32) if key is None else jax.random.bits(key, (2,), jnp.uint32)
     places = jax.lax.broadcasted_iota(jnp.uint32, input_ids.shape, 1)
@@ -202,7 +202,7 @@ def sample(
 def replaced(
     batch: base.Batch, sampled: Int[Array, "batch positions"]
 ) -> tuple[Int[Array, "batch length"], Bool[Array, "batch length"]]:
-    """Returns the unmasked tokens with samples where the masks were, and which are not as before.
+    """Returns the tokens with samples in place of the masks, and which tokens changed.
 
     A sample that is the original token is no replacement.
     """
@@ -229,13 +229,13 @@ def _scores(
     real: Float[Array, "batch length"],
     sequence_ids: Int[Array, "batch length"] | None,
 ) -> base.Means:
-    """Returns what is known of the discriminator's answers to real positions.
+    """Returns the metrics of the discriminator over real positions.
 
-    discriminator_loss; replaced_share, that of tokens that are not the original ones;
-    discriminator_precision and discriminator_recall of saying "replaced"; discriminator_auc, the
-    share of pairs of a replaced and an original token of one sequence of which the replaced one
-    has the higher logit, equal ones as a half. (The released code's AUC compares tokens of all
-    sequences of an evaluation. This one is a mean like the others, the same for any batch size.)
+    They are discriminator_loss; replaced_share, the share of tokens that are not the original ones;
+    discriminator_precision and discriminator_recall of the class "replaced"; discriminator_auc, the
+    share of pairs of a replaced and an original token of one sequence in which the replaced one has
+    the higher logit, ties counting half. (The released code's AUC compares tokens of all sequences
+    of an evaluation. This one is a mean like the others, the same for any batch size.)
     """
     labels = is_replaced.astype(jnp.float32)
     losses = jax.nn.softplus(logits) - labels * logits
@@ -262,25 +262,25 @@ def _scores(
 
 
 def chance(averages: Mapping[str, float]) -> tuple[str, float, str] | None:
-    """Returns the discriminator's loss, what it is at most once it learns, and what else it says.
+    """Returns the name of the discriminator's loss, its chance level, and a sentence about it.
 
-    The level is the entropy of the share of replaced tokens: reached by saying of every token, with
-    that share, that it may be one.
+    The chance level is the entropy of the share of replaced tokens: the loss of predicting that
+    share for every token.
     """
     share = averages.get("replaced_share", math.nan)
     if not 0 < share < 1:
         return None
     entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
     recall = averages.get("discriminator_recall", math.nan)
-    told = (
+    meaning = (
         f"the entropy of the share of replaced tokens ({share:.3f}) is {entropy:.3f}: the "
         f"discriminator tells nothing apart and finds {recall:.1%} of them"
     )
-    return "discriminator_loss", CHANCE_SHARE * entropy, told
+    return "discriminator_loss", CHANCE_SHARE * entropy, meaning
 
 
 def generator_config(sizes: encoder.EncoderConfig, options: Any) -> encoder.EncoderConfig:
-    """Returns the generator's encoder: that of the discriminator but for config.pretraining's.
+    """Returns the generator's encoder: the discriminator's with config.pretraining.generator.
 
     Source: google-research/electra run_pretraining.py, get_generator_config.
     """
@@ -319,7 +319,7 @@ def faults(config: Any) -> Iterator[str]:
     try:
         of_model = encoder.EncoderConfig(**sizes)
     except ValueError:
-        return  # told of config.model
+        return  # which config.model's own faults report
     try:
         generator_config(of_model, options.generator)
     except ValueError as error:

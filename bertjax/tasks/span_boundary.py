@@ -1,7 +1,7 @@
-"""SpanBERT's objective: masked tokens are told by their context, and by what is beside their span.
+"""SpanBERT's objective: masked tokens are predicted from their context and from their span's edges.
 
-It needs no more of a batch than masked language modelling: a span is what is masked without a gap,
-as in the released code, which joins spans that touch before it looks for what stands beside them.
+It reads the same batches as masked language modelling: a span is a run of masked tokens without a
+gap, as in the released code, which joins spans that touch before it looks for their neighbours.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bertjax.tasks import base, pretraining
 
 
 class Targets(NamedTuple):
-    """Of every masked position: those beside its span, its number in the span, and its weight."""
+    """For every masked position: its span's two neighbours, its number in the span, its weight."""
 
     left: Int[Array, "batch positions"]
     right: Int[Array, "batch positions"]
@@ -33,11 +33,11 @@ def targets(
     weights: Float[Array, "batch positions"],
     sequence_ids: Int[Array, "batch length"],
 ) -> Targets:
-    """Returns what the boundary head predicts, of ascending masked positions.
+    """Returns the targets of the boundary head for ascending masked positions.
 
-    `sequence_ids` are 0 at padding; an `input_mask` has them of rows that are one sequence. A span
-    beside [CLS] or the last [SEP] of its sequence has weight zero, and so has what lies behind its
-    first heads.MOST_OFFSETS tokens. Source: facebookresearch/SpanBERT, fairseq/data/masking.py,
+    `sequence_ids` are 0 at padding; an `input_mask` serves for rows of one sequence. A span next to
+    [CLS] or the last [SEP] of its sequence has weight zero, and so have its tokens after the first
+    heads.MOST_OFFSETS. Source: facebookresearch/SpanBERT, fairseq/data/masking.py,
     span_masking, which masks a block before it has [CLS] and [SEP].
     """
     used, index = weights > 0, jnp.broadcast_to(jnp.arange(positions.shape[1]), positions.shape)
@@ -72,21 +72,21 @@ class SpanBoundaryModel(pretraining.PretrainingModel):
         self.sbo_head = heads.SpanBoundaryHead(config, rngs=rngs)
 
     def boundary_logits(
-        self, hidden: Float[Array, "batch length hidden"], wanted: Targets
+        self, hidden: Float[Array, "batch length hidden"], targets: Targets
     ) -> Float[Array, "batch positions vocab"]:
-        """Returns the vocabulary logits of masked tokens, from what stands beside their spans."""
+        """Returns the vocabulary logits of masked tokens, from the neighbours of their spans."""
         with jax.named_scope("sbo_head"):
             return self.sbo_head(
-                heads.gather_positions(hidden, wanted.left),
-                heads.gather_positions(hidden, wanted.right),
-                wanted.offsets,
+                heads.gather_positions(hidden, targets.left),
+                heads.gather_positions(hidden, targets.right),
+                targets.offsets,
                 self.encoder.embeddings.word.embedding[...],
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanBoundary(pretraining.Pretraining):
-    """BERT's task, and every masked token told once more from the boundary of its span.
+    """BERT's task, and a second prediction of every masked token from the boundary of its span.
 
     The losses are the mean over masked tokens and the mean over those with a boundary, summed; the
     paper writes the sum of both losses of each masked token. The released code divides per worker,
@@ -109,11 +109,11 @@ class SpanBoundary(pretraining.Pretraining):
     ) -> base.Means:
         """Returns what `Pretraining` does, and sbo_loss and sbo_accuracy."""
         hidden = model.encoder(batch, key=key)
-        wanted, labels = _targets(batch), batch["masked_lm_ids"]
-        logits = model.boundary_logits(hidden, wanted)
+        boundary, labels = _targets(batch), batch["masked_lm_ids"]
+        logits = model.boundary_logits(hidden, boundary)
         return self.of_hidden(model, hidden, batch) | {
-            "sbo_loss": base.weighted(base.cross_entropy(logits, labels), wanted.weights),
-            "sbo_accuracy": base.accuracy(logits, labels, wanted.weights),
+            "sbo_loss": base.weighted(base.cross_entropy(logits, labels), boundary.weights),
+            "sbo_accuracy": base.accuracy(logits, labels, boundary.weights),
         }
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:

@@ -181,7 +181,7 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     is_finetuning = options["task"] == "finetuning"
     of_task = _finetuning_faults if is_finetuning else _pretraining_faults
     faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
-    faults += _unread_faults(options, config_lib.defaults_beside(config))
+    faults += _unread_faults(options, config_lib.defaults_of(config))
     faults += _distillation_faults(config.distillation, is_finetuning)
     faults += run_writers.faults(options["writers"])
     faults += profiling.faults(options["profile_steps"])

@@ -1,4 +1,4 @@
-"""What training changes, and the pure functions that change it.
+"""The state of a training, and the pure functions that change it.
 
 Flax stays behind `split` and `merge`: everything outside `models` and `tasks` sees parameters as a
 nested dict of arrays whose paths are their names.
@@ -23,13 +23,13 @@ from bertjax.training import optim, schedules
 
 PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys
 
-# What a step's key is folded with for its optimizer; layers and micro-batches count from 0.
+# Folded into a step's key for its optimizer; layers and micro-batches count from 0.
 _OF_OPTIMIZER = 2**31 - 1
 
 # The table that is looked up, and that a head's logits are products with.
 _WORDS = ".embeddings.word.embedding"
 
-# Of a schedule: those that the compiled step takes as arguments, and their types there.
+# The fields of a schedule that the compiled step takes as arguments, and their types.
 _NUMBERS = {
     **dict.fromkeys(("warmup_steps", "total_steps", "decay_steps"), np.int32),
     **dict.fromkeys(("peak_learning_rate", "start_share", "end_share"), np.float32),
@@ -241,17 +241,17 @@ class Learner:
     def _copied(self, params: parameters.Params) -> parameters.Params:
         """Returns the parameters with a copy for each device of a learnt table that all hold whole.
 
-        Without a mesh, on one data device, or beside a tensor axis, they stay as they are.
+        Without a mesh, on one data device, or with a tensor axis, they stay as they are.
         """
         if self.gradients_where is None:
             return params
-        found, is_frozen = parameters.flat(params), parameters.flat(self.is_frozen)
+        by_path, is_frozen = parameters.flat(params), parameters.flat(self.is_frozen)
         for path, place in parameters.flat(self.gradients_where).items():
             is_whole = place.is_fully_replicated and not is_frozen[path]
             has_data_alone = 1 < place.mesh.shape[placement.DATA] == place.mesh.size
             if path.endswith(_WORDS) and is_whole and has_data_alone:
-                found[path] = placement.copied(found[path], place.mesh)
-        return parameters.nested(found)
+                by_path[path] = placement.copied(by_path[path], place.mesh)
+        return parameters.nested(by_path)
 
     def _outputs(
         self, model: Any, batch: base.Batch, key: PRNGKeyArray, fixed: Mapping[str, Any]
@@ -264,8 +264,7 @@ class Learner:
 
         @jax.checkpoint
         def of_micro_batch(index: Array, micro_batch: base.Batch):
-            own = {**micro_batch, **fixed}
-            return task.outputs(model, own, key=jax.random.fold_in(key, index))
+            return task.outputs(model, {**micro_batch, **fixed}, key=jax.random.fold_in(key, index))
 
         micro_batches = jax.tree.map(self._micro_batches, batch)
         indices = jnp.arange(self.accumulation_steps)

@@ -39,7 +39,7 @@ Execute = Callable[[program_lib.Program, epath.Path], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What the grid varies."""
+    """The options that the grid varies."""
 
     global_batch_size: int
     peak_learning_rate: float
@@ -69,12 +69,12 @@ def list_trials(config: ml_collections.ConfigDict) -> list[Trial]:
     """Returns every seed of every setting: of the grid, or of the config's own setting."""
     seeds = range(config.seed, config.seed + config.seeds)
     if not config.search:
-        own = Setting(
+        setting = Setting(
             config.global_batch_size,
             config.schedule.peak_learning_rate,
             config.finetuning.num_epochs,
         )
-        return [Trial(f"seed_{seed}", own, seed) for seed in seeds]
+        return [Trial(f"seed_{seed}", setting, seed) for seed in seeds]
     settings = (
         Setting(*values) for values in itertools.product(BATCH_SIZES, LEARNING_RATES, EPOCHS)
     )
@@ -108,8 +108,8 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
     trials, curves = list_trials(program.config), {}
     for number, trial in enumerate(trials, start=1):
         logging.info("Training %d of %d: %s", number, len(trials), trial.name)
-        own = program_lib.for_job(program, job_of(program.job, trial))
-        execute(own, workdir / trial.name)
+        trial_program = program_lib.for_job(program, job_of(program.job, trial))
+        execute(trial_program, workdir / trial.name)
         if jax.process_index() == 0:
             curves[trial.name] = scalars.read(workdir / trial.name / scalars.FILE)
     if jax.process_index() != 0:
@@ -166,9 +166,9 @@ def summarize(
     rows = [_trial_row(trial, scores[trial.name], score) for trial in trials]
     settings = []
     for setting in dict.fromkeys(trial.setting for trial in trials):
-        own = [row for row, trial in zip(rows, trials, strict=True) if trial.setting == setting]
-        values = [row["score"] for row in own]
-        best = max(own, key=lambda row: rank(row["score"]))
+        seeds = [row for row, trial in zip(rows, trials, strict=True) if trial.setting == setting]
+        values = [row["score"] for row in seeds]
+        best = max(seeds, key=lambda row: rank(row["score"]))
         settings.append(
             {**dataclasses.asdict(setting), **_statistics(values), "best": best["score"]}
         )

@@ -1,8 +1,8 @@
-"""A fresh run's parameters taken from weights that are there already: config.init_from.
+"""A fresh run's parameters from existing weights: config.init_from.
 
 Here belong the checks that the source fits the run, made before anything is compiled, and the
-replacement itself, under any sharding. Reading the formats belongs to `convert`; continuing a run
-of one's own is resuming, which is `checkpoint`.
+replacement itself, under any sharding. Reading the formats belongs to `convert`, resuming a run to
+`starting`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.training import state, tiling
 from bertjax.workdirs import reader, trained_positions
 
-# What a run may choose anew; every other field of EncoderConfig must be as in the source. The size
-# of the vocabulary has rules of its own. Bases of rotary positions rise for longer texts.
+# Fields of EncoderConfig that a run may choose anew; all others must be as in the source. The
+# vocabulary's size has its own rules. Bases of rotary positions rise for longer texts.
 _BASES = ("rotary_base", "local_rotary_base")
 FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS, *_BASES)
-# What may be larger than in a source that is repeated to fit.
+# Fields that may be larger than in a source that is repeated to fit.
 GROWING = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What a source must fit.
+    """The model that a source must fit.
 
-    `params` are shapes. `vocabulary` is that of the data, None for random tokens;
-    `max_seq_length` is that of the longest phase. With `has_own_heads`, as in finetuning, only
-    encoders and their poolers are taken, whatever the source was trained for. With `may_grow` the
-    source may be smaller in the fields GROWING. `phase` is the run's first where that has rotary
-    bases of its own, which `encoder` has.
+    `params` are shapes. `vocabulary` belongs to the data, None for random tokens; `max_seq_length`
+    to the longest phase. With `has_own_heads`, as in finetuning, only encoders and their poolers
+    are taken, whatever the source was trained for. With `may_grow` the source may be smaller in the
+    fields GROWING. `phase` is the run's first phase if it changes the rotary bases of `encoder`.
     """
 
     encoder: encoder.EncoderConfig
@@ -58,8 +57,8 @@ class Target:
 class WarmStart:
     """Values to take over, by parameter path; the other parameters stay as initialized.
 
-    Of the parameters with a row per vocabulary entry the first `vocabulary_rows` are taken over.
-    `growth` says in words what of a smaller source was repeated to fit.
+    Parameters with a row per vocabulary entry take over the first `vocabulary_rows`. `growth`
+    describes how a smaller source was repeated to fit.
     """
 
     values: Mapping[str, np.ndarray]
@@ -70,9 +69,9 @@ class WarmStart:
 
 
 def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
-    """Returns what the job's config.init_from has for `params` (shapes), None without one.
+    """Returns the warm start of config.init_from for `params` (shapes), None without one.
 
-    Without one a student that is pretrained begins with layers of its teacher.
+    Without one, a student that is pretrained starts with layers of its teacher.
 
     Raises:
       FileNotFoundError, ValueError: as `read`.
@@ -90,9 +89,9 @@ def of_job(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
         may_grow=job.config.init_from_smaller,
         phase="" if first is job else job.phases[0].name,
     )
-    found = read(job.config.init_from, target)
+    warm_start = read(job.config.init_from, target)
     _warn_of_untrained_positions(job.config.init_from, target.max_seq_length)
-    return found
+    return warm_start
 
 
 def _of_teacher(job: jobs.Job, params: parameters.Params) -> WarmStart | None:
@@ -117,11 +116,11 @@ def _warn_of_untrained_positions(path: str, length: int) -> None:
 
 
 def read(path: str, target: Target) -> WarmStart:
-    """Returns what `path` has for the target, and logs which parameters are loaded, which not.
+    """Returns the warm start from `path`, and logs which parameters are loaded and which are not.
 
     Raises:
       FileNotFoundError: if there is nothing at `path`.
-      ValueError: if it cannot be read, or does not fit the target; all that does not fit at once.
+      ValueError: if it cannot be read, or does not fit the target; all misfits at once.
     """
     try:
         source = formats.read(path)
@@ -130,24 +129,24 @@ def read(path: str, target: Target) -> WarmStart:
             f"config.init_from is {path}, to start from: {error}; give a workdir, a Hugging Face "
             "directory or a TF1 checkpoint"
         ) from error
-    made = match(source, target)
-    size = sum(value.size for value in made.values.values())
+    start = match(source, target)
+    size = sum(value.size for value in start.values.values())
     logging.info("Starting from %s: %s values taken over", source.source, f"{size:,}")
-    if made.growth:
-        logging.info("Grown from a smaller model: %s", made.growth)
-    logging.info("Parameters loaded (%d): %s", len(made.values), grouped(made.values))
+    if start.growth:
+        logging.info("Grown from a smaller model: %s", start.growth)
+    logging.info("Parameters loaded (%d): %s", len(start.values), grouped(start.values))
     logging.info(
-        "Parameters fresh, not in the source (%d): %s", len(made.fresh), grouped(made.fresh)
+        "Parameters fresh, not in the source (%d): %s", len(start.fresh), grouped(start.fresh)
     )
     logging.info(
-        "Parameters of the source left unused (%d): %s", len(made.unused), grouped(made.unused)
+        "Parameters of the source left unused (%d): %s", len(start.unused), grouped(start.unused)
     )
-    if made.vocabulary_rows < target.encoder.vocab_size:
+    if start.vocabulary_rows < target.encoder.vocab_size:
         logging.info(
             "Vocabulary resized: rows 0 to %d are the source's, %d to %d fresh",
-            made.vocabulary_rows - 1, made.vocabulary_rows, target.encoder.vocab_size - 1,
+            start.vocabulary_rows - 1, start.vocabulary_rows, target.encoder.vocab_size - 1,
         )  # fmt: skip
-    return made
+    return start
 
 
 def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
@@ -202,7 +201,7 @@ def _grown(
     target: Target,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> tuple[Mapping[str, np.ndarray], str]:
-    """Returns the values repeated to fit, and what was repeated in words, "" where nothing was."""
+    """Returns the values repeated to fit, and a description of the repeats, "" without any."""
     ours = target.encoder
     larger = {
         name: (getattr(theirs, name), getattr(ours, name))
@@ -213,7 +212,7 @@ def _grown(
         return values, ""
     (path,) = parameters.encoder_paths(target.params)
     depths = _stored_layers(values, path), _stored_layers(shapes, path)
-    made = tiling.grown(
+    grown = tiling.grown(
         values,
         shapes,
         path=path,
@@ -221,14 +220,14 @@ def _grown(
         head_size=ours.hidden_size // ours.num_attention_heads,
         rows=_vocabulary_parameters(target.params),
     )
-    told = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
-    told.append(f"its layers {', '.join(map(str, tiling.layers(*depths)))} in this order")
-    return made, "; ".join(told)
+    growth = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
+    growth.append(f"its layers {', '.join(map(str, tiling.layers(*depths)))} in this order")
+    return grown, "; ".join(growth)
 
 
 def _stored_layers(names: Iterable[str], path: str) -> int:
-    found = (re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name) for name in names)
-    return len({number[1] for number in found if number})
+    matches = (re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name) for name in names)
+    return len({match[1] for match in matches if match})
 
 
 def _warn_of_bases(theirs: encoder.EncoderConfig, target: Target) -> None:
@@ -247,10 +246,10 @@ def _warn_of_bases(theirs: encoder.EncoderConfig, target: Target) -> None:
 
 
 def _pooler_of_head(source: pretrained.Pretrained) -> dict[str, str]:
-    """Returns what a "normed" pooler that the source has not begins with, by the pooler's paths.
+    """Returns the sources of a "normed" pooler that the weights lack, by the pooler's paths.
 
-    It is the masked-token head, without its vocabulary: transformers' classes of ModernBERT have
-    both under one name, so that whoever finetunes goes on from it.
+    They are the masked-token head without its vocabulary: transformers' classes of ModernBERT keep
+    both under one name, so finetuning there starts from it.
     """
     params, head = source.params, "mlm_head."
     has_pooler = any(name.startswith("pooler.") for name in params)
@@ -261,7 +260,7 @@ def _pooler_of_head(source: pretrained.Pretrained) -> dict[str, str]:
 
 
 def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainState:
-    """Returns a fresh state with the values taken over; every array stays where it lies.
+    """Returns a fresh state with the values taken over; every array keeps its sharding.
 
     Only parameters change: no optimizer's first state depends on their values.
     """
@@ -281,7 +280,7 @@ def apply(warm_start: WarmStart, train_state: state.TrainState) -> state.TrainSt
         return _with_first_rows(fresh, _like(fresh, np.pad(value[:rows], padding)), rows)
 
     params = jax.tree_util.tree_map_with_path(replaced, train_state.params)
-    # An average begins where the parameters do, in arrays of its own: both will be donated.
+    # The average starts as a copy of the parameters: both will be donated.
     ema = None if train_state.ema is None else jax.tree.map(jnp.copy, params)
     return dataclasses.replace(train_state, params=params, ema=ema)
 
@@ -315,12 +314,12 @@ def _range(numbers: list[int]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _size_faults(found: encoder.EncoderConfig, target: Target, flags: list[str]) -> Iterator[str]:
+def _size_faults(source: encoder.EncoderConfig, target: Target, flags: list[str]) -> Iterator[str]:
     """Yields a sentence for every field that differs, and adds the flag that changes it."""
     if target.may_grow:
-        yield from _growth_faults(found, target)
-    for field in dataclasses.fields(found):
-        theirs, ours = getattr(found, field.name), getattr(target.encoder, field.name)
+        yield from _growth_faults(source, target)
+    for field in dataclasses.fields(source):
+        theirs, ours = getattr(source, field.name), getattr(target.encoder, field.name)
         if target.may_grow and field.name in GROWING and theirs <= ours:
             continue
         if field.name not in FREE_FIELDS and theirs != ours:
@@ -328,8 +327,8 @@ def _size_faults(found: encoder.EncoderConfig, target: Target, flags: list[str])
             yield f"config.model.{field.name} is {ours!r}, the source has {theirs!r}: {flags[-1]}"
 
 
-def _growth_faults(found: encoder.EncoderConfig, target: Target) -> Iterator[str]:
-    sizes = [it.hidden_size // it.num_attention_heads for it in (found, target.encoder)]
+def _growth_faults(source: encoder.EncoderConfig, target: Target) -> Iterator[str]:
+    sizes = [it.hidden_size // it.num_attention_heads for it in (source, target.encoder)]
     if sizes[0] != sizes[1]:
         yield (
             f"config.model.hidden_size / config.model.num_attention_heads is {sizes[1]}, the "

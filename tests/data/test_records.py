@@ -75,7 +75,7 @@ def write_series(directory, values):
     """Records that hold no text: numbers for every position and one for the row."""
     columns = {"values": values, "place": np.arange(len(values))}
     shard = records.write_shard(directory / "0.tfrecord", records.encode_batch(columns))
-    no_text = {"tokenizer": None, "max_predictions_per_seq": 0, "pair_objective": "none"}
+    no_text = {"tokenizer": {}, "max_predictions_per_seq": 0, "pair_objective": "none"}
     manifest = described(**no_text, shards=(shard,), features=SERIES)
     manifest.save(directory)
     return manifest

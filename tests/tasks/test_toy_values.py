@@ -79,7 +79,7 @@ def write(directory, count, seed):
         examples = records.encode_batch({"values": values.astype(np.float32)})
         shards.append(records.write_shard(directory / f"{number}.tfrecord", examples))
     records.Manifest(
-        tokenizer=None,
+        tokenizer={},
         max_seq_length=LENGTH,
         max_predictions_per_seq=0,
         masked_lm_prob=0.0,
