@@ -150,14 +150,9 @@ class ExactExamples:
 
     def _batch(self, numbers: Int[np.ndarray, " rows"]) -> dict[str, np.ndarray]:
         spans = self.spans[numbers]
-        batch = examples.rows(
-            self.corpus.tokens,
-            spans,
-            max_seq_length=self.max_seq_length,
-            cls_id=self.vocabulary.cls_id,
-            sep_id=self.vocabulary.sep_id,
-            pad_id=_PAD_ID,
-        )
+        known = self.vocabulary
+        frame = examples.Frame(self.max_seq_length, known.cls_id, known.sep_id, _PAD_ID)
+        batch = examples.rows(self.corpus.tokens, spans, frame)
         batch |= self._masks(batch["input_ids"], numbers, spans["length_a"].astype(np.int64))
         batch[records.PAIR_FEATURE] = spans["label"].astype(np.int32)[:, None]
         return batch

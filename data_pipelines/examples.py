@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -83,34 +84,26 @@ def lengths(spans: Spans) -> Int[np.ndarray, " examples"]:
     return length_a + 2 + np.where(length_b > 0, length_b + 1, 0)
 
 
-def rows(
-    tokens: Int[np.ndarray, " tokens"],
-    spans: Spans,
-    *,
-    max_seq_length: int,
-    cls_id: int,
-    sep_id: int,
-    pad_id: int,
-) -> dict[str, np.ndarray]:
+class Frame(NamedTuple):
+    """The length of rows, and the ids that stand around the text."""
+
+    max_seq_length: int
+    cls_id: int
+    sep_id: int
+    pad_id: int
+
+
+def rows(tokens: Int[np.ndarray, " tokens"], spans: Spans, frame: Frame) -> dict[str, np.ndarray]:
     """Returns `input_ids`, `input_mask`, `segment_ids` [examples, max_seq_length] of the spans.
 
     [CLS] A [SEP], or [CLS] A [SEP] B [SEP] where B is not empty; B and its [SEP] are segment 1.
     """
-    ids = np.full((len(spans), max_seq_length), pad_id, np.int32)
-    ids[:, 0] = cls_id
-    tokens = np.asarray(tokens)  # A view without the overhead of a memory map's own class.
-    for row, (begin_a, begin_b, length_a, length_b, _) in zip(ids, spans.tolist(), strict=True):
-        separator = length_a + 1
-        row[1:separator] = tokens[begin_a : begin_a + length_a]
-        row[separator] = sep_id
-        if length_b:
-            last = separator + length_b + 1
-            row[separator + 1 : last] = tokens[begin_b : begin_b + length_b]
-            row[last] = sep_id
+    begin = np.arange(len(spans)) * frame.max_seq_length
+    ids = _filled(tokens, spans, begin, len(spans), frame)
     separator = spans["length_a"].astype(np.int32)[:, None] + 1
     length_b = spans["length_b"].astype(np.int32)[:, None]
     length = separator + np.where(length_b > 0, length_b + 2, 1)
-    place = np.arange(max_seq_length, dtype=np.int32)[None, :]
+    place = np.arange(frame.max_seq_length, dtype=np.int32)[None, :]
     real = place < length
     return {
         "input_ids": ids,
@@ -123,40 +116,48 @@ def packed_rows(
     tokens: Int[np.ndarray, " tokens"],
     spans: Spans,
     sequences: Int[np.ndarray, " rows"],
-    *,
-    max_seq_length: int,
-    cls_id: int,
-    sep_id: int,
-    pad_id: int,
+    frame: Frame,
 ) -> dict[str, np.ndarray]:
     """Returns `input_ids`, `sequence_ids`, `segment_ids` [rows, max_seq_length] of the spans.
 
-    `sequences` says how many of the spans, in their order, each row holds, as `rows` has them one
-    behind the other; of a row they are numbered from 1, and 0 is padding.
+    A row holds the next `sequences` of the spans, one behind the other as `rows` writes them,
+    numbered from 1; 0 is padding.
     """
-    ids = np.full((len(sequences), max_seq_length), pad_id, np.int32)
-    flat = ids.ravel()
     size = lengths(spans)
-    # Where an example begins: its row, and what stands before it there.
+    # An example begins in its row after the examples before it.
     row = np.repeat(np.arange(len(sequences)), sequences)
     first_of_row = np.repeat(np.cumsum(sequences) - sequences, sequences)
     before = np.cumsum(size) - size
-    begin = row * max_seq_length + before - before[first_of_row]
-    tokens = np.asarray(tokens)
-    for first, (begin_a, begin_b, length_a, length_b, _) in zip(
-        begin.tolist(), spans.tolist(), strict=True
-    ):
-        separator = first + length_a + 1
-        flat[first] = cls_id
-        flat[first + 1 : separator] = tokens[begin_a : begin_a + length_a]
-        flat[separator] = sep_id
-        if length_b:
-            last = separator + length_b + 1
-            flat[separator + 1 : last] = tokens[begin_b : begin_b + length_b]
-            flat[last] = sep_id
+    begin = row * frame.max_seq_length + before - before[first_of_row]
+    ids = _filled(tokens, spans, begin, len(sequences), frame)
     place = np.arange(size.sum()) - np.repeat(before, size)
     places = np.repeat(begin, size) + place
     numbers, segments = np.zeros_like(ids), np.zeros_like(ids)
     numbers.ravel()[places] = np.repeat(np.arange(len(spans)) - first_of_row + 1, size)
     segments.ravel()[places] = place > np.repeat(spans["length_a"].astype(np.int64) + 1, size)
     return {"input_ids": ids, "sequence_ids": numbers, "segment_ids": segments}
+
+
+def _filled(
+    tokens: Int[np.ndarray, " tokens"],
+    spans: Spans,
+    begin: Int[np.ndarray, " examples"],
+    num_rows: int,
+    frame: Frame,
+) -> Int[np.ndarray, "rows length"]:
+    """Returns the ids of rows; `begin` are the places of the examples in the flattened rows."""
+    ids = np.full((num_rows, frame.max_seq_length), frame.pad_id, np.int32)
+    flat = ids.ravel()
+    tokens = np.asarray(tokens)  # A view without the overhead of a memory map's own class.
+    for first, (begin_a, begin_b, length_a, length_b, _) in zip(
+        begin.tolist(), spans.tolist(), strict=True
+    ):
+        separator = first + length_a + 1
+        flat[first] = frame.cls_id
+        flat[first + 1 : separator] = tokens[begin_a : begin_a + length_a]
+        flat[separator] = frame.sep_id
+        if length_b:
+            last = separator + length_b + 1
+            flat[separator + 1 : last] = tokens[begin_b : begin_b + length_b]
+            flat[last] = frame.sep_id
+    return ids

@@ -207,7 +207,7 @@ def _plain_batches(
     del shard
     for start in range(0, len(spans), ROWS_PER_BATCH):
         part = spans[start : start + ROWS_PER_BATCH]
-        batch = examples.rows(tokens, part, **_frame(recipe))
+        batch = examples.rows(tokens, part, _frame(recipe))
         if pairing.labels(recipe.pairs.pair_objective):
             batch[records.PAIR_FEATURE] = part["label"][:, None].astype(np.int32)
         yield batch
@@ -227,7 +227,7 @@ def _packed_batches(
     while part := list(itertools.islice(rows, ROWS_PER_BATCH)):
         sequences = np.array([len(row) for row in part])
         chosen = spans[np.concatenate(part)]
-        batch = examples.packed_rows(tokens, chosen, sequences, **_frame(recipe))
+        batch = examples.packed_rows(tokens, chosen, sequences, _frame(recipe))
         if pairing.labels(recipe.pairs.pair_objective):
             labels = np.zeros((len(part), most), np.int32)
             labels[np.arange(most) < sequences[:, None]] = chosen["label"]
@@ -235,14 +235,9 @@ def _packed_batches(
         yield batch
 
 
-def _frame(recipe: Recipe) -> dict[str, int]:
-    vocabulary = recipe.vocabulary.load()
-    return {
-        "max_seq_length": recipe.pairs.max_seq_length,
-        "cls_id": vocabulary.cls_id,
-        "sep_id": vocabulary.sep_id,
-        "pad_id": vocabulary.pad_id,
-    }
+def _frame(recipe: Recipe) -> examples.Frame:
+    known = recipe.vocabulary.load()
+    return examples.Frame(recipe.pairs.max_seq_length, known.cls_id, known.sep_id, known.pad_id)
 
 
 def masked(

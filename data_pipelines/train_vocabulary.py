@@ -52,7 +52,7 @@ class Options:
     output: str = command_line.option("the directory for vocabulary and tokenizer_config.json")
     kind: str = command_line.option(
         "wordpiece as BERT has it, a sentencepiece model, or byte_bpe as RoBERTa has it",
-        choices=lambda: KINDS,
+        choices=lambda: TRAINERS,
         default="wordpiece",
     )
     model_type: str = command_line.option(
@@ -88,7 +88,7 @@ class Options:
     @property
     def is_lowercase(self) -> bool:
         """Whether the text is to be lower-cased."""
-        return KINDS[self.kind].folds if self.lowercase is None else self.lowercase
+        return TRAINERS[self.kind].folds if self.lowercase is None else self.lowercase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,16 +289,16 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
             f"{existing[0]} exists; choose another output or replace it with --overwrite"
         )
     seen, unseen = _counted(options)
-    made = KINDS[options.kind].train(seen, options)
+    trained = TRAINERS[options.kind].train(seen, options)
     for path in existing:
         path.unlink()
-    made.save(output)
-    return made, coverage(made, unseen)
+    trained.save(output)
+    return trained, coverage(trained, unseen)
 
 
 def main(options: Options) -> None:
     """Trains and prints the size and the held-out coverage."""
-    if why := KINDS[options.kind].only_here(options):
+    if why := TRAINERS[options.kind].only_here(options):
         logging.warning("transformers cannot have this vocabulary: %s", why)
     made, measured = train_vocabulary(options)
     print(f"vocabulary of {made.vocab_size:,} entries in {options.output}")
@@ -312,7 +312,7 @@ def main(options: Options) -> None:
 
 def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Returns the units to train on, and the white-space-separated words to measure on."""
-    seen = Counts(KINDS[options.kind].splitter(options.is_lowercase, options.strip_accents))
+    seen = Counts(TRAINERS[options.kind].splitter(options.is_lowercase, options.strip_accents))
     unseen = Counts(lambda chunk: [chunk])
     reading = sources.Reading(
         one_document_per_file=options.one_document_per_file,
@@ -335,14 +335,14 @@ def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
 
 
 def _check_folding(options: Options) -> None:
-    if KINDS[options.kind].folds:
+    if TRAINERS[options.kind].folds:
         return
     for name in ("lowercase", "strip_accents"):
         if getattr(options, name):
             raise ValueError(
                 f"--{name} is true, but a vocabulary of the kind {options.kind} holds the bytes of "
                 f"texts as they are: leave it out, or take another --kind "
-                f"({', '.join(name for name, kind in KINDS.items() if kind.folds)})"
+                f"({', '.join(name for name, kind in TRAINERS.items() if kind.folds)})"
             )
 
 
@@ -415,38 +415,13 @@ def _repeated(word_counts: Mapping[str, int], separator: str = " ") -> Iterator[
             yield f"{word}{separator}" * min(2**16, count - start)
 
 
-def _train_wordpiece(
-    word_counts: Mapping[str, int], options: Options
-) -> wordpiece.WordPieceTokenizer:
-    return wordpiece.WordPieceTokenizer(
-        wordpiece_entries(word_counts, options.size),
-        lowercase=options.is_lowercase,
-        strip_accents=options.strip_accents,
-    )
-
-
-def _train_sentencepiece(
-    unit_counts: Mapping[str, int], options: Options
-) -> sentence_piece.SentencePieceTokenizer:
-    return sentence_piece.SentencePieceTokenizer(
-        sentencepiece_model(unit_counts, options.size, options.model_type),
-        lowercase=options.is_lowercase,
-        strip_accents=options.strip_accents,
-    )
-
-
-def _train_byte_bpe(unit_counts: Mapping[str, int], options: Options) -> byte_bpe.ByteBpeTokenizer:
-    entries, merges = byte_bpe_merges(unit_counts, options.size)
-    return byte_bpe.ByteBpeTokenizer(entries, merges, add_prefix_space=options.add_prefix_space)
-
-
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of vocabulary; `folds` if it can fold case and accents, and by default does.
+class Trainer:
+    """How vocabularies of a kind are made; `folds` if they can fold case and accents.
 
-    `splitter(lowercase, strip_accents)` returns what cuts a chunk without white space into the
-    units to be counted, `train(counts, options)` the tokenizer of units with such counts.
-    `only_here(options)` says why transformers cannot have it, "" if it can.
+    `splitter(lowercase, strip_accents)` returns the function that cuts a chunk without white space
+    into the units to be counted, `train(counts, options)` the tokenizer for these counts.
+    `only_here(options)` tells why transformers cannot have the vocabulary, "" if it can.
     """
 
     splitter: Callable[[bool, bool | None], Callable[[str], Iterable[str]]]
@@ -455,14 +430,31 @@ class Kind:
     only_here: Callable[[Options], str] = lambda options: ""
 
 
-KINDS = {
-    "wordpiece": Kind(_word_splitter, _train_wordpiece),
-    "sentencepiece": Kind(
+TRAINERS = {
+    "wordpiece": Trainer(
+        _word_splitter,
+        lambda counts, options: wordpiece.WordPieceTokenizer(
+            wordpiece_entries(counts, options.size),
+            lowercase=options.is_lowercase,
+            strip_accents=options.strip_accents,
+        ),
+    ),
+    "sentencepiece": Trainer(
         _unit_splitter,
-        _train_sentencepiece,
+        lambda counts, options: sentence_piece.SentencePieceTokenizer(
+            sentencepiece_model(counts, options.size, options.model_type),
+            lowercase=options.is_lowercase,
+            strip_accents=options.strip_accents,
+        ),
         only_here=lambda options: sentence_piece.type_only_here(options.model_type),
     ),
-    "byte_bpe": Kind(_piece_splitter, _train_byte_bpe, folds=False),
+    "byte_bpe": Trainer(
+        _piece_splitter,
+        lambda counts, options: byte_bpe.ByteBpeTokenizer(
+            *byte_bpe_merges(counts, options.size), add_prefix_space=options.add_prefix_space
+        ),
+        folds=False,
+    ),
 }
 
 

@@ -15,7 +15,7 @@ LINES = (
 @functools.cache
 def vocabulary(size: int = 320, *, add_prefix_space: bool = False) -> byte_bpe.ByteBpeTokenizer:
     """Returns a vocabulary of LINES: 261 bytes and special tokens, the rest merges."""
-    kind = train_vocabulary.KINDS["byte_bpe"]
+    kind = train_vocabulary.TRAINERS["byte_bpe"]
     options = train_vocabulary.Options(
         input="", output="", kind="byte_bpe", size=size, add_prefix_space=add_prefix_space
     )

@@ -1,4 +1,4 @@
-"""What every input format is: how it is named, checked and read; and what a reader is told."""
+"""What an input format consists of, and the options with which it is read."""
 
 from __future__ import annotations
 
@@ -43,37 +43,29 @@ class Reading:
             )
 
 
-def _holds_text(location: str, reading: Reading) -> bool:
-    del location, reading
-    return False
-
-
-def _checks_nothing(location: str, reading: Reading) -> None:
-    del location, reading
-
-
 @dataclasses.dataclass(frozen=True)
 class Format:
     """One kind of file or dataset.
 
-    Of files, `suffixes` are the patterns of their names' ends. What is no file has a `keyword`, by
-    which the input names it: that word alone or, where it ends with a colon, with the location
-    behind it. `help` is how the input's description names it.
+    Files are recognized by `suffixes`, patterns of the ends of their names. A source that is not a
+    file has a `keyword`, by which the input names it: that word alone or, if it ends with a colon,
+    with the location after it. `help` is its name in the description of the input.
 
-    `check(location, reading)` reads the beginning, so that what cannot work is an error at once.
+    `check(location, reading)` reads the beginning, so that errors come at once.
     `read(location, reading, log)` yields the id and the text of each document: paragraphs separated
-    by newlines, or what `prose` turns into them; that may be slow, since the workers do it. The
-    parts of a document that is too long for one follow each other, named "ID", "ID#2", "ID#3", ....
+    by newlines, or text that `prose` turns into them; that may be slow, since the workers do it.
+    The parts of a document that is too long follow each other, named "ID", "ID#2", "ID#3", ....
+    Both raise ValueError for a file or dataset that is damaged or not what its name says.
     `names_documents`: ids are the documents' own names (titles), not their places in a file.
-    `size(location)` is what reading adds to `log.bytes_read`, 0 where nobody knows.
-    `heeds` are the fields of `Reading` that mean something for some formats only, and for this one.
-    `holds_integers(location, reading)` says whether what is read are token ids, for a vocabulary of
+    `size(location)` is the number that reading adds to `log.bytes_read`, 0 where it is unknown.
+    `heeds` are the fields of `Reading` that this format uses, and not all others do.
+    `holds_integers(location, reading)` tells whether documents are token ids, for a vocabulary of
     integers.
     """
 
     help: str
     read: Callable[[str, Reading, input_files.Log], Iterator[tuple[str, str]]]
-    check: Callable[[str, Reading], None] = _checks_nothing
+    check: Callable[[str, Reading], None] = lambda location, reading: None
     size: Callable[[str], int] = input_files.size
     suffixes: tuple[str, ...] = ()
     keyword: str = ""
@@ -81,7 +73,7 @@ class Format:
     may_be_compressed: bool = True
     heeds: tuple[str, ...] = ()
     names_documents: bool = False
-    holds_integers: Callable[[str, Reading], bool] = _holds_text
+    holds_integers: Callable[[str, Reading], bool] = lambda location, reading: False
 
 
 def part_name(name: str, number: int) -> str:

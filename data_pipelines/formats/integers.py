@@ -1,6 +1,6 @@
-"""Token ids that are there already: .npy files, and lists of integers in the fields of tables.
+"""Token ids as input: .npy files, and lists of integers in the fields of tables.
 
-To the rest of the pipeline they are text of digits with blanks between them, which a vocabulary of
+The rest of the pipeline sees them as text, digits with spaces between them, which a vocabulary of
 integers reads back.
 """
 
@@ -29,11 +29,7 @@ def are_integers(value: Any) -> bool:
 
 
 def check_npy(path: str, reading: base.Reading) -> None:
-    """Reads the header of a .npy file.
-
-    Raises:
-      ValueError: if it is damaged, or not one or two dimensions of integers.
-    """
+    """Raises ValueError unless a .npy file holds one or two dimensions of integers."""
     del reading
     _opened(path)
 
@@ -41,11 +37,8 @@ def check_npy(path: str, reading: base.Reading) -> None:
 def read_npy(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
     """Yields ("path:number", ids as text) of the documents of an array, numbered from 1.
 
-    Of two dimensions a row is a document, and negative numbers in it are padding. Of one dimension
+    In two dimensions a row is a document, and negative numbers in it are padding. In one dimension
     a negative number ends a document; without any the whole array is one.
-
-    Raises:
-      ValueError: as `check_npy`.
     """
     del reading
     array = _opened(path)

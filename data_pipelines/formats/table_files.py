@@ -34,9 +34,6 @@ def read_delimited(
 
     Rows with more or fewer fields than names, and texts that are not UTF-8, are counted and left
     out.
-
-    Raises:
-      ValueError: if the file cannot be read, or a quote in it is never closed.
     """
     number = 0
     for number, row in enumerate(_delimited_rows(path, reading, log), start=1):
@@ -52,11 +49,7 @@ def read_delimited(
 
 
 def check_delimited(path: str, reading: base.Reading) -> None:
-    """Reads the first rows of CSV or TSV.
-
-    Raises:
-      ValueError: if the file is no text, has no such column, or its first row has other columns.
-    """
+    """Raises ValueError unless CSV or TSV has the column, and a first row that fits the names."""
     text_files.check(path, reading)
     row = next(_delimited_rows(path, reading, input_files.Log()), None)
     if row and row.fault:
@@ -72,19 +65,12 @@ def read_json_lines(
     """Yields ("path:line", text) of the records of a JSON lines file.
 
     Lines that are not JSON, and records without text in that field, are counted and left out.
-
-    Raises:
-      ValueError: if the file cannot be read or decompressed.
     """
     yield from _documents(path, _json_rows(path, log), reading, log)
 
 
 def check_json_lines(path: str, reading: base.Reading) -> None:
-    """Reads the first record of a JSON lines file.
-
-    Raises:
-      ValueError: if it is not JSON or lacks the field.
-    """
+    """Raises ValueError unless the first record of a JSON lines file has the field."""
     text_files.check(path, reading)
     row = _first_json_row(path)
     if row is None:
@@ -104,9 +90,6 @@ def read_parquet(
     """Yields ("path:row", text) of a Parquet file, rows numbered from 1, reading one column.
 
     Rows without text are counted and left out.
-
-    Raises:
-      ValueError: if the file is damaged.
     """
     with _opened_parquet(path) as file:
         rows = tables.parquet_rows(file, [reading.text_field])
@@ -115,11 +98,7 @@ def read_parquet(
 
 
 def check_parquet(path: str, reading: base.Reading) -> None:
-    """Reads the schema of a Parquet file.
-
-    Raises:
-      ValueError: if it is not Parquet, or has no such column of strings or of integers.
-    """
+    """Raises ValueError unless a Parquet file has the column, of strings or lists of integers."""
     text_field = reading.text_field
     with _opened_parquet(path) as file:
         names = _column_names(file.schema_arrow)

@@ -37,9 +37,6 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
     A blank line ends a document unless `reading.one_document_per_file`. Ids are "path:first line",
     or the path alone for the one document of a file; those of later parts of what is too long for
     one document end in "#2", "#3", ....
-
-    Raises:
-      ValueError: if the file cannot be read or decompressed.
     """
     paragraphs: list[str] = []
     name, part, size, found = "", 1, 0, 0
@@ -106,11 +103,7 @@ def tidied(name: str, text: str, log: input_files.Log) -> Iterator[tuple[str, st
 
 
 def check(path: str, reading: base.Reading) -> None:
-    """Reads the beginning of a file.
-
-    Raises:
-      ValueError: if the file cannot be read, or its beginning is not UTF-8 text.
-    """
+    """Raises ValueError unless the beginning of a file is UTF-8 text."""
     del reading  # The encoding is the same question for all.
     first = input_files.head(path, HEAD_BYTES)
     if first.startswith((b"\xff\xfe", b"\xfe\xff")) or (

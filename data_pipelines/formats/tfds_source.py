@@ -36,11 +36,7 @@ class Name:
 
 
 def check(location: str, reading: base.Reading) -> None:
-    """Opens a dataset, and downloads and prepares it if that was never done.
-
-    Raises:
-      ValueError: if there is no such dataset, split or field of text.
-    """
+    """Prepares a dataset if necessary; ValueError unless it has the split and a text field."""
     name, text_field = Name.parse(location), reading.text_field
     builder = _builder(name.dataset)
     # The fields before the splits: those are known before the dataset is downloaded.
@@ -75,9 +71,6 @@ def read(location: str, reading: base.Reading, log: input_files.Log) -> Iterator
     """Yields (id, text) of a split in the order of its files.
 
     The id is the dataset's name and the example's file and place in it, whichever slice is read.
-
-    Raises:
-      ValueError: if a file of the dataset is damaged.
     """
     name = Name.parse(location)
     builder = _builder(name.dataset)

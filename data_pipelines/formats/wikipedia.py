@@ -63,11 +63,7 @@ _TIDYING = (
 
 
 def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
-    """Yields (title, wikitext) of the articles of an XML dump, compressed or not.
-
-    Raises:
-      ValueError: if the file is damaged, or its XML ends early.
-    """
+    """Yields (title, wikitext) of the articles of an XML dump, compressed or not."""
     del reading  # An article is a document, and all of its page is its text.
     found = False
     links = re.compile("(?!)")
@@ -99,11 +95,7 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
 
 
 def check(path: str, reading: base.Reading) -> None:
-    """Reads the beginning of a dump.
-
-    Raises:
-      ValueError: if it does not begin like one, or mwparserfromhell is not installed.
-    """
+    """Raises ValueError unless a file begins like a dump, and mwparserfromhell is installed."""
     del reading
     _parse()
     if b"<mediawiki" not in input_files.head(path, text_files.HEAD_BYTES):

@@ -377,20 +377,11 @@ def _sequence_lengths(numbers: Int[np.ndarray, "rows length"]) -> Int[np.ndarray
 
 
 _EXAMPLE_COUNTS = (
-    "examples",
-    "sequences",
-    "rows_at_limit",
-    "unknown_tokens",
-    "pairs",
-    "labelled_pairs",
-    "first_tokens",
-    "second_tokens",
-    "rows_with_masks",
-    "full_rows",
-    "mask_tokens",
+    *("examples", "sequences", "rows_at_limit", "unknown_tokens", "pairs", "labelled_pairs"),
+    *("first_tokens", "second_tokens", "rows_with_masks", "full_rows", "mask_tokens"),
     "kept_tokens",
 )
-# Of a merged tally the largest of both, not the sum.
+# A merged tally has the larger value of these, not the sum.
 _LARGEST = ("longest_document", "longest_sentence", "most_sentences")
 
 

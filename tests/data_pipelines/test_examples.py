@@ -36,7 +36,7 @@ def test_rows_are_cls_a_sep_b_sep_and_padding():
     # The last pair fills its row to the last place.
     tokens = np.array([11, 12, 13, 21, 22, 23, 24, 25], np.uint16)
     spans = np.array([(0, 3, 2, 3, 1), (2, 0, 1, 0, 0), (0, 3, 2, 5, 0)], examples.SPAN)
-    rows = examples.rows(tokens, spans, max_seq_length=10, cls_id=CLS, sep_id=SEP, pad_id=PAD)
+    rows = examples.rows(tokens, spans, examples.Frame(10, CLS, SEP, PAD))
     assert rows["input_ids"].tolist() == [
         [CLS, 11, 12, SEP, 21, 22, 23, SEP, PAD, PAD],
         [CLS, 13, SEP, PAD, PAD, PAD, PAD, PAD, PAD, PAD],

@@ -17,7 +17,7 @@ def options(text_file, output, **changes):
 def trained(texts, **changes):
     """The tokenizer of texts that are held in memory."""
     chosen = train_vocabulary.Options(input="", output="", **changes)
-    kind = train_vocabulary.KINDS[chosen.kind]
+    kind = train_vocabulary.TRAINERS[chosen.kind]
     counts = train_vocabulary.Counts(kind.splitter(chosen.is_lowercase, chosen.strip_accents))
     for text in texts:
         counts.add(text)
