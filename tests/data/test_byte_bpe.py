@@ -96,13 +96,6 @@ def test_tokens_hold_their_original_characters(text, expected, prefix):
     assert [h for h in held if h or not prefix] == [e for e in expected if e or not prefix]
 
 
-def test_special_tokens_stand_first_in_the_order_of_roberta(known):
-    assert known.vocabulary[:5] == ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-    ids = (known.cls_id, known.pad_id, known.sep_id, known.unk_id, known.mask_id)
-    assert ids == (0, 1, 2, 3, 4)
-    assert known.special_ids == (1, 3, 0, 2, 4)
-
-
 def test_text_never_becomes_a_special_token(known):
     assert not set(known.encode("<s> <mask>[MASK] </s><pad><unk>")) & set(known.special_ids)
 

@@ -69,10 +69,6 @@ def test_arrays_that_are_not_contiguous_are_encoded():
     assert_as_protobuf({"a": square.T, "b": square[:, ::2].astype(np.float32)}, 6)
 
 
-def test_a_batch_without_rows_encodes_to_nothing():
-    assert encoding.encode_batch({"a": np.zeros((0, 3), np.int32)}) == []
-
-
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
@@ -111,3 +107,7 @@ def test_writing_needs_no_tensorflow(tmp_path):
         "assert 'tensorflow' not in sys.modules and 'jax' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_batch_without_rows_encodes_to_nothing():
+    assert encoding.encode_batch({"a": np.zeros((0, 3), np.int32)}) == []

@@ -1,6 +1,10 @@
+import json
+import pickle
+
 import pytest
 
 from bertjax.data import tokenizer
+from tests.data import test_sentence_piece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdehlloABCDEHLLOäéÄ博!"
@@ -11,15 +15,6 @@ def characters(**options):
     return tokenizer.WordPieceTokenizer(
         [*SPECIALS, *entries, *(f"##{entry}" for entry in entries)], **options
     )
-
-
-@pytest.mark.parametrize("options", [{}, {"lowercase": False}, {"strip_accents": False}], ids=str)
-def test_a_saved_tokenizer_loads_as_the_same(tmp_path, options):
-    known = characters(**options)
-    known.save(tmp_path / "tokenizer")
-    loaded = tokenizer.load(tmp_path / "tokenizer")
-    assert loaded.describe() == known.describe()
-    assert loaded.encode("Hällo 博!") == known.encode("Hällo 博!")
 
 
 def test_given_casing_wins_over_the_directory_and_a_bare_file_is_lowercase(tmp_path):
@@ -54,13 +49,6 @@ def test_a_file_that_is_no_vocabulary_is_named_with_its_fault(tmp_path, content,
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"broken.txt.*{message}"):
         tokenizer.load(path)
-
-
-@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n\r\n\n"])
-def test_empty_lines_at_the_end_are_no_entries(tmp_path, end):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes(("\n".join([*SPECIALS, "a"]) + end).encode())
-    assert tokenizer.load(path).vocab_size == len(SPECIALS) + 1
 
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\xff" * 100])
@@ -106,3 +94,29 @@ def test_positions_behind_padding_need_its_id():
     tokenizer.check_padding(None, 2, "DIR")
     with pytest.raises(ValueError, match="position_offset is 2, .* must be 1; .* of DIR it is 0"):
         tokenizer.check_padding(vocabulary, 2, "DIR")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"lowercase": False},
+        {"lowercase": True},
+        {"strip_accents": False},
+        {"strip_accents": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_a_saved_or_pickled_tokenizer_is_the_same(tmp_path, kind, options):
+    if kind == "wordpiece":
+        known = characters(**options)
+    else:
+        model = test_sentence_piece.model(**test_sentence_piece.BERT)
+        known = tokenizer.SentencePieceTokenizer(model, **options)
+    known.save(tmp_path)
+    for copy in (tokenizer.load(tmp_path), pickle.loads(pickle.dumps(known))):
+        assert copy.describe() == known.describe()
+        assert copy.encode("Hällo Élan The 博!") == known.encode("Hällo Élan The 博!")
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["do_lower_case"] == known.describe()["lowercase"]

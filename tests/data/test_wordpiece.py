@@ -1,5 +1,3 @@
-import json
-import pickle
 import random
 
 import numpy as np
@@ -249,18 +247,6 @@ def test_special_ids_come_from_the_vocabulary():
     assert known.vocab_size == 7
 
 
-def test_entries_with_hashes_continue_the_word_before():
-    known = known_by("a", "##b", "#")
-    assert known.continues_word.tolist() == [False] * 6 + [True, False]
-
-
-def test_a_pickled_tokenizer_encodes_alike():
-    known = characters(lowercase=False, strip_accents=True)
-    copy = pickle.loads(pickle.dumps(known))
-    assert copy.describe() == known.describe()
-    assert copy.encode("HäLLo 博!") == known.encode("HäLLo 博!")
-
-
 def test_the_hash_tells_entries_order_and_casing_apart():
     variants = [
         known_by("a", "b"),
@@ -271,10 +257,3 @@ def test_the_hash_tells_entries_order_and_casing_apart():
     ]
     assert len({known.describe()["sha256"] for known in variants}) == len(variants)
     assert known_by("a", "b").describe() == known_by("a", "b", strip_accents=True).describe()
-
-
-def test_the_saved_config_speaks_of_casing_as_transformers_does(tmp_path):
-    characters(lowercase=False).save(tmp_path)
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    assert config["do_lower_case"] is False
-    assert config["strip_accents"] is None

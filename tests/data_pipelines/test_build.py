@@ -1,7 +1,6 @@
 import dataclasses
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -132,44 +131,6 @@ def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, voca
     # One pass stores every token once.
     stored = int(batch["input_mask"].sum()) - 2 * len(batch["input_ids"])
     assert stored == manifest.statistics["tokens"]
-
-
-def test_existing_output_is_kept_unless_overwriting(built, tmp_path):
-    chosen, _, _ = built
-    output = tmp_path / "copy"
-    shutil.copytree(chosen.output, output)
-    changed = dataclasses.replace(chosen, output=str(output), random_seed=9)
-    with pytest.raises(FileExistsError, match="--overwrite"):
-        build.build(changed)
-    assert files(output) == files(chosen.output)
-    manifest = build.build(dataclasses.replace(changed, overwrite=True))
-    assert manifest.seed == 9 and records.Manifest.load(output).seed == 9
-    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
-
-
-def test_a_build_that_fails_publishes_nothing_and_the_next_one_continues(
-    built, tmp_path, monkeypatch
-):
-    chosen, _, _ = built
-    changed = dataclasses.replace(chosen, output=str(tmp_path / "out"))
-
-    def fail(self, directory):
-        raise OSError("disk full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(records.Manifest, "save", fail)
-        with pytest.raises(OSError, match="disk full"):
-            build.build(changed)
-    assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
-
-    def never(*_):
-        raise AssertionError("made again")
-
-    monkeypatch.setattr(blocks, "tokenize", never)
-    monkeypatch.setattr(shards, "write_batches", never)
-    build.build(changed)
-    assert files(tmp_path / "out") == files(chosen.output)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.faults

@@ -197,12 +197,6 @@ def test_examples_are_those_of_the_plain_rules(folder, text, options):
     assert examples.num_examples == len(expected["input_ids"])
 
 
-def test_arrays_have_the_types_of_the_records(tmp_path):
-    found = features(made(tmp_path, random_text(1)))
-    assert found.pop("masked_lm_weights").dtype == np.float32
-    assert {values.dtype for values in found.values()} == {np.dtype(np.int32)}
-
-
 def test_the_size_of_batches_changes_nothing(tmp_path):
     text = random_text(3)
     one = features(made(tmp_path, text, batch_size=1))
@@ -257,11 +251,6 @@ def test_a_file_that_is_not_utf_8_is_named_with_its_line(tmp_path):
 def test_files_without_text_are_refused(tmp_path, text):
     with pytest.raises(ValueError, match=r"0\.txt, .*1\.txt holds no token"):
         made(tmp_path, text, "")
-
-
-def test_a_length_without_room_for_a_pair_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="max_seq_length is 4; it must be at least 5"):
-        made(tmp_path, "a\n", max_seq_length=4)
 
 
 def test_lines_keep_their_blanks_where_those_are_part_of_the_tokens(tmp_path, monkeypatch):

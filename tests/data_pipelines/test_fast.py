@@ -124,17 +124,6 @@ def test_a_build_that_was_stopped_anywhere_continues(build, monkeypatch, module,
     assert resumed.judged == whole.judged
 
 
-@pytest.mark.parametrize("call", [1, 2])
-def test_a_build_that_was_refused_continues_once_it_is_not(build, call):
-    def refuse(number):
-        if number == call:
-            raise ValueError("strict")
-
-    with pytest.raises(ValueError, match="strict"):
-        build(judge=refuse)
-    assert build().files == build("whole").files
-
-
 def test_finished_work_is_not_done_again(build, monkeypatch, tmp_path):
     with monkeypatch.context() as patched:
         patched.setattr(shards, "write", stop_after(2, shards.write))

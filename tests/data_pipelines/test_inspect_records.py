@@ -89,15 +89,6 @@ def test_a_file_of_another_length_is_named(foreign, vocabulary, vocabulary_direc
     assert not (foreign / records.MANIFEST_FILE).exists()
 
 
-def test_a_damaged_file_is_named(foreign, vocabulary_directory):
-    path = foreign / "tf_examples.tfrecord1"
-    content = bytearray(path.read_bytes())
-    content[60] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(ValueError, match="tfrecord1 .* is damaged"):
-        inspect_records.adopt(adopting(foreign, vocabulary_directory))
-
-
 @pytest.mark.parametrize("content", [b"", b"not records at all, but text"])
 def test_files_that_are_no_records_are_named(foreign, vocabulary_directory, content):
     (foreign / "tf_examples.tfrecord").write_bytes(content)
@@ -252,11 +243,3 @@ def test_a_recount_reads_all_records_and_checksums(small):
     path.write_bytes(bytes(content))
     with pytest.raises(ValueError, match=f"{shards[-1].file} .* is damaged"):
         inspect_records.recounted(record_set, vocabulary)
-
-
-def test_adopted_records_have_all_figures_that_records_tell(foreign, vocabulary_directory):
-    statistics = inspect_records.adopt(adopting(foreign, vocabulary_directory)).statistics
-    for name in ("fill", "random_pair_share", "example_length", "first_segment_length"):
-        assert name in statistics
-    assert statistics["masks_per_example"] == 2
-    assert "documents" not in statistics and "forced_random_share" not in statistics

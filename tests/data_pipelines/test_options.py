@@ -90,11 +90,6 @@ def test_defaults_are_those_of_bert_at_every_length():
     assert options.checked(chosen) == chosen
 
 
-def test_without_stored_masks_there_are_no_predictions():
-    checked = options.checked(made(mask="none", max_predictions_per_seq=20))
-    assert checked.max_predictions_per_seq == 0 and checked.masking is None
-
-
 def test_where_and_how_quickly_is_not_content():
     elsewhere = made(num_workers=5, overwrite=True, scratch="/fast", strict=True)
     elsewhere = dataclasses.replace(elsewhere, output="elsewhere")

@@ -1,8 +1,6 @@
-import json
 import os
 
 import pytest
-from etils import epath
 
 from bertjax.data import records
 from data_pipelines import partial_output
@@ -154,12 +152,6 @@ def test_drafts_of_killed_writers_are_never_published(tmp_path):
     drafts[0].write_text("half")
     made.publish()
     assert not list((tmp_path / "out").iterdir())
-
-
-def test_the_work_says_what_it_is_for(tmp_path):
-    made = begun(epath.Path(tmp_path / "out"))
-    assert json.loads((made.scratch / "tokens.json").read_text()) == TOKENS
-    assert json.loads((made.scratch / "examples.json").read_text()) == EXAMPLES
 
 
 def test_two_builds_of_one_output_exclude_each_other(tmp_path):

@@ -220,15 +220,6 @@ def test_text_that_gives_no_vocabulary_is_one_clear_error(tmp_path, text, size, 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_field_of_json_lines_is_trained_on(tmp_path):
-    lines = [f'{{"body": "lorem {number}", "text": "other"}}\n' for number in range(50)]
-    (tmp_path / "some.jsonl").write_text("".join(lines))
-    made, _ = train_vocabulary.train_vocabulary(
-        options(str(tmp_path / "some.jsonl"), tmp_path / "out", text_field="body")
-    )
-    assert "lorem" in made.vocabulary and "other" not in made.vocabulary
-
-
 def test_an_existing_vocabulary_is_not_overwritten_unasked(text_file, tmp_path):
     train_vocabulary.train_vocabulary(options(text_file, tmp_path))
     before = pathlib.Path(tmp_path / "vocab.txt").read_bytes()
@@ -240,3 +231,12 @@ def test_an_existing_vocabulary_is_not_overwritten_unasked(text_file, tmp_path):
     replaced = options(text_file, tmp_path, overwrite=True, kind="sentencepiece")
     train_vocabulary.train_vocabulary(replaced)
     assert tokenizer.load(tmp_path).kind == "sentencepiece"
+
+
+def test_a_field_of_json_lines_is_trained_on(tmp_path):
+    lines = [f'{{"body": "lorem {number}", "text": "other"}}\n' for number in range(50)]
+    (tmp_path / "some.jsonl").write_text("".join(lines))
+    made, _ = train_vocabulary.train_vocabulary(
+        options(str(tmp_path / "some.jsonl"), tmp_path / "out", text_field="body")
+    )
+    assert "lorem" in made.vocabulary and "other" not in made.vocabulary

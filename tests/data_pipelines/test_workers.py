@@ -92,7 +92,3 @@ def test_workers_do_not_outlive_a_killed_parent():
     for one in alive:
         one.kill()
     assert not alive
-
-
-def test_available_cores_are_at_least_one():
-    assert 1 <= workers.available_cores() <= (os.cpu_count() or 1)

@@ -97,11 +97,6 @@ def test_globs_are_sorted_recursive_and_skip_folders(tmp_path):
     assert [path.removeprefix(f"{tmp_path}/") for path in found] == expected
 
 
-def test_a_directory_is_an_error_that_suggests_a_glob(tmp_path):
-    with pytest.raises(ValueError, match="is a directory.*\\*\\*"):
-        input_files.find(str(tmp_path))
-
-
 def test_logs_merge_in_order_and_keep_the_first_places_only():
     first, second, whole = input_files.Log(3), input_files.Log(4), input_files.Log(7)
     for number in range(10):

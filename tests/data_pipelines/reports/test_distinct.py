@@ -15,11 +15,6 @@ def small_sample(monkeypatch):
     monkeypatch.setattr(distinct, "MAX_HASHES", 1000)
 
 
-def test_few_values_are_counted_exactly():
-    hashes = random_hashes(700)
-    assert distinct.Distinct.of(np.concatenate([hashes, hashes[:200]])).count() == 700
-
-
 def test_many_values_are_estimated_from_a_bounded_sample(small_sample):
     sketch = distinct.Distinct.of(random_hashes(50_000))
     assert len(sketch.hashes) <= 1000
@@ -43,12 +38,6 @@ def test_the_order_of_merging_does_not_matter(small_sample):
             merged = merged.merged(parts[index])
         assert merged.halvings == whole.halvings > 0
         np.testing.assert_array_equal(merged.hashes, whole.hashes)
-
-
-def test_values_of_both_are_counted_once():
-    hashes = random_hashes(100)
-    first, second = distinct.Distinct.of(hashes[:60]), distinct.Distinct.of(hashes[40:])
-    assert first.merged(second).count() == 100
 
 
 def test_a_sample_survives_json(small_sample):

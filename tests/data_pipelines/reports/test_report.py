@@ -138,12 +138,6 @@ def test_the_report_says_which_documents_of_which_corpus_were_taken(arguments, s
     assert f"  documents taken         {said}" in rows
 
 
-@pytest.mark.parametrize("statistics", [{}, {"unigram_entropy": 5.0}])
-def test_a_manifest_with_few_figures_has_a_report(statistics):
-    text = "\n".join(report.lines(dataclasses.replace(MANIFEST, statistics=statistics)))
-    assert "max_seq_length          12 tokens" in text and "Warnings: none" in text
-
-
 def test_pieces_of_a_byte_level_bpe_are_text():
     known = small_byte_bpe.vocabulary()
     ids = known.encode("they want\nwater 家")

@@ -79,14 +79,6 @@ def test_blocks_merged_are_the_whole():
     }
 
 
-def test_a_corpus_tally_survives_json_and_pickle():
-    tally = corpus_tally([LINES[:3], [], LINES[:3]])
-    read = statistics.CorpusTally.from_json(json.loads(json.dumps(tally.to_json())))
-    assert read.to_json() == tally.to_json()
-    assert read.merged(tally).statistics() == tally.merged(tally).statistics()
-    assert pickle.loads(pickle.dumps(tally)).to_json() == tally.to_json()
-
-
 def test_a_tally_stays_small_whatever_the_corpus(monkeypatch):
     monkeypatch.setattr(distinct, "MAX_HASHES", 1000)
     tally = statistics.CorpusTally()
