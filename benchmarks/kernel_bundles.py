@@ -11,7 +11,7 @@ vector units take by themselves, and for one layer of BERT-base over 8,192 token
 is done once for a row (keys rotated, sums cleared and written) is found by leaving it out, and
 shared among the row's chunks. What a step does once is counted with each chunk: an upper bound.
 --all prints, for the cases of CASES, the bundles of 1,000 scores: the table of
-`bertjax/planning/kernels.py`.
+`bertjax/planning/hlo.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tpu_peer
 
@@ -191,12 +191,6 @@ def in_a_process(arguments: Sequence[str]) -> list[Count]:
     return [Count(**json.loads(line)) for line in told.splitlines() if line.startswith("{")]
 
 
-def all_cases(topology: str) -> Iterator[Count]:
-    """Yields the counts of CASES, each from a process of its own."""
-    for case in CASES:
-        yield from in_a_process([f"--topology={topology}", *case.split()])
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Compiles and prints."""
     parser = argparse.ArgumentParser(description="Bundles of the attention kernels.")
@@ -207,13 +201,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rotary", action="store_true", help="rotary positions")
     parser.add_argument("--rate", type=float, default=0.1, help="dropout of the weights")
     parser.add_argument("--json", action="store_true", help="a JSON object for each kernel")
-    parser.add_argument("--all", action="store_true", help="the table of bertjax.planning.kernels")
+    parser.add_argument("--all", action="store_true", help="the table of bertjax.planning.hlo")
     parser.add_argument("--without_rows", action="store_true", help="no work once for a row")
     options = parser.parse_args(argv)
     options.arguments = list(sys.argv[1:] if argv is None else argv)
     if options.all:
-        for count in all_cases(options.topology):
-            print(f'    "{count.name}": {count.per_thousand:.2f},', flush=True)
+        for case in CASES:
+            forward, backward = in_a_process([f"--topology={options.topology}", *case.split()])
+            kind = forward.name.replace("_forward", "")
+            bundles = f"{forward.per_thousand:.2f}, {backward.per_thousand:.2f}"
+            print(f'    "{kind}": ({bundles}),', flush=True)
         return 0
     found = measure(options)
     if options.json:

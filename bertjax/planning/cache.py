@@ -1,4 +1,4 @@
-"""What was compiled before, by the hash of everything that decides what the compiler sees.
+"""Results of earlier compilations, by the hash of everything that the compiler sees.
 
 That is the step's config and shapes, the mesh, the topology, the compiler's options and flags, the
 versions of what compiles, and bertjax's own source: hashing it costs milliseconds, lowering the
@@ -29,7 +29,7 @@ def default_directory() -> pathlib.Path:
 
 
 def environment() -> dict[str, Any]:
-    """Returns what besides a step's config decides how it is compiled on this machine."""
+    """Returns what else than a step's config decides how it is compiled on this machine."""
     return {
         "versions": versions(),
         "flags": {name: os.environ.get(name, "") for name in FLAG_VARIABLES},
@@ -39,13 +39,13 @@ def environment() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the installed versions of the packages that decide what is compiled, and how."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def read(directory: pathlib.Path, key: str) -> dict[str, Any] | None:

@@ -1,7 +1,6 @@
-"""One phase's step, compiled for devices that need not be there, and what the compiler tells of it.
+"""One phase's step, compiled for devices that need not be there, and the compiler's answer.
 
-Here belong lowering, compiling, and reading the compiler's answers, its refusals too. What they
-mean in seconds and money belongs to `phases`.
+Seconds and money belong to `estimates`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ALLOCATION = re.compile(rf"allocate {_SIZE}")
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler tells of a step it compiled; bytes are those of one device.
+    """The compiler's figures for a step; bytes are those of one device.
 
     `alias_bytes` of the outputs lie where donated arguments lay. `analysis` is of a TPU's program;
     None on other platforms, whose compilers estimate no cycles.
@@ -97,7 +96,7 @@ def count_bytes(program: program_lib.Program, phase: jobs.Phase) -> StateBytes:
 
 
 def compile_step(program: program_lib.Program, phase: jobs.Phase) -> Outcome:
-    """Returns what the compiler tells of the phase's training step on the program's devices."""
+    """Returns the compiler's answer for the phase's training step on the program's devices."""
     start = time.perf_counter()
     with jax.set_mesh(program.mesh):
         lowered = program.in_phase(phase).train_step.lower(

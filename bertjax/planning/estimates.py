@@ -44,7 +44,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class PhasePlan:
-    """What is known of one phase; `fits` is None where nothing was compiled or no limit is known.
+    """The plan of one phase; `fits` is None where nothing was compiled or no limit is known.
 
     `memory` is bytes of one device by kind, `speed` what follows from the cycles (empty where the
     compiler estimates none), `collectives` the payload of one device and step. `rotary` is that of
@@ -70,8 +70,8 @@ class PhasePlan:
     @property
     def step_seconds(self) -> float | None:
         """Estimated seconds of a step."""
-        found = self.speed.get("step_seconds")
-        return found.value if found else None
+        figure = self.speed.get("step_seconds")
+        return figure.value if figure else None
 
 
 def of_phase(
@@ -84,9 +84,9 @@ def of_phase(
     fingerprint: str,
     fill: float | None = None,
 ) -> PhasePlan:
-    """Returns the plan of a phase from what was counted and what the compiler said, if asked.
+    """Returns the plan of a phase from counted bytes and the compiler's answer, if it was asked.
 
-    `fill` is the share of positions that hold tokens, where a manifest tells it.
+    `fill` is the share of positions that hold tokens, if a manifest has it.
     """
     analysis = outcome.analysis if isinstance(outcome, compiled.Compiled) else None
     return PhasePlan(
@@ -119,14 +119,14 @@ def fits(outcome: compiled.Outcome | None, target: Target) -> bool | None:
 
 
 def needed_bytes(outcome: compiled.Outcome) -> int | None:
-    """Returns the bytes of a device that a step takes, None where the compiler does not tell."""
+    """Returns the bytes of a device that a step takes, None where the compiler does not say."""
     return outcome.total_bytes if isinstance(outcome, compiled.Compiled) else outcome.needed_bytes
 
 
 def lacked_bytes(outcome: compiled.Outcome, target: Target) -> int | None:
-    """Returns the bytes that a device has too little, None if the step fits or it is not known.
+    """Returns by how many bytes a step exceeds a device, None if it fits or that is not known.
 
-    The compiler keeps some of the memory for itself: where it refuses, its own limit counts.
+    The compiler reserves some of the memory: where it refuses, the limit that it names counts.
     """
     needed, limit = needed_bytes(outcome), accelerators.memory_bytes(target.device_kind)
     if isinstance(outcome, compiled.OutOfMemory):
@@ -146,11 +146,11 @@ def dollars(
     if price_per_chip_hour is not None:
         rate, source = price_per_chip_hour, f"${price_per_chip_hour:g} per chip-hour, as given"
     else:
-        found = prices.price(target.tpu_slice.generation, spot=spot) if target.tpu_slice else None
-        if found is None:
+        price = prices.price(target.tpu_slice.generation, spot=spot) if target.tpu_slice else None
+        if price is None:
             return None
-        rate = found.dollars_per_chip_hour
-        source = f"${rate:g} per chip-hour, {found.date}: {found.note}"
+        rate = price.dollars_per_chip_hour
+        source = f"${rate:g} per chip-hour, {price.date}: {price.note}"
     return Figure(hours * target.num_chips * rate, "US dollars", ESTIMATED, source)
 
 
@@ -203,7 +203,7 @@ def _speed(
     whole = "the sum of these, as if none ran beside another"
     tokens = phase.global_batch_size * phase.max_seq_length
     peak = accelerator.flops * target.num_devices
-    found = {
+    speed = {
         "cycles": cycles,
         **parts,
         "step_seconds": Figure(seconds, "seconds", ESTIMATED, whole),
@@ -211,11 +211,11 @@ def _speed(
         "tokens_per_second": Figure(tokens / seconds, "tokens/s", ESTIMATED),
     }
     if fill is not None:
-        told = f"{fill:.1%} of the positions, by the manifest"
+        source = f"{fill:.1%} of the positions, by the manifest"
         rate = fill * tokens / seconds
-        found["real_tokens_per_second"] = Figure(rate, "tokens/s", ESTIMATED, told)
-    found["hours"] = Figure(seconds * phase.num_steps / 3600, "hours", ESTIMATED)
-    return found
+        speed["real_tokens_per_second"] = Figure(rate, "tokens/s", ESTIMATED, source)
+    speed["hours"] = Figure(seconds * phase.num_steps / 3600, "hours", ESTIMATED)
+    return speed
 
 
 def step_parts(target: Target, analysis: hlo.Analysis) -> dict[str, Figure]:
@@ -232,21 +232,21 @@ def step_parts(target: Target, analysis: hlo.Analysis) -> dict[str, Figure]:
         )
     }
     if analysis.uncounted_bytes and accelerator.memory_rate:
-        told = (
+        source = (
             f"{analysis.uncounted_bytes / 2**20:,.0f} MiB of operations without an estimate / "
             f"{accelerator.memory_rate / 1e9:,.0f} GB/s"
         )
         rate = accelerator.memory_rate
         parts["memory_seconds"] = Figure(
-            analysis.uncounted_bytes / rate, "seconds", ESTIMATED, told
+            analysis.uncounted_bytes / rate, "seconds", ESTIMATED, source
         )
     sent = sum(collective.sent_bytes for collective in analysis.collectives)
     ports = target.tpu_slice.num_ports if target.tpu_slice else 0
     if sent and ports and accelerator.port_rate:
         rate = ports * accelerator.port_rate
-        told = (
+        source = (
             f"{sent / 2**20:,.0f} MiB that a device sends / {ports} ports of "
             f"{accelerator.port_rate / 1e9:,.0f} GB/s, at best"
         )
-        parts["collective_seconds"] = Figure(sent / rate, "seconds", ESTIMATED, told)
+        parts["collective_seconds"] = Figure(sent / rate, "seconds", ESTIMATED, source)
     return parts

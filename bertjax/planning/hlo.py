@@ -10,10 +10,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-
-from bertjax.planning import hlo_text, kernels
 
 COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
@@ -51,6 +50,41 @@ _STRUCTURE = frozenset(
 )
 _WRAPPER = re.compile(r"\w+\((?P<inner>.*)\)$")
 _NUMBERED = re.compile(r"(layers?|branch)[_.]?\d+(_fun)?|\d+")
+_COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%(?P<name>[^\s(]+) .*\{$")
+_INSTRUCTION = re.compile(r"\s+(?P<root>ROOT )?%(?P<name>\S+) = (?P<rest>.*)$")
+_ARRAY = re.compile(r"(?P<type>[a-z][a-z0-9]*)\[(?P<dimensions>[\d,]*)\]")
+_NAME = re.compile(r"%([^\s,(){}]+)")
+_PASS_ON = ("copy", "bitcast", "convert", "reshape")
+_FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
+
+_NO_ESTIMATE = 2**63 - 1  # cycles of fusions whose cost the compiler could not tell
+
+# Kernel without its direction (`pallas_parts.name_of`) -> instruction bundles of 1,000 scores,
+# forward and backward: one cycle each without stalls, so about a lower bound, like the compiler's
+# estimates. Source: benchmarks/kernel_bundles.py --all, v5e:2x2, heads of 64, bfloat16, libtpu
+# 0.0.42.1, 2026-11-23; those with dropout 2026-11-25. Rows of 512 take 1.01 and 0.99 times as many
+# on v5p, 0.86 and 0.79 on v6e. Only the shapes of recipes are here.
+KERNEL_BUNDLES: dict[str, tuple[float, float]] = {
+    "attention_rows_128_dropout": (9.04, 15.04),
+    "attention_rows_128_pairs_dropout": (10.49, 16.29),
+    "attention_rows_512_dropout": (6.15, 12.70),
+    "attention_rows_512_pairs_dropout": (7.36, 13.51),
+    "attention_rows_128": (7.39, 13.90),
+    "attention_rows_512": (4.84, 11.49),
+    "attention_rows_256_dropout": (7.11, 13.24),
+    "attention_rows_384_dropout": (7.25, 13.38),
+    "attention_rows_512_pairs": (5.63, 12.14),
+    "attention_blocks_512_dropout": (6.98, 12.43),
+    "attention_blocks_512_pairs_dropout": (8.00, 12.70),
+    "attention_blocks_512": (5.46, 11.50),
+    "attention_blocks_512_pairs": (6.34, 11.97),
+    "attention_blocks_512_rotary": (5.84, 12.55),
+    "attention_blocks_512_pairs_rotary": (6.80, 13.11),
+    "attention_window_128x256_pairs_rotary": (8.77, 14.56),
+    "attention_window_128x256_pairs_positions_rotary": (10.34, 17.53),
+    "attention_window_128x256_pairs_dropout": (9.18, 13.69),
+    "attention_window_128x256_pairs": (7.60, 12.43),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +110,7 @@ class Analysis:
     collectives, custom calls by target, random bits, sorts, copies that run beside computation.
     Operations on scalars are left out of both. `uncounted_bytes` is what those of them read and
     write that are no collectives and have nothing else run beside them. `kernel_cycles`, in
-    `cycles` too, are those of our kernels, which the compiler does not know (`kernels`).
+    `cycles` too, are those of our kernels, which the compiler does not know (KERNEL_BUNDLES).
     """
 
     cycles: float
@@ -94,7 +128,7 @@ def analyze(text: str) -> Analysis:
     Raises:
       ValueError: if the text is no HLO module.
     """
-    module = hlo_text.parse(text)
+    module = parse(text)
     costs = _computation_costs(module)(module.entry)
     return Analysis(
         cycles=float(sum(costs.by_operation.values())),
@@ -170,7 +204,7 @@ class _Costs:
         return sum(self.by_operation.values())
 
 
-def _computation_costs(module: hlo_text.Module) -> Callable[[str], _Costs]:
+def _computation_costs(module: Module) -> Callable[[str], _Costs]:
     """Returns the function from a computation's name to its costs, each computed once."""
 
     @functools.cache
@@ -179,7 +213,7 @@ def _computation_costs(module: hlo_text.Module) -> Callable[[str], _Costs]:
         costs, seen = _Costs(), set()
         for instruction in computation.instructions.values():
             if instruction.opcode == "while":
-                trips = hlo_text.trip_count(module, instruction, computation)
+                trips = trip_count(module, instruction, computation)
                 costs.uncounted[UNKNOWN_TRIP_COUNT] += trips is None
                 for part in ("body", "condition"):
                     costs.add(costs_of(instruction.called(part)[0]), 1 if trips is None else trips)
@@ -195,7 +229,7 @@ def _computation_costs(module: hlo_text.Module) -> Callable[[str], _Costs]:
     return costs_of
 
 
-def _branches(conditional: hlo_text.Instruction) -> tuple[str, ...]:
+def _branches(conditional: Instruction) -> tuple[str, ...]:
     return conditional.called("branch_computations") or (
         *conditional.called("true_computation"),
         *conditional.called("false_computation"),
@@ -203,15 +237,15 @@ def _branches(conditional: hlo_text.Instruction) -> tuple[str, ...]:
 
 
 def _instruction_costs(
-    module: hlo_text.Module,
-    computation: hlo_text.Computation,
-    instruction: hlo_text.Instruction,
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
     seen: set[tuple[str, str]],
 ) -> _Costs:
     costs = _Costs()
     cycles, opcode = instruction.estimated_cycles, instruction.opcode
     if cycles is None and instruction.kernel:
-        cycles, opcode = kernels.cycles(*instruction.kernel), KERNELS
+        cycles, opcode = _kernel_cycles(*instruction.kernel), KERNELS
     if cycles is not None:
         costs.by_operation[instruction.operation] += cycles
         costs.by_opcode[opcode] += cycles
@@ -234,26 +268,26 @@ def _instruction_costs(
     return costs
 
 
-def _touched(computation: hlo_text.Computation, instruction: hlo_text.Instruction) -> int:
+def _touched(computation: Computation, instruction: Instruction) -> int:
     """Returns the bytes that an instruction is given and returns."""
     given = [
-        hlo_text.num_bytes(computation.instructions[name].shape)
+        num_bytes(computation.instructions[name].shape)
         for name in instruction.operands
         if name in computation.instructions
     ]
-    return sum(given) + hlo_text.num_bytes(instruction.shape)
+    return sum(given) + num_bytes(instruction.shape)
 
 
 def _itself(
-    computation: hlo_text.Computation, instruction: hlo_text.Instruction
-) -> Iterator[tuple[hlo_text.Computation, hlo_text.Instruction]]:
+    computation: Computation, instruction: Instruction
+) -> Iterator[tuple[Computation, Instruction]]:
     if instruction.opcode.removesuffix("-start") in COLLECTIVES:
         yield computation, instruction
 
 
 def _fused_collectives(
-    module: hlo_text.Module, instruction: hlo_text.Instruction, seen: set[tuple[str, str]]
-) -> list[tuple[hlo_text.Computation, hlo_text.Instruction]]:
+    module: Module, instruction: Instruction, seen: set[tuple[str, str]]
+) -> list[tuple[Computation, Instruction]]:
     """Returns the collectives that begin in a fusion.
 
     One that runs beside computation stands in the fusions of its start, of all that it runs beside
@@ -277,19 +311,19 @@ def _fused_collectives(
     return found
 
 
-def _payload(computation: hlo_text.Computation, collective: hlo_text.Instruction) -> int:
+def _payload(computation: Computation, collective: Instruction) -> int:
     given = sum(
-        hlo_text.num_bytes(computation.instructions[name].shape)
+        num_bytes(computation.instructions[name].shape)
         for name in collective.operands
         if name in computation.instructions
     )
-    returned = hlo_text.num_bytes(collective.shape)
+    returned = num_bytes(collective.shape)
     if collective.opcode.endswith("-start") or collective.opcode == "send":
         returned -= given  # a start returns its operands too
     return max(given, returned)
 
 
-def _is_free(module: hlo_text.Module, instruction: hlo_text.Instruction) -> bool:
+def _is_free(module: Module, instruction: Instruction) -> bool:
     opcode = instruction.opcode
     if opcode in _FREE or opcode.endswith(("-done", "-update")) or instruction.is_scalar:
         return True
@@ -301,7 +335,264 @@ def _is_free(module: hlo_text.Module, instruction: hlo_text.Instruction) -> bool
     return instruction.target in _FREE_TARGETS
 
 
-def _shown(instruction: hlo_text.Instruction) -> str:
+def _shown(instruction: Instruction) -> str:
     if instruction.opcode == "fusion":
         return f"fusion ({instruction.operation.rpartition('/')[2]})"
     return instruction.target or instruction.opcode
+
+
+def _kernel_cycles(name: str, scores: int) -> int | None:
+    """Returns the cycles of a kernel that computes so many scores, None for an unknown one."""
+    kind = re.sub("_(forward|backward)", "", name, count=1)
+    if kind not in KERNEL_BUNDLES:
+        return None
+    return round(KERNEL_BUNDLES[kind]["_backward" in name] * scores / 1000)
+
+
+# The text as objects: computations, instructions, shapes, trip counts. The syntax is that of
+# `compiled.as_text()` of jax 0.10 and 0.11.
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """`shape` and `attributes` as they stand in the text; `operands` are names."""
+
+    name: str
+    opcode: str
+    shape: str
+    operands: tuple[str, ...]
+    literal: str
+    attributes: str
+
+    def called(self, attribute: str) -> tuple[str, ...]:
+        """Returns the computations of `calls=`, `body=`, `branch_computations=` and so on."""
+        match = re.search(rf"\b{attribute}=(%[^\s,]+|\{{[^}}]*\}})", self.attributes)
+        return tuple(_NAME.findall(match[1])) if match else ()
+
+    @property
+    def operation(self) -> str:
+        """The op_name of the metadata: scopes and the primitive, "" where there is none."""
+        found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
+        return found[1] if found else ""
+
+    @property
+    def estimated_cycles(self) -> int | None:
+        """The compiler's estimate, None without one, or with the number that says it has none."""
+        found = re.search(r'"estimated_cycles":"?(\d+)', self.attributes)
+        return int(found[1]) if found and int(found[1]) < _NO_ESTIMATE else None
+
+    @property
+    def target(self) -> str:
+        """The custom_call_target, "" where there is none."""
+        found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
+        return found[1] if found else ""
+
+    @property
+    def kernel(self) -> tuple[str, int] | None:
+        """The name of a Pallas kernel and how many exponentials it says it makes; None if none."""
+        if self.target != "tpu_custom_call":
+            return None
+        found = re.search(r'"transcendentals":"?(\d+)', self.attributes)
+        return self.name.partition(".")[0], int(found[1]) if found else 0
+
+    def group_size(self, num_partitions: int) -> int:
+        """Returns how many devices take part in a collective together.
+
+        A text has their groups as lists of devices ({{0,1},{2,3}}), as a number of groups and their
+        size ([2,2]<=[4]), as axes of a mesh (mesh['a'=2,'b'=2] {'b'}), or none: all.
+        """
+        if listed := re.search(r"\breplica_groups=\{\{([\d,]+)\}", self.attributes):
+            return listed[1].count(",") + 1
+        if counted := re.search(r"\breplica_groups=\[\d+,(\d+)\]", self.attributes):
+            return int(counted[1])
+        if meshed := re.search(r"\breplica_groups=mesh\[(.*?)\] \{(.*?)\}", self.attributes):
+            sizes = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
+            return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", meshed[2]))
+        return num_partitions
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the result, or every element of it, is a single number."""
+        return not any(
+            set(found["dimensions"]) - set("1,") for found in _ARRAY.finditer(self.shape)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """Instructions by name, in the order of the text, which is that of execution."""
+
+    name: str
+    instructions: dict[str, Instruction]
+    root: Instruction
+
+    def integer(self, name: str) -> int | None:
+        """Returns the constant that `name` stands for, None if it is none."""
+        found = self.source(name)
+        is_integer = found is not None and re.fullmatch(r"-?\d+", found.literal)
+        return int(found.literal) if found and is_integer and found.opcode == "constant" else None
+
+    def element(self, name: str) -> int | None:
+        """Returns which element of the computation's tuple `name` is, None if it is none."""
+        found = self.source(name)
+        if found is None or found.opcode != "get-tuple-element":
+            return None
+        origin = self.instructions.get(found.operands[0])
+        index = re.search(r"\bindex=(\d+)", found.attributes)
+        return int(index[1]) if index and origin and origin.opcode == "parameter" else None
+
+    def source(self, name: str) -> Instruction | None:
+        """Returns what computes `name`, copies and casts left out."""
+        found = self.instructions.get(name)
+        while found is not None and found.opcode in _PASS_ON:
+            found = self.instructions.get(found.operands[0])
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """Computations by name; `entry` is the name of the one that runs, on so many devices."""
+
+    computations: dict[str, Computation]
+    entry: str
+    num_partitions: int = 1
+
+
+def parse(text: str) -> Module:
+    """Returns the module of an HLO text.
+
+    Raises:
+      ValueError: if the text has no entry computation.
+    """
+    computations, entry, open_name = {}, None, None
+    found, root = {}, None
+    for line in text.splitlines():
+        if header := _COMPUTATION.match(line):
+            open_name, found, root = header["name"], {}, None
+            entry = open_name if header["entry"] else entry
+        elif line.startswith("}") and open_name and root:
+            computations[open_name] = Computation(open_name, found, root)
+        elif open_name and (match := _INSTRUCTION.match(line)):
+            instruction = _instruction(match["name"], match["rest"])
+            found[instruction.name] = instruction
+            root = instruction if match["root"] else root
+    if entry is None or entry not in computations:
+        raise ValueError(
+            "the text has no ENTRY computation; expected the optimized HLO of compiled.as_text()"
+        )
+    partitions = re.search(r"\bnum_partitions=(\d+)", text[: text.find("\n")])
+    return Module(computations, entry, int(partitions[1]) if partitions else 1)
+
+
+def num_bytes(shape: str) -> int:
+    """Returns the bytes of an array or of all arrays of a tuple, without the padding of tiles.
+
+    Scalars of a tuple are left out: they are flags of an operation that runs beside others.
+    """
+    arrays = [(_bits(found["type"]), found["dimensions"]) for found in _ARRAY.finditer(shape)]
+    return sum(
+        bits * math.prod(int(size) for size in dimensions.split(",") if size) // 8
+        for bits, dimensions in arrays
+        if dimensions or not shape.startswith("(")
+    )
+
+
+def trip_count(module: Module, loop: Instruction, caller: Computation) -> int | None:
+    """Returns how often the body of a `while` runs, None where only the data tell.
+
+    Taken from the compiler's own known_trip_count, else from the condition's comparison of a
+    counter with a constant, the counter's start and its step.
+    """
+    if known := re.search(r'"?known_trip_count"?[:=]\{"?n"?[:=]"?(\d+)', loop.attributes):
+        return int(known[1])
+    condition = module.computations[loop.called("condition")[0]]
+    body = module.computations[loop.called("body")[0]]
+    test = condition.root
+    direction = re.search(r"\bdirection=(\w\w)", test.attributes)
+    if test.opcode != "compare" or not direction:
+        return None
+    step_of = functools.partial(_step, module, body)
+    for counter, limit, sign in (
+        (*test.operands, direction[1]),
+        (*reversed(test.operands), _FLIPPED.get(direction[1], "")),
+    ):
+        start = _initial(caller, loop, condition.element(counter))
+        step = step_of(condition.element(counter))
+        end = condition.integer(limit)
+        if end is None and step_of(condition.element(limit)) == 0:
+            end = _initial(caller, loop, condition.element(limit))
+        if start is not None and end is not None and step:
+            return _num_steps(start, end, step, sign)
+    return None
+
+
+def _instruction(name: str, rest: str) -> Instruction:
+    end_of_shape = _end_of_group(rest, 0) if rest.startswith("(") else rest.index(" ")
+    shape, call = rest[:end_of_shape], rest[end_of_shape:].lstrip()
+    opening = call.index("(")
+    closing = _end_of_group(call, opening)
+    literal = call[opening + 1 : closing - 1]
+    operands = tuple(_NAME.findall(literal))
+    return Instruction(name, call[:opening], shape, operands, literal, call[closing:])
+
+
+def _end_of_group(text: str, start: int) -> int:
+    depth = 0
+    for found in re.finditer(r"[()]", text[start:]):
+        depth += 1 if found[0] == "(" else -1
+        if depth == 0:
+            return start + found.end()
+    return len(text)
+
+
+def _bits(element_type: str) -> int:
+    if element_type == "pred":
+        return 8
+    digits = re.search(r"\d+", element_type)
+    return int(digits[0]) if digits else 0  # token, opaque
+
+
+def _initial(caller: Computation, loop: Instruction, index: int | None) -> int | None:
+    carried = caller.instructions.get(loop.operands[0])
+    if index is None or carried is None or carried.opcode != "tuple":
+        return None
+    return caller.integer(carried.operands[index])
+
+
+def _step(module: Module, body: Computation, index: int | None) -> int | None:
+    """Returns what the body adds to an element of its tuple, 0 if it passes the element on."""
+    if index is None or body.root.opcode != "tuple":
+        return None
+    if body.element(body.root.operands[index]) == index:
+        return 0
+    update = body.source(body.root.operands[index])
+    if update is None:
+        return None
+    inner, arguments = body, update.operands
+    if update.opcode == "fusion":
+        inner = module.computations[update.called("calls")[0]]
+        update = inner.root
+    if update.opcode != "add":
+        return None
+    for counter, amount in (update.operands, update.operands[::-1]):
+        step = inner.integer(amount)
+        if inner is not body:
+            counter = _argument(inner, counter, arguments)
+        if step is not None and counter and body.element(counter) == index:
+            return step
+    return None
+
+
+def _argument(inner: Computation, name: str, arguments: tuple[str, ...]) -> str | None:
+    found = inner.source(name)
+    if found is None or found.opcode != "parameter":
+        return None
+    return arguments[int(found.literal)]
+
+
+def _num_steps(start: int, end: int, step: int, sign: str) -> int | None:
+    distance = (end - start) * (1 if step > 0 else -1)
+    step = abs(step)
+    if sign in ("LT", "GT", "NE"):
+        return max(math.ceil(distance / step), 0)
+    return max(distance // step + 1, 0) if sign in ("LE", "GE") else None

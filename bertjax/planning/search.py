@@ -1,6 +1,6 @@
 """Finds the largest batch that fits, and the changes that make a batch fit, with few compiles.
 
-Which step is compiled, and how, is the caller's affair: it passes a function that tries one.
+The caller passes a function that compiles one variant.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ BATCH_PARTS = 16  # the batch is found to a sixteenth of itself
 class Trial:
     """One compiled variant: what was changed, and what came of it.
 
-    `needed_bytes` is of one device, and `lacked_bytes` what it has too little; None where the
-    compiler does not tell, the second also where the variant fits. `fault` says why a variant could
-    not be tried at all.
+    `needed_bytes` is of one device, `lacked_bytes` what exceeds its memory; None where the compiler
+    does not say, the second also where the variant fits. `fault` says why a variant was not
+    compiled.
     """
 
     changes: dict[str, Any]
@@ -32,7 +32,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What decides a batch's memory besides its size: all bytes there are, and those it is not."""
+    """Device memory, and the part of it that does not grow with the batch."""
 
     device_bytes: int
     fixed_bytes: int
