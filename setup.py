@@ -84,6 +84,7 @@ setuptools.setup(
         "interop": [
             *("torch>=2.6", "transformers>=5"),
             *("sentence-transformers>=6", "pytrec-eval-terrier>=0.5.6"),  # embeddings, retrieval
+            "faiss-cpu>=1.9",  # docs/embeddings.md searches with it
         ],
         "mlflow": MLFLOW,
         # The TPU compiler, to plan for slices from any machine; jax[tpu] pins the one that fits.

@@ -73,13 +73,12 @@ def main() -> None:
 
     import jax
 
-    from bertjax import inference
-    from bertjax.vectors import encoding
+    from bertjax import encode, inference
+    from bertjax.inference import encoding
 
     texts = options.texts.read_text().split("\n")[:-1]
     model = inference.load(options.model)
-    chosen = encoding.choices(model, truncate=True)
-    tokens = encoding.tokenize(model, texts, chosen).lengths + 2
+    tokens = encoding.tokenize(model, texts, encoding.options_for(model, truncate=True)).lengths + 2
     print(
         f"{len(texts)} texts, tokens: median {np.median(tokens):.0f}, mean {tokens.mean():.1f}, "
         f"longest {tokens.max()}; batches of {options.batch_size}"
@@ -87,8 +86,8 @@ def main() -> None:
 
     def ours() -> tuple[float, np.ndarray]:
         start = time.perf_counter()
-        vectors, _ = encoding.encode(model, texts, chosen, batch_size=options.batch_size)
-        return time.perf_counter() - start, vectors
+        encoded = encode.encode(model, texts, truncate=True, batch_size=options.batch_size)
+        return time.perf_counter() - start, encoded["features"]
 
     with tempfile.TemporaryDirectory() as folder:
         theirs_file = pathlib.Path(folder) / "vectors.npy"

@@ -1,13 +1,12 @@
-"""Scores a saved model on data with right answers: every example once, on any number of devices.
+"""Scores of a saved model on labelled data: every example once, on any number of devices.
 
 python -m bertjax.evaluate --checkpoint=WORKDIR --data=RECORDS
 python -m bertjax.evaluate --checkpoint=FINETUNED_WORKDIR --data=FILE
 python -m bertjax.evaluate --checkpoint=WORKDIR --pairs=PAIRS
 
-A pretrained model is scored on a record directory, a finetuned one on files like those it was
-finetuned on, by whomever that was. Of minimal pairs such as BLiMP's it tells how often the right
-sentence is the likelier one. How a run scores itself, and the loop over batches, is
-`training.evaluation`.
+A pretrained model is scored on a record directory, a finetuned one on files like its training
+files. On minimal pairs such as BLiMP's the score is how often the right sentence is the likelier
+one. `training.evaluation` has the loop over batches, which training shares.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, inference, jobs, likelihood, whole_numbers
+from bertjax import command_line, inference, jobs, whole_numbers
 from bertjax.data import contents, masking, minimal_pairs, records, sentence_rows
+from bertjax.inference import likelihood
 from bertjax.jobs import held_out
 from bertjax.models import embedding_sharing, parameters
 from bertjax.scores import minimal_pairs as pair_scores
@@ -34,12 +34,12 @@ from bertjax.workdirs import reader
 def chance_levels(
     record_set: records.RecordSet, batches: jobs.Batches, trained: contents.Contents | None
 ) -> dict[str, float]:
-    """Returns what answering without reading scores on the masked tokens of `batches`.
+    """Returns the scores of predictions by frequency alone on the masked tokens of `batches`.
 
-    Where it is known what was trained on, the answers are the frequencies of tokens there:
-    `unigram_loss` (nats) and `most_frequent_token_accuracy`. Where it is not, they are those of the
-    very tokens asked for, whose entropy, `unigram_entropy`, nobody could reach without knowing
-    them: on few tokens it is far too low.
+    The frequencies are those of the training data, if they are known: `unigram_loss` (nats) and
+    `most_frequent_token_accuracy`. Otherwise they are those of the scored tokens themselves. Their
+    entropy, `unigram_entropy`, is lower than any model without context can reach, by far if there
+    are few tokens.
     """
     counts = np.zeros(record_set.manifest.tokenizer["vocab_size"], np.int64)
     for batch in batches:
@@ -66,20 +66,20 @@ def evaluate_checkpoint(
 ) -> dict[str, Any]:
     """Returns the scores of a checkpoint's model on `data`, the step and the number of examples.
 
-    Where there are several evaluation sets, as MNLI's two, a score is "set/score". `chance` adds
-    what answering without reading scores on records.
+    With several evaluation sets, such as MNLI's two, a score is "set/score". `chance` adds
+    `chance_levels` on records.
 
     Raises:
       FileNotFoundError: if there is no checkpoint, no manifest or no file.
-      ValueError: if the data does not fit the model, or its losses are no numbers.
+      ValueError: if the data does not fit the model, or its losses are not finite.
     """
     mesh = inference.all_devices()
-    found = reader.read(workdir, step=step, mesh=mesh)
-    found.config.finetuning.lora_rank = 0  # merged
-    job = jobs.evaluating(found, data)
+    saved = reader.read(workdir, step=step, mesh=mesh)
+    saved.config.finetuning.lora_rank = 0  # merged
+    job = jobs.evaluating(saved, data)
     batch_size = -(-batch_size // mesh.size) * mesh.size
     graphdef, shapes = tasks.abstract_model(job.task)
-    params = _of_task(found, shapes)
+    params = _task_params(saved, shapes)
     with jax.set_mesh(mesh):
         evaluate_step = jax.jit(
             functools.partial(
@@ -95,32 +95,32 @@ def evaluate_checkpoint(
             for name in job.evaluation.sets
         }
     examples = {name: job.data.num_examples(name) for name in scores}
-    told = {"step": found.step, **_flat({name: {"examples": n} for name, n in examples.items()})}
-    told |= _flat(scores)
-    losses = {name: value for name, value in told.items() if name.endswith("loss")}
+    scored = {"step": saved.step, **_flat({name: {"examples": n} for name, n in examples.items()})}
+    scored |= _flat(scores)
+    losses = {name: value for name, value in scored.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
     reads_records = job.evaluation.scorer is None
-    has_masks = found.config.pretraining.masking != "none"
+    has_masks = saved.config.pretraining.masking != "none"
     if chance and reads_records and has_masks and not job.evaluation.chance:
         (name,) = scores
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
-        told |= chance_levels(records.open(data), batches, held_out.training_contents(found))
-    return told
+        scored |= chance_levels(records.open(data), batches, held_out.training_contents(saved))
+    return scored
 
 
-def _of_task(found: reader.Workdir, shapes: parameters.Params) -> parameters.Params:
-    """Returns the parameters as the task keeps them.
+def _task_params(saved: reader.Workdir, shapes: parameters.Params) -> parameters.Params:
+    """Returns the parameters that the task has.
 
-    Converted weights may have more than the task, such as the pooler of TensorFlow's.
+    Converted weights may have more, such as the pooler of TensorFlow's.
     """
-    wanted = parameters.flat(shapes)
-    values = embedding_sharing.as_kept(parameters.flat(found.params), wanted)
-    if missing := sorted({name.split(".")[0] for name in wanted if name not in values}):
+    expected = parameters.flat(shapes)
+    values = embedding_sharing.as_kept(parameters.flat(saved.params), expected)
+    if missing := sorted({name.split(".")[0] for name in expected if name not in values}):
         raise ValueError(
-            f"{found.directory} has no {' and no '.join(missing)}, which the objective "
-            f"{found.config.pretraining.objective!r} needs to be evaluated on records"
+            f"{saved.directory} has no {' and no '.join(missing)}, which the objective "
+            f"{saved.config.pretraining.objective!r} needs to be evaluated on records"
         )
-    return parameters.nested({name: values[name] for name in wanted})
+    return parameters.nested({name: values[name] for name in expected})
 
 
 def evaluate_pairs(
@@ -133,38 +133,40 @@ def evaluate_pairs(
 ) -> dict[str, Any]:
     """Returns how often a pretrained model scores the good sentence of a pair higher.
 
-    `accuracy` is the mean over `paradigms`; `phenomena` are means over theirs. Both are {} where
-    the file names none. `pairs` is how many there are, `chance` what a coin would score.
+    `accuracy` is the mean over `paradigms`, and `phenomena` has the means over their paradigms.
+    Both are {} if the file names none. `pairs` is the number of pairs, `chance` the accuracy of a
+    coin.
 
     Raises:
       FileNotFoundError: if there is no checkpoint or no such file.
       ValueError: if the file holds something else, or a sentence is too long for the model; as
         `likelihood.scores`.
     """
-    read = minimal_pairs.read_pairs(pairs)
+    pair_list = minimal_pairs.read_pairs(pairs)
     model = inference.load(workdir, step=step)
-    sentences = (sentence for pair in read for sentence in (pair.good, pair.bad))
-    found = []
+    sentences = (sentence for pair in pair_list for sentence in (pair.good, pair.bad))
+    log_likelihoods = []
     for place, score in enumerate(
         likelihood.scores(model, sentences, masking=masking, batch_size=batch_size)
     ):
         if isinstance(score, likelihood.NoScore):
-            sentence = (read[place // 2].good, read[place // 2].bad)[place % 2]
+            sentence = (pair_list[place // 2].good, pair_list[place // 2].bad)[place % 2]
             raise ValueError(f"{pairs}: {sentence!r:.60} cannot be scored: {score.fault}")
-        found.append(score.log_likelihood)
-    if equal := sum(good == bad for good, bad in zip(found[::2], found[1::2], strict=True)):
+        log_likelihoods.append(score.log_likelihood)
+    good_and_bad = list(zip(log_likelihoods[::2], log_likelihoods[1::2], strict=True))
+    if equal := sum(good == bad for good, bad in good_and_bad):
         logging.warning(
             "%d of %d pairs have equal scores, so the good sentence does not score higher: their "
             "sentences may have the same tokens, [UNK] for what the vocabulary lacks",
-            equal, len(read),
+            equal, len(pair_list),
         )  # fmt: skip
     scored = pair_scores.accuracy(
-        [good > bad for good, bad in zip(found[::2], found[1::2], strict=True)],
-        [pair.paradigm for pair in read],
-        [pair.phenomenon for pair in read],
+        [good > bad for good, bad in good_and_bad],
+        [pair.paradigm for pair in pair_list],
+        [pair.phenomenon for pair in pair_list],
     )
     return {
-        "pairs": len(read),
+        "pairs": len(pair_list),
         "accuracy": scored.accuracy,
         "chance": pair_scores.CHANCE,
         "paradigms": scored.paradigms,
@@ -173,7 +175,7 @@ def evaluate_pairs(
 
 
 def _flat(by_set: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Returns the values by their names, with their sets before them where there are several."""
+    """Returns the values by name; with several sets the name is "set/name"."""
     return {
         (name if len(by_set) == 1 else f"{each}/{name}"): value
         for each, values in by_set.items()
@@ -187,7 +189,7 @@ def _define_flags() -> None:
     flags.DEFINE_string("pairs", None, "Or minimal pairs: JSON lines, packed or not (.xz).")
     flags.DEFINE_enum(
         "masking", None, list(sentence_rows.MASKINGS),
-        "Of pairs: what is masked, one token at a time (default), or with it the rest of its word.",
+        "What is masked in pairs: one token at a time (default), or with it the rest of its word.",
     )  # fmt: skip
     whole_numbers.DEFINE_integer(
         "batch_size", 64, "Sequences at a time, over all devices.", lower_bound=1

@@ -1,4 +1,4 @@
-"""A checkpoint fills [MASK] in the sentences it is given.
+"""A pretrained model fills [MASK] in sentences.
 
 python -m bertjax.fill_mask --checkpoint=WORKDIR "The [MASK] statement is used to ..."
 """
@@ -23,7 +23,7 @@ def fill_mask(
 ) -> list[list[dict[str, Any]]]:
     """Returns, for each [MASK] of `text` in order, its best tokens with probabilities, best first.
 
-    Every mask is filled on its own, the others left as [MASK].
+    Every mask is filled alone, while the others stay [MASK].
 
     Raises:
       ValueError: if the model has no masked-token head, there is no [MASK], the text is longer
@@ -38,9 +38,7 @@ def fill_mask(
     batch = inference.single_segment_batch([tokens], model)
     positions = np.flatnonzero(batch["input_ids"][0] == model.vocabulary.mask_id)
     if not len(positions):
-        raise ValueError(
-            f"there is no [MASK] in {text!r}; write [MASK] where a token is to be found"
-        )
+        raise ValueError(f"there is no [MASK] in {text!r}; write [MASK] in place of a token")
     probabilities, ids = _best(
         model.params,
         batch,

@@ -5,7 +5,8 @@
     done = bertjax.run(config, "runs/mini")
     done.model.fill_mask("The [MASK] statement is used to import modules.")
 
-This is what the programs do, with the same files in the workdir; how it is done belongs to them.
+The programs do the same, with the same files in the workdir. A run in a notebook is shown as one
+line, the newest one of its log, and its curves, which are replaced in place.
 """
 
 from __future__ import annotations
@@ -13,34 +14,33 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import io
+import logging as std_logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax import (
-    encode,
-    evaluate,
-    fill_mask,
-    inference,
-    likelihood,
-    live,
-    predict,
-    recipes,
-    train,
-)
+from bertjax import encode, evaluate, fill_mask, inference, predict, recipes, train
+from bertjax.inference import likelihood
 from bertjax.training import evaluation, trials, writers
 from bertjax.workdirs import checkpoint, reader, scalars
 
+DRAWING_SHARE = 0.05  # most of the time that drawing the curves takes
+DPI = 60
+
 
 class Attention(NamedTuple):
-    """The tokens of a text, [CLS] and [SEP] among them, and `weights` [layers, heads, L, L].
+    """The tokens of a text, with [CLS] and [SEP], and `weights` [layers, heads, L, L].
 
-    The weights of a token, those of its row, sum to one.
+    The weights of a token are a row, and sum to one.
     """
 
     tokens: tuple[str, ...]
@@ -51,7 +51,7 @@ class Attention(NamedTuple):
 class Model:
     """The model of a checkpoint: `step` is "newest", "best" or the number of one.
 
-    Parameters are read when the first method needs them, and kept.
+    Parameters are read when the first method needs them.
     """
 
     workdir: epath.Path
@@ -80,7 +80,7 @@ class Model:
     ) -> dict[str, np.ndarray]:
         """Returns `features` of the texts, a row each, and their `lengths` in tokens.
 
-        What is None is as the model was trained for embeddings, the prompt that of documents.
+        None stands for what the model was trained with; the prompt is that of documents.
 
         Raises:
           ValueError: as `encode.encode`, or for one text in place of a list.
@@ -102,7 +102,7 @@ class Model:
     def predict(
         self, records: Iterable[Mapping[str, Any]], *, batch_size: int = 32
     ) -> list[dict[str, Any]]:
-        """Returns the finetuned model's answer to each record: {"text": ...}, {"words": [...]}.
+        """Returns the finetuned model's answer to each record, such as {"text": ...}.
 
         Raises:
           ValueError: as `predict.predict`, or for one record in place of a list.
@@ -114,7 +114,7 @@ class Model:
     def score(
         self, texts: Sequence[str], *, masking: str = "token", batch_size: int = 64
     ) -> list[likelihood.Score | likelihood.NoScore]:
-        """Returns how likely the model holds each text to be, its pseudo-log-likelihood.
+        """Returns the pseudo-log-likelihood of each text.
 
         Raises:
           ValueError: as `likelihood.scores`, or for one text in place of a list.
@@ -124,23 +124,20 @@ class Model:
         return list(likelihood.scores(self._encoder, texts, masking=masking, batch_size=batch_size))
 
     def attention(self, text: str) -> Attention:
-        """Returns what each head of each layer looks at in a text, for `pictures.attention_heads`.
+        """Returns the attention weights of each head of each layer, for `pictures.attention_heads`.
 
         Raises:
           ValueError: if the text is longer than the model reads.
         """
         model = self._encoder
-        vocabulary = model.vocabulary
-        ids = [vocabulary.cls_id, *vocabulary.encode_with_masks(text), vocabulary.sep_id]
-        inference.single_segment_batch([ids[1:-1]], model)  # says where it is too long
-        row = jnp.array([ids], jnp.int32)
-        batch = {"input_ids": row, "input_mask": row * 0 + 1, "segment_ids": row * 0}
-        weights = model.module().encoder.attention_weights(batch)
-        tokens = tuple(vocabulary.token(number) for number in ids)
-        return Attention(tokens, np.concatenate([np.asarray(it) for it in weights]))
+        ids = model.vocabulary.encode_with_masks(text)
+        batch = inference.single_segment_batch([ids], model, unit=1)
+        weights = model.module().encoder.attention_weights(jax.tree.map(jnp.asarray, batch))
+        tokens = tuple(model.vocabulary.token(number) for number in batch["input_ids"][0].tolist())
+        return Attention(tokens, np.concatenate([np.asarray(layer) for layer in weights]))
 
     def evaluate(self, data: epath.PathLike, *, batch_size: int = 64) -> dict[str, Any]:
-        """Returns the scores on a record directory or, of a finetuned model, on a labelled file.
+        """Returns the scores on a record directory, or on a labelled file for a finetuned model.
 
         Raises:
           FileNotFoundError, ValueError: as `evaluate.evaluate_checkpoint`.
@@ -164,11 +161,12 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """What a run leaves: the scores of its last evaluation, where its files are, and its model.
+    """A finished run. With several seeds or settings it is the best training.
 
-    `scores` have the names of metrics.jsonl ("eval/dev/accuracy"), and are {} without an evaluation
-    set. `paths` has those of `PATHS` that are there. With several seeds or settings all of this is
-    of the best training, and `results` holds every score of all of them (results.json).
+    scores: of the last evaluation, by the names of metrics.jsonl ("eval/dev/accuracy"); {} without
+      an evaluation set
+    paths: the items of `PATHS` that exist
+    results: with several seeds or settings, the scores of all trainings (results.json)
     """
 
     workdir: epath.Path
@@ -178,7 +176,7 @@ class Done:
     results: dict[str, Any] | None = None
 
 
-# What a workdir may hold.
+# Name -> file or directory of a workdir.
 PATHS = {
     "checkpoints": checkpoint.DIRECTORY,
     "config": reader.CONFIG_FILE,
@@ -193,10 +191,9 @@ PATHS = {
 def run(
     config: ml_collections.ConfigDict | str, workdir: epath.PathLike, *, verbose: bool = True
 ) -> Done:
-    """Trains as `python -m bertjax.train` does, or goes on with the run in the workdir.
+    """Trains as `python -m bertjax.train` does, or resumes the run in the workdir.
 
-    `config` is a config or the name of a recipe. With `verbose` the log is shown; in a notebook it
-    is one line and the curves, which change in place (`live`).
+    `config` is a config or the name of a recipe. With `verbose` the log is shown.
 
     Raises:
       FileNotFoundError: if there is no such recipe.
@@ -205,42 +202,120 @@ def run(
     """
     if isinstance(config, str):
         config = recipes.load(config)
-    chosen, results = epath.Path(workdir), None
-    with _shown(chosen) if verbose else contextlib.nullcontext():
+    best, results = epath.Path(workdir), None
+    with _shown(best) if verbose else contextlib.nullcontext():
         if trials.are_wanted(config):
-            results = train.train_trials(config, chosen)
-            chosen = chosen / results["best"]["name"]
+            results = train.train_trials(config, best)
+            best = best / results["best"]["name"]
         else:
-            train.train(config, chosen)
-    _, scores = scalars.last_evaluation(scalars.read(chosen / scalars.FILE))
-    paths = {name: chosen / file for name, file in PATHS.items()}
-    there = {name: path for name, path in paths.items() if path.exists()}
-    return Done(chosen, scores, there, Model(chosen), results)
+            train.train(config, best)
+    _, scores = scalars.last_evaluation(scalars.read(best / scalars.FILE))
+    paths = {name: best / file for name, file in PATHS.items()}
+    existing = {name: path for name, path in paths.items() if path.exists()}
+    return Done(best, scores, existing, Model(best), results)
 
 
 def load(path: epath.PathLike, *, step: str | int = "newest") -> Model:
-    """Returns the model of a workdir, or of weights of others, such as sentence-transformers'.
+    """Returns the model of a workdir, or of downloaded weights, such as sentence-transformers'.
 
     Raises:
       FileNotFoundError: if there is no checkpoint.
     """
     if reader.describe(path) is None:
-        inference.load(path, step=step)  # raises, and names what lies there
+        inference.load(path, step=step)  # raises, and names what the path holds
     return Model(epath.Path(path), step)
 
 
 def _shown(workdir: epath.Path) -> contextlib.AbstractContextManager[None]:
-    if live.is_notebook():
-        return live.shown(workdir)
+    if is_notebook():
+        return shown_in_place(workdir)
     show_log()
     return contextlib.nullcontext()
 
 
 def show_log() -> None:
-    """Shows what bertjax logs, as its programs do: where absl is not told, it shows warnings alone.
+    """Shows bertjax's log, as its programs do; absl shows warnings alone by default.
 
-    A handler that Python's logging has already stays the only one.
+    If Python's logging has a handler already, it stays the only one.
     """
     logging.set_verbosity(logging.INFO)
     if not logging.get_absl_logger().hasHandlers():
         logging.use_absl_handler()
+
+
+def is_notebook() -> bool:
+    """Returns whether this process is the kernel of a notebook, which can replace its output."""
+    ipython = sys.modules.get("IPython")
+    return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None
+
+
+@contextlib.contextmanager
+def shown_in_place(workdir: epath.Path) -> Iterator[None]:
+    """Shows a run in place in the cell that runs it; warnings of its log stay."""
+    logger, verbosity = logging.get_absl_logger(), logging.get_verbosity()
+    handler, propagates = _Display(workdir), logger.propagate
+    logging.set_verbosity(logging.INFO)
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
+        logging.set_verbosity(verbosity)
+        handler.draw()
+
+
+class _Display(std_logging.Handler):
+    """Shows the newest line of a run's log and its curves in place, and prints warnings."""
+
+    def __init__(self, workdir: epath.Path):
+        super().__init__()
+        self._workdir = workdir
+        self._line, self._picture = _Output(), _Output()
+        self._draw_at, self._drawn = 0.0, ("", 0)
+
+    def emit(self, record: std_logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno >= std_logging.WARNING:
+            print(f"{record.levelname.capitalize()}: {text}", file=sys.stderr)
+            return
+        self._line.show({"text/plain": text.splitlines()[0] if text else ""})
+        if time.monotonic() >= self._draw_at:
+            self.draw()
+
+    def draw(self) -> None:
+        """Draws the curves again if they have new points."""
+        path = _newest_metrics(self._workdir)
+        if path is None or (drawn := (str(path), path.stat().length)) == self._drawn:
+            return
+        begun = time.monotonic()
+        content = io.BytesIO()
+        writers.draw_curves(scalars.read(path)).savefig(content, format="png", dpi=DPI)
+        self._picture.show({"image/png": content.getvalue()})
+        self._drawn = drawn
+        self._draw_at = time.monotonic() + (time.monotonic() - begun) / DRAWING_SHARE
+
+
+class _Output:
+    """An output of the cell whose content is replaced."""
+
+    def __init__(self):
+        self._handle: Any = None
+
+    def show(self, content: dict[str, Any]) -> None:
+        # The kernel has IPython; a program without a notebook may not have it.
+        from IPython import display  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+        if self._handle is None:
+            self._handle = display.DisplayHandle()
+            self._handle.display(content, raw=True)
+        else:
+            self._handle.update(content, raw=True)
+
+
+def _newest_metrics(workdir: epath.Path) -> epath.Path | None:
+    """Returns the metrics of the run, or of the one of several trainings that wrote last."""
+    paths = [workdir / scalars.FILE, *workdir.glob(f"*/{scalars.FILE}")]
+    existing = (path for path in paths if path.exists())
+    return max(existing, key=lambda path: path.stat().mtime, default=None)

@@ -22,10 +22,10 @@ import jax
 from absl import flags
 
 from bertjax import command_line, inference, whole_numbers
-from bertjax.data import json_text
+from bertjax.data import json_text, padding
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets, spans
-from bertjax.training import evaluation, state
+from bertjax.inference import prediction
 
 # Lines that are read ahead, in batches: their rows are sorted by length, so that few tokens are
 # padding. What is in memory does not depend on the length of the input.
@@ -33,7 +33,7 @@ BATCHES_READ = 16
 
 ERROR = "error"  # key of an answer to a line that cannot be used
 
-_predict_step = jax.jit(state.predict_step, static_argnums=(0, 1))
+_predict_step = jax.jit(prediction.predict_step, static_argnums=(0, 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ def predict(
     step = functools.partial(_predict_step, model.task, model.graphdef)
     buckets = (model.options.max_seq_length,)
     if model.options.length_buckets:
-        buckets = batches.default_buckets(model.options.max_seq_length)
+        buckets = padding.default_buckets(model.options.max_seq_length)
     numbered = enumerate(records, start=1)
     while chunk := list(itertools.islice(numbered, BATCHES_READ * batch_size)):
         examples, rows = _prepared(kind, chunk)
@@ -76,7 +76,7 @@ def predict(
         if rows is not None:
             features, decode = rows
             with jax.set_mesh(mesh):
-                outputs = evaluation.predict(
+                outputs = prediction.predict(
                     step,
                     model.params,
                     batches.evaluation_batches(features, batch_size=batch_size, buckets=buckets),

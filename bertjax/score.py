@@ -1,11 +1,11 @@
-"""Scores of sentences: how likely a pretrained model holds each line of standard input to be.
+"""Pseudo-log-likelihoods of the lines of standard input by a pretrained model.
 
 python -m bertjax.score --checkpoint=WORKDIR < lines.txt > scores.jsonl
 
-Every line is answered with its pseudo-log-likelihood in nats and the number of its tokens: a JSON
-object, {"score": -31.4, "tokens": 9}. The sum is lower for longer texts; divide by the tokens where
-texts of unequal length are compared. A line that is too long is answered with its "error"; then
-the exit code is 1. How the score comes about is told in `likelihood`.
+Each line gives a JSON object with its pseudo-log-likelihood in nats and its number of tokens:
+{"score": -31.4, "tokens": 9}. The sum is lower for longer texts; divide it by the tokens to compare
+texts of unequal length. A line that is too long gives an "error"; then the exit code is 1.
+`inference.likelihood` defines the score.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import sys
 
 from absl import flags
 
-from bertjax import command_line, inference, likelihood, whole_numbers
+from bertjax import command_line, inference, whole_numbers
 from bertjax.data import sentence_rows
+from bertjax.inference import likelihood
 
 
 def _define_flags() -> None:
@@ -38,9 +39,9 @@ def main(argv: list[str]) -> None:
     model = inference.load(options.checkpoint, step=options.step)
     # str.splitlines would also break a line at U+2028.
     lines = (line.removesuffix("\n") for line in sys.stdin)
-    found = likelihood.scores(model, lines, masking=options.masking, batch_size=options.batch_size)
+    scores = likelihood.scores(model, lines, masking=options.masking, batch_size=options.batch_size)
     count = errors = 0
-    for count, score in enumerate(found, start=1):
+    for count, score in enumerate(scores, start=1):
         if isinstance(score, likelihood.NoScore):
             errors += 1
             print(json.dumps({"error": f"line {count}: {score.fault}"}))

@@ -26,10 +26,9 @@ OUTSIDE = {
 API = {
     "api/python.md": ("bertjax.run and bertjax.load", ["bertjax.interactive"]),
     "api/models.md": ("bertjax.models", ["bertjax.models"]),
-    "api/inference.md": ("bertjax.inference", ["bertjax.inference"]),
+    "api/inference.md": ("bertjax.inference", ["bertjax.inference.saved_model"]),
     "api/recipes.md": ("bertjax.recipes", ["bertjax.recipes"]),
     "api/pictures.md": ("bertjax.pictures", ["bertjax.pictures"]),
-    "api/vectors.md": ("bertjax.vectors", ["bertjax.vectors.search", "bertjax.vectors.store"]),
     "api/writers.md": ("Writers of one's own", ["bertjax.training.run_writers.base"]),
 }
 

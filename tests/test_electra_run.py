@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import encode, evaluate, fill_mask, inference, likelihood, recipe_bases, train
+from bertjax import encode, evaluate, fill_mask, inference, recipe_bases, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
+from bertjax.inference import likelihood
 from bertjax.training import preemption
 from bertjax.workdirs import scalars
 from tests import small_datasets, small_records, stopping

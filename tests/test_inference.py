@@ -20,12 +20,12 @@ from bertjax import encode, evaluate, fill_mask, inference, train
 from bertjax.convert import __main__ as convert
 from bertjax.data import contents, records, tokenizer
 from bertjax.devices import sharding
+from bertjax.inference import encoding, rows
 from bertjax.jobs import pretraining, pretraining_data
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import metrics
 from bertjax.training import evaluation, warm_start
-from bertjax.vectors import encoding
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
 from tests import small_records
@@ -181,7 +181,7 @@ def test_positions_that_no_phase_trained_are_told_wherever_they_are_used(
         return found
 
     model = inference.load(workdir)
-    inference._warn_of_long_texts.cache_clear()
+    rows._warn_of_long_texts.cache_clear()
     inference.single_segment_batch([[5] * 14], model)
     assert not warned()
     for _ in range(2):
@@ -216,7 +216,7 @@ def test_max_batches_limits_what_is_read(held_out):
     def count_rows(_, batch):
         return {"rows": metrics.Mean(batch["example_weights"].sum(), np.float32(1))}, {}
 
-    for max_batches, rows in ((0, 23), (2, 16), (9, 23)):
+    for max_batches, num_rows in ((0, 23), (2, 16), (9, 23)):
         scores, _ = evaluation.evaluate(
             count_rows,
             {},
@@ -225,7 +225,7 @@ def test_max_batches_limits_what_is_read(held_out):
             global_batch_size=8,
             max_batches=max_batches,
         )
-        assert scores["rows"] == pytest.approx(rows / -(-rows // 8))
+        assert scores["rows"] == pytest.approx(num_rows / -(-num_rows // 8))
 
 
 def test_records_of_another_vocabulary_are_not_evaluated(workdir, tmp_path):
@@ -421,9 +421,8 @@ class Pipe(io.RawIOBase):
 
 @pytest.mark.parametrize("pooling", encoding.POOLINGS)
 @pytest.mark.parametrize("sink", [io.BytesIO, Pipe])
-def test_what_is_written_bit_by_bit_is_what_is_computed_at_once(model, monkeypatch, pooling, sink):
-    monkeypatch.setattr(encode, "TEXTS_READ", 4)
-    monkeypatch.setattr(encode, "NUMBERS_READ", 5)
+def test_what_is_written_in_parts_is_what_is_computed_at_once(model, monkeypatch, pooling, sink):
+    monkeypatch.setattr(encoding, "BLOCK_SIZE", 4)
     file = sink()
     encode.write(model, iter(TEXTS), file, pooling=pooling, batch_size=4)
     written = b"".join(file.parts) if sink is Pipe else file.getvalue()
@@ -436,9 +435,8 @@ def test_what_is_written_bit_by_bit_is_what_is_computed_at_once(model, monkeypat
 
 
 @pytest.mark.slow
-def test_writing_needs_no_more_memory_for_more_texts(model, monkeypatch):
-    monkeypatch.setattr(encode, "TEXTS_READ", 32)
-    monkeypatch.setattr(encode, "NUMBERS_READ", 256)
+def test_writing_keeps_no_features_in_memory(model, monkeypatch):
+    monkeypatch.setattr(encoding, "BLOCK_SIZE", 32)
 
     class Nowhere(Pipe):
         def write(self, part):

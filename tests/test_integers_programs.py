@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from bertjax import encode, fill_mask, inference, likelihood, models
+from bertjax import encode, fill_mask, inference, models
 from bertjax.convert import workdir
 from bertjax.data import tokenizer
+from bertjax.inference import likelihood
 from tests.convert import weights
 
 FIELDS = {"vocab_size": 30, "pad_id": 0, "cls_id": 26, "sep_id": 27, "mask_id": 29}

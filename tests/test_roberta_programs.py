@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import encode, fill_mask, inference, likelihood, models, train
+from bertjax import encode, fill_mask, inference, models, train
 from bertjax.convert import workdir
+from bertjax.inference import likelihood
 from bertjax.jobs import finetuning
 from bertjax.models import parameters
 from tests import small_byte_bpe, small_datasets

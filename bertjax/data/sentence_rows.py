@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from bertjax.data import tokenizer
+from bertjax.data import padding, tokenizer
 
 
 class Row(NamedTuple):
@@ -75,22 +75,14 @@ ROWS = {
 def batch(
     rows: Sequence[Row], vocabulary: tokenizer.Tokenizer, *, size: int, length: int
 ) -> dict[str, np.ndarray]:
-    """Returns `size` rows as a model of masked tokens reads them; those that are left are padding.
+    """Returns `size` rows as a model of masked tokens reads them; rows of padding fill up the rest.
 
-    Keys are those of the records, and `record_positions` [size], -1 of padding.
+    Keys are those of the records.
     """
-    input_ids = np.full((size, length), vocabulary.pad_id, np.int32)
-    input_mask = np.zeros_like(input_ids)
-    for number, (tokens, _, _) in enumerate(rows):
-        framed = [vocabulary.cls_id, *tokens, vocabulary.sep_id]
-        input_ids[number, : len(framed)] = framed
-        input_mask[number, : len(framed)] = 1
     filled = [*rows, *[Row([], 0, 0)] * (size - len(rows))]
     is_real = (np.arange(size) < len(rows)).astype(np.float32)
     return {
-        "input_ids": input_ids,
-        "input_mask": input_mask,
-        "segment_ids": np.zeros_like(input_ids),
+        **padding.cls_rows([row.tokens for row in rows], vocabulary, length=length, size=size),
         "masked_lm_positions": np.array([[row.place + 1] for row in filled], np.int32),
         "masked_lm_ids": np.array([[row.token] for row in filled], np.int32),
         "masked_lm_weights": is_real[:, None],

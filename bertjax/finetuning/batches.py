@@ -12,20 +12,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Int
 
+from bertjax.data import padding
 from bertjax.finetuning import epochs, feature_sets
 
 Batch = dict[str, np.ndarray]
 
 NOT_SCORED = -1  # in "labels" of single tokens
 FILLER = epochs.FILLER
-
-# Fine where most texts are. Each length that occurs is compiled once.
-BUCKETS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-
-
-def default_buckets(max_seq_length: int) -> tuple[int, ...]:
-    """Returns the lengths that batches are padded to; the last one is max_seq_length."""
-    return (*(bucket for bucket in BUCKETS if bucket < max_seq_length), max_seq_length)
 
 
 def train_batches(
@@ -146,7 +139,7 @@ def _check(
     if not buckets or list(buckets) != sorted(set(buckets)) or buckets[0] < 1:
         raise ValueError(
             f"buckets are {buckets}; they must be lengths from short to long, such as "
-            f"{default_buckets(128)}"
+            f"{padding.default_buckets(128)}"
         )
     if (longest := int(features.lengths().max())) > buckets[-1]:
         raise ValueError(

@@ -21,6 +21,7 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
+from bertjax.data import padding
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, distilled, epochs, feature_sets, imported, low_rank
@@ -320,7 +321,7 @@ def _steps_of(config: ml_collections.ConfigDict, training: feature_sets.FeatureS
 def _buckets(options: ml_collections.ConfigDict) -> tuple[int, ...]:
     """Returns the lengths that batches are padded to."""
     if options.length_buckets:
-        return batches.default_buckets(options.max_seq_length)
+        return padding.default_buckets(options.max_seq_length)
     longest: int = options.max_seq_length
     return (longest,)
 

@@ -12,8 +12,7 @@ import ml_collections
 import numpy as np
 
 from bertjax import tasks
-from bertjax.data import masking, records, streams, synthetic, tokenizer
-from bertjax.finetuning import batches as finetuning_batches
+from bertjax.data import masking, padding, records, streams, synthetic, tokenizer
 from bertjax.jobs import base, held_out, lengths, minimal_pairs
 
 HELD_OUT, PAIRS = "heldout", "pairs"
@@ -180,7 +179,7 @@ class PretrainingData:
         """Returns the lengths that batches are cut to, none where they are not."""
         if not self.config.data.length_buckets:
             return ()
-        return finetuning_batches.default_buckets(phase.max_seq_length)
+        return padding.default_buckets(phase.max_seq_length)
 
     def _manifest(self, phase: lengths.Phase) -> records.Manifest | None:
         record_set = self.train_sets.get(phase.name)

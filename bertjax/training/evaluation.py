@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,16 +19,15 @@ from jax.sharding import Mesh
 
 from bertjax import jobs
 from bertjax.devices import sharding
+from bertjax.inference import prediction
 from bertjax.models import parameters
 from bertjax.tasks import base, metrics
 from bertjax.training import program, writers
 
 PREDICTIONS_DIRECTORY = "predictions"
 
-Outputs = dict[str, np.ndarray]
 # Jitted: the means and the answers of a batch, the answers with the places of their examples.
 EvaluateStep = Callable[[parameters.Params, base.Batch], tuple[base.Means, Mapping[str, Any]]]
-PredictStep = Callable[[parameters.Params, base.Batch], Mapping[str, Any]]
 
 
 class Stopped(Exception):
@@ -55,7 +54,7 @@ def evaluate(
     mesh: Mesh,
     global_batch_size: int,
     max_batches: int = 0,
-) -> tuple[dict[str, float], Outputs]:
+) -> tuple[dict[str, float], prediction.Outputs]:
     """Returns the task's metrics over at most `max_batches` (0: all), and its answers in order.
 
     `batches` yields this process's rows. Sums are added on the host in float64, so the result does
@@ -68,26 +67,7 @@ def evaluate(
         means, answers = jax.device_get(step(params, on_devices))
         total = metrics.merge(total, jax.tree.map(np.float64, means))
         parts.append(answers)
-    return with_perplexity(metrics.values(total)), in_order(parts)
-
-
-def predict(
-    step: PredictStep,
-    params: parameters.Params,
-    batches: jobs.Batches,
-    *,
-    mesh: Mesh,
-    global_batch_size: int,
-) -> Outputs:
-    """Returns the task's answers to batches that need no labels, as `in_order` does."""
-    return in_order(
-        [
-            jax.device_get(
-                step(params, sharding.to_devices(batch, mesh, global_batch_size, with_places=True))
-            )
-            for batch in batches
-        ]
-    )
+    return with_perplexity(metrics.values(total)), prediction.in_order(parts)
 
 
 def evaluate_set(
@@ -140,7 +120,7 @@ def evaluate_set(
 def score_answers(
     job: jobs.Job,
     name: str,
-    step: PredictStep,
+    step: prediction.PredictStep,
     params: parameters.Params,
     *,
     mesh: Mesh,
@@ -154,7 +134,7 @@ def score_answers(
     """
     rows = sharding.local_rows(mesh, batch_size)
     batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
-    outputs = predict(
+    outputs = prediction.predict(
         step,
         params,
         _until_stopped(batches, must_stop),
@@ -250,7 +230,7 @@ def write_predictions(
     rows = sharding.local_rows(run.mesh, batch_size)
     for name in sets:
         batches = run.job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
-        outputs = predict(
+        outputs = prediction.predict(
             run.predict_step,
             params,
             _until_stopped(batches, must_stop),
@@ -266,38 +246,9 @@ def write_predictions(
         logging.info("Predictions for %s are in %s", ", ".join(sets), directory)
 
 
-def in_order(parts: Sequence[Mapping[str, np.ndarray]]) -> Outputs:
-    """Returns the predictions for all batches, one row for each example, in the examples' order.
-
-    `record_positions` are the examples of the rows, -1 for padding rows. Rows of shorter batches
-    are padded with -1, or with the lowest number of a float type.
-    """
-    if not parts or "record_positions" not in parts[0]:
-        return {}
-    positions = np.concatenate([part["record_positions"] for part in parts])
-    order = np.argsort(positions, kind="stable")[np.count_nonzero(positions < 0) :]
-    names = parts[0].keys() - {"record_positions"}
-    return {name: _joined([part[name] for part in parts])[order] for name in sorted(names)}
-
-
 def with_perplexity(values: dict[str, float]) -> dict[str, float]:
     """Adds mlm_perplexity and lm_perplexity, exp of the mean loss over tokens, if it is there."""
     for name in ("mlm", "lm"):
         if (loss := values.get(f"{name}_loss")) is not None:
             values[f"{name}_perplexity"] = math.exp(min(loss, 700.0))
     return values
-
-
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    if arrays[0].ndim == 1:
-        return np.concatenate(arrays)
-    is_float = np.issubdtype(arrays[0].dtype, np.floating)
-    padding = np.finfo(arrays[0].dtype).min if is_float else -1
-    longest = max(array.shape[1] for array in arrays)
-    rest = [(0, 0)] * (arrays[0].ndim - 2)
-    return np.concatenate(
-        [
-            np.pad(array, [(0, 0), (0, longest - array.shape[1]), *rest], constant_values=padding)
-            for array in arrays
-        ]
-    )

@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
+from bertjax.inference import prediction
 from bertjax.jobs import lengths
 from bertjax.models import parameters
 from bertjax.tasks import base, distillation
@@ -154,7 +155,7 @@ def _of_model(job: jobs.Job, mesh: Mesh) -> Program:
             out_shardings=replicated,
         ),
         predict_step=jax.jit(
-            functools.partial(state.predict_step, job.task, learner.graphdef),
+            functools.partial(prediction.predict_step, job.task, learner.graphdef),
             in_shardings=(placed.params, rows),
             out_shardings=replicated,
         ),

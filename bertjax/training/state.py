@@ -17,6 +17,7 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
+from bertjax.inference import prediction
 from bertjax.models import parameters, placement, reductions
 from bertjax.tasks import base, metrics
 from bertjax.training import optim, schedules
@@ -290,17 +291,11 @@ def evaluate_step(
     *,
     with_answers: bool = False,
 ) -> tuple[base.Means, dict[str, Any]]:
-    """Returns the metrics of one evaluation batch, and `with_answers` those of `predict_step`."""
+    """Returns the metrics of one evaluation batch, and `with_answers` its predictions."""
     means = task.evaluate(parameters.merge(graphdef, params), batch)
-    return means, predict_step(task, graphdef, params, batch) if with_answers else {}
-
-
-def predict_step(
-    task: base.Task, graphdef: nnx.GraphDef, params: parameters.Params, batch: base.Batch
-) -> dict[str, Any]:
-    """Returns the task's answers to a batch, which needs no labels, with their examples' places."""
-    answers = task.predict(parameters.merge(graphdef, params), batch)
-    return {**answers, "record_positions": batch["record_positions"]} if answers else {}
+    if not with_answers:
+        return means, {}
+    return means, prediction.predict_step(task, graphdef, params, batch)
 
 
 def make_learner(

@@ -24,9 +24,8 @@ from bertjax.data import atomic
 from bertjax.jobs import finetuning
 from bertjax.training import program as program_lib
 from bertjax.training import writers
-from bertjax.workdirs import scalars
+from bertjax.workdirs import reader, scalars
 
-RESULTS_FILE = "results.json"
 CURVES_FILE = "learning_curves.png"
 
 # Source: Devlin et al. 2019, appendix A.3; the middle rates of the paper's and its epochs.
@@ -118,7 +117,9 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
     score = f"eval/{evaluation.sets[0]}/{evaluation.best_score}"
     scores = {name: last_scores(lines) for name, lines in curves.items()}
     results = summarize(trials, scores, score=score, is_higher_better=evaluation.is_higher_better)
-    atomic.write(workdir / RESULTS_FILE, json.dumps(results, indent=2, allow_nan=False) + "\n")
+    atomic.write(
+        workdir / reader.RESULTS_FILE, json.dumps(results, indent=2, allow_nan=False) + "\n"
+    )
     writers.save_picture(writers.draw_trials(curves, score), workdir / CURVES_FILE)
     for line in sentences(results):
         logging.info("%s", line)

@@ -24,6 +24,7 @@ from bertjax.workdirs import checkpoint
 
 VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
 TRAINING_DATA_DIRECTORY = "training_data"  # in the workdir: what is told of what it trains on
+RESULTS_FILE = "results.json"  # beside several trainings: their scores
 CONFIG_FILE = "config.json"  # for people: programs read the checkpoint's own
 
 

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from bertjax.data import padding
 from bertjax.finetuning import batches, epochs, feature_sets
 
 BUCKETS = (8, 16, 24)
@@ -194,7 +195,7 @@ def test_features_without_labels_make_batches():
     ],
 )
 def test_buckets_end_with_the_longest_row(max_seq_length, buckets):
-    assert batches.default_buckets(max_seq_length) == buckets
+    assert padding.default_buckets(max_seq_length) == buckets
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from bertjax import evaluate, inference, jobs, predict
 from bertjax.convert import pretrained, workdir
 from bertjax.finetuning import feature_sets
+from bertjax.models import parameters
 from bertjax.workdirs import reader
 from tests import programs
 from tests.convert import weights
@@ -32,7 +33,7 @@ def logits(model, texts, pairs=None):
 
     @jax.jit
     def outputs(params, batch):
-        return model.task.predict(inference.parameters.merge(model.graphdef, params), batch)
+        return model.task.predict(parameters.merge(model.graphdef, params), batch)
 
     found = []
     for row, segment in zip(ids, segments, strict=True):

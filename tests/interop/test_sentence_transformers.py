@@ -1,4 +1,4 @@
-"""Claims beside sentence-transformers: vectors, the layout in both dialects, quantization."""
+"""Claims beside sentence-transformers: vectors, and the layout in both dialects."""
 
 import dataclasses
 import importlib.util
@@ -6,7 +6,6 @@ import json
 import pathlib
 import warnings
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,7 +16,6 @@ from bertjax import encode, inference, predict  # noqa: E402
 from bertjax.convert import __main__ as convert  # noqa: E402
 from bertjax.convert import families, formats  # noqa: E402
 from bertjax.models import sentence_vectors  # noqa: E402
-from bertjax.vectors import codes  # noqa: E402
 from tests import finetuned_workdir  # noqa: E402
 from tests.convert import weights  # noqa: E402
 from tests.interop import exports  # noqa: E402
@@ -186,38 +184,6 @@ def test_a_model_that_was_trained_for_embeddings_answers_the_same_there(
     card = (tmp_path / "st" / "README.md").read_text()
     assert "| trained to be cut to | 16, 8 numbers |" in card
     assert loss in card
-
-
-@pytest.mark.parametrize("sign", [1.0, -3.0])
-def test_codes_are_theirs(sign):
-    rng = np.random.default_rng(0)
-    sample, vectors = (sign * rng.normal(size=(n, 13)).astype(np.float32) for n in (200, 50))
-    vectors[0], sample[:, 5], vectors[:, 5] = 0.0, 0.25, 0.25  # a zero, a constant dimension
-    quantize = sentence_transformers.util.quantize_embeddings
-    limits = codes.ranges(sample)
-    theirs = quantize(vectors, "int8", calibration_embeddings=sample)
-    np.testing.assert_array_equal(codes.CODES["int8"].store(vectors, limits), theirs)
-    np.testing.assert_array_equal(
-        codes.CODES["binary"].store(vectors, limits), quantize(vectors, "ubinary")
-    )
-
-
-def test_scores_of_codes_are_those_of_their_numbers():
-    from sentence_transformers.util import quantization
-
-    rng = np.random.default_rng(1)
-    vectors, queries = (rng.normal(size=(n, 13)).astype(np.float32) for n in (50, 7))
-    limits = codes.ranges(vectors)
-    stored = codes.CODES["int8"].store(vectors, limits)
-    numbers = quantization._dequantize_embeddings(stored, "int8", limits)
-    for is_dot, compare in ((True, "dot_score"), (False, "cos_sim")):
-        wanted = getattr(sentence_transformers.util, compare)(
-            torch.tensor(queries), torch.tensor(numbers, dtype=torch.float32)
-        )
-        found = codes.scores(
-            *map(jnp.asarray, (queries, stored, limits)), code="int8", is_dot=is_dot
-        )
-        np.testing.assert_allclose(found, wanted, atol=2e-6, rtol=1e-5)
 
 
 def test_an_export_runs_in_mteb(tmp_path):

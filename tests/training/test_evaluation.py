@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.devices import sharding
+from bertjax.inference import prediction
 from bertjax.tasks import metrics
 from bertjax.training import evaluation
 
@@ -30,7 +31,7 @@ def parts_of(lengths, batch_size=4, *, seed=0):
 
 def test_answers_are_in_the_order_of_the_examples_and_fillers_are_dropped():
     parts, positions = parts_of([8, 8, 8])
-    outputs = evaluation.in_order(parts)
+    outputs = prediction.in_order(parts)
     count = positions.size - 2
     assert set(outputs) == {"classes", "tags", "logits"}
     np.testing.assert_array_equal(outputs["classes"], np.arange(count) * 10)
@@ -41,7 +42,7 @@ def test_answers_are_in_the_order_of_the_examples_and_fillers_are_dropped():
 def test_shorter_rows_are_padded_on_the_right_with_what_no_answer_is():
     lengths = [5, 8, 3]
     parts, positions = parts_of(lengths)
-    outputs = evaluation.in_order(parts)
+    outputs = prediction.in_order(parts)
     assert outputs["tags"].shape == (10, 8) and outputs["logits"].shape == (10, 8, 2)
     for own, length in zip(positions, lengths, strict=True):
         for example in own[own >= 0]:
@@ -51,8 +52,8 @@ def test_shorter_rows_are_padded_on_the_right_with_what_no_answer_is():
 
 
 def test_a_task_without_answers_has_none():
-    assert evaluation.in_order([]) == {}
-    assert evaluation.in_order([{}, {}]) == {}
+    assert prediction.in_order([]) == {}
+    assert prediction.in_order([{}, {}]) == {}
 
 
 @pytest.mark.parametrize("answers", [[3.0, 1.0, 2.0, 4.0], [3.0, np.nan, 2.0, 4.0]])
@@ -102,7 +103,7 @@ def test_scores_and_answers_are_those_of_all_examples_on_any_mesh(devices):
         scores, outputs = evaluation.evaluate(
             jitted, jnp.float32(3), iter(batches), mesh=mesh, global_batch_size=4
         )
-        alone = evaluation.predict(
+        alone = prediction.predict(
             lambda *args: jitted(*args)[1],
             jnp.float32(3),
             iter(batches),

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import encode, evaluate, fill_mask, inference, likelihood
+from bertjax import encode, evaluate, fill_mask, inference
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, huggingface_config, pretrained, workdir
 from bertjax.convert.families import electra
+from bertjax.inference import likelihood
 from bertjax.models import embedding_sharing, parameters
 from bertjax.training import warm_start
 from tests.convert import weights

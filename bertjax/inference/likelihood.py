@@ -1,14 +1,14 @@
-"""How likely a pretrained model holds a text to be: its pseudo-log-likelihood.
+"""Pseudo-log-likelihoods: how likely a text is by a pretrained model.
 
-Every token is masked once, and the log-probabilities of the true ones are added: Salazar et al.
-2020, "Masked Language Model Scoring", section 2. Where a word has several pieces, those that stay
-visible give away the masked one, so long words look too likely. `word_to_right` masks the pieces
-of the same word that stand right of the token as well: Kauf and Ivanova 2023, "A Better Way to Do
-Masked Language Model Scoring", section 2.
+Every token is masked once, and the log-probabilities of the true tokens are added: Salazar et al.
+2020, "Masked Language Model Scoring", section 2. In a word of several pieces, the visible pieces
+give away the masked one, so long words look too likely. `word_to_right` also masks the pieces of
+the same word to the right of the token: Kauf and Ivanova 2023, "A Better Way to Do Masked Language
+Model Scoring", section 2.
 
 ELECTRA's discriminator masks nothing: the log-probabilities of "original" of all tokens are added,
-one row of the model for a text. It is no likelihood, and is compared in the same way. A model that
-reads from left to right masks nothing either: its sum is the log-likelihood, that of [SEP] too.
+one row of the model for a text. This is no likelihood, but compares texts in the same way. A model
+that reads from left to right masks nothing either: its sum is the log-likelihood, with [SEP].
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from bertjax import inference
-from bertjax.data import sentence_rows
+from bertjax.data import padding, sentence_rows
 from bertjax.devices import sharding
+from bertjax.inference import prediction, rows, saved_model
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
 
-TEXTS_READ = 1024  # that are in memory at a time, sorted by length
+TEXTS_READ = 1024  # texts in memory at a time, sorted by length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class NoScore:
-    """Why a text has no score."""
+    """The reason why a text has no score."""
 
     fault: str
 
 
 def scores(
-    model: inference.TrainedModel,
+    model: saved_model.TrainedModel,
     texts: Iterable[str],
     *,
     masking: str = "token",
@@ -61,8 +61,8 @@ def scores(
     for the model has no score.
 
     Raises:
-      ValueError: for an unknown `masking`, or another than the default for a model that masks
-        nothing; a model without a head that scores; or outputs that are no numbers.
+      ValueError: for an unknown `masking`, or another one than the default for a model that masks
+        nothing; for a model without a head that scores; for outputs that are not finite.
     """
     if masking not in sentence_rows.MASKINGS:
         raise ValueError(f"masking is {masking!r}; known are {', '.join(sentence_rows.MASKINGS)}")
@@ -92,42 +92,43 @@ def scores(
 
 
 def _sums(
-    model: inference.TrainedModel,
+    model: saved_model.TrainedModel,
     task: tasks.ScoresSentences,
     sequences: Sequence[Sequence[int]],
     masking: str,
     batch_size: int,
     first: int,
 ) -> Float[np.ndarray, " texts"]:
-    """Returns the sum over the rows of each text, 0 for one that is too long."""
+    """Returns the sum over the rows of each text, 0 for texts that are too long."""
     sums = np.zeros(len(sequences))
     where = f"the texts from {first} to {first + len(sequences) - 1}"
     rows_of = sentence_rows.ROWS[task.sentence_rows].of
-    by_width: dict[int, list[int]] = {}
+    by_length: dict[int, list[int]] = {}
     for place, ids in enumerate(sequences):
         if len(ids) + 2 <= model.max_length:
-            by_width.setdefault(inference.padded_length(len(ids) + 2, model), []).append(place)
-    for length, places in sorted(by_width.items()):
-        inference.warn_beyond_trained(max(len(sequences[place]) for place in places) + 2, model)
-        rows = (
+            length = padding.padded_length(len(ids) + 2, model.max_length, unit=rows.UNIT)
+            by_length.setdefault(length, []).append(place)
+    for length, places in sorted(by_length.items()):
+        rows.warn_beyond_trained(max(len(sequences[place]) for place in places) + 2, model)
+        numbered = (
             (place, row)
             for place in places
             for row in rows_of(model.vocabulary, sequences[place], masking)
         )
-        while part := list(itertools.islice(rows, batch_size)):
-            # A short last batch is filled up, so that it needs no program of its own.
+        while part := list(itertools.islice(numbered, batch_size)):
+            # A short last batch is filled up, so that no further program is compiled.
             batch = sentence_rows.batch(
                 [row for _, row in part], model.vocabulary, size=batch_size, length=length
             )
             on_devices = sharding.to_devices(batch, model.mesh, batch_size)
-            answers = _answers(task, model.graphdef, model.params, on_devices)
-            found = np.asarray(answers["log_likelihood"], np.float64)[: len(part)]
-            inference.check_numbers(found, where)
+            predictions = _predictions(task, model.graphdef, model.params, on_devices)
+            terms = np.asarray(predictions["log_likelihood"], np.float64)[: len(part)]
+            prediction.check_numbers(terms, where)
             # One by one and in order, in float64.
-            np.add.at(sums, [place for place, _ in part], found)
+            np.add.at(sums, [place for place, _ in part], terms)
     return sums
 
 
 @functools.partial(jax.jit, static_argnames=("task", "graphdef"))
-def _answers(task: Any, graphdef: Any, params: Any, batch: Any) -> Any:
+def _predictions(task: Any, graphdef: Any, params: Any, batch: Any) -> Any:
     return task.predict(parameters.merge(graphdef, params), batch)

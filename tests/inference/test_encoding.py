@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bertjax import encode, inference
-from bertjax.vectors import encoding
+from bertjax.data import padding
+from bertjax.inference import encoding
 from tests import small_sentences
 
 
@@ -31,18 +32,17 @@ def texts():
 
 @pytest.fixture(scope="module")
 def alone(model, texts):
-    chosen = encoding.choices(model, truncate=True)
-    return np.concatenate([encoding.encode(model, [text], chosen)[0] for text in texts])
+    alone = [encode.encode(model, [text], truncate=True)["features"] for text in texts]
+    return np.concatenate(alone)
 
 
 @pytest.mark.parametrize("block_size", [3, 8, 100])
 def test_blocks_and_batches_change_no_vector(model, texts, alone, monkeypatch, block_size):
     monkeypatch.setattr(encoding, "BLOCK_SIZE", block_size)
-    chosen = encoding.choices(model, truncate=True)
-    vectors, lengths = encoding.encode(model, texts, chosen, batch_size=8)
-    np.testing.assert_allclose(vectors, alone, atol=1e-6)
-    wanted = [min(len(text.split()) + 2, small_sentences.MAX_LENGTH) for text in texts]
-    assert lengths.tolist() == wanted
+    encoded = encode.encode(model, texts, truncate=True, batch_size=8)
+    np.testing.assert_allclose(encoded["features"], alone, atol=1e-6)
+    expected = [min(len(text.split()) + 2, small_sentences.MAX_LENGTH) for text in texts]
+    assert encoded["lengths"].tolist() == expected
     differences = np.abs(alone[:, None] - alone[None]).max(axis=-1)
     assert (differences + np.eye(len(texts)) > 1e-4).sum() > 400  # a wrong order would be seen
 
@@ -52,19 +52,18 @@ def test_one_device_gives_what_eight_give(directory, texts, alone, monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: devices)
     single = inference.load(directory)
     assert single.mesh.size == 1
-    vectors, _ = encoding.encode(single, texts, encoding.choices(single, truncate=True))
+    vectors = encode.encode(single, texts, truncate=True)["features"]
     np.testing.assert_allclose(vectors, alone, atol=1e-6)
 
 
 def test_the_defaults_are_what_the_model_was_trained_with(model, directory, tmp_path):
-    chosen = encoding.choices(model)
-    assert (chosen.pooling, chosen.normalize, chosen.prompt) == ("mean", True, "")
-    assert chosen.max_length == small_sentences.MAX_LENGTH
-    assert encoding.choices(model, of="query").prompt == "w9 "
-    given = encoding.choices(model, pooling="max", normalize=False, prompt="w3 ")
+    options = encoding.options_for(model)
+    assert (options.pooling, options.normalize, options.prompt) == ("mean", True, "")
+    assert options.max_length == small_sentences.MAX_LENGTH
+    given = encoding.options_for(model, pooling="max", normalize=False, prompt="w3 ")
     assert (given.pooling, given.normalize, given.prompt) == ("max", False, "w3 ")
     small_sentences.write(tmp_path / "plain", None)
-    plain = encoding.choices(inference.load(tmp_path / "plain"))
+    plain = encoding.options_for(inference.load(tmp_path / "plain"))
     assert (plain.pooling, plain.normalize, plain.prompt) == ("mean", False, "")
     assert plain.max_length == 32
 
@@ -89,36 +88,32 @@ def test_dims_are_the_first_numbers_with_length_one(model, texts):
     short = encode.encode(model, texts[:5], dims=6)["features"]
     np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-6)
     first = whole[:, :6]
-    wanted = first / np.linalg.norm(first, axis=1, keepdims=True)
-    np.testing.assert_allclose(short, wanted, atol=1e-6)
+    expected = first / np.linalg.norm(first, axis=1, keepdims=True)
+    np.testing.assert_allclose(short, expected, atol=1e-6)
     with pytest.raises(ValueError, match="--dims=17 is more than the 16 numbers"):
         encode.encode(model, texts[:5], dims=17)
 
 
 def test_a_text_that_is_cut_is_its_beginning(model):
-    chosen = encoding.choices(model, truncate=True)
+    options = encoding.options_for(model, truncate=True)
     words = " ".join(f"w{number}" for number in range(30))
-    tokens = encoding.tokenize(model, ["w1", words, "w2 w3"], chosen)
+    tokens = encoding.tokenize(model, ["w1", words, "w2 w3"], options)
     assert tokens.num_cut == 1
     assert tokens.lengths.tolist() == [1, 18, 2]
-    wanted = [*model.vocabulary.encode("w1"), *model.vocabulary.encode(words)[:18]]
-    assert tokens.ids.tolist() == [*wanted, *model.vocabulary.encode("w2 w3")]
-    whole = dataclasses.replace(chosen, truncate=False)
+    expected = [*model.vocabulary.encode("w1"), *model.vocabulary.encode(words)[:18]]
+    assert tokens.ids.tolist() == [*expected, *model.vocabulary.encode("w2 w3")]
+    whole = dataclasses.replace(options, truncate=False)
     with pytest.raises(ValueError, match="text 12 has 32 tokens .* at most 20: .*--truncate"):
         encoding.tokenize(model, ["w1", words], whole, first=11)
 
 
 def test_padded_lengths_are_few_and_little_longer():
-    found = [encoding.padded_length(length, 512) for length in range(1, 513)]
-    assert len(set(found)) == 20
-    for length, padded in enumerate(found, start=1):
+    lengths = [padding.padded_length(length, 512) for length in range(1, 513)]
+    assert len(set(lengths)) == 20
+    for length, padded in enumerate(lengths, start=1):
         assert length <= padded <= max(length * 1.25, length + 7)
-    assert encoding.padded_length(511, 510) == 510
-
-
-def test_the_size_is_known_before_anything_is_computed(model):
-    assert encoding.size(model, encoding.choices(model)) == small_sentences.HIDDEN
-    assert encoding.size(model, encoding.choices(model, dims=5)) == 5
+    assert padding.padded_length(511, 510) == 510
+    assert [padding.padded_length(n, 80, unit=32) for n in (1, 32, 33, 70)] == [32, 32, 64, 80]
 
 
 def test_no_texts_have_no_vectors(model):

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import evaluate, inference, likelihood
+from bertjax import evaluate, inference
 from bertjax.convert import workdir as workdirs
 from bertjax.data import minimal_pairs, sentence_rows, tokenizer
+from bertjax.inference import likelihood
 from bertjax.scores import minimal_pairs as pair_scores
 from tests import programs, small_records
 from tests.convert import weights

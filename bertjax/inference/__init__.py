@@ -1,0 +1,23 @@
+"""Saved models ready for texts: what predict, encode, fill_mask and score share."""
+
+from bertjax.inference.prediction import check_numbers
+from bertjax.inference.rows import single_segment_batch
+from bertjax.inference.saved_model import (
+    FinetunedModel,
+    TrainedModel,
+    all_devices,
+    define_flags,
+    load,
+    load_finetuned,
+)
+
+__all__ = [
+    "FinetunedModel",
+    "TrainedModel",
+    "all_devices",
+    "check_numbers",
+    "define_flags",
+    "load",
+    "load_finetuned",
+    "single_segment_batch",
+]

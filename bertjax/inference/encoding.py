@@ -1,0 +1,323 @@
+"""Texts to vectors as fast as the devices go: sorted by length, in few shapes, read ahead.
+
+Texts come in blocks. Inside a block they are sorted by length, so that a batch holds little
+padding, and batches are padded to few lengths, so that few programs are compiled. While the devices
+compute a block, a thread tokenizes the next one. Vectors come back in the order of the texts.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from bertjax.data import padding
+from bertjax.devices import sharding
+from bertjax.inference import prediction, rows, saved_model
+from bertjax.models import parameters, sentence_vectors
+from bertjax.models import pooling as poolings
+
+# `last4` concatenates the last four layers: the best feature-based choice of Devlin et al. 2019,
+# table 7, beside `second_to_last` and `sum4`.
+LAYERS: dict[str, Callable[[Sequence[Array]], Array]] = {
+    "last": lambda states: states[-1],
+    "second_to_last": lambda states: states[-2],
+    "last4": lambda states: jnp.concatenate(states[-4:], axis=-1),
+    "sum4": lambda states: sum(states[-3:], states[-4]),
+    "embeddings": lambda states: states[0],
+}
+LAYERS_NEEDED = {"last": 1, "second_to_last": 2, "last4": 4, "sum4": 4, "embeddings": 0}
+POOLINGS = (*poolings.POOLINGS, "none")
+
+# Batches that are given to the devices before the first one's vectors are fetched.
+AHEAD = 2
+# Tokens of a batch on a CPU: the scores of attention stay in its caches. A token of 32 texts of 256
+# took 1.9 times that of 8 such texts (6 layers of 384, one core, 2026-11-23).
+CPU_BATCH_TOKENS = 2048
+# Texts that are sorted and tokenized together where all of them are at hand.
+BLOCK_SIZE = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How texts become vectors: all that a vector depends on besides the text and the model.
+
+    pooling: one of POOLINGS; with "none" there is a vector for each token in place of each text
+    prompt: stands before each text
+    dims: number of first numbers of a vector that are kept; 0 keeps all
+    max_length: most tokens of a text with [CLS] and [SEP]
+    truncate: longer texts are cut; without it they are an error
+    """
+
+    layers: str
+    pooling: str
+    normalize: bool
+    prompt: str
+    dims: int
+    max_length: int
+    truncate: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """The tokens of texts without [CLS] and [SEP], one text after the other; `num_cut` were cut."""
+
+    ids: Int[np.ndarray, " tokens"]
+    lengths: Int[np.ndarray, " texts"]
+    num_cut: int
+
+    @functools.cached_property
+    def starts(self) -> Int[np.ndarray, " texts"]:
+        """The place in `ids` at which each text starts."""
+        return np.cumsum(self.lengths) - self.lengths
+
+
+def options_for(
+    model: saved_model.TrainedModel,
+    *,
+    layers: str = "last",
+    pooling: str | None = None,
+    normalize: bool | None = None,
+    prompt: str | None = None,
+    dims: int = 0,
+    truncate: bool = False,
+) -> Options:
+    """Returns the options; None stands for what a model for sentence embeddings was trained with.
+
+    Other models get the mean of the tokens, not normalized, without a prompt.
+
+    Raises:
+      ValueError: for an unknown name, or `dims` without a vector of a text.
+    """
+    trained = model.sentence or sentence_vectors.SentenceVectors()
+    pooling = trained.pooling if pooling is None else pooling
+    if layers not in LAYERS or pooling not in POOLINGS:
+        raise ValueError(
+            f"layers is {layers!r}, known are {', '.join(LAYERS)}; "
+            f"pooling is {pooling!r}, known are {', '.join(POOLINGS)}"
+        )
+    if pooling == "none" and dims:
+        raise ValueError(f"dims is {dims} and shortens vectors of texts; pooling none has none")
+    normalize = trained.normalize if normalize is None else normalize
+    return Options(
+        layers=layers,
+        pooling=pooling,
+        normalize=normalize and pooling != "none",
+        prompt=trained.prompt("document") if prompt is None else prompt,
+        dims=dims,
+        max_length=min(trained.max_seq_length or model.max_length, model.max_length),
+        truncate=truncate,
+    )
+
+
+def encode_blocks(
+    model: saved_model.TrainedModel,
+    blocks: Iterable[Tokens],
+    options: Options,
+    *,
+    batch_size: int = 32,
+    first: int = 1,
+) -> Iterator[tuple[Float[np.ndarray, "texts size"], Tokens]]:
+    """Yields the vectors of each block of texts, and its tokens; errors count texts from `first`.
+
+    Raises:
+      ValueError: as `vectors`.
+    """
+    for tokens in blocks:
+        yield vectors(model, tokens, options, batch_size=batch_size, first=first), tokens
+        first += len(tokens.lengths)
+
+
+def tokenize_blocks(
+    model: saved_model.TrainedModel,
+    blocks: Iterable[Sequence[str]],
+    options: Options,
+    *,
+    first: int = 1,
+) -> Iterator[Tokens]:
+    """Yields the tokens of each block; a thread tokenizes the next block meanwhile.
+
+    Raises:
+      ValueError: as `tokenize`.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1, "tokenizer") as thread:
+        under_way: collections.deque[concurrent.futures.Future[Tokens]] = collections.deque()
+        for texts in blocks:
+            under_way.append(thread.submit(tokenize, model, texts, options, first=first))
+            first += len(texts)
+            if len(under_way) > 1:
+                yield under_way.popleft().result()
+        for tokens in under_way:
+            yield tokens.result()
+
+
+def tokenize(
+    model: saved_model.TrainedModel, texts: Sequence[str], options: Options, *, first: int = 1
+) -> Tokens:
+    """Returns the tokens of texts with the prompt before each, cut with `options.truncate`.
+
+    Raises:
+      ValueError: naming the first text that is too long, counted from `first`.
+    """
+    if options.prompt:
+        texts = [options.prompt + text for text in texts]
+    ids, lengths = model.vocabulary.encode_flat(texts)
+    most = options.max_length - 2
+    is_long = lengths > most
+    if not is_long.any():
+        return Tokens(ids, lengths, 0)
+    if not options.truncate:
+        place = int(np.flatnonzero(is_long)[0])
+        raise ValueError(
+            f"text {first + place} has {lengths[place] + 2} tokens with [CLS] and [SEP]; the model "
+            f"reads at most {options.max_length}: shorten it or split it, or cut it with --truncate"
+        )
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    ids = ids[np.arange(len(ids)) - starts < most]
+    return Tokens(ids, np.minimum(lengths, most), int(is_long.sum()))
+
+
+def vectors(
+    model: saved_model.TrainedModel,
+    tokens: Tokens,
+    options: Options,
+    *,
+    batch_size: int = 32,
+    first: int = 1,
+) -> Float[np.ndarray, "texts size"]:
+    """Returns the vectors of a block of texts, computed from the longest to the shortest.
+
+    Raises:
+      ValueError: if a number is not finite, naming the texts, counted from `first`.
+    """
+    count = len(tokens.lengths)
+    order = np.argsort(-tokens.lengths, kind="stable")
+    under_way: collections.deque[Array] = collections.deque()
+    parts: list[np.ndarray] = []
+    start = 0
+    while start < count:
+        longest = int(tokens.lengths[order[start]]) + 2
+        length = padding.padded_length(longest, options.max_length)
+        size = _num_rows(model, _fitting(model, batch_size, length), count)
+        batch = _batch(model, tokens, order[start : start + size], size, options)
+        under_way.append(_run(model, batch, options))
+        start += size
+        if len(under_way) > AHEAD:
+            parts.append(np.asarray(under_way.popleft(), np.float32))
+    parts += [np.asarray(part, np.float32) for part in under_way]
+    # Rows that fill up the last batch are left out.
+    in_order = np.empty((count, parts[0].shape[1]), np.float32)
+    in_order[order] = np.concatenate(parts)[:count]
+    prediction.check_numbers(in_order, f"texts {first} to {first + count - 1}")
+    return in_order
+
+
+def token_features(
+    model: saved_model.TrainedModel, tokens: Tokens, options: Options, *, batch_size: int = 32
+) -> Iterator[Float[np.ndarray, "tokens size"]]:
+    """Yields the features of the tokens of each batch, with [CLS] and [SEP], in their order.
+
+    Raises:
+      ValueError: as `vectors`.
+    """
+    count = len(tokens.lengths)
+    size = _num_rows(model, batch_size, count)
+    for start in range(0, count, size):
+        places = np.arange(start, min(start + size, count))
+        batch = _batch(model, tokens, places, size, options)
+        features = np.asarray(_run(model, batch, options), np.float32)
+        features = features[: len(places)]
+        prediction.check_numbers(features, f"texts {start + 1} to {start + len(places)}")
+        yield features[batch["input_mask"][: len(places)] != 0]
+
+
+def _run(model: saved_model.TrainedModel, batch: dict[str, np.ndarray], options: Options) -> Array:
+    """Returns the features of a batch while devices still compute them."""
+    return _features(
+        model.params,
+        sharding.to_devices(batch, model.mesh, len(batch["input_ids"])),
+        graphdef=model.graphdef,
+        layers=options.layers,
+        pooling=options.pooling,
+        dims=options.dims,
+        normalize=options.normalize,
+    )
+
+
+def _fitting(model: saved_model.TrainedModel, batch_size: int, length: int) -> int:
+    """Returns how many texts of a length are taken together: on a CPU as many as its caches hold.
+
+    `batch_size` is the most. Accelerators need large batches, and take all of it.
+    """
+    if model.mesh.devices.flat[0].platform != "cpu":
+        return batch_size
+    return max(min(batch_size, CPU_BATCH_TOKENS // length), 1)
+
+
+def _num_rows(model: saved_model.TrainedModel, batch_size: int, count: int) -> int:
+    """Returns the rows of a batch: a multiple of the devices, and no more than `count` need."""
+    unit = model.mesh.size
+    batch_size, most = (-(-size // unit) * unit for size in (batch_size, count))
+    return max(min(batch_size, most), 1)
+
+
+def _batch(
+    model: saved_model.TrainedModel,
+    tokens: Tokens,
+    places: np.ndarray,
+    num_rows: int,
+    options: Options,
+) -> dict[str, np.ndarray]:
+    """Returns the rows of the texts at `places`, filled up with empty texts to `num_rows`."""
+    spans = zip(tokens.starts[places], tokens.lengths[places], strict=True)
+    sequences = [tokens.ids[start : start + length] for start, length in spans]
+    longest = max(map(len, sequences)) + 2
+    rows.warn_beyond_trained(longest, model)
+    return padding.cls_rows(
+        # A row of padding alone has no mean: 0 / 0.
+        sequences + [tokens.ids[:0]] * (num_rows - len(sequences)),
+        model.vocabulary,
+        length=padding.padded_length(longest, options.max_length),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooling", "dims", "normalize"))
+def _features(
+    params: Any,
+    batch: Any,
+    *,
+    graphdef: Any,
+    layers: str,
+    pooling: str,
+    dims: int,
+    normalize: bool,
+) -> Array:
+    """Returns the vectors of a batch, [batch, size], or of its tokens, [batch, length, size].
+
+    Raises:
+      ValueError: for a model with too few layers, or vectors that are shorter than `dims`.
+    """
+    encoder = parameters.merge(graphdef, params).encoder
+    states = encoder.hidden_states(batch)
+    if len(states) - 1 < LAYERS_NEEDED[layers]:
+        raise ValueError(
+            f"--layers={layers} needs {LAYERS_NEEDED[layers]} layers; the model has "
+            f"{len(states) - 1}: choose another of {', '.join(LAYERS)}"
+        )
+    hidden = LAYERS[layers](states).astype(jnp.float32)
+    if pooling == "none":
+        return hidden
+    if dims > hidden.shape[-1]:
+        raise ValueError(
+            f"--dims={dims} is more than the {hidden.shape[-1]} numbers of the vectors; give fewer"
+        )
+    pooled = poolings.pool(hidden, batch["input_mask"], pooling)
+    return sentence_vectors.shortened(pooled, dims=dims, normalize=normalize)

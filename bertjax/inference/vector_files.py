@@ -1,0 +1,333 @@
+"""A directory with the vectors of texts, written shard by shard in constant memory.
+
+manifest.json holds what the vectors are (model, options, inputs) and lists the finished shards. A
+shard is listed after its files have reached the disk. A run that was stopped therefore resumes
+behind the last shard that is listed, and a reader sees finished shards only. A run with another
+model, other options or another input is refused, and the error names what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tqdm
+from absl import logging
+from etils import epath
+
+from bertjax.data import atomic, json_text, text_lines
+from bertjax.inference import encoding, saved_model
+from bertjax.workdirs import ownership
+
+MANIFEST_FILE = "manifest.json"
+VERSION = 2
+ROWS_IN_GROUP = 8192  # of a Parquet file
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A finished shard: the name of its files without their suffixes, and its number of vectors."""
+
+    name: str
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a directory of vectors holds.
+
+    identity: what must be equal for a run to resume: hash of the model, options, inputs
+    model: where the model was read, for people
+    shards: the finished ones, in the order of the texts
+    is_complete: whether these are the vectors of all texts
+    texts_sha256: hash of the sources, ids and texts of all shards
+    num_cut: number of texts that were cut
+    """
+
+    identity: Mapping[str, Any]
+    model: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    shards: tuple[Shard, ...] = ()
+    is_complete: bool = False
+    texts_sha256: str = ""
+    num_cut: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+    @classmethod
+    def load(cls, directory: epath.PathLike) -> Manifest:
+        """Reads the manifest of a directory.
+
+        Raises:
+          ValueError: if the manifest is damaged, or of another version of bertjax.
+        """
+        path = epath.Path(directory) / MANIFEST_FILE
+        fields = json_text.read_object(path)
+        try:
+            if fields.pop("version") != VERSION:
+                raise ValueError(f"{path} is of another version of bertjax; encode the texts again")
+            fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
+            return cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is no manifest of vectors ({error}); give another directory, or remove it "
+                "and encode the texts again"
+            ) from error
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes manifest.json as a whole or not at all."""
+        fields = {"version": VERSION, **dataclasses.asdict(self)}
+        text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False)
+        atomic.write(epath.Path(directory) / MANIFEST_FILE, text + "\n")
+
+
+def write(
+    model: saved_model.TrainedModel,
+    lines: Iterable[text_lines.Line],
+    directory: epath.PathLike,
+    options: encoding.Options,
+    *,
+    inputs: Mapping[str, Any],
+    total: int | None = None,
+    format: str = "npy",
+    shard_size: int = 65_536,
+    store_texts: bool = True,
+    batch_size: int = 32,
+) -> Manifest:
+    """Writes the vectors of lines into a directory, or resumes behind its last shard.
+
+    `inputs` describe the lines, and `total` is their number for the log, if it is known. `format`
+    is a key of FORMATS. With `store_texts` the texts are written as well.
+
+    Raises:
+      ownership.WorkdirInUseError: if another run writes into the directory.
+      ValueError: if the directory holds something else, such as vectors of another model, with
+        other options or of other texts; or as `encoding.encode_blocks`.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format is {format!r}; known are {', '.join(FORMATS)}")
+    if options.pooling == "none":
+        raise ValueError("pooling is 'none'; a directory of vectors has one for each text")
+    identity = {
+        "model_sha256": model.sha256(),
+        "vocabulary_sha256": model.vocabulary.describe()["sha256"],
+        "options": dataclasses.asdict(options),
+        "similarity": model.sentence.similarity if model.sentence else "cosine",
+        "inputs": inputs,
+        "format": format,
+        "shard_size": shard_size,
+        "store_texts": store_texts,
+    }
+    directory, lines = epath.Path(directory), iter(lines)
+    _check_directory(directory)
+    with ownership.Ownership(directory, option="--output"):
+        manifest = _begin(directory, json.loads(json.dumps(identity)))
+        digest = _skip(directory, manifest, lines)
+        if manifest.is_complete:
+            logging.info("%s holds all %d vectors already", directory, manifest.num_rows)
+            return manifest
+        if manifest.shards:
+            logging.info("Resuming behind the first %d texts", manifest.num_rows)
+        manifest = dataclasses.replace(manifest, model={"path": model.source, "step": model.step})
+        shards = _shards(
+            model, lines, options, shard_size, batch_size, first=manifest.num_rows, total=total
+        )
+        manifest = _write_shards(directory, manifest, shards, digest, total)
+        if not manifest.shards:
+            raise ValueError("there are no texts; give at least one")
+        manifest = dataclasses.replace(manifest, is_complete=True)
+        manifest.save(directory)
+    return manifest
+
+
+def _write_shards(
+    directory: epath.Path,
+    manifest: Manifest,
+    shards: Iterable[tuple[list[text_lines.Line], np.ndarray, int]],
+    digest: Any,
+    total: int | None,
+) -> Manifest:
+    """Writes what `_shards` yields, and returns the manifest with these shards."""
+    write_files = FORMATS[manifest.identity["format"]]
+    first, start = manifest.num_rows, time.monotonic()
+    for lines, vectors, num_cut in shards:
+        name = f"vectors-{len(manifest.shards):05d}"
+        columns = _columns(lines, manifest.identity["store_texts"])
+        write_files(directory / name, vectors, columns)
+        _add(digest, lines)
+        manifest = dataclasses.replace(
+            manifest,
+            shards=(*manifest.shards, Shard(name, len(lines))),
+            texts_sha256=digest.hexdigest(),
+            num_cut=manifest.num_cut + num_cut,
+        )
+        manifest.save(directory)
+        speed = (manifest.num_rows - first) / max(time.monotonic() - start, 1e-9)
+        count = f"{manifest.num_rows} of {total}" if total else manifest.num_rows
+        logging.info("Encoded %s texts, %.0f sentences/s", count, speed)
+    return manifest
+
+
+def _check_directory(directory: epath.Path) -> None:
+    """Raises a ValueError before anything is written into a directory of something else."""
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"--output={directory} is a file; give a directory")
+    if (directory / MANIFEST_FILE).exists() or not directory.exists():
+        return
+    names = (path.name for path in directory.iterdir())
+    foreign = [n for n in names if n != ownership.FILE and not n.endswith(atomic.DRAFT_SUFFIX)]
+    if foreign:
+        raise ValueError(
+            f"--output={directory} holds {foreign[0]}, and no vectors; give a new directory"
+        )
+
+
+def _begin(directory: epath.Path, identity: Mapping[str, Any]) -> Manifest:
+    """Returns the manifest to resume from, or a new one if there is no shard yet.
+
+    Raises:
+      ValueError: if the vectors there have another identity, naming what differs.
+    """
+    has_manifest = (directory / MANIFEST_FILE).exists()
+    manifest = Manifest.load(directory) if has_manifest else Manifest(identity)
+    atomic.remove_drafts(directory)
+    if not manifest.shards:  # a run whose input was refused leaves a manifest without shards
+        manifest = Manifest(identity)
+        manifest.save(directory)
+    if differences := list(_differences(manifest.identity, identity)):
+        raise ValueError(
+            f"{directory} holds vectors of something else: {'; '.join(differences)}. Give "
+            "another --output, or the same options to resume"
+        )
+    return manifest
+
+
+def _differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*there, *now}):
+        old, new = there.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from (f"{name}.{inner}" for inner in _differences(old, new))
+        elif old != new:
+            yield f"{name} {old!r:.200} there, {new!r:.200} now"
+
+
+def _skip(directory: epath.Path, manifest: Manifest, lines: Iterator[text_lines.Line]) -> Any:
+    """Reads past the lines of the finished shards, and returns their hashlib digest.
+
+    Raises:
+      ValueError: if they are other lines, or if more of them follow in a complete directory.
+    """
+    digest = hashlib.sha256()
+    for shard in manifest.shards:
+        _add(digest, itertools.islice(lines, shard.rows))
+    if manifest.shards and digest.hexdigest() != manifest.texts_sha256:
+        raise ValueError(
+            f"the first {manifest.num_rows} texts of the input are not those whose vectors "
+            f"{directory} holds: give the same input, or another --output"
+        )
+    if manifest.is_complete and next(lines, None) is not None:
+        raise ValueError(
+            f"{directory} is complete with {manifest.num_rows} vectors, and the input has more "
+            "texts: give another --output"
+        )
+    return digest
+
+
+def _add(digest: Any, lines: Iterable[text_lines.Line]) -> None:
+    for line in lines:
+        digest.update(f"{line.source}\0{line.id}\0{line.text}\0".encode())
+
+
+def _shards(
+    model: saved_model.TrainedModel,
+    lines: Iterator[text_lines.Line],
+    options: encoding.Options,
+    shard_size: int,
+    batch_size: int,
+    *,
+    first: int,
+    total: int | None,
+) -> Iterator[tuple[list[text_lines.Line], np.ndarray, int]]:
+    """Yields the lines of each shard, their vectors, and the number of texts that were cut."""
+    under_way: list[text_lines.Line] = []
+    whole, rest = divmod(shard_size, encoding.BLOCK_SIZE)
+    sizes = [encoding.BLOCK_SIZE] * whole + [rest] * bool(rest)  # no block is of two shards
+
+    def blocks() -> Iterator[list[str]]:
+        for size in itertools.cycle(sizes):
+            block = list(itertools.islice(lines, size))
+            if not block:
+                return
+            under_way.extend(block)
+            yield [line.text for line in block]
+
+    parts, count, num_cut = [], 0, 0
+    tokenized = encoding.tokenize_blocks(model, blocks(), options, first=first + 1)
+    encoded = encoding.encode_blocks(
+        model, tokenized, options, batch_size=batch_size, first=first + 1
+    )
+    with tqdm.tqdm(
+        desc="encoding",
+        initial=first,
+        total=total,
+        unit="sentences",
+        unit_scale=True,
+        dynamic_ncols=True,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        for vectors, tokens in encoded:
+            bar.update(len(vectors))
+            parts.append(vectors)
+            count, num_cut = count + len(vectors), num_cut + tokens.num_cut
+            if count == shard_size:
+                yield under_way[:count], np.concatenate(parts), num_cut
+                del under_way[:count]
+                parts, count, num_cut = [], 0, 0
+    if count:
+        yield under_way, np.concatenate(parts), num_cut
+
+
+def _columns(lines: Sequence[text_lines.Line], store_texts: bool) -> dict[str, pa.Array]:
+    texts = [line.text if store_texts else "" for line in lines]
+    return {
+        "source": pa.array([line.source for line in lines], pa.int32()),
+        "line": pa.array([line.number for line in lines], pa.int64()),
+        "id": pa.array([line.id for line in lines], pa.large_string()),
+        "text": pa.array(texts, pa.large_string()),
+    }
+
+
+def _write_npy(stem: epath.Path, vectors: np.ndarray, columns: Mapping[str, Any]) -> None:
+    """Writes NAME.npy, and the lines as NAME.lines.parquet."""
+    _write_table(stem.with_name(f"{stem.name}.lines.parquet"), columns)
+    with atomic.writing(stem.with_name(f"{stem.name}.npy")) as file:
+        np.save(file, vectors)
+
+
+def _write_parquet(stem: epath.Path, vectors: np.ndarray, columns: Mapping[str, Any]) -> None:
+    """Writes NAME.parquet: the columns of the lines, and `vector`, a list of a fixed size."""
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    _write_table(stem.with_name(f"{stem.name}.parquet"), {**columns, "vector": lists})
+
+
+def _write_table(path: epath.Path, columns: Mapping[str, Any]) -> None:
+    with atomic.writing(path) as file:
+        # Small groups, so that a few lines are read without all others.
+        pq.write_table(pa.table(dict(columns)), file, row_group_size=ROWS_IN_GROUP)
+
+
+# Name -> the function that writes the files of a shard.
+FORMATS: dict[str, Callable[[epath.Path, np.ndarray, Mapping[str, Any]], None]] = {
+    "npy": _write_npy,
+    "parquet": _write_parquet,
+}

@@ -1,1 +1,0 @@
-"""Vectors of many texts: computed fast, kept on disk in few bytes, searched."""
