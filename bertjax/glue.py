@@ -1,9 +1,9 @@
-"""All tasks of GLUE finetuned from one checkpoint, and the paper's table with its rows beside ours.
+"""Finetunes all tasks of GLUE from one checkpoint, and prints the paper's table with our rows.
 
 python -m bertjax.glue --init_from=PATH --data=GLUE --workdir=DIR [--config.seeds=5]
 
-Each task has its own workdir under the common one and resumes as any run does: the same command
-goes on where it stopped. Finetuning itself belongs to `train` and `trials`.
+Each task has its own workdir under the common one and resumes as any run does, by the same command.
+Finetuning itself belongs to `train` and `trials`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Column:
         return f"eval/{self.evaluation_set}/{glue_files.TASKS[self.task].scores[-1]}"
 
 
-# Source: Devlin et al. 2019, table 1: its columns, in its order. It leaves WNLI out.
+# Source: Devlin et al. 2019, table 1: its columns, in its order, without WNLI.
 COLUMNS = (
     Column("MNLI-m", "mnli", "matched"),
     Column("MNLI-mm", "mnli", "mismatched"),
@@ -68,9 +68,9 @@ Scores = Mapping[str, float | None]
 
 @dataclasses.dataclass(frozen=True)
 class Finetuned:
-    """What came of a task: the scores of each seed of the best setting, and of the best training.
+    """The scores of a finetuned task: of each seed of the best setting, and of the best training.
 
-    `best_directory` holds the latter.
+    `best_directory` is the workdir of the best training.
     """
 
     seeds: tuple[Scores, ...]
@@ -81,27 +81,26 @@ class Finetuned:
 def run(
     config: ml_collections.ConfigDict, workdir: epath.PathLike, tasks: Sequence[str]
 ) -> dict[str, Finetuned]:
-    """Finetunes each of the tasks as `config`, the recipe of any of them, says.
+    """Finetunes each of the tasks by `config`, the recipe of any of them.
 
     A task is evaluated after every epoch.
 
     Raises:
-      ValueError: if a task is unknown or its files are not there, all such at once; or as
-        `train.train`.
+      ValueError: for all tasks that are unknown or have no files; or as `train.train`.
     """
     check(config.finetuning.data_dir, tasks)
-    found = {}
+    finetuned = {}
     for number, task in enumerate(tasks, start=1):
         logging.info("Task %d of %d: %s", number, len(tasks), task)
-        own = config.copy_and_resolve_references()
-        own.finetuning.name = task
-        own.evaluation.every_steps = 0
-        found[task] = _finetune(own, epath.Path(workdir) / task)
-    return found
+        task_config = config.copy_and_resolve_references()
+        task_config.finetuning.name = task
+        task_config.evaluation.every_steps = 0
+        finetuned[task] = _finetune(task_config, epath.Path(workdir) / task)
+    return finetuned
 
 
 def check(data_dir: str, tasks: Sequence[str]) -> None:
-    """Raises a ValueError that names the tasks which are unknown or have no files."""
+    """Raises a ValueError that names the tasks that are unknown or have no files."""
     if unknown := [task for task in tasks if task not in TASKS]:
         raise ValueError(f"--tasks has {', '.join(unknown)}; known are {', '.join(TASKS)}")
     if not tasks:
@@ -118,19 +117,19 @@ def check(data_dir: str, tasks: Sequence[str]) -> None:
         )
 
 
-def table(found: Mapping[str, Finetuned]) -> str:
-    """Returns the paper's table in Markdown, in percent, its rows and ours.
+def table(finetuned: Mapping[str, Finetuned]) -> str:
+    """Returns the paper's table in Markdown, in percent, with our rows.
 
-    Ours are of the dev sets, the paper's of the test sets, which the server alone can score. What
-    was not finetuned is "-", and an average needs all columns.
+    Our scores are of the dev sets, the paper's of the test sets, which only the server can score.
+    A task that was not finetuned is "-", and an average needs all columns.
     """
-    num_seeds = max((len(task.seeds) for task in found.values()), default=1)
+    num_seeds = max((len(task.seeds) for task in finetuned.values()), default=1)
     rows: dict[str, Sequence[float | None]] = dict(PAPER)
     if num_seeds > 1:
-        rows[f"ours, dev, median of {num_seeds} seeds"] = [_median(found, it) for it in COLUMNS]
-        rows["ours, dev, best of them"] = [_best(found, it) for it in COLUMNS]
+        rows[f"ours, dev, median of {num_seeds} seeds"] = [_median(finetuned, it) for it in COLUMNS]
+        rows["ours, dev, best of them"] = [_best(finetuned, it) for it in COLUMNS]
     else:
-        rows["ours, dev"] = [_best(found, it) for it in COLUMNS]
+        rows["ours, dev"] = [_best(finetuned, it) for it in COLUMNS]
     head = ["", *(column.title for column in COLUMNS), "average"]
     lines = [head, ["---"] * len(head)]
     for name, values in rows.items():
@@ -140,36 +139,36 @@ def table(found: Mapping[str, Finetuned]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def write(found: Mapping[str, Finetuned], workdir: epath.PathLike) -> str:
-    """Writes the table, all scores and, where all test sets were answered, the server's zip.
+def write(finetuned: Mapping[str, Finetuned], workdir: epath.PathLike) -> str:
+    """Writes the table, all scores and, if all test sets have predictions, the server's zip.
 
-    Returns what there is to tell: the table, and where the zip is or why there is none.
+    Returns the table, and the path of the zip or the reason why there is no zip.
     """
     workdir = epath.Path(workdir)
-    shown = table(found)
+    shown = table(finetuned)
     (workdir / TABLE_FILE).write_text(shown)
-    scores = {name: {"seeds": task.seeds, "best": task.best} for name, task in found.items()}
+    scores = {name: {"seeds": task.seeds, "best": task.best} for name, task in finetuned.items()}
     (workdir / SCORES_FILE).write_text(json.dumps(scores, indent=2) + "\n")
     try:
-        submission = f"The server's zip is {pack(found, workdir)}"
+        submission = f"The server's zip is {pack(finetuned, workdir)}"
     except ValueError as error:
         submission = f"There is no zip for the server: {error}"
     return f"{shown}\n{submission}\n"
 
 
-def pack(found: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
+def pack(finetuned: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
     """Writes the zip of the best trainings' predictions, and returns its path.
 
     Raises:
-      ValueError: as `glue_submission.pack_submission`, if a file is missing or not right.
+      ValueError: as `glue_submission.pack_submission`, if a file is missing or wrong.
     """
     directory = workdir / SUBMISSION_DIRECTORY
-    # Of other trainings that were the best then.
+    # The zip of an earlier call, whose best trainings may have been others.
     (workdir / SUBMISSION_FILE).unlink(missing_ok=True)
     if directory.exists():
         directory.rmtree()
     directory.mkdir(parents=True)
-    for task in found.values():
+    for task in finetuned.values():
         predictions = task.best_directory / evaluation.PREDICTIONS_DIRECTORY
         for name in glue_submission.TEST_ROWS:
             if (predictions / name).exists():
@@ -185,25 +184,26 @@ def _finetune(config: ml_collections.ConfigDict, workdir: epath.Path) -> Finetun
         scores = {name: value if math.isfinite(value) else None for name, value in last.items()}
         return Finetuned((scores,), scores, workdir)
     results = train.train_trials(config, workdir)
-    chosen = results["chosen"]
-    setting = {field.name: chosen[field.name] for field in dataclasses.fields(trials.Setting)}
+    setting = {
+        field.name: results["chosen"][field.name] for field in dataclasses.fields(trials.Setting)
+    }
     seeds = [row for row in results["trials"] if setting.items() <= row.items()]
     best = results["best"]
     return Finetuned(tuple(row["scores"] for row in seeds), best["scores"], workdir / best["name"])
 
 
-def _median(found: Mapping[str, Finetuned], column: Column) -> float | None:
-    if column.task not in found:
+def _median(finetuned: Mapping[str, Finetuned], column: Column) -> float | None:
+    if column.task not in finetuned:
         return None
-    values = [scores[column.score] for scores in found[column.task].seeds]
+    values = [scores[column.score] for scores in finetuned[column.task].seeds]
     numbers = [value for value in values if value is not None]
     return 100 * statistics.median(numbers) if len(numbers) == len(values) else None
 
 
-def _best(found: Mapping[str, Finetuned], column: Column) -> float | None:
-    if column.task not in found:
+def _best(finetuned: Mapping[str, Finetuned], column: Column) -> float | None:
+    if column.task not in finetuned:
         return None
-    value = found[column.task].best[column.score]
+    value = finetuned[column.task].best[column.score]
     return None if value is None else 100 * value
 
 
@@ -216,7 +216,7 @@ def _define_flags() -> None:
     flags.DEFINE_string("init_from", None, "Weights: config.init_from.", required=True)
     flags.DEFINE_string("data", None, "Official files, or tfds:glue.", required=True)
     flags.DEFINE_string("workdir", None, "Each task has a directory in it.", required=True)
-    flags.DEFINE_list("tasks", list(TASKS), "Those to finetune.")
+    flags.DEFINE_list("tasks", list(TASKS), "Tasks to finetune.")
 
 
 def main(argv: list[str]) -> None:
@@ -227,11 +227,11 @@ def main(argv: list[str]) -> None:
     config = options.config
     config.init_from, config.finetuning.data_dir = options.init_from, options.data
     try:
-        found = run(config, options.workdir, options.tasks)
+        finetuned = run(config, options.workdir, options.tasks)
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
         sys.exit(preemption.EXIT_CODE)
-    print(write(found, options.workdir), end="")
+    print(write(finetuned, options.workdir), end="")
 
 
 if __name__ == "__main__":

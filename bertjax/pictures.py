@@ -1,4 +1,4 @@
-"""Pictures to look at: attention, records, embeddings, the curves of a run.
+"""Figures of attention, records, embeddings and the curves of a run.
 
 Each function returns a Figure of matplotlib. A notebook shows it (after `%matplotlib inline`), and
 `savefig("name.svg")` or `.png` writes it.
@@ -19,7 +19,7 @@ from bertjax.training import writers
 from bertjax.workdirs import scalars
 
 HEADS_IN_A_ROW = 4
-INCHES = 3.2  # of the picture of a head
+INCHES = 3.2  # width and height of the map of a head
 
 
 def curves(workdir: epath.PathLike) -> figure.Figure:
@@ -30,19 +30,19 @@ def curves(workdir: epath.PathLike) -> figure.Figure:
     """
     path = epath.Path(workdir) / scalars.FILE
     if not path.exists():
-        raise FileNotFoundError(f"{path} is not there; give the workdir of a run that has begun")
+        raise FileNotFoundError(f"{path} does not exist; give the workdir of a run that has begun")
     return writers.draw_curves(scalars.read(path))
 
 
 def attention_heads(
     tokens: Sequence[str], weights: Float[np.ndarray, "heads length length"]
 ) -> figure.Figure:
-    """Returns a map for each head of a layer: the row of a token says what it looks at.
+    """Returns a map for each head of a layer; the row of a token holds its attention weights.
 
-    `tokens` and `weights` are those of `bertjax.Model.attention`, of one of its layers.
+    `bertjax.Model.attention` returns the tokens and the weights of all layers.
 
     Raises:
-      ValueError: if the weights are not those of one layer and of these tokens.
+      ValueError: if the weights do not have the shape of one layer and these tokens.
     """
     if weights.ndim != 3 or weights.shape[1:] != (len(tokens), len(tokens)):
         raise ValueError(
@@ -65,17 +65,17 @@ def attention_heads(
 
 
 def record_lengths(directory: epath.PathLike, *, examples: int = 10_000) -> figure.Figure:
-    """Returns histograms of a record directory: tokens of an example, and those that are masked.
+    """Returns histograms over the first `examples` of records: their tokens and masked tokens.
 
-    Of its first `examples`. Records whose masks are drawn while training have no second one.
+    Records whose masks are drawn during training have the first histogram alone.
 
     Raises:
       FileNotFoundError, ValueError: as `records.open`.
     """
-    found = records.open(directory)
-    batch = _first(found, examples)
+    record_set = records.open(directory)
+    batch = _first(record_set, examples)
     counts = {"tokens of an example": batch["input_mask"].sum(axis=1)}
-    if found.manifest.has_static_masks:
+    if record_set.manifest.has_static_masks:
         counts["masked tokens of an example"] = batch["masked_lm_weights"].sum(axis=1)
     picture = figure.Figure(figsize=(5 * len(counts), 3), layout="constrained")
     for axes, (title, values) in zip(
@@ -86,12 +86,12 @@ def record_lengths(directory: epath.PathLike, *, examples: int = 10_000) -> figu
     return picture
 
 
-def _first(found: records.RecordSet, examples: int) -> dict[str, np.ndarray]:
+def _first(record_set: records.RecordSet, examples: int) -> dict[str, np.ndarray]:
     """Returns the first records, as a batch."""
     tf = records.import_tensorflow()
-    serialized = tf.data.TFRecordDataset(found.shard_paths).batch(examples).take(1)
+    serialized = tf.data.TFRecordDataset(record_set.shard_paths).batch(examples).take(1)
     (batch,) = serialized.as_numpy_iterator()
-    parsed = records.parse_batch(batch, found.manifest)
+    parsed = records.parse_batch(batch, record_set.manifest)
     return {name: value.numpy() for name, value in parsed.items()}
 
 
@@ -101,9 +101,9 @@ def embeddings(
     labels: Sequence[str] | None = None,
     texts: Sequence[str] | None = None,
 ) -> figure.Figure:
-    """Returns vectors as points in the two directions in which they differ most.
+    """Returns vectors as points in the two directions of their largest variance.
 
-    `labels` colour the points, `texts` are written beside them.
+    `labels` choose the colours of the points, `texts` are written next to them.
 
     Raises:
       ValueError: if there are fewer than three vectors, or not one label or text for each.
@@ -117,8 +117,8 @@ def embeddings(
     axes = picture.subplots()
     names = list(dict.fromkeys(labels)) if labels is not None else [None]
     for name in names:
-        chosen = [labels is None or label == name for label in labels or [None] * len(points)]
-        axes.scatter(*points[np.array(chosen)].T, s=18, label=name)
+        has_name = [labels is None or label == name for label in labels or [None] * len(points)]
+        axes.scatter(*points[np.array(has_name)].T, s=18, label=name)
     for point, text in zip(points, texts or [], strict=False):
         axes.annotate(text, point, fontsize="x-small", alpha=0.8)
     axes.set(xlabel=f"{shares[0]:.0%} of the variance", ylabel=f"{shares[1]:.0%}")
@@ -133,7 +133,7 @@ def two_dimensions(
     """Returns the first two principal components of vectors, and their shares of the variance.
 
     Raises:
-      ValueError: if there are fewer than three vectors, or they do not differ.
+      ValueError: if there are fewer than three vectors, or all are equal.
     """
     if len(vectors) < 3:
         raise ValueError(f"there are {len(vectors)} vectors; a plane needs at least three")

@@ -92,7 +92,7 @@ def test_what_cannot_be_drawn_is_an_error(vectors, options, fault):
 
 
 def test_the_curves_of_a_run_are_those_of_its_metrics(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl is not there; give the workdir"):
+    with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl does not exist; give the workdir"):
         pictures.curves(tmp_path)
     lines = [{"step": step, "train/loss": 5.0 - step} for step in (1, 2, 3)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
