@@ -1,7 +1,7 @@
 r"""The step of every Base of the family, compiled for a TPU slice: cycles beside BERT-base's.
 
     python benchmarks/family_tpu.py [--topology=v5e-4] [--batch_size=256] [--length=128] \
-        [--recipes=bert_base,electra_base] [--vocab_size=30522] \
+        [--recipes=bert_base,electra:base] [--vocab_size=30522] \
         [--set=model.attention=xla] [--json]
 
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. Each recipe keeps what it is made of,
@@ -32,13 +32,13 @@ from bertjax.planning import cache, planner
 BASE = "bert_base"
 RECIPES = (
     BASE,
-    "roberta_base",
-    "spanbert_base",
-    "albert_base",
-    "electra_base",
+    "roberta:base",
+    "spanbert:base",
+    "albert:base",
+    "electra:base",
     "distilbert_base",  # the student's step: no teacher is at hand
     "left_to_right_base",
-    "modernbert_base",
+    "modernbert:base",
 )
 
 

@@ -1,11 +1,11 @@
 """Plans every recipe for a slice that fits it: the table of docs/scaling.md, a line in each recipe.
 
-    python -m benchmarks.plan_recipes [--recipes=bert_tiny,bert_mini] [--write]
+    python -m benchmarks.plan_recipes [--recipes=bert_tiny,albert:xlarge] [--write]
 
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. Nothing here is measured on a device: bytes
 and FLOPs are counted, step times, hours and prices are the compiler's cycle estimates. The first
 plan of a large recipe takes minutes; later ones come from the user's cache. --write replaces the
-rows of the recipes that were planned, and the line "Planned:" of their docstrings.
+rows of the recipes that were planned, and the lines "Planned:" of their docstrings.
 """
 
 from __future__ import annotations
@@ -31,37 +31,36 @@ PAGE = pathlib.Path(__file__).parents[1] / "docs" / "scaling.md"
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What a recipe is planned for; `told` is said of it beside the slice.
+    """The slice that a recipe is planned for, and what differs from the recipe.
 
-    `num_examples` is of finetuning, whose length follows from it, `options` what is not the
-    recipe's own.
+    `note` is printed after the slice. The length of a finetuning follows from `num_examples`.
     """
 
     topology: str
     num_examples: int = 0
-    told: str = ""
+    note: str = ""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def accumulated(topology: str, steps: int) -> Setting:
-    """Returns the setting of a recipe whose batch fits the slice in so many micro-batches."""
+    """Returns the setting of a recipe whose batch fits the slice in `steps` micro-batches."""
     option = {"gradient_accumulation_steps": steps}
     return Setting(topology, 0, f"in {steps} micro-batches", option)
 
 
 def without_ramp(topology: str, steps: int) -> Setting:
-    """Returns `accumulated`, its batches full from the first step on, at as many tokens."""
+    """Returns `accumulated` with full batches from the first step on, and as many tokens."""
     plain = accumulated(topology, steps)
     constant = {"phases.phase1.ramp_from": 0, "phases.phase1.ramp_tokens": 0}
     return dataclasses.replace(plain, options={**plain.options, **constant})
 
 
-def examples(count: int, of: str = "") -> Setting:
-    """Returns the setting of a finetuning on one device, with so many examples."""
-    return Setting("v5e-1", count, f"BERT-base, {count:,} {of or 'examples'}")
+def examples(count: int, noun: str = "examples") -> Setting:
+    """Returns the setting of a finetuning on one device, with `count` examples."""
+    return Setting("v5e-1", count, f"BERT-base, {count:,} {noun}")
 
 
-# Where the published run says how many devices it had, as many; else what its batch fits.
+# The number of devices of the published run where it is known, else a slice that fits the batch.
 SETTINGS = {
     "bert_tiny": Setting("v5e-1"),
     "bert_mini": Setting("v5e-1"),
@@ -69,28 +68,28 @@ SETTINGS = {
     "bert_medium": Setting("v5e-4"),
     "bert_base": Setting("v5e-4"),
     "bert_large": Setting("v5e-16"),
-    "roberta_base": Setting("v5e-128"),
-    "roberta_large": accumulated("v5e-256", 2),
-    "albert_base": Setting("v5e-64"),
-    "albert_large": Setting("v5e-256"),
-    "albert_xlarge": accumulated("v5e-256", 2),
-    "albert_xxlarge": accumulated("v5e-256", 2),
-    "electra_small": Setting("v5e-4"),
-    "electra_base": Setting("v5e-16"),
-    "electra_large": accumulated("v5e-16", 8),
-    "spanbert_base": Setting("v5e-16"),
-    "spanbert_large": Setting("v5e-16"),
+    "roberta:base": Setting("v5e-128"),
+    "roberta:large": accumulated("v5e-256", 2),
+    "albert:base": Setting("v5e-64"),
+    "albert:large": Setting("v5e-256"),
+    "albert:xlarge": accumulated("v5e-256", 2),
+    "albert:xxlarge": accumulated("v5e-256", 2),
+    "electra:small": Setting("v5e-4"),
+    "electra:base": Setting("v5e-16"),
+    "electra:large": accumulated("v5e-16", 8),
+    "spanbert:base": Setting("v5e-16"),
+    "spanbert:large": Setting("v5e-16"),
     "distilbert_base": Setting("v5e-16", 8_000_000, "8,000,000 examples"),
     "left_to_right_base": Setting("v5e-4"),
     "modern_mini": Setting("v5e-1"),
-    "modernbert_base": without_ramp("v5e-64", 3),
-    "modernbert_large": without_ramp("v5e-64", 9),
-    "ettin_17m": without_ramp("v5e-16", 3),
-    "ettin_32m": without_ramp("v5e-16", 3),
-    "ettin_68m": without_ramp("v5e-64", 3),
-    "ettin_150m": without_ramp("v5e-64", 3),
-    "ettin_400m": without_ramp("v5e-64", 9),
-    "ettin_1b": without_ramp("v5e-64", 9),
+    "modernbert:base": without_ramp("v5e-64", 3),
+    "modernbert:large": without_ramp("v5e-64", 9),
+    "ettin:17m": without_ramp("v5e-16", 3),
+    "ettin:32m": without_ramp("v5e-16", 3),
+    "ettin:68m": without_ramp("v5e-64", 3),
+    "ettin:150m": without_ramp("v5e-64", 3),
+    "ettin:400m": without_ramp("v5e-64", 9),
+    "ettin:1b": without_ramp("v5e-64", 9),
     "classification": examples(10_000),
     "glue": examples(2_490, "of RTE"),
     "squad": examples(88_641, "windows of v1.1"),
@@ -119,15 +118,15 @@ def plan_recipe(name: str) -> planner.Plan:
     )
 
 
-def rows(name: str, made: planner.Plan) -> Iterator[str]:
+def rows(name: str, planned: planner.Plan) -> Iterator[str]:
     """Yields a table row per phase, the run's price in the last."""
-    prices = plan.price_totals(made, only_spot=False, price_per_chip_hour=None)
-    told = SETTINGS[name].told
-    for phase in made.phases:
-        is_last = phase is made.phases[-1]
+    prices = plan.price_totals(planned, only_spot=False, price_per_chip_hour=None)
+    note = SETTINGS[name].note
+    for phase in planned.phases:
+        is_last = phase is planned.phases[-1]
         cells = [
             f"`{name}`",
-            f"{made.target.name}{f', {told}' if told else ''}",
+            f"{planned.target.name}{f', {note}' if note else ''}",
             f"{phase.global_batch_size} x {phase.max_seq_length}",
             "yes" if phase.fits else "no",
             f"{phase.memory['total'].value / 2**30:.2f}" if phase.fits else "",
@@ -137,42 +136,56 @@ def rows(name: str, made: planner.Plan) -> Iterator[str]:
             duration(phase.speed.get("hours")),
             dollars(prices.get("price on demand")) if is_last else "",
             dollars(prices.get("spot price")) if is_last else "",
-            made.date,
+            planned.date,
         ]
         yield f"| {' | '.join(cells)} |"
 
 
+def rows_by_name(table_text: str) -> dict[str, list[str]]:
+    """Returns the rows of a table by recipe, [] for a recipe without any."""
+    lines = table_text.splitlines()
+    return {name: [row for row in lines if f"| `{name}` |" in row] for name in SETTINGS}
+
+
 def table(previous: str, plans: Mapping[str, planner.Plan]) -> str:
     """Returns the table with the rows of these plans, and the previous ones of other recipes."""
-    found = {
-        name: [row for row in previous.splitlines() if f"| `{name}` |" in row] for name in SETTINGS
-    }
-    found |= {name: list(rows(name, made)) for name, made in plans.items()}
+    merged = rows_by_name(previous) | {name: list(rows(name, it)) for name, it in plans.items()}
     newest = list(plans.values())[-1]
     versions = ", ".join(f"{name} {version}" for name, version in newest.versions.items())
     lines = [f"The newest rows are by {versions}.", "", HEADER, "|---" * HEADER.count(" |") + "|"]
-    return "\n".join([*lines, *(row for name in SETTINGS for row in found[name])])
+    return "\n".join([*lines, *(row for name in SETTINGS for row in merged[name])])
 
 
-def sentence(table_rows: Sequence[str]) -> str:
-    """Returns what a recipe's docstring says of the recipe's rows in the table."""
+def summary(table_rows: Sequence[str]) -> str:
+    """Returns time and price of a recipe from its rows of the table."""
     cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in table_rows]
     topology, on_demand, spot, date = (cells[-1][at] for at in (1, 9, 10, 11))
     if any(row[3] != "yes" for row in cells):
-        return f"does not fit {topology} ({date}, docs/scaling.md)."
+        return f"does not fit {topology} ({date})"
     times = " + ".join(row[8] for row in cells)
-    return f"{times} on {topology}: {on_demand}, spot {spot} ({date}, docs/scaling.md)."
+    return f"{times} on {topology}: {on_demand}, spot {spot} ({date})"
 
 
-def with_sentence(source: str, said: str) -> str:
-    """Returns a recipe's source whose docstring has the line "Planned:" before that of the time."""
-    line = textwrap.fill(f"Planned:   {said}", 100, subsequent_indent=" " * 11)
+def planned_lines(file: str, table_text: str) -> str:
+    """Returns the lines "Planned:" of the recipe in `file`: one summary, or one for each size."""
+    summaries = {
+        name.partition(":")[2]: summary(table_rows)
+        for name, table_rows in rows_by_name(table_text).items()
+        if table_rows and name.partition(":")[0] == file
+    }
+    paragraphs = [f"{size}: {it}" if size else f"{it}." for size, it in summaries.items()]
+    filled = [textwrap.fill(it, 89, subsequent_indent="  ") for it in paragraphs]
+    return "Planned:   " + textwrap.indent("\n".join(filled), " " * 11).lstrip() + "\n"
+
+
+def with_planned_lines(source: str, lines: str) -> str:
+    """Returns a recipe's source with the lines "Planned:" before the line "Time:"."""
     without = re.sub(r"^Planned:.*\n(?: {11}.*\n)*", "", source, count=1, flags=re.M)
-    return re.sub(r"^Time:", f"{line}\nTime:", without, count=1, flags=re.M)
+    return re.sub(r"^Time:", f"{lines}Time:", without, count=1, flags=re.M)
 
 
 def duration(hours: estimates.Figure | None) -> str:
-    """Returns hours as a person says them: in minutes or seconds where they are few."""
+    """Returns hours in words: in minutes or seconds where they are few."""
     if hours is None:
         return ""
     for scale, unit in ((1, "h"), (60, "min"), (3600, "s")):
@@ -196,19 +209,20 @@ def _shown(figure: estimates.Figure | None, scale: float, form: str) -> str:
 
 def write(plans: Mapping[str, planner.Plan]) -> None:
     """Writes the rows of the plans into the page, and into each recipe what follows from them."""
-    marked_tables.write(
-        PAGE, "plan_recipes", table(marked_tables.read(PAGE, "plan_recipes"), plans)
-    )
-    for name, made in plans.items():
-        path = recipes.directory() / f"{name}.py"
+    text = table(marked_tables.read(PAGE, "plan_recipes"), plans)
+    marked_tables.write(PAGE, "plan_recipes", text)
+    for file in {name.partition(":")[0] for name in plans}:
+        path = recipes.directory() / f"{file}.py"
         source = path.read_text(encoding="utf-8")
-        path.write_text(with_sentence(source, sentence(list(rows(name, made)))), encoding="utf-8")
+        path.write_text(with_planned_lines(source, planned_lines(file, text)), encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Plans and prints."""
-    parser = argparse.ArgumentParser(description="Plans of the recipes for slices that fit them.")
-    parser.add_argument("--recipes", default=",".join(SETTINGS), help="their names, by commas")
+    parser = argparse.ArgumentParser(description="Plans the recipes for slices that fit them.")
+    parser.add_argument(
+        "--recipes", default=",".join(SETTINGS), help="their names, with commas between"
+    )
     parser.add_argument("--write", action="store_true", help=f"into {PAGE} and configs/")
     options = parser.parse_args(argv)
     names = options.recipes.split(",")

@@ -1,4 +1,4 @@
-"""Recipes from any folder: `bert_base`, `configs/bert_base.py`, `glue:rte`, or a file of yours.
+"""Recipes from any folder: `bert_base`, `configs/bert_base.py`, `albert:xlarge`, or your own file.
 
 They live in `configs/` of a checkout, which an installed bertjax holds as `bertjax/configs`.
 """
@@ -22,12 +22,12 @@ from ml_collections import config_flags
 from bertjax import whole_numbers
 
 PACKAGE = pathlib.Path(__file__).parent
-# The first that exists: of what is installed, of a checkout.
+# The folder of an installed bertjax, then of a checkout.
 DIRECTORIES = (PACKAGE / "configs", PACKAGE.parent / "configs")
 
 flags.disclaim_key_flags()  # --config is a flag of the program that defines it
 
-HELP = "A recipe: a name (bert_base, glue:rte) or the path of a file, configs/bert_base.py."
+HELP = "A recipe: a name (bert_base, albert:xlarge, glue:rte) or a file, configs/bert_base.py."
 
 
 def directory() -> pathlib.Path:

@@ -6,7 +6,7 @@ optimizer's state carried over and one learning-rate schedule over the whole (ap
 Command:   python -m bertjax.train --config=configs/bert_base.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  a mesh of 4 devices (the paper: 4 Cloud TPUs); --config.mesh.data=-1 takes all.
-Planned:   9.9 h + 4.6 h on v5e-4: $70, spot $14 (2026-11-25, docs/scaling.md).
+Planned:   9.9 h + 4.6 h on v5e-4: $70, spot $14 (2026-11-25).
 Time:      not yet measured.
 Result:    not yet measured.
 """

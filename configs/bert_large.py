@@ -6,7 +6,7 @@ optimizer's state carried over and one learning-rate schedule over the whole (ap
 Command:   python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  a mesh of 16 devices (the paper: 16 Cloud TPUs); --config.mesh.data=-1 takes all.
-Planned:   15.9 h + 5.1 h on v5e-16: $403, spot $82 (2026-11-25, docs/scaling.md).
+Planned:   15.9 h + 5.1 h on v5e-16: $403, spot $82 (2026-11-25).
 Time:      not yet measured.
 Result:    not yet measured.
 """

@@ -6,7 +6,7 @@ the steps and then 512, in one run.
 Command:   python -m bertjax.train --config=configs/bert_medium.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 256.
-Planned:   4.1 h + 1.9 h on v5e-4: $29, spot $5.87 (2026-11-25, docs/scaling.md).
+Planned:   4.1 h + 1.9 h on v5e-4: $29, spot $5.87 (2026-11-25).
 Time:      not yet measured.
 Result:    not yet measured. Google's checkpoint of this size has a GLUE test score of 73.5.
 """

@@ -6,7 +6,7 @@ the steps and then 512, in one run.
 Command:   python -m bertjax.train --config=configs/bert_mini.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 256.
-Planned:   4.3 h + 2.5 h on v5e-1: $8.13, spot $1.66 (2026-11-25, docs/scaling.md).
+Planned:   4.3 h + 2.5 h on v5e-1: $8.13, spot $1.66 (2026-11-25).
 Time:      not yet measured.
 Result:    not yet measured. Google's checkpoint of this size has a GLUE test score of 65.8.
 """

@@ -6,7 +6,7 @@ the steps and then 512, in one run.
 Command:   python -m bertjax.train --config=configs/bert_tiny.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  any number of devices that divides 256.
-Planned:   2.2 h + 1.0 h on v5e-1: $3.90, spot $0.80 (2026-11-25, docs/scaling.md).
+Planned:   2.2 h + 1.0 h on v5e-1: $3.90, spot $0.80 (2026-11-25).
 Time:      not yet measured.
 Result:    not yet measured. Google's checkpoint of this size has a GLUE test score of 64.2.
 """

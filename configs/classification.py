@@ -7,8 +7,7 @@ Command:   python -m bertjax.train --config=configs/classification.py --config.i
            With --config.finetuning.second_text_column=NAME rows are pairs of texts, with
            configs/classification.py:regression the label is a number.
 Hardware:  any; one device is enough.
-Planned:   18.7 s on v5e-1, BERT-base, 10,000 examples: under $0.01, spot under $0.01 (2026-11-25,
-           docs/scaling.md).
+Planned:   18.7 s on v5e-1, BERT-base, 10,000 examples: under $0.01, spot under $0.01 (2026-11-25).
 Time:      not yet measured.
 Result:    not yet measured: it depends on the texts.
 
@@ -17,15 +16,13 @@ The recipe is that of GLUE. Labels are found in the training file, and stored wi
 
 import ml_collections
 
-from bertjax.recipe_bases import finetuning_config
+from bertjax.recipe_bases import choose, finetuning_config
 
-LABELS = ("classes", "regression")
+IS_REGRESSION = {"classes": False, "regression": True}
 
 
 def get_config(labels: str = "classes") -> ml_collections.ConfigDict:
     """Returns the recipe for classes or for a regression."""
-    if labels not in LABELS:
-        raise ValueError(f"the labels are {labels!r}; known are {', '.join(LABELS)}")
     config = finetuning_config("table")
-    config.finetuning.is_regression = labels == "regression"
+    config.finetuning.is_regression = choose(IS_REGRESSION, labels, "kind of labels")
     return config

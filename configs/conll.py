@@ -6,28 +6,27 @@ Command:   python -m bertjax.train --config=configs/conll.py --config.init_from=
            configs/conll.py:feature_based leaves the encoder as it is and trains a BiLSTM on its
            last four layers, the paper's ablation.
 Hardware:  any; one device is enough.
-Planned:   26.3 s on v5e-1, BERT-base, 14,041 sentences: under $0.01, spot under $0.01 (2026-11-25,
-           docs/scaling.md).
+Planned:   26.3 s on v5e-1, BERT-base, 14,041 sentences: under $0.01, spot under $0.01 (2026-11-25).
 Time:      not yet measured.
 Result:    CoNLL-2003: not yet measured. WNUT-17 from a BERT of 6 layers, 384 wide,
            uncased: F1 of 40.9, the median of three seeds (2026-11-22, docs/performance.md).
 
-Names want a cased checkpoint. The paper gives its grid of batches, rates and epochs alone; for the
-BiLSTM it gives nothing, and rate and epochs are ours.
+Use a cased checkpoint for names. The paper gives only its grid of batch sizes, learning rates and
+epochs; for the BiLSTM it gives nothing: that learning rate and number of epochs are ours.
 """
 
 import ml_collections
 
-from bertjax.recipe_bases import finetuning_config
+from bertjax.recipe_bases import choose, finetuning_config
 
-RATE_AND_EPOCHS = {"finetuned": (5e-5, 3.0), "feature_based": (1e-3, 10.0)}
+LEARNING_RATE_AND_EPOCHS = {"finetuned": (5e-5, 3.0), "feature_based": (1e-3, 10.0)}
 
 
 def get_config(encoder: str = "finetuned") -> ml_collections.ConfigDict:
     """Returns the recipe with the encoder finetuned or feature_based."""
-    if encoder not in RATE_AND_EPOCHS:
-        raise ValueError(f"the encoder is {encoder!r}; known are {', '.join(RATE_AND_EPOCHS)}")
+    learning_rate, num_epochs = choose(LEARNING_RATE_AND_EPOCHS, encoder, "encoder")
     config = finetuning_config("conll")
     config.finetuning.feature_based = encoder == "feature_based"
-    config.schedule.peak_learning_rate, config.finetuning.num_epochs = RATE_AND_EPOCHS[encoder]
+    config.schedule.peak_learning_rate = learning_rate
+    config.finetuning.num_epochs = num_epochs
     return config

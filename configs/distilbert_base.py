@@ -10,7 +10,7 @@ Command:   python -m bertjax.train --config=configs/distilbert_base.py --workdir
            where TEACHER is a BERT-base, of our own or another's, and train_512 was built with its
            vocabulary, --pair_objective=none --mask=none --max_seq_length=512.
 Hardware:  any number of devices that divides 1024 / config.gradient_accumulation_steps.
-Planned:   45.8 min on v5e-16, 8,000,000 examples: $15, spot $2.99 (2026-11-25, docs/scaling.md).
+Planned:   45.8 min on v5e-16, 8,000,000 examples: $15, spot $2.99 (2026-11-25).
 Time:      not yet measured.
 Result:    not yet measured. The released DistilBERT-base has a GLUE dev score of 77.0.
 """

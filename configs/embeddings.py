@@ -8,23 +8,21 @@ Command:   python -m bertjax.train --config=configs/embeddings.py:ranking --conf
            distillation (texts, and --config.distillation.teacher=PATH). docs/embeddings.md says
            what the files hold.
 Hardware:  any; one device is enough.
-Planned:   2.1 min on v5e-1, BERT-base, 100,000 pairs: $0.04, spot under $0.01 (2026-11-25,
-           docs/scaling.md).
+Planned:   2.1 min on v5e-1, BERT-base, 100,000 pairs: $0.04, spot under $0.01 (2026-11-25).
 Time:      not yet measured.
 Result:    docs/embeddings.md.
 
-Batches, rate and length of warm-up are SBERT's (Reimers and Gurevych 2019, section 3.1: batches of
-16, 2e-5, 10% of warm-up, one epoch) and those of its examples: 128 for ranking, where every row of
-a batch is a wrong answer for the others; for SimCSE 64, 3e-5 and 32 tokens (Gao et al. 2021,
-appendix A, without labels).
+Batch sizes, learning rate and warm-up are SBERT's (Reimers and Gurevych 2019, section 3.1: batches
+of 16, 2e-5, 10% of warm-up, one epoch). As in its examples, ranking has batches of 128, because
+every row is a negative of the others. SimCSE has 64, 3e-5 and 32 tokens (Gao et al. 2021, appendix
+A, without labels).
 """
 
 import ml_collections
 
-from bertjax.recipe_bases import finetuning_config
+from bertjax.recipe_bases import choose, finetuning_config
 
-# Of each loss: what it changes of the recipe.
-_LOSSES = {
+LOSSES = {
     "ranking": {"global_batch_size": 128},
     "simcse": {
         "global_batch_size": 64,
@@ -40,10 +38,8 @@ _LOSSES = {
 
 def get_config(loss: str = "ranking") -> ml_collections.ConfigDict:
     """Returns the recipe of a loss."""
-    if loss not in _LOSSES:
-        raise ValueError(f"the loss is {loss!r}; known are {', '.join(_LOSSES)}")
     config = finetuning_config("embeddings")
     config.global_batch_size = 16
     config.finetuning.update(loss=loss, pooling="mean", num_epochs=1.0)
-    config.update_from_flattened_dict(_LOSSES[loss])
+    config.update_from_flattened_dict(choose(LOSSES, loss, "loss"))
     return config

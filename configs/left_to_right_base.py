@@ -6,7 +6,7 @@ records are built with --mask=none. Finetune it with --config.finetuning.pooling
 Command:   python -m bertjax.train --config=configs/left_to_right_base.py --workdir=DIR \
                --config.data.train_dir='train_{max_seq_length}'
 Hardware:  a mesh of 4 devices; --config.mesh.data=-1 takes all.
-Planned:   12.3 h + 6.2 h on v5e-4: $89, spot $18 (2026-11-25, docs/scaling.md).
+Planned:   12.3 h + 6.2 h on v5e-4: $89, spot $18 (2026-11-25).
 Time:      not yet measured.
 Result:    not yet measured.
 """

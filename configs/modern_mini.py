@@ -6,7 +6,7 @@ to each side. One phase of 512 tokens, of rows that several documents share.
 Command:   python -m bertjax.train --config=configs/modern_mini.py --workdir=DIR \
                --config.data.train_dir=train_512
 Hardware:  any number of devices that divides 64.
-Planned:   7.5 min on v5e-1: $0.15, spot $0.03 (2026-11-24, docs/scaling.md).
+Planned:   7.5 min on v5e-1: $0.15, spot $0.03 (2026-11-24).
 Time:      not yet measured.
 Result:    not yet measured.
 """

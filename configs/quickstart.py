@@ -3,7 +3,7 @@
 Command:   bash launch/quickstart.sh, which builds the records and then runs
            python -m bertjax.train --config=configs/quickstart.py --workdir=quickstart/run
 Hardware:  2 CPU cores, under 4 GB of memory.
-Planned:   3.0 s on v5e-1: under $0.01, spot under $0.01 (2026-11-25, docs/scaling.md).
+Planned:   3.0 s on v5e-1: under $0.01, spot under $0.01 (2026-11-25).
 Time:      6:51 for the whole script on 2 quiet cores (2026-11-20), 10:10 on busy ones (2026-11-21).
 Result:    held-out mlm_loss 3.96 nats, 2.40 below the unigram loss of 6.36; mlm_accuracy 0.350,
            5.9 times that of always answering the most frequent token. Peak memory 1.5 GB.

@@ -2,7 +2,7 @@
 
 Command:   python -m bertjax.train --config=configs/smoke.py --workdir=/tmp/smoke
 Hardware:  any; needs no data and no TensorFlow.
-Planned:   0.1 s on v5e-1: under $0.01, spot under $0.01 (2026-11-25, docs/scaling.md).
+Planned:   0.1 s on v5e-1: under $0.01, spot under $0.01 (2026-11-25).
 Time:      under one minute on 2 CPU cores.
 Result:    none to speak of: the tokens are random, so the loss stays near log(1000) = 6.9 nats.
 """

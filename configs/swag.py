@@ -5,8 +5,7 @@ Command:   python -m bertjax.train --config=configs/swag.py --config.init_from=P
                --workdir=DIR
            Files that end with .tsv are CODAH's.
 Hardware:  any; 16 examples are 64 sequences.
-Planned:   8.3 min on v5e-1, BERT-base, 73,546 examples: $0.17, spot $0.03 (2026-11-25,
-           docs/scaling.md).
+Planned:   8.3 min on v5e-1, BERT-base, 73,546 examples: $0.17, spot $0.03 (2026-11-25).
 Time:      not yet measured.
 Result:    SWAG: not yet measured. CODAH from a BERT of 6 layers, 384 wide: 50.7% of dev, one seed
            (2026-11-22, docs/performance.md).

@@ -40,7 +40,7 @@ def test_a_recipe_that_is_not_there_is_told_without_a_traceback(tmp_path):
     )
     assert ended.returncode == 1
     assert ended.stderr.startswith("bertjax: ")
-    assert ended.stderr.endswith("spanbert_large, squad, swag)\n")
+    assert ended.stderr.endswith("spanbert, squad, swag)\n")
     assert "Traceback" not in ended.stderr
 
 

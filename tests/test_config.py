@@ -453,12 +453,6 @@ def test_what_follows_a_recipes_name_chooses_within_it(monkeypatch, recipe, opti
     assert {option: config.finetuning[option] for option in options} == options
 
 
-@pytest.mark.parametrize("name", ["squad", "conll", "classification"])
-def test_a_recipe_names_what_it_knows_where_it_is_asked_for_something_else(name):
-    with pytest.raises(ValueError, match=r"'of_something'; known are \w+"):
-        importlib.import_module(f"configs.{name}").get_config("of_something")
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_valid_and_says_command_hardware_time_and_result(path):
     recipe = importlib.import_module(f"configs.{path.stem}")

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import encode, evaluate, fill_mask, inference, recipe_bases, train
+from bertjax import encode, evaluate, fill_mask, inference, recipes, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
 from bertjax.inference import likelihood
@@ -26,7 +26,7 @@ HEADS = {
 
 
 def make_config(directory, **changes):
-    config = recipe_bases.electra_config()
+    config = recipes.load("electra:base")
     config.update_from_flattened_dict(
         {
             **{
@@ -35,6 +35,7 @@ def make_config(directory, **changes):
             },
             **{"model.vocab_size": 0, "model.hidden_size": 32, "model.embedding_size": 16},
             **{"model.num_hidden_layers": 1, "model.num_attention_heads": 2},
+            **{"mesh.data": -1, "pretraining.max_predictions_per_seq": 0},
             **{"model.intermediate_size": 48, "model.max_position_embeddings": 40},
             **{"pretraining.masking": "static", "pretraining.mask_share": 0.8},
             **{"pretraining.keep_share": 0.1, "pretraining.generator.hidden_size": 12},

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bertjax import config as config_lib
-from bertjax import recipe_bases, tasks, train
+from bertjax import tasks, train
 from bertjax.data import tokenizer
 from bertjax.training import preemption
-from configs import left_to_right_base
+from configs import albert, electra, left_to_right_base, modernbert, roberta
 from tests import small_byte_bpe, small_records, stopping
 
 pytestmark = pytest.mark.slow
@@ -56,18 +56,18 @@ class Family:
 
 FAMILIES = {
     "bert": Family(config_lib.default_config),
-    "roberta": Family(recipe_bases.roberta_config, records={"known": small_byte_bpe.vocabulary()}),
+    "roberta": Family(roberta.get_config, records={"known": small_byte_bpe.vocabulary()}),
     "albert": Family(
-        recipe_bases.albert_config,
+        albert.get_config,
         {"model.embedding_size": 16, "optimizer.name": "adamw", "optimizer.bias_correction": True},
         {"pair_objective": "sop"},
     ),
     "electra": Family(
-        recipe_bases.electra_config,
-        {"model.embedding_size": 16, "pretraining.generator.hidden_size": 16},
+        electra.get_config,
+        {"mesh.data": -1, "model.embedding_size": 16, "pretraining.generator.hidden_size": 16},
     ),
     "modernbert": Family(
-        recipe_bases.modern_config,
+        modernbert.get_config,
         {
             **{f"phases.phase1.{name}": 0 for name in ("num_tokens", "ramp_from", "ramp_tokens")},
             **{f"phases.phase{number}.num_tokens": 0 for number in (2, 3)},

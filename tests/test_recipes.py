@@ -1,5 +1,6 @@
 """Claims about where a recipe is found, and what is said of one that is not there."""
 
+import importlib
 import pathlib
 import sys
 
@@ -51,6 +52,27 @@ def test_what_follows_the_colon_is_the_recipes_argument():
     assert recipes.load("configs/squad.py:v2").finetuning.num_epochs == 2.0
     with pytest.raises(ValueError, match="smoke takes no argument, but 'large' follows"):
         recipes.load("smoke:large")
+
+
+@pytest.mark.parametrize(
+    ("family", "usual"),
+    [(name, "base") for name in ("albert", "electra", "modernbert", "roberta", "spanbert")]
+    + [("ettin", "150m")],
+)
+def test_a_family_is_one_file_of_several_sizes(family, usual):
+    sizes = importlib.import_module(f"configs.{family}").SIZES
+    configs = {size: recipes.load(f"{family}:{size}") for size in sizes}
+    assert recipes.load(family) == configs[usual]
+    widths = [(it.model.num_hidden_layers, it.model.hidden_size) for it in configs.values()]
+    assert len(set(widths)) == len(sizes) > 1
+
+
+@pytest.mark.parametrize(
+    "name", ["albert", "classification", "conll", "embeddings", "ettin", "roberta", "squad"]
+)
+def test_an_unknown_size_or_other_argument_is_an_error_that_lists_the_known(name):
+    with pytest.raises(ValueError, match=r"is 'huge'; known are \w+, \w+"):
+        recipes.load(f"{name}:huge")
 
 
 @pytest.mark.parametrize("name", ["mine.py", "bert_base.py", "configs/bert_base.py"])

@@ -1,6 +1,6 @@
-"""Claims about the recipes' plans: each has one, and its docstring says what the table says."""
+"""Claims about the recipes' plans: each size has one, and docstrings agree with the table."""
 
-import ast
+import importlib
 
 import pytest
 
@@ -8,52 +8,53 @@ from benchmarks import marked_tables, plan_recipes
 from bertjax import recipes
 from bertjax.planning import estimates
 
-PLANNED = marked_tables.read(plan_recipes.PAGE, "plan_recipes").splitlines()
+TABLE = marked_tables.read(plan_recipes.PAGE, "plan_recipes")
+ROW = "| `{name}` | v5e-1 | 8 x 8 | {fits} | 1 | 1 | 1% | 1 | 2.0 h | $5 | $1 | 2026-11-21 |"
 SOURCE = '''r"""A recipe.
 
 Hardware:  any.
-Planned:   2.0 h on v5e-1: $5, spot $1 (2026-11-21,
-           docs/scaling.md).
+Planned:   2.0 h on v5e-1: $5, spot $1
+             (2026-11-21)
 Time:      not yet measured.
 """
 '''
 
 
-def test_every_recipe_has_a_setting():
-    assert list(recipes.names()) == sorted(plan_recipes.SETTINGS)
+def test_every_recipe_has_a_plan_of_every_size():
+    names = []
+    for name in recipes.names():
+        sizes = getattr(importlib.import_module(f"configs.{name}"), "SIZES", None)
+        names += [f"{name}:{size}" for size in sizes] if sizes else [name]
+    assert sorted(names) == sorted(plan_recipes.SETTINGS)
 
 
-def rows_of(name):
-    return [row for row in PLANNED if f"| `{name}` |" in row]
+def test_every_phase_of_a_recipe_is_a_row_of_the_table():
+    for name, rows in plan_recipes.rows_by_name(TABLE).items():
+        trained = [phase for phase in recipes.load(name).phases.values() if phase.num_steps]
+        assert len(rows) == max(1, len(trained)), name  # finetuning's steps follow from its data
 
 
-@pytest.mark.parametrize("name", plan_recipes.SETTINGS)
-def test_every_recipe_has_a_row_for_each_phase(name):
-    trained = [phase for phase in recipes.load(name).phases.values() if phase.num_steps]
-    assert len(rows_of(name)) == max(1, len(trained))  # finetuning's steps follow from its data
+def test_a_docstring_says_what_the_table_says():
+    for name in recipes.names():
+        source = (recipes.directory() / f"{name}.py").read_text("utf-8")
+        lines = plan_recipes.planned_lines(name, TABLE)
+        assert lines in source and plan_recipes.with_planned_lines(source, lines) == source, name
 
 
-@pytest.mark.parametrize("name", plan_recipes.SETTINGS)
-def test_a_recipe_says_what_the_table_says_of_it(name):
-    rows = rows_of(name)
-    source = (recipes.directory() / f"{name}.py").read_text("utf-8")
-    said = " ".join((ast.get_docstring(ast.parse(source)) or "").split())
-    assert f"Planned: {plan_recipes.sentence(rows)} Time:" in said
-    assert plan_recipes.with_sentence(source, plan_recipes.sentence(rows)) == source
+def test_new_lines_take_the_place_of_those_before():
+    lines = "Planned:   base: 3.0 h on v5e-4\n           large: 9.0 h on v5e-4\n"
+    replaced = plan_recipes.with_planned_lines(SOURCE, lines)
+    before = SOURCE[: SOURCE.index("Planned:")]
+    assert replaced == before + lines + SOURCE[SOURCE.index("Time:") :]
 
 
-def test_a_new_plan_takes_the_place_of_the_one_before():
-    made = plan_recipes.with_sentence(SOURCE, "3.0 h on v5e-4: $7, spot $2.")
-    kept = [line for line in SOURCE.splitlines() if "2026" not in line and "scaling" not in line]
-    assert [line for line in made.splitlines() if "v5e-4" not in line] == kept
-    assert "any.\nPlanned:   3.0 h on v5e-4: $7, spot $2.\nTime:" in made
-
-
-def test_a_recipe_that_does_not_fit_has_neither_time_nor_price():
-    row = "| `r` | v5e-1 | 8 x 8 | {} | 1 | 1 | 1% | 1 | 2.0 h | $5 | $1 | 2026-11-21 |"
-    rows = [row.format("yes"), row.format("no")]
-    assert plan_recipes.sentence(rows) == "does not fit v5e-1 (2026-11-21, docs/scaling.md)."
-    assert plan_recipes.sentence(rows[:1]).startswith("2.0 h on v5e-1: $5, spot $1 ")
+def test_sizes_are_listed_and_what_does_not_fit_has_neither_time_nor_price():
+    cells = [("albert:base", "yes"), ("albert:large", "yes"), ("albert:large", "no")]
+    table = "\n".join(ROW.format(name=name, fits=fits) for name, fits in cells)
+    assert plan_recipes.planned_lines("albert", table).splitlines() == [
+        "Planned:   base: 2.0 h on v5e-1: $5, spot $1 (2026-11-21)",
+        "           large: does not fit v5e-1 (2026-11-21)",
+    ]
 
 
 @pytest.mark.parametrize(

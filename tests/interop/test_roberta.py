@@ -163,9 +163,9 @@ def test_a_released_roberta_is_read_as_it_is_configured(tmp_path):
     # What the released files say, where the class's defaults are others.
     theirs.update({"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5})
     theirs.save_pretrained(tmp_path)
+    from bertjax import recipes
     from bertjax.convert import huggingface_config
-    from configs import roberta_base
 
     read = huggingface_config.read_config(tmp_path).encoder
-    recipe = roberta_base.get_config().model.to_dict() | {"dtype": "float32", "attention": "xla"}
+    recipe = recipes.load("roberta:base").model.to_dict() | {"dtype": "float32", "attention": "xla"}
     assert dataclasses.asdict(read) == recipe

@@ -1,10 +1,9 @@
 """Parameter counts equal the papers' for every recipe."""
 
-import importlib
-
 import jax
 import pytest
 
+from bertjax import recipes
 from bertjax.jobs import pretraining
 from bertjax.models import embedding_sharing
 from bertjax.tasks import base as tasks_base
@@ -19,18 +18,18 @@ COUNTS = {
     "bert_medium": 41_373_184,
     "bert_base": 109_482_240,
     "bert_large": 335_141_888,
-    "albert_base": 11_683_584,
-    "albert_large": 17_683_968,
-    "albert_xlarge": 58_724_864,
-    "albert_xxlarge": 222_595_584,
+    "albert:base": 11_683_584,
+    "albert:large": 17_683_968,
+    "albert:xlarge": 58_724_864,
+    "albert:xxlarge": 222_595_584,
 }
 
 # With the heads of pretraining, as transformers counts AlbertForPreTraining of these sizes.
 WITH_HEADS = {
-    "albert_base": 11_813_810,
-    "albert_large": 17_847_474,
-    "albert_xlarge": 59_021_490,
-    "albert_xxlarge": 223_158_450,
+    "albert:base": 11_813_810,
+    "albert:large": 17_847_474,
+    "albert:xlarge": 59_021_490,
+    "albert:xxlarge": 223_158_450,
 }
 
 
@@ -38,28 +37,28 @@ WITH_HEADS = {
 # their config.json.
 MMBERT = {"vocab_size": 256_000}
 MASKED_LM = [
-    ("roberta_base", {}, 124_697_433),
-    pytest.param("roberta_large", {}, 355_412_057, marks=pytest.mark.slow),
-    ("roberta_base", {"vocab_size": 250_002}, 278_295_186),  # xlm-roberta-base
-    ("roberta_base", {"vocab_size": 32_005}, 110_655_493),  # camembert-base
-    ("roberta_base", {"num_hidden_layers": 6}, 82_170_201),  # distilroberta-base
+    ("roberta:base", {}, 124_697_433),
+    pytest.param("roberta:large", {}, 355_412_057, marks=pytest.mark.slow),
+    ("roberta:base", {"vocab_size": 250_002}, 278_295_186),  # xlm-roberta-base
+    ("roberta:base", {"vocab_size": 32_005}, 110_655_493),  # camembert-base
+    ("roberta:base", {"num_hidden_layers": 6}, 82_170_201),  # distilroberta-base
     ("distilbert_base", {}, 66_985_530),
     # As transformers counts ModernBertForMaskedLM of these sizes.
-    ("modernbert_base", {}, 149_655_232),
-    pytest.param("modernbert_large", {}, 395_881_664, marks=pytest.mark.slow),
-    ("ettin_17m", {}, 16_913_600),
-    ("ettin_32m", {}, 32_081_344),
-    ("ettin_68m", {}, 68_457_664),
-    pytest.param("ettin_150m", {}, 149_655_232, marks=pytest.mark.slow),
-    pytest.param("ettin_400m", {}, 395_881_664, marks=pytest.mark.slow),
-    pytest.param("ettin_1b", {}, 1_031_314_112, marks=pytest.mark.slow),
-    pytest.param("modernbert_base", MMBERT, 307_786_240, marks=pytest.mark.slow),
+    ("modernbert:base", {}, 149_655_232),
+    pytest.param("modernbert:large", {}, 395_881_664, marks=pytest.mark.slow),
+    ("ettin:17m", {}, 16_913_600),
+    ("ettin:32m", {}, 32_081_344),
+    ("ettin:68m", {}, 68_457_664),
+    pytest.param("ettin:150m", {}, 149_655_232, marks=pytest.mark.slow),
+    pytest.param("ettin:400m", {}, 395_881_664, marks=pytest.mark.slow),
+    pytest.param("ettin:1b", {}, 1_031_314_112, marks=pytest.mark.slow),
+    pytest.param("modernbert:base", MMBERT, 307_786_240, marks=pytest.mark.slow),
 ]
 
 
 @pytest.mark.parametrize(("recipe", "sizes", "count"), MASKED_LM)
 def test_encoder_with_masked_token_head_has_the_papers_number_of_parameters(recipe, sizes, count):
-    config = importlib.import_module(f"configs.{recipe}").get_config()
+    config = recipes.load(recipe)
     with config.unlocked():
         config.model.update(dtype="float32", **sizes)
     _, params = tasks_base.abstract_model(pretraining.pretraining_task(config))
@@ -74,7 +73,7 @@ def test_encoder_with_masked_token_head_has_the_papers_number_of_parameters(reci
     ],
 )
 def test_encoder_with_pooler_has_the_papers_number_of_parameters(recipe):
-    config = importlib.import_module(f"configs.{recipe}").get_config()
+    config = recipes.load(recipe)
     with config.unlocked():
         config.model.dtype = "float32"
     _, params = tasks_base.abstract_model(pretraining.pretraining_task(config))
@@ -87,16 +86,16 @@ def test_encoder_with_pooler_has_the_papers_number_of_parameters(recipe):
 # As transformers counts BertForMaskedLM of the cased vocabulary, and the head beside it: 15 x 200
 # numbers of offsets, two dense layers with LayerNorm, a bias for each entry.
 SPANBERT_COUNTS = {
-    "spanbert_base": (108_340_804, 3_000 + (1_736 + 768 + 6) * 768 + 28_996),
-    "spanbert_large": (333_610_308, 3_000 + (2_248 + 1_024 + 6) * 1_024 + 28_996),
+    "spanbert:base": (108_340_804, 3_000 + (1_736 + 768 + 6) * 768 + 28_996),
+    "spanbert:large": (333_610_308, 3_000 + (2_248 + 1_024 + 6) * 1_024 + 28_996),
 }
 
 
 @pytest.mark.parametrize(
-    "recipe", ["spanbert_base", pytest.param("spanbert_large", marks=pytest.mark.slow)]
+    "recipe", ["spanbert:base", pytest.param("spanbert:large", marks=pytest.mark.slow)]
 )
 def test_spanbert_is_a_bert_without_a_pooler_and_its_head(recipe):
-    config = importlib.import_module(f"configs.{recipe}").get_config()
+    config = recipes.load(recipe)
     with config.unlocked():
         config.model.dtype = "float32"
     _, params = tasks_base.abstract_model(pretraining.pretraining_task(config))
@@ -120,7 +119,7 @@ SLOW_ELECTRAS = ("small++", "base", "large")
     "size", ["small", *(pytest.param(size, marks=pytest.mark.slow) for size in SLOW_ELECTRAS)]
 )
 def test_electras_have_the_released_numbers_of_parameters(size):
-    config = importlib.import_module(f"configs.electra_{size.removesuffix('++')}").get_config()
+    config = recipes.load(f"electra:{size.removesuffix('++')}")
     config.model.dtype = "float32"
     if size == "small++":
         config.pretraining.generator.hidden_size = config.model.hidden_size

@@ -1,7 +1,6 @@
 """Claims about programs: they lower for TPU without one, and presets reach only TPU's compiler."""
 
 import dataclasses
-import importlib
 import re
 
 import jax
@@ -10,7 +9,7 @@ import pytest
 from jax import export as jax_export
 
 from bertjax import config as config_lib
-from bertjax import jobs
+from bertjax import jobs, recipes
 from bertjax.devices import sharding, xla_presets
 from bertjax.jobs import finetuning, pretraining
 from bertjax.planning import compiled, hlo
@@ -25,14 +24,14 @@ FINETUNING = (
     "squad",
     "swag",
 )  # of BERT-base, unless told
-ALBERT = ("albert_base", "albert_large", "albert_xlarge", "albert_xxlarge")
-ELECTRA = ("electra_small", "electra_base", "electra_large")
+ALBERT = ("albert:base", "albert:large", "albert:xlarge", "albert:xxlarge")
+ELECTRA = ("electra:small", "electra:base", "electra:large")
 BERT = ("bert_tiny", "bert_mini", "bert_small", "bert_medium", "bert_base", "bert_large")
-SPANBERT = ("spanbert_base", "spanbert_large")
-ROBERTA = ("roberta_base", "roberta_large")
+SPANBERT = ("spanbert:base", "spanbert:large")
+ROBERTA = ("roberta:base", "roberta:large")
 DISTILBERT = ("distilbert_base",)
-ETTIN = ("ettin_17m", "ettin_32m", "ettin_68m", "ettin_150m", "ettin_400m", "ettin_1b")
-MODERN = ("modernbert_base", "modernbert_large", "modern_mini", *ETTIN)
+ETTIN = ("ettin:17m", "ettin:32m", "ettin:68m", "ettin:150m", "ettin:400m", "ettin:1b")
+MODERN = ("modernbert:base", "modernbert:large", "modern_mini", *ETTIN)
 SLOW = (
     *BERT,
     "left_to_right_base",
@@ -47,7 +46,7 @@ SLOW = (
 
 
 def recipe(name):
-    return importlib.import_module(f"configs.{name}").get_config()
+    return recipes.load(name)
 
 
 def built(config, platform="cpu", devices=1):
@@ -140,7 +139,7 @@ def test_tokens_of_warm_up_and_decay_are_the_first_and_the_last_of_the_run():
 
 @pytest.mark.parametrize(
     ("name", "short", "long"),
-    [("modernbert_base", 8e-4, 3e-4), ("modernbert_large", 5e-4, 5e-5), ("bert_base", 1e-4, None)],
+    [("modernbert:base", 8e-4, 3e-4), ("modernbert:large", 5e-4, 5e-5), ("bert_base", 1e-4, None)],
 )
 def test_the_rate_of_long_texts_is_a_share_of_that_of_short_ones(name, short, long):
     config = recipe(name)
@@ -210,11 +209,11 @@ def test_the_program_of_another_job_has_its_phases_too():
 @pytest.mark.parametrize(
     ("name", "bases"),
     [
-        ("modernbert_base", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1e4)]),
-        ("modernbert_large", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1e4)]),
+        ("modernbert:base", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1e4)]),
+        ("modernbert:large", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1e4)]),
         ("modern_mini", [(1.6e5, 1e4)]),
-        ("ettin_150m", [(1e4, 1e4), (1.6e5, 1.6e5), (1.6e5, 1.6e5)]),
-        ("ettin_17m", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1.6e5)]),
+        ("ettin:150m", [(1e4, 1e4), (1.6e5, 1.6e5), (1.6e5, 1.6e5)]),
+        ("ettin:17m", [(1e4, 1e4), (1.6e5, 1e4), (1.6e5, 1.6e5)]),
         ("bert_base", [None, None]),
     ],
 )

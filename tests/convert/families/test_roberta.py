@@ -7,11 +7,10 @@ import math
 import pytest
 import sentencepiece
 
-from bertjax import models
+from bertjax import models, recipes
 from bertjax.convert import families, huggingface_config, huggingface_tokenizer, outlook, pretrained
 from bertjax.convert.families import roberta
 from bertjax.data import sentence_piece, tokenizer
-from configs import roberta_base
 from tests import small_byte_bpe, small_records
 from tests.data import test_sentence_piece
 
@@ -41,7 +40,7 @@ def test_the_released_model_has_its_number_of_parameters(caplog, head, count):
 
 
 def test_the_released_model_is_that_of_the_recipe():
-    recipe = roberta_base.get_config().model.to_dict() | {"dtype": "float32", "attention": "xla"}
+    recipe = recipes.load("roberta:base").model.to_dict() | {"dtype": "float32", "attention": "xla"}
     assert parse().encoder == models.EncoderConfig(**recipe)
     assert families.holding(parse().encoder) is roberta.FAMILY
     assert parse().encoder.max_position_embeddings == 512
@@ -69,7 +68,7 @@ def test_an_encoder_of_another_activation_is_not_written_as_one():
 def test_a_vocabulary_with_another_padding_is_told_before_it_is_trained():
     with pytest.raises(ValueError, match="position_offset is 2, so the id of padding must be 1"):
         pretrained.Description(parse().encoder, small_records.vocabulary(), "DIR")
-    config = roberta_base.get_config()
+    config = recipes.load("roberta:base")
     with config.unlocked():
         config.model.dtype = "float32"
     assert outlook.obstacles(config, small_byte_bpe.vocabulary()) == []
