@@ -1,21 +1,26 @@
 """Every command that README, docs, launch scripts, recipes and programs show is one that runs.
 
 Each is parsed by its own program, and its options are checked as the program checks them before it
-reads any file. Only then does it stop.
+reads any file. The chain of the README is run whole, with options behind each command that make it
+small and change nothing else.
 """
 
 import functools
 import importlib
+import json
+import os
 import pathlib
 import re
 import shlex
+import subprocess
 import sys
+from unittest import mock
 
+import numpy as np
 import pytest
 from absl import flags
 
 from bertjax import command_line as programs_line
-from bertjax import config as config_lib
 from bertjax.training import config_faults
 from data_pipelines import command_line as pipelines_line
 from data_pipelines import options as build_options
@@ -25,12 +30,12 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("launch/*")])
 SOURCES = sorted(
     [*ROOT.glob("configs/*.py"), *ROOT.glob("bertjax/*.py"), *ROOT.glob("data_pipelines/*.py")]
-    + [ROOT / "bertjax/convert/__main__.py", ROOT / "data_pipelines/beam/__main__.py"]
+    + [*ROOT.glob("bertjax/*/__main__.py"), *ROOT.glob("data_pipelines/*/__main__.py")]
 )
-# What stands for a value in a command: of the shell, then in capitals.
+# Values of placeholders: of the shell, then in capitals.
 SHELL = {"split": "train", "length": "128", "dir": "quickstart", "RECIPE": "bert_base"}
 PLACEHOLDERS = {"HEAD": "none", "ID": "mit", "N": "3", "configs/NAME.py": "configs/smoke.py"}
-# Programs whose flags Beam parses, and lines that stand for a command's beginning.
+# Programs whose flags Beam parses, and lines that are the beginning of a command.
 UNPARSED = re.compile(r"data_pipelines\.beam|\$options|\.\.\.|\$config")
 # A script, with the words that it takes before a recipe, a workdir and options of training.
 SCRIPTS = [
@@ -41,46 +46,34 @@ SCRIPTS = [
         "skypilot": "",
     }.items()
 ]
-GONE = {"[--config.OPTION=VALUE ...]": "", "${QUICKSTART_OPTIONS:-}": ""}
 
 
 def commands_in(text):
-    """Returns (module, arguments) of every whole command in a text; those without arguments are
-    mentions of a program."""
-    for shown, meant in GONE.items():
-        text = text.replace(shown, meant)
-    joined = re.sub(r"\\\n\s*", " ", text)
+    """The (module, arguments) of every whole command in a text, without mentions of a program."""
+    text = text.replace("[--config.OPTION=VALUE ...]", "").replace("${QUICKSTART_OPTIONS:-}", "")
+    text = re.sub(r"\\\n\s*", " ", text)
     for script in SCRIPTS:
-        joined = script.sub(r"python -m bertjax.train --config=\1 --workdir=\2\3", joined)
-    found = re.findall(r"python -m ((?:bertjax|data_pipelines)\.\w+)([^`\n]*)", joined)
-    for module, line in found:
-        if UNPARSED.search(module + line) or not line.strip(" .,:;*)") or not line[0].isspace():
-            continue
-        if "=" not in line and "DIR" not in line:  # a sentence
+        text = script.sub(r"python -m bertjax.train --config=\1 --workdir=\2\3", text)
+    for module, line in re.findall(r"python -m ((?:bertjax|data_pipelines)\.\w+)( [^`\n]*)", text):
+        if UNPARSED.search(module + line) or ("=" not in line and "DIR" not in line):
             continue
         line = re.sub(r"\$\{?(\w+)\}?", lambda it: SHELL.get(it[1], "1"), line)
         arguments = shlex.split(re.split(r"[<>&;]|, (?:which|that)", line)[0], comments=True)
-        yield module, [_filled(argument.strip("[],")) for argument in arguments]
+        yield module, tuple(filled(argument.strip("[],")) for argument in arguments)
 
 
-def _filled(argument):
+def filled(argument):
     name, equals, value = argument.partition("=")
-    value = PLACEHOLDERS.get(value, value)
-    return f"{name}{equals}{value.split('|')[0]}"
+    return f"{name}{equals}{PLACEHOLDERS.get(value, value).split('|')[0]}"
 
 
-def text_of(path):
+@functools.cache
+def commands_of(path):
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        return (
-            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)).__doc__
-            or ""
-        )
-    return re.sub(r"^#+ ?", "", text, flags=re.MULTILINE)
-
-
-class Parsed(Exception):
-    """A program would begin now."""
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        text = importlib.import_module(module).__doc__ or ""
+    return list(commands_in(re.sub(r"^#+ ?", "", text, flags=re.MULTILINE)))
 
 
 def check_program(main):
@@ -99,57 +92,40 @@ def check_pipeline(options_class, main, *, positional=""):
     """Stands for `command_line.run` of data_pipelines."""
     values = flags.FLAGS
     pipelines_line.define_flags(options_class, values, positional)
-    arguments = values(sys.argv)
-    options = pipelines_line.parsed(options_class, values, positional, arguments[1:])
+    options = pipelines_line.parsed(options_class, values, positional, values(sys.argv)[1:])
     if options_class is build_options.Options:
         build_options.checked(options)
     raise SystemExit(0)
 
 
-def faults_of(commands, monkeypatch):
-    """Returns what the programs say of the commands that they refuse."""
-    monkeypatch.setattr(programs_line, "run", check_program)
-    monkeypatch.setattr(pipelines_line, "run", check_pipeline)
-    faults = {}
-    for module, arguments in commands:
-        try:
-            error = programs.run(module, *arguments).error
-        except (flags.Error, ValueError) as refused:
-            error = str(refused)
-        if error:
-            faults[f"{module} {' '.join(arguments)}"] = error
-    return faults
-
-
-def path_id(path):
-    return str(path.relative_to(ROOT))
-
-
 @functools.cache
-def known():
-    return {path: list(commands_in(text_of(path))) for path in [*PAGES, *SOURCES]}
+def refusal(module, arguments):
+    """What the program says if it refuses a command, else ""."""
+    with (
+        mock.patch.object(programs_line, "run", check_program),
+        mock.patch.object(pipelines_line, "run", check_pipeline),
+    ):
+        try:
+            return programs.run(module, *arguments).error
+        except (flags.Error, ValueError) as error:
+            return str(error)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=path_id)
-def test_every_command_of_a_page_is_taken_by_its_program(path, monkeypatch):
-    assert faults_of(known()[path], monkeypatch) == {}
+@pytest.mark.parametrize("paths", [*([page] for page in PAGES), SOURCES], ids=lambda it: it[0].name)
+def test_every_documented_command_is_accepted_by_its_program(paths):
+    commands = [command for path in paths for command in commands_of(path)]
+    assert {command: refusal(*command) for command in commands if refusal(*command)} == {}
 
 
-def test_every_command_of_a_recipe_and_of_a_program_is_taken_by_it(monkeypatch):
-    commands = [command for path in SOURCES for command in known()[path]]
-    assert faults_of(commands, monkeypatch) == {}
-    recipes = [path for path in SOURCES if path.parent.name == "configs"]
-    assert all(known()[path] for path in recipes)
-
-
-def test_the_commands_are_found():
-    modules = [module for commands in known().values() for module, _ in commands]
+def test_the_commands_are_seen():
+    modules = [module for path in (*PAGES, *SOURCES) for module, _ in commands_of(path)]
     assert {f"bertjax.{name}" for name in programs.NAMES} <= set(modules)
     assert modules.count("bertjax.train") > 25 and modules.count("data_pipelines.build") > 3
+    assert all(commands_of(path) for path in ROOT.glob("configs/*.py"))
 
 
 @pytest.mark.parametrize(
-    ("command", "fault"),
+    ("command", "message"),
     [
         ("bertjax.train --config=bert_base --workdir=DIR", "config.data.train_dir is empty"),
         ("bertjax.train --config=bert_base --workdir=DIR --config.data.train_dir=RECORDS",
@@ -160,38 +136,92 @@ def test_the_commands_are_found():
         ("data_pipelines.build --input=x --output=o=4", "--vocabulary must have a value"),
     ],
 )  # fmt: skip
-def test_a_command_that_a_program_refuses_is_found(command, fault, monkeypatch):
+def test_a_command_that_its_program_refuses_is_found(command, message):
     (found,) = commands_in(f"    python -m {command}\n")
-    (said,) = faults_of([found], monkeypatch).values()
-    assert fault in said
+    assert message in refusal(*found)
 
 
-def test_the_commands_of_the_readme_read_what_those_before_them_wrote():
-    block = next(
-        it for it in re.findall(r"```bash\n(.*?)```", text_of(ROOT / "README.md"), re.DOTALL)
-        if "train_vocabulary" in it
+# Module -> the options that let it end in seconds. The steps of a training follow from its records.
+SMALLER = {
+    "data_pipelines.train_vocabulary": "--size=400",
+    "data_pipelines.build": "--dupe_factor=1",
+    "bertjax.train": "--config.model.hidden_size=32 --config.model.num_attention_heads=2 "
+    "--config.model.intermediate_size=64 --config.model.vocab_size=0 --config.global_batch_size=64",
+}
+# Module -> the flag of its output, and a file there.
+WRITES = {
+    "data_pipelines.train_vocabulary": ("output", "vocab.txt"),
+    "data_pipelines.build": ("output", "manifest.json"),
+    "bertjax.train": ("workdir", "config.json"),
+    "bertjax.convert": ("to", "model.safetensors"),
+}
+PRINTS = {"bertjax.evaluate": "unigram_loss", "bertjax.fill_mask": "mask 1:"}
+CHAIN = ["train_vocabulary", "build", "build", "train", "evaluate", "fill_mask", "encode"]
+CHAIN += ["train", "predict", "convert"]
+
+
+def write_inputs(folder):
+    """Writes what the chain reads and does not make, under the names that it has there."""
+    rng = np.random.default_rng(0)
+    things = ["array", "function", "method", "class", "module", "statement", "import", "package"]
+    verbs = ["returns", "uses", "holds", "makes", "reads", "imports"]
+
+    def sentence():
+        return f"The {rng.choice(things)} {rng.choice(verbs)} a {rng.choice(things)}."
+
+    (folder / "corpus").mkdir()
+    for number in range(2):
+        documents = [" ".join(sentence() for _ in range(8)) for _ in range(50)]
+        (folder / "corpus" / f"{number}.txt").write_text("\n\n".join(documents))
+    (folder / "lines.txt").write_text("".join(f"{sentence()}\n" for _ in range(3)))
+    for name, count in {"train.csv": 32, "dev.csv": 16}.items():
+        rows = [f"{sentence()},{('good', 'bad')[row % 2]}\n" for row in range(count)]
+        (folder / name).write_text("text,label\n" + "".join(rows))
+    texts = [json.dumps({"text": sentence()}) for _ in range(3)]
+    (folder / "examples.jsonl").write_text("\n".join(texts) + "\n")
+
+
+def run_in(folder, module, command):
+    """Runs a command of the README by a shell, made smaller; returns what it prints."""
+    smaller = (
+        SMALLER.get(module, "") if "init_from" not in command else ""
+    )  # else the model is given
+    environment = os.environ | {
+        "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+        **{"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
+    }
+    environment.pop("XLA_FLAGS", None)
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {smaller}"],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-    written = set()
-    for module, arguments in commands_in(block):
-        options = dict(it.removeprefix("--").split("=", 1) for it in arguments if "=" in it)
-        for name in ("vocabulary", "checkpoint", "data", "config.data.eval_dir"):
-            assert options.get(name, "none") in written | {"none"}, (module, name)
-        if module == "bertjax.train":
-            config = flags_of_train(arguments)
-            for name in config_lib.phase_names(config):
-                length = config.phases[name].max_seq_length
-                assert config.data.train_dir.format(max_seq_length=length) in written
-        written |= {options[name] for name in ("output", "workdir") if name in options}
-    assert {"vocabulary", "train_128", "heldout_128", "runs/mini"} <= written
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout
 
 
-def flags_of_train(arguments):
-    from bertjax import recipes
-
-    values = flags.FlagValues()
-    recipes.define_flag(flag_values=values)
-    flags.DEFINE_string("workdir", None, "", flag_values=values)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["bertjax.train", *arguments])
-        values(sys.argv)
-    return values.config
+@pytest.mark.slow
+def test_the_chain_of_the_readme_goes_from_text_to_predictions_and_an_export(tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## The chain\n(.*?)^## ", text, flags=re.DOTALL | re.MULTILINE)
+    blocks = "".join(re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL))
+    commands = re.sub(r"\\\n\s*", " ", blocks).split("\n")
+    (held,) = re.findall(r"^The workdir holds (.*?)\.$", text, flags=re.DOTALL | re.MULTILINE)
+    write_inputs(tmp_path)
+    modules = []
+    for command in filter(str.strip, commands):
+        module = re.findall(r"python -m ([\w.]+)", command)[0]
+        modules.append(module.split(".")[1])
+        output = run_in(tmp_path, module, command)
+        assert PRINTS.get(module, "") in output, command
+        if module in WRITES:
+            flag, file = WRITES[module]
+            folder = tmp_path / re.findall(rf"--{flag}=(\S+)", command)[0].strip("'\"")
+            assert (folder / file).stat().st_size, command
+            names = re.findall(r"`([\w.]+)/?`", held) if module == "bertjax.train" else []
+            assert {it.name for it in folder.iterdir()} >= set(names), command
+    assert modules == CHAIN
+    with np.load(tmp_path / "features.npz") as features:
+        assert features["features"].shape == (3, 4 * 32)
+    answers = (tmp_path / "answers.jsonl").read_text().splitlines()
+    assert [json.loads(line)["label"] in ("good", "bad") for line in answers] == [True] * 3

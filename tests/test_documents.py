@@ -1,0 +1,179 @@
+"""What README, docs and the site name exists: options, files, flags, links, messages, recipes."""
+
+import ast
+import functools
+import pathlib
+import re
+import runpy
+import types
+
+import numpy as np
+import pytest
+import yaml
+from apache_beam.options import pipeline_options
+
+from bertjax import config as config_lib
+from bertjax import recipes, tasks
+
+ROOT = pathlib.Path(__file__).parents[1]
+SITE = types.SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "site_pages.py")))
+# Source -> page of the site.
+PAGES = {**SITE.OUTSIDE, **{f"docs/{it.name}": it.name for it in ROOT.glob("docs/*.md")}}
+FOLDERS = "bertjax|data_pipelines|configs|launch|benchmarks|docs|tests"
+GAP = "\N{HORIZONTAL ELLIPSIS}"  # a value in a message
+
+
+def text_of(source):
+    """The text of a page without HTML comments."""
+    text = (ROOT / source).read_text(encoding="utf-8")
+    return re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+
+
+def sources(*folders):
+    return [it.read_text("utf-8") for name in folders for it in sorted((ROOT / name).rglob("*.py"))]
+
+
+@functools.cache
+def flag_names():
+    """The flags of all programs: ours, the benchmarks' and Beam's."""
+    programs = "\n".join(sources("bertjax", "data_pipelines", "benchmarks"))
+    defined = re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", programs)
+    defined += re.findall(r"^    (\w+): .*command_line\.option\(", programs, flags=re.M)
+    defined += re.findall(r"\"--(\w+)", programs)
+    for benchmark in sources("benchmarks"):  # some take a dataclass's fields or a table's keys
+        defined += re.findall(r"^    (\w+): (?:str|int|float) = ", benchmark, flags=re.M)
+        defined += re.findall(r"^    \"(\w+)\": [A-Z]\w+\(", benchmark, flags=re.M)
+    beam = pipeline_options.PipelineOptions([]).get_all_options()
+    return {"help", "verbosity", *defined, *beam}
+
+
+@functools.cache
+def option_names():
+    names = {name for name, _ in config_lib.flatten(config_lib.default_config())}
+    names |= {name.rsplit(".", depth)[0] for name in names for depth in (1, 2)}
+    return names | {f"phases.phase2.{name}" for name in config_lib.phase_config()}
+
+
+def missing(text):
+    """What a text names and nobody has: options, paths, modules and flags."""
+    options = re.findall(r"(?:--|`)config\.([a-z_0-9]+(?:\.[a-z_0-9]+)*)", text)
+    others = {"json", "py", *vars(config_lib)}  # config.json, config.py and what the module holds
+    options = {it for it in options if it.split(".")[0] not in others} - option_names()
+    paths = re.findall(rf"(?<![\w/.-])((?:{FOLDERS})/[\w/.-]*\w)", text)
+    paths += [
+        "/".join(module.split("."))
+        for module in re.findall(r"python -m ((?:bertjax|data_pipelines)(?:\.\w+)+)", text)
+    ]
+    paths = {
+        it for it in paths
+        if "NAME" not in it and not (ROOT / it).exists() and not (ROOT / f"{it}.py").exists()
+    }  # fmt: skip
+    joined = re.sub(r"\\\n\s*", " ", text)
+    spans = re.findall(r"`(--[^`\n]*)`|python -m (?:bertjax|data_pipelines)\.\w+([^`\n]*)", joined)
+    flags = re.findall(r"(?<!\S)\[?--([a-z_]+)(?![\w.])", " ".join(map(" ".join, spans)))
+    flags = {it for it in flags if not {it, it.removeprefix("no")} & flag_names()}
+    return options | paths | flags
+
+
+@pytest.mark.parametrize("source", sorted(PAGES))
+def test_what_a_page_names_exists(source):
+    if source != "CHANGELOG.md":  # it names what is gone
+        assert missing(text_of(source)) == set()
+    SITE.linked(text_of(source), PAGES[source], "")  # an error where a link leads nowhere
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("--config.optimizer.weight_decay=0 --config.optimizer.decay=0", "optimizer.decay"),
+        ("`configs/bert_base.py` and `configs/bert_huge.py`", "configs/bert_huge.py"),
+        ("python -m bertjax.train and python -m bertjax.train_all", "bertjax/train_all"),
+        ("python -m data_pipelines.build --input=x \\\n  --length_of=128", "length_of"),
+        ("`--nodo_lower_case`, `--lower_case`, `--distributed`", "lower_case"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(text, name):
+    assert missing(text) == {name}
+
+
+def test_a_link_leads_to_the_page_of_the_site_or_to_the_file_at_github():
+    text = "[a](docs/data.md#the-format) [b](notebooks/install.py) [c](https://x.y) [d](#here)"
+    assert SITE.linked(text, "index.md", "https://here") == (
+        "[a](data.md#the-format) [b](https://here/blob/main/notebooks/install.py) "
+        "[c](https://x.y) [d](#here)"
+    )
+    assert SITE.linked("[a](../launch/README.md)", "training.md", "") == "[a](launch.md)"
+    with pytest.raises(ValueError, match="README.md links to docs/datta.md; there is no file"):
+        SITE.linked("[data](docs/datta.md)", "index.md", "https://here")
+
+
+def test_every_recipe_is_in_the_table_of_recipes_and_on_the_site_with_its_price():
+    cells = "".join(re.findall(r"^\| (`configs/[^|]*) \|", text_of("docs/training.md"), re.M))
+    assert sorted(re.findall(r"`(?:configs/)?(\w+)\.py`", cells)) == recipes.names()
+    page = SITE.recipes_page()
+    assert re.findall(r"^## (\w+)$", page, re.M) == recipes.names()
+    assert re.search(r"^\| `bert_large` \| v5e-16 ", page, re.M)
+
+
+def test_every_objective_is_in_the_table_of_options():
+    lines = text_of("docs/training.md").splitlines()
+    (row,) = [line for line in lines if line.startswith("| `config.pretraining.objective`")]
+    assert not [name for name in tasks.OBJECTIVES if f"`{name}`" not in row]
+
+
+def test_the_navigation_has_every_page_and_the_modules_of_the_api_are_there():
+    class Loader(yaml.SafeLoader):
+        """Leaves Python's tags to mkdocs."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
+    listed = re.findall(r"[\w/]+\.md", str(settings["nav"]))
+    assert sorted(listed) == sorted([*PAGES.values(), *SITE.API, SITE.RECIPES])
+    modules = [name for _, names in SITE.API.values() for name in names]
+    assert missing(" ".join(f"python -m {name}" for name in modules)) == set()
+    # One address of the repository, in all places.
+    address = settings["repo_url"]
+    assert f'url="{address}"' in (ROOT / "setup.py").read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("docs/*.md")]:
+        text = path.read_text(encoding="utf-8")
+        badges = re.findall(r"colab\.research\.google\.com/github/([\w-]+/[\w-]+)/blob", text)
+        badges += re.findall(r"https://github\.com/(bertjax/[\w-]+)", text)
+        assert set(badges) <= {address.removeprefix("https://github.com/")}
+
+
+@functools.cache
+def messages():
+    """All texts of the source, with GAP in place of values."""
+    texts = [it.read_text(encoding="utf-8") for it in sorted(ROOT.glob("launch/*.sh"))]
+    for source in sources("bertjax", "data_pipelines"):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(re.sub(r"%[\d.]*[sdrfg]", GAP, node.value))
+            elif isinstance(node, ast.JoinedStr):
+                parts = [getattr(part, "value", None) for part in node.values]
+                texts.append("".join(x if isinstance(x, str) else GAP for x in parts))
+    return "\n".join(re.sub(r"\\\n\s*|\" \"|\"\s+\\\s*\"", "", text) for text in texts)
+
+
+def is_written(message):
+    """Whether one text of the source has the parts of a message, in their order."""
+    parts = [re.escape(part.strip()) for part in message.split("...") if len(part.strip()) > 2]
+    return re.search("[^\n]*?".join(parts), messages()) is not None
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_code():
+    rows = re.findall(
+        r"^\| `(.+)`(?: \(of \w+\))? \| .+ \|$", text_of("docs/troubleshooting.md"), re.M
+    )
+    assert len(rows) > 45
+    assert [it for it in rows if not is_written(it)] == []
+    assert not is_written("is no flag. Did you ... meen")
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs_and_learns(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", text_of("README.md"), flags=re.DOTALL)
+    names = {"__name__": "readme"}
+    exec(compile(block, "README.md", "exec"), names)
+    assert np.log(2) > names["loss"] > 0  # below what a coin scores on two classes
+    assert "loss of the last step" in capsys.readouterr().out
