@@ -1,6 +1,6 @@
 """Programs that stand for the clouds': they keep their machines in files, and fail on purpose.
 
-A fake writes each of its calls to the file `calls`. A file `fails.VERB` has a line for each of the
+A fake writes each of its calls to the file `calls`. A file `fails_VERB` has a line for each of the
 next calls of that verb: the code that it ends with. A line of `trainings` is what the next training
 does: the codes of its hosts, and "taken" if its machines are taken away meanwhile.
 """
@@ -15,9 +15,9 @@ HEAD = """#!/usr/bin/env bash
 cd "$CLOUD"
 echo "${0##*/} $*" >> calls
 fate() {
-  [ -s "fails.$1" ] || return 0
-  read -r code < "fails.$1"
-  sed -i 1d "fails.$1"
+  [ -s "fails_$1" ] || return 0
+  read -r code < "fails_$1"
+  sed -i 1d "fails_$1"
   [ "$code" = 0 ] || exit "$code"
 }
 next() { head -n 1 "$1"; sed -i 1d "$1"; }
@@ -49,7 +49,9 @@ case "$*" in
     fate follow
     [ -s trainings ] || exec /bin/sleep 30
     next trainings > training
-    [[ $(cat training) != *taken ]] || { rm -f vm queue; echo PREEMPTED > "$GONE_FROM"; } ;;
+    [[ $(cat training) = *taken ]] || exit 0
+    [ ! -e vm ] || echo PREEMPTED > vm
+    [ ! -e queue ] || echo SUSPENDED > queue ;;
   *"tpu-vm ssh"*code) there || exit 1; sed 's/ *taken//' training | tr ' ' '\\n' ;;
   *"tpu-vm ssh"*stop) ;;
   *) exit 2 ;;
@@ -73,7 +75,7 @@ esac
 # The JobSet controller, which starts hosts again; here it says how the JobSet ended.
 KUBECTL = """
 case "$*" in
-  *apply*) fate apply; cat > jobset ;;
+  *apply*) fate apply; cat > "$(cat applied_to 2>/dev/null || echo jobset)" ;;
   *logs*) fate logs; echo "step 10" ;;
   *"get jobset"*) fate get; [ ! -e jobset ] || echo "JobSet $(next states)" ;;
   *"delete jobset"*) rm -f jobset ;;
@@ -130,20 +132,12 @@ esac
 def install(folder, **programs):
     """Returns an environment with these `programs`, which keep their state in `folder`."""
     (folder / "bin").mkdir()
-    for name, text in (programs | {"sleep": "/bin/sleep 0.02"}).items():
+    for name, text in programs.items():
         path = folder / "bin" / name
-        path.write_text(("#!/bin/sh\n" if name == "sleep" else HEAD) + text)
+        path.write_text(text if text.startswith("#!") else HEAD + text)
         path.chmod(0o755)
     (folder / "calls").touch()
-    found = f"{folder / 'bin'}:{os.environ['PATH']}"
-    return os.environ | {"CLOUD": str(folder), "PATH": found}
-
-
-def tell(folder, **files):
-    """Writes what the fakes read: a list is a line for each of its entries."""
-    for name, lines in files.items():
-        path = folder / name.replace("fails_", "fails.")
-        path.write_text("".join(f"{line}\n" for line in lines))
+    return os.environ | {"CLOUD": str(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
 
 
 def launch(environment, script, *arguments, **variables):
@@ -151,10 +145,8 @@ def launch(environment, script, *arguments, **variables):
     return subprocess.run(
         [ROOT / "launch" / script, *arguments],
         env=environment | {name: str(value) for name, value in variables.items()},
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
 
 
 def calls(folder, *words):

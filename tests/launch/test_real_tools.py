@@ -1,10 +1,10 @@
 """The vendors' own checks of our commands and files, none of which needs an account.
 
-shellcheck and the schemas of Kubernetes are installed with the tests, and SkyPilot by its own test.
-gcloud is left out where it is missing, and so is the schema of JobSets, a file of
-kubernetes-sigs/jobset:
+shellcheck and the schemas of Kubernetes are installed with the tests. gcloud, SkyPilot (0.14.1) and
+the schema of JobSets, a file of kubernetes-sigs/jobset, are used where they are:
 
-    JOBSET_CRD=jobset.x-k8s.io_jobsets.yaml pytest -m slow tests/launch
+    JOBSET_CRD=jobset.x-k8s.io_jobsets.yaml SKYPILOT_PYTHON=venv/bin/python \
+        pytest -m slow tests/launch
 """
 
 import json
@@ -19,15 +19,16 @@ import pytest
 import yaml
 
 from tests import environments
-from tests.launch import fakes
+from tests.launch import fakes, test_scripts
 
-CLOUD_TPU = ("bert", "us-west4-a", "v5litepod-16", "bert_base", "gs://b/r")
-GKE = ("bert", "us-west4-a", "ct5lp-hightpu-4t:4x4", "bert_base", "gs://b/r", "--config.seed=3")
+CLOUD_TPU = test_scripts.ARGUMENTS["tpu_vm.sh"]
+GKE = test_scripts.ARGUMENTS["gke.sh"]
 
 
 def dry_run(script, *arguments, **variables):
-    environment = os.environ | {"CLUSTER": "mine", "IMAGE": "here/bertjax"}
-    done = fakes.launch(environment, script, *arguments, DRY_RUN=1, **variables)
+    done = fakes.launch(
+        os.environ | test_scripts.VARIABLES, script, *arguments, DRY_RUN=1, **variables
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -44,7 +45,7 @@ def job():
 
 
 def test_only_the_code_75_starts_the_jobset_again():
-    """And a preempted host does, whatever its code."""
+    """And a preempted host, whatever its code."""
     rules = job()["spec"]["podFailurePolicy"]["rules"]
     assert [rule["action"] for rule in rules] == ["Count", "FailJob"]
     assert rules[0]["onPodConditions"][0]["type"] == "DisruptionTarget"
@@ -56,7 +57,7 @@ def test_only_the_code_75_starts_the_jobset_again():
     assert [rule["action"] for rule in rules] == actions
     assert rules[0]["onJobFailureMessagePatterns"] == ["exit code 134"]
     assert rules[1]["onJobFailureReasons"] == ["PodFailurePolicy"] and len(rules[1]) == 3
-    assert len(rules[2]) == 2  # whatever else
+    assert len(rules[2]) == 2  # any other failure
 
 
 def test_a_jobset_has_a_job_for_each_slice_and_a_pod_for_each_host():
@@ -64,7 +65,7 @@ def test_a_jobset_has_a_job_for_each_slice_and_a_pod_for_each_host():
     container = job()["spec"]["template"]["spec"]["containers"][0]
     assert slices["replicas"] == 2 and job()["spec"]["completions"] == 4
     assert container["resources"]["limits"] == {"google.com/tpu": 4}
-    assert container["args"][-1] == "--config.seed=3"
+    assert container["args"][-1] == GKE[-1]  # quotes and a backslash as they are
 
 
 @pytest.mark.slow
@@ -74,16 +75,17 @@ def test_gcloud_knows_our_commands_and_flags(tmp_path):
     printed += dry_run("queued_resource.sh", *CLOUD_TPU, SLICES=2, ON_DEMAND=1)
     printed += dry_run("gke.sh", *GKE)
     lines = [line for line in printed.splitlines() if line.startswith("gcloud ")]
-    # gcloud reads a command as words, and takes what a host is told for more of them.
-    wanted = [" ".join(w.split(" ")[0] for w in shlex.split(line)) for line in lines]
-    wanted += [
+    # gcloud reads a command as words, and would read a host's command as more of them.
+    commands = [" ".join(w.split(" ")[0] for w in shlex.split(line)) for line in lines]
+    commands += [
         "gcloud compute tpus tpu-vm list --zone=z --filter=name --format=value(state)",
         "gcloud compute tpus queued-resources list --zone=z --filter=n --format=value(state.state)",
         "gcloud compute tpus queued-resources describe bert --zone=z --format=yaml(state)",
         "gcloud container node-pools list --cluster=c --location=z --filter=n --format=value(name)",
     ]
-    found = linted(wanted, tmp_path)
-    assert [it for it in found if not it["success"]] == [] and len(found) == len(set(wanted)) > 12
+    results = linted(commands, tmp_path)
+    assert [it for it in results if not it["success"]] == []
+    assert len(results) == len(set(commands)) > 12
     (wrong,) = linted(["gcloud compute tpus tpu-vm delete bert --zone=z --forced"], tmp_path)
     assert not wrong["success"]  # the check finds what is wrong
 
@@ -162,12 +164,17 @@ for resources in task.resources:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("SKYPILOT_PYTHON" not in os.environ, reason="SKYPILOT_PYTHON is not set")
 def test_skypilot_takes_our_task(tmp_path):
-    programs = environments.make(tmp_path / "skypilot")
-    environments.install(programs, "skypilot~=0.14.1")
-    task = fakes.ROOT / "launch" / "skypilot.yaml"
-    environments.checked(programs / "python", "-c", SKYPILOT_READS, task)
+    python, task = os.environ["SKYPILOT_PYTHON"], fakes.ROOT / "launch" / "skypilot.yaml"
+    environments.checked(python, "-c", SKYPILOT_READS, task)
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(task.read_text().replace("exit_codes: [75]", "exit_codes: '75!'"))
     with pytest.raises(AssertionError, match="75!"):
-        environments.checked(programs / "python", "-c", SKYPILOT_READS, wrong)
+        environments.checked(python, "-c", SKYPILOT_READS, wrong)
+
+
+def test_only_the_code_75_starts_a_task_of_skypilot_again():
+    task = yaml.safe_load((fakes.ROOT / "launch" / "skypilot.yaml").read_text())
+    assert task["resources"]["job_recovery"] == {"recover_on_exit_codes": [75]}
+    assert task["resources"]["use_spot"] is True
