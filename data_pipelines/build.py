@@ -26,7 +26,7 @@ from data_pipelines.reports import health, report, report_html
 REPORT_FILE = "report.html"
 SHOWN_EXAMPLES = 10
 
-# The options that decide what the tokens are; the others decide what is made of them.
+# The options that decide the tokens; the others decide the examples.
 TOKEN_OPTIONS = (
     *("algorithm", "input", "split", "heldout_fraction", "sentence_splitter"),
     *("text_field", "one_document_per_file", "do_lower_case"),
@@ -47,7 +47,7 @@ def build(options: Options, make: builders.Builder | None = None) -> records.Man
       FileExistsError: if the output exists and is not to be overwritten.
       ValueError: if options, vocabulary or text do not allow a single correct record; with
         `strict`, if there is something to warn of.
-      OSError: if the disk is full; what is finished is kept, and the same command continues.
+      OSError: if the disk is full; finished work is kept, and the same command continues.
     """
     options = checked(options)
     with PartialOutput(
@@ -98,7 +98,7 @@ def _build(
 def _complete(
     manifest: records.Manifest, vocabulary: tokenizer.Tokenizer, directory: epath.Path
 ) -> None:
-    """Writes what stands beside the shards."""
+    """Writes the files next to the shards."""
     vocabulary.save(directory)
     manifest.save(directory)
     tfds_metadata.write(directory, manifest)
@@ -113,7 +113,7 @@ def main(options: Options) -> None:
 
 
 class _Judge:
-    """Says what is wrong with the figures known so far, each thing once; an error if strict."""
+    """Logs each warning about the figures so far once; with --strict raises ValueError."""
 
     def __init__(self, options: Options, vocabulary: blocks.Vocabulary, text_files: int):
         self._options, self._vocabulary, self._text_files = options, vocabulary, text_files

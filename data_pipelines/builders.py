@@ -22,10 +22,10 @@ from data_pipelines.reports import statistics
 
 DEFAULT_NUM_SHARDS = 32
 SHARD_BYTES = 200_000_000
-# Of packed records: each shard is packed by itself, and its last rows stay open.
+# The least packed rows of a shard: each is packed by itself, and its last rows stay open.
 PACKED_ROWS_PER_SHARD = 256
 SAMPLE_BATCHES = 4
-# Of a TFRecord: its length and two checksums.
+# A TFRecord has its length and two checksums around it.
 FRAME_BYTES = 16
 
 
@@ -100,7 +100,7 @@ def sample(batches: Iterable[Mapping[str, np.ndarray]], tally: statistics.Exampl
 
 
 def num_records(num_examples: int, sampled: statistics.ExampleTally) -> int:
-    """Returns how many records so many examples make: as many, or by the sample if rows share."""
+    """Returns the number of records of these examples, by the sample if rows hold several."""
     return math.ceil(num_examples / sampled.sequences_per_row)
 
 

@@ -85,7 +85,7 @@ def _tokenized(
     kept = store.Store(scratch, token_dtype=vocabulary.token_dtype)
     notes = scratch / READING_NOTES
     found: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {"blocks": -1}
-    # Of what is no file nobody knows whether it has changed: it is read again and compared.
+    # Inputs that are not files have no mtime, so they are read again.
     if found["blocks"] == len(kept.blocks) and all(unit.bytes for unit in units):
         log = sources.Log(**found["log"])
     else:

@@ -208,10 +208,12 @@ def _manifest_like_first(
 ) -> records.Manifest:
     """Returns a manifest without shards, with the lengths of the first record of a file."""
     tf = records.import_tensorflow()
+    from google.protobuf import message
+
     try:
         serialized = next(iter(tf.data.TFRecordDataset(str(path)).take(1)), None)
         example = tf.train.Example.FromString(serialized.numpy() if serialized is not None else b"")
-    except (tf.errors.DataLossError, ValueError, *_decode_errors()) as error:
+    except (tf.errors.DataLossError, ValueError, message.DecodeError) as error:
         raise ValueError(f"{path} is not a TFRecord file of examples: {error}") from error
     found = example.features.feature
     missing = [
@@ -259,12 +261,6 @@ def _counted_shard(
         tally.add(batch)
         count += len(batch["input_ids"])
     return records.Shard(file=path.name, examples=count, bytes=path.stat().length)
-
-
-def _decode_errors() -> tuple[type[Exception], ...]:
-    from google.protobuf import message
-
-    return (message.DecodeError,)
 
 
 if __name__ == "__main__":

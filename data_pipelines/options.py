@@ -236,7 +236,7 @@ def _faults(options: Options) -> list[str]:
 
 
 def _contradictions(options: Options) -> list[str]:
-    """Returns what is wrong with options that would be fine without each other, or elsewhere."""
+    """Returns the errors of options that contradict each other."""
     found = []
     try:
         sentences.splitter(options.sentence_splitter)
@@ -258,7 +258,7 @@ def _contradictions(options: Options) -> list[str]:
 
 
 def _of_other_objectives(options: Options) -> list[str]:
-    """Returns what is wrong with options that mean nothing for the chosen pair objective."""
+    """Returns the errors of options that the chosen pair objective does not use."""
     found = []
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)

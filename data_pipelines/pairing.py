@@ -1,4 +1,4 @@
-"""Which spans of a corpus make examples: the pair objectives, and what is asked of one by its name.
+"""The pair objectives: how the text of a block becomes examples, by name.
 
 How each draws its examples is a module in `objectives`; a new one is a function there and a row of
 `PAIR_OBJECTIVES`, from which options, checks, help and reports follow. The released script, in its

@@ -77,7 +77,7 @@ class PartialOutput:
         """Makes the directories; throws away what was begun for other tokens or other examples.
 
         Raises:
-          FileExistsError: if finished shards would be lost and nobody said `overwrite`.
+          FileExistsError: if finished shards would be lost, without `overwrite`.
         """
         same_tokens = self._compare(TOKENS_KEY, tokens_key)
         same_examples = same_tokens and self._compare(EXAMPLES_KEY, examples_key)
@@ -94,7 +94,7 @@ class PartialOutput:
 
     def publish(self) -> None:
         """Gives the finished records their name and removes everything else."""
-        # Of work that Beam gave to another worker, and the first one never finished.
+        # A worker of Beam leaves drafts if its work was given to another one.
         atomic.remove_drafts(self.records)
         old = self._output.parent / f"{self._output.name}.replaced"
         if self._output.exists():

@@ -18,7 +18,7 @@ class Progress:
     def __init__(self, label: str, total: int, unit: str):
         self._bar = tqdm.tqdm(
             desc=label,
-            total=total or None,  # Of some sources nobody knows the size.
+            total=total or None,  # The size of some sources is unknown.
             unit=unit,
             unit_scale=True,
             dynamic_ncols=True,
@@ -35,7 +35,7 @@ class Progress:
         self._bar.close()
 
     def at(self, count: int, **shown: str) -> None:
-        """Moves to `count` and shows further figures beside it."""
+        """Moves to `count` and shows more figures."""
         now = time.monotonic()
         interval = 1 if not self._bar.disable else LOG_INTERVAL_SECONDS
         if now - self._last_shown < interval and (count < self._total or not self._total):

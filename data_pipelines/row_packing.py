@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int
 
-# Examples that are packed together: so many that the rows left open at the end do not count.
+# The number of examples packed together; the few rows left open at the end do not matter.
 WINDOW = 1 << 15
 
-# Of max_seq_length: as many tokens as an example must have on average for its row to be filled.
+# The mean length of examples from which rows are filled, by default.
 TOKENS_PER_SEQUENCE = 16
 
 

@@ -1,7 +1,7 @@
 """Where documents come from: every source is a generator of `Document`, in a fixed order.
 
 A source is a comma-separated list of paths and globs of files, whose suffix says what they hold,
-and of the keywords of what is no file. Here the formats meet, in the table `FORMATS`; a new one is
+and of keywords of other sources. The table `FORMATS` lists all formats; a new one is
 a module in `formats` and a row, from which options, checks and help follow. The cutting of
 paragraphs into sentences belongs to `sentences`.
 """
@@ -118,7 +118,7 @@ class Document:
 class Unit:
     """A part of a source that is read by itself: a file, or a dataset.
 
-    `bytes` is what `Log.bytes_read` grows by while it is read; 0 where nobody knows it before.
+    Reading it adds `bytes` to `Log.bytes_read`; 0 if the size is unknown.
     """
 
     format: str
@@ -195,7 +195,7 @@ def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
     wanted = {"all": (False, True), "train": (False,), "heldout": (True,)}[reading.split]
     first, held_out = "", False
     for name, text in form.read(unit.location, reading, log):
-        # What is cut because it is long stays together.
+        # The parts of a long document stay on one side.
         if not (first and base.is_later_part(name, first)):
             first = name
             held_out = is_heldout(name if form.names_documents else text, reading.heldout_fraction)

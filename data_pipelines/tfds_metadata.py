@@ -1,4 +1,4 @@
-"""What tensorflow-datasets must find beside the shards to open a record directory as a dataset.
+"""The files with which tensorflow-datasets opens a record directory as a dataset.
 
 After `write`, `tfds.builder_from_directory(DIR).as_dataset(split="train")` gives the records, in
 any project and wherever the directory has been moved to. `as_data_source` does not: tensorflow-

@@ -35,7 +35,7 @@ MINIMUM_PAIR_FREQUENCY = 2
 # Bounds of memory. English has 3 million characters of distinct words in 60 MB of novels.
 FOLD_CHARACTERS = 2**24
 MAX_DISTINCT_CHARACTERS = 2**25
-# Text without white space is cut into units of so many characters, for sentencepiece.
+# Text without white space is cut into units of this number of characters, for sentencepiece.
 MAX_UNIT_CHARACTERS = 1000
 
 MODEL_TYPES = ("unigram", "bpe")
@@ -135,16 +135,17 @@ class Counts:
 
     def _forget(self) -> None:
         # What came since the last time goes at the share of then; more goes if that is too little.
+        share = 2**self._forgetting
         self._units = collections.Counter(
-            {unit: n for unit, n in self._units.items() if not self._is_forgotten(unit, n)}
+            {
+                unit: count
+                for unit, count in self._units.items()
+                if count >= share or zlib.crc32(unit.encode()) % share == 0
+            }
         )
         if _size(self._units) > MAX_DISTINCT_CHARACTERS // 2:
             self._forgetting += 1
             self._forget()
-
-    def _is_forgotten(self, unit: str, count: int) -> bool:
-        share = 2**self._forgetting
-        return count < share and zlib.crc32(unit.encode()) % share != 0
 
 
 def _size(counts: Mapping[str, int]) -> int:
@@ -152,7 +153,7 @@ def _size(counts: Mapping[str, int]) -> int:
 
 
 def wordpiece_entries(word_counts: Mapping[str, int], size: int) -> list[str]:
-    """Returns at most `size` entries for words that occur so many times.
+    """Returns at most `size` entries for words with these counts.
 
     The specials, the characters and their continuation forms in code point order, then merged
     pieces by frequency.
@@ -188,7 +189,7 @@ def wordpiece_entries(word_counts: Mapping[str, int], size: int) -> list[str]:
 def sentencepiece_model(
     unit_counts: Mapping[str, int], size: int, model_type: str = "unigram"
 ) -> bytes:
-    """Returns a model of at most `size` pieces for units that occur so many times.
+    """Returns a model of at most `size` pieces for units with these counts.
 
     The special tokens have the ids and names of a WordPiece vocabulary made here.
 
@@ -226,9 +227,9 @@ def sentencepiece_model(
 def byte_bpe_merges(
     unit_counts: Mapping[str, int], size: int
 ) -> tuple[list[str], list[byte_bpe.Merge]]:
-    """Returns at most `size` entries, and the merges, for units that occur so many times.
+    """Returns at most `size` entries, and the merges, for units with these counts.
 
-    The specials in RoBERTa's order, the 256 bytes, then what is merged, the most frequent first.
+    The specials in RoBERTa's order, the 256 bytes, then the merged pieces, the most frequent first.
 
     Raises:
       ValueError: if there is no unit or `size` does not hold the bytes.
@@ -259,7 +260,7 @@ def byte_bpe_merges(
 
 
 def coverage(vocabulary: tokenizer.Tokenizer, chunk_counts: Mapping[str, int]) -> Coverage:
-    """Returns how the vocabulary does on white-space-separated words that occur so many times."""
+    """Returns the coverage of white-space-separated words with these counts."""
     counts = np.fromiter(chunk_counts.values(), np.int64, len(chunk_counts))
     blank = " " if vocabulary.keeps_blanks else ""
     ids, lengths = vocabulary.encode_flat([f"{blank}{chunk}" for chunk in chunk_counts])
@@ -409,7 +410,7 @@ def _continuations(alphabet: list[str]) -> list[str]:
 
 
 def _repeated(word_counts: Mapping[str, int], separator: str = " ") -> Iterator[str]:
-    """Yields every word as often as it occurs, at most so many at once."""
+    """Yields every word as often as it occurs, in strings of at most 2^16 copies."""
     for word, count in word_counts.items():
         for start in range(0, count, 2**16):
             yield f"{word}{separator}" * min(2**16, count - start)

@@ -94,7 +94,7 @@ def _start(prepare: Callable[[], Any] | None) -> None:
 def _end_with_parent() -> None:
     """Ends this process when its parent has died, killed for example.
 
-    It would else finish its item beside the processes of the next build, and then wait for ever.
+    Otherwise it would go on working during the next build, and then wait for ever.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -53,7 +53,7 @@ class AddedToken:
 
 @runtime_checkable  # Shape-checked tests ask isinstance.
 class Base(Protocol):
-    """What is asked of the tokenizer that tokens are added to, beside what all tokenizers have."""
+    """A tokenizer to which tokens can be added: its text normalization is known."""
 
     vocabulary: tuple[str, ...]
     vocab_size: int
@@ -160,7 +160,7 @@ class WithAddedTokens(token_ids.SpecialTokens):
         (directory / LEGACY_FILE).write_text(json.dumps(new, indent=2) + "\n")
 
     def _parts(self, text: str) -> Iterator[str | AddedToken]:
-        """Yields the added tokens of a text and what is between them, in order; at least one."""
+        """Yields the added tokens of a text and the parts between them, in order; at least one."""
         for start, end, token in self._raw.split(text):
             if token is not None:
                 yield token
@@ -177,7 +177,7 @@ class WithAddedTokens(token_ids.SpecialTokens):
         if all(token is None for _, _, token in parts):
             yield text
             return
-        # What is folded already stays as it is when it is tokenized.
+        # Tokenizing does not change text that is folded already.
         for start, end, token in parts:
             yield folded[start:end] if token is None else token
 
@@ -308,7 +308,7 @@ class _Finder:
     """Where the texts of some tokens stand in another text; of those that overlap the first."""
 
     def __init__(self, tokens: Sequence[tuple[str, AddedToken]]):
-        # Of those that are alike when they are normalized the first is found, and none that is "".
+        # Among tokens with equal normalized text the first is found; "" never is.
         self._tokens = {text: token for text, token in reversed(tokens) if text.strip()}
         # The first character decides most places; of what begins with it the longest goes first.
         firsts: dict[str, list[str]] = {}
@@ -321,7 +321,7 @@ class _Finder:
         return bool(self._tokens)
 
     def split(self, text: str) -> Iterator[tuple[int, int, AddedToken | None]]:
-        """Yields [start, end) and the token, None for what is between tokens."""
+        """Yields [start, end) and the token, None between tokens."""
         done = 0
         for match in self._pattern.finditer(text) if self._tokens else ():
             token, (start, end) = self._tokens[match.group()], match.span()

@@ -113,7 +113,7 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns `encode` of every text."""
-        # One by one: the library's own way takes all cores, and who wants them has processes.
+        # One by one: encode_batch() of the library uses every core; callers parallelize by process.
         return [self._encoding(text).ids for text in texts]
 
     def encode_flat(
@@ -226,9 +226,9 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
 def read_tokenizer(
     path: epath.PathLike, *, lowercase: bool | None = None, **casing: Any
 ) -> ByteBpeTokenizer:
-    """Returns the tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it.
+    """Returns the tokenizer of a tokenizer.json, or of a vocab.json and its merges.txt.
 
-    For vocab.json a tokenizer_config.json beside it tells `add_prefix_space`, false without one.
+    For vocab.json, `add_prefix_space` stands in tokenizer_config.json; false without one.
 
     Raises:
       ValueError: if the files are damaged, do something else, or are to fold case.
@@ -345,7 +345,7 @@ def _continues_word(surface: bytes) -> bool:
     """Returns whether a token belongs to the word of the token before it.
 
     It does unless it begins with white space, or with what BERT's own rules set apart: punctuation
-    and CJK. A part of a character belongs to what is before it.
+    and CJK. A part of a character belongs to the word before it.
     """
     first = surface.decode(errors="ignore")[:1]
     if not first or not surface.startswith(first.encode()):
@@ -354,7 +354,7 @@ def _continues_word(surface: bytes) -> bool:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Returns the [start, end) of what is there without the white space around it."""
+    """Returns [start, end) without the white space at both ends."""
     part = text[start:end]
     start = end - len(part.lstrip())
     return start, start + len(text[start:end].rstrip())

@@ -1,6 +1,6 @@
-"""What a record directory was made of, in little: how often tokens are predicted, which documents.
+"""A summary of a record directory: how often each token is predicted, and hashes of documents.
 
-A small file beside the manifest, which a run keeps too. By it training and evaluation know what
+A small file next to the manifest, which a run keeps too. From it training and evaluation know what
 answering without reading would score on other records, and whether two directories hold the same
 documents, wherever and by whatever command they were built.
 """
@@ -49,7 +49,7 @@ class Documents:
         return Documents(np.union1d(self.below(halvings), other.below(halvings)), halvings)
 
     def share_in(self, other: Documents) -> float:
-        """Returns the share of these documents that the other has too, 0 if it cannot be told."""
+        """Returns the share of these documents that the other has too, 0 if it is unknown."""
         halvings = max(self.halvings, other.halvings)
         own = self.below(halvings)
         return float(np.isin(own, other.below(halvings)).mean()) if len(own) else 0.0
@@ -121,4 +121,4 @@ def _is_row_of(values: np.ndarray, dtype: type) -> bool:
     return values.ndim == 1 and values.dtype == dtype
 
 
-_REMEDY = "copy it again, or remove it and do without what it tells"
+_REMEDY = "copy it again, or delete it to run without the overlap check"

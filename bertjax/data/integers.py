@@ -1,4 +1,4 @@
-"""A "tokenizer" of what is integers already: proteins, DNA, codes of health records, tables.
+"""A "tokenizer" for data that are integers already: proteins, DNA, codes of health records, tables.
 
 Its file names how many ids there are and which are special. What other kinds call text is ids with
 white space between them here, in and out.

@@ -1,4 +1,4 @@
-"""JSON of files that others wrote: what is wrong with it is a ValueError, whatever it is."""
+"""JSON of files that others wrote: every fault in it is a ValueError."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def loads(text: str | bytes) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-      ValueError: if it is none, or is nested so deeply that Python does not read it.
+      ValueError: if it is not JSON, or is nested so deeply that Python does not read it.
     """
     try:
         return json.loads(text)

@@ -1,6 +1,6 @@
 """Folding of text that keeps, for every character, the place in the original that it stands for.
 
-`wordpiece` and `sentence_piece` say what is folded, and in which order.
+`wordpiece` and `sentence_piece` decide the order of the steps.
 """
 
 from __future__ import annotations

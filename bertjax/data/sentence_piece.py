@@ -1,7 +1,7 @@
 """SentencePiece models (unigram and BPE) with the five special tokens of BERT.
 
 The model holds its own normalization and pieces. Outside of it only case and accents are folded,
-as the released ALBERT does. Whoever trains a model anew uses `fold` on the text.
+as the released ALBERT does. A new model is trained on text after `fold`.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _spans(text: str, pieces: Sequence[Any]) -> list[tuple[int, int]]:
         surface = text[start:end]
         start = end - len(surface.lstrip())
         end = start + len(surface.strip())
-        # Of several pieces of one character the library places the last alone.
+        # If one character has several pieces, the library places only the last.
         if start == end and piece.piece.strip(WORD_START) and spans and spans[-1][0] == start:
             end = spans[-1][1]
         spans.append((start, end))

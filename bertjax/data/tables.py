@@ -41,7 +41,7 @@ class FaultyFile(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What is wrong with a row.
+    """A reason why a row cannot be read.
 
     `kind` is "csv" (quotes), "columns" (their number or names), "json", "object" (JSON of another
     type), "utf8" or "long" (`LONGEST_RECORD_BYTES`).
@@ -62,9 +62,9 @@ class Row(NamedTuple):
     fault: Fault | None = None
 
 
-# What is opened for bytes: the files of gzip, bz2 and of remote places have no class in common.
+# A file opened for bytes; the files of gzip, bz2 and remote places have no class in common.
 File = Any
-# Returns what is wrong with the names of a file's columns, and what to do; None if nothing.
+# Returns the fault in the names of a file's columns and its remedy, None without a fault.
 NamesFault = Callable[[Sequence[str]], str | None]
 
 

@@ -76,7 +76,7 @@ def _of_file(path: epath.Path, source: int, columns: Columns) -> Iterator[Line]:
 
 
 def _fault(fields: Mapping[str, Any], columns: Columns) -> str | None:
-    """Returns what is wrong with the fields of a line, None if nothing is."""
+    """Returns the fault of the fields of a line, None without one."""
     if not isinstance(fields.get(columns.text), str):
         return (
             f"it has no text under {columns.text!r}; it has "

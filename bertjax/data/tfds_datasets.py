@@ -1,6 +1,6 @@
-"""Opening datasets of tensorflow-datasets, with what goes wrong told in their names.
+"""Opens datasets of tensorflow-datasets; errors name the dataset.
 
-What is in their examples belongs to who reads them: `data.finetuning.glue_tfds`, and
+Their examples are read by `bertjax.finetuning.glue_tfds` and
 `data_pipelines.formats.tfds_source`. TensorFlow is imported when a dataset is named, not before.
 """
 

@@ -1,7 +1,7 @@
 """The small protocol behind which kinds of tokenizers stand, and how one is found on disk.
 
 Each kind has a module (`wordpiece`, the released BERT's, `sentence_piece`, `byte_bpe`, RoBERTa's,
-and `integers`, of what is ids already) and a row of TOKENIZERS.
+and `integers`, for data that are ids already) and a row of TOKENIZERS.
 """
 
 from __future__ import annotations
@@ -119,11 +119,10 @@ class Tokenizer(Protocol):
 class TokenizerKind(NamedTuple):
     """`file` is its name in a directory, `suffix` that of a bare file, "" for any other.
 
-    `read` makes the tokenizer of the file and of what is told of the casing; `title` is what the
-    file is called in messages. `only_here` says of a tokenizer why it cannot be written for
-    transformers, "" if it can. `takes_added_tokens` if files beside it may add to it. `companions`
-    are files that are written beside it, and `model_type` is that of a tokenizer.json which does
-    for all of them, "" if none does.
+    `read` makes the tokenizer from the file and the casing; messages call the file `title`.
+    `only_here` returns why a tokenizer cannot be written for transformers, "" if it can.
+    `takes_added_tokens` if other files of the directory may add tokens. `companions` are files
+    written with it; a tokenizer.json of `model_type` replaces all of them, "" if none does.
     """
 
     file: str
@@ -221,7 +220,7 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
 
 
 def with_added_tokens(base: Tokenizer, directory: epath.PathLike) -> Tokenizer:
-    """Returns the tokenizer with the tokens that the files beside its vocabulary add to it.
+    """Returns the tokenizer with the tokens that other files of its directory add.
 
     Raises:
       ValueError: if they do not say which ids those have, or these do not follow the vocabulary's.

@@ -115,7 +115,7 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
         return cls(entries, **casing)
 
     def __reduce__(self):
-        """Pickles the arguments alone: what is remembered is made anew in each process."""
+        """Pickles the arguments alone; each process fills its own caches."""
         make = functools.partial(
             type(self), lowercase=self.lowercase, strip_accents=self.strip_accents
         )

@@ -51,12 +51,8 @@ RunSteps = Callable[[str, Callable[[apache_beam.Pipeline], None]], None]
 
 
 AGAIN = "run the same command again, which starts from the beginning"
-# What Beam says when a process of DirectRunner ends by itself, in a thread that nobody waits for.
+# What Beam says when a process of DirectRunner ends by itself, in a thread that is not joined.
 PROCESS_ENDED = "Worker subprocess exited"
-
-
-def _number(num_workers: int, beam_arguments: Sequence[str]) -> list[str]:
-    return [f"--num_workers={num_workers}"] if num_workers else []
 
 
 def _processes(num_workers: int, beam_arguments: Sequence[str]) -> list[str]:
@@ -72,17 +68,13 @@ def _partitions(num_workers: int, beam_arguments: Sequence[str]) -> list[str]:
     return ["--dask_partition_size=1"]
 
 
-def _no_faults(beam_arguments: Sequence[str]) -> list[str]:
-    return []
-
-
 def _faults_of_dask(beam_arguments: Sequence[str]) -> list[str]:
     faults = []
     if importlib.util.find_spec("distributed") is None:
         faults.append("DaskRunner needs Dask, which is optional: pip install 'bertjax[dask]'")
     if not _has(beam_arguments, "--dask_client_address", "--dask_scheduler_file"):
         faults.append(
-            "DaskRunner is not told where the scheduler is: give --dask_client_address, such as "
+            "DaskRunner needs the address of the scheduler: give --dask_client_address, such as "
             "tcp://HOST:8786"
         )
     return faults
@@ -131,7 +123,7 @@ def _in_processes(pipeline: apache_beam.Pipeline) -> None:
 
 
 def _kill_children(others: Sequence[psutil.Process]) -> None:
-    """Ends what a failed run leaves behind: it would write on beside the next run."""
+    """Kills the processes of a failed run, which would go on writing during the next run."""
     for child in psutil.Process().children():
         if child not in others:
             family = [child, *child.children(recursive=True)]
@@ -159,8 +151,8 @@ def _on_dask(pipeline: apache_beam.Pipeline) -> None:
             f"at their logs and {AGAIN}. Dask says: {error}"
         ) from error
     finally:
-        # Results that somebody holds are made anew when their worker leaves: by then for nobody,
-        # and of files that are gone.
+        # Dask computes results that are still held again when their worker leaves, from files that
+        # are gone by then.
         result.client.close()
     if not is_finished:
         raise workers.WorkerDied(f"the scheduler of Dask died; start it and {AGAIN}")
@@ -172,16 +164,17 @@ def _has(beam_arguments: Sequence[str], *names: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """What runs the pipeline.
+    """An engine that runs the pipeline, with its name in Beam.
 
-    `beam_name` is what Beam calls it. `options` are those of Beam that follow from the number of
-    workers (0: as many as it likes), `faults` what its options lack, both beside those given.
-    `run` runs a pipeline to its end.
+    `options(num_workers, arguments)` returns more options for Beam (0 workers: as many as it
+    chooses), `faults(arguments)` the errors in those given. `run` runs a pipeline to its end.
     """
 
     beam_name: str
-    options: Callable[[int, Sequence[str]], list[str]] = _number
-    faults: Callable[[Sequence[str]], list[str]] = _no_faults
+    options: Callable[[int, Sequence[str]], list[str]] = lambda number, arguments: (
+        [f"--num_workers={number}"] if number else []
+    )
+    faults: Callable[[Sequence[str]], list[str]] = lambda arguments: []
     run: Callable[[apache_beam.Pipeline], None] = _to_its_end
 
 
@@ -344,7 +337,7 @@ def _sample(job: work.Job, num_examples: int) -> work.Dealing:
     """Returns the first batches of the first shard, as in the local build."""
     num_shards = builders.sample_shards(num_examples)
     size = work.shard_size(num_examples, 0, num_shards)
-    # How many examples fill so many rows is known once they are packed.
+    # The number of examples in these rows is known only after packing.
     rows = size if job.pairs.is_packed else builders.SAMPLE_BATCHES * shards.ROWS_PER_BATCH
     return work.Dealing(num_shards, shards.order(job.pairs, 0, size)[:rows])
 
@@ -413,6 +406,6 @@ def _check_unknown(arguments: Sequence[str]) -> None:
 
 
 def start() -> None:
-    """Parses the command line and runs the program; what is no flag of ours may be one of Beam."""
+    """Parses the command line and runs the program; flags that are not ours go to Beam."""
     command_line.define_flags(BeamOptions, flags.FLAGS)
     app.run(main, flags_parser=functools.partial(command_line.parse, known_only=True))

@@ -49,10 +49,10 @@ SEGMENT = np.dtype(
     ]
 )
 
-# Of any number of blocks: each is part of the description of the pipeline, which may not be large.
+# Each range of blocks is part of the description of the pipeline, which may not be large.
 RANGES = 1000
 
-# Segments of other blocks come one by one; together until there are so many tokens.
+# Segments of other blocks arrive one by one and are sent together from this number of tokens on.
 PIECE_TOKENS = 1 << 20
 
 
@@ -274,7 +274,8 @@ def draft_block(index: int, job: Job) -> Iterator[tuple[int, tuple[int, bytes]]]
     layout = job.layout
     first, num_documents = int(layout.documents[index]), int(layout.documents[-1])
     drafts = pairing.draft(base.Block(_corpus(index, job), index, first, num_documents), job.pairs)
-    _save_drafts(_drafts_path(index, job), drafts)
+    fields = dataclasses.asdict(drafts)
+    _save(_drafts_path(index, job), fields.pop("requests") | fields)
     wanted = drafts.requests
     asked = np.searchsorted(layout.documents, wanted.document, side="right") - 1
     requests = np.zeros(len(asked), REQUEST)
@@ -451,11 +452,6 @@ def _pairs_path(index: int, job: Job) -> epath.Path:
 
 def _drafts_path(index: int, job: Job) -> epath.Path:
     return job.path(f"drafts-{index:06d}.npz")
-
-
-def _save_drafts(path: epath.Path, drafts: base.Drafts) -> None:
-    fields = dataclasses.asdict(drafts)
-    _save(path, fields.pop("requests") | fields)
 
 
 def _load_drafts(path: epath.Path) -> base.Drafts:

@@ -74,7 +74,7 @@ def read(location: str, reading: base.Reading, log: input_files.Log) -> Iterator
     Objects documented mostly by paragraphs that came before (wrappers, older copies) are left
     out. The order and the texts depend only on the installed versions.
     """
-    del location, reading, log  # There is one, which is what is installed.
+    del location, reading, log  # The installed packages are the only source.
     seen_names: set[str] = set()
     seen_paragraphs: set[str] = set()
     for name, text in _raw_documents():

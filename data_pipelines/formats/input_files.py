@@ -75,7 +75,7 @@ def find(pattern: str, *, known: str = "paths and globs of files") -> list[str]:
     """Returns the files that a path or glob (`**` recursive) stands for, sorted.
 
     Raises:
-      FileNotFoundError: if there is none; says what is `known` as an input.
+      FileNotFoundError: if there is none; the message lists `known` kinds of input.
       ValueError: if it is a directory.
     """
     if is_remote(pattern):
@@ -173,7 +173,7 @@ def _matches_nothing(pattern: str, known: str) -> FileNotFoundError:
 
 
 class _CountedFile(io.RawIOBase):
-    """A file that adds what is read from it to the log."""
+    """A file that adds the bytes read from it to the log."""
 
     def __init__(self, raw: Any, log: Log):
         self._raw = raw

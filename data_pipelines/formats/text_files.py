@@ -19,7 +19,7 @@ HEAD_BYTES = 1 << 16
 
 # A share of NUL bytes that text in any Latin script has as UTF-16, and no text as UTF-8.
 MAXIMUM_NUL_SHARE = 0.2
-# From so many lines on, a head in another encoding is not mistaken for one with damaged lines.
+# With fewer invalid lines, a head counts as damaged and not as text in another encoding.
 ENOUGH_LINES = 8
 
 _WHITE_CONTROLS = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
@@ -138,7 +138,7 @@ def _pieces(file: BinaryIO, path: str, log: input_files.Log) -> Iterator[tuple[i
             yield number, piece[:end]
             kept, was_cut = piece[end:], True
             continue
-        # What is left of a long line must not look like a blank line.
+        # The rest of a long line must not look like a blank line.
         if not (was_cut and piece.isspace()):
             yield number, piece
         number, kept, was_cut = number + 1, b"", False

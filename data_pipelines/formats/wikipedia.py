@@ -73,7 +73,8 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
             for event, element in ElementTree.iterparse(file, events=("start", "end")):
                 if root is None:
                     root = element
-                tag = _tag(element)
+                # The XML namespace before it holds the version of the format.
+                tag = element.tag.rpartition("}")[2]
                 if event == "end" and tag == "namespaces":
                     links = _local_links(element)
                 elif event == "end" and tag == "page":
@@ -120,11 +121,6 @@ def prose(wikitext: str) -> str | None:
     return "\n".join(_paragraphs(text))
 
 
-def _tag(element: Any) -> str:
-    """Returns the name without the XML namespace, which holds the version of the format."""
-    return element.tag.rpartition("}")[2]
-
-
 def _article(page: Any) -> str | None:
     """Returns the wikitext of a page, None if it is no article."""
     if page.findtext("{*}ns") != "0" or page.find("{*}redirect") is not None:
@@ -164,16 +160,11 @@ def _kept(nodes: list[Any]) -> Iterator[str]:
             left_out_level = node.level if title in LEFT_OUT_SECTIONS else 0
             yield "\n\n"
         elif not left_out_level:
-            yield _TEXTS.get(type(node).__name__, _nothing)(node)
+            yield _TEXTS.get(type(node).__name__, lambda node: "")(node)
 
 
 def _of(wikicode: Any) -> str:
     return "" if wikicode is None else "".join(_kept(wikicode.nodes))
-
-
-def _nothing(node: Any) -> str:
-    del node
-    return ""
 
 
 def _tag_text(node: Any) -> str:
@@ -196,10 +187,6 @@ def _link_text(node: Any) -> str:
     if node.text is None and _INTERLANGUAGE.match(target):
         return ""
     return (_of(node.text) if node.text is not None else "") or _of(node.title).lstrip(": ")
-
-
-def _external_link_text(node: Any) -> str:
-    return _of(node.title) if node.brackets else ""
 
 
 def _template_text(node: Any) -> str:
@@ -245,6 +232,6 @@ _TEXTS = {
     "HTMLEntity": lambda node: node.normalize(),
     "Tag": _tag_text,
     "Wikilink": _link_text,
-    "ExternalLink": _external_link_text,
+    "ExternalLink": lambda node: _of(node.title) if node.brackets else "",
     "Template": _template_text,
 }

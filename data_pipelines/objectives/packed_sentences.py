@@ -21,8 +21,8 @@ from data_pipelines.objectives import base
 
 PACKINGS = ("doc_sentences", "full_sentences", base.BEST_FIT)
 
-# Of best_fit, in tokens: what would be left of a document for a shorter segment is shared with the
-# segment before it. From so little there is nothing to be learnt.
+# best_fit shares a rest of a document that is shorter than this (in tokens) with the segment before
+# it: such a short segment teaches nothing.
 SHORTEST_REST = 16
 
 
@@ -45,7 +45,7 @@ def draft(block: base.Block, options: base.PairOptions) -> base.Drafts:
             segments += _segments(starts, first, last, options, rng)
     begin, end = np.array(segments, np.int64).reshape(-1, 2).T
     if crosses:
-        # A separator at an edge of the segment would stand beside [CLS] or another [SEP].
+        # A separator at an edge of the segment would follow [CLS] or precede another [SEP].
         begin = np.where(np.isin(begin, document_ends - 1), begin + 1, begin)
         end = np.where(np.isin(end, document_ends), end - 1, end)
         begin, end = begin[end > begin], end[end > begin]
@@ -77,7 +77,7 @@ def _segments(
 
 
 def _pieces(begin: int, end: int, target: int) -> Iterator[tuple[int, int]]:
-    """Yields begin and end of pieces of `target` tokens, and of what is left."""
+    """Yields begin and end of pieces of `target` tokens, and of the rest."""
     while (left := end - begin) > target:
         is_shared = left - target < min(SHORTEST_REST, target)
         piece = (left + 1) // 2 if is_shared else target

@@ -1,1 +1,1 @@
-"""What is counted in text and records, judged in words, and shown."""
+"""Statistics of text and records, warnings, and the health report."""

@@ -26,7 +26,7 @@ class Distinct:
     """How many different 64-bit hashes were seen, from a bounded sample of them.
 
     Held are all hashes below 2^(64 - halvings), ascending. The bound halves when there are too
-    many, so what is held depends on the set of hashes alone, not on the order they came in.
+    many, so the sample depends on the set of hashes alone, not on their order.
     """
 
     hashes: UInt64[np.ndarray, " held"] = dataclasses.field(
@@ -45,7 +45,7 @@ class Distinct:
         larger, smaller = sorted(
             (self._below(halvings), other._below(halvings)), key=len, reverse=True
         )
-        # Inserting into a sorted array: a block is small beside the corpus, so no sort of both.
+        # A block is small compared with the corpus: it is inserted, and not both sorted.
         places = np.searchsorted(larger, smaller)
         is_known = np.zeros(len(smaller), bool)
         inside = places < len(larger)

@@ -1,8 +1,7 @@
-"""What is off in the figures of a corpus and its records, in words: what, why it hurts, what to do.
+"""Warnings about the figures of a corpus and its records: the fault, its harm, the remedy.
 
-`warnings` judges what it is given and passes over what it is not, so that a build can ask before
-it pays for the next step. Every bound is a named constant with its reason. How the figures come
-about belongs to `statistics`.
+`warnings` ignores missing figures, so that a build can ask before it pays for the next step. Every
+bound is a named constant with its reason.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from data_pipelines import pairing
 UNKNOWN_RATE, HIGH_UNKNOWN_RATE = 0.01, 0.05
 # With the released rules and ordinary documents 85-95% of the places hold tokens.
 MIN_FILL = 0.7
-# Of packed rows; those that lack tokens are then seldom full of examples.
+# Packed rows with less fill are seldom full of examples.
 PACKED_FILL, ROWS_AT_LIMIT = 0.95, 0.1
 # Half is wanted; the released rules give 53-66% where documents are short or sentences long.
 # Judged where chance is below 4%.
 RANDOM_PAIR_SHARES, MIN_PAIRS = (0.4, 0.6), 200
 # Beyond that, what the label teaches is mostly which chunks were a single sentence.
 FORCED_RANDOM_SHARE = 0.3
-# Of the pairs left out to balance the labels: as much of the corpus is never read.
+# The share of pairs left out to balance the labels; that share of the corpus is never read.
 DROPPED_PAIR_SHARE = 0.3
-# Of documents that are a single sentence: a corpus of articles or books has below 10%. And where
-# nearly all are a single line: a paragraph has about five sentences, an article many more.
+# The share of documents of one sentence: articles and books have below 10%. And of one line: a
+# paragraph has about five sentences, an article many more.
 ONE_SENTENCE_SHARE = 0.5
 ONE_LINE_SHARE, SENTENCES_PER_LINE = 0.9, 8
 # Exact copies. Carefully made corpora have below 1% (documents) and 5% (lines).
@@ -44,15 +43,15 @@ CHARACTERS_PER_WORD = 15
 MEAN_SENTENCE_LENGTHS = (4, 100)
 # 40 batches of 256, the batch of the paper: a network for language does not learn from that.
 MIN_EXAMPLES = 10_000
-# Of the entries; judged where every entry could have been seen so many times on average.
+# Judged if every entry could have occurred this number of times on average.
 UNUSED_VOCABULARY_SHARE, TOKENS_PER_ENTRY = 0.5, 50
-# "," or "the" is 5% of English; above this it is markup or a filler. Of an alphabet of few letters,
-# such as DNA's, the share of so many entries.
+# "," or "the" is 5% of English; above this it is markup or a filler. In a small alphabet, such as
+# DNA's, the share of this number of entries.
 FREQUENT_TOKEN_SHARE, FREQUENT_ENTRIES = 0.15, 5
-# Of the mask shares, absolute, and of the share of masked tokens, relative to what was asked for;
-# judged where chance is well below that.
+# Absolute error of the mask shares, relative error of the share of masked tokens; judged from this
+# number of masked tokens on, where chance is well below that.
 MASK_SHARE_ERROR, MASKED_SHARE_ERROR, MIN_MASKED_TOKENS = 0.05, 0.2, 2000
-# Of the documents or sentences: a bad line here and there is in every large corpus.
+# A share of the documents or sentences: every large corpus has a few bad lines.
 READING_PROBLEM_SHARE = 0.001
 
 # What reading has done about each kind of problem, and what the user can do.
@@ -84,7 +83,7 @@ class Warning:
 
 @dataclasses.dataclass(frozen=True)
 class _Facts:
-    """All that is known; `of` is the figure or, where nobody has counted it, None."""
+    """The figures so far; `of` returns None for a figure that was not counted."""
 
     statistics: Mapping[str, Any]
     max_seq_length: int
@@ -102,7 +101,7 @@ class _Facts:
         return self.of(name) is not None and self.of(name) > bound
 
 
-# What a check yields: name and text of each warning.
+# A check yields name and text of each warning.
 _Found = Iterator[tuple[str, str]]
 
 
@@ -116,10 +115,9 @@ def warnings(
     split: str = "all",
     kind: str = "",
 ) -> list[Warning]:
-    """Returns what is off in the statistics of a manifest, or in as many of them as there are.
+    """Returns the warnings about the statistics of a manifest, or about the part that is known.
 
-    Of a held-out split nobody expects much text. `kind` is the tokenizer's: where text is integers,
-    nobody asks for words and sentences.
+    A held-out split may be small. `kind` is the tokenizer's: integers have no words and sentences.
     """
     facts = _Facts(statistics, max_seq_length, pair_objective, vocab_size, masked_lm_prob)
     checks = _CHECKS_OF_INTEGERS if kind == tokenizer.IntegerTokenizer.kind else _CHECKS
@@ -129,7 +127,7 @@ def warnings(
 
 
 def of_manifest(manifest: records.Manifest) -> list[Warning]:
-    """Returns what is off in the records that a manifest describes."""
+    """Returns the warnings about the records that a manifest describes."""
     return warnings(
         manifest.statistics,
         max_seq_length=manifest.max_seq_length,
@@ -240,7 +238,7 @@ def _duplicates(facts: _Facts) -> _Found:
 
 
 def _vocabulary(facts: _Facts) -> _Found:
-    # That of the examples only where that of the text is unknown: masking hides some.
+    # The rate of the examples only if that of the text is unknown: masking hides some tokens.
     rate = facts.of("unknown_rate")
     rate = facts.of("example_unknown_rate") if rate is None else rate
     if rate is not None and rate > UNKNOWN_RATE:

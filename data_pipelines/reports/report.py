@@ -1,8 +1,4 @@
-"""The health report in words: the figures of a manifest, what is off, and decoded examples.
-
-What is counted belongs to `statistics`, what is judged to `health`, the page with plots to
-`report_html`.
-"""
+"""The health report in words: the figures of a manifest, warnings, and decoded examples."""
 
 from __future__ import annotations
 
@@ -63,7 +59,13 @@ def groups(manifest: records.Manifest) -> list[Group]:
     found = [
         ("Records", _record_rows(manifest)),
         ("Text", _text_rows(statistics)),
-        ("Reading problems", _problem_rows(statistics.get("reading_problems") or {})),
+        (
+            "Reading problems",
+            [
+                (kind.replace("_", " "), f"{it['count']:,}, first: {', '.join(it['first'])}")
+                for kind, it in (statistics.get("reading_problems") or {}).items()
+            ],
+        ),
         ("Examples", _example_rows(manifest)),
         ("What is to be predicted", _target_rows(statistics)),
     ]
@@ -129,13 +131,6 @@ def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
         label = "" if index else "repeated lines"
         rows.found.append((label, f"{count:,} times: {line}"))
     return rows.found
-
-
-def _problem_rows(problems: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        (kind.replace("_", " "), f"{problem['count']:,}, first: {', '.join(problem['first'])}")
-        for kind, problem in problems.items()
-    ]
 
 
 def _example_rows(manifest: records.Manifest) -> list[tuple[str, str]]:

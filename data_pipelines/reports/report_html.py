@@ -14,7 +14,7 @@ from typing import Any
 from bertjax.data import records
 from data_pipelines.reports import health, report
 
-# Histograms of the statistics: name, title, what is measured, what is counted.
+# Histograms of the statistics: name, title, the measure, the items counted.
 PLOTS = (
     ("example_length", "Length of examples", "tokens", "examples"),
     ("sentence_length", "Length of sentences", "tokens", "sentences"),
@@ -34,7 +34,7 @@ def page(
 ) -> str:
     """Returns the report of a record directory as a page of its own.
 
-    `warnings` are those of the manifest unless they are given.
+    `warnings` default to the warnings of the manifest.
     """
     arguments = sorted(
         (name, json.dumps(value, ensure_ascii=False)) for name, value in manifest.arguments.items()

@@ -1,8 +1,7 @@
-"""What is counted while a corpus is tokenized and while examples are written.
+"""Counts of a corpus while it is tokenized, and of examples while they are written.
 
 A tally is made of one part of the work (a block of text, a shard), goes between processes by
-pickle and to disk as JSON, and is merged with its neighbours; `statistics()` are the figures that
-follow. What the figures mean for the user is judged in `health` and said in `report`.
+pickle and to disk as JSON, and is merged with its neighbours; `statistics()` returns the figures.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ MIN_LINE_CHARACTERS = 20
 
 FREQUENT_SHOWN, REPEATED_SHOWN = 10, 5
 
-# Lengths are counted exactly below this, and together from here on: sentences of so many tokens
-# and documents of so many sentences are rare, and the tally stays small.
+# Lengths from this one on are counted together: longer sentences (in tokens) and documents (in
+# sentences) are rare, and the tally stays small.
 MAX_LENGTH = 4095
 
 
@@ -230,7 +229,10 @@ class ExampleTally:
         if "masked_lm_ids" in batch:
             self._add_masks(batch)
         else:
-            self._add_targets(ids[real])
+            # All tokens that could be masked.
+            counts = np.bincount(ids[real], minlength=len(self._targets))
+            counts[self._special_ids] = 0
+            self._targets += counts
 
     def _add_masks(self, batch: Mapping[str, np.ndarray]) -> None:
         used = batch["masked_lm_weights"] > 0
@@ -243,12 +245,6 @@ class ExampleTally:
             full_rows=used.all(axis=1).sum(),
         )
         self._targets += np.bincount(targets, minlength=len(self._targets))
-
-    def _add_targets(self, ids: Int[np.ndarray, " tokens"]) -> None:
-        """Counts what could be masked: all but the specials."""
-        counts = np.bincount(ids, minlength=len(self._targets))
-        counts[self._special_ids] = 0
-        self._targets += counts
 
     def _count(self, **increments: Any) -> None:
         for name, increment in increments.items():
@@ -326,7 +322,7 @@ class ExampleTally:
         _, label = pairing.labels(self._pair_objective)
         return {
             f"{label}_pair_share": counts["labelled_pairs"] / pairs,
-            # Of the text alone, without the first one's [CLS] and [SEP] and the second one's [SEP].
+            # Text alone, without [CLS], [SEP] of the first and [SEP] of the second segment.
             "first_segment_length": counts["first_tokens"] / pairs - 2,
             "second_segment_length": counts["second_tokens"] / pairs - 1,
         }

@@ -58,7 +58,7 @@ def test_documents_of_both_are_known_only_if_those_of_each_are():
 )
 def test_a_file_of_something_else_is_named(tmp_path, arrays):
     np.savez(tmp_path / contents.FILE, **arrays)
-    with pytest.raises(ValueError, match=r"contents\.npz .*copy it again, or remove it"):
+    with pytest.raises(ValueError, match=r"contents\.npz .*copy it again, or delete it"):
         contents.load(tmp_path)
 
 
