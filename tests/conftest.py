@@ -62,7 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_XLA_FLAGS}".strip()
     if config.option.markexpr.strip() == QUICK_TESTS:
         # Compiling is most of what the quick tests do. This takes a third of the time off it, and
-        # gives the same numbers but for rounding. The slow tests are optimized as users' runs are.
+        # gives the same numbers but for rounding. The slow tests are optimized as users' runs are,
+        # but for those with `quick_runs`.
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         is_quick = os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1"
         jax.config.update("jax_disable_most_optimizations", is_quick)
@@ -84,6 +85,21 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # objects of JAX are many, and live long
+
+
+@pytest.fixture(scope="module")
+def quick_runs() -> Iterator[None]:
+    """Takes from whole runs what lasts longer than their steps: optimized code, drawn curves."""
+    from matplotlib import figure
+
+    from bertjax.training import writers
+
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writers, "draw_curves", lambda entries: figure.Figure((0.1, 0.1)))
+        yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="module", autouse=True)

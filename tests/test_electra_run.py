@@ -1,28 +1,16 @@
-"""ELECTRA through the programs: pretrained, stopped and resumed, finetuned, converted, used."""
-
-import dataclasses
+"""ELECTRA through the programs: pretrained, scored, used, continued."""
 
 import jax
 import numpy as np
 import pytest
 
 from bertjax import encode, evaluate, fill_mask, inference, recipes, train
-from bertjax.convert import __main__ as program
-from bertjax.convert import formats, workdir
+from bertjax.convert import workdir
 from bertjax.inference import likelihood
-from bertjax.training import preemption
 from bertjax.workdirs import scalars
-from tests import small_datasets, small_records, stopping
-from tests.convert.families import test_electra
+from tests import small_records
 
-pytestmark = [pytest.mark.usefixtures("one_device"), pytest.mark.slow]
-
-# Kind of finetuning -> the head of transformers' class.
-HEADS = {
-    "table": "sequence_classification",
-    "conll": "token_classification",
-    "swag": "multiple_choice",
-}
+pytestmark = [pytest.mark.usefixtures("one_device", "quick_runs"), pytest.mark.slow]
 
 
 def make_config(directory, **changes):
@@ -57,9 +45,7 @@ def records_of_words(tmp_path_factory):
     return root
 
 
-def test_a_stopped_run_ends_as_if_it_never_had_been_and_all_programs_use_it(
-    records_of_words, tmp_path
-):
+def test_all_programs_use_a_pretrained_run(records_of_words, tmp_path):
     config = make_config(
         records_of_words, **{"pretraining.generator.embeddings": "gradient_disentangled"}
     )
@@ -70,11 +56,6 @@ def test_a_stopped_run_ends_as_if_it_never_had_been_and_all_programs_use_it(
     )
     config.evaluation.pairs_file = str(pairs)
     whole = train.train(config, tmp_path / "whole")
-    with stopping.signal_after(3), pytest.raises(preemption.Preempted):
-        train.train(config, tmp_path / "parts")
-    parts = train.train(config, tmp_path / "parts")
-    jax.tree.map(np.testing.assert_array_equal, whole, parts)
-
     found = workdir.read(tmp_path / "whole")
     kept = whole.params["encoder"]["embeddings"]["word_delta"]["embedding"]
     theirs = whole.params["generator"]["encoder"]["embeddings"]["word"]["embedding"]
@@ -111,31 +92,3 @@ def test_a_stopped_run_ends_as_if_it_never_had_been_and_all_programs_use_it(
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-7), again.params, whole.params
     )
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """A discriminator and its generator, with LayerNorms near 1."""
-    made = test_electra.make()
-    params = {
-        path: value + 1 if path.endswith(".scale") else value / 2
-        for path, value in made.params.items()
-    }
-    directory = tmp_path_factory.mktemp("electra_source") / "weights"
-    workdir.write(dataclasses.replace(made, params=params), directory)
-    return directory
-
-
-@pytest.mark.parametrize("kind", HEADS)
-def test_the_discriminator_is_finetuned_and_exported_as_its_class(tmp_path, source, kind):
-    few = {"finetuning.num_epochs": 1.0, "evaluation.every_steps": 0, "log_every_steps": 1}
-    config = small_datasets.make_config(tmp_path / "data", kind, source, **few)
-    state = train.train(config, tmp_path / "run")
-    assert "generator" not in state.params and "rtd_head" not in state.params
-    finetuned = inference.load_finetuned(tmp_path / "run")
-    assert finetuned.task.encoder.pooler_act == "gelu"
-    assert (tmp_path / "run" / "predictions").exists()
-    program.convert(tmp_path / "run", tmp_path / "hf")
-    found = formats.read(tmp_path / "hf")
-    assert (found.head, found.model_type) == (HEADS[kind], "electra")
-    assert encode.encode(inference.load(tmp_path / "run"), ["w1 w2"])["features"].shape == (1, 128)

@@ -9,11 +9,10 @@ import pytest
 from bertjax import evaluate, inference, predict, train
 from bertjax.convert import __main__ as convert
 from bertjax.finetuning import embedding_losses
-from bertjax.training import preemption
 from bertjax.workdirs import reader
-from tests import small_datasets, small_embeddings, stopping
+from tests import small_datasets, small_embeddings
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 
 def lines_of(workdir):
@@ -134,26 +133,6 @@ def test_every_loss_is_learnt_from_its_files(tmp_path, source, loss):
     scores = next(it for it in reversed(lines_of(tmp_path / "run")) if "eval/sts/spearman" in it)
     # With LoRA merged into its kernels.
     assert found["spearman"] == pytest.approx(scores["eval/sts/spearman"], abs=1e-3)
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_ends_as_if_it_never_had(tmp_path, source):
-    """Across the border of epochs of different lengths, with cached vectors and dropout."""
-    rows = small_embeddings.pairs(32, 0)
-    for row in rows[:7]:
-        row["positive"] = "w1 w2"
-    changes = {"finetuning.num_epochs": 2.0, "model.hidden_dropout_prob": 0.1}
-    config = small_embeddings.make_config(tmp_path / "data", source, rows=rows, **changes)
-    config.gradient_accumulation_steps = 2
-    config.finetuning.train_file += "=1.5"
-    config.evaluation.every_steps = 1000
-    whole = train.train(config, tmp_path / "whole")
-    assert int(whole.step) > 2 * 6  # 48 rows, 8 at a time
-    for stop in (3, int(whole.step) // 2 + 1):
-        with stopping.signal_after(stop), pytest.raises(preemption.Preempted):
-            train.train(config, tmp_path / f"stopped{stop}")
-        parts = train.train(config, tmp_path / f"stopped{stop}")
-        jax.tree.map(np.testing.assert_array_equal, parts, whole)
 
 
 def test_a_file_among_several_that_is_not_there_is_named(tmp_path, source):

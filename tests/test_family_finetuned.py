@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import jobs, models, train
+from bertjax import inference, jobs, models, train
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, workdir
 from bertjax.convert.families import modernbert
@@ -20,7 +20,7 @@ from tests import programs, small_byte_bpe, small_datasets, small_records
 from tests.convert import weights
 from tests.data import test_sentence_piece
 
-pytestmark = [pytest.mark.usefixtures("one_device"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("one_device", "quick_runs"), pytest.mark.slow]
 
 SIZES = models.EncoderConfig(
     vocab_size=1,  # that of the vocabulary
@@ -242,6 +242,8 @@ def test_what_shall_move_moves_and_predict_answers(tmp_path, sources, name, kind
             faults[path] = f"{moved:.4g} of the rate, not {wanted:.4g}"
     assert not faults
 
+    encoder = inference.load_finetuned(tmp_path / "run").task.encoder
+    assert encoder.pooler_act == family.fields.get("pooler_act", "tanh")
     done = programs.succeed(
         *("bertjax.predict", f"--checkpoint={tmp_path / 'run'}", "--batch_size=8"),
         lines=tuple(map(json.dumps, lines)),

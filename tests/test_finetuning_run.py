@@ -10,11 +10,11 @@ import pytest
 from bertjax import evaluate, train
 from bertjax.finetuning import texts
 from bertjax.jobs import finetuning
-from bertjax.training import evaluation, preemption, warm_start
+from bertjax.training import evaluation, warm_start
 from bertjax.workdirs import checkpoint, reader, scalars
-from tests import small_datasets, stopping
+from tests import small_datasets
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 BEST = {"squad_v1": 100.0, "squad_v2": 100.0, "conll": 100.0, "regression": 0.97}
 WRITTEN = {
@@ -68,18 +68,46 @@ def test_a_run_leaves_scores_predictions_and_what_the_data_told(tmp_path, source
     assert found.config.phases.phase1.num_steps == 4 and found.config.model.hidden_size == 32
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, source):
+    """The config of a run that has ended, and the directory of its data and its workdir."""
+    root, devices = tmp_path_factory.mktemp("finished"), jax.devices()[:1]
+    config = make_config(root, source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: devices)
+        train.train(config, root / "run")
+    return config, root
+
+
+def copied(finished, target):
+    """Returns the config of a copy of a finished run and of its data."""
+    config, root = finished
+    shutil.copytree(root, target, dirs_exist_ok=True)
+    config = config.copy_and_resolve_references()
+    config.finetuning.data_dir = str(target / "data")
+    return config
+
+
 @pytest.mark.slow
-def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(tmp_path, source, caplog):
-    config = make_config(tmp_path, source)
-    train.train(config, tmp_path / "run")
+def test_a_finished_run_keeps_its_predictions_and_takes_a_moved_directory(
+    finished, tmp_path, caplog
+):
+    config = copied(finished, tmp_path)
     (written,) = (tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY).iterdir()
     before = written.stat().st_mtime_ns
-    moved = (tmp_path / "data").rename(tmp_path / "moved")
-    config.finetuning.data_dir = str(moved)
     with caplog.at_level("INFO", logger="absl"):
         train.train(config, tmp_path / "run")
     assert written.stat().st_mtime_ns == before
     assert "already; for others remove it" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_run_over_other_rows_is_not_continued(finished, tmp_path):
+    config = copied(finished, tmp_path)
+    path = tmp_path / "data" / "RTE" / "train.tsv"
+    path.write_text(path.read_text().replace("not_entailment", "entailment", 1))
+    with pytest.raises(ValueError, match="cannot be continued"):
+        train.train(config, tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -102,22 +130,6 @@ def test_predictions_are_there_for_all_test_sets_or_for_none(tmp_path, source, m
     (tmp_path / "run" / "predictions_draft" / "of_an_older_set.tsv").touch()
     train.train(config, tmp_path / "run")
     assert sorted(path.name for path in directory.iterdir()) == ["dev.tsv", "test.tsv"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [1, 3])
-def test_a_run_that_was_stopped_ends_as_if_it_never_had(tmp_path, source, monkeypatch, stop):
-    copy = shutil.copytree(source, tmp_path / "weights")
-    config = make_config(tmp_path, copy)
-    whole = train.train(config, tmp_path / "whole")
-    with (
-        stopping.signal_after(stop),
-        pytest.raises(preemption.Preempted, match=f"saved at step {stop}"),
-    ):
-        train.train(config, tmp_path / "parts")
-    shutil.rmtree(copy)  # a workdir is enough to go on
-    parts = train.train(config, tmp_path / "parts")
-    jax.tree.map(np.testing.assert_array_equal, parts, whole)
 
 
 @pytest.mark.slow
@@ -178,18 +190,17 @@ def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypat
 
 
 @pytest.mark.slow
-def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(tmp_path, source):
-    config = make_config(tmp_path, source)
-    train.train(config, tmp_path / "run")
-    lines = scalars.read(tmp_path / "run" / scalars.FILE)
+def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(finished):
+    config, root = finished
+    lines = scalars.read(root / "run" / scalars.FILE)
     step, expected = scalars.last_evaluation(lines)
     found = evaluate.evaluate_checkpoint(
-        str(tmp_path / "run"), config.finetuning.data_dir, batch_size=5
+        str(root / "run"), config.finetuning.data_dir, batch_size=5
     )
     assert found.pop("step") == step and found.pop("examples") > 0
     assert {f"eval/dev/{name}": value for name, value in found.items()} == pytest.approx(expected)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        evaluate.evaluate_checkpoint(str(tmp_path / "run"), "nowhere", batch_size=5)
+        evaluate.evaluate_checkpoint(str(root / "run"), "nowhere", batch_size=5)
 
 
 @pytest.mark.slow
@@ -203,30 +214,3 @@ def test_sixteen_examples_of_every_kind_are_learnt_to_a_perfect_score(tmp_path, 
     assert scores[-1][f"eval/dev/{name}"] >= BEST.get(kind, 1.0)
     written = {path.name for path in (tmp_path / "run/predictions").rglob("*") if path.is_file()}
     assert written == WRITTEN[kind]
-
-
-@pytest.mark.slow
-def test_rows_of_several_lengths_and_an_epochs_border_do_not_matter_to_a_stop(
-    tmp_path, source, monkeypatch
-):
-    """Length buckets and an epoch's border between both halves included."""
-    changes = {"finetuning.num_epochs": 3.0, "global_batch_size": 5, "finetuning.name": "v2"}
-    changes |= {"model.hidden_dropout_prob": 0.1, "finetuning.max_seq_length": 40}
-    config = small_datasets.make_config(tmp_path / "data", "squad_v2", source, **changes)
-    whole = train.train(config, tmp_path / "whole")
-    with stopping.signal_after(7), pytest.raises(preemption.Preempted):
-        train.train(config, tmp_path / "stopped")
-    resumed = train.train(config, tmp_path / "stopped")
-    assert int(resumed.step) == int(whole.step)
-    jax.tree.map(np.testing.assert_array_equal, resumed.params, whole.params)
-
-
-@pytest.mark.slow
-def test_a_run_over_other_rows_is_not_continued(tmp_path, source):
-    changes = {"finetuning.num_epochs": 1.0}
-    config = small_datasets.make_config(tmp_path / "data", "table", source, **changes)
-    train.train(config, tmp_path / "run")
-    path = tmp_path / "data/train.csv"
-    path.write_text(path.read_text().replace("class 2", "class 1", 1))
-    with pytest.raises(ValueError, match="cannot be continued"):
-        train.train(config, tmp_path / "run")

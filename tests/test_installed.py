@@ -116,13 +116,19 @@ def oldest():
 
 
 PYTHONS = pythons()
+# The wheel with the newest packages and this Python: the fixture above, and the commands of README.
 INSTALLS = [
-    pytest.param(version, "*.whl", "", id=f"wheel, newest jax, Python {version}")
+    pytest.param(
+        *(min(PYTHONS), "*.tar.gz", oldest()), id="sdist, oldest jax", marks=pytest.mark.slow
+    )
+] + [
+    pytest.param(
+        *(version, "*.whl", ""), id=f"wheel, newest jax, Python {version}", marks=pytest.mark.faults
+    )
     for version in PYTHONS
-] + [pytest.param(min(PYTHONS), "*.tar.gz", oldest(), id="sdist, oldest jax")]
+]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("version", "archive", "bounds"), INSTALLS)
 def test_the_quick_start_and_the_doctor_pass_from_another_folder(
     archives, tmp_path, version, archive, bounds

@@ -21,7 +21,7 @@ from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_byte_bpe, small_modules, small_records
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device", "quick_runs")]
 
 
 def make_config(**changes):
@@ -140,18 +140,6 @@ def test_batches_and_masks_are_those_of_the_step_and_evaluation_has_its_own(reco
     assert set(one["masked_lm_weights"].sum(axis=1)) == {4}  # 15% of 24
 
 
-def test_a_run_that_stops_where_something_changes_goes_on_as_if_it_had_not(
-    records_of_tokens, tmp_path
-):
-    config = changing(records_of_tokens)
-    run, whole = run_in(tmp_path / "whole", config)
-    assert saved_steps(tmp_path / "whole") == list(range(1, 7))
-    for step in (1, 2, 3, 4):  # the batch grows after 2, phase2 begins after 4
-        workdir = tmp_path / f"from_{step}"
-        copy_checkpoint(step, tmp_path / "whole", workdir)
-        assert_same_state(run_in(workdir, config, like=run)[1], whole)
-
-
 def test_the_average_of_the_parameters_is_kept_scored_used_and_exported(
     records_of_tokens, tmp_path
 ):
@@ -194,9 +182,6 @@ def test_the_average_of_the_parameters_is_kept_scored_used_and_exported(
     )
     scores = evaluate.evaluate_checkpoint(whole, str(records_of_tokens / "heldout"), batch_size=16)
     assert scores["mlm_loss"] == pytest.approx(loss, rel=1e-6)
-
-    copy_checkpoint(2, whole, tmp_path / "from_2")
-    assert_same_state(run_in(tmp_path / "from_2", config, like=run)[1], end)
 
     poisoned = {name: np.asarray(value) for name, value in next(batches_of(run)).items()}
     poisoned["masked_lm_weights"] = poisoned["masked_lm_weights"] * np.nan
@@ -254,15 +239,6 @@ def two_bases(tmp_path_factory):
         patch.setattr(jax, "devices", lambda: devices)
         run, end = run_in(root / "whole", config)
     return root, config, run, end
-
-
-@pytest.mark.parametrize("step", [2, 3, 4])
-def test_a_run_goes_on_the_same_around_the_step_at_which_its_rotary_base_changes(
-    two_bases, step, tmp_path
-):
-    root, config, run, end = two_bases
-    copy_checkpoint(step, root / "whole", tmp_path / "run")
-    assert_same_state(run_in(tmp_path / "run", config, like=run)[1], end)
 
 
 def test_a_phase_trains_as_a_run_whose_model_has_its_rotary_bases(two_bases, tmp_path):

@@ -1,6 +1,7 @@
 """Whole runs in this process: phases, resuming, what is written, and what bad input ends in."""
 
 import json
+import shutil
 import signal
 import types
 
@@ -17,7 +18,7 @@ from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_records, stopping
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 
 # By words that the vocabulary has: of two paradigms, so of two phenomena.
@@ -105,45 +106,18 @@ def expected_of_two_phases(record_root, seed=0):
     return parts
 
 
-def assert_is_the_run_of_two_phases(record_root, workdir, seen):
+@pytest.mark.slow
+def test_two_phases_equal_their_parts(record_root, tmp_path, seen):
+    train.train(two_phases(record_root), tmp_path)
     expected = expected_of_two_phases(record_root)
     assert [step for step, _ in seen] == list(range(12))
     for (_, batch), reference in zip(seen, expected, strict=True):
         for name in reference:
             np.testing.assert_array_equal(batch[name], reference[name], err_msg=name)
-    rates = [line["train/learning_rate"] for line in metrics_of(workdir) if "train/loss" in line]
+    rates = [line["train/learning_rate"] for line in metrics_of(tmp_path) if "train/loss" in line]
     steps = np.arange(12)
     linear = 1e-4 * np.minimum(steps / 3, (12 - steps) / 9)
     np.testing.assert_allclose(rates, linear, rtol=1e-5, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_two_phases_equal_their_parts_also_when_resumed_at_the_boundary(
-    record_root, tmp_path, seen, monkeypatch
-):
-    config = two_phases(record_root)
-    whole = train.train(config, tmp_path / "whole")
-    assert_is_the_run_of_two_phases(record_root, tmp_path / "whole", seen)
-
-    seen.clear()
-    with stopping.signal_after(8), pytest.raises(preemption.Preempted, match="saved at step 8"):
-        train.train(config, tmp_path / "parts")
-    # What the first part had read ahead of its last step is read again.
-    del seen[8:]
-    parts = train.train(config, tmp_path / "parts")
-    assert_is_the_run_of_two_phases(record_root, tmp_path / "parts", seen)
-    jax.tree.map(np.testing.assert_array_equal, parts, whole)
-
-
-@pytest.mark.slow
-def test_a_run_with_narrow_moments_goes_on_bit_for_bit(record_root, tmp_path):
-    config = two_phases(record_root)
-    config.optimizer.moment_dtype = "bfloat16"
-    whole = train.train(config, tmp_path / "whole")
-    assert {leaf.dtype.name for leaf in jax.tree.leaves(whole.opt_state)} > {"bfloat16", "float32"}
-    with stopping.signal_after(7), pytest.raises(preemption.Preempted, match="saved at step 7"):
-        train.train(config, tmp_path / "parts")
-    jax.tree.map(np.testing.assert_array_equal, train.train(config, tmp_path / "parts"), whole)
 
 
 def test_a_run_leaves_what_people_watch(record_root, tmp_path):
@@ -246,6 +220,17 @@ def scalars_of(workdir):
     ]
 
 
+@pytest.fixture(scope="module")
+def never_stopped(record_root, tmp_path_factory):
+    """The config, the workdir and the last state of a run of two phases."""
+    config, workdir = two_phases(record_root), tmp_path_factory.mktemp("whole")
+    config.log_every_steps = 5
+    devices = jax.devices()[:1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda: devices)
+        return config, workdir, train.train(config, workdir)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "step"),
@@ -258,16 +243,14 @@ def scalars_of(workdir):
     ],
     ids=["in evaluation", "by hand", "in the last", "before evaluation", "between lines"],
 )
-def test_a_stop_loses_nothing_and_leaves_no_trace(record_root, tmp_path, stop, step):
-    config = two_phases(record_root)
-    config.log_every_steps = 5
-    whole = train.train(config, tmp_path / "whole")
+def test_a_stop_loses_nothing_and_leaves_no_trace(never_stopped, tmp_path, stop, step):
+    config, workdir, whole = never_stopped
     with stop, pytest.raises(preemption.Preempted, match=f"saved at step {step};"):
         train.train(config, tmp_path / "parts")
     assert checkpoint.load_params(tmp_path / "parts")[2] == step
     parts = train.train(config, tmp_path / "parts")
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
-    assert scalars_of(tmp_path / "parts") == scalars_of(tmp_path / "whole")
+    assert scalars_of(tmp_path / "parts") == scalars_of(workdir)
 
 
 def test_a_resume_with_another_config_lists_what_differs_and_refuses(record_root, tmp_path):
@@ -328,16 +311,18 @@ def damage_remove(directory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [damage_flip, damage_truncate, damage_remove])
-def test_a_damaged_shard_is_named_and_the_checkpoint_stays(tmp_path, damage, monkeypatch):
+def test_a_damaged_shard_is_named_and_the_checkpoint_stays(tmp_path):
     directory = small_records.write(tmp_path / "records")
     config = make_config(directory, **{"phases.phase1.num_steps": 40})
     with stopping.signal_after(2), pytest.raises(preemption.Preempted):
         train.train(config, tmp_path / "run")
-    damage(directory)
-    with pytest.raises(ValueError, match=r"records-1\.tfrecord"):
-        train.train(config, tmp_path / "run")
-    assert checkpoint.load_params(tmp_path / "run")[2] == 2
+    shutil.copytree(directory, tmp_path / "whole")
+    for damage in (damage_flip, damage_truncate, damage_remove):
+        shutil.copytree(tmp_path / "whole", directory, dirs_exist_ok=True)
+        damage(directory)
+        with pytest.raises(ValueError, match=r"records-1\.tfrecord"):
+            train.train(config, tmp_path / "run")
+        assert checkpoint.load_params(tmp_path / "run")[2] == 2
 
 
 def test_another_vocabulary_of_the_held_out_records_is_refused(record_root, tmp_path):

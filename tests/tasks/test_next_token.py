@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from bertjax import config as config_lib
-from bertjax.devices import sharding
 from bertjax.models import pooling, visibility
 from bertjax.tasks import base, next_token
 from bertjax.training import config_faults, optim, schedules, state
@@ -151,37 +150,6 @@ def make_learner(task, accumulation_steps=1):
         seed=0,
         accumulation_steps=accumulation_steps,
     )
-
-
-def test_every_rule_table_knows_all_parameters(task):
-    params = base.abstract_model(task)[1]
-    mesh = sharding.make_mesh(jax.devices()[:4], data=2, tensor=2)
-    for table in sharding.RULES:
-        sharding.shardings(mesh, params, params, rule_table=table)
-
-
-@pytest.mark.slow
-def test_micro_batches_and_a_mesh_change_nothing(task, batch):
-    # Rows 0 and 1 have 11 and 6 targets, and the others none: means of means would differ.
-    rows = {name: jnp.concatenate([values, values[2:]]) for name, values in batch.items()}
-    learner, key = make_learner(task), jax.random.key(0)
-    start = jax.jit(learner.init)()
-    grads, means = jax.jit(learner._gradients)(start.params, rows, key)
-    parts = jax.jit(make_learner(task, 2)._gradients)(start.params, rows, key)
-    mesh = sharding.make_mesh(jax.devices()[:4], data=2, tensor=2)
-    placed = sharding.shardings(mesh, start.params, start.params, rule_table="fsdp_tensor")
-    with jax.set_mesh(mesh):
-        spread = jax.jit(learner._gradients)(
-            jax.device_put(start.params, placed),
-            jax.device_put(rows, sharding.batch_sharding(mesh)),
-            key,
-        )
-    for other_grads, other_means in (parts, spread):
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), grads, other_grads
-        )
-        found, wanted = other_means["lm_loss"].value(), means["lm_loss"].value()
-        assert found == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.slow

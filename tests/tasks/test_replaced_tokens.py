@@ -14,7 +14,7 @@ from bertjax import config as config_lib
 from bertjax.devices import sharding
 from bertjax.models import embedding_sharing, layers, parameters
 from bertjax.tasks import base, replaced_tokens
-from bertjax.training import config_faults, optim, schedules, state
+from bertjax.training import config_faults, optim
 from tests import conftest
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -277,33 +277,6 @@ def test_projections_and_the_last_layer_begin_uniform_and_tables_as_one():
         np.testing.assert_array_equal(ours, theirs)
 
 
-def make_learner(accumulation_steps=1, **options):
-    # So cold that the likeliest token is drawn, whatever the key.
-    return state.make_learner(
-        make_task(temperature=1e-6, **options),
-        optimizer=optim.OptimizerOptions(),
-        schedule=schedules.ScheduleOptions("linear", 1e-2, 0, 100),
-        seed=0,
-        accumulation_steps=accumulation_steps,
-    )
-
-
-@pytest.mark.slow
-def test_unequal_micro_batches_equal_one_batch():
-    batch, key = conftest.make_batch(), jax.random.key(0)
-    whole, parts = make_learner(), make_learner(4)
-    params = parameters.nested(filled(whole.task))
-    (grads, means), (other_grads, other_means) = (
-        jax.jit(learner._gradients)(params, batch, key) for learner in (whole, parts)
-    )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5), grads, other_grads
-    )
-    assert {name: it.value() for name, it in means.items()} == pytest.approx(
-        {name: it.value() for name, it in other_means.items()}, rel=1e-5
-    )
-
-
 @pytest.mark.parametrize("sharing", embedding_sharing.SHARINGS)
 def test_every_rule_table_knows_all_parameters(sharing):
     params = base.abstract_model(make_task(sharing, MESH_SIZES))[1]
@@ -311,24 +284,6 @@ def test_every_rule_table_knows_all_parameters(sharing):
     for table in sharding.RULES:
         sharding.shardings(mesh, params, params, rule_table=table)
     assert len(set(jax.tree.leaves(optim.rate_multipliers(HALVING, params)))) == 3
-
-
-@pytest.mark.slow
-def test_a_mesh_changes_neither_samples_nor_loss():
-    batch = conftest.make_batch()
-    learner = make_learner()
-    learner = dataclasses.replace(learner, task=make_task(sizes=MESH_SIZES))
-    start = jax.jit(learner.init)()
-    alone = jax.jit(learner._gradients)(start.params, batch, jax.random.key(0))[1]
-    mesh = sharding.make_mesh(ALL_DEVICES[:8], data=4, tensor=2)
-    placed = sharding.shardings(mesh, start.params, start.params, rule_table="fsdp_tensor")
-    rows = sharding.batch_sharding(mesh)
-    with jax.set_mesh(mesh):
-        gradients = jax.jit(learner._gradients, in_shardings=(placed, rows, None))
-        params, batch = jax.device_put(start.params, placed), jax.device_put(batch, rows)
-        means = gradients(params, batch, jax.random.key(0))[1]
-    for name, mean in alone.items():
-        assert means[name].value() == pytest.approx(mean.value(), rel=1e-4), name
 
 
 def test_the_level_of_chance_is_the_entropy_of_what_is_replaced():

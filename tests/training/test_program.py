@@ -15,6 +15,7 @@ from bertjax.devices import sharding, xla_presets
 from bertjax.jobs import finetuning, pretraining
 from bertjax.planning import compiled, hlo
 from bertjax.training import config_faults, planned, program, schedules
+from tests.devices import test_sharding
 
 FAST = ("smoke", "quickstart")
 FINETUNING = (
@@ -70,8 +71,8 @@ def test_every_recipe_is_lowered_here():
 )
 def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
     config = recipe(name)
-    # Three layers are of every kind that a recipe has, at its width; the others repeat them.
-    config.model.num_hidden_layers = min(config.model.num_hidden_layers, 3)
+    # A layer of every kind that a recipe has, at its width; the others repeat them.
+    config.model.num_hidden_layers = 3 if config.model.window else 1
     made = built(config, platform="tpu")
     phase = made.job.phases[-1]
     with jax.set_mesh(made.mesh):
@@ -278,7 +279,7 @@ def test_no_gradient_of_a_step_is_summed_over_devices_in_bfloat16_unless_asked_f
     with jax.set_mesh(made.mesh):
         lowered = made.train_step.lower(made.abstract_state, batch, made.abstract_step_inputs)
     # As the partitioner leaves it: later on XLA makes every sum on CPU one in float32.
-    options: dict[str, str | bool] = {"xla_dump_hlo_pass_re": "spmd-partitioning"}
+    options = test_sharding.QUICK | {"xla_dump_hlo_pass_re": "spmd-partitioning"}
     lowered.compile(options | {"xla_dump_to": str(tmp_path)})
     partitioned = next(tmp_path.glob("*after_spmd-partitioning*")).read_text()
     # Matrices and vectors: what has rows of a batch, as under "tensor", has three axes.

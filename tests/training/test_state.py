@@ -54,16 +54,6 @@ def test_split_and_merge_are_inverse():
     assert jax.tree.structure(params) == jax.tree.structure(again)
 
 
-@pytest.mark.parametrize("accumulation_steps", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_unequal_micro_batches_equal_one_batch(tiny, batch, accumulation_steps):
-    weights_per_row = np.asarray(batch["masked_lm_weights"]).sum(axis=1)
-    assert len(set(weights_per_row.tolist())) > 1  # else a mean of means would pass too
-    _, start, _, whole = small()
-    parts = jax.jit(make_learner(tiny, accumulation_steps=accumulation_steps)._gradients)
-    gradients = [of(start.params, batch, jax.random.key(0)) for of in (whole, parts)]
-    assert_trees_close(*gradients, rtol=1e-4, atol=1e-6)
-
-
 def test_the_pass_for_the_weights_costs_nothing(batch):
     """The compiler drops all of the full-batch pass but the weights."""
     learner, start, _, _ = small()

@@ -16,7 +16,7 @@ from bertjax import train
 from bertjax.training import preemption, trials
 from tests import small_datasets, stopping
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 SCORE = "eval/dev/accuracy"
 

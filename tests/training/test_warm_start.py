@@ -25,6 +25,7 @@ from configs import smoke
 from tests import conftest, small_byte_bpe, small_records
 from tests.convert import weights
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
 ENTRIES = small_records.vocabulary().vocab_size
 SIZES = dataclasses.replace(conftest.TINY, vocab_size=ENTRIES)
 MORE_WORDS = [*small_records.WORDS, "n0", "n1", "n2"]
