@@ -82,14 +82,14 @@ def groups(units: Sequence[sources.Unit]) -> list[tuple[sources.Unit, ...]]:
     No block crosses from one group to the next, so that machines can read groups independently;
     files that are smaller than a block share one.
     """
-    found: list[tuple[sources.Unit, ...]] = []
+    runs: list[tuple[sources.Unit, ...]] = []
     begin = size = 0
     for end, unit in enumerate(units, start=1):
         size += unit.bytes
         if size >= GROUP_BYTES or end == len(units):
-            found.append(tuple(units[begin:end]))
+            runs.append(tuple(units[begin:end]))
             begin, size = end, 0
-    return found
+    return runs
 
 
 def group_blocks(

@@ -76,7 +76,7 @@ def _build(
     make = make or BUILDERS[options.algorithm]
     content = make(options, vocabulary, units, output, judge)
     judge(content.statistics)
-    found = {**content.statistics, "text_files": text_files}
+    figures = {**content.statistics, "text_files": text_files}
     manifest = records.Manifest(
         tokenizer=vocabulary.load().describe(),
         max_seq_length=options.max_seq_length,
@@ -86,7 +86,7 @@ def _build(
         shards=content.shards,
         seed=options.random_seed,
         arguments=options.content(),
-        statistics=found,
+        statistics=figures,
         max_sequences_per_row=options.max_sequences_per_row,
     )
     content.contents.save(output.records)

@@ -61,7 +61,7 @@ def build(
     """
     loaded = vocabulary.load()
     paths = _plain_text_paths(units)
-    made = batches(
+    exact_examples = batches(
         paths,
         loaded,
         max_seq_length=options.max_seq_length,
@@ -73,7 +73,7 @@ def build(
         random_seed=options.random_seed,
         batch_size=shards.ROWS_PER_BATCH,
     )
-    corpus = made.corpus
+    corpus = exact_examples.corpus
     known = {
         "documents": corpus.num_documents,
         "sentences": corpus.num_sentences,
@@ -81,15 +81,17 @@ def build(
         "unknown_rate": float((corpus.tokens == loaded.unk_id).mean()),
     }
     tally = statistics.ExampleTally(loaded, max_seq_length=options.max_seq_length)
-    example_bytes = builders.sample(made, tally)
-    judge(known | tally.statistics(loaded) | {"examples": made.num_examples})
-    num_shards = builders.num_shards(options, made.num_examples, example_bytes, output)
+    example_bytes = builders.sample(exact_examples, tally)
+    judge(known | tally.statistics(loaded) | {"examples": exact_examples.num_examples})
+    num_shards = builders.num_shards(options, exact_examples.num_examples, example_bytes, output)
 
     tally = statistics.ExampleTally(loaded, max_seq_length=options.max_seq_length)
     written = []
     with progress.Progress("writing", num_shards, " shards") as shown:
         for index in range(num_shards):
-            share = dataclasses.replace(made, order=made.order[index::num_shards])
+            share = dataclasses.replace(
+                exact_examples, order=exact_examples.order[index::num_shards]
+            )
             path = output.records / records.shard_name(index, num_shards)
             written.append(shards.write_batches(path, share, tally))
             shown.at(len(written))
@@ -465,10 +467,10 @@ def below(rng: random.Random, limit: int) -> int:
 @functools.lru_cache(maxsize=4096)
 def _steps(size: int, stop: int) -> tuple[tuple[int, range], ...]:
     """Returns the last indices of a shuffle from `size` items down to `stop`, by bits to draw."""
-    found = []
+    steps = []
     while size > stop:
         bits = size.bit_length()
         lowest = max(1 << (bits - 1), stop + 1)
-        found.append((bits, range(size - 1, lowest - 2, -1)))
+        steps.append((bits, range(size - 1, lowest - 2, -1)))
         size = lowest - 1
-    return tuple(found)
+    return tuple(steps)

@@ -49,7 +49,7 @@ def build(
       OSError: if the disk is, or would be, full.
     """
     with workers.Pool(options.num_workers, vocabulary.load) as pool:
-        kept, text, log = _tokenized(options, vocabulary, units, output, pool)
+        corpus, text, log = _tokenized(options, vocabulary, units, output, pool)
         known = text.statistics() | log.statistics()
         judge(known)
         job = shards.Job(
@@ -58,7 +58,7 @@ def build(
             vocabulary=vocabulary,
             pairs=options.pairs,
             masking=options.masking,
-            block_documents=kept.block_documents(),
+            block_documents=corpus.block_documents(),
         )
         pairs, counts = _paired(job, pool)
         if pairing.labels(options.pair_objective):
@@ -82,31 +82,31 @@ def _tokenized(
 ) -> tuple[store.Store, statistics.CorpusTally, sources.Log]:
     """Returns the stored corpus, what was counted in it, and the problems of reading it."""
     scratch = pathlib.Path(output.scratch)
-    kept = store.Store(scratch, token_dtype=vocabulary.token_dtype)
+    corpus = store.Store(scratch, token_dtype=vocabulary.token_dtype)
     notes = scratch / READING_NOTES
-    found: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {"blocks": -1}
+    reading: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {"blocks": -1}
     # Inputs that are not files have no mtime, so they are read again.
-    if found["blocks"] == len(kept.blocks) and all(unit.bytes for unit in units):
-        log = sources.Log(**found["log"])
+    if reading["blocks"] == len(corpus.blocks) and all(unit.bytes for unit in units):
+        log = sources.Log(**reading["log"])
     else:
         # Not read to the end so far, or a crash of the machine took the last blocks.
-        before = list(kept.blocks)
-        log = _read(options, vocabulary, units, kept, pool)
-        if kept.blocks != before:
+        before = list(corpus.blocks)
+        log = _read(options, vocabulary, units, corpus, pool)
+        if corpus.blocks != before:
             output.discard_examples()
-        read = {"blocks": len(kept.blocks), "log": dataclasses.asdict(log)}
+        read = {"blocks": len(corpus.blocks), "log": dataclasses.asdict(log)}
         atomic.write(notes, json.dumps(read))
-    tally, later_log = kept.summary()
+    tally, later_log = corpus.summary()
     log.merge(later_log)
     builders.check_text(tally, options)
-    return kept, tally, log
+    return corpus, tally, log
 
 
 def _read(
     options: Options,
     vocabulary: blocks.Vocabulary,
     units: Sequence[sources.Unit],
-    kept: store.Store,
+    corpus: store.Store,
     pool: workers.Pool,
 ) -> sources.Log:
     """Reads all units, tokenizes the blocks that are not stored yet and stores them."""
@@ -119,7 +119,7 @@ def _read(
     digests: collections.deque[str] = collections.deque()
 
     def new_blocks() -> Iterator[list[sources.Document]]:
-        known = [block.digest for block in kept.blocks]
+        known = [block.digest for block in corpus.blocks]
         index = -1
         for index, block in enumerate(text_blocks):
             digest = blocks.digest(block)
@@ -127,31 +127,33 @@ def _read(
                 continue
             if index < len(known):
                 # From here on the input is not what it was.
-                kept.truncate(index)
+                corpus.truncate(index)
                 known = known[:index]
             digests.append(digest)
             yield block
         if index + 1 < len(known):
-            kept.truncate(index + 1)
+            corpus.truncate(index + 1)
 
     tokenize = functools.partial(blocks.tokenize, how=options.tokenization(vocabulary))
     total = sum(unit.bytes for unit in units)
     with progress.Progress("tokenizing", total, "B") as shown:
         for block in pool.map(tokenize, new_blocks()):
-            kept.append(digests.popleft(), block)
-            shown.at(log.bytes_read, documents=f"{kept.end.documents:,}")
+            corpus.append(digests.popleft(), block)
+            shown.at(log.bytes_read, documents=f"{corpus.end.documents:,}")
     return log
 
 
 def _paired(job: shards.Job, pool: workers.Pool) -> tuple[shards.PairCounts, np.ndarray]:
     """Returns what all blocks gave together, and the number of examples of each."""
     pair = functools.partial(shards.pair_block, job=job)
-    found = []
+    counts_of_blocks = []
     with progress.Progress("pairing", job.num_blocks, " blocks") as shown:
         for counts in pool.map(pair, range(job.num_blocks)):
-            found.append(counts)
-            shown.at(len(found))
-    return shards.PairCounts.total(found), np.array([counts.examples for counts in found], np.int64)
+            counts_of_blocks.append(counts)
+            shown.at(len(counts_of_blocks))
+    return shards.PairCounts.total(counts_of_blocks), np.array(
+        [counts.examples for counts in counts_of_blocks], np.int64
+    )
 
 
 def _written(
@@ -159,13 +161,13 @@ def _written(
 ) -> tuple[list[records.Shard], statistics.ExampleTally]:
     """Returns the written shards, and what was counted in all of them."""
     write = functools.partial(shards.write, job=job, num_shards=num_shards, counts=counts)
-    found: list[records.Shard] = []
+    shard_entries: list[records.Shard] = []
     tally = job.new_tally()
     examples = size = 0
     with progress.Progress("writing", int(counts.sum()), " examples") as shown:
         for one in pool.map(write, range(num_shards)):
-            found.append(one.shard)
+            shard_entries.append(one.shard)
             tally.merge(one.tally)
             examples, size = examples + one.shard.examples, size + one.shard.bytes
             shown.at(examples, MB=f"{size / 1e6:,.0f}")
-    return found, tally
+    return shard_entries, tally

@@ -237,29 +237,29 @@ def _faults(options: Options) -> list[str]:
 
 def _contradictions(options: Options) -> list[str]:
     """Returns the errors of options that contradict each other."""
-    found = []
+    faults = []
     try:
         sentences.splitter(options.sentence_splitter)
     except ValueError as error:
-        found.append(str(error))
-    found += _of_other_objectives(options)
+        faults.append(str(error))
+    faults += _of_other_objectives(options)
     if options.max_sequences_per_row and not options.pairs.is_packed:
-        found.append(
+        faults.append(
             f"max_sequences_per_row is {options.max_sequences_per_row}, but packing is "
             f"{options.packing!r}, which puts one example in a row: use --packing=best_fit"
         )
-    found += [
+    faults += [
         f"{name} is {getattr(options, name)!r}, but algorithm {options.algorithm} only knows "
         f"{' and '.join(map(str, known))}: set it, or use --algorithm=fast"
         for name, known in ALGORITHMS.get(options.algorithm, {}).items()
         if getattr(options, name) not in known
     ]
-    return found
+    return faults
 
 
 def _of_other_objectives(options: Options) -> list[str]:
     """Returns the errors of options that the chosen pair objective does not use."""
-    found = []
+    faults = []
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         knowing = [
@@ -268,8 +268,8 @@ def _of_other_objectives(options: Options) -> list[str]:
             if value in objective.own_options.get(field.name, ())
         ]
         if knowing and value != field.default and options.pair_objective not in knowing:
-            found.append(
+            faults.append(
                 f"{field.name} is {value!r}, which is for pair_objective {' or '.join(knowing)}, "
                 f"not for {options.pair_objective!r}: leave it at {field.default!r}"
             )
-    return found
+    return faults

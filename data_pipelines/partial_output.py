@@ -126,14 +126,14 @@ class PartialOutput:
         path = self.scratch / name
         if not path.exists():
             return False
-        found = json.loads(path.read_text())
-        wanted = json.loads(json.dumps(key))
-        if found == wanted:
+        before = json.loads(path.read_text())
+        now = json.loads(json.dumps(key))
+        if before == now:
             return True
         differing = ", ".join(
-            f"{option} {found.get(option)!r}, now {wanted.get(option)!r}"
-            for option in sorted({*found, *wanted})
-            if found.get(option) != wanted.get(option)
+            f"{option} {before.get(option)!r}, now {now.get(option)!r}"
+            for option in sorted({*before, *now})
+            if before.get(option) != now.get(option)
         )
         if self.records.exists() and any(self.records.iterdir()) and not self._overwrite:
             raise FileExistsError(

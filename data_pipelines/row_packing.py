@@ -37,9 +37,9 @@ def rows(
       ValueError: if an example is longer than a row.
     """
     for start in range(0, len(lengths), WINDOW):
-        found = best_fit(lengths[start : start + WINDOW], capacity, most)
-        for row in rng.permutation(len(found)).tolist():
-            yield [start + number for number in found[row]]
+        packed = best_fit(lengths[start : start + WINDOW], capacity, most)
+        for row in rng.permutation(len(packed)).tolist():
+            yield [start + number for number in packed[row]]
 
 
 def best_fit(lengths: Int[np.ndarray, " examples"], capacity: int, most: int) -> list[list[int]]:
@@ -50,7 +50,7 @@ def best_fit(lengths: Int[np.ndarray, " examples"], capacity: int, most: int) ->
     """
     if lengths.max(initial=0) > capacity:
         raise ValueError(f"an example has {lengths.max()} tokens; a row holds {capacity}")
-    found: list[list[int]] = []
+    packed: list[list[int]] = []
     open_rows: list[list[int]] = [[] for _ in range(capacity + 1)]  # by the room that they have
     rooms = 0  # bit r: a row with room r is open
     order = np.argsort(-lengths, kind="stable")
@@ -61,10 +61,10 @@ def best_fit(lengths: Int[np.ndarray, " examples"], capacity: int, most: int) ->
             if not open_rows[room]:
                 rooms ^= 1 << room
         else:
-            room, row = capacity, len(found)
-            found.append([])
-        found[row].append(number)
-        if len(found[row]) < most:
+            room, row = capacity, len(packed)
+            packed.append([])
+        packed[row].append(number)
+        if len(packed[row]) < most:
             open_rows[room - length].append(row)
             rooms |= 1 << (room - length)
-    return found
+    return packed

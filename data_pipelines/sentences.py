@@ -93,8 +93,8 @@ def split_with_sentencex(paragraph: str, language: str = "en") -> list[str]:
     """
     # sentencex 1.0 panics at an initial after a white space of several bytes.
     plain = _RARE_WHITE_SPACE.sub(" ", paragraph)
-    found = _sentencex_segment()(language, plain)
-    return [piece.strip() for piece in found if piece.strip()]
+    pieces = _sentencex_segment()(language, plain)
+    return [piece.strip() for piece in pieces if piece.strip()]
 
 
 def splitter(name: str) -> Callable[[str], list[str]]:

@@ -267,10 +267,10 @@ def write(index: int, job: Job, num_shards: int, counts: np.ndarray) -> WrittenS
     notes = pathlib.Path(job.scratch) / f"{path.name}.json"
     tally = job.new_tally()
     if notes.exists() and path.exists():
-        found = json.loads(notes.read_text())
-        shard = records.Shard(**found["shard"])
+        written_before = json.loads(notes.read_text())
+        shard = records.Shard(**written_before["shard"])
         if path.stat().length == shard.bytes:
-            tally.add_json(found["tally"])
+            tally.add_json(written_before["tally"])
             return WrittenShard(shard, tally)
     shard = write_batches(path, feature_batches(job, index, num_shards, counts), tally)
     written = {"shard": dataclasses.asdict(shard), "tally": tally.to_json()}

@@ -149,10 +149,10 @@ def documents(
       ValueError: if a file or dataset cannot be read as what it seems to be; while iterating too,
         if it turns out to be damaged further on.
     """
-    found = units(source)
-    check_units(found, reading)
+    parts = units(source)
+    check_units(parts, reading)
     record = Log() if log is None else log
-    return (document for unit in found for document in read_unit(unit, reading, record))
+    return (document for unit in parts for document in read_unit(unit, reading, record))
 
 
 def units(source: str) -> list[Unit]:
@@ -192,14 +192,14 @@ def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:
     """
     form = FORMATS[unit.format]
     markup = unit.format if form.prose else ""
-    wanted = {"all": (False, True), "train": (False,), "heldout": (True,)}[reading.split]
+    sides = {"all": (False, True), "train": (False,), "heldout": (True,)}[reading.split]
     first, held_out = "", False
     for name, text in form.read(unit.location, reading, log):
         # The parts of a long document stay on one side.
         if not (first and base.is_later_part(name, first)):
             first = name
             held_out = is_heldout(name if form.names_documents else text, reading.heldout_fraction)
-        if held_out in wanted:
+        if held_out in sides:
             yield Document(name, text, markup, held_out)
 
 

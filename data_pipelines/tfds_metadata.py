@@ -56,10 +56,10 @@ def write(directory: epath.PathLike, manifest: records.Manifest) -> None:
 def _check_names(manifest: records.Manifest) -> None:
     count = len(manifest.shards)
     for index, shard in enumerate(manifest.shards):
-        wanted = records.shard_name(index, count)
-        if shard.file != wanted:
+        name = records.shard_name(index, count)
+        if shard.file != name:
             raise ValueError(
-                f"shard {index} is named {shard.file}; tensorflow-datasets needs {wanted}: rename "
+                f"shard {index} is named {shard.file}; tensorflow-datasets needs {name}: rename "
                 "the shards in the directory and in its manifest"
             )
 

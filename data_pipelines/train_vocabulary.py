@@ -301,13 +301,13 @@ def main(options: Options) -> None:
     """Trains and prints the size and the held-out coverage."""
     if why := TRAINERS[options.kind].only_here(options):
         logging.warning("transformers cannot have this vocabulary: %s", why)
-    made, measured = train_vocabulary(options)
-    print(f"vocabulary of {made.vocab_size:,} entries in {options.output}")
+    trained, measured = train_vocabulary(options)
+    print(f"vocabulary of {trained.vocab_size:,} entries in {options.output}")
     print(
         f"on {measured.words:,} held-out words: {measured.fertility:.3f} tokens per word, "
         f"{measured.unknown_rate:.4%} of the tokens unknown"
     )
-    if made.vocab_size < options.size:
+    if trained.vocab_size < options.size:
         print(f"fewer than the {options.size:,} asked for: the text has no more pieces")
 
 

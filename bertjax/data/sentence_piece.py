@@ -280,12 +280,12 @@ def _spans(text: str, pieces: Sequence[Any]) -> list[tuple[int, int]]:
 
 
 def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    made = sentencepiece.SentencePieceProcessor()
+    processor = sentencepiece.SentencePieceProcessor()
     try:
-        made.LoadFromSerializedProto(model)
+        processor.LoadFromSerializedProto(model)
     except RuntimeError as error:
         raise ValueError(f"its {len(model)} bytes are no sentencepiece model") from error
-    return made
+    return processor
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -210,13 +210,13 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
     casing["strip_accents"] = _strip_accents(config)
     kind = _kind_of(path)
     try:
-        made = kind.read(path, **casing)
+        loaded = kind.read(path, **casing)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a {kind.title}: {error!r}") from error
     except ValueError as error:
         raise ValueError(f"{path} is not a {kind.title}: {error}") from error
     is_whole = directory is None or not kind.takes_added_tokens
-    return made if is_whole else with_added_tokens(made, directory)
+    return loaded if is_whole else with_added_tokens(loaded, directory)
 
 
 def with_added_tokens(base: Tokenizer, directory: epath.PathLike) -> Tokenizer:
@@ -268,15 +268,15 @@ def _kind_of(path: epath.Path) -> TokenizerKind:
 
 def _vocabulary_file(directory: epath.Path) -> epath.Path:
     names = [kind.file for kind in TOKENIZERS.values()]
-    found = [directory / name for name in names if (directory / name).exists()]
-    if len(found) > 1:
-        several = " and ".join(path.name for path in found)
+    files = [directory / name for name in names if (directory / name).exists()]
+    if len(files) > 1:
+        several = " and ".join(path.name for path in files)
         raise ValueError(f"{directory} holds both {several}; give the one that is meant")
-    if not found and (whole := directory / byte_bpe.TOKENIZER_FILE).exists():
+    if not files and (whole := directory / byte_bpe.TOKENIZER_FILE).exists():
         model = json_text.read_object(whole).get("model")
         model_type = model.get("type") if isinstance(model, dict) else None
-        found = [whole] if model_type in {kind.model_type for kind in TOKENIZERS.values()} else []
-    return found[0] if found else directory / wordpiece.VOCABULARY_FILE
+        files = [whole] if model_type in {kind.model_type for kind in TOKENIZERS.values()} else []
+    return files[0] if files else directory / wordpiece.VOCABULARY_FILE
 
 
 def _read_config(path: epath.Path) -> dict[str, Any]:

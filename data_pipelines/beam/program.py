@@ -312,12 +312,12 @@ def _tokenized(
     options: Options, job: work.Job
 ) -> tuple[work.Layout, statistics.CorpusTally, sources.Log]:
     """Returns where the blocks lie, what was counted in the text, and the problems of reading."""
-    found = work.load_found(job, work.TOKENS_FILE)
-    tally, log = statistics.CorpusTally.from_json(found["tally"] or {}), sources.Log()
-    for *_, read in found["logs"] + found["facts"]:
+    results = work.load_found(job, work.TOKENS_FILE)
+    tally, log = statistics.CorpusTally.from_json(results["tally"] or {}), sources.Log()
+    for *_, read in results["logs"] + results["facts"]:
         log.merge(sources.Log(**read))
     builders.check_text(tally, options)
-    _, _, names, documents, tokens, _ = zip(*found["facts"], strict=True)
+    _, _, names, documents, tokens, _ = zip(*results["facts"], strict=True)
     layout = work.Layout(
         np.array(names), examples.starts(documents), examples.starts(tokens), np.zeros(0, np.int64)
     )
@@ -327,9 +327,9 @@ def _tokenized(
 def _paired(job: work.Job, layout: work.Layout) -> tuple[work.Layout, shards.PairCounts]:
     """Returns the layout with the numbers of examples, and what all blocks gave together."""
     facts = work.load_found(job, work.PAIRS_FILE)["facts"]
-    found = [shards.PairCounts(*counts) for _, *counts in facts]
-    total = shards.PairCounts.total(found)
-    starts = examples.starts([counts.examples for counts in found])
+    counts_of_blocks = [shards.PairCounts(*counts) for _, *counts in facts]
+    total = shards.PairCounts.total(counts_of_blocks)
+    starts = examples.starts([counts.examples for counts in counts_of_blocks])
     return dataclasses.replace(layout, examples=starts), total
 
 
@@ -344,10 +344,10 @@ def _sample(job: work.Job, num_examples: int) -> work.Dealing:
 
 def _written(job: work.Job) -> tuple[list[Any], statistics.ExampleTally]:
     """Returns what the last step found of every shard, and what was counted in the examples."""
-    found = work.load_found(job, work.RECORDS_FILE)
+    results = work.load_found(job, work.RECORDS_FILE)
     tally = job.new_tally()
-    tally.add_json(found["tally"])
-    return found["facts"], tally
+    tally.add_json(results["tally"])
+    return results["facts"], tally
 
 
 def _run(

@@ -259,11 +259,11 @@ def tokenize_block(
     (group, number), text = keyed
     if isinstance(text, sources.Log):
         return Found(logs=[(group, dataclasses.asdict(text))])
-    made = blocks.tokenize(text, job.tokenization)
+    block = blocks.tokenize(text, job.tokenization)
     name = f"tokens-{group:06d}-{number:06d}.npz"
-    _save(job.path(name), dataclasses.asdict(made.corpus))
-    facts = (group, number, name, made.corpus.num_documents, len(made.corpus.tokens))
-    return Found([(*facts, dataclasses.asdict(made.log))], tally=made.tally)
+    _save(job.path(name), dataclasses.asdict(block.corpus))
+    facts = (group, number, name, block.corpus.num_documents, len(block.corpus.tokens))
+    return Found([(*facts, dataclasses.asdict(block.log))], tally=block.tally)
 
 
 def draft_block(index: int, job: Job) -> Iterator[tuple[int, tuple[int, bytes]]]:
@@ -335,8 +335,8 @@ def deal_block(index: int, job: Job, dealing: Dealing) -> Iterator[tuple[int, by
     spans = _load(_pairs_path(index, job))["spans"]
     shard, place = places(layout, index, dealing.num_shards)
     if dealing.places is not None:
-        wanted = (shard == 0) & np.isin(place, dealing.places)
-        spans, shard, place = spans[wanted], shard[wanted], place[wanted]
+        sampled = (shard == 0) & np.isin(place, dealing.places)
+        spans, shard, place = spans[sampled], shard[sampled], place[sampled]
     segments = np.zeros((2, len(spans)), SEGMENT)
     segments["shard"], segments["place"], segments["label"] = shard, place, spans["label"]
     for row, letter in enumerate("ab"):

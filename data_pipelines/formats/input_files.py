@@ -81,9 +81,9 @@ def find(pattern: str, *, known: str = "paths and globs of files") -> list[str]:
     if is_remote(pattern):
         return _find_remote(pattern, known)
     # Folders that a glob meets are no mistake: `**` matches them always.
-    found = [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
-    if found:
-        return sorted(found)
+    paths = [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
+    if paths:
+        return sorted(paths)
     if pattern and os.path.isdir(pattern):
         raise ValueError(
             f"input {pattern!r} is a directory; say which of its files to read, for example "
@@ -99,8 +99,8 @@ def is_remote(path: str) -> bool:
 
 def size(path: str) -> int:
     """Returns the bytes of the file; 0 for a link to nowhere, of which opening it will tell."""
-    found = epath.Path(path)
-    return found.stat().length if found.exists() else 0
+    file = epath.Path(path)
+    return file.stat().length if file.exists() else 0
 
 
 @contextlib.contextmanager
@@ -160,12 +160,12 @@ def _find_remote(pattern: str, known: str) -> list[str]:
         )
     fixed = next((i for i, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
     root, wanted = epath.Path("/".join(parts[:fixed])), "/".join(parts[fixed:])
-    found = sorted(str(path) for path in root.glob(wanted)) if wanted else []
+    paths = sorted(str(path) for path in root.glob(wanted)) if wanted else []
     if not wanted and root.exists():
-        found = [pattern]
-    if not found:
+        paths = [pattern]
+    if not paths:
         raise _matches_nothing(pattern, known)
-    return found
+    return paths
 
 
 def _matches_nothing(pattern: str, known: str) -> FileNotFoundError:

@@ -39,7 +39,7 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
     one document end in "#2", "#3", ....
     """
     paragraphs: list[str] = []
-    name, part, size, found = "", 1, 0, 0
+    name, part, size, documents = "", 1, 0, 0
     for number, text in lines(path, log):
         is_full = size + len(text) > LONGEST_DOCUMENT
         if paragraphs and (is_full or not (text or reading.one_document_per_file)):
@@ -51,12 +51,12 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
         if text:
             if not paragraphs and part == 1:
                 name = path if reading.one_document_per_file else f"{path}:{number}"
-                found += 1
+                documents += 1
             paragraphs.append(text)
             size += len(text) + 1
     if paragraphs:
         yield base.part_name(name, part), "\n".join(paragraphs)
-    if not found:
+    if not documents:
         log.problem("empty_files", path)
 
 
@@ -92,14 +92,16 @@ def tidied(name: str, text: str, log: input_files.Log) -> Iterator[tuple[str, st
     There is more than one only if the text is too long; then later ids end in "#2", "#3", ....
     """
     text = clean(text, name, log)
-    kept = [line for paragraph in text.split("\n") if (line := paragraph.strip())]
-    if not kept:
+    paragraphs = [line for paragraph in text.split("\n") if (line := paragraph.strip())]
+    if not paragraphs:
         log.problem("empty_documents", name)
     elif len(text) <= LONGEST_LINE_BYTES // 4:
         # Too short to be cut, as nearly always; a character has four bytes at most.
-        yield name, "\n".join(kept)
+        yield name, "\n".join(paragraphs)
     else:
-        yield from _parts(name, [part for line in kept for part in _cut(line, name, log)], log)
+        yield from _parts(
+            name, [part for line in paragraphs for part in _cut(line, name, log)], log
+        )
 
 
 def check(path: str, reading: base.Reading) -> None:
@@ -127,8 +129,8 @@ def check(path: str, reading: base.Reading) -> None:
 
 def _pieces(file: BinaryIO, path: str, log: input_files.Log) -> Iterator[tuple[int, bytes]]:
     """Yields (number, line), long lines in several pieces of the same number."""
-    number, kept, was_cut = 1, b"", False
-    while piece := kept + file.readline(LONGEST_LINE_BYTES - len(kept)):
+    number, rest, was_cut = 1, b"", False
+    while piece := rest + file.readline(LONGEST_LINE_BYTES - len(rest)):
         if number == 1 and not was_cut:
             piece = piece.removeprefix(_BYTE_ORDER_MARK)
         if len(piece) == LONGEST_LINE_BYTES and not piece.endswith(b"\n"):
@@ -136,12 +138,12 @@ def _pieces(file: BinaryIO, path: str, log: input_files.Log) -> Iterator[tuple[i
                 log.problem("long_lines", f"{path}:{number}")
             end = _place_to_cut(piece)
             yield number, piece[:end]
-            kept, was_cut = piece[end:], True
+            rest, was_cut = piece[end:], True
             continue
         # The rest of a long line must not look like a blank line.
         if not (was_cut and piece.isspace()):
             yield number, piece
-        number, kept, was_cut = number + 1, b"", False
+        number, rest, was_cut = number + 1, b"", False
 
 
 def _place_to_cut(piece: bytes) -> int:

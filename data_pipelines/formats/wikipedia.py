@@ -65,7 +65,7 @@ _TIDYING = (
 def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tuple[str, str]]:
     """Yields (title, wikitext) of the articles of an XML dump, compressed or not."""
     del reading  # An article is a document, and all of its page is its text.
-    found = False
+    has_articles = False
     links = re.compile("(?!)")
     with input_files.opened(path, log) as file:
         try:
@@ -79,7 +79,7 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
                     links = _local_links(element)
                 elif event == "end" and tag == "page":
                     if (wikitext := _article(element)) is not None:
-                        found = True
+                        has_articles = True
                         title = element.findtext("{*}title") or ""
                         wikitext = text_files.clean(wikitext, title, log)
                         yield title, links.sub("[[File:", wikitext)
@@ -91,7 +91,7 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
                 f"{path} is damaged or no Wikipedia dump ({error}); fetch it again, or leave it "
                 "out of the input"
             ) from error
-    if not found:
+    if not has_articles:
         log.problem("empty_files", path)
 
 

@@ -32,12 +32,12 @@ def draft_next_sentence(block: base.Block, options: base.PairOptions) -> base.Dr
             coin = _balancing_coin(_chunks(block, options, coin, passes=1))
     chunks = _chunks(block, options, coin, passes=options.dupe_factor)
     rng = options.generator("pairs", block.index)
-    made = len(chunks.first)
+    num_chunks = len(chunks.first)
     if options.balanced_nsp:
         chunks = _balanced(chunks, rng)
     spans = _spans(block, chunks)
     requests = _requests(chunks, spans, block, rng)
-    return base.Drafts(spans, requests, int(chunks.is_forced.sum()), made - len(spans))
+    return base.Drafts(spans, requests, int(chunks.is_forced.sum()), num_chunks - len(spans))
 
 
 def draft_sentence_order(block: base.Block, options: base.PairOptions) -> base.Drafts:
@@ -100,15 +100,15 @@ def _requests(
 
 def _chunks(block: base.Block, options: base.PairOptions, coin: float, *, passes: int) -> _Chunks:
     starts, documents = block.starts()
-    found: list[tuple[int, ...]] = []
+    rows: list[tuple[int, ...]] = []
     for pass_index in range(passes):
         # Text as the seed, which Python hashes: numbers of near seeds would be related.
         rng = random.Random(f"pairs {options.random_seed} {block.index} {pass_index}")
         for document, (first, last) in enumerate(zip(documents, documents[1:], strict=False)):
             target = options.target_length(options.budget(2), rng)
             for chunk in _document_chunks(starts, first, last, target, coin, rng):
-                found.append((document, *chunk, target))
-    columns = np.array(found, np.int64).reshape(-1, 6).T
+                rows.append((document, *chunk, target))
+    columns = np.array(rows, np.int64).reshape(-1, 6).T
     document, first, middle, end, is_forced, target = columns
     return _Chunks(document, first, middle, end, target, is_forced)
 

@@ -96,11 +96,11 @@ def repeated_lines(lines: Sequence[str], hashes: UInt64[np.ndarray, " lines"]) -
     _, places, counts = np.unique(hashes, return_index=True, return_counts=True)
     frequent = np.argsort(-counts, kind="stable")[:REPEATED_PER_BLOCK]
     frequent = frequent[counts[frequent] > 1]
-    found: dict[str, int] = {}
+    repeated: dict[str, int] = {}
     for place, count in zip(places[frequent], counts[frequent], strict=True):
         beginning = lines[int(place)][:REPEATED_CHARACTERS]
-        found[beginning] = found.get(beginning, 0) + int(count)
-    return found
+        repeated[beginning] = repeated.get(beginning, 0) + int(count)
+    return repeated
 
 
 def merged_lines(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:

@@ -368,16 +368,16 @@ def _examples(facts: _Facts) -> _Found:
 def _masks(facts: _Facts) -> _Found:
     if (facts.of("masked_tokens") or 0) < MIN_MASKED_TOKENS:
         return
-    found = [facts.of(f"masked_{what}_share") for what in ("as_mask", "random", "kept")]
+    shares = [facts.of(f"masked_{what}_share") for what in ("as_mask", "random", "kept")]
     paper = (masking.MASK_SHARE, 1 - masking.MASK_SHARE - masking.KEEP_SHARE, masking.KEEP_SHARE)
-    if None not in found and any(
-        abs(a - b) > MASK_SHARE_ERROR for a, b in zip(found, paper, strict=True)
+    if None not in shares and any(
+        abs(a - b) > MASK_SHARE_ERROR for a, b in zip(shares, paper, strict=True)
     ):
         yield (
             "mask_shares",
             "of the masked tokens {:.0%} show [MASK], {:.0%} another token, {:.0%} themselves, not "
             "80, 10 and 10%; finetuning never shows [MASK], and the other two are there to bridge "
-            "that: look how these records were made".format(*found),
+            "that: look how these records were made".format(*shares),
         )
     share, wanted = facts.of("masked_share"), facts.masked_lm_prob
     if share and wanted and abs(share / wanted - 1) > MASKED_SHARE_ERROR:

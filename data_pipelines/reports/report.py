@@ -256,8 +256,8 @@ def decoded(
         for row in range(len(batch["input_ids"])):
             example = {name: values[row] for name, values in batch.items()}
             for place, one in _apart(example, row):
-                found = decoded_row(one, manifest, vocabulary)
-                yield dataclasses.replace(found, place=place)
+                example_text = decoded_row(one, manifest, vocabulary)
+                yield dataclasses.replace(example_text, place=place)
 
 
 def _apart(

@@ -140,7 +140,7 @@ class CorpusTally:
 
     def statistics(self) -> dict[str, Any]:
         """Returns the figures of the text for the manifest; shares lie between 0 and 1."""
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "documents": self.documents,
             "empty_documents": self.empty_documents,
             "sentences": self.sentences,
@@ -150,10 +150,10 @@ class CorpusTally:
         }
         texts = self.documents - self.empty_documents
         if not (texts and self.tokens):
-            return found
+            return figures
         distinct_documents = self.distinct_documents.count()
         long_lines, short_lines = self.distinct_lines.count(), self.distinct_short_lines.count()
-        found |= {
+        figures |= {
             "one_sentence_document_share": self.one_sentence_documents / texts,
             "one_line_document_share": self.one_line_documents / texts,
             "longest_document_share": self.longest_document / self.tokens,
@@ -182,7 +182,7 @@ class CorpusTally:
                 largest=self.longest_sentence,
             ),
         }
-        return found
+        return figures
 
 
 class ExampleTally:
@@ -294,22 +294,22 @@ class ExampleTally:
         """
         examples, max_seq_length = self._counts["examples"], len(self._lengths) - 1
         real_tokens = int(self._lengths @ np.arange(max_seq_length + 1))
-        found: dict[str, Any] = {"examples": examples}
+        figures: dict[str, Any] = {"examples": examples}
         if not examples:
-            return found
-        found |= {
+            return figures
+        figures |= {
             "fill": real_tokens / (examples * max_seq_length),
             "example_unknown_rate": self._counts["unknown_tokens"] / max(real_tokens, 1),
             "example_length": example_length_figures(self._lengths),
         }
         if self._most:
-            found |= {
+            figures |= {
                 "sequences": self._counts["sequences"],
                 "sequences_per_row": self.sequences_per_row,
                 "rows_at_limit_share": self._counts["rows_at_limit"] / examples,
             }
         return (
-            found
+            figures
             | self._pair_statistics()
             | self._mask_statistics(real_tokens)
             | self._target_statistics(vocabulary)
