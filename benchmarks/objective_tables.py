@@ -1,38 +1,17 @@
-"""What `objectives` has measured as tables in Markdown, with spreads, the paper's beside ours."""
+"""What `objectives` has measured as tables in Markdown, with spreads."""
 
 from __future__ import annotations
 
 import math
-import pathlib
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from matplotlib import figure
-
 from benchmarks import pretraining_rows
 from bertjax import glue
-from bertjax.training import writers
 
 # What there is of a row: for each of its pretrainings the files of its work, by their names.
 Found = Sequence[Mapping[str, Any]]
-
-# Source: Devlin et al. 2019, table 5, dev set, SST-2: BERT-base.
-TABLE_5 = {"bert": 92.7, "no_nsp": 92.6, "ltr_no_nsp": 92.1, "ltr_no_nsp_bilstm": 91.6}
-# Source: the same paper, table 6: size -> perplexity of held-out masked tokens, dev of SST-2.
-TABLE_6 = {
-    "3 layers of 768, 12 heads": (5.84, 88.4),
-    "6 layers of 768, 3 heads": (5.24, 90.7),
-    "6 layers of 768, 12 heads": (4.68, 91.3),
-    "12 layers of 768, 12 heads": (3.99, 92.9),
-    "12 layers of 1024, 16 heads": (3.54, 93.3),
-    "24 layers of 1024, 16 heads": (3.23, 93.7),
-}
-# Source: the same paper, table 7, dev F1 of CoNLL-2003, BERT-base: finetuned, last four layers.
-TABLE_7 = {"ner": 96.4, "ner_features": 96.1}
-
-
-BILSTM = "bilstm_"  # before its width in the name of a finetuning
 
 
 def spread(values: Sequence[float | None]) -> str:
@@ -153,85 +132,6 @@ def nats(losses: Iterable[float], sign: str = "") -> str:
 
 def _titles(tasks: Sequence[str]) -> list[str]:
     return [next(it.title for it in glue.COLUMNS if it.task == task) for task in tasks]
-
-
-def paper_table_5(found: Mapping[str, Found], tasks: Sequence[str]) -> Iterator[str]:
-    """Yields table 5: what NSP and looking both ways are worth."""
-    yield from _head("table 5", "steps", "paper, SST-2", *(f"ours, {task}" for task in tasks))
-    titles = {"bert": "BERT", "no_nsp": "No NSP", "ltr_no_nsp": "LTR & No NSP"}
-    for name, title in titles.items():
-        own = found.get(name, [])
-        steps = f"{own[0]['pretrained']['steps']:,}" if own else "-"
-        cells = (spread(scores_of(own, task)) for task in tasks)
-        yield _line(title, steps, f"{TABLE_5[name]}", *cells)
-    ltr = found.get("ltr_no_nsp", [])
-    sizes = {name.partition(f"_{BILSTM}")[2] for each in ltr for name in each}
-    for size in sorted(filter(None, sizes), key=int) or ["-"]:
-        cells = (spread(scores_of(ltr, f"{task}_{BILSTM}{size}")) for task in tasks)
-        yield _line(f"+ BiLSTM ({size})", "", f"{TABLE_5['ltr_no_nsp_bilstm']}", *cells)
-
-
-def paper_table_6(
-    rows: Mapping[str, pretraining_rows.Row], found: Mapping[str, Found], tasks: Sequence[str]
-) -> Iterator[str]:
-    """Yields table 6: what size is worth at the same steps; its sizes, then ours."""
-    yield from _head("table 6", "perplexity", *(f"dev, {task}" for task in tasks))
-    for size, (perplexity, sst2) in TABLE_6.items():
-        shown = {"sst2": f"{sst2}"}
-        yield _line(f"paper, {size}", f"{perplexity}", *(shown.get(task, "") for task in tasks))
-    for name, row in rows.items():
-        if own := found.get(name):
-            perplexity = own[0]["pretrained"]["scores"]["mlm_perplexity"]
-            cells = (spread(scores_of(own, task)) for task in tasks)
-            yield _line(f"ours, {row.title}", f"{perplexity:.1f}", *cells)
-
-
-def paper_table_7(found: Mapping[str, Found]) -> Iterator[str]:
-    """Yields table 7: tags by a finetuned encoder, and by a BiLSTM on what it says untouched."""
-    yield from _head("table 7", "paper, CoNLL-2003, dev F1", "ours, F1")
-    titles = {"ner": "finetuned", "ner_features": "feature-based, last four layers"}
-    for name, title in titles.items():
-        yield _line(title, f"{TABLE_7[name]}", spread(scores_of(found.get("bert", []), name)))
-
-
-def by_steps(found: Found, task: str) -> dict[int, list[float | None]]:
-    """Returns the scores of a task finetuned from checkpoints along the way, by their steps."""
-    prefix = f"{task}_step_"
-    names = {name for each in found for name in each if name.startswith(prefix)}
-    steps = sorted(int(name.removeprefix(prefix)) for name in names)
-    return {step: scores_of(found, f"{prefix}{step}") for step in steps}
-
-
-def figure_5_lines(found: Mapping[str, Found], task: str) -> Iterator[str]:
-    """Yields figure 5 as a table: dev scores by the steps of pretraining."""
-    curves = {name: by_steps(found.get(name, []), task) for name in FIGURE_5}
-    steps = sorted({step for curve in curves.values() for step in curve})
-    yield from _head(f"figure 5, {task}", *(f"{step:,} steps" for step in steps))
-    for name, title in FIGURE_5.items():
-        yield _line(title, *(spread(curves[name].get(step, [])) for step in steps))
-
-
-FIGURE_5 = {"bert": "BERT (masked LM)", "ltr_no_nsp": "LTR & No NSP (left to right)"}
-
-
-def draw_figure_5(found: Mapping[str, Found], task: str, path: pathlib.Path) -> None:
-    """Draws the mean of the seeds and their range against the steps of pretraining."""
-    drawn = figure.Figure(figsize=(6, 4), layout="constrained")
-    axes = drawn.add_subplot(xlabel="pretraining steps", ylabel=f"{task}, dev, percent")
-    for name, title in FIGURE_5.items():
-        curve = {
-            step: [100 * value for value in values if value is not None]
-            for step, values in by_steps(found.get(name, []), task).items()
-        }
-        curve = {step: values for step, values in curve.items() if values}
-        if curve:
-            (line,) = axes.plot(
-                list(curve), [statistics.fmean(it) for it in curve.values()], "o-", label=title
-            )
-            low, high = [[end(it) for it in curve.values()] for end in (min, max)]
-            axes.fill_between(list(curve), low, high, alpha=0.2, color=line.get_color())
-    axes.legend()
-    writers.save_picture(drawn, path)
 
 
 def _head(*cells: str) -> Iterator[str]:

@@ -16,14 +16,6 @@ pretrainings before the first finetuning. The other settings are those of the wo
 made with others is refused. `--only_table` prints what is there. Of finetuned models the scores
 alone are kept.
 
-`--ablations` runs those of the BERT paper instead (Devlin et al. 2019, section 5 and appendix C.1),
-all at BERT's steps, in the same workdir: tables 5, 6 and 7, with the paper's figures beside ours,
-and figure 5 as a table and as `figure_5.png`. Tables 5 and 6 are of `--tasks`, figure 5 of the
-first of them, finetuned from the checkpoints that every pretraining keeps:
-
-    python -m benchmarks.objectives --ablations --tasks=sst2 --sizes=1x64,4x128 --bilstm_size=128 \
-        --ner_train=TRAIN --ner_dev=DEV --workdir=DIR ...
-
 `--modern` compares the modern encoder and its recipe with BERT of 2018, and with itself without
 each of its pieces, at equal FLOPs. Its held-out losses are comparable: all rows are scored on the
 same records with the same masks.
@@ -36,7 +28,6 @@ import dataclasses
 import datetime
 import json
 import pathlib
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,7 +47,7 @@ Tables = Iterable[Iterable[str]]  # of lines
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Rows that are compared: which, what is scored of each, what it is finetuned on, the tables.
+    """Rows that are compared: which, what is scored of each, the tables.
 
     `scores` are done behind each pretraining. `needs` are the settings without which nothing runs;
     `glue` is another where there are tasks.
@@ -65,10 +56,8 @@ class Comparison:
     help: str
     rows: Callable[[argparse.Namespace, pretraining_rows.Settings], Rows]
     tables: Callable[[Rows, FoundByRow, workshop.Workshop, argparse.Namespace], Tables]
-    finetunings: Callable[..., Iterator[workshop.Finetuning]]
     scores: Sequence[Callable[[workshop.Workshop, str, int], object]] = ()
     needs: Sequence[str] = ("corpus", "heldout")
-    must_finetune: bool = False
 
 
 def run(shop: workshop.Workshop, options: argparse.Namespace) -> None:
@@ -80,54 +69,10 @@ def run(shop: workshop.Workshop, options: argparse.Namespace) -> None:
         shop.pretrain(name, rows[name], seed)
         for score in comparison.scores:
             score(shop, name, seed)
-    wanted = [
-        (name, seed, made)
-        for name, seed in pretrained
-        for made in comparison.finetunings(name, rows[name], shop.kept_steps(name, seed), options)
-    ]
-    order = [*options.tasks, workshop.NER]
-    for name, seed, made in sorted(wanted, key=lambda it: order.index(it[2].task)):
-        shop.finetune(name, seed, made, options.seeds)
-
-
-def ablation_rows(options: argparse.Namespace, settings: pretraining_rows.Settings) -> Rows:
-    """Returns the rows of the paper's ablations: two of ours, left to right, other sizes."""
-    rows = {name: pretraining_rows.ROWS[name] for name in ("bert", "no_nsp")}
-    rows["ltr_no_nsp"] = pretraining_rows.LTR_NO_NSP
-    for layers, width in options.sizes:
-        rows[f"size_{layers}x{width}"] = pretraining_rows.of_size(layers, width, settings)
-    return rows
-
-
-def finetunings(
-    name: str, row: pretraining_rows.Row, steps: Sequence[int], options: argparse.Namespace
-) -> Iterator[workshop.Finetuning]:
-    """Yields what a row is finetuned on: the tasks."""
-    del name, steps
     for task in options.tasks:
-        yield workshop.Finetuning(task, row.finetuned)
-
-
-def ablation_finetunings(
-    name: str, row: pretraining_rows.Row, steps: Sequence[int], options: argparse.Namespace
-) -> Iterator[workshop.Finetuning]:
-    """Yields what a row is finetuned on for the paper's tables and figure 5.
-
-    `steps` are those of its checkpoints.
-    """
-    yield from finetunings(name, row, steps, options)
-    for task in options.tasks:
-        if name == "ltr_no_nsp" and options.bilstm_size:
-            bilstm = {"finetuning.bilstm_size": options.bilstm_size}
-            variant = f"{objective_tables.BILSTM}{options.bilstm_size}"
-            yield workshop.Finetuning(task, {**row.finetuned, **bilstm}, variant)
-    if name == "bert" and options.settings.ner_train:
-        yield workshop.Finetuning(workshop.NER)
-        features = {"finetuning.feature_based": True, "schedule.peak_learning_rate": 1e-3}
-        yield workshop.Finetuning(workshop.NER, features, "features")
-    if name in objective_tables.FIGURE_5:
-        for step in steps:
-            yield workshop.Finetuning(options.tasks[0], row.finetuned, step=step)
+        for name, seed in pretrained:
+            finetuning = workshop.Finetuning(task, rows[name].finetuned)
+            shop.finetune(name, seed, finetuning, options.seeds)
 
 
 def results(
@@ -164,22 +109,6 @@ def report(shop: workshop.Workshop, options: argparse.Namespace) -> str:
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def ablation_tables(
-    rows: Rows, found: FoundByRow, shop: workshop.Workshop, options: argparse.Namespace
-) -> Tables:
-    """Yields the paper's tables with ours, and draws its figure 5 into the workdir."""
-    sizes = {name: row for name, row in rows.items() if name.startswith("size_")}
-    settings = shop.settings
-    own = f"{settings.num_layers} layers of {settings.hidden_size}"
-    sizes["bert"] = dataclasses.replace(rows["bert"], title=own)
-    task = options.tasks[0]
-    objective_tables.draw_figure_5(found, task, shop.directory / "figure_5.png")
-    yield objective_tables.paper_table_5(found, options.tasks)
-    yield objective_tables.paper_table_6(sizes, found, options.tasks)
-    yield objective_tables.paper_table_7(found)
-    yield objective_tables.figure_5_lines(found, task)
-
-
 # Name, which is a flag and that of the page's marks -> what is compared. The first needs no flag.
 COMPARISONS: dict[str, Comparison] = {
     "objectives": Comparison(
@@ -188,16 +117,8 @@ COMPARISONS: dict[str, Comparison] = {
         tables=lambda rows, found, shop, options: [
             objective_tables.equal_compute(rows, found, options.tasks)
         ],
-        finetunings=finetunings,
         scores=(workshop.Workshop.score_pairs,),
         needs=("corpus", "heldout", "pairs"),
-    ),
-    "ablations": Comparison(
-        "the BERT paper's ablations",
-        rows=ablation_rows,
-        tables=ablation_tables,
-        finetunings=ablation_finetunings,
-        must_finetune=True,
     ),
     "modern": Comparison(
         "the modern encoder, BERT of 2018, and what lies between",
@@ -205,7 +126,6 @@ COMPARISONS: dict[str, Comparison] = {
         tables=lambda rows, found, shop, options: [
             objective_tables.modern(rows, found, options.tasks)
         ],
-        finetunings=finetunings,
         scores=(workshop.Workshop.score_held_out,),
     ),
 }
@@ -259,12 +179,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, default=3, help="of each finetuning")
     parser.add_argument("--pretraining_seeds", type=int, default=1, help="of each pretraining")
-    parser.add_argument(
-        "--sizes", type=_sizes, default=_sizes("1x64,4x128"), help="--ablations: layers x width"
-    )
-    parser.add_argument(
-        "--bilstm_size", type=_number, default=0, help="--ablations: of the BiLSTM; 0: no such row"
-    )
     parser.add_argument("--only_table", action="store_true", help="run nothing")
     parser.add_argument("--write", action="store_true", help=f"the table into {PAGE}")
     for field in dataclasses.fields(pretraining_rows.Settings):
@@ -289,8 +203,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if needed and not options.only_table:
         told = "; ".join(f"--{name}: {pretraining_rows.HELP[name]}" for name in needed)
         parser.error(f"what is read must be given: {told}")
-    if comparison.must_finetune and not options.tasks:
-        parser.error(f"--tasks is empty; --{options.comparison} scores at least one task of GLUE")
     return options
 
 
@@ -307,14 +219,6 @@ def _number(text: str) -> int:
         return whole_numbers.Parser().convert(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _sizes(text: str) -> list[tuple[int, int]]:
-    """Returns layers and width of sizes such as 1x64,4x128."""
-    matches = [re.fullmatch(r"(\d+)x(\d+)", size) for size in _names(text)]
-    if None in matches:
-        raise argparse.ArgumentTypeError(f"{text!r}; give layers x width, such as 1x64,4x128")
-    return [(int(found[1]), int(found[2])) for found in matches if found]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

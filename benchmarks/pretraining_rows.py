@@ -29,11 +29,10 @@ RECORDS: dict[str, Mapping[str, Any]] = {
     "masked": {"pair_objective": "none", "short_seq_prob": 0, "mask": "token"},
 }
 
-# What decides the number of steps -> that number, of the budget, a step of the row, one of BERT's.
-LENGTHS: dict[str, Callable[[float, float, float], int]] = {
-    "budget": lambda budget, own, berts: steps_within(budget, own),
-    "steps": lambda budget, own, berts: steps_within(budget, berts),  # as many as BERT has
-    "one": lambda budget, own, berts: 1,
+# What decides the number of steps -> that number, from the budget and the FLOPs of a step.
+LENGTHS: dict[str, Callable[[float, float], int]] = {
+    "budget": lambda budget, flops: steps_within(budget, flops),
+    "one": lambda budget, flops: 1,
 }
 
 
@@ -121,14 +120,6 @@ ROWS: dict[str, Row] = {
     ),
 }
 LEFT_OUT = ("masks_40",)  # unless --rows asks for it
-# The paper's "LTR & No NSP": BERT's text and number of steps.
-LTR_NO_NSP = Row(
-    "LTR & No NSP",
-    "nsp",
-    ROWS["left_to_right"].options,
-    finetuned=ROWS["left_to_right"].finetuned,
-    length="steps",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,8 +198,6 @@ class Settings:
     heldout: str = ""
     pairs: str = ""
     glue: str = ""
-    ner_train: str = ""
-    ner_dev: str = ""
     budget: float = 3e13
     vocab_size: int = 8192
     hidden_size: int = 128
@@ -237,25 +226,12 @@ HELP = {
     "heldout": "text for the held-out losses",
     "pairs": "minimal pairs, such as BLiMP's",
     "glue": "the directory of GLUE's official files",
-    "ner_train": "--ablations: words and tags to finetune on, as configs/conll.py reads them",
-    "ner_dev": "--ablations: such a file to score",
     "budget": "FLOPs of a pretraining",
     "narrow_embedding_size": "of ALBERT",
     "dupe_factor": "passes over the text when records are built, each with other pairs",
     "heldout_sequences": "of its own kind that a row is scored on at its end, at most",
     "most_examples": "of a training set of GLUE, from its beginning",
 }
-
-
-def of_size(layers: int, width: int, settings: Settings) -> Row:
-    """Returns BERT of another size, with heads as wide as the settings', at BERT's steps."""
-    heads = width * settings.num_heads // settings.hidden_size
-    return Row(
-        f"{layers} layers of {width}",
-        "nsp",
-        size_options(layers, width, max(heads, 1)),
-        length="steps",
-    )
 
 
 def size_options(layers: int, width: int, heads: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A workdir of `objectives`: each piece of work is done once and leaves a file.
 
-What is done is what a user's own programs do: data_pipelines, `train`, `evaluate`, `convert`.
+What is done is what a user's own programs do: data_pipelines, `train`, `evaluate`.
 """
 
 from __future__ import annotations
@@ -21,45 +21,27 @@ from absl import logging
 
 from benchmarks import pretraining_rows
 from bertjax import evaluate, interactive, jobs, recipe_bases, train
-from bertjax.convert import __main__ as convert
 from bertjax.data import atomic, minimal_pairs, records
 from bertjax.finetuning import glue_files
 from bertjax.models import parameters
-from bertjax.workdirs import checkpoint, scalars
+from bertjax.workdirs import scalars
 
 SETTINGS_FILE = "settings.json"
 PRETRAINING = "pretraining"  # in the directory of a row
 KEPT_CHECKPOINTS = 4  # of a pretraining
-BERT = pretraining_rows.ROWS["bert"]
-NER = "ner"  # what is finetuned beside the tasks of GLUE: tags of words
 
 
 @dataclasses.dataclass(frozen=True)
 class Finetuning:
-    """A task, with options that differ from its recipe's, and from which checkpoint: 0, the last.
-
-    `variant` names the options.
-    """
+    """A task of GLUE, with the options that differ from its recipe's."""
 
     task: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    variant: str = ""
-    step: int = 0
-
-    @property
-    def name(self) -> str:
-        """The name of its file."""
-        at_step = f"step_{self.step}" if self.step else ""
-        return "_".join(filter(None, (self.task, self.variant, at_step)))
 
     @property
     def score(self) -> str:
-        """The score that counts, the leaderboard's or conlleval's F1."""
-        return f"eval/dev/{'f1' if self.task == NER else glue_files.TASKS[self.task].scores[-1]}"
-
-    def share(self, score: float | None) -> float | None:
-        """Returns the score as a share: conlleval's are in percent."""
-        return score / 100 if self.task == NER and score is not None else score
+        """The leaderboard's score."""
+        return f"eval/dev/{glue_files.TASKS[self.task].scores[-1]}"
 
 
 class Workshop:
@@ -183,8 +165,8 @@ class Workshop:
         """Returns the config of a row with its steps; a quarter, a half and so on are kept."""
         config = self._config_of(row)
         config.seed = seed
-        flops = self._step_flops(config), self._step_flops(self._config_of(BERT))
-        steps = pretraining_rows.LENGTHS[row.length](self.settings.budget, *flops)
+        flops = self._step_flops(config)
+        steps = pretraining_rows.LENGTHS[row.length](self.settings.budget, flops)
         config.phases.phase1.num_steps = steps
         config.checkpoint.save_every_steps = -(-steps // KEPT_CHECKPOINTS)
         config.checkpoint.keep_every_steps = config.checkpoint.save_every_steps
@@ -231,11 +213,6 @@ class Workshop:
         finish(found, where, "pretrained")
         jax.clear_caches()
 
-    def kept_steps(self, name: str, seed: int) -> list[int]:
-        """Returns the steps of a pretraining whose checkpoints are there."""
-        checkpoints = self.of_row(name, seed) / PRETRAINING / checkpoint.DIRECTORY
-        return sorted(int(path.name) for path in checkpoints.iterdir() if path.name.isdigit())
-
     def score_pairs(self, name: str, seed: int) -> None:
         """Scores the minimal pairs by a pretrained row; leaves `pairs.json`."""
         where = self.of_row(name, seed)
@@ -258,33 +235,25 @@ class Workshop:
     def finetune(self, name: str, seed: int, made: Finetuning, seeds: int) -> None:
         """Finetunes a pretrained row with several seeds; leaves a file with the name of `made`."""
         where = self.of_row(name, seed)
-        done = finished(where, made.name, made.options)
+        done = finished(where, made.task, made.options)
         if done and len(done["values"]) >= seeds:
             return
         config = self._finetuning_config(made)
         config.seeds = seeds
-        source, runs = where / PRETRAINING, where / "finetuned" / made.name
-        if made.step:
-            source = where / "at_steps" / str(made.step)
-            if not source.exists():
-                convert.convert(where / PRETRAINING, source, format="bertjax", step=made.step)
-        config.init_from = str(source)
+        runs = where / "finetuned" / made.task
+        config.init_from = str(where / PRETRAINING)
         run = interactive.run(config, runs, verbose=False)
         trials = run.results["trials"] if run.results else [{"scores": run.scores}]
-        values = [made.share(trial["scores"][made.score]) for trial in trials]
+        values = [trial["scores"][made.score] for trial in trials]
         found = {"made_of": dict(made.options), "score": made.score, "values": values}
-        finish(found, where, made.name)
+        finish(found, where, made.task)
         shutil.rmtree(runs)
         jax.clear_caches()
 
     def _finetuning_config(self, made: Finetuning) -> ml_collections.ConfigDict:
         settings = self.settings
-        is_ner = made.task == NER
-        config = recipe_bases.finetuning_config("conll" if is_ner else "glue")
-        if is_ner:
-            config.finetuning.update(train_file=settings.ner_train, eval_file=settings.ner_dev)
-        else:
-            config.finetuning.update(name=made.task, data_dir=str(self.glue_data(made.task)))
+        config = recipe_bases.finetuning_config("glue")
+        config.finetuning.update(name=made.task, data_dir=str(self.glue_data(made.task)))
         config.compilation_cache_dir = self._compiled
         config.finetuning.max_seq_length = settings.max_seq_length
         config.finetuning.num_epochs = settings.finetuning_epochs
