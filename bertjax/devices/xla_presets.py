@@ -41,7 +41,7 @@ PRESETS: dict[str, CompilerOptions] = {
         "xla_tpu_enable_data_parallel_all_reduce_opt": True,
         "xla_tpu_data_parallel_opt_different_sized_ops": True,
     },
-    # Of the 128 MiB of vector memory 32 for one fusion, twice the default of v5e.
+    # One fusion may use 32 of the 128 MiB of vector memory, twice the default of v5e.
     "double_vmem": {"xla_tpu_scoped_vmem_limit_kib": 32768},
     # More of it, for v6e.
     "large_vmem": {"xla_tpu_scoped_vmem_limit_kib": 98304},

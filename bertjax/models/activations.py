@@ -67,5 +67,5 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,  # of SwiGLU
 }
 
-# That of the pooler: BERT's tanh; DistilBERT has relu, ELECTRA's classifiers have gelu.
+# The pooler's activation: BERT has tanh, DistilBERT relu, ELECTRA's classifiers gelu.
 POOLER_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, **ACTIVATIONS}

@@ -3,8 +3,7 @@
 The parameters of such a module hold the encoder that is learnt for use, its discriminator, at
 `encoder`, and the other one at `generator.encoder`. NNX modules share nothing: a tie is made
 anew, by `apart`, wherever the two are used. To training it is a function of the parameters, whose
-gradient is that of the tie; to whoever reads a workdir it gives two models that need each other no
-more.
+gradient is that of the tie; a reader of a workdir gets two models that do not need each other.
 """
 
 from __future__ import annotations
@@ -68,18 +67,18 @@ def apart(params: Mapping[str, Any]) -> parameters.Params:
     """
     if GENERATOR not in params:
         return dict(params)
-    found = parameters.flat(params)
+    whole = parameters.flat(params)
     for name in SHARED:
-        if _under(found, f"{_THEIRS}.{name}"):
+        if _under(whole, f"{_THEIRS}.{name}"):
             continue
-        for path, leaf in _under(found, f"{_OURS}.{name}").items():
-            found[path.replace(_OURS, _THEIRS, 1)] = leaf
+        for path, leaf in _under(whole, f"{_OURS}.{name}").items():
+            whole[path.replace(_OURS, _THEIRS, 1)] = leaf
     for name in DISENTANGLED:
-        added = found.pop(f"{_OURS}.{delta(name)}.embedding", None)
+        added = whole.pop(f"{_OURS}.{delta(name)}.embedding", None)
         if added is not None:
-            table = jax.lax.stop_gradient(found[f"{_THEIRS}.{name}.embedding"])
-            found[f"{_OURS}.{name}.embedding"] = table + added
-    return parameters.nested(found)
+            table = jax.lax.stop_gradient(whole[f"{_THEIRS}.{name}.embedding"])
+            whole[f"{_OURS}.{name}.embedding"] = table + added
+    return parameters.nested(whole)
 
 
 def as_kept(whole: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

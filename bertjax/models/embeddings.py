@@ -1,8 +1,8 @@
 """From the features of a batch to the vectors that the layers work on.
 
 A kind of embeddings is a module, made of a config, that is called with the batch and returns
-[batch, length, hidden]. It alone knows which features those are, so what is no text needs nothing
-else. The table of kinds is `encoder.EMBEDDINGS`.
+[batch, length, hidden]. It alone knows which features those are, so inputs that are not text
+need nothing else. The table of kinds is `encoder.EMBEDDINGS`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LearntEmbeddings(nnx.Module):
     modules/learned_positional_embedding.py. There a position counts the real tokens before it; here
     rows are padded at their ends, where that is the place. Others give `positions`.
 
-    Without positions where those are "rotary", which attention applies.
+    No position table with rotary positions; attention applies those.
 
     Where their width is not `hidden_size`, or by `embedding_projection`, a dense layer follows.
     Source of that: ALBERT, Lan et al. 2020, section 3.1; ELECTRA has the same.

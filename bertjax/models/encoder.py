@@ -55,7 +55,7 @@ class Encoder(nnx.Module):
         uses: Sequence[Sequence[int]] | None = None,
         final_norm: nnx.Module | None = None,
     ):
-        self.embeddings: Any = embeddings  # what it has beside its call is of its kind
+        self.embeddings: Any = embeddings  # attributes depend on its kind
         self.layers = containers.List(layers)
         own = [(number,) for number in range(len(layers))]
         self.uses = tuple(map(tuple, own if uses is None else uses))
@@ -89,14 +89,14 @@ class Encoder(nnx.Module):
         """Returns what each layer's heads look at: how much a position takes of each other one.
 
         Over the last axis they sum to one, or to zero where a position sees nothing. Without
-        dropout, and computed a second time beside the layers: memory grows with the square of the
+        dropout, and computed in addition to the layers: memory grows with the square of the
         length. Where a layer is several in a row, each of them has its own.
         """
-        hidden, visible, found = self.embed(inputs), visibility.of(inputs), []
+        hidden, visible, weights = self.embed(inputs), visibility.of(inputs), []
         for number in itertools.chain.from_iterable(self.uses):
-            found.append(self.layers[number].attention_weights(hidden, visible))
+            weights.append(self.layers[number].attention_weights(hidden, visible))
             hidden = self.layers[number](hidden, visible)
-        return found
+        return weights
 
     def embed(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
@@ -133,14 +133,14 @@ class Encoder(nnx.Module):
 
 def make_encoder(config: EncoderConfig, *, rngs: nnx.Rngs) -> Encoder:
     """Returns an encoder of the parts and sizes that the config chooses, freshly initialized."""
-    made = EMBEDDINGS[config.embeddings](config, rngs=rngs)
+    embedding = EMBEDDINGS[config.embeddings](config, rngs=rngs)
     make_layer = LAYERS[config.layer]
     stored = config.num_groups * config.inner_group_num
-    made_layers = [make_layer(config, number=number, rngs=rngs) for number in range(stored)]
+    stack = [make_layer(config, number=number, rngs=rngs) for number in range(stored)]
     is_open = config.layer in UNNORMALIZED
     final_norm = parts.norm(config, config.hidden_size) if is_open else None
     uses = config.layer_uses
-    return Encoder(made, made_layers, remat=config.remat, uses=uses, final_norm=final_norm)
+    return Encoder(embedding, stack, remat=config.remat, uses=uses, final_norm=final_norm)
 
 
 def make_bare(config: EncoderConfig, *, rngs: nnx.Rngs) -> nnx.Module:

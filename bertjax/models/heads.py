@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.models import activations, layers, parts, placement
 from bertjax.models.encoder import EncoderConfig
 
-# Of the span-boundary head: the longest span in tokens, and the width of a number in it. Source:
+# The span-boundary head: the longest span in tokens, and the width of a place in it. Source:
 # Joshi et al. 2020, section 3.2 (200); facebookresearch/SpanBERT, pretraining/README.md (15).
 MOST_OFFSETS = 15
 OFFSET_SIZE = 200
@@ -39,7 +39,7 @@ class Pooler(nnx.Module):
 class MlmHead(nnx.Module):
     """Dense, activation, LayerNorm, then the tied word embeddings and a bias of its own.
 
-    Of factorized embeddings the dense layer projects down to the embeddings' width.
+    With factorized embeddings the dense layer projects down to the embeddings' width.
     The embedding table is an argument, not a member: the tie is visible where it is made.
     Source: google-research/bert run_pretraining.py, get_masked_lm_output.
     """
@@ -115,7 +115,7 @@ class ReplacedHead(nnx.Module):
 
 
 class SpanBoundaryHead(nnx.Module):
-    """Tells a token of a span from the hidden states beside the span and its number in it.
+    """Predicts a token of a span from the hidden states around the span and its place in it.
 
     They and an embedding of the number go through two dense layers, each with the activation and a
     LayerNorm, then the tied word embeddings and a bias of its own.

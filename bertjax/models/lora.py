@@ -1,6 +1,6 @@
 """LoRA: a low-rank change of chosen kernels is learnt, W + (alpha / rank) A B, and W stays.
 
-The factors live beside the model, under `lora` and the path of the layer that they change:
+The factors lie under `lora` and the path of the layer that they change:
 `lora.encoder.layers.0.attention.query.a.kernel` belongs to
 `encoder.layers.0.attention.query.kernel`. All else keeps its name, so weights come and go as
 without LoRA, and rules over parameter paths treat the factors as the kernels that they are.
@@ -135,8 +135,8 @@ def _factors(shape: Sequence[int], rank: int, rngs: nnx.Rngs) -> nnx.Module:
     in_size, out_size = shape
     a = in_size**-0.5 * jax.random.normal(rngs.params(), (in_size, rank))
     b = jnp.zeros((rank, out_size))
-    made = {"a": nnx.Param(a), "b": nnx.Param(b)}
-    return containers.Dict({name: containers.Dict(kernel=it) for name, it in made.items()})
+    factors = {"a": nnx.Param(a), "b": nnx.Param(b)}
+    return containers.Dict({name: containers.Dict(kernel=it) for name, it in factors.items()})
 
 
 def _nested(factors: Mapping[str, nnx.Module], like: Params, prefix: str = "") -> Any:

@@ -117,14 +117,14 @@ def encoder_paths(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
 def layer_uses(graphdef: nnx.GraphDef, params: Params) -> dict[str, Uses]:
     """Returns the `uses` of every encoder by its path: which layers its depth is made of."""
     module = merge(graphdef, params)
-    found = {
+    encoders = {
         path: functools.reduce(getattr, path.split("."), module) for path in encoder_paths(params)
     }
-    return {path: encoder.uses for path, encoder in found.items()}
+    return {path: encoder.uses for path, encoder in encoders.items()}
 
 
 def bodies(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
-    """Returns the paths of encoders and of poolers beside them: what heads stand on."""
+    """Returns the paths of encoders and of their poolers, on which heads stand."""
     return tuple(body for path in encoder_paths(module) for body in (path, beside(path, "pooler")))
 
 
@@ -134,7 +134,7 @@ def is_within(name: str, paths: Iterable[str]) -> bool:
 
 
 def beside(path: str, name: str) -> str:
-    """Returns the path of what stands beside an encoder: `pooler` beside `encoder`."""
+    """Returns the path of a sibling of an encoder: `pooler` for `encoder`."""
     outer, dot, _ = path.rpartition(".")
     return f"{outer}{dot}{name}"
 

@@ -1,7 +1,6 @@
 """Where activations lie on a mesh: rows over `data`, heads and intermediate units over `tensor`.
 
-Here belongs what modules say while they compute. Where parameters and batches lie is
-`bertjax.devices.sharding`'s affair.
+Where parameters and batches lie is decided in `bertjax.devices.sharding`.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class SentenceVectors:
 
     def prompt(self, of: str) -> str:
         """Returns what is put before a "query" or a "document", "" where there is nothing."""
-        found = [self.prompts[name] for name in PROMPT_NAMES[of] if name in self.prompts]
-        return found[0] if found else self.prompts.get(self.default_prompt, "")
+        prompts = [self.prompts[name] for name in PROMPT_NAMES[of] if name in self.prompts]
+        return prompts[0] if prompts else self.prompts.get(self.default_prompt, "")
 
 
 def shortened(

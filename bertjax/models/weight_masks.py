@@ -34,7 +34,7 @@ def kept_at(
     num_keys: int,
     rate: float,
 ) -> Bool[Array, "*shape"]:
-    """Returns the elements of `kept` at these places of planes that have so many keys.
+    """Returns the elements of `kept` at these places of planes that have `num_keys` keys.
 
     Seeds, queries and keys are broadcast against each other.
     """

@@ -1,6 +1,6 @@
 """Results of earlier compilations, by the hash of everything that the compiler sees.
 
-That is the step's config and shapes, the mesh, the topology, the compiler's options and flags, the
+They are the step's config and shapes, the mesh, the topology, the compiler's options and flags, the
 versions of what compiles, and bertjax's own source: hashing it costs milliseconds, lowering the
 step to hash its text would cost up to half a minute. An entry is a small JSON file.
 """

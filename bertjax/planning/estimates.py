@@ -200,7 +200,7 @@ def _speed(
         return {"cycles": cycles}
     parts = step_parts(target, analysis)
     seconds = sum(part.value for part in parts.values())
-    whole = "the sum of these, as if none ran beside another"
+    whole = "the sum of these, as if they ran one after the other"
     tokens = phase.global_batch_size * phase.max_seq_length
     peak = accelerator.flops * target.num_devices
     speed = {

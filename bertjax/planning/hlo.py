@@ -18,8 +18,8 @@ COLLECTIVES = (
     *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all"),
     *("collective-permute", "collective-broadcast", "send"),
 )
-# Kind -> the share of the payload that a device of so many sends at the least. What is gathered
-# goes once around them, what is summed twice.
+# Kind -> the smallest share of the payload that one of several devices sends: gathered data goes
+# once around them, sums twice.
 _SENT: dict[str, Callable[[int], float]] = {
     "all-reduce": lambda devices: 2 * (devices - 1) / devices,
     **dict.fromkeys(
@@ -29,7 +29,7 @@ _SENT: dict[str, Callable[[int], float]] = {
     **dict.fromkeys(("collective-permute", "collective-broadcast"), lambda devices: 1.0),
     "send": lambda devices: 0.0,  # to another slice, over another network
 }
-KERNELS = "kernels"  # beside opcodes
+KERNELS = "kernels"  # a key like the opcodes
 # How libtpu names the computation of a sum of which a device keeps a slice.
 _SCATTERED = "all-reduce-scatter"
 UNKNOWN_TRIP_COUNT = "while (trip count unknown, counted once)"
@@ -107,9 +107,9 @@ class Analysis:
     """One device, one execution of the program (one training step).
 
     `uncounted` counts executions of what carries no estimate and so is missing in `cycles`:
-    collectives, custom calls by target, random bits, sorts, copies that run beside computation.
+    collectives, custom calls by target, random bits, sorts, copies in parallel to computation.
     Operations on scalars are left out of both. `uncounted_bytes` is what those of them read and
-    write that are no collectives and have nothing else run beside them. `kernel_cycles`, in
+    write that are no collectives and have nothing else run in parallel. `kernel_cycles`, in
     `cycles` too, are those of our kernels, which the compiler does not know (KERNEL_BUNDLES).
     """
 
@@ -151,12 +151,12 @@ def by_module(cycles_by_operation: Mapping[str, float], *, depth: int = 3) -> di
     and the part of the derivative: forward, backward, or recomputed by jax.checkpoint. What the
     derivative has no part in (the optimizer) has no such mark; what no scope names is "other".
     """
-    found = collections.defaultdict(float)
+    cycles_of = collections.defaultdict(float)
     for operation, cycles in cycles_by_operation.items():
         scopes = "/".join(_scopes(operation)[:depth]) or "other"
         direction = _direction(operation)
-        found[f"{scopes} ({direction})" if direction else scopes] += cycles
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        cycles_of[f"{scopes} ({direction})" if direction else scopes] += cycles
+    return dict(sorted(cycles_of.items(), key=lambda item: -item[1]))
 
 
 def _scopes(operation: str) -> list[str]:
@@ -293,7 +293,7 @@ def _fused_collectives(
     One that runs beside computation stands in the fusions of its start, of all that it runs beside
     and of its end, under one channel_id; `seen` holds those that began before.
     """
-    found = []
+    collectives = []
     pending = list(instruction.called("calls")) if instruction.opcode == "fusion" else []
     while pending:
         computation = module.computations[pending.pop()]
@@ -306,9 +306,9 @@ def _fused_collectives(
                 channel = has_channel and re.search(r"\bchannel_id=\d+", collective.attributes)
                 identity = (collective.opcode, channel[0] if channel else collective.name)
                 if identity not in seen:
-                    found.append((computation, collective))
+                    collectives.append((computation, collective))
                 seen.add(identity)
-    return found
+    return collectives
 
 
 def _payload(computation: Computation, collective: Instruction) -> int:
@@ -372,28 +372,28 @@ class Instruction:
     @property
     def operation(self) -> str:
         """The op_name of the metadata: scopes and the primitive, "" where there is none."""
-        found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
-        return found[1] if found else ""
+        match = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
+        return match[1] if match else ""
 
     @property
     def estimated_cycles(self) -> int | None:
         """The compiler's estimate, None without one, or with the number that says it has none."""
-        found = re.search(r'"estimated_cycles":"?(\d+)', self.attributes)
-        return int(found[1]) if found and int(found[1]) < _NO_ESTIMATE else None
+        match = re.search(r'"estimated_cycles":"?(\d+)', self.attributes)
+        return int(match[1]) if match and int(match[1]) < _NO_ESTIMATE else None
 
     @property
     def target(self) -> str:
         """The custom_call_target, "" where there is none."""
-        found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
-        return found[1] if found else ""
+        match = re.search(r'custom_call_target="([^"]*)"', self.attributes)
+        return match[1] if match else ""
 
     @property
     def kernel(self) -> tuple[str, int] | None:
         """The name of a Pallas kernel and how many exponentials it says it makes; None if none."""
         if self.target != "tpu_custom_call":
             return None
-        found = re.search(r'"transcendentals":"?(\d+)', self.attributes)
-        return self.name.partition(".")[0], int(found[1]) if found else 0
+        match = re.search(r'"transcendentals":"?(\d+)', self.attributes)
+        return self.name.partition(".")[0], int(match[1]) if match else 0
 
     def group_size(self, num_partitions: int) -> int:
         """Returns how many devices take part in a collective together.
@@ -428,30 +428,32 @@ class Computation:
 
     def integer(self, name: str) -> int | None:
         """Returns the constant that `name` stands for, None if it is none."""
-        found = self.source(name)
-        is_integer = found is not None and re.fullmatch(r"-?\d+", found.literal)
-        return int(found.literal) if found and is_integer and found.opcode == "constant" else None
+        source = self.source(name)
+        is_integer = source is not None and re.fullmatch(r"-?\d+", source.literal)
+        return (
+            int(source.literal) if source and is_integer and source.opcode == "constant" else None
+        )
 
     def element(self, name: str) -> int | None:
         """Returns which element of the computation's tuple `name` is, None if it is none."""
-        found = self.source(name)
-        if found is None or found.opcode != "get-tuple-element":
+        source = self.source(name)
+        if source is None or source.opcode != "get-tuple-element":
             return None
-        origin = self.instructions.get(found.operands[0])
-        index = re.search(r"\bindex=(\d+)", found.attributes)
+        origin = self.instructions.get(source.operands[0])
+        index = re.search(r"\bindex=(\d+)", source.attributes)
         return int(index[1]) if index and origin and origin.opcode == "parameter" else None
 
     def source(self, name: str) -> Instruction | None:
         """Returns what computes `name`, copies and casts left out."""
-        found = self.instructions.get(name)
-        while found is not None and found.opcode in _PASS_ON:
-            found = self.instructions.get(found.operands[0])
-        return found
+        instruction = self.instructions.get(name)
+        while instruction is not None and instruction.opcode in _PASS_ON:
+            instruction = self.instructions.get(instruction.operands[0])
+        return instruction
 
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """Computations by name; `entry` is the name of the one that runs, on so many devices."""
+    """Computations by name; `entry` names the one that runs, on `num_partitions` devices."""
 
     computations: dict[str, Computation]
     entry: str
@@ -465,16 +467,16 @@ def parse(text: str) -> Module:
       ValueError: if the text has no entry computation.
     """
     computations, entry, open_name = {}, None, None
-    found, root = {}, None
+    instructions, root = {}, None
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):
-            open_name, found, root = header["name"], {}, None
+            open_name, instructions, root = header["name"], {}, None
             entry = open_name if header["entry"] else entry
         elif line.startswith("}") and open_name and root:
-            computations[open_name] = Computation(open_name, found, root)
+            computations[open_name] = Computation(open_name, instructions, root)
         elif open_name and (match := _INSTRUCTION.match(line)):
             instruction = _instruction(match["name"], match["rest"])
-            found[instruction.name] = instruction
+            instructions[instruction.name] = instruction
             root = instruction if match["root"] else root
     if entry is None or entry not in computations:
         raise ValueError(
@@ -584,10 +586,10 @@ def _step(module: Module, body: Computation, index: int | None) -> int | None:
 
 
 def _argument(inner: Computation, name: str, arguments: tuple[str, ...]) -> str | None:
-    found = inner.source(name)
-    if found is None or found.opcode != "parameter":
+    source = inner.source(name)
+    if source is None or source.opcode != "parameter":
         return None
-    return arguments[int(found.literal)]
+    return arguments[int(source.literal)]
 
 
 def _num_steps(start: int, end: int, step: int, sign: str) -> int | None:

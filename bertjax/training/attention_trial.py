@@ -1,9 +1,9 @@
-"""Attention by kernels and in plain JAX, once at the start of a run, beside each other.
+"""Checks at startup that the attention kernels agree with plain JAX.
 
 A kernel is compiled by other means than the rest of a step, so another version of the compiler or
-another device may refuse it, or compute something else. Here that is found out before the run, on
-rows as long as the run's own, with its heads, windows, rotary positions and order, forward and
-backward. On a GPU, whose kernels take no dropout, that is left out: evaluation has none.
+another device may refuse it, or compute something else. The check runs on rows as long as the
+run's, with its heads, windows, rotary positions and order, forward and backward. On a GPU, whose
+kernels take no dropout, it has none, as in evaluation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROWS_PER_DEVICE = 2
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """What decides which kernel computes a layer's attention, and on what."""
+    """The rows of a layer's attention, which decide its kernel."""
 
     encoder: encoder.EncoderConfig
     layer: int
@@ -42,7 +42,7 @@ class _Rows:
 
     @property
     def kernel(self) -> tuple[Any, ...]:
-        """What two layers with the same kernel share."""
+        """Equal for layers with the same kernel."""
         sizes, layer = self.encoder, self.layer
         return (
             *(self.length, self.is_packed, self.head_size, sizes.num_attention_heads),
@@ -65,7 +65,7 @@ class _Rows:
 
 
 def agrees(job: jobs.Job, mesh: Mesh) -> bool:
-    """Returns whether the kernels compute what plain JAX does, on rows as the job's; logs both."""
+    """Returns whether the kernels agree with plain JAX on rows like the job's; logs the errors."""
     for rows in {rows.kernel: rows for rows in _all_rows(job, _platform(mesh))}.values():
         try:
             errors = _errors(rows, mesh)
@@ -80,11 +80,11 @@ def agrees(job: jobs.Job, mesh: Mesh) -> bool:
             logging.warning(
                 "The attention kernel is off by %s for %s; at most %.0f%% was expected. The run "
                 "goes on with config.model.attention=xla, which is slower",
-                _told(errors), rows, 100 * TOLERANCE,
+                _listed(errors), rows, 100 * TOLERANCE,
             )  # fmt: skip
             return False
         logging.info("The attention kernel agrees with plain JAX for %s: off by at most %s",
-                     rows, _told(errors))  # fmt: skip
+                     rows, _listed(errors))  # fmt: skip
     return True
 
 
@@ -94,7 +94,7 @@ def errors(sizes: encoder.EncoderConfig, length: int, mesh: Mesh) -> dict[str, f
 
 
 def _platform(mesh: Mesh) -> str:
-    """Returns for which platform the kernels are tried: nobody tries them on a CPU."""
+    """Returns the platform whose kernels are tried."""
     return attention.CUDA if mesh.devices.flat[0].platform == "gpu" else attention.TPU
 
 
@@ -125,7 +125,7 @@ def _encoders(task: Any) -> Iterator[encoder.EncoderConfig]:
             yield from _encoders(part)
 
 
-def _told(errors: dict[str, float]) -> str:
+def _listed(errors: dict[str, float]) -> str:
     return ", ".join(f"{error:.2%} ({name})" for name, error in errors.items())
 
 
@@ -140,7 +140,7 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
         left_to_right=sizes.left_to_right,
     )
 
-    # On several hosts every one of them is to have the answer.
+    # Every host gets the errors.
     @functools.partial(jax.jit, out_shardings=jax.sharding.NamedSharding(mesh, sharding.P()))
     def errors(inputs: dict[str, Any]) -> jax.Array:
         draws = jax.random.split(jax.random.key(0), 5)
@@ -154,7 +154,7 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
         tensors[0] = tensors[0] * jnp.asarray(rows.head_size**-0.5, tensors[0].dtype)
         visible = narrowed(visibility.of(inputs))
 
-        def made(implementation: str) -> tuple[jax.Array, ...]:
+        def context_and_gradients(implementation: str) -> tuple[jax.Array, ...]:
             def attend(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
                 return attention.attend(
                     *(query, keys, values, visible),
@@ -167,7 +167,8 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
             context, backward = jax.vjp(attend, *tensors)
             return (context, *backward(grad))
 
-        return jnp.stack([_error(x, y) for x, y in zip(made("auto"), made("xla"), strict=True)])
+        pairs = zip(context_and_gradients("auto"), context_and_gradients("xla"), strict=True)
+        return jnp.stack([_error(x, y) for x, y in pairs])
 
     with jax.set_mesh(mesh):
         placed = {
@@ -176,18 +177,18 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
             )
             for name, x in _inputs(count, rows.length, rows.is_packed).items()
         }
-        found = np.asarray(errors(placed))
-    return dict(zip(("context", "query", "keys", "values"), found.tolist(), strict=True))
+        relative = np.asarray(errors(placed))
+    return dict(zip(("context", "query", "keys", "values"), relative.tolist(), strict=True))
 
 
-def _error(found: jax.Array, expected: jax.Array) -> jax.Array:
-    found, expected = (x.astype(jnp.float32) for x in (found, expected))
-    squares = jnp.square(found - expected).sum(axis=-1)
+def _error(actual: jax.Array, expected: jax.Array) -> jax.Array:
+    actual, expected = (x.astype(jnp.float32) for x in (actual, expected))
+    squares = jnp.square(actual - expected).sum(axis=-1)
     return jnp.sqrt(squares.max() / jnp.square(expected).sum(axis=-1).mean())
 
 
 def _inputs(rows: int, length: int, is_packed: bool) -> dict[str, np.ndarray]:
-    """Returns what says what may see what: a third of every second row is padding."""
+    """Returns the mask or the sequences: a third of every second row is padding."""
     numbers = np.ones((rows, length), np.int32)
     if is_packed:
         numbers[:, length // 4 :] = 2

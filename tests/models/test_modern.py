@@ -211,20 +211,3 @@ def test_flops_count_gates_and_what_windows_leave():
     seen = [11, 5, 5, 11]  # layers 0 and 3 are global, the others see two to each side
     expected = sum(2.0 * length * (dense + 2 * count * hidden) for count in seen)
     assert SMALL.forward_flops(length) == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_hidden_groups": 1}, "set num_hidden_groups to 0"),
-        ({"num_attention_heads": 4}, "not even"),
-        ({"rotary_base": 0.0}, "must be above 0"),
-        ({"position_offset": 2}, "there is no table of positions"),
-        ({"global_every": 1}, "no layer has that window"),
-        ({"window": -1}, "at least 0"),
-        ({"norm": "batch"}, "known are layer_norm, scale_only, rms_norm"),
-    ],
-)
-def test_what_does_not_fit_is_told(options, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(SMALL, **options)

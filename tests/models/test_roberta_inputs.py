@@ -113,9 +113,3 @@ def test_weights_begin_as_the_config_says():
             assert (np.abs(values).max() <= 0.04) == is_truncated
             # Of a normal distribution cut at two sigmas the deviation is 0.88 of its own.
             assert values.std() == pytest.approx(0.02 * (0.88 if is_truncated else 1), rel=0.02)
-
-
-def test_an_offset_out_of_range_is_refused():
-    for offset, message in ((-1, "at least 0"), (51, "at most vocab_size, 50")):
-        with pytest.raises(ValueError, match=f"position_offset is {offset}; .*{message}"):
-            dataclasses.replace(SIZES, position_offset=offset)

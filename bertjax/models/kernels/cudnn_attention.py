@@ -28,7 +28,7 @@ _ROWS = P(placement.DATA)
 
 
 def takes(length: int, head_size: int, dtype: jnp.dtype) -> bool:
-    """Returns whether the kernels are here, and compute rows of so many positions, such heads."""
+    """Returns whether the kernels are installed and take rows and heads of these sizes."""
     fits = MIN_LENGTH <= length <= MAX_LENGTH and length % 2 == 0
     fits &= head_size % 8 == 0 and head_size <= MAX_HEAD_SIZE
     return fits and jnp.dtype(dtype).itemsize == 2 and is_there()

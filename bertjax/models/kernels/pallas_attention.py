@@ -37,7 +37,7 @@ _ROWS = P(placement.DATA)
 
 
 def takes(length: int, head_size: int) -> bool:
-    """Returns whether the kernels compute rows of so many positions, with such heads."""
+    """Returns whether the kernels take rows of this length with heads of this size."""
     return MIN_LENGTH <= length <= MAX_LENGTH and head_size in HEAD_SIZES
 
 

@@ -271,9 +271,3 @@ def outer_variables(jaxpr):
         if equation.primitive.name != "pallas_call":
             for inner in core.jaxprs_in_params(equation.params):
                 yield from outer_variables(inner)
-
-
-def test_a_head_size_that_the_kernel_does_not_take_is_an_error():
-    with pytest.raises(ValueError, match=r"heads of 32, 64, 128; .* is 96: set attention='xla'"):
-        dataclasses.replace(CONFIG, hidden_size=192, attention="pallas")
-    dataclasses.replace(CONFIG, hidden_size=192)
