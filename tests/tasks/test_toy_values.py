@@ -25,8 +25,12 @@ class ValueEmbeddings(nnx.Module):
     """A dense layer over the values of each position."""
 
     def __init__(self, config, *, rngs):
-        self.dense = layers.dense(
-            WIDTH, config.hidden_size, stddev=0.5, dtype=np.dtype("float32"), rngs=rngs
+        self.dense = layers.Dense(
+            WIDTH,
+            config.hidden_size,
+            kernel_init=layers.truncated_normal(0.5),
+            dtype=np.dtype("float32"),
+            rngs=rngs,
         )
 
     def __call__(self, inputs, *, key=None):
@@ -36,8 +40,12 @@ class ValueEmbeddings(nnx.Module):
 class Averager(nnx.Module):
     def __init__(self, config, *, rngs):
         self.encoder = models.make_encoder(config, rngs=rngs)
-        self.mean = layers.dense(
-            config.hidden_size, WIDTH, stddev=0.02, dtype=np.dtype("float32"), rngs=rngs
+        self.mean = layers.Dense(
+            config.hidden_size,
+            WIDTH,
+            kernel_init=layers.truncated_normal(0.02),
+            dtype=np.dtype("float32"),
+            rngs=rngs,
         )
 
 
