@@ -24,7 +24,7 @@ from absl import flags
 from bertjax import command_line, inference, whole_numbers
 from bertjax.data import json_text, padding
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, example_files, feature_sets, spans
+from bertjax.finetuning import batches, example_files, feature_sets
 from bertjax.inference import prediction
 
 # Lines that are read ahead, in batches: their rows are sorted by length, so that few tokens are
@@ -49,7 +49,7 @@ def predict(
     *,
     batch_size: int = 32,
     strict: bool = True,
-) -> Iterator[kinds.Answer]:
+) -> Iterator[kinds.Prediction]:
     """Yields the answer to each record in turn, reading only BATCHES_READ batches of them ahead.
 
     `records` are decoded JSON; the answer has the record's "id", if it has one. A record that the
@@ -60,7 +60,7 @@ def predict(
       ValueError: if the model's outputs are no numbers; and with `strict` if a record is not what
         it needs, naming the first ten of those read together.
     """
-    kind = model.kind(model.options, model.vocabulary)
+    scorer = model.kind.open(model.options, model.vocabulary)
     mesh = model.mesh
     batch_size = -(-batch_size // mesh.size) * mesh.size
     step = functools.partial(_predict_step, model.task, model.graphdef)
@@ -69,12 +69,11 @@ def predict(
         buckets = padding.default_buckets(model.options.max_seq_length)
     numbered = enumerate(records, start=1)
     while chunk := list(itertools.islice(numbered, BATCHES_READ * batch_size)):
-        examples, rows = _prepared(kind, chunk)
+        examples, features = _prepared(scorer.reader, chunk)
         if strict:
             _check(chunk, examples)
-        answers: Iterator[kinds.Answer] = iter(())
-        if rows is not None:
-            features, decode = rows
+        answers: Iterator[kinds.Prediction] = iter(())
+        if features is not None:
             with jax.set_mesh(mesh):
                 outputs = prediction.predict(
                     step,
@@ -84,7 +83,8 @@ def predict(
                     global_batch_size=batch_size,
                 )
             inference.check_numbers(outputs, f"the lines from {chunk[0][0]} to {chunk[-1][0]}")
-            answers = iter(decode(outputs, model.tuned))
+            good = [example for example in examples if not isinstance(example, BadLine)]
+            answers = iter(scorer.predictions(good, features, outputs, model.tuned))
         for (number, record), example in zip(chunk, examples, strict=True):
             is_bad = isinstance(example, BadLine)
             answer = {ERROR: f"line {number}: {example.fault}"} if is_bad else next(answers)
@@ -93,42 +93,42 @@ def predict(
 
 
 def _prepared(
-    kind: kinds.Kind, chunk: Sequence[tuple[int, Any]]
-) -> tuple[list[Any], tuple[feature_sets.FeatureSet, kinds.Decode] | None]:
+    data: kinds.Reader, chunk: Sequence[tuple[int, Any]]
+) -> tuple[list[Any], feature_sets.FeatureSet | None]:
     """Returns the example of each record, or a BadLine, and the rows of those that are good."""
-    made = [_example(kind, number, record) for number, record in chunk]
+    made = [_example(data, number, record) for number, record in chunk]
     while good := [place for place, it in enumerate(made) if not isinstance(it, BadLine)]:
         try:
-            return made, kind.rows([made[place] for place in good])
+            return made, data.rows([made[place] for place in good])
         except ValueError:
-            for place, fault in _faults_of_rows(kind, made, good).items():
+            for place, fault in _faults_of_rows(data, made, good).items():
                 made[place] = BadLine(fault)
     return made, None
 
 
-def _example(kind: kinds.Kind, number: int, record: Any) -> Any:
+def _example(data: kinds.Reader, number: int, record: Any) -> Any:
     if isinstance(record, BadLine):
         return record
     if not isinstance(record, Mapping):
         return BadLine(f"it is {record!r:.60}; it must be an object")
     try:
-        return kind.example(record, f"line {number}")
+        return data.example(record, f"line {number}")
     except ValueError as error:
         return BadLine(str(error))
 
 
 def _faults_of_rows(
-    kind: kinds.Kind, examples: Sequence[Any], places: Sequence[int]
+    data: kinds.Reader, examples: Sequence[Any], places: Sequence[int]
 ) -> dict[int, str]:
     """Returns why some of the examples at `places` make no rows, by halves until one is alone."""
     try:
-        kind.rows([examples[place] for place in places])
+        data.rows([examples[place] for place in places])
     except ValueError as error:
         if len(places) == 1:
             return {places[0]: str(error)}
         middle = len(places) // 2
         halves = places[:middle], places[middle:]
-        found = [_faults_of_rows(kind, examples, half) for half in halves]
+        found = [_faults_of_rows(data, examples, half) for half in halves]
         # Each half may do without the other: then the last of them is what does not fit.
         return found[0] | found[1] or {places[-1]: str(error)}
     return {}
@@ -152,7 +152,7 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[Any]:
             yield BadLine(f"it is not JSON ({error}); each line must be an object")
 
 
-def text(answer: kinds.Answer) -> str:
+def text(answer: kinds.Prediction) -> str:
     """Returns the line of an answer; what UTF-8 cannot hold (half a surrogate pair) is escaped."""
     written = json.dumps(answer, ensure_ascii=False)
     try:
@@ -200,7 +200,7 @@ def _with_threshold(model: inference.FinetunedModel, threshold: float) -> infere
     Raises:
       ValueError: if the model always answers.
     """
-    answers_spans = issubclass(model.kind, spans.Spans)
+    answers_spans = "null_threshold" in model.kind.scorer.tunes
     if model.is_imported and answers_spans:
         model.options.name = "v2"
     if not answers_spans or model.options.name != "v2":

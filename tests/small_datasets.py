@@ -65,11 +65,11 @@ def base_config(source: pathlib.Path) -> ml_collections.ConfigDict:
     return config
 
 
-def true_answers(kind, name):
+def true_answers(reader, name):
     """What a model that knows every answer predicts."""
-    features = kind.features(name)
+    features = reader.features(name)
     if "start_positions" in features.columns:
-        positions = np.arange(kind.options.max_seq_length)
+        positions = np.arange(reader.options.max_seq_length)
         ends = {"start_logits": "start_positions", "end_logits": "end_positions"}
         return {
             logits: np.where(positions == features.columns[column][:, None], 9.0, 0.0)
@@ -77,7 +77,7 @@ def true_answers(kind, name):
         }
     if "labels" in features.columns:
         return {"predictions": features.columns["labels"]}
-    predictions = np.full((len(features), kind.options.max_seq_length), -1)
+    predictions = np.full((len(features), reader.options.max_seq_length), -1)
     for row, labels in zip(predictions, features.tokens["labels"], strict=True):
         row[: len(labels)] = labels
     return {"predictions": predictions}

@@ -173,7 +173,7 @@ def test_an_option_that_the_data_set_would_ignore_is_a_fault(dataset, option, va
     config.finetuning[option] = value
     (line,) = fault_lines(config)
     assert f"config.finetuning.{option} is {value!r}" in line and f"not for {dataset!r}" in line
-    right = [name for name, kind in finetuning.KINDS.items() if option in kind.own_options]
+    right = [name for name, kind in finetuning.KINDS.items() if option in kind.options]
     assert all(repr(name) in line for name in right)
     config.finetuning.update(dataset=right[0], **{"name": ""} | FILES[right[0]])
     config_faults.validate(config)

@@ -113,16 +113,16 @@ def test_a_run_over_other_rows_is_not_continued(finished, tmp_path):
 @pytest.mark.slow
 def test_predictions_are_there_for_all_test_sets_or_for_none(tmp_path, source, monkeypatch):
     config = make_config(tmp_path, source, **{"finetuning.num_epochs": 1.0})
-    monkeypatch.setattr(texts.Glue, "test_sets", ("test", "dev"))
+    monkeypatch.setattr(texts.GlueReader, "test_sets", ("test", "dev"))
     with monkeypatch.context() as patch:
-        write = texts.Glue.write_predictions
+        write = texts.GlueScorer.write_predictions
 
         def killed_at_the_second(self, name, outputs, directory, tuned):
             if name == "dev":
                 raise KeyboardInterrupt
             write(self, name, outputs, directory, tuned)
 
-        patch.setattr(texts.Glue, "write_predictions", killed_at_the_second)
+        patch.setattr(texts.GlueScorer, "write_predictions", killed_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             train.train(config, tmp_path / "run")
     directory = tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY
@@ -180,7 +180,7 @@ def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypat
     config = make_config(tmp_path, source, **{"checkpoint.keep_best": 1}, **changes)
     scores = iter(found)
     monkeypatch.setattr(
-        texts.Glue, "scores", lambda self, name, outputs: {"accuracy": next(scores)}
+        texts.GlueScorer, "scores", lambda self, name, outputs: {"accuracy": next(scores)}
     )
     # What the most frequent answer scores is asked of `scores` as well.
     monkeypatch.setattr(evaluation, "majority_baseline", lambda job, name: "")

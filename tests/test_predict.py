@@ -302,7 +302,7 @@ def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs(tmp_pa
 
 
 def test_a_line_of_which_no_rows_can_be_made_is_found_among_others(model, monkeypatch):
-    kind = model("table").kind
+    kind = model("table").kind.reader
     original = kind.rows
 
     def rows(self, examples):
@@ -331,11 +331,11 @@ def test_a_document_is_answered_as_the_same_sentences_of_a_file_are(tmp_path):
     path.write_text("".join(f"-DOCSTART- O\n\n{half}\n\n" for half in halves))
     options = ours.options.copy_and_resolve_references()
     options.eval_file = str(path)
-    of_file = ours.kind(options, ours.vocabulary).features("dev")
+    of_file = ours.kind.reader(options, ours.vocabulary).features("dev")
     lines = [{"sentences": DOCUMENT[:4]}, {"sentences": DOCUMENT[4:]}]
-    kind = ours.kind(ours.options, ours.vocabulary)
+    kind = ours.kind.reader(ours.options, ours.vocabulary)
     examples = [kind.example(line, f"line {n}") for n, line in enumerate(lines)]
-    of_lines = kind.rows(examples)[0]
+    of_lines = kind.rows(examples)
     for name in ("input_ids", "segment_ids"):
         assert [row.tolist() for row in of_lines.tokens[name]] == [
             row.tolist() for row in of_file.tokens[name]

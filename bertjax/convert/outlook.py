@@ -29,6 +29,5 @@ def obstacles(
     except ValueError as error:
         found.append(str(error))
     if config.task == "finetuning":
-        kind = finetuning.KINDS[config.finetuning.dataset]
-        found.append(kind.only_here(config.finetuning, config.model.pooler))
+        found.append(finetuning.head_task(config).only_here)
     return [each for each in found if each]

@@ -147,14 +147,14 @@ def _finetuned(config: ml_collections.ConfigDict) -> dict[str, Any]:
     labels = dict(enumerate(options.labels))
     if options.is_regression:
         labels = {0: "LABEL_0"}  # as transformers calls it
-    kind = finetuning.KINDS[options.dataset]
+    task = finetuning.head_task(config)
     return {
-        "head": kind.head(options),
+        "head": task.head,
         "labels": labels,
         "is_regression": options.is_regression,
         "is_multi_label": options.is_multi_label,
-        "only_here": kind.only_here(options, config.model.pooler),
-        "pooling": options.pooling if kind.head(options) == "sequence_classification" else "cls",
+        "only_here": task.only_here,
+        "pooling": options.pooling if task.head == "sequence_classification" else "cls",
     }
 
 

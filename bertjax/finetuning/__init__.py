@@ -1,16 +1,26 @@
 """Finetuning: a module for each kind, the readers of its files, and batches over their rows.
 
-Another kind is one more module and its row in KINDS (`base.Kind` says what it must have).
+Another kind is one more module and its row in KINDS (`base.FinetuningKind` says what it consists
+of).
 """
 
+import ml_collections
+
 from bertjax.finetuning import base, choices, embeddings, spans, tags, texts
+from bertjax.models import encoder
 
 # config.finetuning.dataset -> its kind.
-KINDS: dict[str, type[base.Kind]] = {
-    "glue": texts.Glue,
-    "table": texts.Table,
-    "squad": spans.Spans,
-    "conll": tags.Tags,
-    "swag": choices.Choices,
-    "embeddings": embeddings.Embeddings,
+KINDS: dict[str, base.FinetuningKind] = {
+    "glue": texts.GLUE,
+    "table": texts.TABLE,
+    "squad": spans.SQUAD,
+    "conll": tags.CONLL,
+    "swag": choices.SWAG,
+    "embeddings": embeddings.EMBEDDINGS,
 }
+
+
+def head_task(config: ml_collections.ConfigDict) -> base.FinetuningTask:
+    """Returns the task of a resolved config (sizes, labels and dtype known), without LoRA."""
+    kind = KINDS[config.finetuning.dataset]
+    return kind.task(encoder.EncoderConfig(**config.model), config.finetuning)

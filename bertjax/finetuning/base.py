@@ -1,7 +1,7 @@
-"""What a kind of finetuning is, and what its task is; every kind has a module beside this one.
+"""What a kind of finetuning consists of: a reader, a task and a scorer; KINDS has a row for each.
 
-A kind reads its files and the JSON of `predict`, makes rows of examples, says what is learnt of
-them (its task), scores and writes answers, and names the head that an export has. The formulas of
+The reader reads files and the JSON of `predict` and makes rows of examples. The task says what is
+learnt, with which head. The scorer makes scores, JSON and files of predictions. The formulas of
 scores belong to `bertjax.scores`, order and padding of rows to `batches`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -29,127 +30,26 @@ from bertjax.tasks import distillation
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 
-# config.finetuning, or anything that has its options as attributes.
-Options = Any
-Outputs = Mapping[str, np.ndarray]
-# What is asked for the logits of a batch: a module, or what knows them already (`distilled`).
-Model = Callable[..., Any]
-Answers = Mapping[str, Array]  # the same, on devices
-# Numbers for answers that evaluation has found, by the names in `Kind.tunes`.
-Tuned = Mapping[str, float]
-Fields = Mapping[str, Any]
-Answer = dict[str, Any]
-# The answers to examples, from what the model says of their rows, in the order of the rows.
-Decode = Callable[[Outputs, Tuned], list[Answer]]
+Options = Any  # config.finetuning, or anything that has its options as attributes
+Outputs = Mapping[str, np.ndarray]  # a task's predictions, a row for each row of a feature set
+Model = Callable[..., Any]  # logits of a batch: a module, or a function that knows them already
+DeviceOutputs = Mapping[str, Array]  # the same of a batch, on devices
+Tuned = Mapping[str, float]  # numbers that evaluation has tuned, by the names in `Scorer.tunes`
+Fields = Mapping[str, Any]  # a JSON object
+Prediction = dict[str, Any]  # for one example, as JSON
 
 
-class Kind(abc.ABC):
-    """A training set, the sets that are evaluated and predicted, and answers to single examples.
+class Reader(abc.ABC):
+    """Files, and the JSON of `predict`, to examples and the rows that a model reads.
 
-    `options` are config.finetuning. What they alone decide is asked of the class, and needs no
-    data. An object reads and tokenizes a set when it is first asked for, once.
+    `options` are config.finetuning. A set is read and tokenized once, when it is first needed.
     """
-
-    # Options of config.finetuning, with their defaults, that mean something for this kind but not
-    # for all: where no kind chosen has them, they must stay at their defaults.
-    own_options: ClassVar[Mapping[str, Any]] = {}
-    # Scores that are numbers for answers, tuned on the first evaluation set. Each is an option of
-    # config.finetuning too: the one that is used before anything is tuned.
-    tunes: ClassVar[tuple[str, ...]] = ()
-    # Sequences of an example; of several, each is a row of the model.
-    choices: ClassVar[int] = 1
-    # Whether a teacher that tells nothing of its head has that of the student's options; if not, it
-    # has the released code's.
-    teacher_has_own_head: ClassVar[bool] = False
 
     def __init__(self, options: Options, tokenizer: tokenizers.Tokenizer | None):
         self.options = options
         self._tokenizer = tokenizer
         self.examples = functools.cache(self._examples)
         self.features = functools.cache(self._features)
-        self.majority = functools.cache(self._majority)
-
-    @classmethod
-    @abc.abstractmethod
-    def task(cls, encoder: encoders.EncoderConfig, options: Options) -> FinetuningTask:
-        """Returns what is learnt; the labels are in the options."""
-
-    @classmethod
-    @abc.abstractmethod
-    def head(cls, options: Options) -> str:
-        """Returns the head of the models, a key of `convert.pretrained.PARTS`."""
-
-    @classmethod
-    def reads_only_first(cls, options: Options) -> bool:
-        """Returns whether the answer comes from the first position, [CLS], alone."""
-        del options
-        return False
-
-    @classmethod
-    def only_here(cls, options: Options, pooler: str = "dense") -> str:
-        """Returns why no other format can hold such a model, "" if one can.
-
-        `pooler` is the model's.
-        """
-        del pooler
-        if not options.bilstm_size:
-            return ""
-        return (
-            "its head reads a BiLSTM on the encoder (config.finetuning.bilstm_size), and the other "
-            "formats have no model of that kind"
-        )
-
-    @classmethod
-    def faults(cls, options: Options) -> Iterator[str]:
-        """Yields a sentence for each fault of the options that is seen without data."""
-        del options
-        return iter(())
-
-    @classmethod
-    def config_faults(cls, config: ml_collections.ConfigDict) -> Iterator[str]:
-        """Yields a sentence for each fault of the options beside those of other parts."""
-        del config
-        return iter(())
-
-    @classmethod
-    def paths(cls, value: str) -> list[str]:
-        """Returns the paths that train_file, eval_file or test_file names."""
-        return [value] if value else []
-
-    @classmethod
-    def choices_of(cls, options: Options) -> int:
-        """Returns how many sequences an example has, where options or data decide that."""
-        del options
-        return cls.choices
-
-    @classmethod
-    def taught(
-        cls, encoder: encoders.EncoderConfig, options: Options, teacher: FinetuningTask
-    ) -> FinetuningTask | None:
-        """Returns the task that learns from a teacher, None if it is `distilled.Distilled`."""
-        del encoder, options, teacher
-        return None
-
-    @classmethod
-    @abc.abstractmethod
-    def label_shapes(
-        cls, options: Options, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns shapes and types of the right answers in a batch."""
-
-    @classmethod
-    def batch_shapes(
-        cls, options: Options, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns shapes and types of a whole training batch, as the devices get it."""
-        choices = cls.choices_of(options)
-        examples = (batch_size,) if choices == 1 else (batch_size, choices)
-        tokens = jax.ShapeDtypeStruct((*examples, length), np.int32)
-        return {
-            **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), tokens),
-            **cls.label_shapes(options, batch_size, length),
-            "example_weights": jax.ShapeDtypeStruct((batch_size,), np.float32),
-        }
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
@@ -157,6 +57,11 @@ class Kind(abc.ABC):
         if self._tokenizer is None:
             raise ValueError(f"{type(self).__name__} was made without a tokenizer; rows need one")
         return self._tokenizer
+
+    @classmethod
+    def paths(cls, value: str) -> list[str]:
+        """Returns the paths that train_file, eval_file or test_file names."""
+        return [value] if value else []
 
     def missing(self) -> Iterator[str]:
         """Yields a sentence for each option that is missing or unknown where one trains."""
@@ -166,11 +71,6 @@ class Kind(abc.ABC):
                 "needs a file to train on: --config.finetuning.train_file=PATH"
             )
 
-    def check(self) -> None:
-        """Raises a ValueError with all that is `missing`."""
-        if faults := list(self.missing()):
-            raise ValueError("; ".join(faults))
-
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, () where there are none."""
@@ -178,11 +78,11 @@ class Kind(abc.ABC):
 
     @property
     def is_regression(self) -> bool:
-        """Whether the answer is a number."""
+        """Whether the label is a number."""
         return False
 
     @property
-    def found(self) -> Mapping[str, Any]:
+    def decided(self) -> Mapping[str, Any]:
         """Options that the data decide, by name: they are kept with every checkpoint."""
         return {"labels": tuple(self.labels), "is_regression": self.is_regression}
 
@@ -199,89 +99,119 @@ class Kind(abc.ABC):
         options = self.options
         return {TRAIN: options.train_file, DEV: options.eval_file, TEST: options.test_file}[name]
 
+    @abc.abstractmethod
+    def _examples(self, name: str) -> Sequence[Any]:
+        """Returns the examples of a set in the order of its file."""
+
+    def _features(self, name: str) -> feature_sets.FeatureSet:
+        """Returns the rows of a set."""
+        return self.rows(self.examples(name))
+
+    @abc.abstractmethod
+    def example(self, fields: Fields, source: str) -> Any:
+        """Returns the example that a JSON object holds; ValueError if it holds none."""
+
+    @abc.abstractmethod
+    def rows(self, examples: Sequence[Any]) -> feature_sets.FeatureSet:
+        """Returns the rows of examples; a subclass of FeatureSet if the scorer needs to know more.
+
+        Raises:
+          ValueError: if some examples make no rows.
+        """
+
+
+class Scorer(abc.ABC):
+    """Scores, JSON and files of predictions for the sets of a reader."""
+
+    # Scores that are numbers for predicting, tuned on the first evaluation set. Each is an option
+    # of config.finetuning too: the one that is used before anything is tuned.
+    tunes: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, reader: Any):
+        self.reader = reader
+        self.options: Options = reader.options
+        self.majority = functools.cache(self._majority)
+
     @property
     @abc.abstractmethod
     def best_score(self) -> str:
         """The score that decides; higher is better."""
 
     @abc.abstractmethod
-    def _examples(self, name: str) -> Sequence[Any]:
-        """Returns the examples of a set as its reader does."""
-
-    def _features(self, name: str) -> feature_sets.FeatureSet:
-        """Returns the rows of a set."""
-        return self.rows(self.examples(name))[0]
-
-    @abc.abstractmethod
     def scores(self, name: str, outputs: Outputs) -> dict[str, float]:
         """Returns the scores of predictions for an evaluation set.
 
-        `outputs` are the task's predictions, a row for each example in the order of the set; rows
-        of tokens are padded to the longest.
+        `outputs` are the task's predictions in the order of the set; rows of tokens are padded to
+        the longest.
         """
-
-    def classes(self, name: str, outputs: Outputs | None = None) -> Sequence[str] | None:
-        """Returns the right class of all that is scored in a set, None where there are no classes.
-
-        With `outputs` it is the class that they answer.
-        """
-        del name, outputs
-        return None
-
-    def always(self, name: str, answer: str) -> dict[str, float]:
-        """Returns the scores of a set whose every answer is that class."""
-        right = self.classes(name) or ()
-        return {"accuracy": sum(each == answer for each in right) / max(len(right), 1)}
-
-    def _majority(self, name: str) -> tuple[str, dict[str, float]] | None:
-        """Returns the most frequent class of a set, and the scores of answering nothing else.
-
-        None where there are no classes. As `majority` it is found once for each set.
-        """
-        right = self.classes(name)
-        if not right:
-            return None
-        ((answer, _),) = collections.Counter(right).most_common(1)
-        return answer, self.always(name, answer)
-
-    def only_answer(self, name: str, outputs: Outputs, scores: Mapping[str, float]) -> str | None:
-        """Returns the class that is the answer to everything in a set of several, None if none is.
-
-        `scores` are those of the outputs.
-        """
-        del scores
-        answered = set(self.classes(name, outputs) or ())
-        if len(answered) != 1 or len(set(self.classes(name) or ())) < 2:
-            return None
-        return answered.pop()
 
     @abc.abstractmethod
     def write_predictions(
         self, name: str, outputs: Outputs, directory: epath.Path, tuned: Tuned
     ) -> None:
-        """Writes predictions for any set into a directory that is there."""
+        """Writes predictions for any set into an existing directory."""
 
     @abc.abstractmethod
-    def example(self, fields: Fields, source: str) -> Any:
-        """Returns the example that a JSON object is; ValueError if there is none in it."""
+    def predictions(
+        self,
+        examples: Sequence[Any],
+        rows: feature_sets.FeatureSet,
+        outputs: Outputs,
+        tuned: Tuned,
+    ) -> list[Prediction]:
+        """Returns the prediction for each example as JSON; `rows` are the reader's of them."""
 
-    @abc.abstractmethod
-    def rows(self, examples: Sequence[Any]) -> tuple[feature_sets.FeatureSet, Decode]:
-        """Returns the rows of examples, and what makes answers of the model's outputs."""
+    def classes(self, name: str, outputs: Outputs | None = None) -> Sequence[str] | None:
+        """Returns the right class of everything scored in a set, None where there are no classes.
+
+        With `outputs` it is the predicted class.
+        """
+        del name, outputs
+        return None
+
+    def _majority(self, name: str) -> tuple[str, dict[str, float]] | None:
+        """Returns the most frequent class of a set, and the scores of predicting nothing else.
+
+        None where there are no classes. `majority` computes it once for each set.
+        """
+        right = self.classes(name)
+        if not right:
+            return None
+        ((label, _),) = collections.Counter(right).most_common(1)
+        return label, self._scores_of(name, label)
+
+    def _scores_of(self, name: str, label: str) -> dict[str, float]:
+        """Returns the scores of predicting one class for all."""
+        right = self.classes(name) or ()
+        return {"accuracy": sum(each == label for each in right) / max(len(right), 1)}
+
+    def only_answer(self, name: str, outputs: Outputs, scores: Mapping[str, float]) -> str | None:
+        """Returns the one class predicted for all of a set with several classes, else None.
+
+        `scores` are those of the outputs.
+        """
+        del scores
+        predicted = set(self.classes(name, outputs) or ())
+        if len(predicted) != 1 or len(set(self.classes(name) or ())) < 2:
+            return None
+        return predicted.pop()
 
     def number(self, name: str, tuned: Tuned) -> float:
-        """Returns the tuned number, or the option of that name where none is tuned."""
+        """Returns the tuned number, or the option of that name before anything is tuned."""
         return tuned[name] if name in tuned else getattr(self.options, name)
 
 
 class FinetuningTask(abc.ABC):
     """What is learnt; a `tasks.Task`. All is trained, and its loss without dropout evaluates.
 
-    Every task reports `loss`, which is minimized, and where there is a right answer `accuracy`.
+    Every task reports `loss`, which is minimized, and where one prediction is right `accuracy`.
     """
 
     # The names of what `loss` returns; all these means have the weights of `scored`.
     means: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
+    # The head of the model, a key of `convert.pretrained.PARTS`; "none": nothing is learnt between
+    # the encoder and the prediction.
+    head: ClassVar[str]
 
     @property
     def objectives(self) -> Mapping[str, float]:
@@ -295,6 +225,40 @@ class FinetuningTask(abc.ABC):
         change them.
         """
         return ()
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of an example; where there are several, each is a row of the model."""
+        return 1
+
+    @property
+    def reads_only_first(self) -> bool:
+        """Whether the prediction comes from the first position, [CLS], alone."""
+        return False
+
+    @property
+    def only_here(self) -> str:
+        """Why no other format can hold such a model, "" if one can."""
+        if not getattr(self, "bilstm_size", 0):
+            return ""
+        return (
+            "its head reads a BiLSTM on the encoder (config.finetuning.bilstm_size), and the other "
+            "formats have no model of that kind"
+        )
+
+    @abc.abstractmethod
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns shapes and types of the labels of a batch."""
+
+    def batch_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns shapes and types of a whole training batch, as the devices get it."""
+        examples = (batch_size,) if self.sequences == 1 else (batch_size, self.sequences)
+        tokens = jax.ShapeDtypeStruct((*examples, length), np.int32)
+        return {
+            **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), tokens),
+            **self.label_shapes(batch_size, length),
+            "example_weights": jax.ShapeDtypeStruct((batch_size,), np.float32),
+        }
 
     @abc.abstractmethod
     def init(self, rngs: nnx.Rngs) -> nnx.Module: ...
@@ -315,17 +279,43 @@ class FinetuningTask(abc.ABC):
 
     @abc.abstractmethod
     def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
-        """Returns the answers to a batch, one row for each of its rows; it needs no labels."""
+        """Returns the predictions for a batch, one row for each of its rows; it needs no labels."""
 
-    def soft_losses(self, ours: Answers, theirs: Answers, temperature: float) -> Array:
-        """Returns how far our answers are from a teacher's, for everything that is `scored`.
+    def soft_losses(self, ours: DeviceOutputs, theirs: DeviceOutputs, temperature: float) -> Array:
+        """Returns the distance of our predictions from a teacher's, for everything `scored`.
 
         Both are what `predict` returns. By default the distributions over classes are compared.
         """
         return distillation.divergence(ours["logits"], theirs["logits"], temperature)
 
+    def taught_by(self, teacher: FinetuningTask) -> FinetuningTask | None:
+        """Returns the task that learns from a teacher, None if it is `distilled.Distilled`."""
+        del teacher
+        return None
+
     @abc.abstractmethod
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningKind:
+    """A row of `finetuning.KINDS`.
+
+    `task` makes the task of an encoder and config.finetuning, whose labels are known. `options` are
+    those of config.finetuning, with their defaults, that not all kinds read: the other kinds want
+    them at their defaults. `faults` yields a sentence for each fault of a config that is seen
+    without data, apart from the reader's `missing`.
+    """
+
+    reader: type[Reader]
+    task: Callable[[encoders.EncoderConfig, Options], FinetuningTask]
+    scorer: type[Scorer]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    faults: Callable[[ml_collections.ConfigDict], Iterator[str]] = lambda config: iter(())
+
+    def open(self, options: Options, tokenizer: tokenizers.Tokenizer | None) -> Scorer:
+        """Returns the scorer of a new reader, which is its `reader`."""
+        return self.scorer(self.reader(options, tokenizer))
 
 
 def of_classes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -22,12 +23,25 @@ from bertjax.tasks import base as tasks
 class MultipleChoice(base.FinetuningTask):
     """Which of `choices` sequences is right; inputs [batch, choices, length], `labels` [batch].
 
-    Source: Devlin et al. 2019, section 4.4. `choices` is told for counting FLOPs alone.
+    Source: Devlin et al. 2019, section 4.4.
     """
 
+    head: ClassVar[str] = "multiple_choice"
+
     encoder: encoders.EncoderConfig
-    choices: int = 4
+    choices: int = swag_files.CHOICES
     bilstm_size: int = 0
+
+    @property
+    def sequences(self) -> int:
+        return self.choices
+
+    @property
+    def reads_only_first(self) -> bool:
+        return not self.bilstm_size
+
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
 
     def init(self, rngs: nnx.Rngs) -> classification.MultipleChoice:
         return classification.MultipleChoice(self.encoder, bilstm_size=self.bilstm_size, rngs=rngs)
@@ -47,68 +61,63 @@ class MultipleChoice(base.FinetuningTask):
         return base.pooled_flops(self.encoder, 1, rows, length, bilstm_size=self.bilstm_size)
 
 
-class Choices(base.Kind):
-    """A "context" and the four "endings" of which one goes on; the answer is its place, from 0."""
+class ChoiceReader(base.Reader):
+    """Reads a "context" and the four "endings" of which one goes on."""
 
-    own_options = {"bilstm_size": 0}
-    choices = swag_files.CHOICES
+    def _examples(self, name: str) -> Sequence[swag_files.Example]:
+        return swag_files.read_examples(self.file(name))
 
-    @classmethod
-    def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> MultipleChoice:
-        return MultipleChoice(encoder, cls.choices, options.bilstm_size)
+    def example(self, fields: base.Fields, source: str) -> swag_files.Example:
+        endings = json_fields.texts(fields, "endings")
+        if len(endings) != swag_files.CHOICES:
+            raise ValueError(
+                f"'endings' has {len(endings)} texts; it must have {swag_files.CHOICES}"
+            )
+        return swag_files.Example(json_fields.text(fields, "context"), endings, None, source)
 
-    @classmethod
-    def reads_only_first(cls, options: base.Options) -> bool:
-        return not options.bilstm_size
+    def rows(self, examples: Sequence[swag_files.Example]) -> feature_sets.FeatureSet:
+        length = self.options.max_seq_length
+        return swag_files.choice_rows(examples, self.tokenizer, max_seq_length=length)
 
-    @classmethod
-    def head(cls, options: base.Options) -> str:
-        return "multiple_choice"
 
-    @classmethod
-    def label_shapes(
-        cls, options: base.Options, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
+class ChoiceScorer(base.Scorer):
+    """Scores the number of the chosen ending, from 0."""
 
     @property
     def best_score(self) -> str:
         return "accuracy"
 
-    def _examples(self, name: str) -> Sequence[swag_files.Example]:
-        return swag_files.read_examples(self.file(name))
-
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        labels = self.features(name).columns["labels"]
+        labels = self.reader.features(name).columns["labels"]
         return {"accuracy": scores.accuracy(labels, outputs["predictions"])}
 
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str]:
-        numbers = (
-            self.features(name).columns["labels"] if outputs is None else outputs["predictions"]
-        )
+        labels = self.reader.features(name).columns["labels"]
+        numbers = labels if outputs is None else outputs["predictions"]
         return [f"choice {number}" for number in numbers.tolist()]
+
+    def predictions(
+        self,
+        examples: Sequence[swag_files.Example],
+        rows: feature_sets.FeatureSet,
+        outputs: base.Outputs,
+        tuned: base.Tuned,
+    ) -> list[base.Prediction]:
+        numbers, shares = outputs["predictions"].tolist(), base.probabilities(outputs["logits"])
+        return [
+            {"choice": number, "probabilities": row}
+            for number, row in zip(numbers, shares, strict=True)
+        ]
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
-        """Writes the CSV file of SWAG's baselines."""
         swag_files.write_predictions(directory / f"{name}.csv", outputs["predictions"])
 
-    def example(self, fields: base.Fields, source: str) -> swag_files.Example:
-        endings = json_fields.texts(fields, "endings")
-        if len(endings) != self.choices:
-            raise ValueError(f"'endings' has {len(endings)} texts; it must have {self.choices}")
-        return swag_files.Example(json_fields.text(fields, "context"), endings, None, source)
 
-    def rows(
-        self, examples: Sequence[swag_files.Example]
-    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
-        length = self.options.max_seq_length
-        return swag_files.choice_rows(examples, self.tokenizer, max_seq_length=length), _answers
-
-
-def _answers(outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
-    places, shares = outputs["predictions"].tolist(), base.probabilities(outputs["logits"])
-    return [
-        {"choice": place, "probabilities": row} for place, row in zip(places, shares, strict=True)
-    ]
+SWAG = base.FinetuningKind(
+    ChoiceReader,
+    lambda encoder, options: MultipleChoice(encoder, bilstm_size=options.bilstm_size),
+    ChoiceScorer,
+    {"bilstm_size": 0},
+)

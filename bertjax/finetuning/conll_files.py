@@ -145,15 +145,14 @@ def write_predictions(
     epath.Path(path).write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
 
 
-@dataclasses.dataclass(frozen=True)
-class TaggedRows:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggedRows(feature_sets.FeatureSet):
     """The rows that a model reads, and where each word is scored.
 
     `rows` and `positions` have an entry for every word of all sentences, one after the other;
     `num_words` has one for every sentence.
     """
 
-    features: feature_sets.FeatureSet
     rows: Int[np.ndarray, " words"]
     positions: Int[np.ndarray, " words"]
     num_words: Int[np.ndarray, " sentences"]
@@ -166,10 +165,10 @@ class TaggedRows:
         `predictions` has the numbers of the tags at all positions of each row, in the order of the
         rows; what it has at padding is not looked at.
         """
-        if len(predictions) != len(self.features):
+        if len(predictions) != len(self):
             raise ValueError(
                 f"there are predictions for {len(predictions)} rows; there must be one array for "
-                f"each of the {len(self.features)}"
+                f"each of the {len(self)}"
             )
         places = zip(self.rows.tolist(), self.positions.tolist(), strict=True)
         tags = (labels[int(predictions[row][position])] for row, position in places)
@@ -224,8 +223,14 @@ def tagged_rows(
         tokens["segment_ids"].append(np.zeros(len(input_ids), np.int32))
         tokens["labels"].append(row_labels)
     num_words = np.array([len(sentence.words) for sentence in sentences])
-    feature_set = feature_sets.FeatureSet(tokens, {}, pad_id=tokenizer.pad_id)
-    return TaggedRows(feature_set, rows, positions, num_words)
+    return TaggedRows(
+        tokens,
+        {},
+        pad_id=tokenizer.pad_id,
+        rows=rows,
+        positions=positions,
+        num_words=num_words,
+    )
 
 
 def _lines(path: epath.PathLike) -> list[_Line]:

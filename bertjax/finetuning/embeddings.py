@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,8 @@ class SentenceEmbedding(base.FinetuningTask):
     Inputs are [batch, texts, length], of examples of one text [batch, length].
     """
 
+    head: ClassVar[str] = "none"
+
     encoder: encoders.EncoderConfig
     loss_name: str = "ranking"
     pooling: str = "mean"
@@ -70,6 +72,33 @@ class SentenceEmbedding(base.FinetuningTask):
     @property
     def joins_rows(self) -> bool:
         return self.trained_by.joins_rows
+
+    @property
+    def sequences(self) -> int:
+        return self.num_texts
+
+    @property
+    def reads_only_first(self) -> bool:
+        return self.pooling == "cls"
+
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        column = _COLUMNS.get(self.trained_by.rows)
+        return {column[0]: jax.ShapeDtypeStruct((batch_size,), column[1])} if column else {}
+
+    def taught_by(self, teacher: base.FinetuningTask) -> TaughtEmbedding:
+        """Returns the task that learns the teacher's vectors.
+
+        Raises:
+          ValueError: if those are not as wide as the student's.
+        """
+        assert isinstance(teacher, SentenceEmbedding)
+        if teacher.encoder.hidden_size != self.encoder.hidden_size:
+            raise ValueError(
+                f"the vectors of config.distillation.teacher have {teacher.encoder.hidden_size} "
+                f"numbers, those of config.init_from {self.encoder.hidden_size}: they must have as "
+                "many"
+            )
+        return TaughtEmbedding(**vars(self), teacher=teacher)
 
     def init(self, rngs: nnx.Rngs) -> sentence_encoder.SentenceEncoder:
         return sentence_encoder.SentenceEncoder(
@@ -160,106 +189,16 @@ def _flat(batch: tasks.Batch, views: int = 1) -> dict[str, Array]:
     }
 
 
-class Embeddings(base.Kind):
-    """Vectors of a "text", a "document", or the cosine of a "text" with another.
+class EmbeddingReader(base.Reader):
+    """Reads texts alone, pairs, triplets, scored and labelled pairs, and corpora.
 
     The training set may be several files; every evaluation set is a file or directory of its own.
+    In JSON there is a "text", a "document", or a "text" with another.
     """
-
-    own_options = {
-        "pooling": "cls",
-        "loss": "ranking",
-        "normalize": True,
-        "query_prompt": "",
-        "document_prompt": "",
-        "matryoshka_dims": (),
-        "similarity_scale": 20.0,
-        "score_range": (0.0, 5.0),
-        "num_texts": 0,
-    }
-    teacher_has_own_head = True
-
-    @classmethod
-    def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> SentenceEmbedding:
-        return SentenceEmbedding(encoder, **_task_options(options))
-
-    @classmethod
-    def taught(
-        cls, encoder: encoders.EncoderConfig, options: base.Options, teacher: base.FinetuningTask
-    ) -> TaughtEmbedding:
-        """Returns the task that learns the teacher's vectors.
-
-        Raises:
-          ValueError: if those are not as wide as the student's.
-        """
-        assert isinstance(teacher, SentenceEmbedding)
-        if teacher.encoder.hidden_size != encoder.hidden_size:
-            raise ValueError(
-                f"the vectors of config.distillation.teacher have {teacher.encoder.hidden_size} "
-                f"numbers, those of config.init_from {encoder.hidden_size}: they must have as many"
-            )
-        return TaughtEmbedding(encoder, **_task_options(options), teacher=teacher)
-
-    @classmethod
-    def head(cls, options: base.Options) -> str:
-        return "none"  # a vector is read of the encoder's states, with nothing learnt between
-
-    @classmethod
-    def reads_only_first(cls, options: base.Options) -> bool:
-        return options.pooling == "cls"
-
-    @classmethod
-    def faults(cls, options: base.Options) -> Iterator[str]:
-        if options.loss not in embedding_losses.LOSSES:
-            return
-        yield from _number_faults(options)
-        yield from _file_faults(options)
-        if options.labels and options.loss != "softmax":
-            yield (
-                f"config.finetuning.labels is {tuple(options.labels)}; only the loss 'softmax' "
-                f"learns classes, not {options.loss!r}: leave it out"
-            )
-
-    @classmethod
-    def config_faults(cls, config: ml_collections.ConfigDict) -> Iterator[str]:
-        loss, teacher = config.finetuning.loss, config.distillation.teacher
-        if loss == "simcse" and not any(config.model[name] for name in _DROPOUTS):
-            yield (
-                "config.finetuning.loss is 'simcse', which tells a text from itself by two dropout "
-                "masks, but the model has no dropout: both vectors would be the same and nothing "
-                "would be learnt. Set --config.model.hidden_dropout_prob=0.1, or take pairs and "
-                "the loss 'ranking'"
-            )
-        if loss == "distillation" and not teacher:
-            yield (
-                "config.finetuning.loss is 'distillation', but there is no teacher: give "
-                "--config.distillation.teacher=PATH"
-            )
-        if teacher and loss != "distillation":
-            yield (
-                f"config.distillation.teacher is {teacher!r}, which the loss {loss!r} does not "
-                "read: set --config.finetuning.loss=distillation or leave it out"
-            )
 
     @classmethod
     def paths(cls, value: str) -> list[str]:
         return [file.path for file in embedding_files.files(value)]
-
-    @classmethod
-    def choices_of(cls, options: base.Options) -> int:
-        """Returns how many texts an example has; where no data has told, as few as there may be."""
-        rows = embedding_losses.LOSSES[options.loss].rows
-        return options.num_texts or (1 if rows == "texts" else 2)
-
-    @classmethod
-    def label_shapes(
-        cls, options: base.Options, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        column = _COLUMNS.get(embedding_losses.LOSSES[options.loss].rows)
-        if column is None:
-            return {}
-        name, dtype = column
-        return {name: jax.ShapeDtypeStruct((batch_size,), dtype)}
 
     @functools.cached_property
     def _training(self) -> list[list[embedding_files.Example]]:
@@ -283,9 +222,8 @@ class Embeddings(base.Kind):
         return tuple(sorted({str(it.value) for file in self._training for it in file}))
 
     @property
-    def found(self) -> Mapping[str, Any]:
-        texts = len(self._training[0][0].texts)
-        return {**super().found, "num_texts": texts}
+    def decided(self) -> Mapping[str, Any]:
+        return {**super().decided, "num_texts": len(self._training[0][0].texts)}
 
     @functools.cached_property
     def _paths(self) -> dict[str, str]:
@@ -297,16 +235,11 @@ class Embeddings(base.Kind):
         return tuple(self._paths)
 
     @functools.cached_property
-    def _sets(self) -> dict[str, embedding_sets.EvaluationSet]:
+    def sets(self) -> dict[str, embedding_sets.EvaluationSet]:
         return {
             name: embedding_sets.read(path, tuple(self.options.score_range))
             for name, path in self._paths.items()
         }
-
-    @property
-    def best_score(self) -> str:
-        """That of the first evaluation set: Spearman's for scored pairs, nDCG@10 for a corpus."""
-        return next((it.best_score for it in self._sets.values()), "")
 
     def _examples(self, name: str) -> Sequence[Any]:
         if name == base.TRAIN:
@@ -314,15 +247,15 @@ class Embeddings(base.Kind):
         if name == base.TEST:
             path = self.file(name)
             return embedding_files.read(path, embedding_sets.unlabelled(path))
-        return self._sets[name].examples
+        return self.sets[name].examples
 
     def _features(self, name: str) -> feature_sets.FeatureSet:
         if name == base.TRAIN:
             return self._training_rows()
         if name == base.TEST:
-            return self.rows(self._with_prompts(self.examples(name)))[0]
+            return self.rows(self._with_prompts(self.examples(name)))
         prompts = self._prompts
-        return self._rows_of([prompts[it.role] + it.text for it in self._sets[name].texts])
+        return self._rows_of([prompts[it.role] + it.text for it in self.sets[name].texts])
 
     @property
     def _prompts(self) -> dict[str, str]:
@@ -384,23 +317,6 @@ class Embeddings(base.Kind):
         tokens = {"input_ids": input_ids, "segment_ids": segment_ids}
         return feature_sets.FeatureSet(tokens, {}, pad_id=self.tokenizer.pad_id)
 
-    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        return self._sets[name].scores(outputs["embeddings"])
-
-    def write_predictions(
-        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
-    ) -> None:
-        """Writes the vectors of texts as NAME.npy, the cosines of pairs as NAME.tsv."""
-        del tuned
-        vectors = outputs["embeddings"]
-        if len(self.examples(name)[0].texts) == 1:
-            with (directory / f"{name}.npy").open("wb") as file:
-                np.save(file, vectors)
-            return
-        cosines = embedding_sets.cosines(vectors[::2], vectors[1::2])
-        rows = (f"{index}\t{cosine:.6g}\n" for index, cosine in enumerate(cosines.tolist()))
-        (directory / f"{name}.tsv").write_text(glue_submission.HEADER + "\n" + "".join(rows))
-
     def example(self, fields: base.Fields, source: str) -> embedding_files.Example:
         wanted = [key for key in (TEXT, SECOND_TEXT, DOCUMENT) if key in fields]
         if len(wanted) > 2 or wanted == [SECOND_TEXT]:
@@ -416,25 +332,50 @@ class Embeddings(base.Kind):
         (made,) = self._with_prompts([embedding_files.Example(texts, None, source, roles)])
         return made
 
-    def rows(
-        self, examples: Sequence[embedding_files.Example]
-    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
-        """Returns a row for each text; examples of one text and of two may stand side by side."""
+    def rows(self, examples: Sequence[embedding_files.Example]) -> feature_sets.FeatureSet:
+        """Returns a row for each text; some examples may have one text and others two."""
+        return self._rows_of([text for example in examples for text in example.texts])
+
+
+class EmbeddingScorer(base.Scorer):
+    """Scores the vectors of texts, and predicts the vector of a text or the cosine of a pair."""
+
+    @property
+    def best_score(self) -> str:
+        """That of the first evaluation set: Spearman's for scored pairs, nDCG@10 for a corpus."""
+        return next((it.best_score for it in self.reader.sets.values()), "")
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        return self.reader.sets[name].scores(outputs["embeddings"])
+
+    def predictions(
+        self,
+        examples: Sequence[embedding_files.Example],
+        rows: feature_sets.FeatureSet,
+        outputs: base.Outputs,
+        tuned: base.Tuned,
+    ) -> list[base.Prediction]:
         counts = [len(example.texts) for example in examples]
+        vectors = np.split(outputs["embeddings"], np.cumsum(counts)[:-1])
+        return [
+            {"embedding": each[0].tolist()}
+            if len(each) == 1
+            else {"cosine": float(embedding_sets.cosines(each[:1], each[1:])[0])}
+            for each in vectors
+        ]
 
-        def answers(outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
-            del tuned
-            ends = np.cumsum(counts).tolist()
-            parts = zip(counts, ends, strict=True)
-            return [_answer(outputs["embeddings"][end - count : end]) for count, end in parts]
-
-        return self._rows_of([text for example in examples for text in example.texts]), answers
-
-
-def _answer(vectors: Float[np.ndarray, "texts hidden"]) -> base.Answer:
-    if len(vectors) == 1:
-        return {"embedding": vectors[0].tolist()}
-    return {"cosine": float(embedding_sets.cosines(vectors[:1], vectors[1:])[0])}
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes the vectors of texts as NAME.npy, the cosines of pairs as NAME.tsv."""
+        vectors = outputs["embeddings"]
+        if len(self.reader.examples(name)[0].texts) == 1:
+            with (directory / f"{name}.npy").open("wb") as file:
+                np.save(file, vectors)
+            return
+        cosines = embedding_sets.cosines(vectors[::2], vectors[1::2])
+        words = [f"{cosine:.6g}" for cosine in cosines.tolist()]
+        glue_submission.write_column(directory / f"{name}.tsv", words)
 
 
 # What rows hold -> the column of a batch with it, and its type.
@@ -444,16 +385,49 @@ _COLUMNS: dict[str, tuple[str, Any]] = {
 }
 
 
-def _task_options(options: base.Options) -> dict[str, Any]:
-    return {
-        "loss_name": options.loss,
-        "pooling": options.pooling,
-        "normalize": options.normalize,
-        "num_labels": len(options.labels) if options.loss == "softmax" else 0,
-        "num_texts": Embeddings.choices_of(options),
-        "scale": options.similarity_scale,
-        "matryoshka_dims": tuple(options.matryoshka_dims),
-    }
+def embedding_task(encoder: encoders.EncoderConfig, options: base.Options) -> SentenceEmbedding:
+    """Returns the task; without `num_texts`, examples have the fewest texts that a loss reads."""
+    rows = embedding_losses.LOSSES[options.loss].rows
+    return SentenceEmbedding(
+        encoder,
+        loss_name=options.loss,
+        pooling=options.pooling,
+        normalize=options.normalize,
+        num_labels=len(options.labels) if options.loss == "softmax" else 0,
+        num_texts=options.num_texts or (1 if rows == "texts" else 2),
+        scale=options.similarity_scale,
+        matryoshka_dims=tuple(options.matryoshka_dims),
+    )
+
+
+def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    options, teacher = config.finetuning, config.distillation.teacher
+    if options.loss not in embedding_losses.LOSSES:
+        return
+    yield from _number_faults(options)
+    yield from _file_faults(options)
+    if options.labels and options.loss != "softmax":
+        yield (
+            f"config.finetuning.labels is {tuple(options.labels)}; only the loss 'softmax' learns "
+            f"classes, not {options.loss!r}: leave it out"
+        )
+    if options.loss == "simcse" and not any(config.model[name] for name in _DROPOUTS):
+        yield (
+            "config.finetuning.loss is 'simcse', which tells a text from itself by two dropout "
+            "masks, but the model has no dropout: both vectors would be the same and nothing would "
+            "be learnt. Set --config.model.hidden_dropout_prob=0.1, or take pairs and the loss "
+            "'ranking'"
+        )
+    if options.loss == "distillation" and not teacher:
+        yield (
+            "config.finetuning.loss is 'distillation', but there is no teacher: give "
+            "--config.distillation.teacher=PATH"
+        )
+    if teacher and options.loss != "distillation":
+        yield (
+            f"config.distillation.teacher is {teacher!r}, which the loss {options.loss!r} does not "
+            "read: set --config.finetuning.loss=distillation or leave it out"
+        )
 
 
 def _number_faults(options: base.Options) -> Iterator[str]:
@@ -488,3 +462,22 @@ def _file_faults(options: base.Options) -> Iterator[str]:
             )
         if name == "test_file" and len(found) > 1:
             yield f"config.finetuning.test_file is {options[name]!r}; it must be one file"
+
+
+EMBEDDINGS = base.FinetuningKind(
+    EmbeddingReader,
+    embedding_task,
+    EmbeddingScorer,
+    {
+        "pooling": "cls",
+        "loss": "ranking",
+        "normalize": True,
+        "query_prompt": "",
+        "document_prompt": "",
+        "matryoshka_dims": (),
+        "similarity_scale": 20.0,
+        "score_range": (0.0, 5.0),
+        "num_texts": 0,
+    },
+    _faults,
+)

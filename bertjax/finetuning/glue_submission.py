@@ -78,6 +78,12 @@ def prediction_file(name: str, predictions: Sequence[int] | Sequence[float] | np
     return "".join([HEADER + "\n", *rows])
 
 
+def write_column(path: epath.Path, words: Sequence[str]) -> None:
+    """Writes "index<tab>prediction" lines under such a header."""
+    rows = (f"{index}\t{word}\n" for index, word in enumerate(words))
+    path.write_text(HEADER + "\n" + "".join(rows))
+
+
 def write_submission(
     path: epath.PathLike, predictions: Mapping[str, Sequence[int] | Sequence[float] | np.ndarray]
 ) -> None:

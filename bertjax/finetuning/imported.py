@@ -1,7 +1,7 @@
-"""Models with a head that others finetuned: which kind answers for them, and with which options.
+"""Models with a head that was finetuned elsewhere: their kind, and its options.
 
-Weights that were converted tell their head and the names of their classes, and nothing of the data.
-What a kind would know of that from its training is set here.
+Converted weights describe their head and the names of their classes, but not the data. The options
+that a kind would take from its training data are set here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from bertjax.data import tables
@@ -33,10 +34,10 @@ from bertjax.finetuning import (
 TEXT, PAIR = "text", "text_pair"  # as pipelines of transformers call them
 
 
-class Texts(texts.Table):
-    """A class or a number for a "text", or for a "text" and a "text_pair", whichever a line has.
+class TextReader(texts.TableReader):
+    """Reads a "text", or a "text" and a "text_pair", whichever a line has.
 
-    Of a labelled file those are the columns, and the one of `label_column`.
+    The columns of a labelled file have these names; its labels are in `label_column`.
     """
 
     @property
@@ -56,29 +57,27 @@ class Texts(texts.Table):
         path, columns = self.file(name), self._columns_of(name)
         if fault := example_files.missing_columns(tables.column_names(path), columns.wanted):
             raise example_files.FaultyFile(
-                f"{path}: {fault}. Nothing tells which columns a model of others reads: call them "
-                f"{TEXT}, {PAIR} (if there are two) and {self.options.label_column}"
+                f"{path}: {fault}. An imported model does not know the names of its columns: call "
+                f"them {TEXT}, {PAIR} (if there are two) and {self.options.label_column}"
             )
         try:
             return super()._examples(name)
         except example_files.FaultyFile as error:
             numbers = [str(number) for number in range(len(self.labels))]
             try:
-                found = table_files.read_table(path, columns, labels=numbers).examples
+                examples = table_files.read_table(path, columns, labels=numbers).examples
             except example_files.FaultyFile:
                 raise error from None
-        meant = ", ".join(f"{number} is {label!r}" for number, label in enumerate(self.labels))
-        logging.warning("%s has the numbers of the model's classes: %s", path, meant)
-        return found
+        meanings = ", ".join(f"{number} is {label!r}" for number, label in enumerate(self.labels))
+        logging.warning("%s has the numbers of the model's classes: %s", path, meanings)
+        return examples
 
     def example(self, fields: base.Fields, source: str) -> text_examples.Example:
         columns = (TEXT, PAIR) if fields.get(PAIR) is not None else (TEXT,)
-        found = tuple(json_fields.text(fields, column) for column in columns)
-        return text_examples.Example(found, None, source)
+        texts = tuple(json_fields.text(fields, column) for column in columns)
+        return text_examples.Example(texts, None, source)
 
-    def rows(
-        self, examples: Sequence[text_examples.Example]
-    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
+    def rows(self, examples: Sequence[text_examples.Example]) -> feature_sets.FeatureSet:
         """Returns the rows of texts and of pairs, in the order of the examples."""
         if len({len(example.texts) for example in examples}) == 1:
             return super().rows(examples)
@@ -86,21 +85,17 @@ class Texts(texts.Table):
             [place for place, example in enumerate(examples) if len(example.texts) == count]
             for count in (1, 2)
         ]
-        parts = [
-            super(Texts, self).rows([examples[it] for it in group]) for group in groups if group
-        ]
-        order = [place for group in groups for place in group]
-        made: dict[str, list[Any]] = {}
-        for name in parts[0][0].tokens:
-            rows = [row for features, _ in parts for row in features.tokens[name]]
-            by_place = dict(zip(order, rows, strict=True))
-            made[name] = [by_place[place] for place in range(len(examples))]
-        features = feature_sets.FeatureSet(made, {}, pad_id=self.tokenizer.pad_id)
-        return features, parts[0][1]
+        parts = [super(TextReader, self).rows([examples[it] for it in group]) for group in groups]
+        places = np.argsort([place for group in groups for place in group]).tolist()
+        tokens = {
+            name: [row for part in parts for row in part.tokens[name]] for name in parts[0].tokens
+        }
+        in_order = {name: [rows[place] for place in places] for name, rows in tokens.items()}
+        return feature_sets.FeatureSet(in_order, {}, pad_id=self.tokenizer.pad_id)
 
 
-class Tags(tags.Tags):
-    """Tags as the model's labels spell them, whatever the scheme of a labelled file."""
+class TagReader(tags.TagReader):
+    """Reads tags as the model's labels spell them, whatever the scheme of a labelled file."""
 
     def _learnt(self, sentence: conll_files.Sentence) -> conll_files.Sentence:
         if self.is_plain:
@@ -115,8 +110,8 @@ class Tags(tags.Tags):
         return dataclasses.replace(sentence, tags=tuple(known))
 
 
-class Spans(spans.Spans):
-    """Answers as SQuAD v1.1 has them, or as v2.0 where a labelled file is of that version."""
+class SpanReader(spans.SpanReader):
+    """Reads SQuAD v1.1, or v2.0 where a labelled file is of that version."""
 
     @functools.cached_property
     def is_version_2(self) -> bool:
@@ -124,16 +119,16 @@ class Spans(spans.Spans):
         return super().is_version_2 or bool(path) and squad_files.is_version_2(path)
 
 
-def _texts(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    kinds = {name: told.get(name, False) for name in ("is_regression", "is_multi_label")}
-    return {"dataset": "table", "pooling": told.get("pooling", "cls"), **kinds}
+def _text_options(head: Mapping[str, Any]) -> Mapping[str, Any]:
+    flags = {name: head.get(name, False) for name in ("is_regression", "is_multi_label")}
+    return {"dataset": "table", "pooling": head.get("pooling", "cls"), **flags}
 
 
-def _tags(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    labels = told["labels"].values()
+def _tag_options(head: Mapping[str, Any]) -> Mapping[str, Any]:
+    labels = head["labels"].values()
     is_plain = any(tag_schemes.tag_fault(label) for label in labels)
     if is_plain:
-        logging.info("The labels are no tags of entities: words get them, and no entities are told")
+        logging.info("The labels are no tags of entities: words get them, without entities")
     return {
         "dataset": "conll",
         "name": tag_schemes.PLAIN if is_plain else "",
@@ -141,28 +136,34 @@ def _tags(told: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-# Head -> its kind, and the options that what is told of the weights decides.
-HEADS: dict[str, tuple[type[base.Kind], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
-    "sequence_classification": (Texts, _texts),
-    "token_classification": (Tags, _tags),
-    "question_answering": (Spans, lambda told: {"dataset": "squad", "name": "v1"}),
-    "multiple_choice": (choices.Choices, lambda told: {"dataset": "swag"}),
+# Head -> its kind, and the options that its description decides.
+HEADS: dict[str, tuple[base.FinetuningKind, Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
+    "sequence_classification": (dataclasses.replace(texts.TABLE, reader=TextReader), _text_options),
+    "token_classification": (dataclasses.replace(tags.CONLL, reader=TagReader), _tag_options),
+    "question_answering": (
+        dataclasses.replace(spans.SQUAD, reader=SpanReader),
+        lambda head: {"dataset": "squad", "name": "v1"},
+    ),
+    "multiple_choice": (choices.SWAG, lambda head: {"dataset": "swag"}),
 }
 
 
-def kind_of(told: Mapping[str, Any], longest: int) -> tuple[type[base.Kind], dict[str, Any]] | None:
-    """Returns the kind and the options of converted weights, None if their head is no answer's.
+def kind_of(
+    head: Mapping[str, Any], longest: int
+) -> tuple[base.FinetuningKind, dict[str, Any]] | None:
+    """Returns the kind and the options of converted weights, None if their head predicts nothing.
 
-    `told` is what the workdir keeps of them: `head`, `labels` by number, `is_regression`,
-    `is_multi_label`, `pooling`. `longest` is how many positions the model reads; a window of SQuAD
-    takes at most the 384 of the paper.
+    `head` is its description in a workdir: `head`, `labels` by number, `is_regression`,
+    `is_multi_label`, `pooling`. `longest` is the number of positions that the model reads; a window
+    of SQuAD takes at most the 384 of the paper.
     """
-    if told.get("head") not in HEADS:
+    name = head.get("head")
+    if name not in HEADS:
         return None
-    kind, of_head = HEADS[told["head"]]
-    names = {int(number): name for number, name in told.get("labels", {}).items()}
-    labels = () if told.get("is_regression") else tuple(names[it] for it in sorted(names))
-    length = min(longest, 384) if kind is Spans else longest
+    kind, options_of = HEADS[name]
+    names = {int(number): label for number, label in head.get("labels", {}).items()}
+    labels = () if head.get("is_regression") else tuple(names[it] for it in sorted(names))
+    length = min(longest, 384) if name == "question_answering" else longest
     options = {
         "labels": labels,
         "max_seq_length": length,
@@ -170,4 +171,4 @@ def kind_of(told: Mapping[str, Any], longest: int) -> tuple[type[base.Kind], dic
         "doc_stride": max(min(128, length // 4), 1),
         "max_query_length": max(min(64, length // 4), 1),
     }
-    return kind, {**options, **of_head(told)}
+    return kind, {**options, **options_of(head)}

@@ -6,19 +6,19 @@ Its files and windows belong to `squad_files`, what logits answer to `squad_answ
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 from absl import logging
 from etils import epath
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import base, feature_sets, json_fields, squad_answers, squad_files
+from bertjax.finetuning import base, json_fields, squad_answers, squad_files
 from bertjax.models import classification
 from bertjax.models import encoder as encoders
 from bertjax.scores import squad as squad_scores
@@ -40,8 +40,14 @@ class SpanExtraction(base.FinetuningTask):
     Source: Devlin et al. 2019, section 4.2; google-research/bert, run_squad.py.
     """
 
+    head: ClassVar[str] = "question_answering"
+
     encoder: encoders.EncoderConfig
     bilstm_size: int = 0
+
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        position = jax.ShapeDtypeStruct((batch_size,), np.int32)
+        return {"start_positions": position, "end_positions": position}
 
     def init(self, rngs: nnx.Rngs) -> classification.SpanClassifier:
         return classification.SpanClassifier(self.encoder, bilstm_size=self.bilstm_size, rngs=rngs)
@@ -65,7 +71,9 @@ class SpanExtraction(base.FinetuningTask):
         start, end = _logits(model, batch, None)
         return {"start_logits": start, "end_logits": end}
 
-    def soft_losses(self, ours: base.Answers, theirs: base.Answers, temperature: float) -> Array:
+    def soft_losses(
+        self, ours: base.DeviceOutputs, theirs: base.DeviceOutputs, temperature: float
+    ) -> Array:
         """Returns the mean over start and end, each a distribution over positions."""
         start, end = (
             distillation.divergence(ours[name], theirs[name], temperature)
@@ -78,38 +86,8 @@ class SpanExtraction(base.FinetuningTask):
         return 3.0 * batch_size * (states + 2.0 * length * width * 2)
 
 
-class Spans(base.Kind):
-    """A "question" on a "context"; the answer is a piece of it, or "" for none (v2.0)."""
-
-    own_options = {"bilstm_size": 0}
-    # A question is answered "" where the score of "" is above that of the best answer by more.
-    tunes = ("null_threshold",)
-
-    def __init__(self, options: base.Options, tokenizer: tokenizers.Tokenizer | None):
-        super().__init__(options, tokenizer)
-        self.windows = functools.cache(lambda name: self._windows(self.examples(name)))
-
-    @classmethod
-    def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> SpanExtraction:
-        return SpanExtraction(encoder, options.bilstm_size)
-
-    @classmethod
-    def head(cls, options: base.Options) -> str:
-        return "question_answering"
-
-    @classmethod
-    def faults(cls, options: base.Options) -> Iterator[str]:
-        if options.name == "v2" and options.n_best_size == 1:
-            yield (
-                "config.finetuning.n_best_size is 1; it must be at least 2, for an answer and none"
-            )
-
-    @classmethod
-    def label_shapes(
-        cls, options: base.Options, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        position = jax.ShapeDtypeStruct((batch_size,), np.int32)
-        return {"start_positions": position, "end_positions": position}
+class SpanReader(base.Reader):
+    """Reads a "question" on a "context", and windows of both."""
 
     def missing(self) -> Iterator[str]:
         yield from super().missing()
@@ -124,47 +102,61 @@ class Spans(base.Kind):
         """Whether questions may have no answer."""
         return self.options.name == "v2"
 
-    @property
-    def best_score(self) -> str:
-        return "f1"
-
     def _examples(self, name: str) -> Sequence[squad_files.Question]:
         return squad_files.read_questions(
             self.file(name), version_2=self.is_version_2, labelled=name != base.TEST
         )
 
-    def _windows(self, questions: Sequence[squad_files.Question]) -> list[squad_files.Window]:
+    def _features(self, name: str) -> squad_files.WindowRows:
+        rows = self._windows(self.examples(name), labelled=name != base.TEST)
+        if name == base.TRAIN:
+            _warn_of_answers_in_no_window(rows)
+        return rows
+
+    def example(self, fields: base.Fields, source: str) -> squad_files.Question:
+        # The source is unique, an id of the user's need not be.
+        return squad_files.Question(
+            source, json_fields.text(fields, "question"), json_fields.text(fields, "context")
+        )
+
+    def rows(self, examples: Sequence[squad_files.Question]) -> squad_files.WindowRows:
+        """Returns the rows of all windows, without labels."""
+        return self._windows(examples, labelled=False)
+
+    def _windows(
+        self, questions: Sequence[squad_files.Question], *, labelled: bool
+    ) -> squad_files.WindowRows:
         options = self.options
-        return squad_files.windows(
+        windows = squad_files.windows(
             questions,
             self.tokenizer,
             max_seq_length=options.max_seq_length,
             doc_stride=options.doc_stride,
             max_query_length=options.max_query_length,
         )
+        return squad_files.window_rows(questions, windows, self.tokenizer, labelled=labelled)
 
-    def _features(self, name: str) -> feature_sets.FeatureSet:
-        questions, windows = self.examples(name), self.windows(name)
-        features = squad_files.window_rows(
-            questions, windows, self.tokenizer, labelled=name != base.TEST
-        )
-        if name == base.TRAIN:
-            _warn_of_answers_in_no_window(questions, windows, features.columns["start_positions"])
-        return features
 
-    def _predictions(
-        self,
-        questions: Sequence[squad_files.Question],
-        windows: Sequence[squad_files.Window],
-        outputs: base.Outputs,
+class SpanScorer(base.Scorer):
+    """Scores as SQuAD's official scripts do; predictions are pieces of the context, or ""."""
+
+    # A question gets "" where the score of "" is above that of the best other answer by more.
+    tunes = ("null_threshold",)
+
+    @property
+    def best_score(self) -> str:
+        return "f1"
+
+    def _best(
+        self, rows: squad_files.WindowRows, outputs: base.Outputs
     ) -> squad_answers.Predictions:
-        """Returns the answers that the logits of all windows give."""
+        """Returns the best answers by the logits of all windows."""
         return squad_answers.predict(
-            questions,
-            windows,
+            rows.questions,
+            rows.windows,
             list(outputs["start_logits"]),
             list(outputs["end_logits"]),
-            version_2=self.is_version_2,
+            version_2=self.reader.is_version_2,
             n_best_size=self.options.n_best_size,
             max_answer_length=self.options.max_answer_length,
         )
@@ -174,23 +166,25 @@ class Spans(base.Kind):
 
         For v2.0 with the best no-answer threshold of this set, which is the score null_threshold.
         """
-        predictions = self._predictions(self.examples(name), self.windows(name), outputs)
-        gold = {q.id: [answer.text for answer in q.answers] for q in self.examples(name)}
-        if not self.is_version_2:
-            found = squad_scores.evaluate_v1(gold, predictions.answers())
-            return {score: found[score] for score in ("exact_match", "f1")}
+        rows = self.reader.features(name)
+        predictions = self._best(rows, outputs)
+        gold = {it.id: [answer.text for answer in it.answers] for it in rows.questions}
+        if not self.reader.is_version_2:
+            all_scores = squad_scores.evaluate_v1(gold, predictions.answers())
+            return {score: all_scores[score] for score in ("exact_match", "f1")}
         threshold = _tuned_threshold(predictions, gold)
-        differences = predictions.score_differences
-        found = squad_scores.evaluate(gold, predictions.best_answers(), differences, threshold)
-        wanted = (f"{group}{score}" for group in _GROUPS for score in ("exact", "f1"))
-        scores = {score: found[score] for score in wanted if score in found}
+        all_scores = squad_scores.evaluate(
+            gold, predictions.best_answers(), predictions.score_differences, threshold
+        )
+        names = (f"{group}{score}" for group in _GROUPS for score in ("exact", "f1"))
+        scores = {score: all_scores[score] for score in names if score in all_scores}
         return scores | {"null_threshold": threshold}
 
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
-        """Returns whether each question has an answer, where some have none; of outputs nothing."""
-        if not self.is_version_2 or outputs is not None:
+        """Returns for v2.0 whether each question has an answer; None for outputs."""
+        if not self.reader.is_version_2 or outputs is not None:
             return None
-        return ["an answer" if it.answers else NO_ANSWER for it in self.examples(name)]
+        return ["an answer" if it.answers else NO_ANSWER for it in self.reader.examples(name)]
 
     def _majority(self, name: str) -> tuple[str, dict[str, float]] | None:
         """Returns "no answer", which alone can be right for several questions, and its scores."""
@@ -203,41 +197,32 @@ class Spans(base.Kind):
     def only_answer(
         self, name: str, outputs: base.Outputs, scores: Mapping[str, float]
     ) -> str | None:
-        """Returns "no answer" where no question is answered by the threshold of these scores."""
+        """Returns "no answer" where by these scores every question is left unanswered."""
         del name, outputs
         is_none = scores.get("HasAns_f1") == 0.0 and scores.get("NoAns_exact") == 100.0
         return NO_ANSWER if is_none else None
+
+    def predictions(
+        self,
+        examples: Sequence[squad_files.Question],
+        rows: squad_files.WindowRows,
+        outputs: base.Outputs,
+        tuned: base.Tuned,
+    ) -> list[base.Prediction]:
+        best = self._best(rows, outputs)
+        threshold = self.number("null_threshold", tuned)
+        answers = best.answers(null_score_diff_threshold=threshold)
+        return [_prediction(best, question.id, answers[question.id]) for question in examples]
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
         """Writes the files of the released code into a directory with the set's name."""
         squad_answers.write(
-            self._predictions(self.examples(name), self.windows(name), outputs),
+            self._best(self.reader.features(name), outputs),
             directory / name,
             null_score_diff_threshold=self.number("null_threshold", tuned),
         )
-
-    def example(self, fields: base.Fields, source: str) -> squad_files.Question:
-        # The source is unique, an id of the user's need not be.
-        return squad_files.Question(
-            source, json_fields.text(fields, "question"), json_fields.text(fields, "context")
-        )
-
-    def rows(
-        self, examples: Sequence[squad_files.Question]
-    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
-        """Returns the rows of all windows; there are no right answers in them."""
-        windows = self._windows(examples)
-        features = squad_files.window_rows(examples, windows, self.tokenizer, labelled=False)
-
-        def answers(outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
-            found = self._predictions(examples, windows, outputs)
-            threshold = self.number("null_threshold", tuned)
-            chosen = found.answers(null_score_diff_threshold=threshold)
-            return [_answer(found, question.id, chosen[question.id]) for question in examples]
-
-        return features, answers
 
 
 def _logits(
@@ -249,22 +234,19 @@ def _logits(
     return jnp.where(is_real, start, lowest), jnp.where(is_real, end, lowest)
 
 
-def _warn_of_answers_in_no_window(
-    questions: Sequence[squad_files.Question],
-    windows: Sequence[squad_files.Window],
-    starts: np.ndarray,
-) -> None:
-    found = {window.question for window, start in zip(windows, starts, strict=True) if start}
+def _warn_of_answers_in_no_window(rows: squad_files.WindowRows) -> None:
+    starts = rows.columns["start_positions"]
+    learnt = {window.question for window, start in zip(rows.windows, starts, strict=True) if start}
     lost = [
         question.source
-        for place, question in enumerate(questions)
-        if question.answers and place not in found
+        for number, question in enumerate(rows.questions)
+        if question.answers and number not in learnt
     ]
     if lost:
         logging.warning(
             "%d of %d questions have an answer that is whole in no window and are learnt as having "
             "none, such as %s; a longer config.finetuning.max_seq_length or a smaller doc_stride "
-            "helps", len(lost), len(questions), lost[0],
+            "helps", len(lost), len(rows.questions), lost[0],
         )  # fmt: skip
 
 
@@ -281,10 +263,26 @@ def _tuned_threshold(
     return squad_answers.tune_threshold(predictions.score_differences or {}, f1s, answerable)[0]
 
 
-def _answer(found: squad_answers.Predictions, question: str, answer: str) -> base.Answer:
-    """Returns an answer, its probability among the n best and, for v2.0, how much "" is above."""
-    candidates = found.nbest[question]
+def _prediction(
+    predictions: squad_answers.Predictions, question: str, answer: str
+) -> base.Prediction:
+    """Returns an answer, its probability among the n best and, for v2.0, the lead of ""."""
+    candidates = predictions.nbest[question]
     probability = next(it.probability for it in candidates if it.text == answer)
-    differences = found.score_differences
+    differences = predictions.score_differences
     no_answer = {} if differences is None else {"score_difference": differences[question]}
     return {"answer": answer, "probability": probability} | no_answer
+
+
+def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    if config.finetuning.name == "v2" and config.finetuning.n_best_size == 1:
+        yield "config.finetuning.n_best_size is 1; it must be at least 2, for an answer and none"
+
+
+SQUAD = base.FinetuningKind(
+    SpanReader,
+    lambda encoder, options: SpanExtraction(encoder, options.bilstm_size),
+    SpanScorer,
+    {"bilstm_size": 0},
+    _faults,
+)

@@ -97,6 +97,14 @@ class Window:
         return span[0] + shift, span[1] + shift
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowRows(feature_sets.FeatureSet):
+    """The rows of windows, which know their questions."""
+
+    questions: Sequence[Question]
+    windows: Sequence[Window]
+
+
 def read_questions(
     path: epath.PathLike, *, version_2: bool = False, labelled: bool = True
 ) -> list[Question]:
@@ -181,7 +189,7 @@ def window_rows(
     tokenizer: tokenizers.Tokenizer,
     *,
     labelled: bool = True,
-) -> feature_sets.FeatureSet:
+) -> WindowRows:
     """Returns the rows of the windows and, if labelled, where the first answer starts and ends.
 
     `start_positions` and `end_positions` are 0, [CLS], for a window without the whole answer.
@@ -203,7 +211,9 @@ def window_rows(
             for window in windows
         ],
     }
-    return feature_sets.FeatureSet(tokens, columns, pad_id=tokenizer.pad_id)
+    return WindowRows(
+        tokens, columns, pad_id=tokenizer.pad_id, questions=questions, windows=windows
+    )
 
 
 def _check_sizes(

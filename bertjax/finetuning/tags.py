@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
+import ml_collections
 import numpy as np
 from absl import logging
 from etils import epath
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
-from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import base, batches, conll_files, feature_sets, json_fields, tag_schemes
+from bertjax.finetuning import base, batches, conll_files, json_fields, tag_schemes
 from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
 from bertjax.models import feature_based, lstm
@@ -33,6 +33,8 @@ class TokenClassification(base.FinetuningTask):
     reads its last four layers. Source: Devlin et al. 2019, section 5.3.
     """
 
+    head: ClassVar[str] = "token_classification"
+
     encoder: encoders.EncoderConfig
     num_labels: int
     is_feature_based: bool = False
@@ -42,6 +44,18 @@ class TokenClassification(base.FinetuningTask):
     @property
     def frozen(self) -> tuple[str, ...]:
         return (r"encoder\..*",) if self.is_feature_based else ()
+
+    @property
+    def only_here(self) -> str:
+        if not self.is_feature_based:
+            return super().only_here
+        return (
+            "its tags come from a BiLSTM on the last layers (config.finetuning.feature_based), and "
+            "the other formats have no model of that kind"
+        )
+
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"labels": jax.ShapeDtypeStruct((batch_size, length), np.int32)}
 
     def init(
         self, rngs: nnx.Rngs
@@ -80,65 +94,19 @@ class TokenClassification(base.FinetuningTask):
         return batch_size * (self.encoder.forward_flops(length) + 3.0 * head)
 
 
-class Tags(base.Kind):
-    """A list of "words"; a tag for each, and the entities that the tags name.
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """The sentences of a line of JSON; one of "words" is a sentence alone."""
 
-    The option `name` is the scheme of the tags, "" where it is to be found out.
+    sentences: tuple[conll_files.Sentence, ...]
+    is_document: bool = False
+
+
+class TagReader(base.Reader):
+    """Reads words with a tag each, and the "words" or "sentences" of JSON.
+
+    The option `name` is the scheme of the tags in files, "" where it is recognized.
     """
-
-    own_options = {
-        "feature_based": False,
-        "bilstm_size": 0,
-        "context": "sentence",
-        "tag_scheme": "",
-    }
-
-    def __init__(self, options: base.Options, tokenizer: tokenizers.Tokenizer | None):
-        super().__init__(options, tokenizer)
-        self.tagged_rows = functools.cache(self._tagged_rows)
-
-    @classmethod
-    def task(cls, encoder: encoders.EncoderConfig, options: base.Options) -> TokenClassification:
-        return TokenClassification(
-            encoder, len(options.labels), options.feature_based, bilstm_size=options.bilstm_size
-        )
-
-    @classmethod
-    def head(cls, options: base.Options) -> str:
-        return "token_classification"
-
-    @classmethod
-    def only_here(cls, options: base.Options, pooler: str = "dense") -> str:
-        if not options.feature_based:
-            return super().only_here(options, pooler)
-        return (
-            "its tags come from a BiLSTM on the last layers (config.finetuning.feature_based), and "
-            "the other formats have no model of that kind"
-        )
-
-    @classmethod
-    def faults(cls, options: base.Options) -> Iterator[str]:
-        if options.feature_based and options.lora_rank:
-            yield (
-                f"config.finetuning.lora_rank is {options.lora_rank}, but with "
-                "config.finetuning.feature_based the encoder stays as it is: leave one of them out"
-            )
-        if options.feature_based and options.bilstm_size:
-            yield (
-                f"config.finetuning.bilstm_size is {options.bilstm_size}, but "
-                "config.finetuning.feature_based has a BiLSTM of its own: leave one of them out"
-            )
-        if options.tag_scheme not in ("", *tag_schemes.SCHEMES):
-            yield (
-                f"config.finetuning.tag_scheme is {options.tag_scheme!r}; known are "
-                f"{', '.join(tag_schemes.SCHEMES)}"
-            )
-
-    @classmethod
-    def label_shapes(
-        cls, options: base.Options, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        return {"labels": jax.ShapeDtypeStruct((batch_size, length), np.int32)}
 
     def missing(self) -> Iterator[str]:
         yield from super().missing()
@@ -146,7 +114,7 @@ class Tags(base.Kind):
         if self.options.name not in known:
             yield (
                 f"config.finetuning.name is {self.options.name!r}; for dataset 'conll' it is the "
-                f"scheme of the tags, one of {', '.join(known[1:])}, or '' to find it out"
+                f"scheme of the tags, one of {', '.join(known[1:])}, or '' to recognize it"
             )
 
     @property
@@ -162,19 +130,19 @@ class Tags(base.Kind):
         )
 
     @property
-    def found(self) -> Mapping[str, Any]:
-        """Beside the labels the scheme of answers, which is that of the training file."""
+    def decided(self) -> Mapping[str, Any]:
+        """The labels, and the scheme of predictions, which is that of the training file."""
         if self.tag_scheme not in ("", _LEARNT):
             logging.info(
-                "The model learns %s; its answers have the tags of %s, as %s",
+                "The model learns %s; its predictions have the tags of %s, as %s",
                 _LEARNT.upper(), self.tag_scheme.upper(), "config.finetuning.tag_scheme says"
                 if self.options.tag_scheme else f"{self.file(base.TRAIN)} has them",
             )  # fmt: skip
-        return {**super().found, "tag_scheme": self.tag_scheme}
+        return {**super().decided, "tag_scheme": self.tag_scheme}
 
     @functools.cached_property
     def tag_scheme(self) -> str:
-        """The scheme that answers are given in, "" for plain tags."""
+        """The scheme of predictions, "" for plain tags."""
         if self.is_plain or self.options.tag_scheme:
             return self.options.tag_scheme
         if self.options.name:
@@ -182,75 +150,24 @@ class Tags(base.Kind):
         raw = conll_files.read_sentences(self.file(base.TRAIN), scheme=tag_schemes.PLAIN)
         return tag_schemes.recognize([sentence.tags for sentence in raw]) or _LEARNT
 
-    @property
-    def best_score(self) -> str:
-        return "accuracy" if self.is_plain else "f1"
-
     def _examples(self, name: str) -> Sequence[conll_files.Sentence]:
         return conll_files.read_sentences(self.file(name), scheme=self.options.name or None)
 
-    def _tagged_rows(self, name: str) -> conll_files.TaggedRows:
-        sentences = [self._learnt(sentence) for sentence in self.examples(name)]
-        return self._rows_of(sentences, self.options.context)
+    def _features(self, name: str) -> conll_files.TaggedRows:
+        return self._tagged_rows([self._learnt(sentence) for sentence in self.examples(name)])
 
     def _learnt(self, sentence: conll_files.Sentence) -> conll_files.Sentence:
-        """Returns a sentence with its tags as the model's labels have them."""
+        """Returns a sentence with its tags as the model's labels spell them."""
         return sentence
 
-    def _rows_of(
-        self, sentences: Sequence[conll_files.Sentence], context: str
-    ) -> conll_files.TaggedRows:
+    def _tagged_rows(self, sentences: Sequence[conll_files.Sentence]) -> conll_files.TaggedRows:
         return conll_files.tagged_rows(
             sentences,
             self.tokenizer,
             labels=self.labels,
             max_seq_length=self.options.max_seq_length,
-            context=context,
+            context=self.options.context,
         )
-
-    def _features(self, name: str) -> feature_sets.FeatureSet:
-        return self.tagged_rows(name).features
-
-    def _tags(self, rows: conll_files.TaggedRows, outputs: base.Outputs) -> list[tuple[str, ...]]:
-        return rows.tags(list(outputs["predictions"]), self.labels)
-
-    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        """Returns conlleval's scores of entities, in percent; for plain tags the accuracy.
-
-        Accuracies are fractions: that of the words is the task's own, in training too.
-        """
-        gold = [sentence.tags for sentence in self.examples(name)]
-        predicted = self._tags(self.tagged_rows(name), outputs)
-        if self.is_plain:
-            words = (
-                np.concatenate([np.array(tags) for tags in each]) for each in (gold, predicted)
-            )
-            return {"accuracy": classification.accuracy(*words)}
-        overall = entities.score(gold, predicted).overall
-        return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
-
-    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str]:
-        """Returns the tag of every word."""
-        if outputs is None:
-            return [tag for sentence in self.examples(name) for tag in sentence.tags]
-        return [tag for tags in self._tags(self.tagged_rows(name), outputs) for tag in tags]
-
-    def write_predictions(
-        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
-    ) -> None:
-        """Writes the columns that conlleval reads."""
-        tags = [self._answered(found) for found in self._tags(self.tagged_rows(name), outputs)]
-        sentences = [
-            dataclasses.replace(sentence, tags=self._answered(sentence.tags))
-            for sentence in self.examples(name)
-        ]
-        conll_files.write_predictions(directory / f"{name}.conll", sentences, tags)
-
-    def _answered(self, tags: Sequence[str]) -> tuple[str, ...]:
-        """Returns tags in the scheme of answers; those of IOB2, which is learnt, as they are."""
-        if self.options.tag_scheme in ("", _LEARNT) or self.is_plain:
-            return tuple(tags)
-        return tag_schemes.convert(tags, self.options.tag_scheme)
 
     def example(self, fields: base.Fields, source: str) -> Document:
         """Returns the sentence of "words", or the "sentences" of a document."""
@@ -265,36 +182,104 @@ class Tags(base.Kind):
             )  # fmt: skip
         return Document((_sentence(json_fields.texts(fields, "words"), source),))
 
-    def rows(self, examples: Sequence[Document]) -> tuple[feature_sets.FeatureSet, base.Decode]:
+    def rows(self, examples: Sequence[Document]) -> conll_files.TaggedRows:
         """Returns the rows of documents, whose sentences the option `context` reads together."""
-        sentences = [sentence for example in examples for sentence in example.sentences]
-        made = self._rows_of(sentences, self.options.context)
+        return self._tagged_rows([it for example in examples for it in example.sentences])
 
-        def answers(outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
-            tags = self._tags(made, outputs)
-            told = iter(
-                [self._answer(it.words, own) for it, own in zip(sentences, tags, strict=True)]
+
+class TagScorer(base.Scorer):
+    """Scores entities as conlleval does, or plain tags; predicts a tag for each word."""
+
+    @property
+    def best_score(self) -> str:
+        return "accuracy" if self.reader.is_plain else "f1"
+
+    def _tags(self, rows: conll_files.TaggedRows, outputs: base.Outputs) -> list[tuple[str, ...]]:
+        return rows.tags(list(outputs["predictions"]), self.reader.labels)
+
+    def _gold(self, name: str) -> list[tuple[str, ...]]:
+        return [sentence.tags for sentence in self.reader.examples(name)]
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        """Returns conlleval's scores of entities, in percent; for plain tags the accuracy.
+
+        Accuracies are fractions: that of the words is the task's own, in training too.
+        """
+        gold, predicted = self._gold(name), self._tags(self.reader.features(name), outputs)
+        if self.reader.is_plain:
+            words = (
+                np.concatenate([np.array(tags) for tags in each]) for each in (gold, predicted)
             )
-            return [
-                {"sentences": [next(told) for _ in example.sentences]}
-                if example.is_document
-                else next(told)
-                for example in examples
-            ]
+            return {"accuracy": classification.accuracy(*words)}
+        overall = entities.score(gold, predicted).overall
+        return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
 
-        return made.features, answers
+    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str]:
+        """Returns the tag of every word."""
+        if outputs is None:
+            sentences = self._gold(name)
+        else:
+            sentences = self._tags(self.reader.features(name), outputs)
+        return [tag for tags in sentences for tag in tags]
 
-    def _answer(self, words: Sequence[str], tags: Sequence[str]) -> base.Answer:
-        answer: base.Answer = {"tags": list(self._answered(tags))}
-        return answer if self.is_plain else answer | {"entities": _entities(words, tags)}
+    def predictions(
+        self,
+        examples: Sequence[Document],
+        rows: conll_files.TaggedRows,
+        outputs: base.Outputs,
+        tuned: base.Tuned,
+    ) -> list[base.Prediction]:
+        tags = iter(self._tags(rows, outputs))
+        documents = [
+            [self._prediction(it.words, next(tags)) for it in e.sentences] for e in examples
+        ]
+        return [
+            {"sentences": predicted} if example.is_document else predicted[0]
+            for example, predicted in zip(examples, documents, strict=True)
+        ]
+
+    def _prediction(self, words: Sequence[str], tags: Sequence[str]) -> base.Prediction:
+        prediction: base.Prediction = {"tags": list(self._spelt(tags))}
+        if self.reader.is_plain:
+            return prediction
+        return prediction | {"entities": _entities(words, tags)}
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes the columns that conlleval reads."""
+        rows = self.reader.features(name)
+        tags = [self._spelt(predicted) for predicted in self._tags(rows, outputs)]
+        sentences = [
+            dataclasses.replace(sentence, tags=self._spelt(sentence.tags))
+            for sentence in self.reader.examples(name)
+        ]
+        conll_files.write_predictions(directory / f"{name}.conll", sentences, tags)
+
+    def _spelt(self, tags: Sequence[str]) -> tuple[str, ...]:
+        """Returns tags of IOB2, which is learnt, in the scheme of predictions."""
+        if self.options.tag_scheme in ("", _LEARNT) or self.reader.is_plain:
+            return tuple(tags)
+        return tag_schemes.convert(tags, self.options.tag_scheme)
 
 
-@dataclasses.dataclass(frozen=True)
-class Document:
-    """The sentences of a line of JSON; one of "words" is a sentence alone."""
-
-    sentences: tuple[conll_files.Sentence, ...]
-    is_document: bool = False
+def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    options = config.finetuning
+    if options.feature_based and options.lora_rank:
+        yield (
+            f"config.finetuning.lora_rank is {options.lora_rank}, but with "
+            "config.finetuning.feature_based the encoder stays as it is: leave one of them out"
+        )
+    if options.feature_based and options.bilstm_size:
+        yield (
+            f"config.finetuning.bilstm_size is {options.bilstm_size}, but "
+            "config.finetuning.feature_based has a BiLSTM of its own: leave one of them out"
+        )
+    if options.tag_scheme not in ("", *tag_schemes.SCHEMES):
+        yield (
+            f"config.finetuning.tag_scheme is {options.tag_scheme!r}; known are "
+            f"{', '.join(tag_schemes.SCHEMES)}"
+        )
 
 
 def _sentence(words: tuple[str, ...], source: str) -> conll_files.Sentence:
@@ -302,7 +287,7 @@ def _sentence(words: tuple[str, ...], source: str) -> conll_files.Sentence:
     return conll_files.Sentence(words, (), (), 1, source, 1)
 
 
-def _entities(words: Sequence[str], tags: Sequence[str]) -> list[base.Answer]:
+def _entities(words: Sequence[str], tags: Sequence[str]) -> list[base.Prediction]:
     return [
         {
             "type": entity.type,
@@ -312,3 +297,19 @@ def _entities(words: Sequence[str], tags: Sequence[str]) -> list[base.Answer]:
         }
         for entity in entities.extract(tags)
     ]
+
+
+def tag_task(encoder: encoders.EncoderConfig, options: base.Options) -> TokenClassification:
+    """Returns the task of tagged words."""
+    return TokenClassification(
+        encoder, len(options.labels), options.feature_based, bilstm_size=options.bilstm_size
+    )
+
+
+CONLL = base.FinetuningKind(
+    TagReader,
+    tag_task,
+    TagScorer,
+    {"feature_based": False, "bilstm_size": 0, "context": "sentence", "tag_scheme": ""},
+    _faults,
+)

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 from absl import logging
 from etils import epath
@@ -37,16 +38,30 @@ from bertjax.tasks import distillation
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification(base.FinetuningTask):
-    """One of `num_labels` classes for a sequence or a pair; `labels` [batch] are their numbers.
+class _TextTask(base.FinetuningTask):
+    """A head over a sequence or a pair; `pooling` is one of `classifiers.POOLINGS`."""
 
-    Source: Devlin et al. 2019, section 4.1. `pooling` is one of `classification.POOLINGS`.
-    """
+    head: ClassVar[str] = "sequence_classification"
 
     encoder: encoders.EncoderConfig
-    num_labels: int
+    num_labels: int = 1
     pooling: str = "cls"
     bilstm_size: int = 0
+
+    @property
+    def reads_only_first(self) -> bool:
+        return self.pooling == "cls" and not self.bilstm_size
+
+    @property
+    def only_here(self) -> str:
+        exported = ("cls", "mean") if self.encoder.pooler == "normed" else ("cls",)
+        if self.pooling in exported or self.bilstm_size:
+            return super().only_here
+        return (
+            f"it was trained with config.finetuning.pooling={self.pooling}, and the classifiers of "
+            f"the other formats read {' or the '.join(exported).replace('cls', '[CLS]')} through "
+            "the pooler alone"
+        )
 
     def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:
         return classifiers.SequenceClassifier(
@@ -56,6 +71,21 @@ class Classification(base.FinetuningTask):
             bilstm_size=self.bilstm_size,
             rngs=rngs,
         )
+
+    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
+        read = {"pooling": self.pooling, "bilstm_size": self.bilstm_size}
+        return base.pooled_flops(self.encoder, self.num_labels, batch_size, length, **read)
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification(_TextTask):
+    """One of `num_labels` classes for a sequence or a pair; `labels` [batch] are their numbers.
+
+    Source: Devlin et al. 2019, section 4.1.
+    """
+
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
 
     def loss(
         self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
@@ -67,13 +97,9 @@ class Classification(base.FinetuningTask):
         """Returns `logits` and `predictions`, the numbers of the classes."""
         return base.best(model(batch))
 
-    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        read = {"pooling": self.pooling, "bilstm_size": self.bilstm_size}
-        return base.pooled_flops(self.encoder, self.num_labels, batch_size, length, **read)
-
 
 @dataclasses.dataclass(frozen=True)
-class Regression(base.FinetuningTask):
+class Regression(_TextTask):
     """A number for a sequence or a pair, by least squares; `labels` [batch] are float.
 
     Source: the released XLNet's run_classifier.py for STS-B; the released BERT has no regression.
@@ -81,18 +107,8 @@ class Regression(base.FinetuningTask):
 
     means: ClassVar[tuple[str, ...]] = ("loss",)
 
-    encoder: encoders.EncoderConfig
-    pooling: str = "cls"
-    bilstm_size: int = 0
-
-    def init(self, rngs: nnx.Rngs) -> classifiers.SequenceClassifier:
-        return classifiers.SequenceClassifier(
-            self.encoder,
-            num_labels=1,
-            pooling=self.pooling,
-            bilstm_size=self.bilstm_size,
-            rngs=rngs,
-        )
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.float32)}
 
     def loss(
         self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
@@ -105,27 +121,28 @@ class Regression(base.FinetuningTask):
         """Returns `predictions`, the numbers."""
         return {"predictions": model(batch)[:, 0]}
 
-    def soft_losses(self, ours: base.Answers, theirs: base.Answers, temperature: float) -> Array:
+    def soft_losses(
+        self, ours: base.DeviceOutputs, theirs: base.DeviceOutputs, temperature: float
+    ) -> Array:
         """Returns the squared distance to the teacher's number, at any temperature."""
         return (ours["predictions"] - theirs["predictions"]) ** 2
 
-    def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
-        read = {"pooling": self.pooling, "bilstm_size": self.bilstm_size}
-        return base.pooled_flops(self.encoder, 1, batch_size, length, **read)
-
 
 @dataclasses.dataclass(frozen=True)
-class MultiLabel(Classification):
+class MultiLabel(_TextTask):
     """Any number of `num_labels` labels for a sequence or a pair; `labels` [batch, classes] 0 or 1.
 
-    Each label is a decision of its own: a sigmoid, and the mean of the binary cross-entropies, as
+    Each label has its own sigmoid; the loss is the mean of the binary cross-entropies, as
     transformers has it for problem_type "multi_label_classification".
     """
+
+    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        return {"labels": jax.ShapeDtypeStruct((batch_size, self.num_labels), np.float32)}
 
     def loss(
         self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
     ) -> tasks.Means:
-        """Returns the mean over rows of the labels' mean loss, and how many rows are all right."""
+        """Returns the mean loss over rows and labels, and the share of rows without a fault."""
         logits, labels, weights = model(batch, key=key), batch["labels"], self.scored(batch)
         losses = jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))
         hits = ((logits > 0) == (labels > 0.5)).all(axis=-1)
@@ -139,131 +156,52 @@ class MultiLabel(Classification):
         logits = model(batch)
         return {"logits": logits, "predictions": (logits > 0).astype(jnp.int32)}
 
-    def soft_losses(self, ours: base.Answers, theirs: base.Answers, temperature: float) -> Array:
+    def soft_losses(
+        self, ours: base.DeviceOutputs, theirs: base.DeviceOutputs, temperature: float
+    ) -> Array:
         """Returns the mean over labels; each is a decision between the label and none."""
         student, teacher = (
-            jnp.stack([answers["logits"], jnp.zeros_like(answers["logits"])], axis=-1)
-            for answers in (ours, theirs)
+            jnp.stack([each["logits"], jnp.zeros_like(each["logits"])], axis=-1)
+            for each in (ours, theirs)
         )
         return distillation.divergence(student, teacher, temperature).mean(axis=-1)
 
 
-class _Texts(base.Kind):
-    """One or two texts under the names of their columns; a class, or a number, for them."""
+def text_task(
+    encoder: encoders.EncoderConfig, options: base.Options
+) -> Classification | MultiLabel | Regression:
+    """Returns the task of GLUE or of a table."""
+    read = {"pooling": options.pooling, "bilstm_size": options.bilstm_size}
+    if options.is_multi_label:
+        return MultiLabel(encoder, len(options.labels), **read)
+    if options.is_regression:
+        return Regression(encoder, **read)
+    return Classification(encoder, len(options.labels), **read)
 
-    own_options = {"pooling": "cls", "bilstm_size": 0}
 
-    @classmethod
-    def task(
-        cls, encoder: encoders.EncoderConfig, options: base.Options
-    ) -> Classification | MultiLabel | Regression:
-        read = {"pooling": options.pooling, "bilstm_size": options.bilstm_size}
-        if options.is_multi_label:
-            return MultiLabel(encoder, len(options.labels), **read)
-        if options.is_regression:
-            return Regression(encoder, **read)
-        return Classification(encoder, len(options.labels), **read)
-
-    @classmethod
-    def head(cls, options: base.Options) -> str:
-        return "sequence_classification"
-
-    @classmethod
-    def reads_only_first(cls, options: base.Options) -> bool:
-        return options.pooling == "cls" and not options.bilstm_size
-
-    @classmethod
-    def only_here(cls, options: base.Options, pooler: str = "dense") -> str:
-        told = ("cls", "mean") if pooler == "normed" else ("cls",)
-        if options.pooling in told or options.bilstm_size:
-            return super().only_here(options, pooler)
-        return (
-            f"it was trained with config.finetuning.pooling={options.pooling}, and the classifiers "
-            f"of the other formats read {' or the '.join(told).replace('cls', '[CLS]')} through "
-            "the pooler alone"
-        )
-
-    @classmethod
-    def label_shapes(
-        cls, options: base.Options, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        if options.is_multi_label:
-            shape = (batch_size, len(options.labels))
-            return {"labels": jax.ShapeDtypeStruct(shape, np.float32)}
-        dtype = np.float32 if options.is_regression else np.int32
-        return {"labels": jax.ShapeDtypeStruct((batch_size,), dtype)}
+class TextReader(base.Reader):
+    """Reads one or two texts under the names of their columns."""
 
     @property
     @abc.abstractmethod
     def columns(self) -> tuple[str, ...]:
         """The names of the one or two texts, in JSON too."""
 
-    @property
-    @abc.abstractmethod
-    def score_names(self) -> tuple[str, ...]:
-        """The keys of classification.SCORES that are computed."""
-
-    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        labels = self.features(name).columns["labels"]
-        predictions = outputs["predictions"]
-        if self.options.is_multi_label:
-            return {
-                score: of_labels(labels, predictions)
-                for score, of_labels in classification.MULTI_LABEL_SCORES.items()
-            }
-        return {
-            score: classification.SCORES[score](labels, predictions) for score in self.score_names
-        }
-
-    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
-        if self.is_regression or self.options.is_multi_label:
-            return None
-        numbers = (
-            self.features(name).columns["labels"] if outputs is None else outputs["predictions"]
-        )
-        return [self.labels[number] for number in numbers.tolist()]
-
-    def always(self, name: str, answer: str) -> dict[str, float]:
-        number = self.labels.index(answer)
-        return self.scores(name, {"predictions": np.full(len(self.features(name)), number)})
-
     def example(self, fields: base.Fields, source: str) -> text_examples.Example:
-        found = tuple(json_fields.text(fields, column) for column in self.columns)
-        return text_examples.Example(found, None, source)
+        texts = tuple(json_fields.text(fields, column) for column in self.columns)
+        return text_examples.Example(texts, None, source)
 
-    def rows(
-        self, examples: Sequence[text_examples.Example]
-    ) -> tuple[feature_sets.FeatureSet, base.Decode]:
-        features = text_examples.text_rows(
+    def rows(self, examples: Sequence[text_examples.Example]) -> feature_sets.FeatureSet:
+        return text_examples.text_rows(
             examples,
             self.tokenizer,
             max_seq_length=self.options.max_seq_length,
             num_labels=len(self.labels) if self.options.is_multi_label else 0,
         )
-        return features, self._answers
-
-    def _answers(self, outputs: base.Outputs, tuned: base.Tuned) -> list[base.Answer]:
-        places = outputs["predictions"].tolist()
-        if self.options.is_regression:
-            return [{"prediction": value} for value in places]
-        labels = self.options.labels
-        if self.options.is_multi_label:
-            return [
-                {
-                    "labels": [name for name, it in zip(labels, row, strict=True) if it],
-                    "probabilities": dict(zip(labels, of_row, strict=True)),
-                }
-                for row, of_row in zip(places, base.shares(outputs["logits"]), strict=True)
-            ]
-        shares = base.probabilities(outputs["logits"])
-        return [
-            {"label": labels[place], "probabilities": dict(zip(labels, row, strict=True))}
-            for place, row in zip(places, shares, strict=True)
-        ]
 
 
-class Glue(_Texts):
-    """A task of GLUE; MNLI's dev and test sets are two each, and its model answers "ax"."""
+class GlueReader(TextReader):
+    """Reads a task of GLUE; MNLI has two dev and two test sets, and its model predicts "ax"."""
 
     DIAGNOSTIC = "ax"
 
@@ -282,108 +220,54 @@ class Glue(_Texts):
             )
 
     @property
-    def of_glue(self) -> glue_files.Task:
-        """What there is to know of GLUE's task."""
+    def task(self) -> glue_files.Task:
+        """The row of GLUE's table for `config.finetuning.name`."""
         return glue_files.task_named(self.options.name)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the classes mean, for predictions and exports; the server's may be numbers."""
-        return self.of_glue.label_names
+        """The meanings of the classes, for predictions and exports; the server's may be numbers."""
+        return self.task.label_names
 
     @property
     def is_regression(self) -> bool:
-        return self.of_glue.is_regression
+        return self.task.is_regression
 
     @property
     def columns(self) -> tuple[str, ...]:
         # MRPC's own names are "#1 String" and "#2 String".
-        return self.of_glue.tfds_texts or self.of_glue.texts
+        return self.task.tfds_texts or self.task.texts
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
-        return tuple(split.removeprefix("dev_") for split in self.of_glue.evaluation_splits)
+        return tuple(split.removeprefix("dev_") for split in self.task.evaluation_splits)
 
     @functools.cached_property
     def test_sets(self) -> tuple[str, ...]:
-        """The test sets whose files are there."""
+        """The test sets whose files exist."""
         location = self.options.data_dir
         # A single dataset of TFDS holds one task.
         is_single = location.startswith(glue_files.TFDS_PREFIX) and location != glue_files.TFDS_GLUE
-        of_model = () if self.options.name != "mnli" or is_single else (self.DIAGNOSTIC,)
-        names = (*self.of_glue.submissions, *of_model)
-        return tuple(name for name in names if self._is_there(name))
+        diagnostic = () if self.options.name != "mnli" or is_single else (self.DIAGNOSTIC,)
+        return tuple(name for name in (*self.task.submissions, *diagnostic) if self._exists(name))
 
-    def _is_there(self, name: str) -> bool:
+    def _exists(self, name: str) -> bool:
         try:
             self.examples(name)
         except FileNotFoundError:
             return False
         return True
 
-    @property
-    def score_names(self) -> tuple[str, ...]:
-        return self.of_glue.scores
-
-    @property
-    def best_score(self) -> str:
-        """The score of the paper's table 1: F1 for MRPC and QQP, Spearman for STS-B."""
-        return self.of_glue.scores[-1]
-
     def _examples(self, name: str) -> Sequence[text_examples.Example]:
         location, task = self.options.data_dir, self.options.name
         if name == self.DIAGNOSTIC:
             return glue_files.read_split(location, name, base.TEST)
-        split = name if name in self.of_glue.files else f"dev_{name}"
+        split = name if name in self.task.files else f"dev_{name}"
         return glue_files.read_split(location, task, split)
 
-    def write_predictions(
-        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
-    ) -> None:
-        """Writes the server's file of a test set, or one like it for the others."""
-        is_diagnostic = name == self.DIAGNOSTIC
-        task = glue_files.TASKS[name] if is_diagnostic else self.of_glue
-        file = task.submissions.get(base.TEST if is_diagnostic else name)
-        predictions = outputs["predictions"]
-        if file is not None and len(predictions) == glue_submission.TEST_ROWS[file]:
-            glue_submission.write_submission(directory, {file: predictions})
-            return
-        if file is not None:
-            logging.warning(
-                "Set %s has %d rows, the server's %d: its predictions cannot be submitted",
-                name, len(predictions), glue_submission.TEST_ROWS[file],
-            )  # fmt: skip
-        _write_column(directory / f"{name}.tsv", predictions, self.of_glue.labels)
 
-
-class Table(_Texts):
-    """A task of the user's own, in CSV, TSV or JSON lines."""
-
-    own_options = {
-        **_Texts.own_options,
-        "is_regression": False,
-        "is_multi_label": False,
-        "label_separator": "|",
-    }
-
-    @classmethod
-    def faults(cls, options: base.Options) -> Iterator[str]:
-        if options.is_multi_label and options.is_regression:
-            yield (
-                "config.finetuning.is_multi_label and config.finetuning.is_regression are both "
-                "True; a row has several labels or a number: leave one of them out"
-            )
-        if options.is_multi_label and not options.label_separator.strip():
-            yield (
-                f"config.finetuning.label_separator is {options.label_separator!r}; it must hold a "
-                "character that is no white space"
-            )
-        flags = _flag_columns(options)
-        if flags and options.labels and set(options.labels) != set(flags):
-            yield (
-                f"config.finetuning.labels is {tuple(options.labels)}, but the columns of "
-                f"config.finetuning.label_column, {', '.join(flags)}, are the labels: leave it out"
-            )
+class TableReader(TextReader):
+    """Reads a task of the user's own from CSV, TSV, JSON lines or Parquet."""
 
     @property
     def is_regression(self) -> bool:
@@ -399,7 +283,7 @@ class Table(_Texts):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Those of the option, or what the training file holds."""
+        """Those of the option, or of the training file."""
         if self.is_regression:
             return ()
         return tuple(self.options.labels) or self._training.labels
@@ -408,16 +292,6 @@ class Table(_Texts):
     def columns(self) -> tuple[str, ...]:
         names = (self.options.text_column, self.options.second_text_column)
         return tuple(name for name in names if name)
-
-    @property
-    def score_names(self) -> tuple[str, ...]:
-        return ("pearson", "spearman") if self.is_regression else ("accuracy", "macro_f1")
-
-    @property
-    def best_score(self) -> str:
-        if self.options.is_multi_label:
-            return "micro_f1"
-        return "spearman" if self.is_regression else "accuracy"
 
     def _columns_of(self, name: str) -> table_files.Columns:
         if name == base.TEST:
@@ -434,34 +308,148 @@ class Table(_Texts):
         columns = self._columns_of(name)
         return table_files.read_table(self.file(name), columns, labels=self.labels).examples
 
+
+class TextScorer(base.Scorer):
+    """Scores a class, labels or a number for each example, and writes them as TSV."""
+
+    @property
+    def best_score(self) -> str:
+        if self.options.is_multi_label:
+            return "micro_f1"
+        return "spearman" if self.reader.is_regression else "accuracy"
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """The keys of classification.SCORES that are computed."""
+        return ("pearson", "spearman") if self.reader.is_regression else ("accuracy", "macro_f1")
+
+    def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
+        labels = self.reader.features(name).columns["labels"]
+        predictions = outputs["predictions"]
+        if self.options.is_multi_label:
+            table = classification.MULTI_LABEL_SCORES
+            return {score: of_labels(labels, predictions) for score, of_labels in table.items()}
+        return {
+            score: classification.SCORES[score](labels, predictions) for score in self.score_names
+        }
+
+    def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
+        if self.reader.is_regression or self.options.is_multi_label:
+            return None
+        labels = self.reader.features(name).columns["labels"]
+        numbers = labels if outputs is None else outputs["predictions"]
+        return [self.reader.labels[number] for number in numbers.tolist()]
+
+    def _scores_of(self, name: str, label: str) -> dict[str, float]:
+        number = self.reader.labels.index(label)
+        rows = len(self.reader.features(name))
+        return self.scores(name, {"predictions": np.full(rows, number)})
+
+    def predictions(
+        self,
+        examples: Sequence[text_examples.Example],
+        rows: feature_sets.FeatureSet,
+        outputs: base.Outputs,
+        tuned: base.Tuned,
+    ) -> list[base.Prediction]:
+        numbers, labels = outputs["predictions"].tolist(), self.reader.labels
+        if self.reader.is_regression:
+            return [{"prediction": value} for value in numbers]
+        if self.options.is_multi_label:
+            shares = base.shares(outputs["logits"])
+            return [
+                {
+                    "labels": [label for label, flag in zip(labels, row, strict=True) if flag],
+                    "probabilities": dict(zip(labels, of_row, strict=True)),
+                }
+                for row, of_row in zip(numbers, shares, strict=True)
+            ]
+        shares = base.probabilities(outputs["logits"])
+        return [
+            {"label": labels[number], "probabilities": dict(zip(labels, row, strict=True))}
+            for number, row in zip(numbers, shares, strict=True)
+        ]
+
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
         """Writes a TSV file with the columns index and prediction."""
-        path, predictions = directory / f"{name}.tsv", outputs["predictions"]
-        if not self.options.is_multi_label:
-            _write_column(path, predictions, self.labels)
+        labels, predictions = self.reader.labels, outputs["predictions"]
+        if self.options.is_multi_label:
+            rows = ([labels[it] for it in np.flatnonzero(row)] for row in predictions)
+            words = [self.options.label_separator.join(names) for names in rows]
+        else:
+            words = [str(labels[it]) if labels else f"{it:.6g}" for it in predictions.tolist()]
+        glue_submission.write_column(directory / f"{name}.tsv", words)
+
+
+class GlueScorer(TextScorer):
+    """Scores as GLUE's leaderboard does, and writes the files that its server takes."""
+
+    @property
+    def best_score(self) -> str:
+        """The score of the paper's table 1: F1 for MRPC and QQP, Spearman for STS-B."""
+        return self.reader.task.scores[-1]
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        return self.reader.task.scores
+
+    def write_predictions(
+        self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
+    ) -> None:
+        """Writes the server's file of a test set, or a TSV file like it for the others."""
+        is_diagnostic = name == GlueReader.DIAGNOSTIC
+        task = glue_files.TASKS[name] if is_diagnostic else self.reader.task
+        file = task.submissions.get(base.TEST if is_diagnostic else name)
+        predictions = outputs["predictions"]
+        if file is not None and len(predictions) == glue_submission.TEST_ROWS[file]:
+            glue_submission.write_submission(directory, {file: predictions})
             return
-        chosen = ([self.labels[it] for it in np.flatnonzero(row)] for row in predictions)
-        _write_words(path, [self.options.label_separator.join(names) for names in chosen])
+        if file is not None:
+            logging.warning(
+                "Set %s has %d rows, the server's %d: its predictions cannot be submitted",
+                name, len(predictions), glue_submission.TEST_ROWS[file],
+            )  # fmt: skip
+        super().write_predictions(name, outputs, directory, tuned)
+
+
+def _table_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
+    options = config.finetuning
+    if options.is_multi_label and options.is_regression:
+        yield (
+            "config.finetuning.is_multi_label and config.finetuning.is_regression are both True; a "
+            "row has several labels or a number: leave one of them out"
+        )
+    if options.is_multi_label and not options.label_separator.strip():
+        yield (
+            f"config.finetuning.label_separator is {options.label_separator!r}; it must hold a "
+            "character that is no white space"
+        )
+    flags = _flag_columns(options)
+    if flags and options.labels and set(options.labels) != set(flags):
+        yield (
+            f"config.finetuning.labels is {tuple(options.labels)}, but the columns of "
+            f"config.finetuning.label_column, {', '.join(flags)}, are the labels: leave it out"
+        )
 
 
 def _flag_columns(options: base.Options) -> tuple[str, ...]:
-    """Returns the columns of 0 and 1 that label_column names, one for each label; () if it is one.
+    """Returns the columns of 0 and 1 that label_column names, one for each label.
 
-    With a comma it is a list of them.
+    They are a list with commas; () if label_column names one column.
     """
     if not options.is_multi_label or "," not in options.label_column:
         return ()
     return tuple(name.strip() for name in options.label_column.split(",") if name.strip())
 
 
-def _write_column(path: epath.Path, predictions: np.ndarray, labels: Sequence[str]) -> None:
-    """Writes "index<tab>prediction" lines under such a header: names of classes, or numbers."""
-    words = [str(labels[it]) if labels else f"{it:.6g}" for it in predictions.tolist()]
-    _write_words(path, words)
-
-
-def _write_words(path: epath.Path, words: Sequence[str]) -> None:
-    rows = (f"{index}\t{word}\n" for index, word in enumerate(words))
-    path.write_text(glue_submission.HEADER + "\n" + "".join(rows))
+_HEAD_OPTIONS = {"pooling": "cls", "bilstm_size": 0}
+GLUE = base.FinetuningKind(GlueReader, text_task, GlueScorer, _HEAD_OPTIONS)
+TABLE = base.FinetuningKind(
+    TableReader,
+    text_task,
+    TextScorer,
+    {**_HEAD_OPTIONS, "is_regression": False, "is_multi_label": False, "label_separator": "|"},
+    _table_faults,
+)

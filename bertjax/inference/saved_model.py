@@ -77,8 +77,7 @@ class FinetunedModel:
     is_imported: whether another program finetuned it
     """
 
-    kind: type[kinds.Kind]
-
+    kind: kinds.FinetuningKind
     task: tasks_base.Task
     graphdef: nnx.GraphDef
     params: parameters.Params

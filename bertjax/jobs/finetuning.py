@@ -24,53 +24,44 @@ from bertjax.convert import formats
 from bertjax.data import padding
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, distilled, epochs, feature_sets, imported, low_rank
+from bertjax.finetuning import batches, epochs, feature_sets, imported, wrapped_tasks
 from bertjax.jobs import base, lengths, teachers
-from bertjax.models import encoder
 from bertjax.tasks import distillation
 from bertjax.workdirs import reader
 
 
 def finetuning_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
     """Returns the task of a resolved config (sizes, labels and dtype known)."""
-    sizes, options = encoder.EncoderConfig(**config.model), config.finetuning
-    task = finetuning.KINDS[options.dataset].task(sizes, options)
-    return low_rank.with_factors(task, options)
+    return wrapped_tasks.with_factors(finetuning.head_task(config), config.finetuning)
 
 
 def _taught_task(
     config: ml_collections.ConfigDict, teacher: teachers.Teacher
 ) -> kinds.FinetuningTask:
-    """Returns the task that learns the teacher's answers too."""
-    sizes, options = encoder.EncoderConfig(**config.model), config.finetuning
-    kind = finetuning.KINDS[options.dataset]
-    task = kind.taught(sizes, options, teacher.task) or distilled.Distilled(
-        kind.task(sizes, options), teacher.task, distillation.of_config(config.distillation)
+    """Returns the task that learns the teacher's predictions too."""
+    student = finetuning.head_task(config)
+    task = student.taught_by(teacher.task) or wrapped_tasks.Distilled(
+        student, teacher.task, distillation.of_config(config.distillation)
     )
-    return low_rank.with_factors(task, options)
+    return wrapped_tasks.with_factors(task, config.finetuning)
 
 
-# What a model of ours tells of its head. One of others has the released code's.
+# Head options that our checkpoints hold; models of other projects have the released code's.
 _HEAD_OPTIONS = ("pooling", "bilstm_size", "feature_based", "normalize")
 
 
-def _teacher_options(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """Returns config.finetuning with the head that the teacher has."""
-    path, told = config.distillation.teacher, config_lib.default_config().finetuning
-    if finetuning.KINDS[config.finetuning.dataset].teacher_has_own_head:
-        told = config.finetuning
-    found = reader.describe(epath.Path(path)) if formats.recognize(path) == "bertjax" else None
-    if found is not None and found.config.task == "finetuning":
-        told = found.config.finetuning
-    options = config.finetuning.copy_and_resolve_references()
-    options.update({name: told[name] for name in _HEAD_OPTIONS})
-    return options
-
-
-def _teacher_task(
-    config: ml_collections.ConfigDict, options: ml_collections.ConfigDict
-) -> kinds.FinetuningTask:
-    return finetuning.KINDS[options.dataset].task(teachers.sizes_of(config), options)
+def _teacher_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
+    """Returns the task of a model of the teacher's sizes with the teacher's head."""
+    path, head = config.distillation.teacher, config_lib.default_config().finetuning
+    kind = finetuning.KINDS[config.finetuning.dataset]
+    options, sizes = config.finetuning.copy_and_resolve_references(), teachers.sizes_of(config)
+    if kind.task(sizes, options).head == "none":  # vectors as the student makes them
+        head = config.finetuning
+    trained = reader.describe(epath.Path(path)) if formats.recognize(path) == "bertjax" else None
+    if trained is not None and trained.config.task == "finetuning":
+        head = trained.config.finetuning
+    options.update({name: head[name] for name in _HEAD_OPTIONS})
+    return kind.task(sizes, options)
 
 
 def _read_teacher(
@@ -78,15 +69,14 @@ def _read_teacher(
 ) -> teachers.Teacher | None:
     if not config.distillation.teacher:
         return None
-    options = _teacher_options(config)
-    kind = finetuning.KINDS[options.dataset]
+    task = _teacher_task(config)
     return teachers.read(
         config,
-        _teacher_task(config, options),
+        task,
         # A head that no format has is read whole: to ask for another would leave out parts of it.
-        head=None if kind.only_here(options, config.model.pooler) else kind.head(options),
+        head=None if task.only_here else task.head,
         vocabulary=vocabulary,
-        labels=tuple(options.labels),
+        labels=tuple(config.finetuning.labels),
     )
 
 
@@ -94,11 +84,11 @@ def _read_teacher(
 class FinetuningData:
     """The rows of a data set in batches.
 
-    `dataset` and `tokenizer` are None for the outline of a job, which has shapes and no batches.
+    `reader` and `tokenizer` are None for the outline of a job, which has shapes and no batches.
     """
 
     config: ml_collections.ConfigDict
-    dataset: kinds.Kind | None
+    reader: kinds.Reader | None
     tokenizer: tokenizers.Tokenizer | None
 
     @property
@@ -108,7 +98,7 @@ class FinetuningData:
 
     @functools.cached_property
     def _train_sha256(self) -> str:
-        return _digest(self._dataset().features(kinds.TRAIN))
+        return _digest(self._reader().features(kinds.TRAIN))
 
     def identity(self) -> dict[str, Any]:
         """Returns hashes of the vocabulary and of the rows trained on, wherever the files lie."""
@@ -122,7 +112,7 @@ class FinetuningData:
         self, phase: lengths.Phase, *, start_step: int, rows: range | None
     ) -> base.Batches:
         return batches.train_batches(
-            self._dataset().features(kinds.TRAIN),
+            self._reader().features(kinds.TRAIN),
             global_batch_size=phase.global_batch_size,
             seed=self.config.seed,
             start_step=start_step - phase.first_step,
@@ -131,25 +121,23 @@ class FinetuningData:
         )
 
     def evaluation_batches(self, name: str, *, batch_size: int, rows: range | None) -> base.Batches:
-        dataset = self._dataset()
-        known = (*dataset.evaluation_sets, *dataset.test_sets)
+        data = self._reader()
+        known = (*data.evaluation_sets, *data.test_sets)
         if name not in known:
             raise ValueError(f"the set is {name!r}; known are {', '.join(known) or 'none'}")
         return batches.evaluation_batches(
-            dataset.features(name), batch_size=batch_size, buckets=self.buckets, rows=rows
+            data.features(name), batch_size=batch_size, buckets=self.buckets, rows=rows
         )
 
     def num_train_examples(self, phase: lengths.Phase) -> int | None:
-        return self.dataset.features(kinds.TRAIN).epoch_size if self.dataset else None
+        return self.reader.features(kinds.TRAIN).epoch_size if self.reader else None
 
     def num_examples(self, name: str) -> int:
-        return len(self._dataset().examples(name))
+        return len(self._reader().examples(name))
 
     def abstract_batch(self, phase: lengths.Phase) -> dict[str, jax.ShapeDtypeStruct]:
-        options = self.config.finetuning
-        return finetuning.KINDS[options.dataset].batch_shapes(
-            options, phase.global_batch_size, phase.max_seq_length
-        )
+        task = finetuning.head_task(self.config)
+        return task.batch_shapes(phase.global_batch_size, phase.max_seq_length)
 
     def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         return batch["input_mask"]
@@ -172,10 +160,10 @@ class FinetuningData:
     def vocabulary(self) -> tokenizers.Tokenizer | None:
         return self.tokenizer
 
-    def _dataset(self) -> kinds.Kind:
-        if self.dataset is None:
+    def _reader(self) -> kinds.Reader:
+        if self.reader is None:
             raise ValueError("this is the outline of a job; it has no data")
-        return self.dataset
+        return self.reader
 
 
 def open_job(
@@ -198,51 +186,54 @@ def open_job(
         {name: sizes[name] for name in config.model if name not in base.OWN_MODEL_OPTIONS}
     )
     _check_length(config)
-    dataset = finetuning.KINDS[config.finetuning.dataset](config.finetuning, vocabulary)
-    dataset.check()
-    training = dataset.features(kinds.TRAIN)
+    scorer = finetuning.KINDS[config.finetuning.dataset].open(config.finetuning, vocabulary)
+    data = scorer.reader
+    if missing := list(data.missing()):
+        raise ValueError("; ".join(missing))
+    training = data.features(kinds.TRAIN)
     _check_order(config)
-    for name in dataset.evaluation_sets:
-        dataset.features(name)
-        logging.info("Evaluation set %s: %d examples", name, len(dataset.examples(name)))
-    for name in dataset.test_sets:
-        dataset.examples(name)
-        logging.info("Test set %s is read; the model will answer it at the end", name)
+    for name in data.evaluation_sets:
+        data.features(name)
+        logging.info("Evaluation set %s: %d examples", name, len(data.examples(name)))
+    for name in data.test_sets:
+        data.examples(name)
+        logging.info("Test set %s is read; the model will predict it at the end", name)
     options = config.finetuning
-    options.update(dataset.found)
+    options.update(data.decided)
     config.phases.phase1.max_seq_length = options.max_seq_length
     config.phases.phase1.num_steps = _steps_of(config, training)
     logging.info(
         "Finetuning on %d examples, %g epochs of them; labels: %s",
         len(training), options.num_epochs, ", ".join(options.labels) or "none",
     )  # fmt: skip
-    return _job(config, dataset, vocabulary, _read_teacher(config, vocabulary))
+    return _job(config, vocabulary, scorer, _read_teacher(config, vocabulary))
 
 
 def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job under another config, whose data and labels are the same."""
-    data: Any = job.data
-    config.phases.phase1.num_steps = _steps_of(config, data.dataset.features(kinds.TRAIN))
-    return _job(config, data.dataset, data.tokenizer, job.teacher)
+    data, scorer = job.data, job.evaluation.scorer
+    assert isinstance(data, FinetuningData) and isinstance(scorer, kinds.Scorer)
+    config.phases.phase1.num_steps = _steps_of(config, scorer.reader.features(kinds.TRAIN))
+    return _job(config, data.tokenizer, scorer, job.teacher)
 
 
-def kind_of(trained: reader.Workdir) -> type[kinds.Kind] | None:
-    """Returns the kind that a finetuned model answers as, None if it was not finetuned.
+def kind_of(trained: reader.Workdir) -> kinds.FinetuningKind | None:
+    """Returns the kind of a finetuned model, None if it was not finetuned.
 
-    Others may have finetuned it: then the options of its config become what its head tells.
+    If it was finetuned elsewhere, the options of its config are set as its head needs them.
     """
     options = trained.config.finetuning
     if trained.config.task == "finetuning":
         return finetuning.KINDS[options.dataset]
-    told = dict(trained.meta.get("converted", {}))
-    if "classifier" in trained.params and not told.get("labels"):
+    head = dict(trained.meta.get("converted", {}))
+    if "classifier" in trained.params and not head.get("labels"):
         count = trained.params["classifier"]["bias"].size
-        told["labels"] = {str(number): f"LABEL_{number}" for number in range(count)}
-    of_head = imported.kind_of(told, trained.config.model.max_position_embeddings)
-    if of_head is None:
+        head["labels"] = {str(number): f"LABEL_{number}" for number in range(count)}
+    kind_and_options = imported.kind_of(head, trained.config.model.max_position_embeddings)
+    if kind_and_options is None:
         return None
-    kind, decided = of_head
-    options.update(decided)
+    kind, head_options = kind_and_options
+    options.update(head_options)
     return kind
 
 
@@ -262,14 +253,13 @@ def evaluating(trained: reader.Workdir, data: str) -> base.Job:
         )
     files = {"data_dir": data, "train_file": data, "eval_file": data, "test_file": ""}
     config.finetuning.update(files)
-    dataset = kind(config.finetuning, vocabulary)
-    return _job(config, dataset, vocabulary)
+    return _job(config, vocabulary, kind.open(config.finetuning, vocabulary))
 
 
 def _job(
     config: ml_collections.ConfigDict,
-    dataset: kinds.Kind | None,
-    tokenizer: tokenizers.Tokenizer | None,
+    tokenizer: tokenizers.Tokenizer | None = None,
+    scorer: kinds.Scorer | None = None,
     teacher: teachers.Teacher | None = None,
 ) -> base.Job:
     phases = lengths.phases(config)
@@ -277,14 +267,14 @@ def _job(
         config=config,
         phases=phases,
         task=_taught_task(config, teacher) if teacher else finetuning_task(config),
-        data=FinetuningData(config, dataset, tokenizer),
-        evaluation=_evaluation(config, dataset, phases[-1].end_step),
+        data=FinetuningData(config, scorer.reader if scorer else None, tokenizer),
+        evaluation=_evaluation(config, scorer, phases[-1].end_step),
         teacher=teacher,
     )
 
 
 def _evaluation(
-    config: ml_collections.ConfigDict, dataset: kinds.Kind | None, last_step: int
+    config: ml_collections.ConfigDict, scorer: kinds.Scorer | None, last_step: int
 ) -> base.Evaluation:
     every_steps = config.evaluation.every_steps
     is_every_epoch = not every_steps
@@ -292,14 +282,14 @@ def _evaluation(
         every_steps = max(round(last_step / config.finetuning.num_epochs), 1)
     return base.Evaluation(
         every_steps=every_steps,
-        best_score=dataset.best_score if dataset else "",
+        best_score=scorer.best_score if scorer else "",
         is_higher_better=True,
-        sets=dataset.evaluation_sets if dataset else (),
-        test_sets=dataset.test_sets if dataset else (),
-        # What is not saved cannot be the best that stays.
+        sets=scorer.reader.evaluation_sets if scorer else (),
+        test_sets=scorer.reader.test_sets if scorer else (),
+        # keep_best needs a checkpoint at every evaluation.
         is_saved=is_every_epoch and config.checkpoint.keep_best > 0,
-        scorer=dataset,
-        tunes=dataset.tunes if dataset and dataset.evaluation_sets else (),
+        scorer=scorer,
+        tunes=scorer.tunes if scorer and scorer.reader.evaluation_sets else (),
     )
 
 
@@ -336,10 +326,10 @@ def _found(
         found = _begun(workdirs) or _origin(config.init_from)
     except (ValueError, FileNotFoundError) as error:
         faults.append(error)
-    kind = finetuning.KINDS[config.finetuning.dataset]
+    data = finetuning.KINDS[config.finetuning.dataset].reader
     for option in ("train_file", "eval_file", "test_file"):
         missing = [
-            path for path in kind.paths(config.finetuning[option]) if not epath.Path(path).exists()
+            path for path in data.paths(config.finetuning[option]) if not epath.Path(path).exists()
         ]
         if missing:
             told = f"config.finetuning.{option} is {config.finetuning[option]}"
@@ -403,8 +393,8 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     phase.max_seq_length = config.finetuning.max_seq_length
     teacher = None
     if config.distillation.teacher:
-        teacher = teachers.outline(config, _teacher_task(config, _teacher_options(config)))
-    return _job(config, None, None, teacher)
+        teacher = teachers.outline(config, _teacher_task(config))
+    return _job(config, teacher=teacher)
 
 
 def _check_length(config: ml_collections.ConfigDict) -> None:
@@ -417,16 +407,18 @@ def _check_length(config: ml_collections.ConfigDict) -> None:
 
 
 def _check_order(config: ml_collections.ConfigDict) -> None:
-    options = config.finetuning
-    kind = finetuning.KINDS[options.dataset]
-    if config.model.left_to_right and kind.reads_only_first(options):
-        ways = {"pooling": "set --config.finetuning.pooling=last"}
-        ways["bilstm_size"] = "put a BiLSTM on it, --config.finetuning.bilstm_size=WIDTH"
-        known = ["take other weights", *(ways[name] for name in ways if name in kind.own_options)]
+    dataset = config.finetuning.dataset
+    if config.model.left_to_right and finetuning.head_task(config).reads_only_first:
+        ways = {
+            "pooling": "set --config.finetuning.pooling=last",
+            "bilstm_size": "put a BiLSTM on it, --config.finetuning.bilstm_size=WIDTH",
+        }
+        options = finetuning.KINDS[dataset].options
+        known = ["take other weights", *(ways[name] for name in ways if name in options)]
         raise ValueError(
-            f"config.finetuning.dataset is {options.dataset!r}, which reads the first position, "
-            "[CLS]; the weights of config.init_from look to the left alone (left_to_right), so it "
-            f"has seen nothing there: {', or '.join(known)}"
+            f"config.finetuning.dataset is {dataset!r}, which reads the first position, [CLS]; the "
+            "weights of config.init_from look to the left alone (left_to_right), so it has seen "
+            f"nothing there: {', or '.join(known)}"
         )
 
 

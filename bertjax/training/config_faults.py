@@ -186,8 +186,7 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
     faults += run_writers.faults(options["writers"])
     faults += profiling.faults(options["profile_steps"])
     if config.finetuning.dataset in finetuning.KINDS and is_finetuning:
-        faults += _kind_faults(config.finetuning)
-        faults += finetuning.KINDS[config.finetuning.dataset].config_faults(config)
+        faults += _kind_faults(config)
     if config.init_from_smaller and (is_finetuning or not config.init_from):
         why = "finetuning has the sizes of its weights" if is_finetuning else "there is no source"
         faults.append(
@@ -340,20 +339,18 @@ def _finetuning_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         )
 
 
-def _kind_faults(options: ml_collections.ConfigDict) -> Iterator[str]:
+def _kind_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
     """Yields the faults that the kind sees, and the options of other kinds that it would ignore."""
+    options = config.finetuning
     kind = finetuning.KINDS[options.dataset]
-    try:
-        kind(options, None).check()
-    except ValueError as error:
-        yield str(error)
-    yield from kind.faults(options)
+    yield from kind.reader(options, None).missing()
+    yield from kind.faults(config)
     defaults: dict[str, Any] = {}
     for other in finetuning.KINDS.values():
-        defaults |= other.own_options
+        defaults |= other.options
     for name, default in defaults.items():
-        if options[name] != default and name not in kind.own_options:
-            having = [repr(key) for key, it in finetuning.KINDS.items() if name in it.own_options]
+        if options[name] != default and name not in kind.options:
+            having = [repr(key) for key, it in finetuning.KINDS.items() if name in it.options]
             yield (
                 f"config.finetuning.{name} is {options[name]!r}; it is for the dataset "
                 f"{' or '.join(having)}, not for {options.dataset!r}: leave it at {default!r}"

@@ -14,7 +14,7 @@ from bertjax import jobs, models
 from bertjax.convert.families import modernbert
 from bertjax.data import masking
 from bertjax.devices import sharding
-from bertjax.finetuning import low_rank, texts
+from bertjax.finetuning import texts, wrapped_tasks
 from bertjax.models import lora, parameters, placement
 from bertjax.planning import compiled
 from bertjax.tasks import base as tasks_base
@@ -317,7 +317,7 @@ def test_without_a_mesh_or_with_a_foreign_one_a_function_gets_everything():
 
 @pytest.mark.parametrize("rule_table", MESHES)
 def test_the_factors_of_lora_lie_on_every_device_whatever_their_rank(tiny, rule_table):
-    task = low_rank.LowRank(texts.Classification(tiny, 3), lora.LoraOptions(rank=3))
+    task = wrapped_tasks.LowRank(texts.Classification(tiny, 3), lora.LoraOptions(rank=3))
     _, params = tasks_base.abstract_model(task)
     count = math.prod(MESHES[rule_table].values())
     mesh = sharding.make_mesh(jax.devices()[:count], **MESHES[rule_table])

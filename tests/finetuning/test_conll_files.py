@@ -171,7 +171,7 @@ def test_the_first_token_of_a_word_has_its_label(write):
         labels=["O", "B-X", "I-X"],
         max_seq_length=16,
     )
-    (ids,), (labels,) = made.features.tokens["input_ids"], made.features.tokens["labels"]
+    (ids,), (labels,) = made.tokens["input_ids"], made.tokens["labels"]
     assert [TOKENIZER.token(token) for token in ids.tolist()] == [
         "[CLS]", "a", "##b", "##c", "[UNK]", "d", "[SEP]",
     ]  # fmt: skip
@@ -204,8 +204,8 @@ def test_every_word_is_scored_once_and_comes_back_to_its_place(write, context, m
     made = conll_files.tagged_rows(
         sentences, TOKENIZER, labels=labels, max_seq_length=max_seq_length, context=context
     )
-    assert made.features.lengths().max() <= max_seq_length
-    row_labels = made.features.tokens["labels"]
+    assert made.lengths().max() <= max_seq_length
+    row_labels = made.tokens["labels"]
     assert sum((row != -1).sum() for row in row_labels) == sum(len(s.words) for s in sentences)
     assert made.tags(row_labels, labels) == tags(sentences)
 
@@ -222,7 +222,7 @@ def test_the_token_at_a_words_place_is_its_first(write, context):
     )
     words = [word for sentence in sentences for word in sentence.words]
     for word, row, position in zip(words, made.rows, made.positions, strict=True):
-        assert made.features.tokens["input_ids"][row][position] == VOCABULARY.index(word[0])
+        assert made.tokens["input_ids"][row][position] == VOCABULARY.index(word[0])
 
 
 def test_a_document_is_read_in_one_and_no_two_documents_are(write):
@@ -234,7 +234,7 @@ def test_a_document_is_read_in_one_and_no_two_documents_are(write):
         for context in ("sentence", "document")
     }
     decoded = {
-        context: [TOKENIZER.decode(row.tolist()) for row in made.features.tokens["input_ids"]]
+        context: [TOKENIZER.decode(row.tolist()) for row in made.tokens["input_ids"]]
         for context, made in kinds.items()
     }
     assert decoded["sentence"] == ["[CLS] a [SEP]", "[CLS] b [SEP]", "[CLS] c [SEP]"]
@@ -249,15 +249,15 @@ def test_documents_of_two_files_stay_apart(write):
     made = conll_files.tagged_rows(
         sentences, TOKENIZER, labels=["O"], max_seq_length=16, context="document"
     )
-    assert len(made.features) == 2
+    assert len(made) == 2
 
 
 def test_predictions_out_of_batches_come_back_to_their_words(write):
     sentences = conll_files.read_sentences(write(random_file(np.random.default_rng(2))))
     labels = conll_files.labels(sentences)
     made = conll_files.tagged_rows(sentences, TOKENIZER, labels=labels, max_seq_length=20)
-    rows = [np.zeros(0, np.int32)] * len(made.features)
-    for batch in batches.evaluation_batches(made.features, batch_size=8, buckets=(10, 20)):
+    rows = [np.zeros(0, np.int32)] * len(made)
+    for batch in batches.evaluation_batches(made, batch_size=8, buckets=(10, 20)):
         for row, position in zip(batch["labels"], batch["record_positions"], strict=True):
             if position >= 0:
                 rows[position] = row
@@ -269,7 +269,7 @@ def test_predictions_out_of_batches_come_back_to_their_words(write):
 def test_words_without_tags_are_scored_nowhere_and_predicted_everywhere(write):
     sentences = conll_files.read_sentences(write("ab\nc\n\nd\n"), tag_column=None)
     made = conll_files.tagged_rows(sentences, TOKENIZER, labels=["O", "B-X"], max_seq_length=8)
-    assert all((row == -1).all() for row in made.features.tokens["labels"])
+    assert all((row == -1).all() for row in made.tokens["labels"])
     ones = [np.ones(8, np.int32)] * 2
     assert made.tags(ones, ["O", "B-X"]) == [("B-X", "B-X"), ("B-X",)]
 
@@ -299,7 +299,7 @@ def test_words_have_the_tokens_that_they_have_in_a_text(write):
     sentences = conll_files.read_sentences(path)
     known = small_byte_bpe.vocabulary()
     made = conll_files.tagged_rows(sentences, known, labels=("O",), max_seq_length=64)
-    ids = made.features.tokens["input_ids"][0].tolist()
+    ids = made.tokens["input_ids"][0].tolist()
     assert ids == [known.cls_id, *known.encode(" the runner ran , home"), known.sep_id]
     firsts = [known.surface(ids[place]) for place in made.positions.tolist()]
     assert firsts[:2] == [" the", " runner"] and all(first[0] == " " for first in firsts)

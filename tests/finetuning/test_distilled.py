@@ -12,7 +12,7 @@ import scipy.special
 from bertjax import train
 from bertjax.convert import formats
 from bertjax.convert.families import distilbert
-from bertjax.finetuning import choices, distilled, spans, tags, texts
+from bertjax.finetuning import choices, spans, tags, texts, wrapped_tasks
 from bertjax.models import parameters
 from bertjax.tasks import distillation
 from tests import conftest, small_datasets, small_modules
@@ -84,7 +84,7 @@ QUICK = ("classes",)
 )
 def test_soft_losses_are_those_of_numpy_beside_the_labels_own(name):
     student, teacher = TASKS[name](STUDENT), TASKS[name](TEACHER)
-    task, batch = distilled.Distilled(student, teacher, OPTIONS), make_batch(name)
+    task, batch = wrapped_tasks.Distilled(student, teacher, OPTIONS), make_batch(name)
     graphdef, params = parameters.split(small_modules.made(task.init))
     teacher_def, teacher_params = parameters.split(small_modules.made(teacher.init, seed=1))
 

@@ -27,11 +27,11 @@ def config(tmp_path):
 
 
 @pytest.fixture
-def kind(config):
+def open_scorer(config):
     def opened(loss="ranking", **changes):
         own = {f"finetuning.{name}": value for name, value in changes.items()}
         options = config(loss, **own).finetuning
-        return finetuning.KINDS["embeddings"](options, small_records.vocabulary())
+        return finetuning.KINDS["embeddings"].open(options, small_records.vocabulary())
 
     return opened
 
@@ -104,8 +104,8 @@ def test_a_teacher_must_be_as_wide_as_its_student(config):
     wider = dataclasses.replace(ONE_LAYER, hidden_size=64)
     options = config("distillation").finetuning
     with pytest.raises(ValueError, match="teacher have 32 numbers, those of config.init_from 64"):
-        embeddings.Embeddings.taught(wider, options, teacher)
-    assert embeddings.Embeddings.taught(ONE_LAYER, options, teacher).teacher == teacher
+        embeddings.embedding_task(wider, options).taught_by(teacher)
+    assert embeddings.embedding_task(ONE_LAYER, options).taught_by(teacher).teacher == teacher
 
 
 def test_a_prefix_is_no_longer_than_a_vector():
@@ -113,63 +113,65 @@ def test_a_prefix_is_no_longer_than_a_vector():
         embeddings.SentenceEmbedding(ONE_LAYER, matryoshka_dims=(33,))
 
 
-def test_prompts_stand_before_texts_by_their_roles(kind):
-    made = kind(query_prompt="w1 w2 ", document_prompt="w3 ")
+def test_prompts_stand_before_texts_by_their_roles(open_scorer):
+    made = open_scorer(query_prompt="w1 w2 ", document_prompt="w3 ")
     vocabulary = small_records.vocabulary()
     query, document = (vocabulary.encode(text) for text in ("w1 w2", "w3"))
 
     def starts(features):
         return [row[1:3].tolist() for row in features.tokens["input_ids"]]
 
-    training = starts(made.features("train"))
+    training = starts(made.reader.features("train"))
     assert all(row == query for row in training[::2])
     assert all(row[:1] == document for row in training[1::2])
-    assert all(row == query for row in starts(made.features("sts")))  # texts without a role
-    corpus = starts(made.features("beir"))
+    assert all(row == query for row in starts(made.reader.features("sts")))  # texts without a role
+    corpus = starts(made.reader.features("beir"))
     assert all(row == query for row in corpus[: small_embeddings.TOPICS])
     assert all(row[:1] == document for row in corpus[small_embeddings.TOPICS :])
-    asked = [made.example(it, "") for it in ({"text": "w9"}, {"document": "w9"})]
+    asked = [made.reader.example(it, "") for it in ({"text": "w9"}, {"document": "w9"})]
     assert asked[0].texts == ("w1 w2 w9",) and asked[1].texts == ("w3 w9",)
 
 
-def test_texts_that_are_the_same_but_for_their_prompts_are_kept_apart(kind, tmp_path):
+def test_texts_that_are_the_same_but_for_their_prompts_are_kept_apart(open_scorer, tmp_path):
     path = tmp_path / "same.jsonl"
     small_embeddings.write_lines(
         path, [{"anchor": "w1", "positive": "w2"}, {"anchor": "w3", "positive": "w1"}]
     )
-    made = kind(query_prompt="w5 ", train_file=str(path))
-    numbers = made.features("train").apart
+    made = open_scorer(query_prompt="w5 ", train_file=str(path))
+    numbers = made.reader.features("train").apart
     assert numbers[0, 0] == numbers[1, 1] and len(set(numbers.reshape(-1))) == 3
 
 
-def test_every_text_of_a_set_is_read_once(kind, tmp_path):
+def test_every_text_of_a_set_is_read_once(open_scorer, tmp_path):
     rows = [{"sentence1": "w1", "sentence2": f"w{2 + n % 2}", "score": n} for n in range(4)]
-    made = kind(eval_file=str(small_embeddings.write_lines(tmp_path / "sts.jsonl", rows)))
-    assert made.evaluation_sets == ("dev",)
-    assert len(made.features("dev")) == 3 and len(made.examples("dev")) == 4
+    made = open_scorer(eval_file=str(small_embeddings.write_lines(tmp_path / "sts.jsonl", rows)))
+    assert made.reader.evaluation_sets == ("dev",)
+    assert len(made.reader.features("dev")) == 3 and len(made.reader.examples("dev")) == 4
     vectors = np.array([[1.0, 0], [1, 1], [1, 0.1]])  # of w1, w2, w3
     assert made.scores("dev", {"embeddings": vectors})["spearman"] == pytest.approx(
         0.4472, abs=1e-4
     )
 
 
-def test_several_files_are_mixed_by_their_weights(kind, tmp_path):
-    made = kind()
+def test_several_files_are_mixed_by_their_weights(open_scorer, tmp_path):
+    made = open_scorer()
     more = small_embeddings.write_lines(tmp_path / "more.jsonl", small_embeddings.pairs(8, 9))
-    made.options.train_file += f"=0.5,{more}=2"
-    features = made.features("train")
+    made.reader.options.train_file += f"=0.5,{more}=2"
+    features = made.reader.features("train")
     assert [part.shown for part in features.parts] == [16, 16]
     assert len(features) == 40 and features.epoch_size == 32
 
 
-def test_classes_are_those_of_the_training_files_in_their_order(kind):
-    made = kind("softmax")
-    assert made.labels == ("other", "same")
-    assert made.found["labels"] == ("other", "same") and made.found["num_texts"] == 2
-    assert made.features("train").columns["labels"][:4].tolist() == [0, 1, 0, 1]
-    given = kind("softmax", labels=("same", "unlike"))
+def test_classes_are_those_of_the_training_files_in_their_order(open_scorer):
+    made = open_scorer("softmax")
+    assert made.reader.labels == ("other", "same")
+    assert (
+        made.reader.decided["labels"] == ("other", "same") and made.reader.decided["num_texts"] == 2
+    )
+    assert made.reader.features("train").columns["labels"][:4].tolist() == [0, 1, 0, 1]
+    given = open_scorer("softmax", labels=("same", "unlike"))
     with pytest.raises(ValueError, match=r"train\.jsonl:1: the class is 'other'; known are same"):
-        given.features("train")
+        given.reader.features("train")
 
 
 # Set -> its scores; vectors by topic are what a perfect model answers.
@@ -185,21 +187,23 @@ SCORES = {
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_vectors_that_know_the_topic_have_the_best_score_and_others_a_lower_one(kind, name):
-    made = kind()
-    texts = [it.text for it in made._sets[name].texts]
+def test_vectors_that_know_the_topic_have_the_best_score_and_others_a_lower_one(open_scorer, name):
+    made = open_scorer()
+    texts = [it.text for it in made.reader.sets[name].texts]
     topics = np.array([int(text.split()[0].removeprefix("w")) for text in texts])
     vectors = np.eye(small_embeddings.TOPICS)[topics].astype(np.float32)
     found = made.scores(name, {"embeddings": vectors})
     assert set(found) == SCORES[name]
-    best = made._sets[name].best_score
+    best = made.reader.sets[name].best_score
     if name != "pairs":  # where a topic has several positives, of which one alone is right
         assert found[best] == pytest.approx(1)
     shuffled = np.random.default_rng(0).permutation(vectors)
     assert made.scores(name, {"embeddings": shuffled})[best] < found[best]
 
 
-def test_labelled_pairs_are_told_apart_by_a_probe_of_how_their_vectors_differ(kind, tmp_path):
+def test_labelled_pairs_are_told_apart_by_a_probe_of_how_their_vectors_differ(
+    open_scorer, tmp_path
+):
     rng = np.random.default_rng(0)
     topics = rng.integers(0, small_embeddings.TOPICS, (60, 2))
     topics[::2, 1] = topics[::2, 0]
@@ -211,9 +215,9 @@ def test_labelled_pairs_are_told_apart_by_a_probe_of_how_their_vectors_differ(ki
         }
         for place, (first, second) in enumerate(topics.tolist())
     ]
-    made = kind(eval_file=str(small_embeddings.write_lines(tmp_path / "nli.jsonl", rows)))
+    made = open_scorer(eval_file=str(small_embeddings.write_lines(tmp_path / "nli.jsonl", rows)))
     assert made.best_score == "accuracy"
-    texts = [it.text for it in made._sets["dev"].texts]
+    texts = [it.text for it in made.reader.sets["dev"].texts]
     numbers = [int(text.split()[0].removeprefix("w")) for text in texts]
     vectors = np.eye(small_embeddings.TOPICS, dtype=np.float32)[numbers]
     assert made.scores("dev", {"embeddings": vectors}) == {"accuracy": 1.0, "macro_f1": 1.0}
@@ -222,30 +226,30 @@ def test_labelled_pairs_are_told_apart_by_a_probe_of_how_their_vectors_differ(ki
     assert shuffled["accuracy"] < 0.8
 
 
-def test_the_first_set_decides_what_is_best(kind):
-    made = kind()
+def test_the_first_set_decides_what_is_best(open_scorer):
+    made = open_scorer()
     assert made.best_score == "spearman"
-    beir = made.options.eval_file.split(",")[-1]
-    assert kind(eval_file=beir).best_score == "ndcg_at_10"
+    beir = made.reader.options.eval_file.split(",")[-1]
+    assert open_scorer(eval_file=beir).best_score == "ndcg_at_10"
 
 
-def test_a_set_without_scores_says_what_there_is(kind, tmp_path):
+def test_a_set_without_scores_says_what_there_is(open_scorer, tmp_path):
     path = small_embeddings.write_lines(
         tmp_path / "two.jsonl", [{"sentence1": "a", "sentence2": "b", "other": "x"}]
     )
     with pytest.raises(
         ValueError, match="two.jsonl holds two_texts, of which vectors have no score"
     ):
-        kind(eval_file=str(path)).features("dev")
+        open_scorer(eval_file=str(path)).reader.features("dev")
 
 
-def test_sets_of_the_same_name_are_told_apart_by_their_directories(kind, tmp_path):
+def test_sets_of_the_same_name_are_told_apart_by_their_directories(open_scorer, tmp_path):
     paths = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         rows = small_embeddings.scored(4, 0)
         paths.append(str(small_embeddings.write_lines(tmp_path / name / "dev.jsonl", rows)))
-    assert kind(eval_file=",".join(paths)).evaluation_sets == ("one_dev", "two_dev")
+    assert open_scorer(eval_file=",".join(paths)).reader.evaluation_sets == ("one_dev", "two_dev")
 
 
 @pytest.mark.parametrize(
@@ -257,9 +261,9 @@ def test_sets_of_the_same_name_are_told_apart_by_their_directories(kind, tmp_pat
         ({"text": " "}, "'text' is ' '; it must be a text"),
     ],
 )
-def test_what_predict_cannot_use_is_told(kind, fields, fault):
+def test_what_predict_cannot_use_is_told(open_scorer, fields, fault):
     with pytest.raises(ValueError, match=fault):
-        kind().example(fields, "line 1")
+        open_scorer().reader.example(fields, "line 1")
 
 
 def make_batch(shape=(8, 2, 6), seed=0):

@@ -136,33 +136,33 @@ def test_a_classifier_is_scored_by_the_names_or_numbers_of_its_classes(tmp_path,
         assert ("0 is 'no', 1 is 'yes', 2 is 'perhaps'" in caplog.text) == (spelt[0] == "0")
 
 
-def kind_of_file(tmp_path, model, file):
+def scorer_of_file(tmp_path, model, file):
     """What `evaluate` makes of a file, without the model's answers."""
     found = reader.read(tmp_path / "run")
     job = jobs.evaluating(found, str(file))
-    assert type(job.data.dataset) is model.kind
-    return job.data.dataset
+    assert type(job.data.reader) is model.kind.reader
+    return job.evaluation.scorer
 
 
 def test_a_file_of_texts_alone_has_no_pairs_and_another_class_is_refused(tmp_path):
     model = imported(tmp_path, "sequence_classification")
     file = table(tmp_path / "dev.csv", ("text", "label"), [("w1", "yes"), ("w2", "no")])
-    examples = kind_of_file(tmp_path, model, file).examples("dev")
+    examples = scorer_of_file(tmp_path, model, file).reader.examples("dev")
     assert [(one.texts, one.label) for one in examples] == [(("w1",), 1), (("w2",), 0)]
     file = table(tmp_path / "dev.csv", ("text", "label"), [("w1", "never"), ("w2", "3")])
     with pytest.raises(ValueError, match=r"(?s)'label' is 'never'; known are no, yes, perhaps"):
-        kind_of_file(tmp_path, model, file).examples("dev")
+        scorer_of_file(tmp_path, model, file).reader.examples("dev")
     file = table(tmp_path / "dev.csv", ("sentence", "label"), [("w1", "yes")])
     with pytest.raises(ValueError, match=r"(?s)no column 'text'; .* 'sentence', .* call them text"):
-        kind_of_file(tmp_path, model, file).examples("dev")
+        scorer_of_file(tmp_path, model, file).reader.examples("dev")
 
 
 def test_labels_of_a_classifier_may_be_columns_of_the_file(tmp_path):
     model = imported(tmp_path, "sequence_classification", is_multi_label=True)
     file = table(tmp_path / "dev.csv", ("yes", "text", "no", "perhaps"), [(1, "w1", 1, 0)])
-    assert kind_of_file(tmp_path, model, file).examples("dev")[0].label == (0, 1)
+    assert scorer_of_file(tmp_path, model, file).reader.examples("dev")[0].label == (0, 1)
     file = table(tmp_path / "dev.csv", ("label", "text"), [("yes|perhaps", "w1")])
-    assert kind_of_file(tmp_path, model, file).examples("dev")[0].label == (1, 2)
+    assert scorer_of_file(tmp_path, model, file).reader.examples("dev")[0].label == (1, 2)
 
 
 def with_labels(names):
@@ -197,12 +197,12 @@ def tagged_file(tmp_path):
 def test_the_right_tags_are_spelt_as_the_labels_of_a_tagger(tmp_path, names, spelt):
     names, spelt = names.split(), spelt.split()
     model = imported(tmp_path, "token_classification", **with_labels(names))
-    kind = kind_of_file(tmp_path, model, tagged_file(tmp_path))
-    (row,) = kind.features("dev").tokens["labels"]
+    scorer = scorer_of_file(tmp_path, model, tagged_file(tmp_path))
+    (row,) = scorer.reader.features("dev").tokens["labels"]
     assert [names[number] for number in row[1:-1]] == spelt
     # Two entities that touch are one where no tag can tell them apart: of 3 none of the two.
     recall = pytest.approx(100 if "B-X" in names else 100 / 3)
-    assert kind.scores("dev", {"predictions": row[None]})["recall"] == recall
+    assert scorer.scores("dev", {"predictions": row[None]})["recall"] == recall
 
 
 def test_a_tagger_is_scored_on_every_word(tmp_path):

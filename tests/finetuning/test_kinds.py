@@ -8,12 +8,12 @@ from tests import small_datasets
 
 @pytest.mark.parametrize("name", small_datasets.KINDS)
 def test_right_answers_have_the_best_score_and_wrong_ones_a_lower_one(open_kind, name):
-    kind = open_kind(name)
-    answers = small_datasets.true_answers(kind, "dev")
+    scorer, reader = open_kind(name)
+    answers = small_datasets.true_answers(reader, "dev")
     best = 100.0 if name in ("squad_v1", "squad_v2", "conll") else 1.0
-    assert kind.scores("dev", answers)[kind.best_score] == pytest.approx(best)
+    assert scorer.scores("dev", answers)[scorer.best_score] == pytest.approx(best)
     shifted = {field: np.roll(array, 1, axis=0) for field, array in answers.items()}
-    assert kind.scores("dev", shifted)[kind.best_score] < best
+    assert scorer.scores("dev", shifted)[scorer.best_score] < best
 
 
 # The most frequent answer of each kind's files, and what it scores alone.
@@ -29,7 +29,7 @@ MAJORITIES = {
 
 @pytest.mark.parametrize("name", MAJORITIES)
 def test_what_the_most_frequent_answer_alone_scores_is_known(open_kind, name):
-    found = open_kind(name).majority("dev")
+    found = open_kind(name)[0].majority("dev")
     if MAJORITIES[name] is None:
         assert found is None
     else:
@@ -38,40 +38,40 @@ def test_what_the_most_frequent_answer_alone_scores_is_known(open_kind, name):
 
 
 def test_the_most_frequent_tag_is_counted_by_words(open_kind):
-    kind = open_kind("conll")
-    tags = [tag for sentence in kind.examples("dev") for tag in sentence.tags]
-    assert kind.majority("dev") == ("O", {"accuracy": tags.count("O") / len(tags)})
+    scorer, reader = open_kind("conll")
+    tags = [tag for sentence in reader.examples("dev") for tag in sentence.tags]
+    assert scorer.majority("dev") == ("O", {"accuracy": tags.count("O") / len(tags)})
 
 
 @pytest.mark.parametrize("name", ["glue", "table", "conll", "swag"])
 def test_one_answer_to_everything_is_noticed_and_several_are_not(open_kind, name):
-    kind = open_kind(name)
-    answers = small_datasets.true_answers(kind, "dev")
-    assert kind.only_answer("dev", answers, {}) is None
-    number = kind.labels.index("O") if name == "conll" else 1
+    scorer, reader = open_kind(name)
+    answers = small_datasets.true_answers(reader, "dev")
+    assert scorer.only_answer("dev", answers, {}) is None
+    number = reader.labels.index("O") if name == "conll" else 1
     same = {"predictions": np.full_like(answers["predictions"], number)}
     expected = {
-        "glue": kind.labels[1:2],
+        "glue": reader.labels[1:2],
         "table": ("class 1",),
         "conll": "O",
         "swag": ("choice 1",),
     }
-    assert kind.only_answer("dev", same, {}) == expected[name][0]
+    assert scorer.only_answer("dev", same, {}) == expected[name][0]
 
 
 def test_questions_of_which_none_is_answered_are_noticed(open_kind):
-    kind = open_kind("squad_v2")
-    answers = small_datasets.true_answers(kind, "dev")
-    assert kind.only_answer("dev", answers, kind.scores("dev", answers)) is None
+    scorer, reader = open_kind("squad_v2")
+    answers = small_datasets.true_answers(reader, "dev")
+    assert scorer.only_answer("dev", answers, scorer.scores("dev", answers)) is None
     start = np.full_like(answers["start_logits"], 0.0)
     start[:, 0] = 9.0  # at [CLS], which is no answer
     none = {"start_logits": start, "end_logits": start}
-    assert kind.only_answer("dev", none, kind.scores("dev", none)) == "no answer"
+    assert scorer.only_answer("dev", none, scorer.scores("dev", none)) == "no answer"
 
 
 def test_a_set_of_one_class_may_have_one_answer(open_kind, monkeypatch):
-    kind = open_kind("swag")
-    answers = small_datasets.true_answers(kind, "dev")
-    monkeypatch.setitem(kind.features("dev").columns, "labels", np.zeros(16, np.int32))
+    scorer, reader = open_kind("swag")
+    answers = small_datasets.true_answers(reader, "dev")
+    monkeypatch.setitem(reader.features("dev").columns, "labels", np.zeros(16, np.int32))
     same = {"predictions": np.zeros_like(answers["predictions"])}
-    assert kind.only_answer("dev", same, {}) is None
+    assert scorer.only_answer("dev", same, {}) is None

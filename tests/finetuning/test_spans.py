@@ -10,12 +10,12 @@ from tests import small_datasets
 
 
 def test_answers_that_no_window_holds_are_counted_and_the_first_is_named(open_kind, caplog):
-    open_kind("squad_v1").features("train")
+    open_kind("squad_v1")[1].features("train")
     assert "in no window" not in caplog.text
-    kind = open_kind("squad_v1", max_seq_length=8)  # 3 tokens of context
-    starts = kind.features("train").columns["start_positions"]
-    windows = kind.windows("train")
-    found = {window.question for window, start in zip(windows, starts, strict=True) if start}
+    _, reader = open_kind("squad_v1", max_seq_length=8)  # 3 tokens of context
+    rows = reader.features("train")
+    starts = rows.columns["start_positions"]
+    found = {it.question for it, start in zip(rows.windows, starts, strict=True) if start}
     assert 0 < len(found) < 16
     assert f"{16 - len(found)} of 16 questions have an answer that is whole in no" in caplog.text
     assert re.search(r"such as .*train\.json: question 'q\d+'", caplog.text)
@@ -28,10 +28,10 @@ def test_answers_that_no_window_holds_are_counted_and_the_first_is_named(open_ki
 def test_the_tuned_threshold_decides_and_the_option_only_before(
     tmp_path, open_kind, tuned, option, is_silent
 ):
-    kind = open_kind("squad_v2", null_threshold=option)
+    scorer, reader = open_kind("squad_v2", null_threshold=option)
     found = {} if tuned is None else {"null_threshold": tuned}
-    outputs = small_datasets.true_answers(kind, "dev")
-    kind.write_predictions("test", outputs, epath.Path(tmp_path), found)
+    outputs = small_datasets.true_answers(reader, "dev")
+    scorer.write_predictions("test", outputs, epath.Path(tmp_path), found)
     written = json.loads((tmp_path / "test/predictions.json").read_text())
     assert len(written) == 16
     assert all((answer == "") == is_silent for answer in written.values())
@@ -39,6 +39,6 @@ def test_the_tuned_threshold_decides_and_the_option_only_before(
 
 def test_the_score_that_is_tuned_is_one_that_the_kind_says_it_tunes(open_kind):
     for name, has_answers in (("squad_v1", True), ("squad_v2", False)):
-        kind = open_kind(name)
-        scores = kind.scores("dev", small_datasets.true_answers(kind, "dev"))
-        assert (set(kind.tunes) <= scores.keys()) != has_answers
+        scorer, reader = open_kind(name)
+        scores = scorer.scores("dev", small_datasets.true_answers(reader, "dev"))
+        assert (set(scorer.tunes) <= scores.keys()) != has_answers

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.finetuning import base, choices, low_rank, spans, tags, texts
+from bertjax.finetuning import base, choices, spans, tags, texts, wrapped_tasks
 from bertjax.models import lora, parameters
 from bertjax.tasks import base as tasks_base
 from bertjax.training import optim, schedules, state
@@ -46,7 +46,7 @@ def make_batch(task, *, seed=0):
     batch = make_inputs(shape, seed=seed) | {"example_weights": jnp.ones(ROWS)}
     mask = np.asarray(batch["input_mask"])
     lengths = mask.sum(axis=-1)
-    task = task.task if isinstance(task, low_rank.LowRank) else task
+    task = task.task if isinstance(task, wrapped_tasks.LowRank) else task
     match task:
         case texts.Regression():
             labels = {"labels": rng.uniform(0, 5, ROWS).astype(np.float32)}
@@ -83,7 +83,7 @@ def make_tasks(config):
         "classification, BiLSTM": texts.Classification(config, CLASSES, bilstm_size=BILSTM),
         "spans, BiLSTM": spans.SpanExtraction(config, BILSTM),
         "choices, BiLSTM": choices.MultipleChoice(config, CHOICES, BILSTM),
-        "classification, LoRA": low_rank.LowRank(classes, LORA),
+        "classification, LoRA": wrapped_tasks.LowRank(classes, LORA),
     }
 
 
@@ -181,7 +181,7 @@ def reference_loss(task, logits, batch):
 @every_task
 def test_the_loss_is_the_formula_of_the_paper(name):
     made = make(name)
-    task = made.task.task if isinstance(made.task, low_rank.LowRank) else made.task
+    task = made.task.task if isinstance(made.task, wrapped_tasks.LowRank) else made.task
     batch = make_batch(task)
     wanted = reference_loss(task, logits_of(made.predict(made.params, batch)), batch)
     loss = made.evaluate(made.params, batch)["loss"].value()

@@ -18,29 +18,29 @@ def out(tmp_path):
 
 
 def test_predictions_of_classes_are_written_by_name(out, open_kind):
-    kind = open_kind("table")
-    kind.write_predictions("test", {"predictions": np.array([2, 0])}, out, {})
+    scorer, _ = open_kind("table")
+    scorer.write_predictions("test", {"predictions": np.array([2, 0])}, out, {})
     lines = (out / "test.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", "0\tclass 2", "1\tclass 0"]
 
 
 def test_predictions_for_a_whole_test_set_of_glue_are_the_servers_file(out, open_kind, monkeypatch):
-    kind = open_kind("glue")
+    scorer, _ = open_kind("glue")
     predictions = {"predictions": np.arange(16) % 2}
-    kind.write_predictions("test", predictions, out, {})
+    scorer.write_predictions("test", predictions, out, {})
     assert [path.name for path in out.iterdir()] == ["test.tsv"]
     monkeypatch.setitem(glue_submission.TEST_ROWS, "RTE.tsv", 16)
-    kind.write_predictions("test", predictions, out, {})
+    scorer.write_predictions("test", predictions, out, {})
     lines = (out / "RTE.tsv").read_text().splitlines()
     assert lines[:3] == ["index\tprediction", "0\tentailment", "1\tnot_entailment"]
 
 
 def test_a_set_of_glue_that_is_not_there_is_no_test_set(tmp_path, open_kind):
-    kind = open_kind("glue")
+    _, reader = open_kind("glue")
     directory = tmp_path / "without"
-    shutil.copytree(kind.options.data_dir, directory)
+    shutil.copytree(reader.options.data_dir, directory)
     (directory / "RTE/test.tsv").unlink()
-    assert open_kind("glue", data_dir=str(directory)).test_sets == ()
+    assert open_kind("glue", data_dir=str(directory))[1].test_sets == ()
 
 
 def test_mnli_has_two_evaluation_sets_and_answers_the_diagnostic_set(tmp_path, out, open_kind):
@@ -52,11 +52,11 @@ def test_mnli_has_two_evaluation_sets_and_answers_the_diagnostic_set(tmp_path, o
         path.write_text(labelled)
     (tmp_path / "glue/diagnostic").mkdir()
     (tmp_path / "glue/diagnostic/diagnostic.tsv").write_text(labelled)
-    kind = open_kind("glue", name="mnli", data_dir=str(tmp_path / "glue"))
-    assert kind.evaluation_sets == ("matched", "mismatched")
-    assert kind.test_sets == ("test_matched", "test_mismatched", "ax")
-    assert kind.labels == ("contradiction", "entailment", "neutral")
-    kind.write_predictions("ax", {"predictions": np.zeros(6, int)}, out, {})
+    scorer, reader = open_kind("glue", name="mnli", data_dir=str(tmp_path / "glue"))
+    assert reader.evaluation_sets == ("matched", "mismatched")
+    assert reader.test_sets == ("test_matched", "test_mismatched", "ax")
+    assert reader.labels == ("contradiction", "entailment", "neutral")
+    scorer.write_predictions("ax", {"predictions": np.zeros(6, int)}, out, {})
     assert "0\tcontradiction" in (out / "ax.tsv").read_text()
 
 
@@ -67,18 +67,18 @@ def test_one_task_of_tfds_has_no_diagnostic_set(monkeypatch):
     )
     options = small_datasets.config_lib.default_config().finetuning
     options.update(name="mnli", data_dir="tfds:glue/mnli")
-    assert texts.Glue(options, None).test_sets == ("test_matched", "test_mismatched")
+    assert texts.GlueReader(options, None).test_sets == ("test_matched", "test_mismatched")
     assert asked == [("mnli", "test_matched"), ("mnli", "test_mismatched")]
     options.data_dir = "tfds:glue"
-    assert texts.Glue(options, None).test_sets == ("test_matched", "test_mismatched", "ax")
+    assert texts.GlueReader(options, None).test_sets == ("test_matched", "test_mismatched", "ax")
 
 
 def test_a_table_whose_classes_are_known_is_scored_without_its_training_file(open_kind):
-    kind = open_kind("table")
-    options = kind.options
-    options.update(labels=kind.labels, train_file="gone")
-    alone = texts.Table(options, kind.tokenizer)
-    rows, same = alone.features(base.DEV), kind.features(base.DEV)
+    _, reader = open_kind("table")
+    options = reader.options
+    options.update(labels=reader.labels, train_file="gone")
+    alone = texts.TableReader(options, reader.tokenizer)
+    rows, same = alone.features(base.DEV), reader.features(base.DEV)
     np.testing.assert_array_equal(rows.columns["labels"], same.columns["labels"])
 
 
@@ -89,23 +89,24 @@ def test_columns_of_0_and_1_are_the_labels_of_every_set(tmp_path, out, open_kind
     train, test = str(tmp_path / "train.csv"), str(tmp_path / "test.csv")
     options = {"train_file": train, "eval_file": train, "test_file": test, "text_column": "body"}
     options |= {"is_multi_label": True, "label_column": "toxic, threat"}
-    kind = open_kind("table", **options)
-    assert kind.found["labels"] == ("toxic", "threat")
+    scorer, reader = open_kind("table", **options)
+    assert reader.decided["labels"] == ("toxic", "threat")
     wanted = [[1, 0], [0, 0], [0, 1]]
-    assert kind.features("train").columns["labels"].tolist() == wanted
+    assert reader.features("train").columns["labels"].tolist() == wanted
     # As a workdir keeps them: then only the labels of training count.
-    later = open_kind("table", **options, labels=("toxic", "threat"))
+    scored_later, later = open_kind("table", **options, labels=("toxic", "threat"))
     assert later.features("dev").columns["labels"].tolist() == wanted
-    assert later.scores("dev", {"predictions": np.array(wanted)})["micro_f1"] == 1
+    assert scored_later.scores("dev", {"predictions": np.array(wanted)})["micro_f1"] == 1
     assert later.example({"body": "w1"}, "line 1").texts == ("w1",)
-    kind.write_predictions("test", {"predictions": np.array([[1, 1], [0, 0]])}, out, {})
+    scorer.write_predictions("test", {"predictions": np.array([[1, 1], [0, 0]])}, out, {})
     lines = (out / "test.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", "0\ttoxic|threat", "1\t"]
 
 
-def test_labels_beside_their_columns_are_the_same(open_kind):
-    options = open_kind("multi_label", label_column="a,b", labels=("b", "a")).options
-    assert not list(texts.Table.faults(options))
-    options.labels = ("a", "c")
-    (fault,) = texts.Table.faults(options)
+def test_labels_beside_their_columns_are_the_same():
+    config = small_datasets.config_lib.default_config()
+    config.finetuning.update(is_multi_label=True, label_column="a,b", labels=("b", "a"))
+    assert not list(texts.TABLE.faults(config))
+    config.finetuning.labels = ("a", "c")
+    (fault,) = texts.TABLE.faults(config)
     assert "config.finetuning.labels is ('a', 'c'), but the columns" in fault and "a, b" in fault

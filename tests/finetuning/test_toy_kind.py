@@ -5,7 +5,6 @@ The programs of all kinds train it, evaluate it, ask it and export it.
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
@@ -20,58 +19,55 @@ pytestmark = pytest.mark.usefixtures("one_device")
 LABELS = ("other", "reversed")
 
 
-class Reversals(base.Kind):
+class ReversalReader(base.Reader):
     """Whether the words of one text are those of another from behind; it makes its own examples."""
-
-    @classmethod
-    def task(cls, encoder, options):
-        return texts.Classification(encoder, len(options.labels))
-
-    @classmethod
-    def head(cls, options):
-        return "sequence_classification"
-
-    @classmethod
-    def label_shapes(cls, options, batch_size, length):
-        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
-
-    def check(self):
-        """There is no file to miss."""
 
     labels = LABELS
     evaluation_sets = ("dev",)
     test_sets = ("riddles",)
-    best_score = "accuracy"
+
+    def missing(self):
+        return iter(())
 
     def _examples(self, name):
         rng = np.random.default_rng(len(name))
-        made = []
+        examples = []
         for number in range(24):
             words = [f"w{word}" for word in rng.integers(0, 90, 4)]
             other = words[::-1] if number % 2 else words
-            text, second = " ".join(words), " ".join(other)
-            made.append(text_examples.Example((text, second), number % 2, f"{name}:{number}"))
-        return made
-
-    def scores(self, name, outputs):
-        right = self.features(name).columns["labels"] == outputs["predictions"]
-        return {"accuracy": float(right.mean())}
-
-    def write_predictions(self, name, outputs, directory, tuned):
-        words = [LABELS[place] for place in outputs["predictions"]]
-        (directory / f"{name}.txt").write_text("\n".join(words))
+            pair = " ".join(words), " ".join(other)
+            examples.append(text_examples.Example(pair, number % 2, f"{name}:{number}"))
+        return examples
 
     def example(self, fields, source):
         pair = json_fields.text(fields, "words"), json_fields.text(fields, "backwards")
         return text_examples.Example(pair, None, source)
 
     def rows(self, examples):
-        features = text_examples.text_rows(
-            examples, self.tokenizer, max_seq_length=self.options.max_seq_length
-        )
-        return features, lambda outputs, tuned: [
-            {"is_reversed": LABELS[place] == "reversed"} for place in outputs["predictions"]
-        ]
+        length = self.options.max_seq_length
+        return text_examples.text_rows(examples, self.tokenizer, max_seq_length=length)
+
+
+class ReversalScorer(base.Scorer):
+    best_score = "accuracy"
+
+    def scores(self, name, outputs):
+        right = self.reader.features(name).columns["labels"] == outputs["predictions"]
+        return {"accuracy": float(right.mean())}
+
+    def predictions(self, examples, rows, outputs, tuned):
+        return [{"is_reversed": number == 1} for number in outputs["predictions"].tolist()]
+
+    def write_predictions(self, name, outputs, directory, tuned):
+        words = [LABELS[number] for number in outputs["predictions"]]
+        (directory / f"{name}.txt").write_text("\n".join(words))
+
+
+REVERSALS = base.FinetuningKind(
+    ReversalReader,
+    lambda encoder, options: texts.Classification(encoder, len(options.labels)),
+    ReversalScorer,
+)
 
 
 @pytest.fixture
@@ -86,7 +82,7 @@ def config(tmp_path, source):
 def test_another_kind_needs_a_row_of_the_table_and_nothing_more(tmp_path, config, monkeypatch):
     with pytest.raises(ValueError, match="dataset is 'reversals'; known are glue, table, squad"):
         config_faults.validate(config)
-    monkeypatch.setitem(finetuning.KINDS, "reversals", Reversals)
+    monkeypatch.setitem(finetuning.KINDS, "reversals", REVERSALS)
     config_faults.validate(config)
     run = tmp_path / "run"
     assert int(train.train(config, run).step) == 3
@@ -99,7 +95,7 @@ def test_another_kind_needs_a_row_of_the_table_and_nothing_more(tmp_path, config
     assert len(answers) == 24 and set(answers) <= set(LABELS)
 
     model = inference.load_finetuned(run)
-    riddles = Reversals(model.options, model.vocabulary).examples("riddles")
+    riddles = ReversalReader(model.options, model.vocabulary).examples("riddles")
     asked = [{"words": words, "backwards": back} for words, back in (r.texts for r in riddles)]
     told = list(predict.predict(model, asked, batch_size=8))
     assert told == [{"is_reversed": answer == "reversed"} for answer in answers]

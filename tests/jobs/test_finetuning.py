@@ -76,7 +76,7 @@ def test_every_example_is_evaluated_once_and_so_is_every_test(open_job, kind):
     for name in (*job.evaluation.sets, *job.evaluation.test_sets):
         batches = job.data.evaluation_batches(name, batch_size=5, rows=None)
         positions = np.concatenate([batch["record_positions"] for batch in batches])
-        count = len(job.data.dataset.features(name))
+        count = len(job.data.reader.features(name))
         assert sorted(positions[positions >= 0]) == list(range(count))
     with pytest.raises(ValueError, match="the set is 'heldout'; known are dev, test"):
         job.data.evaluation_batches("heldout", batch_size=5, rows=None)
@@ -118,15 +118,15 @@ def test_answers_have_the_scheme_of_the_training_file(
         job = finetuning.open_job(config)
     assert job.config.finetuning.tag_scheme == wanted
     assert job.config.finetuning.labels == LABELS["conll"]  # what is learnt is IOB2
-    kind = tags.Tags(job.config.finetuning, job.data.vocabulary())
-    outputs = small_datasets.true_answers(kind, "dev")
-    assert kind.scores("dev", outputs)["f1"] == 100
-    kind.write_predictions("dev", outputs, epath.Path(tmp_path), {})
+    scorer = tags.CONLL.open(job.config.finetuning, job.data.vocabulary())
+    outputs = small_datasets.true_answers(scorer.reader, "dev")
+    assert scorer.scores("dev", outputs)["f1"] == 100
+    scorer.write_predictions("dev", outputs, epath.Path(tmp_path), {})
     columns = [line.split() for line in (tmp_path / "dev.conll").read_text().splitlines() if line]
     assert all(gold == predicted for *_, gold, predicted in columns)
     written = [tuple(column[-1] for column in group) for group in _by_sentence(columns, sentences)]
     assert written == [tag_schemes.convert(sentence.tags, scheme) for sentence in sentences]
-    told = f"answers have the tags of {wanted.upper()}, as {path} has them"
+    told = f"predictions have the tags of {wanted.upper()}, as {path} has them"
     assert (told in caplog.text) == (wanted != "iob2")
     allowed, refused = config_lib.differences(
         {"finetuning": {"tag_scheme": ""}}, {"finetuning": {"tag_scheme": "iobes"}}
@@ -318,7 +318,7 @@ def test_the_tuned_threshold_decides_what_is_written_and_leaves_the_config_alone
     tmp_path, open_job
 ):
     job = open_job("squad_v2")
-    answers, before = small_datasets.true_answers(job.data.dataset, "dev"), job.config.to_dict()
+    answers, before = small_datasets.true_answers(job.data.reader, "dev"), job.config.to_dict()
     scores = job.evaluation.scorer.scores("dev", answers)
     assert job.evaluation.tunes == ("null_threshold",) and scores["null_threshold"] != 0
     assert job.config.to_dict() == before

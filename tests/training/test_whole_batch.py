@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.devices import sharding
-from bertjax.finetuning import embeddings, low_rank
+from bertjax.finetuning import embeddings, wrapped_tasks
 from bertjax.models import lora, parameters
 from bertjax.training import optim, schedules, state
 from tests import conftest
@@ -36,7 +36,7 @@ def make_batch(seed=0):
 def make_learner(accumulation_steps=1, config=CONFIG, rank=0):
     task = embeddings.SentenceEmbedding(config, num_texts=TEXTS)
     if rank:
-        task = low_rank.LowRank(task, lora.LoraOptions(rank, 16.0, (r".*\.query\.kernel",)))
+        task = wrapped_tasks.LowRank(task, lora.LoraOptions(rank, 16.0, (r".*\.query\.kernel",)))
     return state.make_learner(
         task,
         optimizer=optim.OptimizerOptions(),
