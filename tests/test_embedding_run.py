@@ -8,7 +8,7 @@ import pytest
 
 from bertjax import evaluate, inference, predict, train
 from bertjax.convert import __main__ as convert
-from bertjax.finetuning import embedding_losses
+from bertjax.finetuning import embeddings
 from bertjax.workdirs import reader
 from tests import small_datasets, small_embeddings
 
@@ -107,7 +107,7 @@ def test_what_the_data_told_is_kept(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", embedding_losses.LOSSES)
+@pytest.mark.parametrize("loss", embeddings.LOSSES)
 def test_every_loss_is_learnt_from_its_files(tmp_path, source, loss):
     changes = {
         "finetuning.num_epochs": 8.0,

@@ -78,7 +78,7 @@ def test_all_tasks_give_a_row_and_a_zip_that_the_server_takes(tmp_path, fake_tra
     assert (tmp_path / "glue.md").read_text() in told
     saved = json.loads((tmp_path / "glue.json").read_text())
     assert saved["mnli"]["best"] == scores_of("mnli", 0.0)
-    glue_submission.check_submission(tmp_path / "submission.zip")
+    glue_submission.check_submission(tmp_path / "submission")
     with zipfile.ZipFile(tmp_path / "submission.zip") as archive:
         theirs = (tmp_path / "rte" / "predictions" / "RTE.tsv").read_text()
         assert archive.read("RTE.tsv").decode() == theirs

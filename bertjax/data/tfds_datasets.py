@@ -1,6 +1,6 @@
 """Opens datasets of tensorflow-datasets; errors name the dataset.
 
-Their examples are read by `bertjax.finetuning.glue_tfds` and
+Their examples are read by `bertjax.finetuning.glue_files` and
 `data_pipelines.formats.tfds_source`. TensorFlow is imported when a dataset is named, not before.
 """
 

@@ -1,22 +1,155 @@
-"""Which of four endings goes on a text: SWAG and CODAH, whose files `swag_files` reads."""
+"""Which of four endings goes on a text: SWAG's official CSV files, and CODAH's TSV files.
+
+A row of the model is one choice, [CLS] context [SEP] ending [SEP], so an example has four. SWAG's
+second sentence is begun in the file (`sent2`, "She"); its beginning stands before each ending.
+CODAH's files keep it with the context.
+
+Source: Devlin et al. 2019, section 4.4; Zellers et al. 2018 (SWAG), Chen et al. 2019 (CODAH).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import jax
 import numpy as np
 from etils import epath
 from flax import nnx
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
-from bertjax.finetuning import base, feature_sets, json_fields, swag_files
+from bertjax.data import tables
+from bertjax.data import tokenizer as tokenizers
+from bertjax.finetuning import base, example_files, feature_sets
 from bertjax.models import classification
 from bertjax.models import encoder as encoders
 from bertjax.scores import classification as scores
 from bertjax.tasks import base as tasks
+
+CHOICES = 4
+_LABELS = tuple(str(choice) for choice in range(CHOICES))
+
+_ENDINGS = tuple(f"ending{choice}" for choice in range(CHOICES))
+_SENTENCES, _WHOLE_CONTEXT, _LABEL = ("sent1", "sent2"), "startphrase", "label"
+# CODAH's files have no header.
+_CODAH_COLUMNS = ("category", _WHOLE_CONTEXT, *_ENDINGS, _LABEL)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """A text, its four endings, and which is right (None in a test file).
+
+    `source` is "file:line".
+    """
+
+    context: str
+    endings: tuple[str, ...]
+    label: int | None
+    source: str
+
+
+def read_examples(path: epath.PathLike) -> list[Example]:
+    """Returns the examples of a file in its order: ".csv" is SWAG's format, ".tsv" CODAH's.
+
+    A CSV file needs the columns ending0 to ending3 and either sent1 and sent2 or startphrase; one
+    without the column label is a test file.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if the name ends otherwise, or the file is not as it must be: the first ten of
+        its faults, with their lines.
+    """
+    path = epath.Path(path)
+    if path.suffix not in _FORMATS:
+        raise ValueError(
+            f"{path} must end with .csv (SWAG's format) or .tsv (CODAH's), but ends with "
+            f"{path.suffix!r}"
+        )
+    faults = example_files.Faults()
+    examples: list[Example] = []
+    for source, row in example_files.rows(path, faults, _FORMATS[path.suffix]):
+        if fault := _fault(row):
+            faults.add(source, fault)
+        else:
+            examples.append(_example(source, row))
+    faults.check()
+    if not examples:
+        raise ValueError(f"{path} holds no examples; a data set needs at least one")
+    return examples
+
+
+def choice_rows(
+    examples: Sequence[Example], tokenizer: tokenizers.Tokenizer, *, max_seq_length: int
+) -> feature_sets.FeatureSet:
+    """Returns the four rows of each example; "labels" are int32, none where no example has one.
+
+    Raises:
+      ValueError: if there are no examples, some have a label and some have not, or max_seq_length
+        is too small.
+    """
+    labels = [example.label for example in examples if example.label is not None]
+    if labels and len(labels) < len(examples):
+        raise ValueError(
+            f"{len(labels)} of {len(examples)} examples have a label; all or none of a data set "
+            "must have one"
+        )
+    input_ids, segment_ids = feature_sets.sequence_pairs(
+        tokenizer,
+        [example.context for example in examples for _ in example.endings],
+        [ending for example in examples for ending in example.endings],
+        max_seq_length=max_seq_length,
+    )
+    return feature_sets.FeatureSet(
+        {"input_ids": input_ids, "segment_ids": segment_ids},
+        {"labels": np.array(labels, np.int32)} if labels else {},
+        choices=CHOICES,
+        pad_id=tokenizer.pad_id,
+    )
+
+
+def write_choices(path: epath.PathLike, predictions: Int[np.ndarray, " examples"]) -> None:
+    """Writes the chosen endings (0 to 3) in the order of the examples, as SWAG's baselines do.
+
+    Source: rowanz/swagaf, csv_predict.py: a CSV file with the columns "" (the row, from 0) and
+    "pred".
+    """
+    rows = (f"{row},{choice}\n" for row, choice in enumerate(predictions.tolist()))
+    epath.Path(path).write_text(",pred\n" + "".join(rows))
+
+
+def _swag_names_fault(names: Sequence[str]) -> str | None:
+    only_whole = _WHOLE_CONTEXT in names and not set(_SENTENCES) <= set(names)
+    context = (_WHOLE_CONTEXT,) if only_whole else _SENTENCES
+    label = (_LABEL,) if _LABEL in names else ()
+    return example_files.missing_columns(names, (*context, *_ENDINGS, *label))
+
+
+# How files are read, by their suffix; a blank line is a row with too few columns.
+_FORMATS = {
+    ".csv": tables.Rules(blank_lines=True, names_fault=_swag_names_fault),
+    ".tsv": tables.Rules(blank_lines=True, names=_CODAH_COLUMNS),
+}
+
+
+def _fault(row: Mapping[str, str]) -> str | None:
+    """Returns what is wrong with a row, None if nothing is."""
+    context = _SENTENCES[0] if set(_SENTENCES) <= set(row) else _WHOLE_CONTEXT
+    empty = [name for name in (context, *_ENDINGS) if not row[name].strip()]
+    if empty:
+        return f"{', '.join(empty)} is empty; each needs a text"
+    if _LABEL in row and row[_LABEL] not in _LABELS:
+        return f"label {row[_LABEL]!r} is unknown; labels are {', '.join(_LABELS)}"
+    return None
+
+
+def _example(source: str, row: Mapping[str, str]) -> Example:
+    label = int(row[_LABEL]) if _LABEL in row else None
+    endings = tuple(row[name] for name in _ENDINGS)
+    if not set(_SENTENCES) <= set(row):
+        return Example(row[_WHOLE_CONTEXT], endings, label, source)
+    context, begun = (row[name] for name in _SENTENCES)
+    return Example(context, tuple(f"{begun} {end}".strip() for end in endings), label, source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +162,7 @@ class MultipleChoice(base.FinetuningTask):
     head: ClassVar[str] = "multiple_choice"
 
     encoder: encoders.EncoderConfig
-    choices: int = swag_files.CHOICES
+    choices: int = CHOICES
     bilstm_size: int = 0
 
     @property
@@ -64,20 +197,18 @@ class MultipleChoice(base.FinetuningTask):
 class ChoiceReader(base.Reader):
     """Reads a "context" and the four "endings" of which one goes on."""
 
-    def _examples(self, name: str) -> Sequence[swag_files.Example]:
-        return swag_files.read_examples(self.file(name))
+    def _examples(self, name: str) -> Sequence[Example]:
+        return read_examples(self.file(name))
 
-    def example(self, fields: base.Fields, source: str) -> swag_files.Example:
-        endings = json_fields.texts(fields, "endings")
-        if len(endings) != swag_files.CHOICES:
-            raise ValueError(
-                f"'endings' has {len(endings)} texts; it must have {swag_files.CHOICES}"
-            )
-        return swag_files.Example(json_fields.text(fields, "context"), endings, None, source)
+    def example(self, fields: base.Fields, source: str) -> Example:
+        endings = example_files.json_texts(fields, "endings")
+        if len(endings) != CHOICES:
+            raise ValueError(f"'endings' has {len(endings)} texts; it must have {CHOICES}")
+        return Example(example_files.json_text(fields, "context"), endings, None, source)
 
-    def rows(self, examples: Sequence[swag_files.Example]) -> feature_sets.FeatureSet:
+    def rows(self, examples: Sequence[Example]) -> feature_sets.FeatureSet:
         length = self.options.max_seq_length
-        return swag_files.choice_rows(examples, self.tokenizer, max_seq_length=length)
+        return choice_rows(examples, self.tokenizer, max_seq_length=length)
 
 
 class ChoiceScorer(base.Scorer):
@@ -98,7 +229,7 @@ class ChoiceScorer(base.Scorer):
 
     def predictions(
         self,
-        examples: Sequence[swag_files.Example],
+        examples: Sequence[Example],
         rows: feature_sets.FeatureSet,
         outputs: base.Outputs,
         tuned: base.Tuned,
@@ -112,7 +243,7 @@ class ChoiceScorer(base.Scorer):
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
-        swag_files.write_predictions(directory / f"{name}.csv", outputs["predictions"])
+        write_choices(directory / f"{name}.csv", outputs["predictions"])
 
 
 SWAG = base.FinetuningKind(

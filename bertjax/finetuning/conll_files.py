@@ -18,7 +18,7 @@ from etils import epath
 from jaxtyping import Int
 
 from bertjax.data import tokenizer as tokenizers
-from bertjax.finetuning import batches, example_files, feature_sets, overlapping_pieces, tag_schemes
+from bertjax.finetuning import batches, example_files, feature_sets, tag_schemes
 
 DOCUMENT_START = "-DOCSTART-"
 # What is read together -> what numbered sentences of one row (or of its pieces) have in common.
@@ -78,9 +78,6 @@ def read_sentences(
       ValueError: naming file and line, if it is not UTF-8, a line has not as many columns as the
         others, a word is empty, or a tag is invalid in itself or where it stands.
     """
-    known = (*tag_schemes.SCHEMES, tag_schemes.PLAIN)
-    if scheme is not None and scheme not in known:
-        raise ValueError(f"scheme is {scheme!r}; known are {', '.join(known)}, and None")
     lines = _lines(path)
     if not lines:
         raise ValueError(f"{path} has no words; give a file with a word and its tag in each line")
@@ -121,24 +118,9 @@ def labels(sentences: Iterable[Sentence], *, scheme: str = "iob2") -> tuple[str,
 def write_predictions(
     path: epath.PathLike, sentences: Sequence[Sentence], predictions: Sequence[Sequence[str]]
 ) -> None:
-    """Writes what conlleval reads: word, part of speech, right tag, predicted tag; spaces between.
-
-    Raises:
-      ValueError: if a sentence has no tags, or not as many predictions as words.
-    """
-    if len(sentences) != len(predictions):
-        raise ValueError(
-            f"there are predictions for {len(predictions)} sentences; there must be one tuple of "
-            f"tags for each of the {len(sentences)}"
-        )
+    """Writes conlleval's columns: word, part of speech, right tag, predicted tag."""
     written = []
     for sentence, predicted in zip(sentences, predictions, strict=True):
-        if not len(sentence.words) == len(sentence.tags) == len(predicted):
-            raise ValueError(
-                f"{sentence.source()}: the sentence has {len(sentence.words)} words, "
-                f"{len(sentence.tags)} tags and {len(predicted)} predictions; conlleval's columns "
-                "need as many of each"
-            )
         columns = (sentence.words, sentence.parts_of_speech, sentence.tags, predicted)
         written += [" ".join(map(_without_spaces, row)) for row in zip(*columns, strict=True)]
         written.append("")
@@ -165,11 +147,6 @@ class TaggedRows(feature_sets.FeatureSet):
         `predictions` has the numbers of the tags at all positions of each row, in the order of the
         rows; what it has at padding is not looked at.
         """
-        if len(predictions) != len(self):
-            raise ValueError(
-                f"there are predictions for {len(predictions)} rows; there must be one array for "
-                f"each of the {len(self)}"
-            )
         places = zip(self.rows.tolist(), self.positions.tolist(), strict=True)
         tags = (labels[int(predictions[row][position])] for row, position in places)
         return [tuple(itertools.islice(tags, count)) for count in self.num_words.tolist()]
@@ -182,37 +159,34 @@ def tagged_rows(
     labels: Sequence[str],
     max_seq_length: int,
     context: str = "sentence",
-    stride: int | None = None,
 ) -> TaggedRows:
     """Returns [CLS] words [SEP] of every sentence, or of every document with `context` "document".
 
     "labels" are the numbers of the tags in `labels` at the first tokens of words, and -1 elsewhere
-    and without tags. What is too long becomes pieces that begin about `stride` tokens (None: half a
-    piece) after each other. A word of no tokens is [UNK], one longer than a piece is cut. Source:
-    Devlin et al. 2019, section 5.3, which reads as much of the document as fits.
+    and without tags. A document that is too long becomes pieces that overlap by about a half. A
+    word of no tokens is [UNK], one longer than a piece is cut.
+    Source: Devlin et al. 2019, section 5.3, which reads as much of the document as fits.
 
     Raises:
       ValueError: if there are no sentences, a tag is not among `labels`, or a number is out of its
         range.
     """
     capacity = max_seq_length - _SPECIALS
-    stride = max(capacity // 2, 1) if stride is None else stride
-    _check_options(sentences, capacity, stride, context)
+    stride = max(capacity // 2, 1)
+    _check_options(sentences, capacity, context)
     label_ids = _label_ids(sentences, labels)
     words = [word for sentence in sentences for word in sentence.words]
     texts = [f" {word}" for word in words] if tokenizer.keeps_blanks else words
     word_ids = [ids[:capacity] or [tokenizer.unk_id] for ids in tokenizer.encode_batch(texts)]
     lengths = np.fromiter(map(len, word_ids), np.int64, len(words))
-    pieces = [
+    parts = [
         (slice(start + first, start + end), start + scored)
         for start, count in _units(sentences, context)
-        for first, end, scored in overlapping_pieces.split(
-            lengths[start : start + count], capacity, stride
-        )
+        for first, end, scored in pieces(lengths[start : start + count], capacity, stride)
     ]
     rows, positions = np.full((2, len(words)), -1)
     tokens: dict[str, list[np.ndarray]] = {"input_ids": [], "segment_ids": [], "labels": []}
-    for row, (piece, scored) in enumerate(pieces):
+    for row, (piece, scored) in enumerate(parts):
         flat = itertools.chain.from_iterable(word_ids[piece])
         input_ids = np.array([tokenizer.cls_id, *flat, tokenizer.sep_id], np.int32)
         before = np.cumsum(lengths[piece]) - lengths[piece]
@@ -311,7 +285,7 @@ def _check_tags(sentences: Sequence[Sentence], scheme: str | None) -> None:
     faults.check()
 
 
-def _check_options(sentences: Sequence[Sentence], capacity: int, stride: int, context: str) -> None:
+def _check_options(sentences: Sequence[Sentence], capacity: int, context: str) -> None:
     if not sentences:
         raise ValueError("there are no sentences; a data set needs at least one")
     if capacity < 1:
@@ -319,12 +293,6 @@ def _check_options(sentences: Sequence[Sentence], capacity: int, stride: int, co
             f"max_seq_length is {capacity + _SPECIALS}; it must be at least {1 + _SPECIALS}, for "
             f"{_SPECIALS} special tokens and a word"
         )
-    if not 1 <= stride <= capacity:
-        raise ValueError(
-            f"stride is {stride}; it must be from 1 to the {capacity} tokens of a piece"
-        )
-    if context not in _UNIT_KEYS:
-        raise ValueError(f"context is {context!r}; known are {', '.join(_UNIT_KEYS)}")
     if context == "document" and not any(sentence.document for sentence in sentences):
         raise ValueError(
             f"{sentences[0].path} has no {DOCUMENT_START}, so its documents are not known; give "
@@ -362,3 +330,43 @@ def _units(sentences: Sequence[Sentence], context: str) -> Iterator[tuple[int, i
 def _without_spaces(cell: str) -> str:
     # conlleval counts columns, and a word of a file with tabs may hold a space.
     return re.sub(r"\s", "_", cell)
+
+
+def pieces(
+    lengths: Int[np.ndarray, " words"], capacity: int, stride: int
+) -> list[tuple[int, int, Int[np.ndarray, " scored"]]]:
+    """Returns pieces of at most `capacity` tokens: first word, word after the last, words scored.
+
+    `lengths` are the words' tokens, 1 to `capacity` each. Every word is scored in one piece: where
+    the smaller of the numbers of tokens before and after it is largest, the first of several such.
+    Source: google-research/bert, run_squad.py, _check_is_max_context, without its preference for
+    longer pieces among equals.
+    """
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    spans = _spans(starts, ends, capacity, stride)
+    best, chosen = np.full((2, len(lengths)), -1)
+    for number, (first, end) in enumerate(spans):
+        before = starts[first:end] - starts[first]
+        after = ends[end - 1] - ends[first:end]
+        context = np.minimum(before, after)
+        is_better = context > best[first:end]
+        best[first:end][is_better] = context[is_better]
+        chosen[first:end][is_better] = number
+    return [
+        (first, end, first + np.flatnonzero(chosen[first:end] == number))
+        for number, (first, end) in enumerate(spans)
+    ]
+
+
+def _spans(
+    starts: Int[np.ndarray, " words"], ends: Int[np.ndarray, " words"], capacity: int, stride: int
+) -> list[tuple[int, int]]:
+    spans, first = [], 0
+    while ends[-1] - starts[first] > capacity:
+        end = int(np.searchsorted(ends, starts[first] + capacity, side="right"))
+        spans.append((first, end))
+        first = min(int(np.searchsorted(starts, starts[first] + stride)), end)
+    # The last piece reaches back as far as there is room.
+    first = int(np.searchsorted(starts, ends[-1] - capacity))
+    return [*spans, (first, len(starts))]

@@ -1,24 +1,29 @@
-"""Files that embeddings are trained on and scored by: pairs, triplets, scored and labelled pairs.
+"""Files that embeddings are trained on and scored by: pairs, triplets, scored and labelled texts.
 
-Which columns a file must have follows from what is wanted of it, a key of `ROWS`; how tables are
-read belongs to `data.tables`. Plain text (.txt) holds one text a line. Relevance files in BEIR's
-layout belong to `retrieval_files`, how texts become vectors' rows to `embeddings`.
+The columns of a file decide what its rows are, one of `ROWS`. Plain text (.txt) holds one text a
+line; a directory in BEIR's layout is a corpus with queries. An evaluation set lists the texts whose
+vectors it needs, every one once, and makes scores of the vectors; the formulas of scores belong to
+`bertjax.scores`, rows of texts to `embeddings`.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 from absl import logging
 from etils import epath
+from jaxtyping import Float
 
 from bertjax.data import tables
-from bertjax.finetuning import example_files, table_files
+from bertjax.finetuning import example_files
+from bertjax.scores import probe, retrieval, similarity
 
 # Of NLI: the class of a pair on which the judges did not agree; such pairs are left out.
 NO_LABEL = "-"
@@ -233,7 +238,7 @@ def _field(row: _Fields, *names: str) -> tuple[str, Any]:
 
 
 def _texts(row: _Fields, *names: str) -> tuple[str, ...]:
-    return tuple(table_files.text(row[name], name) for name in names)
+    return tuple(example_files.text(row[name], name) for name in names)
 
 
 def _with_negatives(row: _Fields, source: str) -> Example:
@@ -241,7 +246,7 @@ def _with_negatives(row: _Fields, source: str) -> Example:
     found = []
     for name in [*names, *([_NEGATIVES] if _NEGATIVES in row else [])]:
         values = row[name] if isinstance(row[name], list | tuple) else [row[name]]
-        found += [table_files.text(value, name) for value in values]
+        found += [example_files.text(value, name) for value in values]
     return ranked((*_texts(row, "anchor", "positive"), *found), source)
 
 
@@ -357,3 +362,297 @@ ROWS: Mapping[str, Callable[[tuple[float, float]], tuple[Layout, ...]]] = {
 }
 # Those that say most come first.
 _BY_CONTENT = ("pairs", "scored", "labelled", "classes", "two_texts", "texts")
+
+
+CORPUS, QUERIES, RELEVANCES = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
+_RELEVANCE_COLUMNS = ("query-id", "corpus-id", "score")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """Texts of documents and queries by their names; `relevances` are grades by query, document.
+
+    The queries are those with relevances.
+    """
+
+    documents: Mapping[str, str]
+    queries: Mapping[str, str]
+    relevances: Mapping[str, Mapping[str, int]]
+
+
+def read_collection(directory: epath.PathLike) -> Collection:
+    """Returns the corpus, queries and relevances of a directory in BEIR's layout.
+
+    corpus.jsonl holds `_id`, `title`, `text`, queries.jsonl `_id`, `text`; a title is put before
+    the text of its document. qrels/test.tsv has a header, then query, document and grade; above 0
+    the document is relevant to the query.
+    Source: github.com/beir-cellar/beir, beir/datasets/data_loader.py, GenericDataLoader.
+
+    Raises:
+      FileNotFoundError: if one of the three files is missing.
+      ValueError: if a line is not as it must be, or names a query or a document that is not there:
+        the first ten faults with their lines.
+    """
+    directory = epath.Path(directory)
+    documents = _named_texts(directory / CORPUS, may_be_empty=True)
+    queries = _named_texts(directory / QUERIES, may_be_empty=False)
+    relevances = _relevances(directory / RELEVANCES, documents, queries)
+    unjudged = len(queries) - len(relevances)
+    logging.info(
+        "%s: %d documents, %d queries with relevances%s",
+        directory, len(documents), len(relevances),
+        f"; {unjudged} without are left out" if unjudged else "",
+    )  # fmt: skip
+    used = {name: queries[name] for name in relevances}
+    return Collection(documents, used, relevances)
+
+
+def _named_texts(path: epath.Path, *, may_be_empty: bool) -> dict[str, str]:
+    """Returns the texts by name; an empty document is one that nothing is asked about."""
+    faults, found = example_files.Faults(), {}
+
+    def names_fault(names: Sequence[str]) -> str | None:
+        return example_files.missing_columns(names, ("_id", "text"))
+
+    for source, row in example_files.rows(path, faults, tables.Rules(names_fault=names_fault)):
+        name, text, title = row["_id"], row["text"], row.get("title") or ""
+        if not isinstance(name, str) or not name:
+            faults.add(source, f"'_id' is {name!r:.60}; it must be a name")
+        elif name in found:
+            faults.add(source, f"'_id' is {name!r}, as in a line before; names must be unique")
+        elif not isinstance(text, str) or not isinstance(title, str):
+            faults.add(source, f"'text' is {text!r:.60}; it and 'title' must be texts")
+        elif not may_be_empty and not text.strip():
+            faults.add(source, "'text' is empty; it must be a text")
+        else:
+            found[name] = f"{title} {text}".strip()
+    faults.check()
+    return found
+
+
+def _relevances(
+    path: epath.Path, documents: Mapping[str, str], queries: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
+    faults = example_files.Faults()
+    found: dict[str, dict[str, int]] = {}
+    rules = tables.Rules(
+        names_fault=lambda names: example_files.missing_columns(names, _RELEVANCE_COLUMNS)
+    )
+    for source, row in example_files.rows(path, faults, rules):
+        query, document, grade = (row[name].strip() for name in _RELEVANCE_COLUMNS)
+        if query not in queries:
+            faults.add(source, f"there is no query {query!r} in {QUERIES}")
+        elif document not in documents:
+            faults.add(source, f"there is no document {document!r} in {CORPUS}")
+        elif not re.fullmatch(r"-?[0-9]+", grade):
+            faults.add(source, f"'score' is {grade!r}; it must be a whole number")
+        elif document in found.get(query, {}):
+            faults.add(source, f"query {query!r} and document {document!r} stood in a line before")
+        else:
+            found.setdefault(query, {})[document] = int(grade)
+    faults.check()
+    if not any(grade > 0 for of_query in found.values() for grade in of_query.values()):
+        raise FaultyFile(f"{path}: no document is relevant to any query")
+    return found
+
+
+cosines = similarity.cosines
+_Vectors = Float[np.ndarray, "texts hidden"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A text in its role, which decides the prompt before it."""
+
+    text: str
+    role: str
+
+
+class EvaluationSet(abc.ABC):
+    """`texts` are embedded, then `scores` are made of their vectors, in that order.
+
+    `examples` are what is scored: pairs, triplets, texts, or the names of queries.
+    """
+
+    best_score: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def examples(self) -> Sequence[Any]: ...
+
+    @property
+    @abc.abstractmethod
+    def texts(self) -> Sequence[Text]: ...
+
+    @abc.abstractmethod
+    def scores(self, vectors: _Vectors) -> dict[str, float]: ...
+
+
+class _OfExamples(EvaluationSet):
+    """A set of examples that all have as many texts."""
+
+    def __init__(self, examples: Sequence[Example]):
+        self._examples = examples
+        flat = [
+            Text(text, role)
+            for example in examples
+            for text, role in zip(example.texts, example.roles, strict=True)
+        ]
+        places: dict[Text, int] = {}
+        numbers = [places.setdefault(text, len(places)) for text in flat]
+        self._distinct = list(places)
+        self._places = np.array(numbers).reshape(len(examples), -1)
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        return self._examples
+
+    @property
+    def texts(self) -> Sequence[Text]:
+        return self._distinct
+
+    def column(self, vectors: _Vectors, place: int) -> Float[np.ndarray, "examples hidden"]:
+        """Returns the vectors of a column of texts, one for each example."""
+        return vectors[self._places[:, place]]
+
+
+class Similarity(_OfExamples):
+    """Pairs with a score, such as STS-B."""
+
+    best_score = "spearman"
+
+    def scores(self, vectors: _Vectors) -> dict[str, float]:
+        right = np.array([example.value for example in self.examples], np.float64)
+        return similarity.correlations(self.column(vectors, 0), self.column(vectors, 1), right)
+
+
+class Triplets(_OfExamples):
+    """Anchors that are nearer to their positive than to any of their negatives."""
+
+    best_score = "accuracy"
+
+    def scores(self, vectors: _Vectors) -> dict[str, float]:
+        negatives = vectors[self._places[:, 2:]]
+        anchors, positives = self.column(vectors, 0), self.column(vectors, 1)
+        return {"accuracy": similarity.triplet_accuracy(anchors, positives, negatives)}
+
+
+class Classes(_OfExamples):
+    """Texts with classes, told apart by a linear probe."""
+
+    best_score = "accuracy"
+
+    def scores(self, vectors: _Vectors) -> dict[str, float]:
+        labels = [str(example.value) for example in self.examples]
+        return probe.cross_validated(self.column(vectors, 0), labels)
+
+
+class ClassesOfPairs(_OfExamples):
+    """Pairs with classes, such as NLI, told apart by a linear probe.
+
+    It reads |u - v| and u * v, and not the classifier that the loss `softmax` trains: that one is
+    no part of what is exported, and models of other losses have none.
+    Source: Conneau and Kiela 2018 (SentEval), section 3.1, of entailment and paraphrases.
+    """
+
+    best_score = "accuracy"
+
+    def scores(self, vectors: _Vectors) -> dict[str, float]:
+        labels = [str(example.value) for example in self.examples]
+        first, second = self.column(vectors, 0), self.column(vectors, 1)
+        features = np.concatenate([np.abs(first - second), first * second], axis=1)
+        return probe.cross_validated(features, labels)
+
+
+class Retrieval(EvaluationSet):
+    """Queries whose answers are to be found among the documents of a corpus."""
+
+    best_score = "ndcg_at_10"
+
+    def __init__(self, collection: Collection):
+        self.collection = collection
+
+    @property
+    def examples(self) -> Sequence[str]:
+        return list(self.collection.queries)
+
+    @property
+    def texts(self) -> Sequence[Text]:
+        queries = [Text(text, QUERY) for text in self.collection.queries.values()]
+        return [*queries, *(Text(text, DOCUMENT) for text in self.collection.documents.values())]
+
+    def scores(self, vectors: _Vectors) -> dict[str, float]:
+        queries, documents = self.collection.queries, self.collection.documents
+        found = retrieval.nearest(vectors[: len(queries)], vectors[len(queries) :], list(documents))
+        rankings = dict(zip(queries, found, strict=True))
+        return retrieval.scores(rankings, self.collection.relevances)
+
+
+def _of_pairs(examples: Sequence[Example]) -> EvaluationSet:
+    """Returns triplets, or of pairs a corpus of the positives, in which anchors find their own."""
+    if len(examples[0].texts) > 2:
+        return Triplets(examples)
+    documents = {text: f"d{n}" for n, text in enumerate({it.texts[1]: None for it in examples})}
+    queries = {text: f"q{n}" for n, text in enumerate({it.texts[0]: None for it in examples})}
+    relevances: dict[str, dict[str, int]] = {name: {} for name in queries.values()}
+    for query, document in (example.texts for example in examples):
+        relevances[queries[query]][documents[document]] = 1
+    return Retrieval(
+        Collection(
+            {name: text for text, name in documents.items()},
+            {name: text for text, name in queries.items()},
+            relevances,
+        )
+    )
+
+
+# What a file holds -> the set that it is; the others of ROWS have no scores.
+SETS: Mapping[str, Callable[[Sequence[Example]], EvaluationSet]] = {
+    "scored": Similarity,
+    "pairs": _of_pairs,
+    "labelled": ClassesOfPairs,
+    "classes": Classes,
+}
+
+
+def read_set(path: epath.PathLike, score_range: tuple[float, float]) -> EvaluationSet:
+    """Returns what is scored on a file, or a directory in BEIR's layout.
+
+    Raises:
+      FileNotFoundError: if it is not there.
+      ValueError: if it is not as it must be, or has nothing to score.
+    """
+    if epath.Path(path).is_dir():
+        return Retrieval(read_collection(path))
+    rows = holds(path)
+    if rows not in SETS:
+        raise FaultyFile(
+            f"{path} holds {rows}, of which vectors have no score; embeddings are evaluated on "
+            f"{told(SETS)}; or on a directory in BEIR's layout"
+        )
+    return SETS[rows](read(path, rows, score_range=score_range))
+
+
+def unlabelled(path: epath.PathLike) -> str:
+    """Returns what is read of a file whose vectors or cosines are wanted: texts, or two of them."""
+    return "texts" if holds(path) in ("texts", "classes") else "two_texts"
+
+
+def set_names(paths: Sequence[str], alone: str) -> dict[str, str]:
+    """Returns the paths by the names of their sets: `alone` of one, else what tells them apart.
+
+    Those are the names of files without suffix, with the directory before them where they repeat.
+    """
+    if len(paths) == 1:
+        return {alone: paths[0]}
+    stems = [epath.Path(path).stem for path in paths]
+    names = [
+        stem if stems.count(stem) == 1 else f"{epath.Path(path).parent.name}_{stem}"
+        for stem, path in zip(stems, paths, strict=True)
+    ]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(
+            f"config.finetuning.eval_file has several sets that would be called {repeated[0]!r}; "
+            "rename a file or its directory"
+        )
+    return dict(zip(names, paths, strict=True))

@@ -1,14 +1,15 @@
-"""A vector for each text: what is learnt of pairs, triplets or texts, and how vectors are scored.
+"""A vector for each text: its losses, its reader, and how vectors are scored.
 
-Files belong to `embedding_files`, losses to `embedding_losses`, what is evaluated to
-`embedding_sets`.
+A loss is a function of vectors, the batch and a `LossHead`, and returns a loss for every example.
+Vectors are those of the pooling; a loss that compares directions normalizes them itself. Files and
+evaluation sets belong to `embedding_files`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -22,16 +23,139 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from bertjax.finetuning import (
     base,
     embedding_files,
-    embedding_losses,
-    embedding_sets,
+    example_files,
     feature_sets,
     glue_submission,
-    json_fields,
 )
 from bertjax.models import encoder as encoders
 from bertjax.models import sentence_encoder
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
+
+Vectors = Float[Array, "batch texts hidden"]
+# The loss of each example, and whether it is answered rightly (None: there is no right answer).
+Losses = tuple[Float[Array, " batch"], Float[Array, " batch"] | None]
+
+TEACHER_VECTORS = "teacher_vectors"  # in a batch [batch, texts, hidden], as the teacher answers
+
+
+@dataclasses.dataclass(frozen=True)
+class LossHead:
+    """What losses read beside vectors.
+
+    `scale` is the factor on cosines, `normalize` whether the model answers unit vectors, and
+    `classifier` makes logits [batch, classes] of u, v and |u - v| [batch, 3, prefix].
+    """
+
+    scale: float = 20.0
+    normalize: bool = True
+    classifier: Callable[[Array], Array] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """A way to train: what its files hold (a key of `embedding_files.ROWS`), and its formula.
+
+    `joins_rows` says that the loss of an example reads other examples of its batch; then no text
+    may stand in a batch twice. `views` is how often the model reads each text, `has_answers`
+    whether one answer is right.
+    """
+
+    rows: str
+    of: Callable[[Vectors, tasks.Batch, Head], Losses]
+    joins_rows: bool = False
+    views: int = 1
+    has_answers: bool = False
+
+
+def of_prefixes(
+    loss: Loss, vectors: Vectors, batch: tasks.Batch, head: LossHead, dims: Sequence[int]
+) -> Losses:
+    """Returns the sum of the losses of the prefixes of the vectors, each made a unit vector.
+
+    Without `dims` it is the loss of whole vectors. Right answers are those of the longest prefix.
+    Source: Kusupati et al. 2022, equation 1, with weights of 1; sentence-transformers'
+    MatryoshkaLoss, which normalizes each prefix.
+    """
+    if not dims:
+        return loss.of(vectors, batch, head)
+    parts = {}
+    for dim in dims:
+        short = dict(batch)
+        if TEACHER_VECTORS in batch:
+            short[TEACHER_VECTORS] = sentence_encoder.unit(batch[TEACHER_VECTORS][..., :dim])
+        parts[dim] = loss.of(sentence_encoder.unit(vectors[..., :dim]), short, head)
+    losses = jnp.stack([losses for losses, _ in parts.values()])
+    return losses.sum(axis=0), parts[max(dims)][1]
+
+
+def _softmax(vectors: Vectors, batch: tasks.Batch, head: LossHead) -> Losses:
+    """Cross-entropy of a classifier over (u, v, |u - v|); `labels` [batch] are classes.
+
+    The classifier reads zeros behind a prefix.
+    Source: Reimers and Gurevych 2019, section 3 ("classification objective function").
+    """
+    assert head.classifier is not None
+    first, second = vectors[:, 0], vectors[:, 1]
+    features = jnp.stack([first, second, jnp.abs(first - second)], axis=1)
+    logits = head.classifier(features)
+    labels = batch["labels"]
+    return tasks.cross_entropy(logits, labels), _hits(logits, labels)
+
+
+def _cosine(vectors: Vectors, batch: tasks.Batch, head: LossHead) -> Losses:
+    """The squared difference of the cosine and `scores` [batch], which lie from 0 to 1.
+
+    Source: Reimers and Gurevych 2019, section 3 ("regression objective function").
+    """
+    del head
+    units = sentence_encoder.unit(vectors)
+    cosines = (units[:, 0] * units[:, 1]).sum(axis=-1)
+    return (cosines - batch["scores"]) ** 2, None
+
+
+def _ranking(vectors: Vectors, batch: tasks.Batch, head: LossHead) -> Losses:
+    """Cross-entropy of an anchor's own positive among the positives and negatives of all rows.
+
+    Texts are anchor, positive, negatives; logits are `scale` times the cosines. Rows of weight 0
+    are no candidates. The order of candidates: all positives, all first negatives, and so on.
+    Source: Henderson et al. 2017, section 4.4 (in-batch negatives); sentence-transformers'
+    MultipleNegativesRankingLoss (cosine, scale 20, negatives as columns).
+    """
+    units, weights = sentence_encoder.unit(vectors), batch["example_weights"]
+    candidates = jnp.swapaxes(units[:, 1:], 0, 1).reshape(-1, units.shape[-1])
+    logits = head.scale * units[:, 0] @ candidates.T
+    is_real = jnp.tile(weights > 0, units.shape[1] - 1)
+    rows = jnp.arange(len(units))
+    # An anchor of weight 0 keeps its own positive: the mean leaves it out, and must not meet NaN.
+    is_own = rows[:, None] == jnp.arange(len(candidates))[None, :]
+    logits = jnp.where(is_real[None, :] | is_own, logits, jnp.finfo(logits.dtype).min)
+    return tasks.cross_entropy(logits, rows), _hits(logits, rows)
+
+
+def _distances(vectors: Vectors, batch: tasks.Batch, head: LossHead) -> Losses:
+    """The mean squared difference to the teacher's vectors, of vectors as both answer them.
+
+    Source: Reimers and Gurevych 2020, section 3, equation 1; sentence-transformers' MSELoss.
+    """
+    own = sentence_encoder.unit(vectors) if head.normalize else vectors
+    return ((own - batch[TEACHER_VECTORS]) ** 2).mean(axis=(1, 2)), None
+
+
+def _hits(logits: Float[Array, "batch classes"], labels: Array) -> Float[Array, " batch"]:
+    own = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return (own >= logits.max(axis=-1)).astype(jnp.float32)
+
+
+# config.finetuning.loss -> what it reads, and its formula.
+LOSSES: Mapping[str, Loss] = {
+    "ranking": Loss("pairs", _ranking, joins_rows=True, has_answers=True),
+    "simcse": Loss("texts", _ranking, joins_rows=True, views=2, has_answers=True),
+    "cosine": Loss("scored", _cosine),
+    "softmax": Loss("labelled", _softmax, has_answers=True),
+    "distillation": Loss("texts", _distances),
+}
+
 
 # The keys of `predict`: one text, or two of which the cosine is wanted.
 TEXT, SECOND_TEXT, DOCUMENT = "text", "second_text", "document"
@@ -41,7 +165,7 @@ _DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
 @dataclasses.dataclass(frozen=True)
 class SentenceEmbedding(base.FinetuningTask):
-    """Vectors of texts by one of `embedding_losses.LOSSES`; a `tasks.WholeBatch`.
+    """Vectors of texts by one of `LOSSES`; a `tasks.WholeBatch`.
 
     Inputs are [batch, texts, length], of examples of one text [batch, length].
     """
@@ -66,8 +190,8 @@ class SentenceEmbedding(base.FinetuningTask):
             )
 
     @property
-    def trained_by(self) -> embedding_losses.Loss:
-        return embedding_losses.LOSSES[self.loss_name]
+    def trained_by(self) -> Loss:
+        return LOSSES[self.loss_name]
 
     @property
     def joins_rows(self) -> bool:
@@ -128,7 +252,7 @@ class SentenceEmbedding(base.FinetuningTask):
         """Returns the mean loss of the examples, and how many are answered rightly."""
         weights = self.scored(batch)
         with jax.named_scope("loss"):
-            losses, hits = embedding_losses.of_prefixes(
+            losses, hits = of_prefixes(
                 self.trained_by, vectors, batch, self._head(model), self.matryoshka_dims
             )
             means = {"loss": tasks.weighted(losses, weights)}
@@ -154,14 +278,14 @@ class SentenceEmbedding(base.FinetuningTask):
         rows = batch_size * self.num_texts * self.trained_by.views
         return 3.0 * rows * self.encoder.forward_flops(length)
 
-    def _head(self, model: Any) -> embedding_losses.Head:
+    def _head(self, model: Any) -> LossHead:
         def classify(features: Float[Array, "batch 3 width"]) -> Float[Array, "batch classes"]:
             # A prefix is as wide as the whole vector with zeros behind it.
             missing = self.encoder.hidden_size - features.shape[-1]
             whole = jnp.pad(features, ((0, 0), (0, 0), (0, missing)))
             return model.classifier(whole.reshape(len(whole), -1))
 
-        return embedding_losses.Head(self.scale, self.normalize, classify)
+        return LossHead(self.scale, self.normalize, classify)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +300,7 @@ class TaughtEmbedding(SentenceEmbedding):
         teacher, batch = distillation.apart(self.teacher, batch)
         vectors = self.outputs(model, batch, key=key)
         taught = teacher(_flat(batch)).reshape(vectors.shape)
-        return self.joint_loss(model, vectors, {**batch, embedding_losses.TEACHER_VECTORS: taught})
+        return self.joint_loss(model, vectors, {**batch, TEACHER_VECTORS: taught})
 
 
 def _flat(batch: tasks.Batch, views: int = 1) -> dict[str, Array]:
@@ -204,7 +328,7 @@ class EmbeddingReader(base.Reader):
     def _training(self) -> list[list[embedding_files.Example]]:
         """The examples of each file."""
         options = self.options
-        rows = embedding_losses.LOSSES[options.loss].rows
+        rows = LOSSES[options.loss].rows
         found = [
             embedding_files.read(file.path, rows, score_range=tuple(options.score_range))
             for file in embedding_files.files(options.train_file)
@@ -228,16 +352,16 @@ class EmbeddingReader(base.Reader):
     @functools.cached_property
     def _paths(self) -> dict[str, str]:
         """The evaluation sets: "dev", or of several the names of their files."""
-        return embedding_sets.named(self.paths(self.options.eval_file), base.DEV)
+        return embedding_files.set_names(self.paths(self.options.eval_file), base.DEV)
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
         return tuple(self._paths)
 
     @functools.cached_property
-    def sets(self) -> dict[str, embedding_sets.EvaluationSet]:
+    def sets(self) -> dict[str, embedding_files.EvaluationSet]:
         return {
-            name: embedding_sets.read(path, tuple(self.options.score_range))
+            name: embedding_files.read_set(path, tuple(self.options.score_range))
             for name, path in self._paths.items()
         }
 
@@ -246,7 +370,7 @@ class EmbeddingReader(base.Reader):
             return [example for file in self._training for example in file]
         if name == base.TEST:
             path = self.file(name)
-            return embedding_files.read(path, embedding_sets.unlabelled(path))
+            return embedding_files.read(path, embedding_files.unlabelled(path))
         return self.sets[name].examples
 
     def _features(self, name: str) -> feature_sets.FeatureSet:
@@ -279,7 +403,7 @@ class EmbeddingReader(base.Reader):
         return [dataclasses.replace(example, texts=texts) for example, texts in pairs]
 
     def _training_rows(self) -> feature_sets.FeatureSet:
-        loss = embedding_losses.LOSSES[self.options.loss]
+        loss = LOSSES[self.options.loss]
         examples = self.examples(base.TRAIN)
         texts = [text for example in examples for text in example.texts]
         prompted = [text for it in self._with_prompts(examples) for text in it.texts]
@@ -326,7 +450,7 @@ class EmbeddingReader(base.Reader):
                 "for their cosine"
             )
         wanted = wanted or [TEXT]  # which is missing: that is told as for other keys
-        texts = tuple(json_fields.text(fields, key) for key in wanted)
+        texts = tuple(example_files.json_text(fields, key) for key in wanted)
         query, document = embedding_files.QUERY, embedding_files.DOCUMENT
         roles = tuple(document if key == DOCUMENT else query for key in wanted)
         (made,) = self._with_prompts([embedding_files.Example(texts, None, source, roles)])
@@ -360,7 +484,7 @@ class EmbeddingScorer(base.Scorer):
         return [
             {"embedding": each[0].tolist()}
             if len(each) == 1
-            else {"cosine": float(embedding_sets.cosines(each[:1], each[1:])[0])}
+            else {"cosine": float(embedding_files.cosines(each[:1], each[1:])[0])}
             for each in vectors
         ]
 
@@ -373,7 +497,7 @@ class EmbeddingScorer(base.Scorer):
             with (directory / f"{name}.npy").open("wb") as file:
                 np.save(file, vectors)
             return
-        cosines = embedding_sets.cosines(vectors[::2], vectors[1::2])
+        cosines = embedding_files.cosines(vectors[::2], vectors[1::2])
         words = [f"{cosine:.6g}" for cosine in cosines.tolist()]
         glue_submission.write_column(directory / f"{name}.tsv", words)
 
@@ -387,7 +511,7 @@ _COLUMNS: dict[str, tuple[str, Any]] = {
 
 def embedding_task(encoder: encoders.EncoderConfig, options: base.Options) -> SentenceEmbedding:
     """Returns the task; without `num_texts`, examples have the fewest texts that a loss reads."""
-    rows = embedding_losses.LOSSES[options.loss].rows
+    rows = LOSSES[options.loss].rows
     return SentenceEmbedding(
         encoder,
         loss_name=options.loss,
@@ -402,7 +526,7 @@ def embedding_task(encoder: encoders.EncoderConfig, options: base.Options) -> Se
 
 def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
     options, teacher = config.finetuning, config.distillation.teacher
-    if options.loss not in embedding_losses.LOSSES:
+    if options.loss not in LOSSES:
         return
     yield from _number_faults(options)
     yield from _file_faults(options)

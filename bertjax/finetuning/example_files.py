@@ -1,4 +1,4 @@
-"""What readers of example files share: the lines of a file, and its faults told together."""
+"""What readers of examples share: rows of files, texts in fields, and faults reported together."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from etils import epath
 
 from bertjax.data import tables
 
-MAX_FAULTS_TOLD = 10
-
-
+MAX_FAULTS = 10
 FaultyFile = tables.FaultyFile
 
 
 class Faults:
-    """The faults of a file, gathered so that they are told at once: the first ten, and how many."""
+    """The faults of a file, reported at once: the first ten, and their number."""
 
     def __init__(self):
-        self._told: list[str] = []
+        self._first: list[str] = []
         self._count = 0
 
     def add(self, source: str, fault: str) -> None:
         """Takes what is wrong at a "file:line"."""
         self._count += 1
-        if len(self._told) < MAX_FAULTS_TOLD:
-            self._told.append(f"{source}: {fault}")
+        if len(self._first) < MAX_FAULTS:
+            self._first.append(f"{source}: {fault}")
 
     def __len__(self) -> int:
         return self._count
@@ -34,9 +32,9 @@ class Faults:
     def summary(self) -> str:
         """Returns the one fault, or how many there are and the first of them."""
         if self._count == 1:
-            return self._told[0]
-        shown = "" if self._count <= MAX_FAULTS_TOLD else f", the first {MAX_FAULTS_TOLD}"
-        return "\n".join([f"{self._count} faults{shown}:", *self._told])
+            return self._first[0]
+        shown = "" if self._count <= MAX_FAULTS else f", the first {MAX_FAULTS}"
+        return "\n".join([f"{self._count} faults{shown}:", *self._first])
 
     def check(self) -> None:
         """Raises FaultyFile if there was a fault."""
@@ -82,3 +80,45 @@ def missing_columns(names: Sequence[str], wanted: Sequence[str]) -> str | None:
     if repeated:
         return f"there are several columns {', '.join(map(repr, repeated))}; names must be unique"
     return None
+
+
+def text(value: Any, name: str) -> str:
+    """Returns the text of a field; ValueError if it is empty or no text."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name!r} is {value!r:.60}; it must be a text")
+    if not value.strip():
+        raise ValueError(f"{name!r} is empty; it must be a text")
+    return value
+
+
+def json_text(fields: Mapping[str, Any], key: str) -> str:
+    """Returns the text under a key of a JSON object; ValueError if there is none."""
+    return text(_field(fields, key), key)
+
+
+def json_texts(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Returns the texts in the list under a key, at least one; ValueError if one is no text."""
+    value = _field(fields, key)
+    is_list = isinstance(value, list | tuple) and len(value) > 0
+    if not is_list or not all(isinstance(it, str) and it.strip() for it in value):
+        raise ValueError(
+            f"{key!r} is {value!r:.60}; it must be a list of texts, none of them empty"
+        )
+    return tuple(value)
+
+
+def json_lists(fields: Mapping[str, Any], key: str) -> tuple[tuple[str, ...], ...]:
+    """Returns the lists of texts in the list under a key; ValueError if one is empty."""
+    value = _field(fields, key)
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"{key!r} is {value!r:.60}; it must be a list of lists of texts")
+    return tuple(
+        json_texts({f"{key}[{place}]": it}, f"{key}[{place}]") for place, it in enumerate(value)
+    )
+
+
+def _field(fields: Mapping[str, Any], key: str) -> Any:
+    if key not in fields:
+        known = ", ".join(map(repr, fields)) or "none"
+        raise ValueError(f"the key {key!r} is missing; its keys are {known}")
+    return fields[key]

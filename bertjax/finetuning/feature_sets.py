@@ -1,6 +1,6 @@
 """What a model reads of a finetuning data set, and how texts become its rows.
 
-Files belong to the readers (`glue`, `tables`, `squad`, ...), order and padding to `batches`.
+Files belong to the readers, order and padding to `batches`.
 """
 
 from __future__ import annotations
@@ -60,25 +60,12 @@ class FeatureSet:
             raise ValueError(
                 f"choices is {self.choices}; it must be at least 1 and divide the {rows} rows"
             )
-        lengths = _row_lengths(self.tokens["input_ids"])
-        for name, values in self.tokens.items():
-            if not np.array_equal(_row_lengths(values), lengths):
-                raise ValueError(
-                    f"tokens[{name!r}] has {len(values)} rows; rows and their lengths must be "
-                    f"those of the {rows} in tokens['input_ids']"
-                )
         for name, column in self.columns.items():
             if len(column) != len(self):
                 raise ValueError(
                     f"columns[{name!r}] has {len(column)} values; there must be one for each of "
                     f"the {len(self)} examples"
                 )
-            if name in self.tokens:
-                raise ValueError(f"{name!r} is in tokens and in columns; it must be in one of them")
-        if self.parts and sum(part.examples for part in self.parts) != len(self):
-            raise ValueError(f"parts are {self.parts}; they must be of {len(self)} examples")
-        if self.apart is not None and len(self.apart) != len(self):
-            raise ValueError(f"apart has {len(self.apart)} rows; there must be {len(self)}")
 
     def __len__(self) -> int:
         """Returns the number of examples."""
@@ -158,6 +145,61 @@ def sequence_pairs(
         input_ids[_ranges(starts_b, kept_b)] = flat_b[_ranges(_starts(lengths_b), kept_b)]
         segment_ids[_ranges(starts_b, kept_b + 1)] = 1
     return _split(input_ids, edges), _split(segment_ids, edges)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextExample:
+    """One or two texts; `label` is the place of the class, a number (float), or None.
+
+    A tuple has the places of all labels of a text that may have several.
+
+    `source` is "file:line".
+    """
+
+    texts: tuple[str, ...]
+    label: int | float | tuple[int, ...] | None
+    source: str
+
+
+def text_rows(
+    examples: Sequence[TextExample],
+    tokenizer: tokenizers.Tokenizer,
+    *,
+    max_seq_length: int,
+    num_labels: int = 0,
+) -> FeatureSet:
+    """Returns the rows of the examples; "labels" are int32 classes or float32 numbers, if any.
+
+    Of examples with several labels they are float32, 1 or 0 for each of the `num_labels`.
+
+    Raises:
+      ValueError: if there are no examples, some have a label or a second text and some have not,
+        or max_seq_length is too small.
+    """
+    if not examples:
+        raise ValueError("there are no examples; a data set needs at least one")
+    kinds = {(len(example.texts), type(example.label)) for example in examples}
+    if len(kinds) > 1:
+        found = ", ".join(sorted(f"{n} texts with {kind.__name__}" for n, kind in kinds))
+        raise ValueError(
+            f"examples of different kinds ({found}); all of a data set need as many texts and the "
+            "same kind of label"
+        )
+    ((num_texts, label_type),) = kinds
+    first, *second = ([example.texts[place] for example in examples] for place in range(num_texts))
+    input_ids, segment_ids = sequence_pairs(
+        tokenizer, first, second[0] if second else None, max_seq_length=max_seq_length
+    )
+    columns: dict[str, np.ndarray] = {}
+    if label_type is tuple:
+        columns["labels"] = np.zeros((len(examples), num_labels), np.float32)
+        for row, example in zip(columns["labels"], examples, strict=True):
+            row[list(example.label)] = 1  # pyright: ignore[reportArgumentType]  a tuple
+    elif label_type is not type(None):
+        dtype = np.float32 if label_type is float else np.int32
+        columns["labels"] = np.array([example.label for example in examples], dtype)
+    tokens = {"input_ids": input_ids, "segment_ids": segment_ids}
+    return FeatureSet(tokens, columns, pad_id=tokenizer.pad_id)
 
 
 def kept_lengths(

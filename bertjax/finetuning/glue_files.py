@@ -1,7 +1,7 @@
 """The nine tasks of GLUE and its diagnostic set, from the official TSV files or from TFDS.
 
-What is different from task to task stands in one table, `TASKS`. Predictions for the server belong
-to `glue_submission`, what is done with TFDS to `glue_tfds`.
+The differences between tasks are in one table, `TASKS`. Predictions for the server belong to
+`glue_submission`.
 
 Source: gluebenchmark.com (files, scores); Wang et al. 2019, table 1.
 """
@@ -15,11 +15,11 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import tables
-from bertjax.finetuning import example_files, glue_tfds, text_examples
+from bertjax.data import tables, tfds_datasets
+from bertjax.finetuning import example_files, feature_sets
 
 TFDS_PREFIX = "tfds:"
-TFDS_GLUE = TFDS_PREFIX + glue_tfds.COLLECTION  # all tasks, each a dataset
+TFDS_GLUE = TFDS_PREFIX + "glue"  # all tasks, each a dataset
 
 # Of two sentences that mean the same (STS-B); those that have nothing in common have 0.
 HIGHEST_SCORE = 5.0
@@ -186,7 +186,7 @@ def task_named(name: str) -> Task:
     return TASKS[name]
 
 
-def read_split(location: str, name: str, split: str) -> list[text_examples.Example]:
+def read_split(location: str, name: str, split: str) -> list[feature_sets.TextExample]:
     """Returns the examples of a split in the order of the file; those of tests have no labels.
 
     `location` is the directory of GLUE, which holds RTE/train.tsv and so on, the task's own
@@ -203,7 +203,7 @@ def read_split(location: str, name: str, split: str) -> list[text_examples.Examp
     faults, flaws = example_files.Faults(), example_files.Faults()
     # A test takes one prediction for each of its rows, so none is left out there.
     broken = flaws if task.has_flaws and split == "train" else faults
-    examples: list[text_examples.Example] = []
+    examples: list[feature_sets.TextExample] = []
     for source, row in _rows(location, name, split, broken):
         if not all(row[column].strip() for column in task.texts):
             (flaws if task.has_flaws else faults).add(source, "a text is empty")
@@ -213,7 +213,7 @@ def read_split(location: str, name: str, split: str) -> list[text_examples.Examp
             faults.add(source, str(error))
             continue
         examples.append(
-            text_examples.Example(tuple(row[column] for column in task.texts), label, source)
+            feature_sets.TextExample(tuple(row[column] for column in task.texts), label, source)
         )
     faults.check()
     if len(flaws):
@@ -243,14 +243,14 @@ def _rows(
     """Yields ("file:line", {column: value}); rows of TFDS get the official names and labels."""
     task = TASKS[name]
     if location.startswith(TFDS_PREFIX):
-        dataset = glue_tfds.Dataset(
+        dataset = _Dataset(
             location.removeprefix(TFDS_PREFIX),
             name,
             columns=dict(zip(task.texts, task.tfds_texts or task.texts, strict=True)),
             label=task.label,
             label_of=dict(zip(task.label_names, task.labels, strict=True)),
         )
-        return glue_tfds.rows(dataset, split)
+        return _tfds_rows(dataset, split)
     path = _file(location, name, split)
     label = () if split in task.submissions else (task.label,)
     if path.name in _MRPC_ORIGINAL.values():
@@ -309,3 +309,68 @@ def _mrpc_rows(
         for source, row in rows
         if ("\t".join(row[name] for name in _MRPC_IDS) in dev) == (split == "dev")
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dataset:
+    """A dataset of TFDS for a task: "glue", "glue/rte" or the directory of a prepared one.
+
+    `columns` maps official columns to features, `label_of` the names of classes to official ones;
+    it is empty where labels are numbers. `label` is the official column of both.
+    """
+
+    name: str
+    task: str
+    columns: Mapping[str, str]
+    label: str
+    label_of: Mapping[str, str]
+
+
+def _tfds_rows(dataset: _Dataset, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields ("dataset:split:index", {column: value}) in the order of the official files.
+
+    `split` is named as the official files are: "dev_matched" is validation_matched of TFDS.
+
+    Raises:
+      ValueError: if there is no such dataset, split or feature, or a file is damaged.
+    """
+    name = f"glue/{dataset.task}"
+    builder = tfds_datasets.builder(
+        name if dataset.name == "glue" else dataset.name,
+        hint=f"give tfds:{name}, or a directory that holds its dataset_info.json",
+    )
+    tfds_datasets.prepare(builder, hint="give the directory of the official files of GLUE instead")
+    split = split.replace("dev", "validation")
+    if split not in builder.info.splits:
+        raise ValueError(
+            f"tfds:{dataset.name} has no split {split!r}; it has "
+            f"{', '.join(sorted(builder.info.splits))}"
+        )
+    features = builder.info.features
+    wanted = [*dataset.columns.values(), "idx", "label"]
+    if fault := example_files.missing_columns(sorted(features), wanted):
+        raise example_files.FaultyFile(f"tfds:{dataset.name}: {fault}")
+    if dataset.label_of:
+        _check_classes(dataset, features["label"])
+    examples = sorted(tfds_datasets.examples(builder, split), key=lambda one: int(one["idx"]))
+    for example in examples:
+        row = {name: example[key].decode() for name, key in dataset.columns.items()}
+        label = _tfds_label(dataset, features["label"], example["label"])
+        yield f"tfds:{dataset.name}:{split}:{example['idx']}", {**row, dataset.label: label}
+
+
+def _tfds_label(dataset: _Dataset, feature: Any, value: Any) -> Any:
+    if not dataset.label_of:
+        return float(value)
+    # What has no name stays a number, which is an unknown label; those of tests are not looked at.
+    is_class = 0 <= value < feature.num_classes
+    return dataset.label_of[feature.int2str(int(value))] if is_class else str(value)
+
+
+def _check_classes(dataset: _Dataset, feature: Any) -> None:
+    names = getattr(feature, "names", None) or []
+    if sorted(names) != sorted(dataset.label_of):
+        raise ValueError(
+            f"tfds:{dataset.name} has the classes {', '.join(names) or '(none)'}; task "
+            f"{dataset.task} has {', '.join(dataset.label_of)}: give the dataset of this task"
+        )

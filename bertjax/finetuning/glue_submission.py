@@ -9,7 +9,7 @@ Source: gluebenchmark.com, FAQ and its sample submission.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from etils import epath
@@ -40,17 +40,6 @@ _TASK_OF = {file: task for task in glue_files.TASKS.values() for file in task.su
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-def task_of(name: str) -> glue_files.Task:
-    """Returns the task whose predictions stand in the server's file `name`.
-
-    Raises:
-      ValueError: if there is no such file.
-    """
-    if name not in _TASK_OF:
-        raise ValueError(f"the server has no file {name!r}; its files are {', '.join(TEST_ROWS)}")
-    return _TASK_OF[name]
-
-
 def prediction_file(name: str, predictions: Sequence[int] | Sequence[float] | np.ndarray) -> str:
     """Returns the content of the server's file `name`, such as "RTE.tsv".
 
@@ -58,9 +47,9 @@ def prediction_file(name: str, predictions: Sequence[int] | Sequence[float] | np
     below 0 become 0 and those above 5 become 5.
 
     Raises:
-      ValueError: if there is no such file, or not one class or finite number for each row.
+      ValueError: if there is not one class or finite number for each row.
     """
-    task = task_of(name)
+    task = _TASK_OF[name]
     values = np.asarray(predictions)
     if values.shape != (TEST_ROWS[name],):
         raise ValueError(
@@ -84,45 +73,47 @@ def write_column(path: epath.Path, words: Sequence[str]) -> None:
     path.write_text(HEADER + "\n" + "".join(rows))
 
 
-def write_submission(
-    path: epath.PathLike, predictions: Mapping[str, Sequence[int] | Sequence[float] | np.ndarray]
-) -> None:
-    """Writes the predictions for each of the server's files into a directory, or into a ".zip".
-
-    A zip must be complete. A directory takes any of the files, and keeps those that it has:
-    `pack_submission` zips them once all are there.
-
-    Raises:
-      ValueError: if a file is not one of the server's, has not the predictions it needs, or the
-        zip lacks one. Then nothing is written.
-    """
-    path = epath.Path(path)
-    files = {name: prediction_file(name, values) for name, values in predictions.items()}
-    if path.suffix == ".zip":
-        _zip(path, files)
-        return
-    path.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (path / name).write_text(content)
-
-
 def pack_submission(directory: epath.PathLike, path: epath.PathLike) -> None:
-    """Writes a zip of the prediction files in a directory, once all are there and right.
+    """Writes a zip of the prediction files in a directory, once all of them are complete.
 
     Raises:
-      ValueError: what `check_submission` raises.
+      ValueError: as `check_submission`.
     """
-    _zip(epath.Path(path), _files(epath.Path(directory)))
+    files = check_submission(directory)
+    path = epath.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(files):
+            archive.writestr(zipfile.ZipInfo(name, _DATE), files[name], zipfile.ZIP_DEFLATED)
 
 
-def check_submission(path: epath.PathLike) -> None:
-    """Checks names, headers, numbers of rows, indices and labels of a zip or of a directory.
+def check_submission(directory: epath.PathLike) -> dict[str, str]:
+    """Returns name and content of all prediction files after checking every line of them.
 
     Raises:
-      FileNotFoundError: if there is neither.
-      ValueError: if the server would refuse it or count rows as wrong: the first ten faults.
+      FileNotFoundError: if there is no such directory.
+      ValueError: if the server would refuse them or count rows as wrong: the first ten faults.
     """
-    _check(path, _files(epath.Path(path)))
+    directory = epath.Path(directory)
+    if not directory.exists():
+        raise FileNotFoundError(f"{directory} does not exist; give a directory of predictions")
+    files = {
+        file.name: file.read_bytes().decode("utf-8", errors="replace")
+        for file in directory.iterdir()
+        if file.name.endswith(".tsv")
+    }
+    faults = example_files.Faults()
+    for name, content in sorted(files.items()):
+        source = f"{directory}/{name}"
+        if name not in TEST_ROWS:
+            faults.add(source, f"it is none of the server's files: {', '.join(TEST_ROWS)}")
+            continue
+        for line, fault in _faults(name, content):
+            faults.add(f"{source}:{line}", fault)
+    if missing := [name for name in TEST_ROWS if name not in files]:
+        faults.add(str(directory), f"{', '.join(missing)} are missing: the server needs all files")
+    faults.check()
+    return files
 
 
 def _labels(name: str, task: glue_files.Task, values: np.ndarray) -> list[str]:
@@ -138,37 +129,6 @@ def _labels(name: str, task: glue_files.Task, values: np.ndarray) -> list[str]:
             f"{len(task.labels) - 1} ({', '.join(task.labels)})"
         )
     return [task.labels[value] for value in values.tolist()]
-
-
-def _files(path: epath.Path) -> dict[str, str]:
-    """Returns name and content of the files in a directory or a zip."""
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give a zip or a directory of predictions")
-    if path.is_dir():
-        found = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
-        # What else lies in a directory is not zipped, in contrast to what a zip holds.
-        found = {name: data for name, data in found.items() if name.endswith(".tsv")}
-    else:
-        try:
-            with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-                found = {name: archive.read(name) for name in archive.namelist()}
-        except zipfile.BadZipFile as error:
-            raise ValueError(f"{path} is not a zip file ({error}); write it again") from error
-    return {name: data.decode("utf-8", errors="replace") for name, data in found.items()}
-
-
-def _check(path: epath.PathLike, files: Mapping[str, str]) -> None:
-    faults = example_files.Faults()
-    for name, content in sorted(files.items()):
-        source = f"{path}/{name}"
-        if name not in TEST_ROWS:
-            faults.add(source, f"it is none of the server's files: {', '.join(TEST_ROWS)}")
-            continue
-        for line, fault in _faults(name, content):
-            faults.add(f"{source}:{line}", fault)
-    if missing := [name for name in TEST_ROWS if name not in files]:
-        faults.add(str(path), f"{', '.join(missing)} must be there: the server wants all files")
-    faults.check()
 
 
 def _faults(name: str, content: str) -> Iterator[tuple[int, str]]:
@@ -199,12 +159,3 @@ def _is_prediction(task: glue_files.Task, text: str) -> bool:
         return 0 <= float(text) <= glue_files.HIGHEST_SCORE
     except ValueError:
         return False
-
-
-def _zip(path: epath.Path, files: Mapping[str, str]) -> None:
-    _check(path, files)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(files):
-            entry = zipfile.ZipInfo(name, _DATE)
-            archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED)

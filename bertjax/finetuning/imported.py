@@ -21,13 +21,11 @@ from bertjax.finetuning import (
     conll_files,
     example_files,
     feature_sets,
-    json_fields,
     spans,
     squad_files,
     table_files,
     tag_schemes,
     tags,
-    text_examples,
     texts,
 )
 
@@ -52,7 +50,7 @@ class TextReader(texts.TableReader):
             return table_files.Columns(self.columns, flags=self.labels)
         return super()._columns_of(name)
 
-    def _examples(self, name: str) -> Sequence[text_examples.Example]:
+    def _examples(self, name: str) -> Sequence[feature_sets.TextExample]:
         """Returns the examples of a file, which may give the classes by their numbers."""
         path, columns = self.file(name), self._columns_of(name)
         if fault := example_files.missing_columns(tables.column_names(path), columns.wanted):
@@ -72,12 +70,12 @@ class TextReader(texts.TableReader):
         logging.warning("%s has the numbers of the model's classes: %s", path, meanings)
         return examples
 
-    def example(self, fields: base.Fields, source: str) -> text_examples.Example:
+    def example(self, fields: base.Fields, source: str) -> feature_sets.TextExample:
         columns = (TEXT, PAIR) if fields.get(PAIR) is not None else (TEXT,)
-        texts = tuple(json_fields.text(fields, column) for column in columns)
-        return text_examples.Example(texts, None, source)
+        texts = tuple(example_files.json_text(fields, column) for column in columns)
+        return feature_sets.TextExample(texts, None, source)
 
-    def rows(self, examples: Sequence[text_examples.Example]) -> feature_sets.FeatureSet:
+    def rows(self, examples: Sequence[feature_sets.TextExample]) -> feature_sets.FeatureSet:
         """Returns the rows of texts and of pairs, in the order of the examples."""
         if len({len(example.texts) for example in examples}) == 1:
             return super().rows(examples)

@@ -1,11 +1,17 @@
 """Answers that are pieces of a text: SQuAD v1.1 and v2.0; a row of the model is a window.
 
-Its files and windows belong to `squad_files`, what logits answer to `squad_answers`.
+Files and windows belong to `squad_files`, the formulas of scores to `bertjax.scores.squad`.
+
+Source of the predictions: google-research/bert, run_squad.py, write_predictions, with two
+differences. An answer is a piece of the original context, not words joined by spaces. A question
+none of whose likeliest starts and ends fit together gets the best pair that does, where the
+released code answers "empty".
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
@@ -16,9 +22,9 @@ import numpy as np
 from absl import logging
 from etils import epath
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from bertjax.finetuning import base, json_fields, squad_answers, squad_files
+from bertjax.finetuning import base, example_files, squad_files
 from bertjax.models import classification
 from bertjax.models import encoder as encoders
 from bertjax.scores import squad as squad_scores
@@ -30,6 +36,13 @@ NO_ANSWER = "no answer"
 
 # The official script's prefixes: of all questions, of those with an answer, of those without.
 _GROUPS = ("", "HasAns_", "NoAns_")
+
+
+PREDICTIONS_FILE = "predictions.json"
+NBEST_FILE = "nbest_predictions.json"
+NULL_ODDS_FILE = "null_odds.json"
+
+_NULL_POSITION = 0  # [CLS], which stands for "no answer"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +129,9 @@ class SpanReader(base.Reader):
     def example(self, fields: base.Fields, source: str) -> squad_files.Question:
         # The source is unique, an id of the user's need not be.
         return squad_files.Question(
-            source, json_fields.text(fields, "question"), json_fields.text(fields, "context")
+            source,
+            example_files.json_text(fields, "question"),
+            example_files.json_text(fields, "context"),
         )
 
     def rows(self, examples: Sequence[squad_files.Question]) -> squad_files.WindowRows:
@@ -147,15 +162,10 @@ class SpanScorer(base.Scorer):
     def best_score(self) -> str:
         return "f1"
 
-    def _best(
-        self, rows: squad_files.WindowRows, outputs: base.Outputs
-    ) -> squad_answers.Predictions:
-        """Returns the best answers by the logits of all windows."""
-        return squad_answers.predict(
-            rows.questions,
-            rows.windows,
-            list(outputs["start_logits"]),
-            list(outputs["end_logits"]),
+    def _best(self, rows: squad_files.WindowRows, outputs: base.Outputs) -> SpanPredictions:
+        return best_spans(
+            rows,
+            outputs,
             version_2=self.reader.is_version_2,
             n_best_size=self.options.n_best_size,
             max_answer_length=self.options.max_answer_length,
@@ -218,7 +228,7 @@ class SpanScorer(base.Scorer):
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
         """Writes the files of the released code into a directory with the set's name."""
-        squad_answers.write(
+        write_files(
             self._best(self.reader.features(name), outputs),
             directory / name,
             null_score_diff_threshold=self.number("null_threshold", tuned),
@@ -250,9 +260,7 @@ def _warn_of_answers_in_no_window(rows: squad_files.WindowRows) -> None:
         )  # fmt: skip
 
 
-def _tuned_threshold(
-    predictions: squad_answers.Predictions, gold: Mapping[str, list[str]]
-) -> float:
+def _tuned_threshold(predictions: SpanPredictions, gold: Mapping[str, list[str]]) -> float:
     """Returns the no-answer threshold with the best F1."""
     best = predictions.best_answers()
     f1s = {
@@ -260,18 +268,239 @@ def _tuned_threshold(
         for question, answers in gold.items()
     }
     answerable = {question: bool(answers) for question, answers in gold.items()}
-    return squad_answers.tune_threshold(predictions.score_differences or {}, f1s, answerable)[0]
+    return tune_threshold(predictions.score_differences or {}, f1s, answerable)[0]
 
 
-def _prediction(
-    predictions: squad_answers.Predictions, question: str, answer: str
-) -> base.Prediction:
+def _prediction(predictions: SpanPredictions, question: str, answer: str) -> base.Prediction:
     """Returns an answer, its probability among the n best and, for v2.0, the lead of ""."""
     candidates = predictions.nbest[question]
     probability = next(it.probability for it in candidates if it.text == answer)
     differences = predictions.score_differences
     no_answer = {} if differences is None else {"score_difference": differences[question]}
     return {"answer": answer, "probability": probability} | no_answer
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A possible answer, "" for none; the probability is among the n best of its question."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+    probability: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """The logits' sum, by which candidates are ordered."""
+        return self.start_logit + self.end_logit
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanPredictions:
+    """By question id: the n best candidates, and for v2.0 the score of "" above the best of them.
+
+    `score_differences` is None for v1.1, where every question has an answer.
+    """
+
+    nbest: dict[str, list[Candidate]]
+    score_differences: dict[str, float] | None
+
+    def best_answers(self) -> dict[str, str]:
+        """Returns the best answer to every question that is not "", as if each had one."""
+        return {
+            question: next((candidate.text for candidate in candidates if candidate.text), "")
+            for question, candidates in self.nbest.items()
+        }
+
+    def answers(self, *, null_score_diff_threshold: float = 0.0) -> dict[str, str]:
+        """Returns the answers, "" where the score difference is above the threshold."""
+        differences = self.score_differences or {}
+        return {
+            question: "" if differences.get(question, -np.inf) > null_score_diff_threshold else best
+            for question, best in self.best_answers().items()
+        }
+
+
+def best_spans(
+    rows: squad_files.WindowRows,
+    outputs: Mapping[str, Sequence[Float[np.ndarray, " _"]] | np.ndarray],
+    *,
+    version_2: bool = False,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+) -> SpanPredictions:
+    """Returns the best answers by `start_logits` and `end_logits` of all windows, in their order.
+
+    Logits after a window's tokens, its padding, are not read. Answers have at most
+    `max_answer_length` tokens.
+
+    Raises:
+      ValueError: if logits hold NaN.
+    """
+    by_question: list[list[_Row]] = [[] for _ in rows.questions]
+    logits = zip(outputs["start_logits"], outputs["end_logits"], strict=True)
+    for window, (start, end) in zip(rows.windows, logits, strict=True):
+        length = len(window.input_ids)
+        # In float64 sums keep their order.
+        row = _Row(window, *(np.asarray(it[:length], np.float64) for it in (start, end)))
+        if np.isnan(row.start_logits).any() or np.isnan(row.end_logits).any():
+            raise ValueError("the logits of a window hold NaN; they must be numbers")
+        by_question[window.question].append(row)
+    nbest: dict[str, list[Candidate]] = {}
+    differences: dict[str, float] = {}
+    for question, own in zip(rows.questions, by_question, strict=True):
+        # With all starts and ends there is a pair: every token has its best context somewhere.
+        spans = _spans(own, n_best_size, max_answer_length) or _spans(own, None, max_answer_length)
+        best = _distinct(spans, question.context, n_best_size)
+        if version_2:
+            null = min((row.null() for row in own), key=lambda candidate: candidate.score)
+            differences[question.id] = null.score - (best[0].score if best else 0.0)
+            best = _with_null(best, null, n_best_size)
+        nbest[question.id] = _with_probabilities(best or [Candidate("", 0.0, 0.0)])
+    return SpanPredictions(nbest, differences if version_2 else None)
+
+
+def tune_threshold(
+    score_differences: Mapping[str, float],
+    answer_scores: Mapping[str, float],
+    answerable: Mapping[str, bool],
+) -> tuple[float, float]:
+    """Returns the no-answer threshold with the best mean score, and that score.
+
+    `answer_scores` are those (exact match or F1) of `SpanPredictions.best_answers`, `answerable`
+    says which questions have an answer; a question without one scores 1 for "". The lowest of
+    equally good thresholds is taken. Unlike the official script's, the threshold always gives its
+    score, among equal differences and where answering nothing is best.
+    """
+    ids = sorted(score_differences, key=score_differences.__getitem__)
+    differences = np.array([score_differences[question] for question in ids])
+    has_answer = np.array([answerable[question] for question in ids])
+    # What is won as one question after the other is answered, after none of them.
+    gains = np.where(has_answer, [answer_scores[question] for question in ids], -1.0)
+    totals = np.count_nonzero(~has_answer) + np.concatenate([[0.0], np.cumsum(gains)])
+    thresholds = np.concatenate([[differences[0] - 1.0], differences])
+    # Questions of equal difference are answered together.
+    is_reached = np.append(thresholds[1:] > thresholds[:-1], True)
+    best = np.argmax(np.where(is_reached, totals, -np.inf))
+    return float(thresholds[best]), float(totals[best] / len(ids))
+
+
+def write_files(
+    predictions: SpanPredictions,
+    directory: epath.PathLike,
+    *,
+    null_score_diff_threshold: float = 0.0,
+) -> None:
+    """Writes the files of the released code: predictions, n-best and, for v2.0, null odds.
+
+    The official evaluation scripts read predictions.json, and null_odds.json as --na-prob-file.
+    """
+    directory = epath.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    nbest = {
+        question: [
+            {
+                "text": candidate.text,
+                "probability": candidate.probability,
+                "start_logit": candidate.start_logit,
+                "end_logit": candidate.end_logit,
+            }
+            for candidate in candidates
+        ]
+        for question, candidates in predictions.nbest.items()
+    }
+    answers = predictions.answers(null_score_diff_threshold=null_score_diff_threshold)
+    files: dict[str, Mapping] = {PREDICTIONS_FILE: answers, NBEST_FILE: nbest}
+    if predictions.score_differences is not None:
+        files[NULL_ODDS_FILE] = predictions.score_differences
+    for name, content in files.items():
+        (directory / name).write_text(json.dumps(content, indent=4) + "\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A window and the logits of its tokens."""
+
+    window: squad_files.Window
+    start_logits: Float[np.ndarray, " length"]
+    end_logits: Float[np.ndarray, " length"]
+
+    def null(self) -> Candidate:
+        start, end = self.start_logits[_NULL_POSITION], self.end_logits[_NULL_POSITION]
+        return Candidate("", float(start), float(end))
+
+    def spans(
+        self, n_best_size: int | None, max_answer_length: int
+    ) -> tuple[Int[np.ndarray, " spans"], Int[np.ndarray, " spans"]]:
+        """Returns the pairs of the best starts and ends that can be answers, as row positions."""
+        context = self.window.context_position
+        starts = _best(self.start_logits, n_best_size) - context
+        ends = _best(self.end_logits, n_best_size) - context
+        size = self.window.end - self.window.begin
+        starts, ends = (places[(places >= 0) & (places < size)] for places in (starts, ends))
+        starts = starts[self.window.has_max_context[starts]]
+        lengths = ends - starts[:, None] + 1
+        pairs = np.nonzero((lengths >= 1) & (lengths <= max_answer_length))
+        return starts[pairs[0]] + context, ends[pairs[1]] + context
+
+    def candidate(self, first: int, last: int, text: str) -> Candidate:
+        """Returns the answer between two row positions in the text of the context."""
+        window = self.window
+        shift = window.begin - window.context_position
+        start, end = window.context.starts[first + shift], window.context.ends[last + shift]
+        # A piece that is white space alone has an empty place behind it.
+        answer = text[start:end].strip()
+        return Candidate(answer, float(self.start_logits[first]), float(self.end_logits[last]))
+
+
+def _best(
+    logits: Float[np.ndarray, " length"], n_best_size: int | None
+) -> Int[np.ndarray, " best"]:
+    """Returns the positions of the highest logits, the first of equal ones first."""
+    return np.argsort(-logits, kind="stable")[:n_best_size]
+
+
+def _spans(
+    rows: Sequence[_Row], n_best_size: int | None, max_answer_length: int
+) -> list[tuple[_Row, int, int]]:
+    """Returns the possible answers of a question's windows, the highest score first."""
+    found: list[tuple[_Row, int, int]] = []
+    scores: list[np.ndarray] = []
+    for row in rows:
+        firsts, lasts = row.spans(n_best_size, max_answer_length)
+        pairs = zip(firsts.tolist(), lasts.tolist(), strict=True)
+        found += [(row, first, last) for first, last in pairs]
+        scores.append(row.start_logits[firsts] + row.end_logits[lasts])
+    return [found[place] for place in np.argsort(-np.concatenate(scores), kind="stable").tolist()]
+
+
+def _distinct(
+    spans: Sequence[tuple[_Row, int, int]], context: str, n_best_size: int
+) -> list[Candidate]:
+    """Returns the first candidates whose texts are not empty and not those of one before."""
+    kept: dict[str, Candidate] = {}
+    for row, first, last in spans:
+        if len(kept) == n_best_size:
+            break
+        candidate = row.candidate(first, last, context)
+        if candidate.text:
+            kept.setdefault(candidate.text, candidate)
+    return list(kept.values())
+
+
+def _with_null(best: Sequence[Candidate], null: Candidate, n_best_size: int) -> list[Candidate]:
+    """Returns the `n_best_size` best with "" among them, or behind them if it is not."""
+    ranked = sorted([*best, null], key=lambda candidate: -candidate.score)[:n_best_size]
+    return ranked if null in ranked else [*ranked, null]
+
+
+def _with_probabilities(candidates: Sequence[Candidate]) -> list[Candidate]:
+    scores = np.array([candidate.score for candidate in candidates])
+    weights = np.exp(scores - scores.max())
+    return [
+        dataclasses.replace(candidate, probability=float(probability))
+        for candidate, probability in zip(candidates, weights / weights.sum(), strict=True)
+    ]
 
 
 def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """SQuAD v1.1 and v2.0: the official JSON files to questions, windows and features.
 
-What a model's logits say of the windows belongs to `squad_answers`, scores to `bertjax.scores`.
+What logits predict belongs to `spans`, scores to `bertjax.scores`.
 
 Source: google-research/bert, run_squad.py, for every rule without a source of its own. Its tokens
 lie on words between spaces; here they lie on characters, so an answer is a piece of the context.
@@ -160,10 +160,15 @@ def windows(
     after the one before.
 
     Raises:
-      ValueError: if an option is below 1, or a row has no room for a token of context.
+      ValueError: if a row has no room for a token of context.
     """
     specials = feature_sets.pair_specials(tokenizer)
-    _check_sizes(max_seq_length, doc_stride, max_query_length, specials)
+    if (least := max_query_length + specials + 1) > max_seq_length:
+        raise ValueError(
+            f"max_seq_length is {max_seq_length}; it must be at least {least}, for a question of "
+            f"max_query_length {max_query_length}, {specials} special tokens and one of the "
+            "context: raise it or lower max_query_length"
+        )
     contexts: dict[str, TokenizedContext] = {}
     made: list[Window] = []
     queries = tokenizer.encode_batch([question.text for question in questions])
@@ -216,23 +221,6 @@ def window_rows(
     )
 
 
-def _check_sizes(
-    max_seq_length: int, doc_stride: int, max_query_length: int, specials: int
-) -> None:
-    sizes = {"doc_stride": doc_stride, "max_query_length": max_query_length}
-    faults = [
-        f"{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1
-    ]
-    if (least := max_query_length + specials + 1) > max_seq_length:
-        faults.append(
-            f"max_seq_length is {max_seq_length}; it must be at least {least}, for a question of "
-            f"max_query_length {max_query_length}, {specials} special tokens and one of the "
-            "context: raise it or lower max_query_length"
-        )
-    if faults:
-        raise ValueError("\n".join(faults))
-
-
 @functools.lru_cache(maxsize=4096)  # Most contexts fit one window; the others repeat their lengths.
 def _ranges(
     num_tokens: int, room: int, doc_stride: int
@@ -253,33 +241,34 @@ def _ranges(
 
 
 def _records(path: epath.Path, faults: list[str]) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yields context, record and place of every question; what is wrong around them is a fault."""
-    for paragraph, place in _paragraphs(path, faults):
-        try:
-            context = _text(paragraph, "context", place)
-            records = _field(paragraph, "qas", list, place)
-        except ValueError as fault:
-            faults.append(str(fault))
-            continue
-        for number, record in enumerate(records):
-            yield context, record, f"{place}.qas[{number}]"
-
-
-def _paragraphs(path: epath.Path, faults: list[str]) -> Iterator[tuple[Any, str]]:
+    """Yields context, record and place of every question; faults around them go to `faults`."""
     try:
-        articles = _field(_json(path), "data", list, str(path))
+        dataset = _json(path)
     except ValueError as fault:
         faults.append(str(fault))
         return
-    for number, article in enumerate(articles):
-        place = f"{path}: data[{number}]"
-        try:
-            paragraphs = _field(article, "paragraphs", list, place)
-        except ValueError as fault:
-            faults.append(str(fault))
-            continue
-        for inner, paragraph in enumerate(paragraphs):
-            yield paragraph, f"{place}.paragraphs[{inner}]"
+    for article, article_place in _items(dataset, "data", str(path), faults, ": "):
+        for paragraph, place in _items(article, "paragraphs", article_place, faults):
+            try:
+                context = _text(paragraph, "context", place)
+            except ValueError as fault:
+                faults.append(str(fault))
+                continue
+            for record, record_place in _items(paragraph, "qas", place, faults):
+                yield context, record, record_place
+
+
+def _items(
+    record: Any, key: str, place: str, faults: list[str], separator: str = "."
+) -> Iterator[tuple[Any, str]]:
+    """Yields the items of the list under a key, and their places."""
+    try:
+        items = _field(record, key, list, place)
+    except ValueError as fault:
+        faults.append(str(fault))
+        return
+    for number, item in enumerate(items):
+        yield item, f"{place}{separator}{key}[{number}]"
 
 
 def _json(path: epath.Path) -> Any:

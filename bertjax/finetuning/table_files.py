@@ -14,7 +14,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import tables
-from bertjax.finetuning import example_files, text_examples
+from bertjax.finetuning import example_files, feature_sets
 
 # Where a row stands, and its values by column; those of JSON and Parquet need not be text.
 Row = tuple[str, Mapping[str, Any]]
@@ -85,7 +85,7 @@ class Table:
     `labels` is empty where the label is a number or there is none.
     """
 
-    examples: list[text_examples.Example]
+    examples: list[feature_sets.TextExample]
     labels: tuple[str, ...]
 
 
@@ -111,7 +111,7 @@ def read_table(
     is_new = labels is None
     if columns.labelling == "none" or columns.is_number:
         known: tuple[str, ...] = ()
-        examples = [text_examples.Example(*parts) for parts in raw]
+        examples = [feature_sets.TextExample(*parts) for parts in raw]
     else:
         if labels is None:
             labels = columns.flags or _sorted_labels(it for _, own, _ in raw for it in _each(own))
@@ -133,7 +133,7 @@ def read_table(
 def _check_that_all_occur(
     path: epath.Path,
     columns: Columns,
-    examples: Sequence[text_examples.Example],
+    examples: Sequence[feature_sets.TextExample],
     labels: Sequence[str],
 ) -> None:
     found = {place for example in examples for place in _each(example.label)}
@@ -148,7 +148,7 @@ def _with_places(
     labels: Sequence[str],
     columns: Columns,
     faults: example_files.Faults,
-) -> Iterator[text_examples.Example]:
+) -> Iterator[feature_sets.TextExample]:
     """Yields the examples with the place of their class in `labels`."""
     places = {label: place for place, label in enumerate(labels)}
     for found, label, source in raw:
@@ -156,9 +156,9 @@ def _with_places(
             faults.add(source, f"{columns.told} is {unknown[0]!r}; known are {', '.join(labels)}")
         elif isinstance(label, tuple):
             several = tuple(sorted({places[it] for it in label}))
-            yield text_examples.Example(found, several, source)
+            yield feature_sets.TextExample(found, several, source)
         else:
-            yield text_examples.Example(found, places[label], source)
+            yield feature_sets.TextExample(found, places[label], source)
 
 
 def _each(label: Any) -> tuple[Any, ...]:
@@ -171,21 +171,12 @@ def _raw_examples(
     rules = tables.Rules(names_fault=columns.fault)
     for source, row in example_files.rows(path, faults, rules):
         try:
-            found = tuple(text(row[column], column) for column in columns.texts)
+            found = tuple(example_files.text(row[column], column) for column in columns.texts)
             label = _LABELS[columns.labelling](row, columns)
         except ValueError as error:
             faults.add(source, str(error))
             continue
         yield found, label, source
-
-
-def text(value: Any, column: str) -> str:
-    """Returns the text of a field; ValueError if nothing or no text stands in it."""
-    if not isinstance(value, str):
-        raise ValueError(f"{column!r} is {json.dumps(value)}; it must be a text")
-    if not value.strip():
-        raise ValueError(f"{column!r} is empty; it must be a text")
-    return value
 
 
 def _several(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
@@ -257,7 +248,7 @@ def _sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
 def _log(
     path: epath.Path,
     columns: Columns,
-    examples: Sequence[text_examples.Example],
+    examples: Sequence[feature_sets.TextExample],
     labels: Sequence[str],
 ) -> None:
     counts = collections.Counter(it for example in examples for it in _each(example.label))

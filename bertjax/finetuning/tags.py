@@ -15,7 +15,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
-from bertjax.finetuning import base, batches, conll_files, json_fields, tag_schemes
+from bertjax.finetuning import base, batches, conll_files, example_files, tag_schemes
 from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
 from bertjax.models import feature_based, lstm
@@ -172,7 +172,7 @@ class TagReader(base.Reader):
     def example(self, fields: base.Fields, source: str) -> Document:
         """Returns the sentence of "words", or the "sentences" of a document."""
         if "sentences" in fields:
-            words = json_fields.lists_of_texts(fields, "sentences")
+            words = example_files.json_lists(fields, "sentences")
             return Document(tuple(_sentence(it, source) for it in words), is_document=True)
         if self.options.context == "document":
             logging.log_first_n(
@@ -180,7 +180,7 @@ class TagReader(base.Reader):
                 "%s has words alone: the model was trained on whole documents and reads these as "
                 "one; give a document as {\"sentences\": [[word, ...], ...]}", 1, source,
             )  # fmt: skip
-        return Document((_sentence(json_fields.texts(fields, "words"), source),))
+        return Document((_sentence(example_files.json_texts(fields, "words"), source),))
 
     def rows(self, examples: Sequence[Document]) -> conll_files.TaggedRows:
         """Returns the rows of documents, whose sentences the option `context` reads together."""

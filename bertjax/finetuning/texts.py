@@ -23,12 +23,11 @@ from jaxtyping import Array, PRNGKeyArray
 
 from bertjax.finetuning import (
     base,
+    example_files,
     feature_sets,
     glue_files,
     glue_submission,
-    json_fields,
     table_files,
-    text_examples,
 )
 from bertjax.models import classification as classifiers
 from bertjax.models import encoder as encoders
@@ -187,12 +186,12 @@ class TextReader(base.Reader):
     def columns(self) -> tuple[str, ...]:
         """The names of the one or two texts, in JSON too."""
 
-    def example(self, fields: base.Fields, source: str) -> text_examples.Example:
-        texts = tuple(json_fields.text(fields, column) for column in self.columns)
-        return text_examples.Example(texts, None, source)
+    def example(self, fields: base.Fields, source: str) -> feature_sets.TextExample:
+        texts = tuple(example_files.json_text(fields, column) for column in self.columns)
+        return feature_sets.TextExample(texts, None, source)
 
-    def rows(self, examples: Sequence[text_examples.Example]) -> feature_sets.FeatureSet:
-        return text_examples.text_rows(
+    def rows(self, examples: Sequence[feature_sets.TextExample]) -> feature_sets.FeatureSet:
+        return feature_sets.text_rows(
             examples,
             self.tokenizer,
             max_seq_length=self.options.max_seq_length,
@@ -258,7 +257,7 @@ class GlueReader(TextReader):
             return False
         return True
 
-    def _examples(self, name: str) -> Sequence[text_examples.Example]:
+    def _examples(self, name: str) -> Sequence[feature_sets.TextExample]:
         location, task = self.options.data_dir, self.options.name
         if name == self.DIAGNOSTIC:
             return glue_files.read_split(location, name, base.TEST)
@@ -302,7 +301,7 @@ class TableReader(TextReader):
         label = self.options.label_column
         return table_files.Columns(self.columns, label, self.is_regression, separator)
 
-    def _examples(self, name: str) -> Sequence[text_examples.Example]:
+    def _examples(self, name: str) -> Sequence[feature_sets.TextExample]:
         if name == base.TRAIN:
             return self._training.examples
         columns = self._columns_of(name)
@@ -347,7 +346,7 @@ class TextScorer(base.Scorer):
 
     def predictions(
         self,
-        examples: Sequence[text_examples.Example],
+        examples: Sequence[feature_sets.TextExample],
         rows: feature_sets.FeatureSet,
         outputs: base.Outputs,
         tuned: base.Tuned,
@@ -404,7 +403,7 @@ class GlueScorer(TextScorer):
         file = task.submissions.get(base.TEST if is_diagnostic else name)
         predictions = outputs["predictions"]
         if file is not None and len(predictions) == glue_submission.TEST_ROWS[file]:
-            glue_submission.write_submission(directory, {file: predictions})
+            (directory / file).write_text(glue_submission.prediction_file(file, predictions))
             return
         if file is not None:
             logging.warning(

@@ -24,7 +24,7 @@ from bertjax.convert import formats
 from bertjax.data import padding
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
-from bertjax.finetuning import batches, epochs, feature_sets, imported, wrapped_tasks
+from bertjax.finetuning import batches, feature_sets, imported, wrapped_tasks
 from bertjax.jobs import base, lengths, teachers
 from bertjax.tasks import distillation
 from bertjax.workdirs import reader
@@ -296,7 +296,7 @@ def _evaluation(
 def num_steps(config: ml_collections.ConfigDict, num_examples: int) -> int:
     """Returns the steps that config.finetuning.num_epochs of so many examples take."""
     (phase,) = lengths.phases(config)
-    steps = epochs.steps_per_epoch(num_examples, phase.global_batch_size)
+    steps = batches.steps_per_epoch(num_examples, phase.global_batch_size)
     return math.ceil(config.finetuning.num_epochs * steps)
 
 
@@ -304,7 +304,7 @@ def _steps_of(config: ml_collections.ConfigDict, training: feature_sets.FeatureS
     """Returns the steps that config.finetuning.num_epochs of the rows take."""
     (phase,) = lengths.phases(config)
     by_length = len(_buckets(config.finetuning)) > 1
-    of_all = epochs.Epochs(training, phase.global_batch_size, config.seed, by_length=by_length)
+    of_all = batches.Epochs(training, phase.global_batch_size, config.seed, by_length=by_length)
     return of_all.steps_in(config.finetuning.num_epochs)
 
 

@@ -1,7 +1,7 @@
 """Exact match and F1 of answers to SQuAD's questions, in percent, as its official scripts do.
 
 Gold answers are given by question id, an empty list for a question that has none. Which answer a
-model gives belongs to `bertjax.finetuning.squad_answers`.
+model gives belongs to `bertjax.finetuning.spans`.
 
 Source: evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. They differ:
 v1.1 scores a question without prediction as 0 and knows no empty answers, v2.0 wants all.

@@ -17,7 +17,7 @@ from bertjax import config as config_lib
 from bertjax import finetuning, jobs, tasks
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding, xla_presets
-from bertjax.finetuning import embedding_losses
+from bertjax.finetuning import embeddings
 from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder_config
 from bertjax.training import optim, profiling, run_writers, schedules, state
@@ -42,7 +42,7 @@ CHOICES: dict[str, Collection[str]] = {
     "pretraining.mask_strategy": masking.MASKERS.keys(),
     "finetuning.dataset": finetuning.KINDS.keys(),
     "finetuning.pooling": classification.POOLINGS,
-    "finetuning.loss": embedding_losses.LOSSES.keys(),
+    "finetuning.loss": embeddings.LOSSES.keys(),
     "finetuning.context": ("sentence", "document"),
     "data.source": ("records", "synthetic"),
     "optimizer.name": tuple(optim.OPTIMIZERS),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax import finetuning, recipes
-from bertjax.finetuning import embedding_losses, embeddings
+from bertjax.finetuning import embeddings
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
 from bertjax.training import config_faults
@@ -89,7 +89,7 @@ def test_options_of_embeddings_are_for_no_other_kind(config):
         config_faults.validate(made)
 
 
-@pytest.mark.parametrize("loss", embedding_losses.LOSSES)
+@pytest.mark.parametrize("loss", embeddings.LOSSES)
 def test_the_recipe_of_every_loss_can_be_used(loss):
     made = recipes.load(f"configs/embeddings.py:{loss}")
     made.init_from, made.finetuning.train_file = "weights", "pairs.jsonl"

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bertjax.finetuning import batches, epochs, feature_sets
+from bertjax.finetuning import batches, feature_sets
 
 BATCH = 8
 
@@ -26,13 +26,13 @@ def crowded(examples=200, texts=60, seed=0):
 
 
 def shown(order):
-    return order[order != epochs.FILLER]
+    return order[order != batches.FILLER]
 
 
 @pytest.mark.parametrize("by_length", [True, False])
 @pytest.mark.parametrize("texts", [crowded(), crowded(203, 1000), crowded(40, 3)])
 def test_no_text_stands_twice_in_a_batch_and_every_example_once_in_an_epoch(texts, by_length):
-    made = epochs.Epochs(make_features(texts), BATCH, 0, by_length=by_length)
+    made = batches.Epochs(make_features(texts), BATCH, 0, by_length=by_length)
     for epoch in range(3):
         order = made.order(epoch)
         assert sorted(shown(order)) == list(range(len(texts)))
@@ -43,38 +43,38 @@ def test_no_text_stands_twice_in_a_batch_and_every_example_once_in_an_epoch(text
 
 def test_what_repeats_little_costs_no_batch_more():
     texts = crowded(800, 1500)
-    made = epochs.Epochs(make_features(texts), BATCH, 0)
-    assert len(made.order(0)) == 100 and (made.order(0) != epochs.FILLER).all()
+    made = batches.Epochs(make_features(texts), BATCH, 0)
+    assert len(made.order(0)) == 100 and (made.order(0) != batches.FILLER).all()
 
 
 def test_a_text_in_many_examples_makes_smaller_batches_at_the_end_and_is_told(caplog):
     texts = np.arange(120).reshape(60, 2)
     texts[:20, 1] = 999
-    made = epochs.Epochs(make_features(texts), BATCH, 0)
+    made = batches.Epochs(make_features(texts), BATCH, 0)
     with caplog.at_level("WARNING", logger="absl"):
         order = made.order(0)
     assert len(order) == 20  # one for each example with that text, where 8 would hold all
-    sizes = (order != epochs.FILLER).sum(axis=1)
+    sizes = (order != batches.FILLER).sum(axis=1)
     assert set(sizes[8:]) == {1} and "An epoch has 20 batches, 8 would hold" in caplog.text
 
 
 def test_rows_that_fill_up_stand_last():
-    order = epochs.Epochs(make_features(crowded()), BATCH, 0).order(0)
-    is_filler = order == epochs.FILLER
+    order = batches.Epochs(make_features(crowded()), BATCH, 0).order(0)
+    is_filler = order == batches.FILLER
     assert (np.diff(is_filler.astype(int), axis=1) >= 0).all() and not is_filler[:, 0].any()
 
 
 def test_an_example_whose_own_texts_are_equal_is_no_fault():
     texts = np.repeat(np.arange(16)[:, None], 2, axis=1)
-    assert len(epochs.Epochs(make_features(texts), BATCH, 0).order(0)) == 2
+    assert len(batches.Epochs(make_features(texts), BATCH, 0).order(0)) == 2
 
 
 def test_batches_depend_on_seed_and_epoch_alone_and_differ_between_them():
     features = make_features(crowded())
     orders = [
-        epochs.Epochs(features, BATCH, seed).order(epoch) for seed in (0, 1) for epoch in (0, 1)
+        batches.Epochs(features, BATCH, seed).order(epoch) for seed in (0, 1) for epoch in (0, 1)
     ]
-    again = epochs.Epochs(features, BATCH, 0)
+    again = batches.Epochs(features, BATCH, 0)
     again.order(1)
     np.testing.assert_array_equal(again.order(0), orders[0])
     for left, right in itertools.combinations(orders, 2):
@@ -84,20 +84,20 @@ def test_batches_depend_on_seed_and_epoch_alone_and_differ_between_them():
 @pytest.mark.parametrize("start", [0, 1, 24, 25, 26, 70])
 def test_any_step_can_be_the_first(start):
     features = make_features(crowded(196, 40))
-    from_zero = itertools.islice(epochs.Epochs(features, BATCH, 3).from_step(0), 80)
-    later = itertools.islice(epochs.Epochs(features, BATCH, 3).from_step(start), 80 - start)
+    from_zero = itertools.islice(batches.Epochs(features, BATCH, 3).from_step(0), 80)
+    later = itertools.islice(batches.Epochs(features, BATCH, 3).from_step(start), 80 - start)
     wanted = list(from_zero)[start:]
     np.testing.assert_array_equal(np.stack(list(later)), np.stack(wanted))
 
 
 def test_the_steps_of_epochs_are_those_that_are_made():
     features = make_features(crowded(196, 40))
-    made = epochs.Epochs(features, BATCH, 3)
+    made = batches.Epochs(features, BATCH, 3)
     counts = [len(made.order(epoch)) for epoch in range(3)]
-    fresh = epochs.Epochs(features, BATCH, 3)
+    fresh = batches.Epochs(features, BATCH, 3)
     assert fresh.steps_in(2.0) == sum(counts[:2])
     assert fresh.steps_in(2.5) == sum(counts[:2]) + -(-counts[2] // 2)
-    plain = epochs.Epochs(make_features(count=50), BATCH, 0)
+    plain = batches.Epochs(make_features(count=50), BATCH, 0)
     assert plain.steps_in(2.5) == 18  # 2.5 x 7, rounded up once
 
 
@@ -110,14 +110,14 @@ def test_rows_of_a_batch_are_of_similar_length():
     def tokens(order):
         return sum(lengths[shown(batch)].max() * len(batch) for batch in order)
 
-    plain = epochs.epoch_order(lengths, batch_size=BATCH, seed=0, epoch=0)
-    assert tokens(epochs.Epochs(features, BATCH, 0).order(0)) < 1.33 * tokens(plain)
+    plain = batches.epoch_order(lengths, batch_size=BATCH, seed=0, epoch=0)
+    assert tokens(batches.Epochs(features, BATCH, 0).order(0)) < 1.33 * tokens(plain)
 
 
 def test_a_file_of_half_the_weight_is_seen_in_two_epochs_and_one_of_twice_twice_in_each():
     parts = tuple(feature_sets.Part(*it) for it in [(20, 1.0), (10, 0.5), (6, 2.0), (7, 1.5)])
     features = make_features(count=43, parts=parts)
-    made = epochs.Epochs(features, BATCH, 0)
+    made = batches.Epochs(features, BATCH, 0)
     counts = [collections.Counter(shown(made.order(epoch)).tolist()) for epoch in range(2)]
     assert features.epoch_size == sum(counts[0].values()) == 20 + 5 + 12 + 10
     assert all(count[example] == 1 for count in counts for example in range(20))
@@ -132,13 +132,8 @@ def test_a_file_of_half_the_weight_is_seen_in_two_epochs_and_one_of_twice_twice_
 def test_a_row_that_is_seen_twice_stands_in_two_batches():
     texts = np.arange(40).reshape(20, 2)
     features = make_features(texts, parts=(feature_sets.Part(20, 2.0),))
-    for batch in epochs.Epochs(features, BATCH, 0).order(0):
+    for batch in batches.Epochs(features, BATCH, 0).order(0):
         assert len(set(shown(batch))) == len(shown(batch))
-
-
-def test_parts_and_texts_are_those_of_the_examples():
-    with pytest.raises(ValueError, match="parts are .*they must be of 50 examples"):
-        make_features(parts=(feature_sets.Part(20),))
 
 
 def test_filled_up_batches_have_weights_of_0_where_rows_are_missing():

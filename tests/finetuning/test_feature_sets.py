@@ -103,19 +103,15 @@ def test_an_example_is_as_long_as_its_longest_choice():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "columns", "choices", "message"),
+    ("columns", "choices", "message"),
     [
-        ({"segment_ids": rows(3)}, {}, 1, r"tokens\['segment_ids'\] has 1 rows"),
-        ({"segment_ids": rows(3, 5)}, {}, 1, r"tokens\['segment_ids'\] has 2 rows; .*lengths"),
-        ({}, {"labels": np.zeros(3)}, 1, r"columns\['labels'\] has 3 values"),
-        ({"labels": rows(3, 4)}, {"labels": np.zeros(2)}, 1, "'labels' is in tokens and in col"),
-        ({}, {}, 3, "choices is 3; it must be at least 1 and divide the 2 rows"),
-        ({}, {}, 0, "choices is 0"),
+        ({"labels": np.zeros(3)}, 1, r"columns\['labels'\] has 3 values"),
+        ({}, 3, "choices is 3; it must be at least 1 and divide the 2 rows"),
     ],
 )
-def test_parts_that_do_not_fit_together_are_errors(tokens, columns, choices, message):
+def test_parts_that_do_not_fit_together_are_errors(columns, choices, message):
     with pytest.raises(ValueError, match=message):
-        feature_sets.FeatureSet({"input_ids": rows(3, 4)} | tokens, columns, choices=choices)
+        feature_sets.FeatureSet({"input_ids": rows(3, 4)}, columns, choices=choices)
 
 
 def test_two_separators_stand_between_texts_where_the_vocabulary_has_it_so():
@@ -133,3 +129,31 @@ def test_two_separators_stand_between_texts_where_the_vocabulary_has_it_so():
     assert cut == [cls, a[0], sep, sep, b[0], sep]
     with pytest.raises(ValueError, match="at least 6, for 4 special tokens"):
         feature_sets.sequence_pairs(known, *texts, max_seq_length=5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"), [([1, 0], np.int32), ([0.5, 4.0], np.float32), ([None, None], None)]
+)
+def test_labels_are_classes_or_numbers_or_absent(labels, dtype):
+    texts = ("w0",), ("w1 w0",)
+    examples = [feature_sets.TextExample(*both, "f:1") for both in zip(texts, labels, strict=True)]
+    made = feature_sets.text_rows(examples, TOKENIZER, max_seq_length=8)
+    ids = made.tokens["input_ids"]
+    assert [len(row) for row in ids] == [3, 4] and made.pad_id == TOKENIZER.pad_id
+    if dtype is None:
+        assert made.columns == {}
+    else:
+        assert made.columns["labels"].dtype == dtype
+        assert made.columns["labels"].tolist() == labels
+
+
+def test_examples_of_a_set_have_as_many_texts_and_labels_of_one_type():
+    first = feature_sets.TextExample(("w0",), 0, "")
+    for other in (
+        feature_sets.TextExample(("w0", "w1"), 0, ""),
+        feature_sets.TextExample(("w0",), 0.5, ""),
+    ):
+        with pytest.raises(ValueError, match="examples of different kinds"):
+            feature_sets.text_rows([first, other], TOKENIZER, max_seq_length=8)
+    with pytest.raises(ValueError, match="no examples"):
+        feature_sets.text_rows([], TOKENIZER, max_seq_length=8)

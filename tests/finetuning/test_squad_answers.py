@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import squad_answers, squad_files
+from bertjax.finetuning import spans, squad_files
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "who", "."]
@@ -23,6 +23,11 @@ def known():
 
 def ask(context=CONTEXT, name="q"):
     return squad_files.Question(name, "who", context)
+
+
+def predict(questions, windows, starts, ends, **options):
+    rows = squad_files.WindowRows({"input_ids": []}, {}, questions=questions, windows=windows)
+    return spans.best_spans(rows, {"start_logits": starts, "end_logits": ends}, **options)
 
 
 def flat(windows, value=0.0):
@@ -86,7 +91,7 @@ def test_predictions_are_those_of_the_released_rules(
     for seed in range(200):
         starts, ends = random_logits(windows, seed), random_logits(windows, seed + 1000)
         expected, difference = released(ask(), windows, starts, ends, **options)
-        made = squad_answers.predict([ask()], windows, starts, ends, **options)
+        made = predict([ask()], windows, starts, ends, **options)
         if difference is None:
             continue  # The released code has no answer then.
         compared += 1
@@ -107,7 +112,7 @@ def test_answers_are_original_characters(known, first, last, text):
     (window,) = squad_files.windows([ask()], known)
     starts, ends = np.zeros(20), np.zeros(20)
     starts[window.context_position + first] = ends[window.context_position + last] = 9
-    made = squad_answers.predict([ask()], [window], [starts], [ends])
+    made = predict([ask()], [window], [starts], [ends])
     assert made.answers() == {"q": text}
 
 
@@ -115,7 +120,7 @@ def test_a_text_that_stands_twice_is_one_candidate_with_its_best_logits(known):
     (window,) = squad_files.windows([ask("a b a")], known)
     starts, ends = np.arange(7.0), np.arange(7.0)
     options = {"max_answer_length": 1}
-    made = squad_answers.predict([ask("a b a")], [window], [starts], [ends], **options)
+    made = predict([ask("a b a")], [window], [starts], [ends], **options)
     assert [(one.text, one.score) for one in made.nbest["q"]] == [("a", 10.0), ("b", 8.0)]
 
 
@@ -126,7 +131,7 @@ def test_a_piece_that_is_only_white_space_adds_nothing_and_is_no_answer():
     row = np.arange(6, dtype=np.int32)
     window = squad_files.Window(0, row, context, 0, 3, 2, np.ones(3, bool))
     starts, ends = [np.array([0, 0, 5, 6, 1, 0.0])], [np.array([0, 0, 0, 5, 1, 0.0])]
-    made = squad_answers.predict([ask("a  b")], [window], starts, ends)
+    made = predict([ask("a  b")], [window], starts, ends)
     assert [one.text for one in made.nbest["q"]] == ["a", "b", "a  b"]
 
 
@@ -134,11 +139,11 @@ def test_padding_changes_nothing(known):
     questions = [ask(), ask("a b", "r")]
     windows = squad_files.windows(questions, known, **OPTIONS)
     starts, ends = random_logits(windows, 1), random_logits(windows, 2)
-    made = squad_answers.predict(questions, windows, starts, ends, version_2=True)
+    made = predict(questions, windows, starts, ends, version_2=True)
     for window, start_logits, end_logits in zip(windows, starts, ends, strict=True):
         start_logits[len(window.input_ids) :] = np.nan
         end_logits[len(window.input_ids) :] = 99.0
-    assert squad_answers.predict(questions, windows, starts, ends, version_2=True) == made
+    assert predict(questions, windows, starts, ends, version_2=True) == made
 
 
 def test_a_question_whose_best_starts_and_ends_do_not_fit_has_an_answer_all_the_same(known):
@@ -147,7 +152,7 @@ def test_a_question_whose_best_starts_and_ends_do_not_fit_has_an_answer_all_the_
     starts[window.context_position + 2] = ends[window.context_position] = 9.0
     starts[0] = ends[0] = 8.0
     options = {"version_2": True, "n_best_size": 2}
-    made = squad_answers.predict([ask("a b c")], [window], [starts], [ends], **options)
+    made = predict([ask("a b c")], [window], [starts], [ends], **options)
     assert made.best_answers()["q"] in ("a", "c")
     assert made.score_differences["q"] == 16.0 - 9.0
 
@@ -158,7 +163,7 @@ def test_the_null_score_is_the_lowest_of_all_windows_and_the_threshold_decides(k
     for place, logits in enumerate(starts):
         logits[0] = 5.0 - place
     starts[0][windows[0].context_position] = 1.5
-    made = squad_answers.predict([ask()], windows, starts, ends, version_2=True)
+    made = predict([ask()], windows, starts, ends, version_2=True)
     lowest = 5.0 - (len(windows) - 1)
     assert made.score_differences == {"q": lowest - 1.5}
     assert made.answers(null_score_diff_threshold=lowest - 1.5)["q"].startswith("A")
@@ -170,9 +175,7 @@ def test_a_context_without_tokens_is_answered_with_nothing(known):
     question = ask("\u200b")
     windows = squad_files.windows([question], known)
     for version_2 in (False, True):
-        made = squad_answers.predict(
-            [question], windows, flat(windows, 1), flat(windows, 1), version_2=version_2
-        )
+        made = predict([question], windows, flat(windows, 1), flat(windows, 1), version_2=version_2)
         assert made.answers() == {"q": ""} and len(made.nbest["q"]) == 1
 
 
@@ -200,7 +203,7 @@ def test_the_tuned_threshold_gives_the_best_score_of_all_thresholds(questions):
         ]
         return sum(won) / len(won)
 
-    threshold, best = squad_answers.tune_threshold(differences, scores, answerable)
+    threshold, best = spans.tune_threshold(differences, scores, answerable)
     assert best == pytest.approx(score(threshold))
     assert best == pytest.approx(max(score(t) for t in (-9.0, *differences.values())))
 
@@ -209,8 +212,8 @@ def test_the_official_files_are_written(known, tmp_path):
     questions = [ask(), ask("\u00c9 f", "r")]
     windows = squad_files.windows(questions, known, **OPTIONS)
     starts, ends = random_logits(windows, 5), random_logits(windows, 6)
-    made = squad_answers.predict(questions, windows, starts, ends, version_2=True)
-    squad_answers.write(made, tmp_path / "out", null_score_diff_threshold=-1e9)
+    made = predict(questions, windows, starts, ends, version_2=True)
+    spans.write_files(made, tmp_path / "out", null_score_diff_threshold=-1e9)
     files = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
     assert sorted(files) == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
     assert files["predictions.json"] == {"q": "", "r": ""}
@@ -221,41 +224,14 @@ def test_the_official_files_are_written(known, tmp_path):
         "start_logit",
         "end_logit",
     ]
-    first = squad_answers.predict(questions, windows, starts, ends)
-    squad_answers.write(first, tmp_path / "v1")
+    first = predict(questions, windows, starts, ends)
+    spans.write_files(first, tmp_path / "v1")
     assert not (tmp_path / "v1" / "null_odds.json").exists()
     assert json.loads((tmp_path / "v1" / "predictions.json").read_text()) == first.answers()
 
 
-def test_logits_that_do_not_belong_to_the_windows_are_refused(known):
+def test_logits_that_are_no_numbers_are_refused(known):
     windows = squad_files.windows([ask()], known, **OPTIONS)
     logits = flat(windows)
-    with pytest.raises(ValueError, match=f"{len(windows)} windows, but 1 rows of start_logits"):
-        squad_answers.predict([ask()], windows, logits[:1], logits)
-    with pytest.raises(ValueError, match=r"end_logits\[1\] has 3 values; its window has 10"):
-        squad_answers.predict([ask()], windows, logits, [logits[0], logits[0][:3], *logits[2:]])
-    broken = [logits[0] * np.nan, *logits[1:]]
-    with pytest.raises(ValueError, match=r"start_logits\[0\] holds NaN"):
-        squad_answers.predict([ask()], windows, broken, logits)
-    with pytest.raises(ValueError, match="1 questions have no window, such as .'r'"):
-        squad_answers.predict([ask(), ask(name="r")], windows, logits, logits)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_best_size": 0}, "n_best_size is 0; it must be at least 1"),
-        ({"n_best_size": 1, "version_2": True}, "n_best_size is 1; it must be at least 2"),
-        ({"max_answer_length": 0}, "max_answer_length is 0"),
-    ],
-)
-def test_options_that_leave_no_answer_are_refused(known, options, message):
-    with pytest.raises(ValueError, match=message):
-        squad_answers.predict([ask()], [], [], [], **options)
-
-
-def test_a_threshold_needs_the_same_questions_everywhere():
-    with pytest.raises(ValueError, match="there are no questions"):
-        squad_answers.tune_threshold({}, {}, {})
-    with pytest.raises(ValueError, match="1, 0 and 1 questions"):
-        squad_answers.tune_threshold({"q": 0.0}, {}, {"q": True})
+    with pytest.raises(ValueError, match="logits of a window hold NaN"):
+        predict([ask()], windows, [logits[0] * np.nan, *logits[1:]], logits)

@@ -100,25 +100,16 @@ ANSWER = {"text": "São Paulo", "answer_start": 26}
 # Fault -> the records, and what the message says.
 FAULTS = [
     ({"question": "?", "answers": [ANSWER]}, r"data\[0\].paragraphs\[0\].qas\[0\]: .*'id' is miss"),
-    ({"id": "q0", "answers": [ANSWER]}, "question 'q0': the key 'question' is missing.*'answers'"),
     (changed("question", " \n"), "question 'q0': 'question' is empty"),
-    (changed("question", 7), "'question' is 7; it must be a string"),
     (changed("answers", None), "'answers' is None; it must be a list"),
-    (changed("answers", [{"text": "café"}]), "'q0': the key 'answer_start' is missing"),
-    (changed("answers", [{"answer_start": 1}]), "'q0': the key 'text' is missing"),
-    (changed("answers", [ANSWER | {"text": ""}]), "'text' is empty"),
     (changed("answers", [ANSWER | {"answer_start": True}]), "'answer_start' is True.*whole number"),
-    (changed("answers", ["São Paulo"]), "it is 'São Paulo'; it must be an object with the key"),
     (changed("answers", []), "it has no answer; .*is_impossible is false"),
     (changed("is_impossible", True), "is_impossible is true, but it has answers"),
-    (changed("is_impossible", "no"), "'is_impossible' is 'no'; it must be true or false"),
-    (record(), "the key 'is_impossible' is missing"),
     (
         record(start=25),
         r"'São Paulo' is not in its context at answer_start 25, .*first found at 26",
     ),
     (record(start=26 - len(CONTEXT)), "not in its context at answer_start -"),  # from the end it is
-    (record(text="Rio", start=3), "'Rio' is not in .* stands \"'s \"; it is nowhere in it"),
     ("text", "it is 'text'; it must be an object with the key 'id'"),
 ]
 
@@ -134,10 +125,8 @@ def test_a_fault_is_named_with_file_and_question(tmp_path, fault, message):
     ("content", "message"),
     [
         ([], r"it is \[\]; it must be an object with the key 'data'"),
-        ({"date": []}, "the key 'data' is missing; its keys are 'date'"),
         ({"data": []}, "it holds no questions"),
         ({"data": [{"title": "x"}]}, r"data\[0\]: the key 'paragraphs' is missing"),
-        ({"data": [{"paragraphs": [{"qas": []}]}]}, r"data\[0\].paragraphs\[0\]: .*'context' is m"),
         ({"data": [{"paragraphs": [{"context": "a"}]}]}, r"paragraphs\[0\]: the key 'qas' is miss"),
         (document(context=" "), r"paragraphs\[0\]: 'context' is empty"),
         (document(record(), record()), "question 'q0': the id stands twice"),
@@ -305,17 +294,9 @@ def test_a_context_that_has_no_tokens_is_one_window_that_points_to_cls(known):
     assert window.positions(squad_files.Answer("\u200b", 0)) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_seq_length": 67}, "max_seq_length is 67; it must be at least 68"),
-        ({"doc_stride": 0}, "doc_stride is 0"),
-        ({"max_query_length": 0}, "max_query_length is 0"),
-    ],
-)
-def test_sizes_without_room_are_refused(known, options, message):
-    with pytest.raises(ValueError, match=message):
-        squad_files.windows([question("a")], known, **options)
+def test_a_row_without_room_for_the_context_is_refused(known):
+    with pytest.raises(ValueError, match="max_seq_length is 67; it must be at least 68"):
+        squad_files.windows([question("a")], known, max_seq_length=67)
     assert squad_files.windows([question("a")], known, max_seq_length=68)
 
 

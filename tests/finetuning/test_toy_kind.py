@@ -10,7 +10,7 @@ import pytest
 
 from bertjax import evaluate, finetuning, inference, predict, train
 from bertjax.convert import __main__ as convert
-from bertjax.finetuning import base, json_fields, text_examples, texts
+from bertjax.finetuning import base, example_files, feature_sets, texts
 from bertjax.training import config_faults
 from tests import small_datasets
 
@@ -36,16 +36,19 @@ class ReversalReader(base.Reader):
             words = [f"w{word}" for word in rng.integers(0, 90, 4)]
             other = words[::-1] if number % 2 else words
             pair = " ".join(words), " ".join(other)
-            examples.append(text_examples.Example(pair, number % 2, f"{name}:{number}"))
+            examples.append(feature_sets.TextExample(pair, number % 2, f"{name}:{number}"))
         return examples
 
     def example(self, fields, source):
-        pair = json_fields.text(fields, "words"), json_fields.text(fields, "backwards")
-        return text_examples.Example(pair, None, source)
+        pair = (
+            example_files.json_text(fields, "words"),
+            example_files.json_text(fields, "backwards"),
+        )
+        return feature_sets.TextExample(pair, None, source)
 
     def rows(self, examples):
         length = self.options.max_seq_length
-        return text_examples.text_rows(examples, self.tokenizer, max_seq_length=length)
+        return feature_sets.text_rows(examples, self.tokenizer, max_seq_length=length)
 
 
 class ReversalScorer(base.Scorer):

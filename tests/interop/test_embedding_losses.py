@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 theirs = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
 
-from bertjax.finetuning import embedding_losses  # noqa: E402  after importorskip
+from bertjax.finetuning import embeddings  # noqa: E402  after importorskip
 from bertjax.tasks import base as tasks  # noqa: E402
 
 BATCH, WIDTH, CLASSES = 6, 16, 3
@@ -45,7 +45,7 @@ def their_values(loss, vectors, labels, parameters=()):
 
 
 def our_values(name, vectors, batch, dims=(), normalize=True, classifier=None):
-    loss = embedding_losses.LOSSES[name]
+    loss = embeddings.LOSSES[name]
     weights = jnp.ones(BATCH)
     batch = {**batch, "example_weights": weights}
 
@@ -54,8 +54,8 @@ def our_values(name, vectors, batch, dims=(), normalize=True, classifier=None):
             whole = jnp.pad(features, ((0, 0), (0, 0), (0, WIDTH - features.shape[-1])))
             return whole.reshape(BATCH, -1) @ classifier[0] + classifier[1][None, :]
 
-        head = embedding_losses.Head(20.0, normalize, classify)
-        losses, _ = embedding_losses.of_prefixes(loss, vectors, batch, head, dims)
+        head = embeddings.LossHead(20.0, normalize, classify)
+        losses, _ = embeddings.of_prefixes(loss, vectors, batch, head, dims)
         return tasks.weighted(losses, weights).total / BATCH
 
     value, (gradient, of_classifier) = jax.value_and_grad(mean, argnums=(0, 1))(vectors, classifier)
@@ -111,5 +111,5 @@ def test_softmax_and_its_classifier_are_theirs():
 def test_distillation_is_their_mean_squared_error():
     vectors, teacher = make_vectors(1), make_vectors(1, seed=1)
     expected = their_values(theirs.MSELoss(Given()), vectors, torch.tensor(teacher[:, 0]))
-    batch = {embedding_losses.TEACHER_VECTORS: teacher}
+    batch = {embeddings.TEACHER_VECTORS: teacher}
     check(our_values("distillation", vectors, batch, normalize=False), expected)
