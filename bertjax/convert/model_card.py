@@ -61,7 +61,7 @@ def read_run(workdir: reader.Description) -> Run | None:
     return Run(
         workdir.config,
         workdir.step,
-        _manifests(workdir),
+        {phase: it.manifest for phase, it in reader.training_records(workdir).items()},
         scores,
         scores_step,
         teacher_sha256=workdir.meta.get("teacher_sha256", ""),
@@ -251,22 +251,6 @@ def _scores(run: Run) -> Iterator[str]:
     yield f"On held-out {kind}, at step {run.scores_step:,}{at}:"
     yield ""
     yield from _table(("metric", "value"), [(n, _number(v)) for n, v in run.scores.items()])
-
-
-def _manifests(workdir: reader.Description) -> dict[str, records.Manifest]:
-    """Returns the manifests that the run was trained with, if they still lie where they lay."""
-    config, known = workdir.config, workdir.meta["identity"]["manifests"]
-    found = {}
-    for name, digest in known.items():
-        length = config.phases[name].max_seq_length
-        try:
-            manifest = records.Manifest.load(config.data.train_dir.format(max_seq_length=length))
-        except (FileNotFoundError, ValueError):
-            return {}
-        if manifest.digest != digest:
-            return {}
-        found[name] = manifest
-    return found
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

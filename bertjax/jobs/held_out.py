@@ -85,7 +85,9 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
             f"{evaluated.directory} holds the very records that it was trained on", 1.0
         )
     else:
-        of_dirs = (overlaps.find(each, evaluated) for each in training_sets(trained))
+        of_dirs = (
+            overlaps.find(each, evaluated) for each in reader.training_records(trained).values()
+        )
         overlap = next(filter(None, of_dirs), None) or _by_documents(trained, evaluated)
     if overlap:
         logging.warning(
@@ -148,23 +150,7 @@ def training_contents(trained: reader.Description) -> contents.Contents | None:
       ValueError: if a file is damaged.
     """
     kept = contents.load(trained.directory / reader.TRAINING_DATA_DIRECTORY)
-    return kept or united(training_sets(trained))
-
-
-def training_sets(trained: reader.Description) -> list[records.RecordSet]:
-    """Returns the records that a run was trained on, if all of them still lie where they lay."""
-    found = []
-    for name, digest in trained.meta["identity"]["manifests"].items():
-        length = trained.config.phases[name].max_seq_length
-        directory = epath.Path(trained.config.data.train_dir.format(max_seq_length=length))
-        try:
-            manifest = records.Manifest.load(directory)
-        except (FileNotFoundError, ValueError):
-            return []
-        if manifest.digest != digest:
-            return []
-        found.append(records.RecordSet(directory, manifest))
-    return found
+    return kept or united(reader.training_records(trained).values())
 
 
 def united(record_sets: Iterable[records.RecordSet]) -> contents.Contents | None:

@@ -17,7 +17,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from bertjax import config as config_lib
-from bertjax.data import atomic, tokenizer
+from bertjax.data import atomic, records, tokenizer
 from bertjax.devices import sharding
 from bertjax.models import embedding_sharing, lora, parameters
 from bertjax.workdirs import checkpoint
@@ -103,6 +103,22 @@ def describe(workdir: epath.PathLike) -> Description | None:
     """
     found = checkpoint.read_meta(workdir)
     return None if found is None else _described(workdir, *found)
+
+
+def training_records(trained: Description) -> dict[str, records.RecordSet]:
+    """Returns the records of each phase of a run, {} unless all are where they were, unchanged."""
+    record_sets = {}
+    for phase, digest in trained.meta["identity"]["manifests"].items():
+        length = trained.config.phases[phase].max_seq_length
+        directory = epath.Path(trained.config.data.train_dir.format(max_seq_length=length))
+        try:
+            manifest = records.Manifest.load(directory)
+        except (FileNotFoundError, ValueError):
+            return {}
+        if manifest.digest != digest:
+            return {}
+        record_sets[phase] = records.RecordSet(directory, manifest)
+    return record_sets
 
 
 def config_of(meta: Mapping[str, Any], step: int) -> ml_collections.ConfigDict:
