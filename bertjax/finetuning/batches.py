@@ -105,10 +105,10 @@ def _batch(
     sequences = (examples[:, None] * choices + np.arange(choices)).reshape(-1).tolist()
     longest = max(len(input_ids[sequence]) for sequence in sequences)
     length = next(bucket for bucket in buckets if bucket >= longest)
-    own = slice(rows.start, rows.stop)
+    host_rows = slice(rows.start, rows.stop)
     sequences = sequences[rows.start * choices : rows.stop * choices]
     shape = (len(rows), length) if choices == 1 else (len(rows), choices, length)
-    weights = (positions[own] != FILLER).astype(np.float32)
+    weights = (positions[host_rows] != FILLER).astype(np.float32)
 
     def padded(values: Sequence[np.ndarray], padding: int) -> np.ndarray:
         array = np.full((len(sequences), length), padding, np.int32)
@@ -125,8 +125,8 @@ def _batch(
     batch["input_mask"] = is_token.astype(np.int32).reshape(shape)
     if "labels" in batch:
         batch["labels"][weights == 0] = NOT_SCORED
-    batch |= {name: column[examples[own]] for name, column in features.columns.items()}
-    return batch | {"example_weights": weights, "record_positions": positions[own]}
+    batch |= {name: column[examples[host_rows]] for name, column in features.columns.items()}
+    return batch | {"example_weights": weights, "record_positions": positions[host_rows]}
 
 
 def _check(features: feature_sets.FeatureSet, buckets: tuple[int, ...]) -> None:
@@ -146,8 +146,8 @@ SORTED_BATCHES = 64
 # Parts of the random keys, so that no two uses of a seed share their numbers; `streams` has 0 to 3.
 _EXAMPLE_ORDER, _BATCH_ORDER, _PART_ORDER = 4, 5, 6
 
-# More batches than rows need are told where texts repeat so much that there are so many more.
-_TOLD_EXCESS = 0.1
+# Above this share of further batches, which repeated texts cause, a warning is logged.
+_LOGGED_EXCESS = 0.1
 
 
 def steps_per_epoch(examples: int, batch_size: int) -> int:
@@ -182,7 +182,7 @@ class Epochs:
         if features.apart is not None:
             steps, left = separate(steps, features.apart, lengths)
             steps = np.concatenate([steps, left])
-            self._tell(len(examples), len(steps))
+            self._warn_of_many(len(examples), len(steps))
         self._counts[epoch] = len(steps)
         return steps
 
@@ -215,12 +215,12 @@ class Epochs:
             yield from self.order(epoch)[skip:]
             skip = 0
 
-    def _tell(self, examples: int, steps: int) -> None:
+    def _warn_of_many(self, examples: int, steps: int) -> None:
         least = steps_per_epoch(examples, self.batch_size)
-        if not self._counts and steps > (1 + _TOLD_EXCESS) * least:
+        if not self._counts and steps > (1 + _LOGGED_EXCESS) * least:
             logging.warning(
-                "An epoch has %d batches, %d would hold its examples: some texts stand in so many "
-                "examples that batches in which each stands once are not full. Smaller batches, or "
+                "An epoch has %d batches, %d would hold its examples: some texts are in many "
+                "examples, and batches in which each occurs once are not full. Smaller batches, or "
                 "fewer examples with the same text, help",
                 steps, least,
             )  # fmt: skip
@@ -282,7 +282,7 @@ def cut(order: Int[np.ndarray, " examples"], batch_size: int) -> Steps:
     return filled.reshape(steps, batch_size)
 
 
-# Rows that are moved try batches that are so many free rows away from the one of their length.
+# Moved rows try the batches at these distances, in free rows, from the one of their length.
 _TRIES = (0, *(sign * 2**power for power in range(24) for sign in (1, -1)))
 
 _Further = Int[np.ndarray, "further batch"]
@@ -336,9 +336,9 @@ class _Codes:
         self, batches: Int[np.ndarray, " rows"], texts: Int[np.ndarray, "rows texts"]
     ) -> Bool[np.ndarray, " rows"]:
         """Returns which rows could be taken, each by itself."""
-        wanted = self.of(batches, texts)
-        places = np.searchsorted(self._taken, wanted).clip(max=max(len(self._taken) - 1, 0))
-        return ~(self._taken[places] == wanted).any(axis=1)
+        codes = self.of(batches, texts)
+        places = np.searchsorted(self._taken, codes).clip(max=max(len(self._taken) - 1, 0))
+        return ~(self._taken[places] == codes).any(axis=1)
 
 
 def _first_of_its_texts(codes: Int[np.ndarray, "rows texts"]) -> Bool[np.ndarray, " rows"]:
@@ -365,10 +365,10 @@ def _fill(
             break
         # There are as many free rows as examples, or more: no two get the same one.
         spread = np.arange(len(moved)) * len(batches) // len(moved)
-        wanted = (spread + shift) % len(batches)
-        fits = codes.are_free(batches[wanted], texts[moved])
-        fits[fits] = _first_of_its_texts(codes.of(batches[wanted][fits], texts[moved[fits]]))
-        taken = wanted[fits]
+        places = (spread + shift) % len(batches)
+        fits = codes.are_free(batches[places], texts[moved])
+        fits[fits] = _first_of_its_texts(codes.of(batches[places][fits], texts[moved[fits]]))
+        taken = places[fits]
         steps[batches[taken], rows[taken]] = moved[fits]
         codes.take(batches[taken], texts[moved[fits]])
         moved = moved[~fits]
@@ -380,9 +380,9 @@ def _further(moved: Int[np.ndarray, " moved"], texts: _Texts, batch_size: int) -
     """Returns further batches of the examples, as few as this order of them allows."""
     behind: dict[int, int] = {}
     groups: list[list[int]] = []
-    for example, own in zip(moved.tolist(), texts[moved].tolist(), strict=True):
-        group = max(behind.get(text, 0) for text in own)
-        behind.update(dict.fromkeys(own, group + 1))
+    for example, example_texts in zip(moved.tolist(), texts[moved].tolist(), strict=True):
+        group = max(behind.get(text, 0) for text in example_texts)
+        behind.update(dict.fromkeys(example_texts, group + 1))
         if group == len(groups):
             groups.append([])
         groups[group].append(example)

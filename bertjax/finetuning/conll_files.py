@@ -209,7 +209,7 @@ def tagged_rows(
 
 def _lines(path: epath.PathLike) -> list[_Line]:
     """Returns the lines that hold words, cut at tabs if the first one has a tab, else at spaces."""
-    found: list[_Line] = []
+    word_lines: list[_Line] = []
     separator, sentence, document = "", 0, 0
     for number, line in enumerate(example_files.lines(path), start=1):
         is_document_start = re.match(rf"{DOCUMENT_START}(\s|$)", line) is not None
@@ -221,8 +221,8 @@ def _lines(path: epath.PathLike) -> list[_Line]:
             # Not str.split: a word may hold a space of another kind.
             line = re.sub(" +", " ", line.strip(" "))
         cells = tuple(line.split(separator))
-        found.append(_Line(number, cells, sentence, document))
-    return found
+        word_lines.append(_Line(number, cells, sentence, document))
+    return word_lines
 
 
 def _place(column: int | None, width: int, source: str) -> int | None:
@@ -242,8 +242,10 @@ def _check_cells(path: epath.PathLike, lines: Sequence[_Line], width: int, word:
     for line in lines:
         source = f"{path}:{line.number}"
         if len(line.cells) != width:
-            found = len(line.cells)
-            faults.add(source, f"the line has {found} columns; it must have {width}, as the first")
+            columns = len(line.cells)
+            faults.add(
+                source, f"the line has {columns} columns; it must have {width}, as the first"
+            )
         elif not line.cells[word].strip():
             faults.add(source, f"the word is empty; column {word} must have one")
     faults.check()
@@ -277,10 +279,10 @@ def _check_tags(sentences: Sequence[Sentence], scheme: str | None) -> None:
     if scheme == "iob1" or (scheme is None and tag_schemes.recognize(tags)):
         return
     has_ends = any(tag[0] in "ES" for sentence_tags in tags for tag in sentence_tags)
-    wanted = scheme or ("iobes" if has_ends else "iob2")
-    advice = "" if wanted == "iobes" else "; give the scheme iob1 to read tags as conlleval does"
+    expected = scheme or ("iobes" if has_ends else "iob2")
+    advice = "" if expected == "iobes" else "; give the scheme iob1 to read tags as conlleval does"
     for sentence in sentences:
-        for place, reason in tag_schemes.faults(sentence.tags, wanted):
+        for place, reason in tag_schemes.faults(sentence.tags, expected):
             faults.add(sentence.source(place), reason + advice)
     faults.check()
 
@@ -304,7 +306,7 @@ def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> Int[np.n
     """Returns the number of every word's tag, NOT_SCORED where there are no tags."""
     numbers = {label: number for number, label in enumerate(labels)}
     faults = example_files.Faults()
-    found: list[int] = []
+    label_ids: list[int] = []
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
             if tag not in numbers:
@@ -312,10 +314,10 @@ def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> Int[np.n
                     sentence.source(place),
                     f"the tag is {tag!r} as the model has it; known are {', '.join(labels)}",
                 )
-        found += [numbers.get(tag, batches.NOT_SCORED) for tag in sentence.tags]
-        found += [batches.NOT_SCORED] * (len(sentence.words) - len(sentence.tags))
+        label_ids += [numbers.get(tag, batches.NOT_SCORED) for tag in sentence.tags]
+        label_ids += [batches.NOT_SCORED] * (len(sentence.words) - len(sentence.tags))
     faults.check()
-    return np.array(found, np.int32)
+    return np.array(label_ids, np.int32)
 
 
 def _units(sentences: Sequence[Sentence], context: str) -> Iterator[tuple[int, int]]:

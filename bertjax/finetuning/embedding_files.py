@@ -25,7 +25,7 @@ from bertjax.data import tables
 from bertjax.finetuning import example_files
 from bertjax.scores import probe, retrieval, similarity
 
-# Of NLI: the class of a pair on which the judges did not agree; such pairs are left out.
+# The class in NLI of a pair on which the judges did not agree; such pairs are left out.
 NO_LABEL = "-"
 # A row by column.
 _Fields = Mapping[str, Any]
@@ -68,26 +68,26 @@ def files(value: str) -> list[File]:
     Raises:
       ValueError: if a weight is not above 0, or a file is named twice.
     """
-    found = []
+    named = []
     for part in (part.strip() for part in value.split(",")):
         if not part:
             continue
         # A path may have "=" in it: what follows the last one must be a number.
         weighted = re.fullmatch(r"(.+)=(-?[0-9.]+(?:[eE][-+]?[0-9]+)?)", part)
         if not weighted:
-            found.append(File(part))
+            named.append(File(part))
             continue
         weight = _number(weighted[2])
         if not 0 < weight < math.inf:
             raise ValueError(f"{part!r} has the weight {weighted[2]}; it must be above 0")
-        found.append(File(weighted[1], weight))
-    paths = [file.path for file in found]
+        named.append(File(weighted[1], weight))
+    paths = [file.path for file in named]
     if repeated := sorted({path for path in paths if paths.count(path) > 1}):
         raise ValueError(
             f"{repeated[0]} is named {paths.count(repeated[0])} times; to see its rows more often "
             f"give it a weight, {repeated[0]}=2"
         )
-    return found
+    return named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +103,12 @@ class Layout:
 
     def fits(self, names: Sequence[str]) -> bool:
         """Returns whether all columns are there."""
-        return all(any(name in names for name in known) for known in self.columns)
+        return all(any(name in names for name in alternatives) for alternatives in self.columns)
 
     @property
-    def told(self) -> str:
-        """What messages call its columns."""
-        return ", ".join(" or ".join(known) for known in self.columns)
+    def description(self) -> str:
+        """Its columns, for messages."""
+        return ", ".join(" or ".join(alternatives) for alternatives in self.columns)
 
 
 def read(
@@ -129,12 +129,13 @@ def read(
         return _lines(path, rows)
     layouts = ROWS[rows](score_range)
     layout = _layout(path, layouts)
-    faults, found, skipped = example_files.Faults(), [], 0
+    faults, examples, skipped = example_files.Faults(), [], 0
 
     def names_fault(names: Sequence[str]) -> str | None:
         if layout.fits(names):
             return example_files.missing_columns(names, ())
-        return f"the columns are {', '.join(map(repr, names)) or 'none'}; needed are {layout.told}"
+        columns = ", ".join(map(repr, names)) or "none"
+        return f"the columns are {columns}; needed are {layout.description}"
 
     for source, row in example_files.rows(path, faults, tables.Rules(names_fault=names_fault)):
         try:
@@ -145,22 +146,22 @@ def read(
         if example is None:
             skipped += 1
         else:
-            found.append(example)
-    _check_counts(found, faults)
+            examples.append(example)
+    _check_counts(examples, faults)
     faults.check()
     if skipped:
         logging.info("%s: %d rows without a class (%r) are left out", path, skipped, NO_LABEL)
-    if not found:
+    if not examples:
         raise FaultyFile(f"{path} has no rows; it must have at least one")
-    logging.info("%s: %d examples of %d texts", path, len(found), len(found[0].texts))
-    return _triplets(found, path) if layout.example is _nli else found
+    logging.info("%s: %d examples of %d texts", path, len(examples), len(examples[0].texts))
+    return _triplets(examples, path) if layout.example is _nli else examples
 
 
 def holds(path: epath.PathLike) -> str:
-    """Returns which of ROWS a file holds by its columns, the one that says most of them.
+    """Returns which of ROWS a file holds by its columns, the most specific one.
 
     Raises:
-      ValueError: if its columns are those of none.
+      ValueError: if its columns fit none.
     """
     if epath.Path(path).suffix.lower() == _TEXT_SUFFIX:
         return "texts"
@@ -172,14 +173,14 @@ def holds(path: epath.PathLike) -> str:
             return rows
     raise FaultyFile(
         f"{path}: the columns are {', '.join(map(repr, names)) or 'none'}; known are "
-        f"{told(_BY_CONTENT)}"
+        f"{described(_BY_CONTENT)}"
     )
 
 
-def told(several: Iterable[str]) -> str:
-    """Returns what messages call the columns of some of ROWS."""
+def described(several: Iterable[str]) -> str:
+    """Returns the columns of some of ROWS, for messages."""
     layouts = (layout for rows in several for layout in ROWS[rows]((0.0, 1.0)))
-    return "; ".join(layout.told for layout in layouts)
+    return "; ".join(layout.description for layout in layouts)
 
 
 def check_alike(by_file: Sequence[Sequence[Example]]) -> None:
@@ -194,13 +195,13 @@ def check_alike(by_file: Sequence[Sequence[Example]]) -> None:
 
 
 def _layout(path: epath.Path, layouts: Sequence[Layout]) -> Layout:
-    """Returns the layout that the file's columns fit; the first, if none fits, tells why."""
+    """Returns the layout that the file's columns fit; the first if the file is empty."""
     names = tables.column_names(path)
     fitting = [layout for layout in layouts if layout.fits(names)]
     if not fitting and names:
         raise FaultyFile(
             f"{path}:1: the columns are {', '.join(map(repr, names))}; needed are "
-            + "; or ".join(layout.told for layout in layouts)
+            + "; or ".join(layout.description for layout in layouts)
         )
     return (fitting or layouts)[0]
 
@@ -210,14 +211,14 @@ def _lines(path: epath.Path, rows: str) -> list[Example]:
     if rows != "texts":
         raise FaultyFile(
             f"{path} is plain text, of one text a line; needed is a table with the columns "
-            f"{told([rows])}"
+            f"{described([rows])}"
         )
     numbered = enumerate(example_files.lines(path), start=1)
-    found = [Example((line,), None, f"{path}:{n}") for n, line in numbered if line.strip()]
-    if not found:
+    examples = [Example((line,), None, f"{path}:{n}") for n, line in numbered if line.strip()]
+    if not examples:
         raise FaultyFile(f"{path} has no text; it must have at least one line")
-    logging.info("%s: %d texts", path, len(found))
-    return found
+    logging.info("%s: %d texts", path, len(examples))
+    return examples
 
 
 def _check_counts(examples: Sequence[Example], faults: example_files.Faults) -> None:
@@ -243,11 +244,11 @@ def _texts(row: _Fields, *names: str) -> tuple[str, ...]:
 
 def _with_negatives(row: _Fields, source: str) -> Example:
     names = sorted((name for name in row if _NEGATIVE.fullmatch(name)), key=_negative_number)
-    found = []
+    negatives = []
     for name in [*names, *([_NEGATIVES] if _NEGATIVES in row else [])]:
         values = row[name] if isinstance(row[name], list | tuple) else [row[name]]
-        found += [example_files.text(value, name) for value in values]
-    return ranked((*_texts(row, "anchor", "positive"), *found), source)
+        negatives += [example_files.text(value, name) for value in values]
+    return ranked((*_texts(row, "anchor", "positive"), *negatives), source)
 
 
 def ranked(texts: tuple[str, ...], source: str) -> Example:
@@ -303,20 +304,20 @@ def _triplets(pairs: Sequence[Example], path: epath.Path) -> list[Example]:
     for pair in pairs:
         of_premise = by_premise.setdefault(pair.texts[0], {name: [] for name in _NLI})
         of_premise[str(pair.value)].append(pair)
-    found = []
+    triplets = []
     for premise, by_class in by_premise.items():
         contradictions = by_class["contradiction"]
         if contradictions:
             for place, pair in enumerate(by_class["entailment"]):
                 negative = contradictions[place % len(contradictions)].texts[1]
-                found.append(ranked((premise, pair.texts[1], negative), pair.source))
-    if not found:
+                triplets.append(ranked((premise, pair.texts[1], negative), pair.source))
+    if not triplets:
         raise FaultyFile(
             f"{path}: no sentence1 has both an entailment and a contradiction, of which triplets "
             "are made"
         )
-    logging.info("%s: %d triplets of %d pairs", path, len(found), len(pairs))
-    return found
+    logging.info("%s: %d triplets of %d pairs", path, len(triplets), len(pairs))
+    return triplets
 
 
 def _class(row: _Fields) -> str:
@@ -409,7 +410,7 @@ def read_collection(directory: epath.PathLike) -> Collection:
 
 def _named_texts(path: epath.Path, *, may_be_empty: bool) -> dict[str, str]:
     """Returns the texts by name; an empty document is one that nothing is asked about."""
-    faults, found = example_files.Faults(), {}
+    faults, texts = example_files.Faults(), {}
 
     def names_fault(names: Sequence[str]) -> str | None:
         return example_files.missing_columns(names, ("_id", "text"))
@@ -418,23 +419,23 @@ def _named_texts(path: epath.Path, *, may_be_empty: bool) -> dict[str, str]:
         name, text, title = row["_id"], row["text"], row.get("title") or ""
         if not isinstance(name, str) or not name:
             faults.add(source, f"'_id' is {name!r:.60}; it must be a name")
-        elif name in found:
+        elif name in texts:
             faults.add(source, f"'_id' is {name!r}, as in a line before; names must be unique")
         elif not isinstance(text, str) or not isinstance(title, str):
             faults.add(source, f"'text' is {text!r:.60}; it and 'title' must be texts")
         elif not may_be_empty and not text.strip():
             faults.add(source, "'text' is empty; it must be a text")
         else:
-            found[name] = f"{title} {text}".strip()
+            texts[name] = f"{title} {text}".strip()
     faults.check()
-    return found
+    return texts
 
 
 def _relevances(
     path: epath.Path, documents: Mapping[str, str], queries: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
     faults = example_files.Faults()
-    found: dict[str, dict[str, int]] = {}
+    relevances: dict[str, dict[str, int]] = {}
     rules = tables.Rules(
         names_fault=lambda names: example_files.missing_columns(names, _RELEVANCE_COLUMNS)
     )
@@ -446,14 +447,14 @@ def _relevances(
             faults.add(source, f"there is no document {document!r} in {CORPUS}")
         elif not re.fullmatch(r"-?[0-9]+", grade):
             faults.add(source, f"'score' is {grade!r}; it must be a whole number")
-        elif document in found.get(query, {}):
+        elif document in relevances.get(query, {}):
             faults.add(source, f"query {query!r} and document {document!r} stood in a line before")
         else:
-            found.setdefault(query, {})[document] = int(grade)
+            relevances.setdefault(query, {})[document] = int(grade)
     faults.check()
-    if not any(grade > 0 for of_query in found.values() for grade in of_query.values()):
+    if not any(grade > 0 for of_query in relevances.values() for grade in of_query.values()):
         raise FaultyFile(f"{path}: no document is relevant to any query")
-    return found
+    return relevances
 
 
 cosines = similarity.cosines
@@ -538,7 +539,7 @@ class Triplets(_OfExamples):
 
 
 class Classes(_OfExamples):
-    """Texts with classes, told apart by a linear probe."""
+    """Texts with classes, separated by a linear probe."""
 
     best_score = "accuracy"
 
@@ -548,7 +549,7 @@ class Classes(_OfExamples):
 
 
 class ClassesOfPairs(_OfExamples):
-    """Pairs with classes, such as NLI, told apart by a linear probe.
+    """Pairs with classes, such as NLI, separated by a linear probe.
 
     It reads |u - v| and u * v, and not the classifier that the loss `softmax` trains: that one is
     no part of what is exported, and models of other losses have none.
@@ -583,8 +584,10 @@ class Retrieval(EvaluationSet):
 
     def scores(self, vectors: _Vectors) -> dict[str, float]:
         queries, documents = self.collection.queries, self.collection.documents
-        found = retrieval.nearest(vectors[: len(queries)], vectors[len(queries) :], list(documents))
-        rankings = dict(zip(queries, found, strict=True))
+        nearest = retrieval.nearest(
+            vectors[: len(queries)], vectors[len(queries) :], list(documents)
+        )
+        rankings = dict(zip(queries, nearest, strict=True))
         return retrieval.scores(rankings, self.collection.relevances)
 
 
@@ -628,7 +631,7 @@ def read_set(path: epath.PathLike, score_range: tuple[float, float]) -> Evaluati
     if rows not in SETS:
         raise FaultyFile(
             f"{path} holds {rows}, of which vectors have no score; embeddings are evaluated on "
-            f"{told(SETS)}; or on a directory in BEIR's layout"
+            f"{described(SETS)}; or on a directory in BEIR's layout"
         )
     return SETS[rows](read(path, rows, score_range=score_range))
 

@@ -41,7 +41,7 @@ TEACHER_VECTORS = "teacher_vectors"  # in a batch [batch, texts, hidden], as the
 
 @dataclasses.dataclass(frozen=True)
 class LossHead:
-    """What losses read beside vectors.
+    """What losses read in addition to vectors.
 
     `scale` is the factor on cosines, `normalize` whether the model answers unit vectors, and
     `classifier` makes logits [batch, classes] of u, v and |u - v| [batch, 3, prefix].
@@ -138,13 +138,13 @@ def _distances(vectors: Vectors, batch: tasks.Batch, head: LossHead) -> Losses:
 
     Source: Reimers and Gurevych 2020, section 3, equation 1; sentence-transformers' MSELoss.
     """
-    own = sentence_encoder.unit(vectors) if head.normalize else vectors
-    return ((own - batch[TEACHER_VECTORS]) ** 2).mean(axis=(1, 2)), None
+    student = sentence_encoder.unit(vectors) if head.normalize else vectors
+    return ((student - batch[TEACHER_VECTORS]) ** 2).mean(axis=(1, 2)), None
 
 
 def _hits(logits: Float[Array, "batch classes"], labels: Array) -> Float[Array, " batch"]:
-    own = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    return (own >= logits.max(axis=-1)).astype(jnp.float32)
+    right = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return (right >= logits.max(axis=-1)).astype(jnp.float32)
 
 
 # config.finetuning.loss -> what it reads, and its formula.
@@ -329,12 +329,12 @@ class EmbeddingReader(base.Reader):
         """The examples of each file."""
         options = self.options
         rows = LOSSES[options.loss].rows
-        found = [
+        by_file = [
             embedding_files.read(file.path, rows, score_range=tuple(options.score_range))
             for file in embedding_files.files(options.train_file)
         ]
-        embedding_files.check_alike(found)
-        return found
+        embedding_files.check_alike(by_file)
+        return by_file
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -442,19 +442,19 @@ class EmbeddingReader(base.Reader):
         return feature_sets.FeatureSet(tokens, {}, pad_id=self.tokenizer.pad_id)
 
     def example(self, fields: base.Fields, source: str) -> embedding_files.Example:
-        wanted = [key for key in (TEXT, SECOND_TEXT, DOCUMENT) if key in fields]
-        if len(wanted) > 2 or wanted == [SECOND_TEXT]:
+        keys = [key for key in (TEXT, SECOND_TEXT, DOCUMENT) if key in fields]
+        if len(keys) > 2 or keys == [SECOND_TEXT]:
             raise ValueError(
                 f"its keys are {', '.join(map(repr, fields))}; it must have {TEXT!r} or "
                 f"{DOCUMENT!r}, for a vector, or {TEXT!r} with {SECOND_TEXT!r} or {DOCUMENT!r}, "
                 "for their cosine"
             )
-        wanted = wanted or [TEXT]  # which is missing: that is told as for other keys
-        texts = tuple(example_files.json_text(fields, key) for key in wanted)
+        keys = keys or [TEXT]  # reported as missing
+        texts = tuple(example_files.json_text(fields, key) for key in keys)
         query, document = embedding_files.QUERY, embedding_files.DOCUMENT
-        roles = tuple(document if key == DOCUMENT else query for key in wanted)
-        (made,) = self._with_prompts([embedding_files.Example(texts, None, source, roles)])
-        return made
+        roles = tuple(document if key == DOCUMENT else query for key in keys)
+        (example,) = self._with_prompts([embedding_files.Example(texts, None, source, roles)])
+        return example
 
     def rows(self, examples: Sequence[embedding_files.Example]) -> feature_sets.FeatureSet:
         """Returns a row for each text; some examples may have one text and others two."""
@@ -466,7 +466,7 @@ class EmbeddingScorer(base.Scorer):
 
     @property
     def best_score(self) -> str:
-        """That of the first evaluation set: Spearman's for scored pairs, nDCG@10 for a corpus."""
+        """The score of the first evaluation set, such as nDCG@10 for a corpus."""
         return next((it.best_score for it in self.reader.sets.values()), "")
 
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
@@ -575,16 +575,16 @@ def _number_faults(options: base.Options) -> Iterator[str]:
 def _file_faults(options: base.Options) -> Iterator[str]:
     for name in ("train_file", "eval_file", "test_file"):
         try:
-            found = embedding_files.files(options[name])
+            files = embedding_files.files(options[name])
         except ValueError as error:
             yield f"config.finetuning.{name} is {options[name]!r}: {error}"
             continue
-        if name != "train_file" and any(file.weight != 1 for file in found):
+        if name != "train_file" and any(file.weight != 1 for file in files):
             yield (
                 f"config.finetuning.{name} is {options[name]!r}; weights are for files to train "
                 "on: leave them out"
             )
-        if name == "test_file" and len(found) > 1:
+        if name == "test_file" and len(files) > 1:
             yield f"config.finetuning.test_file is {options[name]!r}; it must be one file"
 
 

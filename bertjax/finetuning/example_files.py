@@ -68,15 +68,15 @@ def rows(
             yield source, row.values
 
 
-def missing_columns(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """Returns what is wrong with the names of the columns, None if all those wanted are there."""
-    missing = [name for name in wanted if name not in names]
+def missing_columns(names: Sequence[str], required: Sequence[str]) -> str | None:
+    """Returns what is wrong with the names of the columns, None if all those required are there."""
+    missing = [name for name in required if name not in names]
     if missing:
         return (
             f"there is no column {' or '.join(map(repr, missing))}; the columns are "
             f"{', '.join(map(repr, names)) or '(none, the file is empty)'}"
         )
-    repeated = sorted({name for name in wanted if list(names).count(name) > 1})
+    repeated = sorted({name for name in required if list(names).count(name) > 1})
     if repeated:
         return f"there are several columns {', '.join(map(repr, repeated))}; names must be unique"
     return None

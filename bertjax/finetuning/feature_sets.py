@@ -83,8 +83,8 @@ class FeatureSet:
 
 def numbers(texts: Sequence[str]) -> Int[np.ndarray, " texts"]:
     """Returns a number for each text, the same for equal ones."""
-    known: dict[str, int] = {}
-    return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
+    places: dict[str, int] = {}
+    return np.array([places.setdefault(text, len(places)) for text in texts], np.int64)
 
 
 def pair_specials(tokenizer: tokenizers.Tokenizer) -> int:
@@ -180,9 +180,9 @@ def text_rows(
         raise ValueError("there are no examples; a data set needs at least one")
     kinds = {(len(example.texts), type(example.label)) for example in examples}
     if len(kinds) > 1:
-        found = ", ".join(sorted(f"{n} texts with {kind.__name__}" for n, kind in kinds))
+        types = ", ".join(sorted(f"{n} texts with {kind.__name__}" for n, kind in kinds))
         raise ValueError(
-            f"examples of different kinds ({found}); all of a data set need as many texts and the "
+            f"examples of different kinds ({types}); all of a data set need as many texts and the "
             "same kind of label"
         )
     ((num_texts, label_type),) = kinds

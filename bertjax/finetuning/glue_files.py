@@ -21,7 +21,7 @@ from bertjax.finetuning import example_files, feature_sets
 TFDS_PREFIX = "tfds:"
 TFDS_GLUE = TFDS_PREFIX + "glue"  # all tasks, each a dataset
 
-# Of two sentences that mean the same (STS-B); those that have nothing in common have 0.
+# The score of two sentences that mean the same (STS-B); 0 is for nothing in common.
 HIGHEST_SCORE = 5.0
 
 _SPLITS = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
@@ -201,7 +201,7 @@ def read_split(location: str, name: str, split: str) -> list[feature_sets.TextEx
     if split not in task.files:
         raise ValueError(f"task {name} has no split {split!r}; it has {', '.join(task.files)}")
     faults, flaws = example_files.Faults(), example_files.Faults()
-    # A test takes one prediction for each of its rows, so none is left out there.
+    # A test needs a prediction for each of its rows, so all of them are read.
     broken = flaws if task.has_flaws and split == "train" else faults
     examples: list[feature_sets.TextExample] = []
     for source, row in _rows(location, name, split, broken):
@@ -276,7 +276,7 @@ def _file(location: str, name: str, split: str) -> epath.Path:
 
 
 def _tsv_rows(
-    path: epath.Path, header: Sequence[str], wanted: Sequence[str], broken: example_files.Faults
+    path: epath.Path, header: Sequence[str], required: Sequence[str], broken: example_files.Faults
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yields the rows of a file whose quotes are characters like others.
 
@@ -285,16 +285,16 @@ def _tsv_rows(
     rules = tables.Rules(
         blank_lines=True,
         names=tuple(header),
-        names_fault=lambda names: example_files.missing_columns(names, wanted),
+        names_fault=lambda names: example_files.missing_columns(names, required),
     )
     return example_files.rows(path, broken, rules, suffix=".tsv")
 
 
 def _mrpc_rows(
-    path: epath.Path, split: str, wanted: Sequence[str], broken: example_files.Faults
+    path: epath.Path, split: str, required: Sequence[str], broken: example_files.Faults
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yields the rows of Microsoft's files that GLUE has in the split."""
-    rows = _tsv_rows(path, (), (*_MRPC_IDS, *wanted), broken)
+    rows = _tsv_rows(path, (), (*_MRPC_IDS, *required), broken)
     if split == "test":
         return rows
     listed = path.parent / _MRPC_DEV_IDS
@@ -347,8 +347,8 @@ def _tfds_rows(dataset: _Dataset, split: str) -> Iterator[tuple[str, dict[str, A
             f"{', '.join(sorted(builder.info.splits))}"
         )
     features = builder.info.features
-    wanted = [*dataset.columns.values(), "idx", "label"]
-    if fault := example_files.missing_columns(sorted(features), wanted):
+    required = [*dataset.columns.values(), "idx", "label"]
+    if fault := example_files.missing_columns(sorted(features), required):
         raise example_files.FaultyFile(f"tfds:{dataset.name}: {fault}")
     if dataset.label_of:
         _check_classes(dataset, features["label"])

@@ -144,12 +144,12 @@ def _faults(name: str, content: str) -> Iterator[tuple[int, str]]:
     indices, _, predictions = zip(*(row.partition("\t") for row in rows), strict=True)
     # Each word once: QQP has two of them in 390,965 rows.
     wrong = {word for word in set(predictions) if not _is_prediction(task, word)}
-    wanted = ", ".join(task.labels) or f"a number from 0 to {glue_files.HIGHEST_SCORE:g}"
-    for index, (found, word) in enumerate(zip(indices, predictions, strict=True)):
-        if found != str(index):
-            yield index + 2, f"the index is {found!r}; it must be {index}"
+    allowed = ", ".join(task.labels) or f"a number from 0 to {glue_files.HIGHEST_SCORE:g}"
+    for index, (first, word) in enumerate(zip(indices, predictions, strict=True)):
+        if first != str(index):
+            yield index + 2, f"the index is {first!r}; it must be {index}"
         elif word in wrong:
-            yield index + 2, f"the prediction is {word!r}; it must be one of {wanted}"
+            yield index + 2, f"the prediction is {word!r}; it must be one of {allowed}"
 
 
 def _is_prediction(task: glue_files.Task, text: str) -> bool:

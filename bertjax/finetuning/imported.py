@@ -53,7 +53,7 @@ class TextReader(texts.TableReader):
     def _examples(self, name: str) -> Sequence[feature_sets.TextExample]:
         """Returns the examples of a file, which may give the classes by their numbers."""
         path, columns = self.file(name), self._columns_of(name)
-        if fault := example_files.missing_columns(tables.column_names(path), columns.wanted):
+        if fault := example_files.missing_columns(tables.column_names(path), columns.required):
             raise example_files.FaultyFile(
                 f"{path}: {fault}. An imported model does not know the names of its columns: call "
                 f"them {TEXT}, {PAIR} (if there are two) and {self.options.label_column}"
@@ -100,12 +100,12 @@ class TagReader(tags.TagReader):
             return sentence
         spelt = tag_schemes.convert(sentence.tags, self.options.tag_scheme)
         # Where no B is among the labels, I begins every entity.
-        known = (
+        learnt = (
             tag if tag in self.labels or inside not in self.labels else inside
             for tag in spelt
             for inside in ("-".join(("I", tag_schemes.split(tag)[1])),)
         )
-        return dataclasses.replace(sentence, tags=tuple(known))
+        return dataclasses.replace(sentence, tags=tuple(learnt))
 
 
 class SpanReader(spans.SpanReader):

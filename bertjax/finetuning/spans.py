@@ -348,12 +348,14 @@ def best_spans(
         by_question[window.question].append(row)
     nbest: dict[str, list[Candidate]] = {}
     differences: dict[str, float] = {}
-    for question, own in zip(rows.questions, by_question, strict=True):
+    for question, windows in zip(rows.questions, by_question, strict=True):
         # With all starts and ends there is a pair: every token has its best context somewhere.
-        spans = _spans(own, n_best_size, max_answer_length) or _spans(own, None, max_answer_length)
+        spans = _spans(windows, n_best_size, max_answer_length) or _spans(
+            windows, None, max_answer_length
+        )
         best = _distinct(spans, question.context, n_best_size)
         if version_2:
-            null = min((row.null() for row in own), key=lambda candidate: candidate.score)
+            null = min((row.null() for row in windows), key=lambda candidate: candidate.score)
             differences[question.id] = null.score - (best[0].score if best else 0.0)
             best = _with_null(best, null, n_best_size)
         nbest[question.id] = _with_probabilities(best or [Candidate("", 0.0, 0.0)])
@@ -464,28 +466,28 @@ def _spans(
     rows: Sequence[_Row], n_best_size: int | None, max_answer_length: int
 ) -> list[tuple[_Row, int, int]]:
     """Returns the possible answers of a question's windows, the highest score first."""
-    found: list[tuple[_Row, int, int]] = []
+    spans: list[tuple[_Row, int, int]] = []
     scores: list[np.ndarray] = []
     for row in rows:
         firsts, lasts = row.spans(n_best_size, max_answer_length)
         pairs = zip(firsts.tolist(), lasts.tolist(), strict=True)
-        found += [(row, first, last) for first, last in pairs]
+        spans += [(row, first, last) for first, last in pairs]
         scores.append(row.start_logits[firsts] + row.end_logits[lasts])
-    return [found[place] for place in np.argsort(-np.concatenate(scores), kind="stable").tolist()]
+    return [spans[place] for place in np.argsort(-np.concatenate(scores), kind="stable").tolist()]
 
 
 def _distinct(
     spans: Sequence[tuple[_Row, int, int]], context: str, n_best_size: int
 ) -> list[Candidate]:
     """Returns the first candidates whose texts are not empty and not those of one before."""
-    kept: dict[str, Candidate] = {}
+    candidates: dict[str, Candidate] = {}
     for row, first, last in spans:
-        if len(kept) == n_best_size:
+        if len(candidates) == n_best_size:
             break
         candidate = row.candidate(first, last, context)
         if candidate.text:
-            kept.setdefault(candidate.text, candidate)
-    return list(kept.values())
+            candidates.setdefault(candidate.text, candidate)
+    return list(candidates.values())
 
 
 def _with_null(best: Sequence[Candidate], null: Candidate, n_best_size: int) -> list[Candidate]:

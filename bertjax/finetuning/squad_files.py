@@ -64,8 +64,8 @@ class TokenizedContext:
         So it is the tightest span of tokens that covers them.
         """
         starts, ends = self.starts, self.ends
-        found = np.flatnonzero((starts < end) & (ends > start) & (starts < ends))
-        return (int(found[0]), int(found[-1])) if len(found) else None
+        places = np.flatnonzero((starts < end) & (ends > start) & (starts < ends))
+        return (int(places[0]), int(places[-1])) if len(places) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ def read_questions(
 
 
 def is_version_2(path: epath.PathLike) -> bool:
-    """Returns whether questions are marked as v2.0 does; a file that is none is not."""
+    """Returns whether the questions of a file are marked as in v2.0."""
     return any("is_impossible" in record for _, record, _ in _records(epath.Path(path), []))
 
 
@@ -333,8 +333,8 @@ def _field(record: Any, key: str, kind: type, place: str) -> Any:
             f"{place}: it is {record!r:.60}; it must be an object with the key {key!r}"
         )
     if key not in record:
-        known = ", ".join(map(repr, record)) or "none"
-        raise ValueError(f"{place}: the key {key!r} is missing; its keys are {known}")
+        keys = ", ".join(map(repr, record)) or "none"
+        raise ValueError(f"{place}: the key {key!r} is missing; its keys are {keys}")
     value = record[key]
     # bool is a subclass of int: true is no number here.
     if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):

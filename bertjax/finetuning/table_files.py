@@ -44,24 +44,24 @@ class Columns:
     def __post_init__(self):
         if len(self.texts) not in (1, 2):
             raise ValueError(f"text columns are {self.texts}; there must be one or two")
-        if len(set(self.wanted)) != len(self.wanted):
-            raise ValueError(f"columns are {self.wanted}; each must be another one")
+        if len(set(self.required)) != len(self.required):
+            raise ValueError(f"columns are {self.required}; each must be another one")
 
     @property
-    def wanted(self) -> tuple[str, ...]:
+    def required(self) -> tuple[str, ...]:
         """All columns that a file must have."""
         return (*self.texts, *([] if self.label is None else [self.label]), *self.flags)
 
     def fault(self, names: Sequence[str]) -> str | None:
         """Returns what is wrong with the names that a file has, and what to do, None if nothing."""
-        fault = example_files.missing_columns(names, self.wanted)
-        if fault is None or all(name in names for name in self.wanted):
+        fault = example_files.missing_columns(names, self.required)
+        if fault is None or all(name in names for name in self.required):
             return fault
-        options = {name: "label_column" for name in self.wanted}
+        options = {name: "label_column" for name in self.required}
         options |= zip(self.texts, ("text_column", "second_text_column"), strict=False)
         wrong = dict.fromkeys(option for name, option in options.items() if name not in names)
-        told = " and ".join(f"config.finetuning.{option}" for option in wrong)
-        return f"{fault}; set {told}, or rename the columns of the file"
+        options_to_set = " and ".join(f"config.finetuning.{option}" for option in wrong)
+        return f"{fault}; set {options_to_set}, or rename the columns of the file"
 
     @property
     def labelling(self) -> str:
@@ -73,8 +73,8 @@ class Columns:
         return "several" if self.separator else "one"
 
     @property
-    def told(self) -> str:
-        """What messages call the columns of the labels."""
+    def label_names(self) -> str:
+        """The columns of the labels, for messages."""
         return ", ".join(map(repr, self.flags or (self.label,)))
 
 
@@ -114,7 +114,9 @@ def read_table(
         examples = [feature_sets.TextExample(*parts) for parts in raw]
     else:
         if labels is None:
-            labels = columns.flags or _sorted_labels(it for _, own, _ in raw for it in _each(own))
+            labels = columns.flags or _sorted_labels(
+                it for _, label, _ in raw for it in _each(label)
+            )
         known = tuple(labels)
         examples = list(_with_places(raw, known, columns, faults))
     faults.check()
@@ -122,7 +124,7 @@ def read_table(
         raise example_files.FaultyFile(f"{path} has no rows; it must have at least one")
     if columns.labelling == "one" and len(known) == 1:
         raise example_files.FaultyFile(
-            f"{path}: {columns.told} is {known[0]!r} in every row; there must be two classes"
+            f"{path}: {columns.label_names} is {known[0]!r} in every row; there must be two classes"
         )
     if columns.labelling in ("several", "flags") and is_new:
         _check_that_all_occur(path, columns, examples, known)
@@ -136,10 +138,10 @@ def _check_that_all_occur(
     examples: Sequence[feature_sets.TextExample],
     labels: Sequence[str],
 ) -> None:
-    found = {place for example in examples for place in _each(example.label)}
-    if not found:
-        raise example_files.FaultyFile(f"{path}: {columns.told} names no label in any row")
-    if never := [label for place, label in enumerate(labels) if place not in found]:
+    places = {place for example in examples for place in _each(example.label)}
+    if not places:
+        raise example_files.FaultyFile(f"{path}: {columns.label_names} names no label in any row")
+    if never := [label for place, label in enumerate(labels) if place not in places]:
         logging.warning("%s: no row has the label %s: it cannot be learnt", path, ", ".join(never))
 
 
@@ -151,14 +153,16 @@ def _with_places(
 ) -> Iterator[feature_sets.TextExample]:
     """Yields the examples with the place of their class in `labels`."""
     places = {label: place for place, label in enumerate(labels)}
-    for found, label, source in raw:
+    for texts, label, source in raw:
         if unknown := [it for it in _each(label) if it not in places]:
-            faults.add(source, f"{columns.told} is {unknown[0]!r}; known are {', '.join(labels)}")
+            faults.add(
+                source, f"{columns.label_names} is {unknown[0]!r}; known are {', '.join(labels)}"
+            )
         elif isinstance(label, tuple):
             several = tuple(sorted({places[it] for it in label}))
-            yield feature_sets.TextExample(found, several, source)
+            yield feature_sets.TextExample(texts, several, source)
         else:
-            yield feature_sets.TextExample(found, places[label], source)
+            yield feature_sets.TextExample(texts, places[label], source)
 
 
 def _each(label: Any) -> tuple[Any, ...]:
@@ -171,12 +175,12 @@ def _raw_examples(
     rules = tables.Rules(names_fault=columns.fault)
     for source, row in example_files.rows(path, faults, rules):
         try:
-            found = tuple(example_files.text(row[column], column) for column in columns.texts)
+            texts = tuple(example_files.text(row[column], column) for column in columns.texts)
             label = _LABELS[columns.labelling](row, columns)
         except ValueError as error:
             faults.add(source, str(error))
             continue
-        yield found, label, source
+        yield texts, label, source
 
 
 def _several(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
@@ -200,10 +204,10 @@ def _flags(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
 
 
 def _flag(value: Any, column: str) -> bool:
-    told = value.strip() if isinstance(value, str) else json.dumps(value)
-    if told.lower() not in _FLAGS:
-        raise ValueError(f"{column!r} is {told!r}; it must be 0 or 1")
-    return _FLAGS[told.lower()]
+    word = value.strip() if isinstance(value, str) else json.dumps(value)
+    if word.lower() not in _FLAGS:
+        raise ValueError(f"{column!r} is {word!r}; it must be 0 or 1")
+    return _FLAGS[word.lower()]
 
 
 def _label(value: Any, columns: Columns) -> str | float:
@@ -239,10 +243,10 @@ _LABELS: dict[str, Callable[[Mapping[str, Any], Columns], Any]] = {
 
 
 def _sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    found = sorted(set(labels))
-    if all(re.fullmatch(r"-?[0-9]+", label, re.ASCII) for label in found):
-        found.sort(key=int)
-    return tuple(found)
+    ordered = sorted(set(labels))
+    if all(re.fullmatch(r"-?[0-9]+", label, re.ASCII) for label in ordered):
+        ordered.sort(key=int)
+    return tuple(ordered)
 
 
 def _log(
@@ -252,7 +256,7 @@ def _log(
     labels: Sequence[str],
 ) -> None:
     counts = collections.Counter(it for example in examples for it in _each(example.label))
-    told = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(labels))
-    of_each = f"{columns.told} is one of" if columns.labelling == "one" else "labels"
-    suffix = f"; {of_each} {told}" if told else ""
+    counted = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(labels))
+    of_each = f"{columns.label_names} is one of" if columns.labelling == "one" else "labels"
+    suffix = f"; {of_each} {counted}" if counted else ""
     logging.info("%s: %d examples%s", path, len(examples), suffix)

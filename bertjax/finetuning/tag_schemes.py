@@ -31,9 +31,9 @@ def tag_fault(tag: str, scheme: str | None = None) -> str | None:
     prefix, kind = split(tag)
     if tag == OUTSIDE or (len(prefix) == 1 and prefix in prefixes and kind):
         return None
-    wanted = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
+    allowed = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
     hint = ": what BILOU calls L and U are E and S here" if prefix in ("L", "U") and kind else ""
-    return f"the tag is {tag!r}; it must be {OUTSIDE} or one of {wanted}{hint}"
+    return f"the tag is {tag!r}; it must be {OUTSIDE} or one of {allowed}{hint}"
 
 
 def faults(tags: Tags, scheme: str) -> Iterator[tuple[int, str]]:
@@ -63,11 +63,11 @@ def recognize(sentences: Sequence[Tags]) -> str | None:
 
 def of_labels(labels: Iterable[str]) -> str:
     """Returns the scheme of a model that knows these tags; where it may be IOB1 or IOB2, IOB2."""
-    found = [split(label) for label in labels if label != OUTSIDE]
-    if {prefix for prefix, _ in found} & {"E", "S"}:
+    pairs = [split(label) for label in labels if label != OUTSIDE]
+    if {prefix for prefix, _ in pairs} & {"E", "S"}:
         return "iobes"
-    begun = {kind for prefix, kind in found if prefix == "B"}
-    return "iob2" if all(kind in begun for _, kind in found) else "iob1"
+    begun = {kind for prefix, kind in pairs if prefix == "B"}
+    return "iob2" if all(kind in begun for _, kind in pairs) else "iob1"
 
 
 def convert(tags: Tags, scheme: str) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ def open_job(
 
     Once one of `workdirs` holds a checkpoint, they are read there: it is enough to resume. What the
     files hold is filled in: sizes of the model, labels, steps of the phase and of the warm-up. All
-    sets are read here, so that a fault in them is told first.
+    sets are read here, so that faults in them are reported first.
 
     Raises:
       FileNotFoundError: if there are no weights or a file is missing.
@@ -294,7 +294,7 @@ def _evaluation(
 
 
 def num_steps(config: ml_collections.ConfigDict, num_examples: int) -> int:
-    """Returns the steps that config.finetuning.num_epochs of so many examples take."""
+    """Returns the steps that config.finetuning.num_epochs of `num_examples` examples take."""
     (phase,) = lengths.phases(config)
     steps = batches.steps_per_epoch(num_examples, phase.global_batch_size)
     return math.ceil(config.finetuning.num_epochs * steps)
@@ -321,9 +321,9 @@ def _found(
 ) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
     """Returns sizes and vocabulary; an error tells of them and of files that are not there."""
     faults: list[Exception] = []
-    found = None
+    origin = None
     try:
-        found = _begun(workdirs) or _origin(config.init_from)
+        origin = _begun(workdirs) or _origin(config.init_from)
     except (ValueError, FileNotFoundError) as error:
         faults.append(error)
     data = finetuning.KINDS[config.finetuning.dataset].reader
@@ -332,15 +332,15 @@ def _found(
             path for path in data.paths(config.finetuning[option]) if not epath.Path(path).exists()
         ]
         if missing:
-            told = f"config.finetuning.{option} is {config.finetuning[option]}"
+            option_value = f"config.finetuning.{option} is {config.finetuning[option]}"
             which = " and ".join(missing) if [config.finetuning[option]] != missing else "which"
-            faults.append(FileNotFoundError(f"{told}, {which} does not exist"))
+            faults.append(FileNotFoundError(f"{option_value}, {which} does not exist"))
     if len(faults) > 1:
         raise type(faults[0])("several things are wrong:\n  " + "\n  ".join(map(str, faults)))
     if faults:
         raise faults[0]
-    assert found is not None
-    return found
+    assert origin is not None
+    return origin
 
 
 def _begun(
@@ -356,22 +356,22 @@ def _begun(
 
 def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
     """Returns the sizes and the vocabulary of the weights at config.init_from."""
-    wanted = "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
+    hint = "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
     if not path:
         raise ValueError(
             f"config.init_from is empty; finetuning begins with weights and their vocabulary: "
-            f"{wanted}"
+            f"{hint}"
         )
     try:
         source = formats.describe(path)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"config.init_from is {path}, to start from: {error}; {wanted}"
+            f"config.init_from is {path}, to start from: {error}; {hint}"
         ) from error
     if source.vocabulary is None:
         raise ValueError(
             f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "
-            "that of the weights: put its vocab.txt or spiece.model beside them"
+            "that of the weights: put its vocab.txt or spiece.model into their directory"
         )
     return dataclasses.asdict(source.config), source.vocabulary
 
@@ -398,10 +398,10 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
 
 
 def _check_length(config: ml_collections.ConfigDict) -> None:
-    longest, wanted = config.model.max_position_embeddings, config.finetuning.max_seq_length
-    if wanted > longest:
+    longest, length = config.model.max_position_embeddings, config.finetuning.max_seq_length
+    if length > longest:
         raise ValueError(
-            f"config.finetuning.max_seq_length is {wanted}; the model reads at most {longest} "
+            f"config.finetuning.max_seq_length is {length}; the model reads at most {longest} "
             f"positions: --config.finetuning.max_seq_length={longest} or less"
         )
 
