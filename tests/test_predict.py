@@ -215,7 +215,7 @@ def test_no_answer_is_given_above_the_threshold_that_is_stored(tmp_path, thresho
     ("name", "line", "message"),
     [
         ("table", {"txt": "w1"}, "line 2: the key 'text' is missing; its keys are 'txt'"),
-        ("table", {"text": " "}, "line 2: 'text' is ' '; it must be a text"),
+        ("table", {"text": " "}, "line 2: 'text' is empty; it must be a text"),
         ("glue", {"sentence1": "w1", "sentence2": None}, "line 2: 'sentence2' is None; it must be"),
         ("v1", {"question": "w1", "context": 3}, "line 2: 'context' is 3; it must be a text"),
         ("conll", {"words": "w1 w2"}, "line 2: 'words' is 'w1 w2'; it must be a list of texts"),

@@ -245,16 +245,12 @@ def test_length_buckets_are_of_the_config(open_job):
     [
         ("glue", {"init_from": ""}, "config.init_from is empty; finetuning begins with weights"),
         ("glue", {"finetuning.name": "ax"}, "name is 'ax'; tasks of GLUE to train on are cola"),
-        ("glue", {"finetuning.data_dir": ""}, "config.finetuning.data_dir is empty"),
         ("table", {"finetuning.train_file": ""}, "config.finetuning.train_file is empty"),
-        ("squad_v1", {"finetuning.name": ""}, "version, v1 or v2"),
-        ("conll", {"finetuning.name": "bio"}, "scheme of the tags, one of iob1, iob2"),
         (
             "glue",
             {"finetuning.max_seq_length": 41},
             "max_seq_length is 41; the model reads at most",
         ),
-        ("table", {"finetuning.label_column": "class"}, r"train.csv:1: there is no column 'class'"),
     ],
 )
 def test_what_is_missing_is_named_before_anything_is_compiled(open_job, kind, changes, message):
@@ -262,18 +258,19 @@ def test_what_is_missing_is_named_before_anything_is_compiled(open_job, kind, ch
         open_job(kind, **changes)
 
 
-def test_a_fault_in_the_evaluation_file_is_told_when_the_job_opens(tmp_path, open_job):
-    wrong = tmp_path / "wrong.csv"
-    wrong.write_text("text,label\nw1 w2,class 7\n")
-    with pytest.raises(ValueError, match=r"wrong.csv:2: 'label' is 'class 7'; known are class 0"):
-        open_job("table", **{"finetuning.eval_file": str(wrong)})
-
-
-def test_a_fault_in_the_test_file_is_told_when_the_job_opens(tmp_path, open_job):
-    wrong = tmp_path / "wrong.csv"
-    wrong.write_text("texts\nw1 w2\n")
-    with pytest.raises(ValueError, match=r"wrong.csv:1: there is no column 'text'"):
-        open_job("table", **{"finetuning.test_file": str(wrong)})
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("eval_file", "text,label\nw1 w2,class 7\n", r"csv:2: 'label' is 'class 7'; known are cla"),
+        ("test_file", "texts\nw1 w2\n", r"wrong.csv:1: there is no column 'text'"),
+    ],
+)
+def test_a_fault_in_any_set_is_reported_when_the_job_opens(
+    tmp_path, open_job, option, text, message
+):
+    (tmp_path / "wrong.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        open_job("table", **{f"finetuning.{option}": str(tmp_path / "wrong.csv")})
 
 
 def test_weights_without_a_vocabulary_are_refused(tmp_path, open_job):
@@ -307,26 +304,6 @@ def test_the_outline_has_the_shapes_of_a_job_and_reads_nothing():
     assert job.data.abstract_batch(job.phases[0])["input_ids"].shape == (256, 64)
     with pytest.raises(ValueError, match="outline of a job; it has no data"):
         job.data.train_batches(job.phases[0], start_step=0, rows=None)
-
-
-def write_predictions(job, name, outputs, directory, tuned=None):
-    directory.mkdir(parents=True, exist_ok=True)
-    job.evaluation.scorer.write_predictions(name, outputs, epath.Path(directory), tuned or {})
-
-
-def test_the_tuned_threshold_decides_what_is_written_and_leaves_the_config_alone(
-    tmp_path, open_job
-):
-    job = open_job("squad_v2")
-    answers, before = small_datasets.true_answers(job.data.reader, "dev"), job.config.to_dict()
-    scores = job.evaluation.scorer.scores("dev", answers)
-    assert job.evaluation.tunes == ("null_threshold",) and scores["null_threshold"] != 0
-    assert job.config.to_dict() == before
-    for threshold, is_silent in ((-100.0, True), (100.0, False)):
-        tuned = {"null_threshold": threshold}
-        job.evaluation.scorer.write_predictions("test", answers, epath.Path(tmp_path), tuned)
-        written = json.loads((tmp_path / "test/predictions.json").read_text())
-        assert all((answer == "") == is_silent for answer in written.values())
 
 
 def test_weights_and_files_that_are_not_there_are_told_at_once(tmp_path, source):
