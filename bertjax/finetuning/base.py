@@ -289,7 +289,7 @@ class FinetuningTask(abc.ABC):
         return distillation.divergence(ours["logits"], theirs["logits"], temperature)
 
     def taught_by(self, teacher: FinetuningTask) -> FinetuningTask | None:
-        """Returns the task that learns from a teacher, None if it is `distilled.Distilled`."""
+        """Returns the task that learns from a teacher, None if it is `wrapped_tasks.Distilled`."""
         del teacher
         return None
 
