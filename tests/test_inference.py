@@ -4,11 +4,7 @@ import collections
 import dataclasses
 import io
 import json
-import os
-import pathlib
 import shutil
-import subprocess
-import sys
 import tracemalloc
 
 import jax
@@ -28,12 +24,11 @@ from bertjax.tasks import metrics
 from bertjax.training import evaluation, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
-from tests import small_records
+from tests import programs, small_records
 
-ROOT = pathlib.Path(__file__).parents[1]
 MAX_LENGTH = 40
 HELD_OUT = (13, 10)
-WEIRD_LINES = ["w1 w2 w3", "", "w4\x0cw5\u2028w6", "w7 w8 w9 w10 w11"]
+WEIRD_LINES = ("w1 w2 w3", "", "w4\x0cw5\u2028w6", "w7 w8 w9 w10 w11")
 
 
 def use_devices(monkeypatch, count):
@@ -120,9 +115,9 @@ def test_chance_levels_equal_a_direct_count(workdir, held_out, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def told_of(workdir):
-    """The same run, with what newer runs keep of the data that they trained on."""
-    copy = workdir.parent / "told_of"
+def with_contents(workdir):
+    """The same run, with the contents of its training data."""
+    copy = workdir.parent / "with_contents"
     copy.mkdir()
     for path in workdir.iterdir():
         (copy / path.name).symlink_to(path)
@@ -135,9 +130,9 @@ def told_of(workdir):
 
 @pytest.mark.parametrize("has_contents", [False, True])
 def test_held_out_tokens_are_scored_by_the_frequencies_of_the_training_text(
-    told_of, held_out, monkeypatch, tmp_path, has_contents, caplog
+    with_contents, held_out, monkeypatch, tmp_path, has_contents, caplog
 ):
-    run, trained = told_of
+    run, trained = with_contents
     use_devices(monkeypatch, 1)
     batch = all_at_once(held_out)
     asked = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
@@ -169,16 +164,16 @@ def test_records_that_a_model_was_trained_on_are_called_so(workdir, monkeypatch,
 
 
 @pytest.mark.slow
-def test_positions_that_no_phase_trained_are_told_wherever_they_are_used(
+def test_untrained_positions_are_warned_of_wherever_they_are_used(
     workdir, tmp_path, monkeypatch, caplog
 ):
     # Trained on 16 tokens, with places for 40.
     use_devices(monkeypatch, 1)
 
     def warned():
-        found = [text for text in caplog.messages if "were never trained" in text]
+        texts = [text for text in caplog.messages if "were never trained" in text]
         caplog.clear()
-        return found
+        return texts
 
     model = inference.load(workdir)
     rows._warn_of_long_texts.cache_clear()
@@ -249,8 +244,8 @@ def test_records_without_pairs_are_scored_by_their_tokens_alone(
     scores = evaluate.evaluate_checkpoint(str(workdir), plain, batch_size=23)
     of_tokens = {name: it for name, it in expected_scores.items() if name.startswith("mlm_")}
     assert of_tokens.keys() < expected_scores.keys()
-    told = {"step": 6, "examples": sum(HELD_OUT)}
-    assert scores == pytest.approx(of_tokens | told, rel=1e-5)
+    counts = {"step": 6, "examples": sum(HELD_OUT)}
+    assert scores == pytest.approx(of_tokens | counts, rel=1e-5)
     ordered = with_pairs("sop", held_out, tmp_path / "ordered")
     with pytest.raises(ValueError, match="pair_objective is 'sop', the run wants 'nsp'"):
         evaluate.evaluate_checkpoint(str(workdir), ordered, batch_size=23)
@@ -383,9 +378,9 @@ def test_layers_are_those_that_their_names_say(model):
         "embeddings": states[0],
     }
     assert set(expected) == set(encoding.LAYERS) == set(encoding.LAYERS_NEEDED)
-    for layers, wanted in expected.items():
-        found = encode.encode(model, [text], layers=layers, pooling="none")["features"]
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    for layers, state in expected.items():
+        features = encode.encode(model, [text], layers=layers, pooling="none")["features"]
+        np.testing.assert_allclose(features, state, atol=1e-5)
 
 
 def test_a_model_with_too_few_layers_has_no_last_four(model):
@@ -426,10 +421,10 @@ def test_what_is_written_in_parts_is_what_is_computed_at_once(model, monkeypatch
     file = sink()
     encode.write(model, iter(TEXTS), file, pooling=pooling, batch_size=4)
     written = b"".join(file.parts) if sink is Pipe else file.getvalue()
-    wanted = encode.encode(model, TEXTS, pooling=pooling, batch_size=4)
+    expected = encode.encode(model, TEXTS, pooling=pooling, batch_size=4)
     with np.load(io.BytesIO(written)) as archive:
-        assert list(archive) == list(wanted)
-        for name, array in wanted.items():
+        assert list(archive) == list(expected)
+        for name, array in expected.items():
             assert archive[name].dtype == array.dtype
             np.testing.assert_array_equal(archive[name], array, strict=True)
 
@@ -464,34 +459,18 @@ def test_a_text_that_is_too_long_is_named_before_anything_is_written(model):
     assert file.getvalue() == b""
 
 
-@pytest.mark.slow
-def test_the_command_lines_write_json_and_npz(model, workdir):
-    """Both at once: most of their time is the import."""
-
-    def start(name, *arguments, stdin=subprocess.DEVNULL):
-        command = [sys.executable, "-m", f"bertjax.{name}", f"--checkpoint={workdir}", *arguments]
-        return subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONUTF8": "1"},
-            stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    texts = ["w1 [MASK] w2", '"[MASK]" [MASK]']
-    runs = [
-        start("encode", "--pooling=cls", "--layers=last4", stdin=subprocess.PIPE),
-        start("fill_mask", "--json", "--num_candidates=2", *texts),
-    ]
-    lines = "\n".join(WEIRD_LINES).encode() + b"\n"
-    outputs = [runs[0].communicate(lines), runs[1].communicate()]
-    assert [run.returncode for run in runs] == [0, 0], outputs
-
-    with np.load(io.BytesIO(outputs[0][0])) as archive:
-        wanted = encode.encode(model, WEIRD_LINES, pooling="cls", layers="last4")
+def test_the_programs_write_json_and_npz(model, workdir):
+    flags = (f"--checkpoint={workdir}", "--pooling=cls", "--layers=last4")
+    done = programs.succeed("bertjax.encode", *flags, lines=WEIRD_LINES)
+    expected = encode.encode(model, WEIRD_LINES, pooling="cls", layers="last4")
+    with np.load(io.BytesIO(done.output)) as archive:
         assert archive["features"].shape == (4, 4 * 32)
-        np.testing.assert_allclose(archive["features"], wanted["features"], atol=1e-5)
-        np.testing.assert_array_equal(archive["lengths"], wanted["lengths"])
-    answers = [json.loads(line) for line in outputs[1][0].splitlines()]
-    assert [answer["text"] for answer in answers] == texts
-    assert [[len(mask) for mask in answer["masks"]] for answer in answers] == [[2], [2, 2]]
-    expected = fill_mask.fill_mask(model, texts[0], num_candidates=2)
-    found = answers[0]["masks"]
-    assert [c["token"] for c in found[0]] == [c["token"] for c in expected[0]]
+        np.testing.assert_allclose(archive["features"], expected["features"], atol=1e-5)
+        np.testing.assert_array_equal(archive["lengths"], expected["lengths"])
+    texts = ["w1 [MASK] w2", '"[MASK]" [MASK]']
+    flags = (f"--checkpoint={workdir}", "--json", "--num_candidates=2")
+    lines = programs.succeed("bertjax.fill_mask", *flags, *texts).lines
+    assert [line["text"] for line in lines] == texts
+    assert [[len(mask) for mask in line["masks"]] for line in lines] == [[2], [2, 2]]
+    (candidates,) = fill_mask.fill_mask(model, texts[0], num_candidates=2)
+    assert [c["token"] for c in lines[0]["masks"][0]] == [c["token"] for c in candidates]
