@@ -203,4 +203,4 @@ def test_a_discriminator_alone_is_not_evaluated_on_records(trained, tmp_path, mo
     found = evaluate.reader.read(tmp_path / "alone")
     wanted = parameters.nested(make().params)
     with pytest.raises(ValueError, match="has no generator, which the objective 'replaced_tokens'"):
-        evaluate._of_task(found, wanted)
+        evaluate._task_params(found, wanted)
