@@ -476,14 +476,8 @@ class EvaluationSet(abc.ABC):
     """
 
     best_score: ClassVar[str]
-
-    @property
-    @abc.abstractmethod
-    def examples(self) -> Sequence[Any]: ...
-
-    @property
-    @abc.abstractmethod
-    def texts(self) -> Sequence[Text]: ...
+    examples: Sequence[Any]
+    texts: Sequence[Text]
 
     @abc.abstractmethod
     def scores(self, vectors: _Vectors) -> dict[str, float]: ...
@@ -493,7 +487,7 @@ class _OfExamples(EvaluationSet):
     """A set of examples that all have as many texts."""
 
     def __init__(self, examples: Sequence[Example]):
-        self._examples = examples
+        self.examples = examples
         flat = [
             Text(text, role)
             for example in examples
@@ -501,16 +495,8 @@ class _OfExamples(EvaluationSet):
         ]
         places: dict[Text, int] = {}
         numbers = [places.setdefault(text, len(places)) for text in flat]
-        self._distinct = list(places)
+        self.texts = list(places)
         self._places = np.array(numbers).reshape(len(examples), -1)
-
-    @property
-    def examples(self) -> Sequence[Example]:
-        return self._examples
-
-    @property
-    def texts(self) -> Sequence[Text]:
-        return self._distinct
 
     def column(self, vectors: _Vectors, place: int) -> Float[np.ndarray, "examples hidden"]:
         """Returns the vectors of a column of texts, one for each example."""
@@ -572,15 +558,10 @@ class Retrieval(EvaluationSet):
 
     def __init__(self, collection: Collection):
         self.collection = collection
-
-    @property
-    def examples(self) -> Sequence[str]:
-        return list(self.collection.queries)
-
-    @property
-    def texts(self) -> Sequence[Text]:
-        queries = [Text(text, QUERY) for text in self.collection.queries.values()]
-        return [*queries, *(Text(text, DOCUMENT) for text in self.collection.documents.values())]
+        self.examples = list(collection.queries)
+        queries = [Text(text, QUERY) for text in collection.queries.values()]
+        documents = [Text(text, DOCUMENT) for text in collection.documents.values()]
+        self.texts = [*queries, *documents]
 
     def scores(self, vectors: _Vectors) -> dict[str, float]:
         queries, documents = self.collection.queries, self.collection.documents
