@@ -38,7 +38,7 @@ from benchmarks import marked_tables, objective_tables, pretraining_rows, worksh
 from bertjax import glue, interactive, whole_numbers
 from bertjax.training import preemption
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "families.md"
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "results.md"
 
 Rows = Mapping[str, pretraining_rows.Row]
 FoundByRow = Mapping[str, objective_tables.Found]

@@ -9,7 +9,7 @@ Hardware:  any; one device is enough.
 Planned:   26.3 s on v5e-1, BERT-base, 14,041 sentences: under $0.01, spot under $0.01 (2026-11-25).
 Time:      not yet measured.
 Result:    CoNLL-2003: not yet measured. WNUT-17 from a BERT of 6 layers, 384 wide,
-           uncased: F1 of 40.9, the median of three seeds (2026-11-22, docs/performance.md).
+           uncased: F1 of 40.9, the median of three seeds (2026-11-22, docs/results.md).
 
 Use a cased checkpoint for names. The paper gives only its grid of batch sizes, learning rates and
 epochs; for the BiLSTM it gives nothing: that learning rate and number of epochs are ours.

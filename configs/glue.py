@@ -8,7 +8,7 @@ Command:   python -m bertjax.train --config=configs/glue.py:rte --config.init_fr
 Hardware:  any; one device is enough.
 Planned:   4.7 s on v5e-1, BERT-base, 2,490 of RTE: under $0.01, spot under $0.01 (2026-11-25).
 Time:      1.8 minutes an epoch of RTE on 2 CPU cores, from a BERT of 6 layers, 384 wide.
-Result:    from the same weights as in transformers: docs/performance.md. From a Base or Large: not
+Result:    from the same weights as in transformers: docs/results.md. From a Base or Large: not
            yet measured.
 
 The paper picked the rate for each task among 5e-5, 4e-5, 3e-5 and 2e-5; 2e-5 is that of the

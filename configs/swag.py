@@ -8,7 +8,7 @@ Hardware:  any; 16 examples are 64 sequences.
 Planned:   8.3 min on v5e-1, BERT-base, 73,546 examples: $0.17, spot $0.03 (2026-11-25).
 Time:      not yet measured.
 Result:    SWAG: not yet measured. CODAH from a BERT of 6 layers, 384 wide: 50.7% of dev, one seed
-           (2026-11-22, docs/performance.md).
+           (2026-11-22, docs/results.md).
 
 Batch, rate and epochs are the paper's.
 """

@@ -185,7 +185,7 @@ def test_a_resumed_run_may_have_other_writers_and_another_profile():
 
 
 def test_the_writer_of_ones_own_in_the_docs_works(tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "training.md").read_text()
+    page = (ROOT / "docs" / "python.md").read_text()
     (code,) = (it for it in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "WRITERS" in it)
     monkeypatch.setattr(run_writers, "WRITERS", dict(run_writers.WRITERS))
     recipe = {}
