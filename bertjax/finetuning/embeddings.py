@@ -62,7 +62,7 @@ class Loss:
     """
 
     rows: str
-    of: Callable[[Vectors, tasks.Batch, Head], Losses]
+    of: Callable[[Vectors, tasks.Batch, LossHead], Losses]
     joins_rows: bool = False
     views: int = 1
     has_answers: bool = False
