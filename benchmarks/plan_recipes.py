@@ -16,7 +16,7 @@ import pathlib
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -100,8 +100,8 @@ SETTINGS = {
     "smoke": Setting("v5e-1"),
 }
 HEADER = (
-    "| recipe | slice | phase | fits | GiB per device of 16 | ms per step | utilization | tokens/s "
-    "| time | on demand | spot | planned |"
+    "| recipe | slice | phases | fits | GiB per device of 16 | ms per step | utilization "
+    "| tokens/s | time | on demand | spot | planned |"
 )
 
 
@@ -118,60 +118,58 @@ def plan_recipe(name: str) -> planner.Plan:
     )
 
 
-def rows(name: str, planned: planner.Plan) -> Iterator[str]:
-    """Yields a table row per phase, the run's price in the last."""
+def row(name: str, planned: planner.Plan) -> str:
+    """Returns a recipe's row of the table; the figures of its phases have slashes between them."""
     prices = plan.price_totals(planned, only_spot=False, price_per_chip_hour=None)
     note = SETTINGS[name].note
-    for phase in planned.phases:
-        is_last = phase is planned.phases[-1]
-        cells = [
-            f"`{name}`",
-            f"{planned.target.name}{f', {note}' if note else ''}",
+    phases = [
+        (
             f"{phase.global_batch_size} x {phase.max_seq_length}",
-            "yes" if phase.fits else "no",
             f"{phase.memory['total'].value / 2**30:.2f}" if phase.fits else "",
             _shown(phase.speed.get("step_seconds"), 1e3, "{:.2f}"),
             _shown(phase.speed.get("model_flop_utilization"), 100, "{:.0f}%"),
             _shown(phase.speed.get("tokens_per_second"), 1, "{:,.0f}"),
             duration(phase.speed.get("hours")),
-            dollars(prices.get("price on demand")) if is_last else "",
-            dollars(prices.get("spot price")) if is_last else "",
-            planned.date,
-        ]
-        yield f"| {' | '.join(cells)} |"
+        )
+        for phase in planned.phases
+    ]
+    shape, *figures = (" / ".join(values) for values in zip(*phases, strict=True))
+    fits = "yes" if all(phase.fits for phase in planned.phases) else "no"
+    total = [dollars(prices.get("price on demand")), dollars(prices.get("spot price"))]
+    target = f"{planned.target.name}{f', {note}' if note else ''}"
+    return f"| {' | '.join([f'`{name}`', target, shape, fits, *figures, *total, planned.date])} |"
 
 
-def rows_by_name(table_text: str) -> dict[str, list[str]]:
-    """Returns the rows of a table by recipe, [] for a recipe without any."""
-    lines = table_text.splitlines()
-    return {name: [row for row in lines if f"| `{name}` |" in row] for name in SETTINGS}
+def rows_by_name(table_text: str) -> dict[str, str]:
+    """Returns the rows of a table by recipe, in the order of SETTINGS."""
+    rows = {line.split("`")[1]: line for line in table_text.splitlines() if line[:3] == "| `"}
+    return {name: rows[name] for name in SETTINGS if name in rows}
 
 
 def table(previous: str, plans: Mapping[str, planner.Plan]) -> str:
     """Returns the table with the rows of these plans, and the previous ones of other recipes."""
-    merged = rows_by_name(previous) | {name: list(rows(name, it)) for name, it in plans.items()}
+    merged = rows_by_name(previous) | {name: row(name, it) for name, it in plans.items()}
     newest = list(plans.values())[-1]
     versions = ", ".join(f"{name} {version}" for name, version in newest.versions.items())
     lines = [f"The newest rows are by {versions}.", "", HEADER, "|---" * HEADER.count(" |") + "|"]
-    return "\n".join([*lines, *(row for name in SETTINGS for row in merged[name])])
+    return "\n".join([*lines, *(merged[name] for name in SETTINGS if name in merged)])
 
 
-def summary(table_rows: Sequence[str]) -> str:
-    """Returns time and price of a recipe from its rows of the table."""
-    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in table_rows]
-    topology, on_demand, spot, date = (cells[-1][at] for at in (1, 9, 10, 11))
-    if any(row[3] != "yes" for row in cells):
+def summary(table_row: str) -> str:
+    """Returns time and price of a recipe from its row of the table."""
+    cells = [cell.strip() for cell in table_row[2:-2].split(" | ")]
+    topology, fits, times, on_demand, spot, date = (cells[at] for at in (1, 3, 8, 9, 10, 11))
+    if fits != "yes":
         return f"does not fit {topology} ({date})"
-    times = " + ".join(row[8] for row in cells)
-    return f"{times} on {topology}: {on_demand}, spot {spot} ({date})"
+    return f"{times.replace(' / ', ' + ')} on {topology}: {on_demand}, spot {spot} ({date})"
 
 
 def planned_lines(file: str, table_text: str) -> str:
     """Returns the lines "Planned:" of the recipe in `file`: one summary, or one for each size."""
     summaries = {
-        name.partition(":")[2]: summary(table_rows)
-        for name, table_rows in rows_by_name(table_text).items()
-        if table_rows and name.partition(":")[0] == file
+        name.partition(":")[2]: summary(table_row)
+        for name, table_row in rows_by_name(table_text).items()
+        if name.partition(":")[0] == file
     }
     paragraphs = [f"{size}: {it}" if size else f"{it}." for size, it in summaries.items()]
     filled = [textwrap.fill(it, 89, subsequent_indent="  ") for it in paragraphs]
@@ -233,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plans = {}
     for name in names:
         plans[name] = plan_recipe(name)
-        print("\n".join(rows(name, plans[name])), flush=True)
+        print(row(name, plans[name]), flush=True)
         if options.write:  # what was planned stays if a later one is stopped
             write({name: plans[name]})
     return 0

@@ -54,37 +54,25 @@ def outputs_of(notebook):
     return [output for cell in code_of(notebook) for output in cell.outputs]
 
 
-def test_there_are_three():
+def test_there_are_three_whose_first_cell_is_the_same_and_installs():
     names = ["finetune_and_serve", "modules_in_your_project", "pretrain_your_own_bert"]
     assert [path.stem for path in NOTEBOOKS] == names
+    (first,) = {code_of(nbformat.read(path, as_version=4))[0].source for path in NOTEBOOKS}
+    assert "notebooks/install.py" in first and "git clone" in first
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_valid_small_and_opens_in_colab(path):
+def test_a_notebook_is_small_opens_in_colab_and_holds_the_outputs_of_a_whole_run(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert path.stat().st_size < MEGABYTE
     assert BADGE.format(path.name) in notebook.cells[0].source
     assert BADGE.format(path.name) in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_first_cell_installs_and_is_the_same_in_all():
-    firsts = {code_of(nbformat.read(path, as_version=4))[0].source for path in NOTEBOOKS}
-    (first,) = firsts
-    assert "notebooks/install.py" in first and "git clone" in first
-
-
-def test_the_outputs_are_those_of_a_run_from_top_to_bottom(notebook):
     counts = [cell.execution_count for cell in code_of(notebook)]
-    assert counts == [*range(1, len(counts) + 1)]
-    assert outputs_of(notebook)
-
-
-def test_nothing_that_came_out_is_an_error_or_tells_of_the_machine(notebook):
-    shown = str(outputs_of(notebook))
+    assert counts == [*range(1, len(counts) + 1)] and outputs_of(notebook)
     assert "error" not in {output.output_type for output in outputs_of(notebook)}
-    for told in (r"Traceback", r"/tmp/", r"/root/", r"/home/", r"Error:", r"\x1b\["):
-        assert not re.search(told, shown), told
+    for private in (r"Traceback", r"/tmp/", r"/root/", r"/home/", r"Error:", r"\x1b\["):
+        assert not re.search(private, str(outputs_of(notebook))), private
 
 
 def test_the_cells_parse_and_take_from_bertjax_what_is_there(notebook):
