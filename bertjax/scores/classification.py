@@ -1,18 +1,19 @@
 """Scores of one prediction per example: classes and numbers, as in GLUE.
 
 All take the true labels first, as lists or arrays of equal length, and return a fraction. They
-equal scikit-learn's and scipy's functions, which GLUE's public toolkits score with (the server's
-own code is not public); also where a score has no value: F1 and Matthews are then 0 as in
-scikit-learn (a model that always answers the same ranks last), correlations nan as in scipy (who
-picks the best must skip nan).
+equal the functions of scikit-learn and scipy, which GLUE's public toolkits use (the server's code
+is not public). Where a score is undefined, F1 and Matthews are 0 as in scikit-learn, so that a
+model with constant predictions ranks last; correlations are nan as in scipy.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
 
@@ -101,7 +102,10 @@ def pearson(labels: ArrayLike, predictions: ArrayLike) -> float:
     Raises:
       ValueError: if there are fewer than two examples, or not one prediction per label.
     """
-    return _correlation(*_numbers(labels, predictions))
+    # Imported where it is used: scipy.stats takes a second.
+    from scipy import stats
+
+    return _correlation(stats.pearsonr, labels, predictions)
 
 
 def spearman(labels: ArrayLike, predictions: ArrayLike) -> float:
@@ -112,10 +116,9 @@ def spearman(labels: ArrayLike, predictions: ArrayLike) -> float:
     Raises:
       ValueError: as `pearson` does.
     """
-    labels, predictions = _numbers(labels, predictions)
-    if np.isnan(labels).any() or np.isnan(predictions).any():
-        return float("nan")
-    return _correlation(_ranks(labels), _ranks(predictions))
+    from scipy import stats
+
+    return _correlation(stats.spearmanr, labels, predictions)
 
 
 def multi_label_micro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
@@ -131,7 +134,7 @@ def multi_label_micro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
 
 
 def multi_label_macro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Returns the mean of every label's F1; it is 0 for one that nobody has and none is given.
+    """Returns the mean F1 over labels; a label without examples and predictions has 0.
 
     Raises:
       ValueError: if there are no examples or labels, not one prediction for each label, or numbers
@@ -141,7 +144,7 @@ def multi_label_macro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
     return float(np.mean([_f1(*(int(count) for count in of_label)) for of_label in counts]))
 
 
-# Of tasks in which an example has any number of labels.
+# For tasks whose examples have any number of labels.
 MULTI_LABEL_SCORES: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
     "macro_f1": multi_label_macro_f1,
     "micro_f1": multi_label_micro_f1,
@@ -175,7 +178,7 @@ def _pair(
 
 
 def _label_counts(labels: ArrayLike, predictions: ArrayLike) -> Int[np.ndarray, "classes 3"]:
-    """Returns for each label how often it is right, how often it is there and how often given."""
+    """Returns for each label the numbers of correct predictions, of examples, of predictions."""
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if labels.ndim != 2 or labels.shape != predictions.shape or not labels.size:
         raise ValueError(
@@ -189,17 +192,17 @@ def _label_counts(labels: ArrayLike, predictions: ArrayLike) -> Int[np.ndarray, 
     return np.stack([count.sum(axis=0) for count in counts], axis=1)
 
 
-def _numbers(
-    labels: ArrayLike, predictions: ArrayLike
-) -> tuple[Float[np.ndarray, " examples"], Float[np.ndarray, " examples"]]:
+def _correlation(function: Callable[..., Any], labels: ArrayLike, predictions: ArrayLike) -> float:
     labels, predictions = _pair(labels, predictions)
     if len(labels) < 2:
         raise ValueError("a correlation needs two examples or more, but there is 1")
-    return labels.astype(np.float64), predictions.astype(np.float64)
+    with warnings.catch_warnings(action="ignore"):  # nan says the same
+        found = function(labels.astype(np.float64), predictions.astype(np.float64))
+    return float(found.statistic)
 
 
 def _f1(correct: int, labelled: int, predicted: int) -> float:
-    """Returns 2 P R / (P + R), written so that only a class that nobody knows divides by zero."""
+    """Returns 2 P R / (P + R), 0 for a class without labels and predictions."""
     return 2 * correct / (labelled + predicted) if labelled + predicted else 0.0
 
 
@@ -210,28 +213,3 @@ def _confusion(labels: ArrayLike, predictions: ArrayLike) -> Int[np.ndarray, "cl
     rows, columns = np.split(positions, 2)
     cells = np.bincount(rows * len(classes) + columns, minlength=len(classes) ** 2)
     return cells.reshape(len(classes), len(classes))
-
-
-def _correlation(
-    left: Float[np.ndarray, " examples"], right: Float[np.ndarray, " examples"]
-) -> float:
-    finite = np.isfinite(left).all() and np.isfinite(right).all()
-    if not finite or np.ptp(left) == 0 or np.ptp(right) == 0:
-        return float("nan")
-    left, right = _unit(left), _unit(right)
-    return float(np.clip(left @ right, -1.0, 1.0))  # rounding can pass 1
-
-
-def _unit(values: Float[np.ndarray, " examples"]) -> Float[np.ndarray, " examples"]:
-    """Returns the values less their mean, with length 1."""
-    centred = values - values.mean()
-    # Scaled first: the squares of very small or large numbers would be 0 or infinite.
-    centred = centred / np.abs(centred).max()
-    return centred / np.linalg.norm(centred)
-
-
-def _ranks(values: Float[np.ndarray, " examples"]) -> Float[np.ndarray, " examples"]:
-    """Returns each value's rank from 1; equal values get the mean of the ranks they take up."""
-    _, positions, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[positions]

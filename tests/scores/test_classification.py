@@ -59,7 +59,7 @@ def numbers(seed):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_binary_scores_are_those_of_scikit_learn(seed):
     labels, predictions = classes(seed, 2)
     expected = sklearn.metrics.f1_score(labels, predictions)
@@ -84,13 +84,14 @@ def test_scores_of_any_classes_are_those_of_scikit_learn(seed, count):
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_correlations_are_those_of_scipy(seed):
+@pytest.mark.parametrize("seed", range(10))
+def test_correlations_are_those_of_their_definition(seed):
     labels, predictions = numbers(seed)
-    expected = scipy.stats.pearsonr(labels, predictions).statistic
-    assert classification.pearson(labels, predictions) == pytest.approx(expected, abs=1e-9)
-    expected = scipy.stats.spearmanr(labels, predictions).statistic
-    assert classification.spearman(labels, predictions) == pytest.approx(expected, abs=1e-12)
+    ranks = [scipy.stats.rankdata(values) for values in (labels, predictions)]
+    for score, values in (("pearson", (labels, predictions)), ("spearman", ranks)):
+        expected = np.corrcoef(*values)[0, 1]
+        found = classification.SCORES[score](labels, predictions)
+        assert found == pytest.approx(expected, abs=1e-9), score
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,6 @@ def test_matthews_of_many_examples_does_not_overflow():
     assert classification.matthews_corrcoef(labels, predictions) == pytest.approx(expected)
 
 
-@pytest.mark.filterwarnings("ignore::scipy.stats.ConstantInputWarning")
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize(
     ("labels", "predictions"),
     [
@@ -134,11 +133,9 @@ def test_matthews_of_many_examples_does_not_overflow():
         ([1.0, 2.0, 3.0], [1.0, NAN, 3.0]),
     ],
 )
-def test_correlations_without_value_are_nan_as_in_scipy(labels, predictions):
+def test_correlations_without_value_are_nan_and_no_warning(labels, predictions):
     assert np.isnan(classification.pearson(labels, predictions))
     assert np.isnan(classification.spearman(labels, predictions))
-    assert np.isnan(scipy.stats.pearsonr(labels, predictions).statistic)
-    assert np.isnan(scipy.stats.spearmanr(labels, predictions).statistic)
 
 
 def test_an_infinite_prediction_has_a_rank_and_no_linear_correlation():
