@@ -10,7 +10,7 @@ import json
 import os
 
 from bertjax import command_line, jobs, train
-from bertjax.workdirs import checkpoint_items
+from bertjax.workdirs import checkpoint_storage
 
 original = jobs.pretraining_data.PretrainingData.train_batches
 
@@ -31,12 +31,12 @@ def recorded(self, phase, *, start_step, rows):
 def no_arrays(*_):
     """Fails as reading does from a disk that has gone."""
     message = "Input/output error"
-    raise checkpoint_items.UnreadableError(f"[Errno {errno.EIO}] {message}", is_of_storage=True)
+    raise checkpoint_storage.UnreadableError(f"[Errno {errno.EIO}] {message}", is_of_storage=True)
 
 
 if __name__ == "__main__":
     if "READS_FAIL" in os.environ:
-        checkpoint_items._restored = no_arrays
+        checkpoint_storage._restored = no_arrays
     jobs.pretraining_data.PretrainingData.train_batches = recorded
     train.define_flags()
     command_line.run(train.main)

@@ -1,1 +1,1 @@
-"""What lies in a workdir: checkpoints, config, vocabulary, curves; read and written here alone."""
+"""The files of a workdir: checkpoints, config, vocabulary, scalars, and the lock of its owner."""

@@ -1,9 +1,9 @@
-"""A workdir has one run at a time: a second one is refused in a line, before it changes anything.
+"""A workdir has one run at a time: a second one is refused before it changes anything.
 
-On a disk the system holds the lock, and lets it go when the process ends, however it ends. A store
-(gs://...) knows no locks, nor do some mounts: there the owner writes a new heartbeat into the file
-every so often, and whoever finds the file waits whether another one comes. Of a mount that knows
-locks of this machine alone, two machines may each believe to be the owner.
+On a disk the system holds the lock, and releases it when the process ends in any way. Stores
+(gs://...) and some mounts have no locks: there the owner writes a heartbeat into the file, and
+another process that finds the file waits for the next heartbeat. Where locks are local to a
+machine, two machines may both own the workdir.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from bertjax.data import atomic, mounts
 
 FILE = "owner.json"  # in the workdir
 HEARTBEAT_SECONDS = 20.0
-# Heartbeats that may fail to come before an owner counts as gone.
-PATIENCE = 3
+PATIENCE = 3  # missed heartbeats after which an owner counts as gone
 
 
 class WorkdirInUseError(RuntimeError):
@@ -35,10 +34,10 @@ class WorkdirInUseError(RuntimeError):
 class Ownership:
     """The right to write into a workdir. Use it as a context manager.
 
-    `option` is the one that names the directory, for the error.
+    `option` is the flag that names the directory, for the error.
 
     Raises:
-      WorkdirInUseError: on entering, if another process has it.
+      WorkdirInUseError: on entering, if another process owns the workdir.
       OSError: if the file cannot be written.
     """
 
@@ -65,49 +64,49 @@ class Ownership:
             if self._is_mine():
                 self._path.unlink(missing_ok=True)
         if self._file is not None:
-            # The file stays: to remove it would let a third process lock another of its name.
+            # The file stays: if it were removed, a third process could lock a new one.
             self._file.truncate(0)
             self._file.close()
 
     def check(self) -> None:
-        """Raises WorkdirInUseError if another process took the workdir over meanwhile."""
+        """Raises WorkdirInUseError if another process has taken the workdir over."""
         if self._taken_by is not None:
             raise WorkdirInUseError(
-                f"{self._workdir} was taken over by {self._taken_by}, because this process had "
-                "given no sign for long; it writes nothing more"
+                f"{self._workdir} was taken over by {self._taken_by}, because the heartbeats of "
+                "this process stopped; it writes nothing more"
             )
 
     def _lock(self) -> bool:
-        """Returns whether the system holds a lock for us, False where it has none to give."""
+        """Returns whether the system holds a lock for us, False without locks."""
         file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115  it stays open
         try:
             is_locked = mounts.lock(file)
         except OSError as error:
             file.seek(0)
-            told = file.read()
+            owner = file.read()
             file.close()
             if isinstance(error, BlockingIOError):
-                raise self._refusal(told) from error
+                raise self._refusal(owner) from error
             raise
         if not is_locked:
             file.close()
             return False
         file.truncate(0)
-        file.write(self._sign(0))
+        file.write(self._heartbeat(0))
         file.flush()
         self._file = file
         return True
 
     def _begin_heartbeat(self) -> None:
-        found = self._read()
-        if found:
+        owner = self._read()
+        if owner:
             logging.info(
-                "%s has an owner (%s): waiting %g s for a sign of it",
-                self._workdir, _who(found), PATIENCE * HEARTBEAT_SECONDS,
+                "%s has an owner (%s): waiting %g s for its heartbeat",
+                self._workdir, _who(owner), PATIENCE * HEARTBEAT_SECONDS,
             )  # fmt: skip
-            if _comes_true(lambda: self._read() not in ("", found)):
+            if _comes_true(lambda: self._read() not in ("", owner)):
                 raise self._refusal(self._read())
-        atomic.write(self._path, self._sign(0))
+        atomic.write(self._path, self._heartbeat(0))
         time.sleep(HEARTBEAT_SECONDS / 10)
         if not self._is_mine():  # two that began at once: the last to write has it
             raise self._refusal(self._read())
@@ -119,19 +118,19 @@ class Ownership:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             beats += 1
             try:
-                told = self._read()
-                if told and json.loads(told)["token"] != self._token:
-                    self._taken_by = _who(told)
+                owner = self._read()
+                if owner and json.loads(owner)["token"] != self._token:
+                    self._taken_by = _who(owner)
                     logging.error("%s was taken over by %s", self._workdir, self._taken_by)
                     return
-                atomic.write(self._path, self._sign(beats))
+                atomic.write(self._path, self._heartbeat(beats))
             except (OSError, ValueError, KeyError) as error:
-                logging.warning("No sign could be left in %s: %s", self._path, error)
+                logging.warning("The heartbeat in %s could not be written: %s", self._path, error)
 
-    def _sign(self, beats: int) -> str:
+    def _heartbeat(self, beats: int) -> str:
         now = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        told = {"host": socket.gethostname(), "pid": os.getpid(), "time": now}
-        return json.dumps(told | {"token": self._token, "beats": beats}) + "\n"
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "time": now}
+        return json.dumps(owner | {"token": self._token, "beats": beats}) + "\n"
 
     def _read(self) -> str:
         try:
@@ -142,24 +141,24 @@ class Ownership:
     def _is_mine(self) -> bool:
         return f'"{self._token}"' in self._read()
 
-    def _refusal(self, told: str) -> WorkdirInUseError:
+    def _refusal(self, owner: str) -> WorkdirInUseError:
         return WorkdirInUseError(
-            f"{self._workdir} is in use by {_who(told)}: wait until that run ends, stop it, or "
+            f"{self._workdir} is in use by {_who(owner)}: wait until that run ends, stop it, or "
             f"give another {self._option}"
         )
 
 
-def _who(told: str) -> str:
-    """Returns host, process and time of what an owner wrote."""
+def _who(owner: str) -> str:
+    """Returns process, host and time of an owner's heartbeat."""
     try:
-        found = json.loads(told)
-        return f"process {found['pid']} on {found['host']}, since or at {found['time']}"
+        fields = json.loads(owner)
+        return f"process {fields['pid']} on {fields['host']}, since or at {fields['time']}"
     except (ValueError, KeyError, TypeError):
         return "another process"
 
 
 def _comes_true(condition: Callable[[], bool]) -> bool:
-    """Returns whether the condition holds before the patience with a heartbeat ends."""
+    """Returns whether the condition holds before PATIENCE heartbeats are over."""
     deadline = time.monotonic() + PATIENCE * HEARTBEAT_SECONDS
     while time.monotonic() < deadline:
         if condition():

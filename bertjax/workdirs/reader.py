@@ -1,7 +1,7 @@
-"""The one reader of a workdir: parameters, config, vocabulary, and which checkpoint they are of.
+"""The reader of a workdir: parameters, config, vocabulary and the checkpoint they belong to.
 
-Programs that use a model, conversion, warm starts and finetuning read workdirs here alone. Only
-resuming a run does not: that is the checkpointer's.
+Programs that use a model, conversion, warm starts and finetuning read workdirs through this file;
+only a resumed run restores its state through `checkpoint.Checkpointer`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from bertjax.models import embedding_sharing, lora, parameters
 from bertjax.workdirs import checkpoint
 
 VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
-TRAINING_DATA_DIRECTORY = "training_data"  # in the workdir: what is told of what it trains on
-RESULTS_FILE = "results.json"  # beside several trainings: their scores
-CONFIG_FILE = "config.json"  # for people: programs read the checkpoint's own
+TRAINING_DATA_DIRECTORY = "training_data"  # in the workdir: contents.npz of the training records
+RESULTS_FILE = "results.json"  # of several trainings: their scores
+CONFIG_FILE = "config.json"  # for people: programs read the config in the checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a workdir tells of its model without its parameters.
+    """A workdir's model without its parameters.
 
-    `config` is resolved: sizes, labels and dtype are known, and the model is that of the step.
-    `meta` is the checkpoint's meta item, `step` the checkpoint's. `vocabulary` is None after
-    training on random tokens, or where weights came without one.
+    `config` is resolved: it has sizes, labels and dtype, and the model is that of the step. `meta`
+    is the checkpoint's meta item, `step` its step. `vocabulary` is None after training on random
+    tokens, or if converted weights had none.
     """
 
     config: ml_collections.ConfigDict
@@ -44,7 +44,7 @@ class Description:
     directory: epath.Path
 
     def needed_vocabulary(self) -> tokenizer.Tokenizer:
-        """Returns the vocabulary; a FileNotFoundError says why there may be none."""
+        """Returns the vocabulary, or raises a FileNotFoundError that says why it is missing."""
         if self.vocabulary is None:
             raise FileNotFoundError(
                 f"{self.directory / VOCABULARY_DIRECTORY} does not exist: a run on synthetic data, "
@@ -55,10 +55,10 @@ class Description:
 
 @dataclasses.dataclass(frozen=True)
 class Workdir(Description):
-    """A model as a workdir holds it.
+    """A workdir's model with its parameters.
 
-    `params` is a nested dict, with LoRA merged into kernels, and embeddings that two encoders share
-    in both.
+    `params` is a nested dict; LoRA is merged into kernels, and both encoders have the embeddings
+    that they share.
     """
 
     params: parameters.Params
@@ -71,38 +71,34 @@ def read(
     ema: bool | None = None,
     mesh: Mesh | None = None,
 ) -> Workdir:
-    """Returns what a workdir holds of one checkpoint: "newest", "best", or that of a step.
+    """Returns the model of one checkpoint: "newest", "best" (by the score of keep_best), or a step.
 
-    With `ema` the parameters are the average that the run kept of them, with None those of the two
-    that it evaluated.
-
-    The best is the one with the best score among those that keep_best looked at. Parameters are
-    whole on every device of `mesh`, or NumPy arrays without one.
+    `ema` chooses the average of the parameters; None: what the run evaluated. Parameters are
+    replicated on the devices of `mesh`, or NumPy arrays without one.
 
     Raises:
-      FileNotFoundError: if there is no checkpoint, or none of that step, naming those that are.
-      ValueError: if `step` is neither of the words nor a number, nothing was evaluated, or no
-        average kept.
+      FileNotFoundError: if there is no checkpoint of that step, naming those that exist.
+      ValueError: if `step` is something else, or the workdir has no scores or no average.
       checkpoint.CheckpointError: if it cannot be read.
     """
-    params, meta, found_step = checkpoint.load_params(workdir, step, ema=ema)
-    described = _described(workdir, meta, found_step)
+    params, meta, chosen_step = checkpoint.load_params(workdir, step, ema=ema)
+    description = _description(workdir, meta, chosen_step)
     if "lora" in params:
-        params = lora.merge(params, alpha=described.config.finetuning.lora_alpha)
+        params = lora.merge(params, alpha=description.config.finetuning.lora_alpha)
     params = embedding_sharing.apart(params)
     if mesh is not None:
         everywhere = jax.sharding.NamedSharding(mesh, sharding.P())
         params = jax.device_put(params, everywhere)
-    return Workdir(**vars(described), params=dict(params))
+    return Workdir(**vars(description), params=dict(params))
 
 
 def describe(workdir: epath.PathLike) -> Description | None:
-    """Returns what is told by the newest checkpoint whose meta item can be read, None without one.
+    """Returns the description in the newest readable meta item, None without a checkpoint.
 
-    No parameter is read.
+    It reads no parameters.
     """
-    found = checkpoint.read_meta(workdir)
-    return None if found is None else _described(workdir, *found)
+    newest = checkpoint.read_meta(workdir)
+    return None if newest is None else _description(workdir, *newest)
 
 
 def training_records(trained: Description) -> dict[str, records.RecordSet]:
@@ -143,7 +139,7 @@ def write_config(config: Mapping[str, Any], workdir: epath.PathLike) -> None:
     atomic.write(directory / CONFIG_FILE, text + "\n")
 
 
-def _described(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Description:
+def _description(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Description:
     directory, config = epath.Path(workdir), config_of(meta, step)
     path = directory / VOCABULARY_DIRECTORY
     vocabulary = tokenizer.load(path) if path.exists() else None

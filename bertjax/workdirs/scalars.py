@@ -1,6 +1,6 @@
-"""metrics.jsonl: a line for every step that told something, the names of its scalars with them.
+"""metrics.jsonl: one line for every step with scalars, by name.
 
-Here it is written and read, by whatever lives on it: curves, model cards, tables of scores.
+Curves, model cards and tables of scores read it through this file.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def line_of(step: int, values: Mapping[str, SupportsFloat]) -> str:
 
 
 def read(path: epath.PathLike) -> list[dict[str, Any]]:
-    """Returns the lines of a metrics.jsonl, none where there is no such file.
+    """Returns the lines of a metrics.jsonl, [] if the file does not exist.
 
-    A line torn by a kill is left out and reported.
+    A line that a kill left incomplete is skipped and logged.
     """
     return [entry for entry, _ in _complete_lines(epath.Path(path))]
 
@@ -37,21 +37,20 @@ def read(path: epath.PathLike) -> list[dict[str, Any]]:
 def last_evaluation(
     lines: Sequence[Mapping[str, Any]], *, until_step: float = math.inf
 ) -> tuple[int | None, dict[str, float | None]]:
-    """Returns the step and the scores, "eval/..." and so on, of the last evaluation in `lines`.
+    """Returns the step and the scores ("eval/...") of the last evaluation up to `until_step`.
 
-    One later than `until_step` does not count. A score that is no number is None; where nothing
-    was evaluated the step is None and the scores are {}.
+    A score that is not finite is None. Without an evaluation the step is None and the scores {}.
     """
     step, scores = None, {}
     for line in lines:
-        found = {name: value for name, value in line.items() if name.startswith("eval/")}
-        if found and line["step"] <= until_step:
-            step, scores = line["step"], found
+        line_scores = {name: value for name, value in line.items() if name.startswith("eval/")}
+        if line_scores and line["step"] <= until_step:
+            step, scores = line["step"], line_scores
     return step, scores
 
 
 def forget_after(path: Path, step: int, *, and_its_evaluation: bool = False) -> None:
-    """Drops, atomically, the lines of a metrics.jsonl that are later than the step, or torn."""
+    """Drops, atomically, the lines of a metrics.jsonl after the step, and incomplete ones."""
 
     def stays(entry: Mapping[str, Any]) -> bool:
         is_evaluation = any(name.startswith("eval/") for name in entry)
@@ -78,7 +77,7 @@ def _complete_lines(path: Path | epath.Path) -> Iterator[tuple[dict[str, Any], s
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    # A line without its end is torn even where it happens to parse: the next append would join it.
+    # A line without its newline is incomplete even if it parses: the next append would join it.
     if not line.endswith("\n"):
         return None
     try:

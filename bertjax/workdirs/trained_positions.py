@@ -1,7 +1,6 @@
-"""How many positions of a model were trained, and the warning where more of them are used.
+"""The number of trained positions of a model, and a warning if a program uses more.
 
-A run on 64 tokens leaves the rows of the position embeddings from 64 on as they were drawn, however
-many the model has.
+A run on 64 tokens never trains the position embeddings from row 64 on.
 """
 
 from __future__ import annotations
@@ -12,24 +11,24 @@ from etils import epath
 from bertjax.workdirs import checkpoint, reader
 
 
-def number(found: reader.Description, later: tuple[str, ...] = ()) -> int | None:
-    """Returns how many positions some run has trained, None where nobody can tell.
+def number(description: reader.Description, later: tuple[str, ...] = ()) -> int | None:
+    """Returns the number of positions that this run or its sources trained, None if unknown.
 
-    What a run began from counts too. Weights that were converted are taken to be trained. `later`
-    are the sources already gone through: workdirs that were made anew may name each other.
+    Converted weights count as trained on all. `later` are the sources already followed: workdirs
+    that were written again may name each other.
     """
-    config = found.config
-    if "converted" in found.meta or config.model.embeddings != "learnt":
+    config = description.config
+    if "converted" in description.meta or config.model.embeddings != "learnt":
         return None
     if config.task == "finetuning":
-        own = config.finetuning.max_seq_length
+        longest = config.finetuning.max_seq_length
     else:
         lengths = (it.max_seq_length for it in config.phases.values() if it.num_steps)
-        own = max(lengths, default=0)
+        longest = max(lengths, default=0)
     if not config.init_from:
-        return own
-    before = None if config.init_from in later else _of_source(config.init_from, later)
-    return None if before is None else max(own, before)
+        return longest
+    earlier = None if config.init_from in later else _of_source(config.init_from, later)
+    return None if earlier is None else max(longest, earlier)
 
 
 def _of_source(path: str, later: tuple[str, ...]) -> int | None:
@@ -38,12 +37,12 @@ def _of_source(path: str, later: tuple[str, ...]) -> int | None:
     try:
         source = reader.describe(path)
     except (ValueError, OSError, checkpoint.CheckpointError):
-        return None  # A model can be used whatever has become of what it began from.
+        return None  # the model can be used without its source
     return None if source is None else number(source, (*later, path))
 
 
 def warn_beyond(trained: int | None, length: int, use: str) -> bool:
-    """Warns if `length` positions are used, for what is said in `use`, and fewer were trained."""
+    """Warns if more positions are used than were trained; `use` begins the message."""
     if trained is None or length <= trained:
         return False
     logging.warning(

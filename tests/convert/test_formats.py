@@ -4,7 +4,7 @@ import pytest
 from etils import epath
 
 from bertjax.convert import formats, huggingface_read
-from bertjax.workdirs import checkpoint_items
+from bertjax.workdirs import checkpoint_storage
 from tests.convert import weights
 
 
@@ -139,6 +139,6 @@ def test_a_description_is_that_of_the_weights(tmp_path, format):
 @pytest.mark.parametrize("format", ["bertjax", "huggingface"])
 def test_a_description_reads_no_parameter(tmp_path, monkeypatch, format):
     formats.write(weights.make(), tmp_path / "out", format=format)
-    for module, reader in ((huggingface_read, "read_weights"), (checkpoint_items, "read_params")):
+    for module, reader in ((huggingface_read, "read_weights"), (checkpoint_storage, "read_params")):
         monkeypatch.setattr(module, reader, lambda *_: pytest.fail("parameters were read"))
     assert formats.describe(tmp_path / "out").config == weights.CONFIG

@@ -14,11 +14,11 @@ import time
 import jax
 import numpy as np
 
-from bertjax.workdirs import checkpoint, checkpoint_items
+from bertjax.workdirs import checkpoint, checkpoint_storage
 
 RETENTION = checkpoint.RetentionOptions()
 META = {"config": {}, "skipped": {"in_a_row": 0, "total": 0}}
-checkpoint_items.RETRY_SECONDS = (0.0, 0.0, 0.0)
+checkpoint_storage.RETRY_SECONDS = (0.0, 0.0, 0.0)
 calls = ctypes.CDLL(None)
 
 

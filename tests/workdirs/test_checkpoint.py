@@ -21,7 +21,7 @@ from etils import epath
 from bertjax.devices import sharding
 from bertjax.tasks import pretraining
 from bertjax.training import optim, schedules, state
-from bertjax.workdirs import checkpoint, checkpoint_items, orbax_manager
+from bertjax.workdirs import checkpoint, checkpoint_storage
 from tests import conftest
 
 RETENTION = checkpoint.RetentionOptions()
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     """What cannot be read is read again at once, then when what orbax removes behind it is gone."""
-    monkeypatch.setattr(checkpoint_items, "RETRY_SECONDS", (0.0, 0.3))
+    monkeypatch.setattr(checkpoint_storage, "RETRY_SECONDS", (0.0, 0.3))
 
 
 META_COUNTS = {"skipped": {"in_a_row": 0, "total": 1}}
@@ -169,7 +169,7 @@ def test_the_newest_the_regular_and_the_best_checkpoints_stay(tmp_path, trained)
 
 def test_what_is_always_kept_stays_behind_newer_and_better_ones():
     retention = checkpoint.RetentionOptions(keep_last=1, keep_best=1, always_kept=(3, 5))
-    assert checkpoint.kept([1, 2, 3, 4, 6, 7], {4: 0.5}, retention) == {3, 4, 7}
+    assert checkpoint.retained([1, 2, 3, 4, 6, 7], {4: 0.5}, retention) == {3, 4, 7}
 
 
 @pytest.mark.parametrize("is_higher_better", [False, True])
@@ -179,9 +179,9 @@ def test_the_two_best_of_a_loss_are_the_lowest_and_of_a_score_the_highest(is_hig
     )
     distances = {step: abs(step - 2.6) for step in range(1, 7)}
     scores = {step: -far if is_higher_better else far for step, far in distances.items()}
-    assert checkpoint.kept(range(1, 7), scores, retention) == {2, 3, 6}
+    assert checkpoint.retained(range(1, 7), scores, retention) == {2, 3, 6}
     del scores[2]  # not evaluated
-    assert checkpoint.kept(range(1, 7), scores, retention) == {3, 4, 6}
+    assert checkpoint.retained(range(1, 7), scores, retention) == {3, 4, 6}
 
 
 def test_a_metric_that_the_task_lacks_ranks_nothing(tmp_path, trained):
@@ -372,8 +372,8 @@ def test_a_score_that_the_disk_does_not_give_now_is_not_taken_for_none(
     save_steps(tmp_path, trained, [4])
     with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
         checkpointer.add_evaluation(4, {"mlm_loss": 1.0}, {})
-    monkeypatch.setattr(checkpoint_items.json, "loads", raising(ERRORS[0]))
-    with pytest.raises(checkpoint.CheckpointError, match="which of them is the best is not known"):
+    monkeypatch.setattr(checkpoint_storage.json, "loads", raising(ERRORS[0]))
+    with pytest.raises(checkpoint.CheckpointError, match="so the best is unknown"):
         checkpoint.Checkpointer(tmp_path, RETENTION)
 
 
@@ -596,9 +596,9 @@ def test_narrow_moments_are_saved_and_a_flipped_bit_of_them_is_noticed(tmp_path,
     words[0, 0] ^= 1
     flipped = [*leaves[:wide], words.view(jnp.bfloat16), *leaves[wide + 1 :]]
     tree = jax.tree.unflatten(structure, flipped)
-    known = checkpoint_items.fingerprint(narrow.opt_state)
-    assert known == checkpoint_items.fingerprint(jax.tree.map(jnp.asarray, narrow.opt_state))
-    assert checkpoint_items.fingerprint(tree) != known
+    known = checkpoint_storage.fingerprint(narrow.opt_state)
+    assert known == checkpoint_storage.fingerprint(jax.tree.map(jnp.asarray, narrow.opt_state))
+    assert checkpoint_storage.fingerprint(tree) != known
 
 
 def test_a_process_that_could_not_write_waits_for_no_other(monkeypatch):
@@ -606,7 +606,7 @@ def test_a_process_that_could_not_write_waits_for_no_other(monkeypatch):
     waited = []
     wait = lambda *, key, timeout_ms: waited.append(key)  # noqa: E731
     monkeypatch.setattr(ocp.multihost, "get_barrier_sync_fn", lambda: wait)
-    barrier = orbax_manager._barrier_of_the_well()
+    barrier = checkpoint_storage._barrier_unless_failing()
     with pytest.raises(OSError, match="no space"):
         try:
             raise OSError("no space")
@@ -618,11 +618,11 @@ def test_a_process_that_could_not_write_waits_for_no_other(monkeypatch):
 
 def test_a_process_waits_for_no_directory_that_it_cannot_look_at(tmp_path, monkeypatch):
     """orbax asks whether process 0 has made it, and takes an error of the disk for "not yet"."""
-    orbax_manager.make(epath.Path(tmp_path / "checkpoints"), set).close()
+    checkpoint_storage.make_manager(epath.Path(tmp_path / "checkpoints"), set).close()
     metadata_store = ocp._src.metadata.array_metadata_store
     monkeypatch.setattr(metadata_store.multihost, "is_primary_host", lambda host: False)
-    monkeypatch.setattr(orbax_manager, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(checkpoint_items, "RETRY_SECONDS", ())
+    monkeypatch.setattr(checkpoint_storage, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(checkpoint_storage, "RETRY_SECONDS", ())
     store = metadata_store.Store()
 
     async def made_while_waiting():
@@ -641,5 +641,5 @@ def test_a_process_waits_for_no_directory_that_it_cannot_look_at(tmp_path, monke
         raise OSError(errno.EIO, "the disk is gone", str(path))
 
     monkeypatch.setattr(epath.Path(tmp_path).__class__, "iterdir", lost)
-    with pytest.raises(checkpoint_items.UnreadableError, match="the disk is gone"):
+    with pytest.raises(checkpoint_storage.UnreadableError, match="the disk is gone"):
         asyncio.run(store._maybe_create_base_dir(epath.Path(tmp_path / "never")))

@@ -50,7 +50,7 @@ def test_a_step_that_is_not_there_is_told_with_those_that_are(tmp_path):
 
 def test_without_a_score_none_is_the_best(tmp_path):
     write(tmp_path, {2: None, 4: None})
-    with pytest.raises(ValueError, match="has a score, so none is the best.* 2, 4"):
+    with pytest.raises(ValueError, match="has a score to choose the best by.* 2, 4"):
         reader.read(tmp_path, step="best")
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.workdirs import checkpoint_items
+from bertjax.workdirs import checkpoint_storage
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def arrays():
 
 def test_the_host_and_the_devices_find_the_same_fingerprints(arrays):
     on_devices = jax.tree.map(jax.numpy.asarray, arrays)
-    found = checkpoint_items.fingerprint(on_devices)
+    found = checkpoint_storage.fingerprint(on_devices)
     assert len(set(found)) == len(arrays)
-    assert checkpoint_items.fingerprint(arrays) == found
+    assert checkpoint_storage.fingerprint(arrays) == found
 
 
 def test_what_is_on_the_host_is_not_brought_to_a_device(arrays):
     with jax.transfer_guard("disallow"):
-        before = checkpoint_items.fingerprint(arrays)
+        before = checkpoint_storage.fingerprint(arrays)
     arrays["matrix"].view(np.uint32)[2, 3] ^= 1
-    after = checkpoint_items.fingerprint(arrays)
+    after = checkpoint_storage.fingerprint(arrays)
     assert [one != other for one, other in zip(before, after, strict=True)].count(True) == 1
