@@ -1,60 +1,202 @@
-"""Is this machine fit to train on? Devices, versions, disk, workdir and speed, on one screen.
+"""Is this machine fit to train on? Versions, devices, memory and the workdir, a line each.
 
 python -m bertjax.doctor --workdir=gs://BUCKET/runs
 
-Each line says what was found, what was expected, and ok, slow or fault. The exit code is 1 if there
-is a fault, else 0. Nothing hangs: each probe runs in a process of its own, with a time limit. What
-is printed holds no names of directories, buckets or hosts: paste it into an issue.
+Each line has a status (ok or fault), the value, and what was expected. The exit code is 1 if there
+is a fault, else 0. What may hang or die runs in a process of its own, with a time limit.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import importlib.metadata
 import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterator
 
+import jax
+import psutil
 from absl import flags
+from etils import epath
 
+import bertjax
 from bertjax import command_line
-from bertjax.checkup import probes
-from bertjax.checkup.findings import Finding
+from bertjax.data import atomic, mounts
+from bertjax.devices import accelerators
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+OPTIONAL_PACKAGES = ("libtpu", "tensorflow", "tensorflow-cpu")
+LEAST_PYTHON = (3, 11)
+GB, GIB = 10**9, 2**30
+# A checkpoint of BERT-base with the optimizer's state has 1.3 GB, and up to five are kept.
+LEAST_FREE = 7 * GB
+PROBE_SECONDS = 120.0
+
+# A file that a driver makes -> what JAX calls such devices, and what installs JAX for them.
+DRIVERS = {
+    "/proc/driver/nvidia/version": ("an NVIDIA GPU", "pip install 'jax[cuda13]'"),
+    "/dev/accel0": ("a TPU", "pip install 'bertjax[tpu]'"),
+    "/dev/vfio/0": ("a TPU", "pip install 'bertjax[tpu]'"),
+}
 
 
-def lines(found: Iterable[Finding]) -> Iterator[str]:
-    """Yields a line for each finding, then one that counts them."""
-    counts = {"ok": 0, "slow": 0, "fault": 0}
-    for it in found:
-        counts[it.status] += 1
-        expected = f"   (expected: {it.expected})" if it.expected else ""
-        yield f"{it.status:<6} {it.what:<17} {it.found}{expected}"
-    yield ", ".join(f"{count} {status}" for status, count in counts.items())
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line: the subject, its value, and what was expected ("" for anything)."""
+
+    what: str
+    found: str
+    expected: str = ""
+    status: str = "ok"  # or "fault"
+
+
+def versions() -> Iterator[Finding]:
+    """Yields the versions of Python, bertjax and its packages, and the memory of the host."""
+    status = "ok" if sys.version_info[:2] >= LEAST_PYTHON else "fault"
+    least = ".".join(map(str, LEAST_PYTHON))
+    yield Finding("python", platform.python_version(), f"{least} or newer", status)
+    yield Finding("system", f"{platform.system()} {platform.release()} {platform.machine()}")
+    memory = psutil.virtual_memory()
+    shown = f"{memory.total / GIB:.0f} GiB, {memory.available / GIB:.0f} free"
+    yield Finding("host", f"{os.cpu_count()} CPUs, {shown}")
+    yield Finding("bertjax", bertjax.__version__)
+    required = _required_versions()
+    for name in (*PACKAGES, *OPTIONAL_PACKAGES):
+        version, least = _version(name), required.get(name, "")
+        expected = f">={least}" if least else ""
+        if version is not None:
+            is_new = _numbers(version) >= _numbers(least)
+            yield Finding(name, version, expected, "ok" if is_new else "fault")
+        elif name in PACKAGES:
+            yield Finding(name, "not installed", expected, "fault")
+
+
+def _required_versions() -> dict[str, str]:
+    """Returns the least version of each package that bertjax requires; {} in a bare checkout."""
+    try:
+        lines = importlib.metadata.requires("bertjax") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    pattern = re.compile(r"([\w.-]+)(?:\[[^]]*\])?\s*>=\s*([\w.]+)\s*(;.*)?$")
+    matches = filter(None, map(pattern.match, lines))
+    return {it[1]: it[2] for it in matches if "extra" not in (it[3] or "")}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def devices(workdir: str) -> Iterator[Finding]:
+    """Yields the devices of JAX, those of the machine that JAX does not use, and their memory."""
+    del workdir
+    first, *_ = all_devices = jax.devices()
+    counts = collections.Counter(device.device_kind for device in all_devices)
+    shown = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
+    if platforms := os.environ.get("JAX_PLATFORMS"):
+        shown += f" (JAX_PLATFORMS={platforms})"
+    unused = ""
+    for file, (name, remedy) in DRIVERS.items():
+        if first.platform == "cpu" and pathlib.Path(file).exists():
+            unused = f"{name} is there and not used: {remedy}, unset JAX_PLATFORMS"
+    yield Finding("devices", shown, unused, "fault" if unused else "ok")
+    stats = first.memory_stats() or {}
+    if limit := stats.get("bytes_limit"):
+        total = accelerators.memory_bytes(first.device_kind)
+        memory = f"{limit / GIB:.1f} GiB to use, {stats.get('bytes_in_use', 0) / GIB:.1f} in use"
+        yield Finding("device memory", memory, f"of {total / GIB:.0f} GiB" if total else "")
+
+
+def storage(workdir: str) -> Iterator[Finding]:
+    """Yields the free space, and whether a file is written, renamed, read and removed there."""
+    root, kind = epath.Path(workdir), workdir.partition("://")[0]
+    missing = [path for path in (root, *root.parents) if not path.exists()]
+    scratch, content = root / f".bertjax_doctor_{uuid.uuid4().hex}", os.urandom(1024)
+    try:
+        scratch.mkdir(parents=True)
+        (scratch / "written").write_bytes(content)
+        (scratch / "written").replace(scratch / "renamed")
+        is_same = (scratch / "renamed").read_bytes() == content
+        if not atomic.is_remote(workdir):
+            free = shutil.disk_usage(root).free
+            status = "ok" if free >= LEAST_FREE else "fault"
+            expected = f"{LEAST_FREE / GB:.0f} GB, five checkpoints of BERT-base"
+            yield Finding("free disk", f"{free / GB:.1f} GB", expected, status)
+            kind = "a local disk"
+            if not mounts.is_like_a_disk(scratch):
+                kind = "a mount without the locks or the syncs of a disk, for one session at a time"
+    finally:
+        if scratch.exists():
+            scratch.rmtree()
+        for path in missing:  # the innermost first; a bucket has none
+            if path.exists() and not any(path.iterdir()):
+                path.rmdir()
+    status = "ok" if is_same else "fault"
+    done = "written, renamed, read back, removed" if is_same else "reads back other bytes"
+    yield Finding("workdir", f"{kind}: {done}", status=status)
+
+
+# What may hang or die: name -> the probe, and the likely reason.
+PROBES: dict[str, tuple[Callable[[str], Iterator[Finding]], str]] = {
+    "devices": (devices, "a TPU serves one process: end the other one (lsof /dev/accel*)"),
+    "workdir": (storage, "the store does not answer: see the network and the rights"),
+}
+
+
+def findings(workdir: str) -> Iterator[Finding]:
+    """Yields the findings of every probe; one that fails, hangs or dies is a fault."""
+    yield from versions()
+    for name, (_, hint) in PROBES.items():
+        command = [sys.executable, "-m", "bertjax.doctor", f"--workdir={workdir}", f"--only={name}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            yield Finding(name, f"no answer in {PROBE_SECONDS:.0f} s; {hint}", status="fault")
+            continue
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        yield from (Finding(**json.loads(line)) for line in lines)
+        if done.returncode and not any('"fault"' in line for line in lines):
+            *_, reason = ["", *filter(str.strip, done.stderr.splitlines())]
+            reason = reason.removeprefix("bertjax: ") or f"ended with {done.returncode}; {hint}"
+            yield Finding(name, reason, status="fault")
 
 
 def define_flags() -> None:
     """Defines the flags of `main`; importing this module defines none."""
     flags.DEFINE_string("workdir", ".", "Where a run would write: a directory or gs://BUCKET/DIR.")
     flags.DEFINE_bool("json", False, "One JSON object a line.")
+    flags.DEFINE_enum("only", None, [*PROBES], "One probe, in this process, as JSON.")
 
 
 def main(argv: list[str]) -> None:
-    """Prints what the probes find, each when it is found; exits with 1 if one is a fault."""
+    """Prints each finding at once; exits with 1 if one is a fault."""
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is no flag; --help lists the flags")
-    found = []
-
-    def kept() -> Iterator[Finding]:
-        for it in probes.all_findings(flags.FLAGS.workdir):
-            found.append(it)
-            yield it
-
-    if flags.FLAGS.json:
-        for it in kept():
-            print(json.dumps(dataclasses.asdict(it)), flush=True)
-    else:
-        for line in lines(kept()):
-            print(line, flush=True)
-    if any(it.status == "fault" for it in found):
+    options, faults = flags.FLAGS, 0
+    probe = PROBES[options.only][0] if options.only else findings
+    for it in probe(options.workdir):
+        faults += it.status == "fault"
+        expected = f"   (expected: {it.expected})" if it.expected else ""
+        line = f"{it.status:<6} {it.what:<17} {it.found}{expected}"
+        as_json = options.json or options.only
+        print(json.dumps(dataclasses.asdict(it)) if as_json else line, flush=True)
+    if not options.json and not options.only:
+        print(f"{faults} faults")
+    if faults:
         sys.exit(1)
 
 

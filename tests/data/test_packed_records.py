@@ -71,7 +71,7 @@ def test_an_epoch_has_every_packed_row_once_on_any_number_of_hosts(record_set):
         np.testing.assert_array_equal(batch[name][: len(values)], values)
 
 
-def test_only_packed_records_have_another_manifest(record_set, tmp_path):
+def test_records_packed_otherwise_have_another_digest(record_set, tmp_path):
     manifest = record_set.manifest
     plain = dataclasses.replace(manifest, max_sequences_per_row=0, features={})
     other = dataclasses.replace(manifest, max_sequences_per_row=MOST + 1, features={})
