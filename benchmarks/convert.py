@@ -2,10 +2,10 @@
 
     python benchmarks/convert.py [--layers=24] [--directory=/tmp]
 
-Makes random weights with a vocabulary, writes them once in every format, and then runs the program,
+Makes random weights with a vocabulary, writes them once in both formats, and then runs the program,
 `python -m bertjax.convert`, a process for each direction: start, imports, reading and writing are
 all counted. Targets, on 2 cores: 30 seconds and 6 GB of peak memory (the process's maximum resident
-set) for each direction. The disk needs room for five copies of the weights.
+set) for each direction. The disk needs room for three copies of the weights.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import time
 
 import numpy as np
 
-from bertjax.convert import pretrained, tensorflow1
+from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
 from bertjax.models import EncoderConfig
 
-FORMATS = ("huggingface", "bertjax", "tf1")
+FORMATS = ("huggingface", "bertjax")
 TARGET_SECONDS = 30.0
 TARGET_GB = 6.0
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -80,10 +80,9 @@ def measure(directory: pathlib.Path, layers: int) -> bool:
     """Prints a line for each direction; returns whether all meet the targets."""
     model = random_model(layers)
     print(f"{model.num_parameters / 1e6:.1f} M parameters, {platform.platform()}", flush=True)
-    tensorflow1.write(model, directory / "tf1")
+    for form in FORMATS:
+        formats.write(model, directory / form, format=form)
     del model
-    for form in ("huggingface", "bertjax"):
-        convert(directory / "tf1", directory / form, form)
     met = True
     print("| from | to | seconds | peak GB |\n|---|---|---|---|")
     for source, form in itertools.permutations(FORMATS, 2):

@@ -112,7 +112,7 @@ def _of_workdir(
 def _define_flags() -> None:
     flags.DEFINE_string("from", None, "Weights: a directory, or a file in it.", required=True)
     flags.DEFINE_string("to", None, "Directory to write.", required=True)
-    flags.DEFINE_enum("format", "huggingface", [*formats.FORMATS], "Format to write.")
+    flags.DEFINE_enum("format", "huggingface", [*formats.WRITERS], "Format to write.")
     flags.DEFINE_enum(
         "head", None, [*pretrained.PARTS], "Head of the model to write; without it the source's."
     )

@@ -24,17 +24,17 @@ from bertjax.workdirs import checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """What can be done with one format: `marks` says whether files of these names are of it.
+    """The functions of one format; `marks` tells from the names of files whether they are of it.
 
-    `read` returns the weights at a path, with another head than theirs if one is given; `describe`
-    their sizes and vocabulary, without reading them if it can. `write` fills a directory; the text
-    is that of a README.md, for a format that has one.
+    `read` returns the weights at a path, with another head if one is given; `describe` returns
+    their sizes and vocabulary, if possible without reading the weights. `write` fills a directory,
+    with the text of a README.md if the format has one; None: the format is only read.
     """
 
     marks: Callable[[Collection[str]], bool]
     read: Callable[[epath.PathLike, str | None], pretrained.Pretrained]
     describe: Callable[[epath.PathLike], pretrained.Description]
-    write: Callable[[pretrained.Pretrained, epath.Path, str | None], None]
+    write: Callable[[pretrained.Pretrained, epath.Path, str | None], None] | None = None
 
 
 def _selected(weights: pretrained.Pretrained, head: str | None) -> pretrained.Pretrained:
@@ -61,10 +61,10 @@ FORMATS: dict[str, Format] = {
         marks=lambda names: any(name.endswith(".index") for name in names),
         read=lambda path, head: _selected(tensorflow1.read(path), head),
         describe=tensorflow1.describe,
-        write=lambda weights, directory, card: tensorflow1.write(weights, directory),
     ),
 }
 
+WRITERS = {name: format.write for name, format in FORMATS.items() if format.write}
 WEIGHTS_SUFFIXES = (".safetensors", ".bin", ".safetensors.index.json", ".bin.index.json")
 
 
@@ -134,8 +134,8 @@ def write(
       ValueError: if the directory exists and `overwrite` is false or it holds something else than
         weights, the format is unknown, no format can hold the head, or as the format's writer.
     """
-    if format not in FORMATS:
-        raise ValueError(f"the format is {format!r}; known are {', '.join(FORMATS)}")
+    if format not in WRITERS:
+        raise ValueError(f"the format to write is {format!r}; known are {', '.join(WRITERS)}")
     if weights.only_here:
         raise ValueError(
             f"{weights.source} cannot be converted: {weights.only_here}. `python -m "
@@ -147,7 +147,7 @@ def write(
     draft = _beside(target, "draft")
     if draft.exists():  # of a conversion that was stopped
         draft.rmtree()
-    FORMATS[format].write(weights, draft, card)
+    WRITERS[format](weights, draft, card)
     _replace(target, draft)
     logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
 

@@ -1,9 +1,7 @@
-"""Checkpoints of released TensorFlow 1 code: bert_config.json, bert_model.ckpt.*, vocab.txt.
+"""Reads checkpoints of released TensorFlow 1 code: bert_config.json, bert_model.ckpt.*, vocab.txt.
 
-Which variable is which parameter belongs to the family, what the config means to
-`tensorflow1_config`; here belong the files. TensorFlow, from `records.import_tensorflow`, reads and
-writes them as a plain table of arrays: no graph is read and none is written, for what the released
-code restores with, `tf.train.Saver` and `tf.train.init_from_checkpoint`, needs none.
+The family knows the names of the variables and the fields of the config. TensorFlow, from
+`records.import_tensorflow`, reads the checkpoint as a plain table of arrays, without a graph.
 
 Source: google-research/bert, optimization.py (slots); tokenization.py,
 validate_case_matches_checkpoint (casing).
@@ -12,90 +10,91 @@ validate_case_matches_checkpoint (casing).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
 from etils import epath
 
-from bertjax.convert import families, names, pretrained, tensorflow1_config
+from bertjax.convert import families, names, pretrained
 from bertjax.convert.families import base
-from bertjax.data import added_tokens, json_text, records, sentence_piece, tokenizer, wordpiece
-from bertjax.models import embedding_sharing, parameters
+from bertjax.data import json_text, records, sentence_piece, tokenizer, wordpiece
+from bertjax.models import embedding_sharing, encoder, parameters
 
-# What optimizers keep beside the weights: those of BERT, ALBERT and NVIDIA's BERT (Adam, LAMB),
-# TensorFlow's own, loss scaling, and the temperature of ELECTRA's samples.
+Shapes = Mapping[str, Sequence[int]]
+
+# The slots of the optimizers of BERT, ALBERT and NVIDIA's BERT (Adam, LAMB) and of TensorFlow's,
+# loss scaling, and the temperature of ELECTRA's samples.
 OPTIMIZER_SLOT = re.compile(
     r".+/(adam_[mv]|lamb_[mv]|Adam(_1)?|Momentum)|global_step|beta[12]_power"
     r"|(current_)?loss_scale|(good|bad)_steps|temperature"
 )
-# The variable in which TensorFlow 2 keeps the names of a checkpoint of objects.
+# The variable with which TensorFlow 2 marks a checkpoint of objects.
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
-# Vocabularies made of lowercase text hold no capitals but in brackets ([CLS]); a few entries that
-# somebody has put in by hand do not make them cased.
+# Vocabularies of lowercase text have capitals in brackets only ([CLS]); a few entries that were
+# added by hand do not make them cased.
 CASED_SHARE = 0.01
 
 
 def read(path: epath.PathLike) -> pretrained.Pretrained:
     """Returns the weights in a directory, or at a checkpoint prefix, of the released code.
 
-    Without vocab.txt the vocabulary is None. `unused` are the optimizer's slots, and what
-    the head has no use for.
+    Without vocab.txt the vocabulary is None. `unused` are the slots of the optimizer and variables
+    that the head does not use.
 
     Raises:
       FileNotFoundError: if there is no checkpoint.
-      ValueError: listing all that is wrong with the files.
+      ValueError: listing all faults of the files.
     """
     prefix = find_checkpoint(path)
     faults: list[str] = []
-    description = vocabulary = converted = None
+    configs = vocabulary = converted = None
     variables, slots = None, ()
     with _noting(faults):
         variables, slots = read_variables(prefix)
     family = families.releasing(variables or (), [file.name for file in prefix.parent.iterdir()])
-    released = tensorflow1_config.released(family)
+    released = _released(family)
     shapes = {
         path: array.shape
         for name, array in (variables or {}).items()
         for path in names.our_paths([name], released.names)
     }
     with _noting(faults):
-        description = tensorflow1_config.read_config(
-            prefix.parent / released.config, family, shapes
-        )
+        configs = read_configs(prefix.parent / released.config, family, shapes)
     with _noting(faults):
         vocabulary = read_vocabulary(prefix.parent, released)
     with _noting(faults):
         if variables is not None:
-            converted = _convert(variables, released, description)
-    vocab_size = description.config.vocab_size if description else None
+            converted = _convert(variables, released, configs)
+    vocab_size = configs[0].vocab_size if configs else None
     if vocabulary and vocab_size and vocabulary.vocab_size > vocab_size:
         faults.append(
             f"the vocabulary has {vocabulary.vocab_size} entries, {released.config} says "
             f"vocab_size {vocab_size}: they belong to different models"
         )
-    if description is None or converted is None or faults:
+    if configs is None or converted is None or faults:
         raise ValueError(f"{prefix} cannot be used:\n  " + "\n  ".join(faults))
     head, params, outside = converted
+    config, generator = configs
     return pretrained.Pretrained(
-        config=description.config,
+        config=config,
         params=params,
         vocabulary=vocabulary,
         head=head,
-        labels=pretrained.named_labels(description.labels, params, head),
+        labels=pretrained.named_labels({}, params, head),
         source=f"{prefix} (TensorFlow 1 checkpoint)",
         unused=(*outside, *slots),
-        is_regression=description.is_regression,
-        is_multi_label=description.is_multi_label,
         model_type=family.model_type,
-        generator=description.generator,
+        generator=generator,
     )
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
-    """Returns what is told of the weights; their names tell the family, so all are read.
+    """Returns config and vocabulary of the weights; the family follows from all their names.
 
     Raises:
       FileNotFoundError, ValueError: as `read`.
@@ -104,48 +103,14 @@ def describe(path: epath.PathLike) -> pretrained.Description:
     return pretrained.Description(weights.config, weights.vocabulary, weights.source)
 
 
-def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
-    """Writes the config, the checkpoint's files and the vocabulary into `directory`.
-
-    Raises:
-      ValueError: if a parameter has no name in the released code, or the family has none.
-      OSError: if the files cannot be written.
-    """
-    directory = epath.Path(directory)
-    released = tensorflow1_config.released(weights.family)
-    copies = embedding_sharing.copies(weights.params)  # which the released code has once
-    params = {path: array for path, array in weights.params.items() if path not in copies}
-    table = names.of_head(released.names, weights.head)
-    variables = names.to_theirs(params, names.in_a_row(table, weights.config.inner_group_num))
-    directory.mkdir(parents=True, exist_ok=True)
-    write_variables(variables, directory / released.checkpoint)
-    tensorflow1_config.write_config(weights, directory / released.config)
-    if weights.vocabulary is not None:
-        weights.vocabulary.save(directory)
-        if isinstance(weights.vocabulary, added_tokens.WithAddedTokens):
-            logging.warning(
-                "The vocabulary has %d added tokens in %s: the released code reads vocab.txt alone "
-                "and takes them apart",
-                len(weights.vocabulary.tokens),
-                added_tokens.LEGACY_FILE,
-            )
-        if weights.vocabulary.kind not in released.tokenizers:
-            logging.warning(
-                "The vocabulary is a %s model: the released code reads the weights in %s, but "
-                "tokenizes with a vocab.txt alone",
-                weights.vocabulary.kind,
-                directory,
-            )
-
-
 def find_checkpoint(path: epath.PathLike) -> epath.Path:
-    """Returns the prefix of the checkpoint files that `path` means, absolute.
+    """Returns the absolute prefix of the checkpoint at `path`.
 
     `path` is a directory, a prefix (bert_model.ckpt) or one of the prefix's files.
 
     Raises:
-      FileNotFoundError: if there is none.
-      ValueError: if a directory holds several and none is called as a family calls its own.
+      FileNotFoundError: if it does not exist.
+      ValueError: if a directory holds several, none of them with the name that a family uses.
     """
     path = epath.Path(path)
     known = [family.released for family in families.FAMILIES.values() if family.released]
@@ -222,31 +187,95 @@ def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str
     return variables, slots
 
 
-def write_variables(variables: Mapping[str, np.ndarray], prefix: epath.Path) -> None:
-    """Writes arrays as a checkpoint in the format of tf.train.Saver.
+def _released(family: base.Family) -> base.Released:
+    """Returns the format of the family's released code.
 
     Raises:
-      OSError: if it cannot be written, because the disk is full, say.
+      ValueError: if the family was not released in TensorFlow 1.
     """
-    tf = records.import_tensorflow()
-    try:
-        tf.raw_ops.SaveV2(
-            prefix=str(prefix),
-            tensor_names=list(variables),
-            shape_and_slices=[""] * len(variables),
-            tensors=[
-                tf.experimental.dlpack.from_dlpack(_shareable(array).__dlpack__())
-                for array in variables.values()
-            ],
+    if family.released is None:
+        others = [name for name, other in families.FAMILIES.items() if other.released]
+        raise ValueError(
+            f"{family.title} was not released in TensorFlow 1; {', '.join(others)} were"
         )
-    except tf.errors.OpError as error:
-        raise OSError(f"{prefix} cannot be written: {error.message}") from error
+    return family.released
+
+
+def read_configs(
+    path: epath.Path, family: base.Family, shapes: Shapes | None = None
+) -> tuple[encoder.EncoderConfig, encoder.EncoderConfig | None]:
+    """Returns the config at `path`, and the generator's for a discriminator that has one.
+
+    `shapes` are those of the variables, by our paths; they replace the file for code without one.
+
+    "gelu" is the exact one, as when the models were released and as in transformers; the released
+    code has computed the tanh form under that name since February 2019.
+
+    Raises:
+      ValueError: if the file is missing, or naming every field that is missing, unknown or has an
+        unsupported value.
+    """
+    code, shapes = _released(family), shapes or {}
+    if code.head_size and not path.exists() and shapes:
+        fields: dict[str, Any] = pretrained.sizes_of(shapes, "encoder", head_size=code.head_size)
+    else:
+        fields = _read_fields(path)
+    known = {**code.defaults, "vocab_size": None}
+    faults = []
+    if "vocab_size" not in fields:
+        faults.append("vocab_size is missing")
+    for name in sorted(fields.keys() - known.keys() - {*code.unread}):
+        faults.append(
+            f"{name} is {fields[name]!r}; the released {family.title} has no such option: if it "
+            "changes nothing in the model, remove it from the file"
+        )
+    sizes = {name: fields.get(name, default) for name, default in known.items()}
+    sizes |= {  # "hidden_dropout_prob": 0
+        name: float(value)
+        for name, value in sizes.items()
+        if isinstance(known[name], float) and type(value) is int
+    }
+    sizes["vocab_size"] = sizes["vocab_size"] or 1
+    sizes |= {**family.traits, **code.computed_with}
+    sizes["hidden_act"] = code.means.get(sizes["hidden_act"], sizes["hidden_act"])
+    try:
+        config = encoder.EncoderConfig(**sizes)
+        generator = _generator(config, shapes, code)
+    except (ValueError, TypeError) as error:
+        faults.append(str(error))
+    else:
+        if not faults:
+            return config, generator
+    raise ValueError(f"{path.name} does not describe a {family.title}: " + "; ".join(faults))
+
+
+def _generator(
+    config: encoder.EncoderConfig, shapes: Shapes, code: base.Released
+) -> encoder.EncoderConfig | None:
+    path = f"{embedding_sharing.GENERATOR}.encoder"
+    if not any(name.startswith(f"{path}.layers.") for name in shapes):
+        return None
+    sizes = pretrained.sizes_of(shapes, path, head_size=code.head_size)
+    shared = {} if "embedding_size" in sizes else {"embedding_size": config.embedding_width}
+    return dataclasses.replace(config, **sizes | shared)
+
+
+def _read_fields(path: epath.Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ValueError(f"{path.name} is missing: copy the model's into {path.parent}")
+    try:
+        fields = json_text.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path.name} is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path.name} must hold a JSON object, not {str(fields)[:40]!r}")
+    return fields
 
 
 def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer.Tokenizer | None:
     """Returns the vocabulary in `directory` with its casing, None without one.
 
-    The casing is what a tokenizer_config.json says, else what `is_lowercase` finds.
+    The casing comes from tokenizer_config.json, else from `is_lowercase`.
 
     Raises:
       ValueError: if the vocabulary cannot be used.
@@ -268,7 +297,7 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
 
 
 def _read_model(path: epath.Path, released: base.Released) -> tokenizer.Tokenizer:
-    """Returns the tokenizer of a sentencepiece model that was released, by its own name."""
+    """Returns the tokenizer of a released sentencepiece model."""
     model = path.read_bytes()
     entries = sentence_piece.SentencePieceTokenizer(model).vocabulary
     lowercase, reason = is_lowercase(path.parent.name, entries, released)
@@ -279,9 +308,9 @@ def _read_model(path: epath.Path, released: base.Released) -> tokenizer.Tokenize
 def is_lowercase(
     directory_name: str, vocabulary: Sequence[str], released: base.Released
 ) -> tuple[bool, str]:
-    """Returns whether a released model lowercases its text, and what says so.
+    """Returns whether a released model lowercases its text, and the evidence.
 
-    Its config does not tell; the names of the released directories do.
+    The config does not say it; the names of the released directories do.
     """
     by_name = re.search("|".join(released.casing), directory_name) if released.casing else None
     entries = [entry for entry in vocabulary if not entry.startswith("[")]
@@ -290,7 +319,9 @@ def is_lowercase(
     if not by_name:
         return not has_capitals, f"{capitals} of {len(entries)} entries have capitals"
     lowercase = next(
-        told for pattern, told in released.casing.items() if re.fullmatch(pattern, by_name[0])
+        is_lower
+        for pattern, is_lower in released.casing.items()
+        if re.fullmatch(pattern, by_name[0])
     )
     if lowercase == has_capitals:
         logging.warning(
@@ -305,41 +336,33 @@ def is_lowercase(
     return lowercase, f"the directory is called {directory_name}"
 
 
-def _shareable(array: np.ndarray) -> np.ndarray:
-    """Returns the array as TensorFlow can take it without a copy (tf.constant makes two)."""
-    array = np.ascontiguousarray(array)
-    return array if array.flags.writeable else array.copy()
-
-
 def _missing_data_files(prefix: epath.Path) -> list[str]:
-    """Returns the names of the data files that are not there; how many there are, each tells."""
+    """Returns the names of the missing data files; each name holds the number of files."""
     pattern = re.compile(re.escape(prefix.name) + r"\.data-(\d+)-of-(\d+)")
-    found = {file.name: pattern.fullmatch(file.name) for file in prefix.parent.iterdir()}
-    matches = [match for match in found.values() if match]
-    count = max((int(match[2]) for match in matches), default=1)
-    wanted = [f"{prefix.name}.data-{shard:05d}-of-{count:05d}" for shard in range(count)]
-    return [name for name in wanted if name not in found]
+    files = {file.name: pattern.fullmatch(file.name) for file in prefix.parent.iterdir()}
+    count = max((int(match[2]) for match in files.values() if match), default=1)
+    expected = [f"{prefix.name}.data-{shard:05d}-of-{count:05d}" for shard in range(count)]
+    return [name for name in expected if name not in files]
 
 
 def _convert(
     variables: Mapping[str, np.ndarray],
     released: base.Released,
-    description: tensorflow1_config.Description | None,
+    configs: tuple[encoder.EncoderConfig, encoder.EncoderConfig | None] | None,
 ) -> tuple[str, dict[str, np.ndarray], list[str]]:
-    """Returns the head, its model's parameters, and their names of what is not part of it.
+    """Returns the head, the parameters of its model, and the names of the other variables.
 
-    Without a description the names are checked, the shapes are not.
+    Without configs it checks the names, but not the shapes.
     """
     paths = {name: names.our_paths([name], released.names) for name in variables}
-    declared = description.head if description else ""
-    head = declared or pretrained.head_of(set().union(*paths.values()))
+    head = pretrained.head_of(set().union(*paths.values()))
     outside = [
         name for name in variables if any(not pretrained.belongs(p, head) for p in paths[name])
     ]
     shapes = None
-    if description:
-        shapes = pretrained.shapes(description.config, generator=description.generator)
-    in_a_row = description.config.inner_group_num if description else 1
+    if configs:
+        shapes = pretrained.shapes(configs[0], generator=configs[1])
+    in_a_row = configs[0].inner_group_num if configs else 1
     params = names.to_ours(
         {name: array for name, array in variables.items() if name not in outside},
         names.in_a_row(names.of_head(released.names, head), in_a_row),
@@ -352,14 +375,13 @@ def _convert(
 
 def _must_have(path: str, head: str) -> bool:
     is_generators = path.startswith(f"{embedding_sharing.GENERATOR}.")
-    # Embeddings that are shared it does not have itself.
-    has_own = is_generators and ".embeddings." not in path
-    return pretrained.is_required(path, head) or has_own
+    # Shared embeddings are missing in the generator.
+    return pretrained.is_required(path, head) or (is_generators and ".embeddings." not in path)
 
 
 @contextlib.contextmanager
 def _noting(faults: list[str]) -> Iterator[None]:
-    """Adds a ValueError to the faults, so that what else is wrong is found too."""
+    """Adds a ValueError to the faults, so that the next faults are reported too."""
     try:
         yield
     except ValueError as error:

@@ -8,7 +8,7 @@ import pytest
 
 from bertjax import inference, predict
 from bertjax.convert import __main__ as program
-from bertjax.convert import formats, huggingface_config, pretrained, tensorflow1, workdir
+from bertjax.convert import formats, huggingface_config, pretrained, workdir
 from bertjax.models import parameters
 from tests import finetuned_workdir
 from tests.convert import weights
@@ -126,7 +126,7 @@ def test_a_regression_stays_one_through_every_format_that_can_say_so(tmp_path):
 def test_what_a_classifier_is_for_goes_through_every_format(tmp_path, option):
     finetuned_workdir.write(tmp_path / "run", "table", **{option: True})
     source = "run"
-    for format in ("huggingface", "tf1", "bertjax", "tf1", "huggingface"):
+    for format in ("huggingface", "bertjax", "huggingface"):
         target = f"{source}_{format}"
         program.convert(tmp_path / source, tmp_path / target, format=format)
         assert getattr(formats.read(tmp_path / target), option)
@@ -138,12 +138,6 @@ def test_what_a_classifier_is_for_goes_through_every_format(tmp_path, option):
         for name in ("run", "back")
     ]
     assert answers[0] == answers[1] and ("labels" in answers[0][0]) == (option == "is_multi_label")
-
-
-def test_the_released_format_keeps_the_labels(tmp_path):
-    finetuned_workdir.write(tmp_path / "run", "conll")
-    program.convert(tmp_path / "run", tmp_path / "tf1", format="tf1")
-    weights.assert_equal(tensorflow1.read(tmp_path / "tf1"), workdir.read(tmp_path / "run"))
 
 
 def test_the_card_of_a_finetuned_model_tells_its_data_and_no_path(tmp_path):

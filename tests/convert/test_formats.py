@@ -11,7 +11,7 @@ from tests.convert import weights
 @pytest.mark.parametrize("format", ["huggingface", "bertjax", "tf1"])
 def test_what_is_written_is_recognized_and_read(tmp_path, format):
     made = weights.make()
-    formats.write(made, tmp_path / "out", format=format)
+    weights.write(made, tmp_path / "out", format)
     assert formats.recognize(tmp_path / "out") == format
     weights.assert_equal(formats.read(tmp_path / "out"), made)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -103,8 +103,13 @@ def test_stopped_anywhere_the_old_or_the_new_weights_are_there(
         formats.write(new, tmp_path / "out", format="huggingface")
     found = formats.read(tmp_path / "out")
     weights.assert_equal(found, new if action == "rmtree" else old)
-    formats.write(new, tmp_path / "out", format="tf1", overwrite=True)
+    formats.write(new, tmp_path / "out", format="bertjax", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_format_that_is_only_read_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match="to write is 'tf1'; known are bertjax, huggingface"):
+        formats.write(weights.make(), tmp_path / "out", format="tf1")
 
 
 def test_what_a_link_points_to_is_replaced(tmp_path):
@@ -118,7 +123,7 @@ def test_what_a_link_points_to_is_replaced(tmp_path):
 def test_a_chosen_head_is_read_from_every_format(tmp_path):
     made = weights.make("multiple_choice")
     for format in ("huggingface", "bertjax", "tf1"):
-        formats.write(made, tmp_path / format, format=format)
+        weights.write(made, tmp_path / format, format)
         choice = formats.read(tmp_path / format, head="multiple_choice")
         weights.assert_equal(choice, made)
         bare = formats.read(tmp_path / format, head="none")
@@ -130,7 +135,7 @@ def test_a_chosen_head_is_read_from_every_format(tmp_path):
 
 @pytest.mark.parametrize("format", [*formats.FORMATS])
 def test_a_description_is_that_of_the_weights(tmp_path, format):
-    formats.write(weights.make(), tmp_path / "out", format=format)
+    weights.write(weights.make(), tmp_path / "out", format)
     read, described = formats.read(tmp_path / "out"), formats.describe(tmp_path / "out")
     assert (described.config, described.source) == (read.config, read.source)
     assert described.vocabulary.describe() == read.vocabulary.describe()

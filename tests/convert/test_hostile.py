@@ -20,7 +20,7 @@ def forms(tmp_path_factory):
     """Weights as others have them."""
     root = tmp_path_factory.mktemp("forms")
     for name in ("huggingface", "tf1"):
-        formats.write(weights.make("sequence_classification"), root / name, format=name)
+        weights.write(weights.make("sequence_classification"), root / name, name)
     return root
 
 

@@ -148,7 +148,7 @@ def test_a_branch_that_was_there_stays_as_it_was(server, run, tmp_path):
 FAULTS = [
     ({"repository": "notes"}, {}, "--push_to is 'notes'; it must be ORG/NAME"),
     ({"revision": "step 7"}, {}, "--revision is 'step 7'; give a branch, such as step-100000"),
-    ({}, {"format": "tf1"}, "--push_to takes --format=huggingface; it is tf1"),
+    ({}, {"format": "bertjax"}, "--push_to takes --format=huggingface; it is bertjax"),
 ]
 
 

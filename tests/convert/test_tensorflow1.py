@@ -1,4 +1,4 @@
-"""Claims about reading and writing checkpoints of the released TensorFlow 1 code.
+"""Claims about reading checkpoints of the released TensorFlow 1 code.
 
 The checkpoints are made here as the released code made its own: variables in a graph, under its
 names, saved by tf.train.Saver.
@@ -18,8 +18,9 @@ from etils import epath
 
 from bertjax.convert import formats, huggingface_read, names, pretrained, tensorflow1, workdir
 from bertjax.convert.families import bert
-from bertjax.data import added_tokens, records, tokenizer
+from bertjax.data import records, tokenizer
 from bertjax.models import EncoderConfig
+from tests.convert import released_checkpoint
 
 tf = records.import_tensorflow()
 
@@ -72,17 +73,6 @@ def released_variables() -> dict[str, np.ndarray]:
     return {name: rng.normal(size=shapes[name]).astype(np.float32) for name in sorted(shapes)}
 
 
-def save(variables: Mapping[str, np.ndarray], prefix: pathlib.Path) -> None:
-    """Saves as the released code did."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        made = [
-            tf.compat.v1.get_variable(name, initializer=value, use_resource=False)
-            for name, value in variables.items()
-        ]
-        session.run(tf.compat.v1.global_variables_initializer())
-        tf.compat.v1.train.Saver(made).save(session, str(prefix), write_state=False)
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> pathlib.Path:
     """A checkpoint as released; tests copy what they change."""
@@ -92,7 +82,7 @@ def saved(tmp_path_factory) -> pathlib.Path:
 
 def released(directory: pathlib.Path, variables: Mapping[str, np.ndarray]) -> pathlib.Path:
     directory.mkdir()
-    save(variables, directory / "bert_model.ckpt")
+    released_checkpoint.save(variables, directory / "bert_model.ckpt")
     fields = {name: getattr(CONFIG, name) for name in bert.RELEASED.defaults}
     write_config(directory, vocab_size=VOCABULARY, **fields)
     (directory / "vocab.txt").write_text("".join(f"{entry}\n" for entry in ENTRIES))
@@ -110,11 +100,6 @@ def copied(directory: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
     for file in directory.iterdir():
         (target / file.name).write_bytes(file.read_bytes())
     return target
-
-
-def loaded(prefix: pathlib.Path) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(prefix))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def assert_same(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
@@ -171,32 +156,12 @@ def test_output_weights_are_transposed(saved):
     np.testing.assert_array_equal(kernel, released.T)
 
 
-def test_reading_and_writing_is_the_identity(saved, tmp_path):
-    written = tmp_path / "written"
-    tensorflow1.write(tensorflow1.read(saved), written)
-    assert_same(loaded(written / "bert_model.ckpt"), released_variables())
-    old, new = (json.loads((d / "bert_config.json").read_text()) for d in (saved, written))
-    assert new == old
-    assert (written / "vocab.txt").read_bytes() == (saved / "vocab.txt").read_bytes()
-
-
-def test_through_the_names_of_hugging_face_and_back_is_the_identity(saved, tmp_path):
+def test_the_names_of_both_formats_are_those_of_one_model(saved):
     model = tensorflow1.read(saved)
     theirs = names.to_theirs(model.params, bert.TENSORS)
     back = names.to_ours(theirs, bert.TENSORS, shapes=pretrained.shapes(CONFIG))
-    tensorflow1.write(dataclasses.replace(model, params=back), tmp_path)
-    assert_same(loaded(tmp_path / "bert_model.ckpt"), released_variables())
-
-
-def test_the_released_way_of_restoring_finds_every_variable(saved, tmp_path):
-    tensorflow1.write(tensorflow1.read(saved), tmp_path)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        made = {
-            name: tf.compat.v1.get_variable(name, shape, use_resource=False)
-            for name, shape in released_shapes().items()
-        }
-        tf.compat.v1.train.Saver().restore(session, str(tmp_path / "bert_model.ckpt"))
-        assert_same(session.run(made), released_variables())
+    read_again = dataclasses.replace(model, params=back)
+    assert_same(released_checkpoint.variables_of(read_again), released_variables())
 
 
 # The released programs make the pooler in each of their graphs. Head -> what else they make.
@@ -216,7 +181,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("head", GRAPHS)
-def test_every_head_comes_back_whole_and_its_graph_restores_it(tmp_path, head):
+def test_every_head_is_read_whole(tmp_path, head):
     """Through a workdir, too; masked_lm alone has no pooler, and its program makes none."""
     made, shapes = GRAPHS[head], released_shapes()
     kept = ("bert/", *(made if isinstance(made, tuple) else ()))
@@ -232,15 +197,8 @@ def test_every_head_comes_back_whole_and_its_graph_restores_it(tmp_path, head):
         read = pretrained.select(read, head)
     assert read.unused == ()
     workdir.write(read, tmp_path / "workdir")
-    tensorflow1.write(workdir.read(tmp_path / "workdir"), tmp_path / "again")
-    assert tensorflow1.read(tmp_path / "again").head == head
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        graph = {
-            name: tf.compat.v1.get_variable(name, shape, use_resource=False)
-            for name, shape in shapes.items()
-        }
-        tf.compat.v1.train.Saver().restore(session, str(tmp_path / "again" / "bert_model.ckpt"))
-        assert_same(session.run(graph), variables)
+    found = released_checkpoint.variables_of(workdir.read(tmp_path / "workdir"))
+    assert_same(found, variables)
 
 
 def test_a_classifier_has_names_for_its_classes_that_transformers_can_count(tmp_path):
@@ -301,41 +259,6 @@ def test_the_variables_tell_the_head(tmp_path, dropped, added, classes, head):
     assert model.head == head
     assert len(model.params) + len(model.unused) == len(variables)
     assert all(name.startswith("bert/pooler/") for name in model.unused)
-
-
-def test_arrays_that_must_not_be_written_to_are_saved_all_the_same(tmp_path):
-    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3).T, "b": np.float32([1.0])}
-    arrays["b"].flags.writeable = False
-    tensorflow1.write_variables(arrays, epath.Path(tmp_path) / "model.ckpt")
-    assert_same(loaded(tmp_path / "model.ckpt"), arrays)
-
-
-def test_added_tokens_survive_and_the_log_says_who_does_not_know_them(saved, tmp_path, caplog):
-    words = tokenizer.WordPieceTokenizer(ENTRIES)  # 11 of the 12 rows
-    known = added_tokens.attach(words, [added_tokens.AddedToken("[E1]", 11)])
-    tensorflow1.write(dataclasses.replace(tensorflow1.read(saved), vocabulary=known), tmp_path)
-    assert "1 added tokens in added_tokens.json: the released code reads vocab.txt" in caplog.text
-    read = tensorflow1.read(tmp_path).vocabulary
-    assert read is not None and read.encode("[E1] the") == [11, 5]
-
-
-def test_casing_survives(saved, tmp_path):
-    cased = tokenizer.WordPieceTokenizer(ENTRIES, lowercase=False, strip_accents=True)
-    tensorflow1.write(dataclasses.replace(tensorflow1.read(saved), vocabulary=cased), tmp_path)
-    vocabulary = tensorflow1.read(tmp_path).vocabulary
-    assert vocabulary is not None and vocabulary.describe() == cased.describe()
-
-
-def test_a_head_that_the_variables_do_not_tell_survives(saved, tmp_path):
-    model = tensorflow1.read(saved)
-    params = {path: value for path, value in model.params.items() if "_head" not in path}
-    params |= {"classifier.kernel": np.ones((HIDDEN, 1), np.float32)}
-    params |= {"classifier.bias": np.ones(1, np.float32)}
-    changed = dataclasses.replace(model, params=params, head="multiple_choice", labels={0: "right"})
-    tensorflow1.write(changed, tmp_path)
-    read = tensorflow1.read(tmp_path)
-    assert (read.head, read.labels) == ("multiple_choice", {0: "right"})
-    assert read.params.keys() == params.keys()
 
 
 @pytest.mark.parametrize(
@@ -454,15 +377,49 @@ def test_a_checkpoint_of_tensorflow_2_is_told_apart(saved, tmp_path):
         tensorflow1.read(directory)
 
 
-def test_a_parameter_without_a_released_name_is_an_error(saved, tmp_path):
-    model = tensorflow1.read(saved)
-    params = {**model.params, "sbo_head.kernel": np.ones(3, np.float32)}
-    with pytest.raises(ValueError, match="sbo_head.kernel"):
-        tensorflow1.write(dataclasses.replace(model, params=params), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+@pytest.fixture
+def config_path(tmp_path) -> epath.Path:
+    return epath.Path(tmp_path) / "bert_config.json"
 
 
-def test_what_cannot_be_written_is_an_os_error(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="cannot be written"):
-        tensorflow1.write_variables({"a": np.ones(2, np.float32)}, epath.Path(tmp_path) / "file/m")
+def config_of(path: epath.Path) -> EncoderConfig:
+    return tensorflow1.read_configs(path, bert.FAMILY)[0]
+
+
+def test_left_out_fields_are_those_of_the_released_code(config_path):
+    config_path.write_text('{"vocab_size": 7}')
+    # The released BertConfig says 16 segments; its models have 2, and their files say so.
+    assert config_of(config_path) == EncoderConfig(vocab_size=7, type_vocab_size=16)
+
+
+def test_the_fields_of_the_released_multilingual_files_are_passed_over(config_path):
+    config_path.write_text('{"vocab_size": 7, "directionality": "bidi", "pooler_fc_size": 768}')
+    assert config_of(config_path).vocab_size == 7
+
+
+def test_numbers_and_activations_are_those_of_the_file(config_path):
+    fields = {"vocab_size": 12, "hidden_act": "relu", "hidden_dropout_prob": 0}
+    config_path.write_text(json.dumps(fields | {"type_vocab_size": 2}))
+    expected = EncoderConfig(vocab_size=12, hidden_act="relu", hidden_dropout_prob=0.0)
+    assert config_of(config_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "bert_config.json is not JSON"),
+        ("[1]", "must hold a JSON object"),
+        ('{"hidden_size": 8}', "vocab_size is missing"),
+        ('{"vocab_size": 7, "hidden_act": "swish"}', "hidden_act is 'swish'; known are gelu"),
+        ('{"vocab_size": 7, "embedding_size": 2}', "embedding_size is 2; the released BERT has no"),
+        ('{"vocab_size": "7"}', "does not describe a BERT"),
+        (
+            '{"hidden_act": "swish", "hidden_size": 10, "position_embedding_type": "rope"}',
+            "vocab_size.*position_embedding_type.*multiple.*swish",  # all faults at once
+        ),
+    ],
+)
+def test_what_is_no_config_is_named(config_path, text, said):
+    config_path.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        config_of(config_path)

@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 
 from bertjax import models
-from bertjax.convert import pretrained
+from bertjax.convert import formats, pretrained
 from tests import small_records
+from tests.convert import released_checkpoint
 
 CONFIG = models.EncoderConfig(
     vocab_size=95,
@@ -55,6 +56,14 @@ def make(
         source="a test",
         generator=generator,
     )
+
+
+def write(weights, directory, format):
+    """Writes a format that is only read, too: "tf1", as its released code wrote it."""
+    if format == "tf1":
+        released_checkpoint.write(weights, directory)
+    else:
+        formats.write(weights, directory, format=format)
 
 
 def assert_equal(got, wanted):

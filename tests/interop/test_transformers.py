@@ -97,7 +97,7 @@ def test_what_came_from_the_released_code_loads_without_a_word(tmp_path, heard, 
     """The released code has poolers everywhere, and no names for classes."""
     made = weights.make("sequence_classification" if head == "token_classification" else head)
     variables = dataclasses.replace(made, labels={})
-    formats.write(variables, tmp_path / "tf1", format="tf1")
+    weights.write(variables, tmp_path / "tf1", "tf1")
     program.convert(tmp_path / "tf1", tmp_path / "hf", head=head)
     heard.clear()
     getattr(transformers, CLASSES[head][0]).from_pretrained(tmp_path / "hf")

@@ -14,7 +14,7 @@ from etils import epath
 from flax import nnx
 
 from bertjax import jobs, models, train
-from bertjax.convert import formats, pretrained
+from bertjax.convert import pretrained
 from bertjax.data import tokenizer
 from bertjax.devices import sharding
 from bertjax.models import parameters
@@ -475,7 +475,7 @@ def test_a_run_starts_from_the_weights_of_a_workdir_with_its_loss(record_dir, fi
 @pytest.mark.parametrize("format", ["huggingface", "tf1"])
 def test_a_whole_run_starts_from_what_others_have_trained(record_dir, tmp_path, caplog, format):
     source = weights.make("sequence_classification")
-    formats.write(source, tmp_path / "source", format=format)
+    weights.write(source, tmp_path / "source", format)
     made = make_config(record_dir, init_from=str(tmp_path / "source"))
     made.model.update(num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=40)
     made.phases.phase1.num_steps = 2

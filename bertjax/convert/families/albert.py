@@ -124,10 +124,8 @@ RELEASED = base.Released(
     unread=("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
     # layer_norm of modeling.py, and transformer_model, which projects nothing of the same width.
     computed_with={"layer_norm_eps": 1e-12, "embedding_projection": "if_needed"},
-    called={"gelu": "gelu", "gelu_tanh": "gelu"},
     # gelu of modeling.py is the tanh form.
     means={"gelu": "gelu_tanh"},
-    tokenizers=(sentence_piece.SentencePieceTokenizer.kind, wordpiece.WordPieceTokenizer.kind),
     model="30k-clean.model",
 )
 

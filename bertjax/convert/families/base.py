@@ -16,7 +16,6 @@ import numpy as np
 
 from bertjax import models
 from bertjax.convert import names
-from bertjax.data import wordpiece
 
 # Fields of EncoderConfig that say how something is computed, not what: no file tells them.
 HOW = (
@@ -120,19 +119,19 @@ class TokenizerFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Released:
-    """The TensorFlow 1 checkpoints that a family's own code made.
+    """The TensorFlow 1 checkpoints of a family's released code.
 
-    `names` are those of the variables, `config` is the name of the config's file, `checkpoint` the
-    prefix of the weights' files, `example` a folder that was released. `defaults` are the fields of
-    the config, called as ours are, with their values in a file without them (vocab_size has none);
-    `unread` are those that the code passes over. `computed_with` are fields of ours that are no
-    option there, with what the code computes with; `called` maps activations of ours that have no
-    name there to the one that is nearest, and `means` activations there to what the code computes,
-    where that is not what the name says. `casing` maps regexes of what the name of a folder holds
-    to whether its text is lowercase; of several the first. `tokenizers` are the kinds of ours that
-    the code has, `model` is how its file of a sentencepiece model is called. Where the code has no
-    file of a config, `head_size` is that of all of its attention heads: the variables tell the
-    other sizes.
+    `names`: the names of the variables.
+    `config`, `checkpoint`: the file name of the config, and the prefix of the weights' files.
+    `example`: a released folder.
+    `defaults`: fields of the config, under our names, with their defaults (vocab_size has none).
+    `unread`: fields that the code ignores.
+    `computed_with`: our fields that the code has no option for, with the values that it uses.
+    `means`: names of activations that compute something else, and what they compute.
+    `casing`: regexes of folder names -> whether the text is lowercase; the first match counts.
+    `model`: the name of the file of a sentencepiece model.
+    `head_size`: the size of every attention head, for code without a file of a config; the
+      variables give the other sizes.
     """
 
     names: tuple[names.Name, ...]
@@ -142,10 +141,8 @@ class Released:
     defaults: Mapping[str, Any]
     unread: tuple[str, ...] = ()
     computed_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    called: Mapping[str, str] = dataclasses.field(default_factory=dict)
     means: Mapping[str, str] = dataclasses.field(default_factory=dict)
     casing: Mapping[str, bool] = dataclasses.field(default_factory=dict)
-    tokenizers: tuple[str, ...] = (wordpiece.WordPieceTokenizer.kind,)
     model: str = ""
     head_size: int = 0
 

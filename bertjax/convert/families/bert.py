@@ -151,7 +151,6 @@ RELEASED = base.Released(
     ),
     # tf.contrib.layers.layer_norm, variance_epsilon.
     computed_with={"layer_norm_eps": 1e-12},
-    called={"gelu_tanh": "gelu"},
     # The names are uncased_L-12_H-768_A-12, cased_..., multi_cased_..., multilingual_L-... and
     # chinese_L-...
     casing={"uncased": True, "cased": False, r"(?:multilingual|chinese)_L-\d": True},

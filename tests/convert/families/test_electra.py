@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 
 from bertjax import encode, evaluate, fill_mask, inference
 from bertjax.convert import __main__ as program
@@ -114,8 +115,7 @@ def test_a_directory_for_transformers_is_of_one_of_them_the_discriminator_unless
 @pytest.mark.parametrize("has_config", [True, False])
 def test_a_released_checkpoint_has_both_and_needs_no_config(tmp_path, sharing, has_config):
     made = make(sharing)
-    formats.write(made, tmp_path / "tf1", format="tf1")
-    assert ((tmp_path / "tf1" / "electra_config.json").exists()) is True
+    weights.write(made, tmp_path / "tf1", "tf1")
     if not has_config:
         (tmp_path / "tf1" / "electra_config.json").unlink()
     read = formats.read(tmp_path / "tf1")
@@ -128,9 +128,9 @@ def test_a_released_checkpoint_has_both_and_needs_no_config(tmp_path, sharing, h
 
 
 def test_the_variables_of_shared_embeddings_are_there_once_by_their_released_names(tmp_path):
-    tensorflow1 = pytest.importorskip("bertjax.convert.tensorflow1")
-    formats.write(make(), tmp_path / "tf1", format="tf1")
-    variables, _ = tensorflow1.read_variables(tmp_path / "tf1" / "electra_model.ckpt")
+    weights.write(make(), tmp_path / "tf1", "tf1")
+    prefix = epath.Path(tmp_path) / "tf1" / "electra_model.ckpt"
+    variables, _ = formats.tensorflow1.read_variables(prefix)
     assert {
         *("electra/embeddings/word_embeddings", "electra/embeddings/LayerNorm/gamma"),
         *("electra/embeddings_project/kernel", "generator/embeddings_project/kernel"),

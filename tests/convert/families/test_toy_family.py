@@ -189,19 +189,13 @@ def test_a_field_that_is_not_there_has_the_default_of_the_family(tmp_path):
 
 
 def test_its_variables_tell_a_checkpoint_of_its_released_code(tmp_path):
-    formats.write(make(), tmp_path / "toy", format="tf1")
+    weights.write(make(), tmp_path / "toy", "tf1")
     assert {"toy_config.json", "toy.ckpt.index"} < files(tmp_path / "toy").keys()
     read = formats.read(tmp_path / "toy")
     weights.assert_equal(read, make())
     assert read.model_type == "toy"
-    formats.write(weights.make(), tmp_path / "bert", format="tf1")
+    weights.write(weights.make(), tmp_path / "bert", "tf1")
     assert formats.read(tmp_path / "bert").model_type == "bert"
-
-
-def test_a_family_without_released_code_has_none(tmp_path, monkeypatch):
-    monkeypatch.setitem(families.FAMILIES, "toy", dataclasses.replace(TOY, released=None))
-    with pytest.raises(ValueError, match="Toy was not released in TensorFlow 1; .* bert, .*were"):
-        formats.write(make(), tmp_path / "toy", format="tf1")
 
 
 def test_a_run_starts_from_its_weights(tmp_path):
