@@ -96,14 +96,8 @@ class PartialOutput:
         """Gives the finished records their name and removes everything else."""
         # A worker of Beam leaves drafts if its work was given to another one.
         atomic.remove_drafts(self.records)
-        old = self._output.parent / f"{self._output.name}.replaced"
-        if self._output.exists():
-            _remove(old)  # Of a build that was killed right here, when its records had their name.
-            self._output.rename(old)
-        self.records.rename(self._output)
-        for path in (old, self._partial):
-            if path.exists():
-                path.rmtree()
+        atomic.replace_directory(self.records, self._output)
+        _remove(self._partial)
         _remove(self.scratch)
 
     def _check_output(self) -> None:

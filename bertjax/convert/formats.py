@@ -125,8 +125,7 @@ def write(
 ) -> None:
     """Writes `directory`, whole or not at all: a draft beside it is renamed when it is complete.
 
-    What it replaces is removed last: whenever the program is stopped, the old directory or the new
-    one lies there in full, and the next `write` puts it back in its place.
+    A stop leaves the old or the new directory complete, see `atomic.replace_directory`.
 
     `card` is the README.md of the format "huggingface"; None: one that tells what the weights tell.
 
@@ -144,11 +143,11 @@ def write(
     weights = pretrained.exported(weights)
     target = real_path(directory)  # what a link points to is written, not the link
     check_target(target, overwrite=overwrite)
-    draft = _beside(target, "draft")
+    draft = target.parent / f".{target.name}.bertjax_draft"
     if draft.exists():  # of a conversion that was stopped
         draft.rmtree()
     WRITERS[format](weights, draft, card)
-    _replace(target, draft)
+    atomic.replace_directory(draft, target)
     logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
 
 
@@ -162,7 +161,7 @@ def check_target(target: epath.Path, *, overwrite: bool) -> None:
 
     Only a directory of weights is ever replaced: --overwrite with a wrong path destroys no other.
     """
-    _put_back(target)
+    atomic.finish_replacing(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not overwrite:
@@ -174,31 +173,6 @@ def check_target(target: epath.Path, *, overwrite: bool) -> None:
             f"{target} exists and holds no weights; --overwrite replaces only directories of "
             "weights: remove it by hand, or give another --to"
         )
-
-
-def _beside(target: epath.Path, role: str) -> epath.Path:
-    """Returns a path on the same file system, with a name that nobody else gives."""
-    return target.parent / f".{target.name}.bertjax_{role}"
-
-
-def _replace(target: epath.Path, draft: epath.Path) -> None:
-    old = _beside(target, "old")
-    if target.exists():
-        target.rename(old)
-    draft.rename(target)
-    if old.exists():
-        old.rmtree()
-
-
-def _put_back(target: epath.Path) -> None:
-    """Ends a replacement that was stopped between its two renames, or before the last removal."""
-    old = _beside(target, "old")
-    if not old.exists():
-        return
-    if target.exists():
-        old.rmtree()
-    else:
-        old.rename(target)
 
 
 def _signs(directory: epath.Path) -> dict[str, bool]:

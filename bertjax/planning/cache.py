@@ -18,6 +18,8 @@ from typing import Any
 
 from absl import logging
 
+from bertjax.data import atomic
+
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
 FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
@@ -67,9 +69,7 @@ def read(directory: pathlib.Path, key: str) -> dict[str, Any] | None:
 def write(directory: pathlib.Path, key: str, entry: Mapping[str, Any]) -> None:
     """Writes the entry of a key; a reader sees the old one or the new one."""
     directory.mkdir(parents=True, exist_ok=True)
-    draft = directory / f".{key}.{os.getpid()}"
-    draft.write_text(json.dumps(entry), encoding="utf-8")
-    os.replace(draft, directory / f"{key}.json")
+    atomic.write(directory / f"{key}.json", json.dumps(entry))
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from bertjax import jobs
+from bertjax.data import atomic
 from bertjax.devices import sharding
 from bertjax.inference import prediction
 from bertjax.models import parameters
@@ -240,9 +241,7 @@ def write_predictions(
         if is_writer:
             scorer.write_predictions(name, outputs, draft, tuned)
     if is_writer:
-        if directory.exists():
-            directory.rmtree()
-        draft.rename(directory)
+        atomic.replace_directory(draft, directory)
         logging.info("Predictions for %s are in %s", ", ".join(sets), directory)
 
 

@@ -164,9 +164,8 @@ class RunWriter:
         if not self._enabled:
             return
         picture = draw_curves(scalars.read(self._metrics))
-        unfinished = self._directory / f".{CURVES_FILE}"
-        picture.savefig(unfinished, format="png", dpi=120)
-        os.replace(unfinished, self._directory / CURVES_FILE)
+        with atomic.writing(self._directory / CURVES_FILE) as file:
+            picture.savefig(file, format="png", dpi=120)
         for writer in self._writers:
             writer.picture(self._directory / CURVES_FILE)
         self._copy()

@@ -1,7 +1,9 @@
+import contextlib
 import os
 import threading
 
 import pytest
+from etils import epath
 
 from bertjax.data import atomic, records
 
@@ -88,3 +90,33 @@ def test_drafts_of_killed_writers_can_be_removed(tmp_path):
     assert len(names(tmp_path)) == 2
     atomic.remove_drafts(tmp_path)
     assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("stopped_at", range(4))
+def test_a_replaced_directory_is_the_old_or_the_new_one_wherever_it_stops(
+    tmp_path, monkeypatch, stopped_at
+):
+    """It takes two renames and one removal; the last case is not stopped."""
+    for name in ("draft", "target"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    actions, path_class = [], type(epath.Path(tmp_path))
+
+    def stopping(original):
+        def action(*arguments):
+            if len(actions) == stopped_at:
+                raise KeyboardInterrupt
+            actions.append(original.__name__)
+            return original(*arguments)
+
+        return action
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        for name in ("rename", "rmtree"):
+            patch.setattr(path_class, name, stopping(getattr(path_class, name)))
+        atomic.replace_directory(tmp_path / "draft", tmp_path / "target")
+    assert actions == ["rename", "rename", "rmtree"][:stopped_at]
+    atomic.finish_replacing(tmp_path / "target")
+    found = (tmp_path / "target" / "file").read_text()
+    assert found == ("target" if stopped_at < 2 else "draft")
+    assert names(tmp_path) == (["draft", "target"] if stopped_at < 2 else ["target"])

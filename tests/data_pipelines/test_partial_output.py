@@ -87,8 +87,8 @@ def test_an_output_is_replaced_if_asked_for_and_only_when_the_new_one_is_there(t
     with pytest.raises(FileExistsError, match="--overwrite"):
         begun(output)
     # Left behind by a build that was killed in its last moment.
-    (tmp_path / "out.replaced").mkdir()
-    (tmp_path / "out.replaced" / "old").write_text("an older one")
+    (tmp_path / ".out.bertjax_old").mkdir()
+    (tmp_path / ".out.bertjax_old" / "old").write_text("an older one")
     made = begun(output, overwrite=True)
     (made.records / records.MANIFEST_FILE).write_text("the new one")
     assert (output / records.MANIFEST_FILE).read_text() == "the old one"
