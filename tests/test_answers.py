@@ -23,7 +23,7 @@ def forms(tmp_path_factory):
     """Weights in every format; their vocabulary has 95 entries, as many as the table has rows."""
     root = tmp_path_factory.mktemp("forms")
     for name in formats.FORMATS:
-        formats.write(weights.make(), root / name, format=name)
+        weights.write(weights.make(), root / name, name)
     return root
 
 

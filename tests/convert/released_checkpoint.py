@@ -34,6 +34,7 @@ def write(weights, directory):
     save(variables_of(weights), directory / released.checkpoint)
     fields = {name: getattr(config, name) for name in ("vocab_size", *released.defaults)}
     spelling = {ours: theirs for theirs, ours in released.means.items()}
-    fields["hidden_act"] = spelling.get(config.hidden_act, config.hidden_act)
+    if "hidden_act" in fields:
+        fields["hidden_act"] = spelling.get(config.hidden_act, config.hidden_act)
     (directory / released.config).write_text(json.dumps(fields))
     weights.vocabulary.save(directory)

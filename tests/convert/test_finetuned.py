@@ -96,7 +96,7 @@ def test_what_no_format_can_hold_is_refused_and_its_encoder_is_not(
     tmp_path, dataset, options, reason
 ):
     finetuned_workdir.write(tmp_path / "run", dataset, **options)
-    for format in formats.FORMATS:
+    for format in formats.WRITERS:
         with pytest.raises(ValueError, match=reason):
             program.convert(tmp_path / "run", tmp_path / "out", format=format)
     if "pooling" in options:  # an encoder and a classifier are no tagger
