@@ -57,7 +57,7 @@ def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.T
       profiling.OutOfMemoryError: where a step does not fit into the memory of the devices.
       preemption.Preempted: after SIGTERM or Ctrl-C, when the state is saved.
     """
-    return execute(prepare(config, workdir), epath.Path(workdir))
+    return execute(prepare(config, workdir), workdir)
 
 
 def train_trials(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> dict[str, Any]:
@@ -72,12 +72,13 @@ def train_trials(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> 
 
 
 def execute(
-    run: program.Program, workdir: epath.Path, *, is_one_of_several: bool = False
+    run: program.Program, workdir: epath.PathLike, *, is_one_of_several: bool = False
 ) -> state.TrainState:
     """Trains a prepared run in its workdir, as `train` does.
 
     A notice after the last step ends nothing, unless other runs follow this one.
     """
+    workdir = epath.Path(workdir)
     with (
         jax.set_mesh(run.mesh),
         starting.owned(workdir) as owner,

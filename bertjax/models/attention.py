@@ -244,8 +244,10 @@ def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[A
 
     def plain(query, keys, values, visible, seeds, context, statistics, grad):
         turn = functools.partial(rotary.both_turned, positions=visible.positions, base=base)
-        tensors = (*turn(query, keys), values, visible, seeds, context, grad)
-        of_query, of_keys, of_values = plain_attention.gradients(*tensors, rate=rate)
+        query, keys = turn(query, keys)
+        of_query, of_keys, of_values = plain_attention.gradients(
+            query, keys, values, visible, seeds, context, grad, rate=rate
+        )
         return *turn(of_query, of_keys, back=True), of_values
 
     def cudnn(*arguments: Any) -> tuple[Array, Array, Array]:

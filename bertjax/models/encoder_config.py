@@ -7,7 +7,7 @@ default: Devlin et al. 2019, section 3.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ MOST = {
 }
 
 # Field -> its values. `encoder` adds the tables of parts, which read this config.
-CHOICES: dict[str, Mapping[str, Any] | Sequence[str]] = {
+CHOICES: dict[str, Any] = {  # a sequence of names, or a mapping from names to parts
     "embedding_projection": ("if_needed", "always"),
     "position_embedding": ("learnt", "rotary"),
     "attention": attention.IMPLEMENTATIONS,

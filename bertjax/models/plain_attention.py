@@ -92,9 +92,9 @@ def gradients(
     if (window := _narrow_window(visible, length)) is not None:
         near_keys, of_keys = jax.vjp(lambda x: _near(x, window), keys)
         near_values, of_values = jax.vjp(lambda x: _near(x, window), values)
-        own = [_own(x, window) for x in (query, context, grad)]
+        queries, contexts, grads = (_own(x, window) for x in (query, context, grad))
         masks = _window_masks(query, visible, window, seeds, rate)
-        by_block = _gradients(own[0], near_keys, near_values, *own[1:], masks, rate)
+        by_block = _gradients(queries, near_keys, near_values, contexts, grads, masks, rate)
         return _of_rows(by_block[0], query), of_keys(by_block[1])[0], of_values(by_block[2])[0]
     if length <= MOST_AT_ONCE:
         masks = _all_masks(query, visible, seeds, rate)

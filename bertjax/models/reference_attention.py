@@ -15,12 +15,7 @@ def attend(
     query: Float[Array, "batch length heads head"],
     keys: Float[Array, "batch length heads head"],
     values: Float[Array, "batch length heads head"],
-    seen: Bool[
-        Array,
-        (
-            batch  # queries keys
-        ),
-    ],
+    seen: Bool[Array, "batch _ keys"],
     kept: Float[Array, "*#mask"],
 ) -> Float[Array, "batch length heads head"]:
     """Returns softmax(query keys^T) values over the keys seen; 0 where a query sees none.

@@ -72,11 +72,11 @@ def test_twelve_updates_have_the_losses_and_parameters_of_torch(kind, tmp_path, 
     }
     config = small_datasets.make_config(tmp_path / "data", kind, tmp_path / "hf", **changes)
     run = train.prepare(config, tmp_path / "run")
-    assert run.last_step == 12
+    assert run.job.last_step == 12
     source = warm_start.of_job(run.job, run.abstract_state.params)
     ours = warm_start.apply(source, run.init(run.step_inputs.seed))
     head = np.asarray(ours.params["classifier"]["kernel"])
-    theirs = torch_side(tmp_path / "hf", head, run.last_step)
+    theirs = torch_side(tmp_path / "hf", head, run.job.last_step)
     with jax.set_mesh(run.mesh):
         for _, _, batch in train.remaining_batches(run, 0):
             wanted = torch_update(*theirs, batch)
