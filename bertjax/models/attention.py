@@ -250,11 +250,12 @@ def _backward(options: _Options, saved: tuple[Any, ...], grad: Array) -> tuple[A
         )
         return *turn(of_query, of_keys, back=True), of_values
 
-    def cudnn(*arguments: Any) -> tuple[Array, Array, Array]:
-        return cudnn_attention.gradients(*arguments[:4], arguments[-1], rotary_base=base)
+    def cudnn(query, keys, values, visible, seeds, context, statistics, grad):
+        return cudnn_attention.gradients(query, keys, values, visible, grad, rotary_base=base)
 
     pallas = functools.partial(pallas_attention.gradients, rate=rate, rotary_base=base)
-    return *_by_platform(kernels, (*saved, grad), plain, pallas, cudnn), None, None
+    gradients = _by_platform(kernels, (*saved, grad), plain, pallas, cudnn)
+    return *gradients, None, None
 
 
 def _by_platform(

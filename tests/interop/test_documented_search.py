@@ -67,4 +67,5 @@ def test_the_recall_of_bits_is_printed(shown, texts, capsys):
         len({*found} & {*near})
         for found, near in zip(names["found"], names["nearest"], strict=True)
     ]
-    assert capsys.readouterr().out == f"recall@10: {np.mean(hits) / 10}\n"
+    label, recall = capsys.readouterr().out.split()
+    assert (label, float(recall)) == ("recall@10:", pytest.approx(np.mean(hits) / 10, abs=1e-12))
