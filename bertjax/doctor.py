@@ -124,7 +124,9 @@ def devices(workdir: str) -> Iterator[Finding]:
 def storage(workdir: str) -> Iterator[Finding]:
     """Yields the free space, and whether a file is written, renamed, read and removed there."""
     root, kind = epath.Path(workdir), workdir.partition("://")[0]
-    missing = [path for path in (root, *root.parents) if not path.exists()]
+    # A bucket has no directories, and no file system answers for "gs://" itself.
+    ancestors = () if atomic.is_remote(workdir) else (root, *root.parents)
+    missing = [path for path in ancestors if not path.exists()]
     scratch, content = root / f".bertjax_doctor_{uuid.uuid4().hex}", os.urandom(1024)
     try:
         scratch.mkdir(parents=True)
@@ -142,7 +144,7 @@ def storage(workdir: str) -> Iterator[Finding]:
     finally:
         if scratch.exists():
             scratch.rmtree()
-        for path in missing:  # the innermost first; a bucket has none
+        for path in missing:  # the innermost first
             if path.exists() and not any(path.iterdir()):
                 path.rmdir()
     status = "ok" if is_same else "fault"
