@@ -124,8 +124,8 @@ def devices(workdir: str) -> Iterator[Finding]:
 def storage(workdir: str) -> Iterator[Finding]:
     """Yields the free space, and whether a file is written, renamed, read and removed there."""
     root, kind = epath.Path(workdir), workdir.partition("://")[0]
-    # A bucket has no directories, and no file system answers for "gs://" itself.
-    ancestors = () if atomic.is_remote(workdir) else (root, *root.parents)
+    # The last three of gs://bucket/a are gs://bucket, gs:// and /: no directories.
+    ancestors = (root, *root.parents)[: -3 if atomic.is_remote(workdir) else None]
     missing = [path for path in ancestors if not path.exists()]
     scratch, content = root / f".bertjax_doctor_{uuid.uuid4().hex}", os.urandom(1024)
     try:
