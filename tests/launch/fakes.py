@@ -47,7 +47,7 @@ case "$*" in
   *"tpu-vm ssh"*follow)
     there || exit 1
     fate follow
-    [ -s trainings ] || exec /bin/sleep 30
+    [ -s trainings ] || { echo "step 10"; exec /bin/sleep 30; }
     next trainings > training
     [[ $(cat training) = *taken ]] || exit 0
     [ ! -e vm ] || echo PREEMPTED > vm
@@ -101,7 +101,7 @@ echo RUNNING > job
   done
   echo "$status" > status
   rm job
-) > /dev/null 2>&1 &
+) > /dev/null & # has the stderr of the script, whose end `launch` awaits
 echo 7
 """
 SRUN = """
@@ -141,7 +141,7 @@ def install(folder, **programs):
 
 
 def launch(environment, script, *arguments, **variables):
-    """Returns the finished run of a script of launch/."""
+    """Returns the finished run of a script of launch/, after the jobs that it leaves."""
     return subprocess.run(
         [ROOT / "launch" / script, *arguments],
         env=environment | {name: str(value) for name, value in variables.items()},

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -130,8 +129,6 @@ def test_a_launch_ends_as_it_should_and_leaves_nothing_that_costs(
     tmp_path, script, settings, code, words, counts
 ):
     done = launch(tmp_path, script, **settings)
-    while (tmp_path / "job").exists():  # Slurm's job ends after the script
-        time.sleep(0.02)
     assert done.returncode == code and words in done.stderr, done.stderr
     assert {name: len(fakes.calls(tmp_path, name)) for name in counts} == counts
     assert bool(costing(tmp_path)) == ("costing" in done.stderr.lower() or "queue" in settings)
@@ -160,16 +157,8 @@ def test_a_dry_run_prints_the_calls_and_makes_none(tmp_path, script):
     real = tmp_path / "real"
     real.mkdir()
     launch(real, script, trainings=["0"], states=DONE if script == GKE else [])
-    while (real / "job").exists():
-        time.sleep(0.02)
     asked = (
-        " list ",
-        "get jobset",
-        "squeue",
-        "scontrol",
-        "srun",
-        "apply",
-        "build",
+        *(" list ", "get jobset", "squeue", "scontrol", "srun", "apply", "build"),
         "delete jobset",
     )
     for call in fakes.calls(real):
@@ -211,19 +200,21 @@ def test_a_launch_that_is_stopped_lets_the_run_save_and_deletes_the_slice(tmp_pa
     process = subprocess.Popen(
         [sys.executable, "-c", heeds, fakes.ROOT / "launch" / QUEUE, *ARGUMENTS[QUEUE]],
         env=fakes.install(tmp_path, **{**SLEEP, **PROGRAMS[QUEUE]}),
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        text=True,
     )
-    while not fakes.calls(tmp_path, "host.sh follow") and process.poll() is None:
-        time.sleep(0.02)
+    assert process.stdout and any(line == "step 10\n" for line in process.stdout)
     process.send_signal(number)
     assert process.wait(timeout=60) == 128 + number
+    process.stdout.close()
     assert len(fakes.calls(tmp_path, "host.sh stop")) == 1 and not costing(tmp_path)
 
 
 PYTHON = """#!/usr/bin/env bash
-echo "$@" | tee -a ~/trainings
 trap 'exit 75' TERM
-[ -z "$WAITS" ] || while true; do /bin/sleep 0.05; done
+echo "$@"
+[ -z "$WAITS" ] || { /bin/sleep 600 & wait; }
 exit "${CODE:-0}"
 """
 
@@ -251,8 +242,6 @@ def test_a_run_on_a_host_is_started_once_outlives_its_connection_and_saves_when_
     host, tmp_path
 ):
     host("start", "--config=first", WAITS=1)
-    while not (tmp_path / "trainings").exists():
-        time.sleep(0.02)
     process = (tmp_path / "bertjax.pid").read_text()
     host("start", "--config=second", WAITS=1)
     assert (tmp_path / "bertjax.pid").read_text() == process
