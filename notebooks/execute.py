@@ -24,7 +24,7 @@ import nbformat
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
 # What a first cell finds in a clone; the rest of a folder that people work in can be large.
-COPIED = ("bertjax", "configs", "data_pipelines", "notebooks",
+COPIED = ("bertjax", "configs", "data_pipelines", "docs", "notebooks",
           "setup.py", "pyproject.toml", "README.md", "LICENSE")  # fmt: skip
 SECONDS, SECONDS_TO_INSTALL = 120, 900  # of a cell, at most; the first one downloads
 

@@ -54,6 +54,11 @@ def outputs_of(notebook):
     return [output for cell in code_of(notebook) for output in cell.outputs]
 
 
+def shown_by(cell):
+    """Returns the types of a cell's outputs; how often a run redraws depends on the machine."""
+    return {output.output_type for output in cell.outputs} - {"stream"}
+
+
 def test_there_are_three_whose_first_cell_is_the_same_and_installs():
     names = ["finetune_and_serve", "modules_in_your_project", "pretrain_your_own_bert"]
     assert [path.stem for path in NOTEBOOKS] == names
@@ -81,16 +86,42 @@ def test_the_cells_parse_and_take_from_bertjax_what_is_there(notebook):
             assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
+# Smaller values for the test; `notebooks/execute.py` writes what the whole values give.
+SMALLER = {
+    "finetune_and_serve": {
+        "--input=documentation": "--input=docs/*.md",
+        "num_steps = 400": "num_steps = 20",
+        "warmup_steps = 40": "warmup_steps = 5",
+        "num_epochs = 3": "num_epochs = 1",
+        "seeds = 3": "seeds = 2",
+        "--size=8192": "--size=800",
+    },
+    "modules_in_your_project": {"range(600)": "range(100)"},
+    "pretrain_your_own_bert": {
+        'CORPUS = "documentation"': 'CORPUS = "docs/*.md"',
+        "400 if platform": "40 if platform",
+        "100 if platform": "10 if platform",
+        "40 if platform": "5 if platform",
+        "Timer(30,": "Timer(15,",
+        "--size=8192": "--size=800",
+    },
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_where_nothing_is_installed(path, clean, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    for value, smaller in SMALLER[path.stem].items():
+        cells = [cell for cell in code_of(notebook) if value in cell.source]
+        assert cells, f"{path.stem} has no {value!r}"
+        for cell in cells:
+            cell.source = cell.source.replace(value, smaller)
     copy = tmp_path / path.name
-    copy.write_bytes(path.read_bytes())
+    nbformat.write(notebook, copy)
     program = ROOT / "notebooks" / "execute.py"
     # Another test may have one of the cores.
     environments.checked(clean, program, "--seconds=480", copy, cwd=tmp_path)
     before, now = (code_of(nbformat.read(it, as_version=4)) for it in (path, copy))
     for old, new in zip(before, now, strict=True):
-        assert [it.output_type for it in new.outputs if it.output_type != "stream"] == [
-            it.output_type for it in old.outputs if it.output_type != "stream"
-        ]
+        assert shown_by(new) == shown_by(old)
