@@ -94,27 +94,33 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
         fields = family.read(fields)
     except ValueError as error:
         faults.append(str(error))
+    reasons = {name: f": {reason}" for name, reason in family.reasons.items()}
     faults += [
-        f"{name} is {fields[name]!r}; only {value!r} is supported{_reason(family, name)}"
+        f"{name} is {fields[name]!r}; only {value!r} is supported{reasons.get(name, '')}"
         for name, value in family.fixed.items()
         if fields.get(name, value) not in (value, None) and (fields[name] or value)
     ]
-    sizes, size_faults = _sizes(fields, family)
-    labels, label_faults = _labels(fields)
-    architectures, architecture_faults = _architectures(fields)
-    pooling, pooling_faults = _pooling(fields, family)
-    faults += [*size_faults, *pooling_faults]
+    sizes = _sizes(fields, family, faults)
+    pooling = fields.get(family.pooling) or POOLINGS[0]
+    if pooling not in POOLINGS:
+        faults.append(f"{family.pooling} is {pooling!r}; known are {', '.join(POOLINGS)}")
+    encoder = models.EncoderConfig()
     try:
         encoder = models.EncoderConfig(**sizes)
     except ValueError as error:
-        encoder, faults = models.EncoderConfig(), [*faults, str(error)]
-    if faults := [*faults, *label_faults, *architecture_faults]:
+        faults.append(str(error))
+    labels = _labels(fields, faults)
+    architectures = fields.get("architectures") or ()
+    is_list = isinstance(architectures, list | tuple)
+    if not is_list or not all(isinstance(name, str) for name in architectures):
+        faults.append(f"architectures is {architectures!r}; it must be a list of class names")
+    if faults:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
     _warn(fields, family, encoder, source)
     is_regression = fields.get("problem_type") == REGRESSION and len(labels) == 1
     is_multi_label = fields.get("problem_type") == MULTI_LABEL
     return Description(
-        family, encoder, architectures, labels, is_regression, is_multi_label, pooling
+        family, encoder, tuple(architectures), labels, is_regression, is_multi_label, pooling
     )
 
 
@@ -157,13 +163,9 @@ def to_json(
     return dict(sorted(fields.items()))
 
 
-def _reason(family: base.Family, name: str) -> str:
-    return f": {family.reasons[name]}" if name in family.reasons else ""
-
-
-def _sizes(fields: Mapping[str, Any], family: base.Family) -> tuple[dict[str, Any], list[str]]:
-    """Returns the fields of EncoderConfig that can be told, and what is wrong with the others."""
-    sizes, faults = dict(family.traits), []
+def _sizes(fields: Mapping[str, Any], family: base.Family, faults: list[str]) -> dict[str, Any]:
+    """Returns the fields of EncoderConfig; what is wrong with others goes to `faults`."""
+    sizes = dict(family.traits)
     for name, field in family.fields.items():
         value = fields.get(name, field.default)
         if value is None and name not in fields:
@@ -179,7 +181,7 @@ def _sizes(fields: Mapping[str, Any], family: base.Family) -> tuple[dict[str, An
     told = family.fields.get("embedding_size")
     if told and told.told_by and sizes.get("embedding_size") == sizes.get("hidden_size"):
         sizes["embedding_size"] = 0  # as we say that they are as wide as the layers
-    return sizes, faults
+    return sizes
 
 
 def _type_fault(value: Any, kind: type) -> str | None:
@@ -190,36 +192,22 @@ def _type_fault(value: Any, kind: type) -> str | None:
     return None
 
 
-def _labels(fields: Mapping[str, Any]) -> tuple[dict[int, str], list[str]]:
-    given = fields.get("id2label")
-    if given is None:
-        count = fields.get("num_labels")
-        if count is None:
-            return {}, []
-        if not isinstance(count, int) or not 1 <= count <= MOST_LABELS:
-            return {}, [f"num_labels is {count!r}; it must be from 1 to {MOST_LABELS:,}"]
-        return {number: f"LABEL_{number}" for number in range(count)}, []
-    wanted = "it must map every number from 0 on to a name"
-    if not isinstance(given, Mapping) or not all(str(key).isdecimal() for key in given):
-        return {}, [f"id2label is {given!r}; {wanted}"]
-    labels = {int(number): str(name) for number, name in given.items()}
-    if sorted(labels) != list(range(len(given))):
-        return {}, [f"id2label has the numbers {sorted(labels)}; {wanted}"]
-    return dict(sorted(labels.items())), []
-
-
-def _pooling(fields: Mapping[str, Any], family: base.Family) -> tuple[str, list[str]]:
-    found = fields.get(family.pooling) or POOLINGS[0]
-    if found in POOLINGS:
-        return found, []
-    return POOLINGS[0], [f"{family.pooling} is {found!r}; known are {', '.join(POOLINGS)}"]
-
-
-def _architectures(fields: Mapping[str, Any]) -> tuple[tuple[str, ...], list[str]]:
-    given = fields.get("architectures") or ()
-    if isinstance(given, list | tuple) and all(isinstance(name, str) for name in given):
-        return tuple(given), []
-    return (), [f"architectures is {given!r}; it must be a list of class names"]
+def _labels(fields: Mapping[str, Any], faults: list[str]) -> dict[int, str]:
+    names, count = fields.get("id2label"), fields.get("num_labels")
+    rule = "it must map every number from 0 on to a name"
+    labels: dict[int, str] = {}
+    if names is None and count is not None:
+        if isinstance(count, int) and 1 <= count <= MOST_LABELS:
+            return {number: f"LABEL_{number}" for number in range(count)}
+        faults.append(f"num_labels is {count!r}; it must be from 1 to {MOST_LABELS:,}")
+    elif names is not None:
+        if isinstance(names, Mapping) and all(str(key).isdecimal() for key in names):
+            labels = {int(number): str(name) for number, name in names.items()}
+            if sorted(labels) != list(range(len(names))):
+                faults.append(f"id2label has the numbers {sorted(labels)}; {rule}")
+        else:
+            faults.append(f"id2label is {names!r}; {rule}")
+    return dict(sorted(labels.items()))
 
 
 def _warn(

@@ -24,8 +24,7 @@ from bertjax.convert import (
     sentence_transformers,
 )
 from bertjax.convert.families import base
-from bertjax.data import json_text, tokenizer
-from bertjax.models import sentence_vectors
+from bertjax.data import json_text
 
 SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -63,7 +62,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     weights = _unwrapped(read_weights(weights_file))
     try:
         weights = names.parted(untie(weights, family), family.fused, spelling=family.spelling)
-        if head is None and sentence_transformers.is_there(directory):
+        is_of_sentences = sentence_transformers.is_there(directory)
+        if head is None and is_of_sentences:
             head = "none"  # whatever else its weights hold
         head = head or _head(description, weights)
         params = to_params(weights, description, head)
@@ -73,6 +73,10 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     except ValueError as error:
         raise ValueError(f"{weights_file}: {error}") from error
     vocabulary = huggingface_tokenizer.read_tokenizer(directory, family.tokenizer)
+    sentence = None
+    if head == "none" and is_of_sentences:
+        is_lowercase = vocabulary is not None and vocabulary.describe()["lowercase"]
+        sentence = sentence_transformers.read(directory, is_lowercase=is_lowercase)
     return pretrained.Pretrained(
         config=sizes,
         params=params,
@@ -85,18 +89,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         is_multi_label=description.is_multi_label and head == "sequence_classification",
         model_type=family.model_type,
         pooling=description.pooling if head == "sequence_classification" else "cls",
-        sentence=_sentence_vectors(directory, vocabulary) if head == "none" else None,
+        sentence=sentence,
     )
-
-
-def _sentence_vectors(
-    directory: epath.Path, vocabulary: tokenizer.Tokenizer | None
-) -> sentence_vectors.SentenceVectors | None:
-    """Returns how the model of a directory of sentence-transformers makes vectors, or None."""
-    if not sentence_transformers.is_there(directory):
-        return None
-    is_lowercase = vocabulary is not None and vocabulary.describe()["lowercase"]
-    return sentence_transformers.read(directory, is_lowercase=is_lowercase)
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -184,7 +184,9 @@ def to_ours(
             continue
         params[path] = TRANSFORMS[found[0].transform][0](single)
     for path in sorted(set(required) - set(sources), key=_by_number):
-        entry, layer = _known(path, table)
+        if (found := _find(path, table, "ours")) is None:
+            raise ValueError(f"there is no name in the other format for {path}")
+        entry, layer = found
         faults.append(f"{entry.theirs.format(layer=layer)} ({path}) is missing")
     if faults:
         raise ValueError("the parameters do not fit the model:\n  " + "\n  ".join(faults))
@@ -202,13 +204,11 @@ def to_theirs(params: Mapping[str, np.ndarray], table: Sequence[Name]) -> dict[s
     Raises:
       ValueError: listing every path that the table does not know.
     """
-    unknown = [path for path in params if _find(path, table, "ours") is None]
-    if unknown:
-        raise ValueError(
-            "there is no name in the other format for:\n  " + "\n  ".join(sorted(unknown))
-        )
+    entries = {path: _find(path, table, "ours") for path in params}
+    if unknown := sorted(path for path, entry in entries.items() if entry is None):
+        raise ValueError("there is no name in the other format for:\n  " + "\n  ".join(unknown))
     order = {entry.theirs: index for index, entry in enumerate(table)}
-    found = [(*_known(path, table), path) for path in params]
+    found = [(*entry, path) for path, entry in entries.items() if entry]
     # The layers stand together, one after the other, where the table has the first of their names.
     first_of_layer = min(order[e.theirs] for e in table if "{layer}" in e.ours)
 
@@ -244,8 +244,8 @@ def _fault(
 
 def _find(name: str, table: Sequence[Name], side: str) -> tuple[Name, str] | None:
     """Returns the entry of a name and their number of its layer ("" without one)."""
-    for entry, pattern in _patterns(table, side):
-        if match := pattern.fullmatch(name):
+    for entry in table:
+        if match := _pattern(getattr(entry, side)).fullmatch(name):
             layer = match.groupdict().get("layer", "")
             if side == "theirs" or not layer:
                 return entry, layer
@@ -253,18 +253,6 @@ def _find(name: str, table: Sequence[Name], side: str) -> tuple[Name, str] | Non
             if first == entry.first:
                 return entry, str(number)
     return None
-
-
-def _known(path: str, table: Sequence[Name]) -> tuple[Name, str]:
-    found = _find(path, table, "ours")
-    if found is None:
-        raise ValueError(f"there is no name in the other format for {path}")
-    return found
-
-
-def _patterns(table: Sequence[Name], side: str) -> Iterator[tuple[Name, re.Pattern[str]]]:
-    for entry in table:
-        yield entry, _pattern(getattr(entry, side))
 
 
 @functools.cache

@@ -191,8 +191,8 @@ def _pooling(path: epath.Path) -> str:
     by_key = {key: theirs for key, theirs in MODES.values()} | {ROOT_OF_LENGTH: ROOT_OF_LENGTH}
     found = config.get("pooling_mode")
     if found is None:
-        found = [by_key.get(key, key) for key, value in config.items() if _is_mode(key, value)]
-        found = found or ["mean"]
+        modes = [key for key in config if key.startswith("pooling_mode_") and config[key] is True]
+        found = [by_key.get(key, key) for key in modes] or ["mean"]
     found = [found] if isinstance(found, str) else list(found)
     if len(found) != 1 or found[0] not in by_theirs:
         raise ValueError(
@@ -205,10 +205,6 @@ def _pooling(path: epath.Path) -> str:
             "which is not supported"
         )
     return by_theirs[found[0]]
-
-
-def _is_mode(key: str, value: Any) -> bool:
-    return key.startswith("pooling_mode_") and value is True
 
 
 def _check_normalize(path: epath.Path) -> None:

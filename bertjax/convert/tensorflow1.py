@@ -280,29 +280,25 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
     Raises:
       ValueError: if the vocabulary cannot be used.
     """
-    path = directory / wordpiece.VOCABULARY_FILE
-    if not path.exists():
-        if (directory / sentence_piece.MODEL_FILE).exists():
+    path, model = directory / wordpiece.VOCABULARY_FILE, b""
+    if path.exists():
+        config = directory / wordpiece.CONFIG_FILE
+        fields = json_text.read_object(config) if config.exists() else {}
+        if fields.get("do_lower_case") is not None:
             return tokenizer.load(directory)
-        model = directory / released.model if released.model else path
-        return _read_model(model, released) if model.exists() else None
-    config = directory / wordpiece.CONFIG_FILE
-    fields = json_text.read_object(config) if config.exists() else {}
-    if fields.get("do_lower_case") is not None:
+        entries = path.read_bytes().decode("utf-8", errors="replace").splitlines()
+    elif (directory / sentence_piece.MODEL_FILE).exists():
         return tokenizer.load(directory)
-    entries = path.read_bytes().decode("utf-8", errors="replace").splitlines()
+    elif released.model and (directory / released.model).exists():
+        model = (directory / released.model).read_bytes()
+        entries = sentence_piece.SentencePieceTokenizer(model).vocabulary
+    else:
+        return None
     lowercase, reason = is_lowercase(directory.name, entries, released)
     logging.info("Text is taken as %s: %s", "lowercase" if lowercase else "cased", reason)
+    if model:
+        return sentence_piece.SentencePieceTokenizer(model, lowercase=lowercase)
     return tokenizer.load(directory, lowercase=lowercase)
-
-
-def _read_model(path: epath.Path, released: base.Released) -> tokenizer.Tokenizer:
-    """Returns the tokenizer of a released sentencepiece model."""
-    model = path.read_bytes()
-    entries = sentence_piece.SentencePieceTokenizer(model).vocabulary
-    lowercase, reason = is_lowercase(path.parent.name, entries, released)
-    logging.info("Text is taken as %s: %s", "lowercase" if lowercase else "cased", reason)
-    return sentence_piece.SentencePieceTokenizer(model, lowercase=lowercase)
 
 
 def is_lowercase(

@@ -60,8 +60,9 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
         generator = replaced_tokens.generator_config(sizes, config.pretraining.generator)
     sentence = sentence_vectors_of(found)
     if sentence is not None:
-        told = {"head": "none", "labels": {}, "unused": tuple(_beside_encoder(flat))}
-        flat = {path: leaf for path, leaf in flat.items() if path not in told["unused"]}
+        unused = tuple(path for path in flat if not pretrained.belongs(path, "none"))
+        told = {"head": "none", "labels": {}, "unused": unused}
+        flat = {path: leaf for path, leaf in flat.items() if path not in unused}
     else:
         told = _finetuned(config) if is_finetuned else _told(found.meta, flat)
     return pretrained.Pretrained(
@@ -74,11 +75,6 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
         model_type=found.meta.get("converted", {}).get("model_type", ""),
         **told,
     )
-
-
-def _beside_encoder(params: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns the paths that no model without a head has."""
-    return [path for path in params if not pretrained.belongs(path, "none")]
 
 
 def as_workdir(weights: pretrained.Pretrained, directory: epath.PathLike) -> reader.Workdir:

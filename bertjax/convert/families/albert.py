@@ -6,6 +6,7 @@ google-research/albert, modeling.py, run_pretraining.py, run_classifier.py, run_
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,17 +16,6 @@ from bertjax.convert import names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.data import sentence_piece, wordpiece
-
-# Head -> the class of transformers. None has the pair head alone, as BERT's does.
-ARCHITECTURES: dict[str, str] = {
-    "pretraining": "AlbertForPreTraining",
-    "masked_lm": "AlbertForMaskedLM",
-    "none": "AlbertModel",
-    "sequence_classification": "AlbertForSequenceClassification",
-    "token_classification": "AlbertForTokenClassification",
-    "question_answering": "AlbertForQuestionAnswering",
-    "multiple_choice": "AlbertForMultipleChoice",
-}
 
 # With the values of AlbertConfig, which are xxlarge's.
 SIZES = {
@@ -57,11 +47,9 @@ FIELDS: dict[str, base.Field] = {
     **{name: base.Field(name, float, default=value) for name, value in RATES.items()},
 }
 
-# Of the released files, and never read; and a dropout before heads, which is ours to choose.
-WITHOUT_EFFECT = base.BOOKKEEPING | {
-    *("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
-    *("layers_to_keep", "classifier_dropout_prob"),
-}
+UNREAD = ("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
+# The released files have them, and no program reads them; and a dropout before heads.
+WITHOUT_EFFECT = base.BOOKKEEPING | {*UNREAD, "layers_to_keep", "classifier_dropout_prob"}
 
 _HF_LAYER = "albert.encoder.albert_layer_groups.{layer}.albert_layers.{inner}"
 _LAYER = "encoder.layers.{layer}"
@@ -121,7 +109,7 @@ RELEASED = base.Released(
         "attention_probs_dropout_prob": 0.0,
         "initializer_range": 0.02,
     },
-    unread=("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
+    unread=UNREAD,
     # layer_norm of modeling.py, and transformer_model, which projects nothing of the same width.
     computed_with={"layer_norm_eps": 1e-12, "embedding_projection": "if_needed"},
     # gelu of modeling.py is the tanh form.
@@ -129,11 +117,9 @@ RELEASED = base.Released(
     model="30k-clean.model",
 )
 
-TOKENIZER = base.TokenizerFiles(
+TOKENIZER = dataclasses.replace(
+    bert.TOKENIZER,
     vocabularies=(sentence_piece.MODEL_FILE, wordpiece.VOCABULARY_FILE),
-    fields=bert.TOKENIZER.fields,
-    single=bert.TOKENIZER.single,
-    pair=bert.TOKENIZER.pair,
     ids={"pad_token_id": "pad_id", "bos_token_id": "cls_id", "eos_token_id": "sep_id"},
 )
 
@@ -152,7 +138,7 @@ FAMILY = base.Family(
     fixed=bert.FIXED,
     stated={"position_embedding_type": "absolute", "tie_word_embeddings": True},
     without_effect=WITHOUT_EFFECT,
-    architectures=ARCHITECTURES,
+    architectures=bert.classes("Albert", others={"pretraining": "AlbertForPreTraining"}),
     tensors=TENSORS,
     prefix="albert.",
     tokenizer=TOKENIZER,

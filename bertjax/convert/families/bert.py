@@ -6,6 +6,7 @@ google-research/bert, modeling.py, run_pretraining.py, run_classifier.py, run_sq
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from bertjax.convert import names
@@ -24,6 +25,14 @@ ARCHITECTURES: dict[str, str] = {
     "question_answering": "BertForQuestionAnswering",
     "multiple_choice": "BertForMultipleChoice",
 }
+
+
+def classes(name: str, *, others: dict[str, str] | None = None) -> dict[str, str]:
+    """Returns the classes of a family that are called as BERT's, behind `others`: no pair head."""
+    lacking = ("pretraining", "next_sentence")
+    alike = {head: it for head, it in ARCHITECTURES.items() if head not in lacking}
+    return {**(others or {}), **{head: it.replace("Bert", name, 1) for head, it in alike.items()}}
+
 
 # Their activation -> ours; the first of each kind is the name that the oldest versions know.
 # "gelu_fast" is the tanh form with its constant written to ten digits.
@@ -62,11 +71,12 @@ FIXED: dict[str, Any] = {
     "quantization_config": None,
 }
 
-# The pooler_* of a few of the released checkpoints no program ever read.
-WITHOUT_EFFECT = base.BOOKKEEPING | {
-    *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
-    *("pooler_size_per_head", "pooler_type"),
-}
+# In the released multilingual and Chinese files; no program reads them.
+UNREAD = (
+    *("directionality", "pooler_fc_size", "pooler_num_attention_heads"),
+    *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
+)
+WITHOUT_EFFECT = base.BOOKKEEPING | {*UNREAD}
 
 LAYER = "encoder.layers.{layer}"  # ours
 _HF_LAYER = "bert.encoder.layer.{layer}"
@@ -92,6 +102,15 @@ TENSORS: tuple[Name, ...] = (
     *names.torch_dense("classifier", "classifier"),
     *names.torch_dense("qa_outputs", "span_head"),
 )
+
+
+def of_encoder(table: tuple[Name, ...], theirs: str, ours: str = "") -> tuple[Name, ...]:
+    """Returns BERT's names of an encoder under other prefixes."""
+    return tuple(
+        dataclasses.replace(it, theirs=it.theirs.replace("bert", theirs, 1), ours=ours + it.ours)
+        for it in table
+        if it.ours.startswith("encoder.")
+    )
 
 
 def _output(theirs: str, ours: str) -> tuple[Name, Name]:
@@ -144,11 +163,7 @@ RELEASED = base.Released(
         "type_vocab_size": 16,
         "initializer_range": 0.02,
     },
-    # In the released multilingual and Chinese files.
-    unread=(
-        *("directionality", "pooler_fc_size", "pooler_num_attention_heads"),
-        *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
-    ),
+    unread=UNREAD,
     # tf.contrib.layers.layer_norm, variance_epsilon.
     computed_with={"layer_norm_eps": 1e-12},
     # The names are uncased_L-12_H-768_A-12, cased_..., multi_cased_..., multilingual_L-... and

@@ -5,6 +5,7 @@ Sources: transformers, models/distilbert (modeling_distilbert.py, configuration_
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from bertjax.convert import names
@@ -12,14 +13,7 @@ from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.data import wordpiece
 
-ARCHITECTURES: dict[str, str] = {
-    "masked_lm": "DistilBertForMaskedLM",
-    "none": "DistilBertModel",
-    "sequence_classification": "DistilBertForSequenceClassification",
-    "token_classification": "DistilBertForTokenClassification",
-    "question_answering": "DistilBertForQuestionAnswering",
-    "multiple_choice": "DistilBertForMultipleChoice",
-}
+ARCHITECTURES = bert.classes("DistilBert")
 
 # A file without one of them has the value of DistilBertConfig.
 FIELDS: dict[str, base.Field] = {
@@ -73,13 +67,11 @@ TENSORS: tuple[Name, ...] = (
     *names.torch_dense("qa_outputs", "span_head"),
 )
 
-TOKENIZER = base.TokenizerFiles(
+TOKENIZER = dataclasses.replace(
+    bert.TOKENIZER,
     vocabularies=(wordpiece.VOCABULARY_FILE,),
     # Its models take no token_type_ids.
     fields={**bert.TOKENIZER.fields, "model_input_names": ["input_ids", "attention_mask"]},
-    single=bert.TOKENIZER.single,
-    pair=bert.TOKENIZER.pair,
-    ids=bert.TOKENIZER.ids,
 )
 
 FAMILY = base.Family(

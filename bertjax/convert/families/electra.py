@@ -9,22 +9,13 @@ google-research/electra, model/modeling.py, run_pretraining.py.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from bertjax.convert import names
 from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 
-ARCHITECTURES: dict[str, str] = {
-    "replaced_tokens": "ElectraForPreTraining",
-    "masked_lm": "ElectraForMaskedLM",
-    "none": "ElectraModel",
-    "sequence_classification": "ElectraForSequenceClassification",
-    "token_classification": "ElectraForTokenClassification",
-    "question_answering": "ElectraForQuestionAnswering",
-    "multiple_choice": "ElectraForMultipleChoice",
-}
+ARCHITECTURES = bert.classes("Electra", others={"replaced_tokens": "ElectraForPreTraining"})
 
 # The generator's head has gelu whatever hidden_act says, and so have the layers before classifiers.
 ACTIVATIONS = {theirs: ours for theirs, ours in bert.ACTIVATIONS.items() if ours == "gelu"}
@@ -49,19 +40,10 @@ SUMMARY: dict[str, Any] = {
 WITHOUT_EFFECT = bert.WITHOUT_EFFECT | {"summary_last_dropout"}
 
 
-def _of_encoder(table: tuple[Name, ...], theirs: str, ours: str = "") -> tuple[Name, ...]:
-    """Returns BERT's names of an encoder under other prefixes."""
-    return tuple(
-        dataclasses.replace(it, theirs=it.theirs.replace("bert", theirs, 1), ours=ours + it.ours)
-        for it in table
-        if it.ours.startswith("encoder.")
-    )
-
-
 _CHOICES, _TEXTS = ("multiple_choice",), ("sequence_classification",)
 
 TENSORS: tuple[Name, ...] = (
-    *_of_encoder(bert.TENSORS, "electra"),
+    *bert.of_encoder(bert.TENSORS, "electra"),
     *names.torch_dense("electra.embeddings_project", "encoder.embeddings.projection"),
     *names.torch_dense("discriminator_predictions.dense", "rtd_head.dense"),
     *names.torch_dense("discriminator_predictions.dense_prediction", "rtd_head.output"),
@@ -77,11 +59,11 @@ TENSORS: tuple[Name, ...] = (
 
 # The generator's own embeddings are there where they were not shared.
 VARIABLES: tuple[Name, ...] = (
-    *_of_encoder(bert.VARIABLES, "electra"),
+    *bert.of_encoder(bert.VARIABLES, "electra"),
     *names.tf_dense("electra/embeddings_project", "encoder.embeddings.projection"),
     *names.tf_dense("discriminator_predictions/dense", "rtd_head.dense"),
     *names.tf_dense("discriminator_predictions/dense_1", "rtd_head.output"),
-    *_of_encoder(bert.VARIABLES, "generator", "generator."),
+    *bert.of_encoder(bert.VARIABLES, "generator", "generator."),
     *names.tf_dense("generator/embeddings_project", "generator.encoder.embeddings.projection"),
     *names.tf_dense("generator_predictions/dense", "generator.mlm_head.dense"),
     *names.tf_norm("generator_predictions/LayerNorm", "generator.mlm_head.norm"),

@@ -18,15 +18,6 @@ from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.data import byte_bpe, sentence_piece, wordpiece
 
-ARCHITECTURES: dict[str, str] = {
-    "masked_lm": "ModernBertForMaskedLM",
-    "none": "ModernBertModel",
-    "sequence_classification": "ModernBertForSequenceClassification",
-    "token_classification": "ModernBertForTokenClassification",
-    "question_answering": "ModernBertForQuestionAnswering",
-    "multiple_choice": "ModernBertForMultipleChoice",
-}
-
 # One field tells the activation of the layers, another that of every head. They are the same here.
 ACTIVATIONS = {name: ours for name, ours in bert.ACTIVATIONS.items() if ours == "gelu"}
 
@@ -196,7 +187,7 @@ FAMILY = base.Family(
         "initializer_cutoff_factor": 2.0,
     },
     without_effect=WITHOUT_EFFECT,
-    architectures=ARCHITECTURES,
+    architectures=bert.classes("ModernBert"),
     tensors=TENSORS,
     prefix=f"{_BODY}.",
     tokenizer=TOKENIZER,

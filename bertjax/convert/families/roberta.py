@@ -17,16 +17,7 @@ from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.data import byte_bpe, sentence_piece, wordpiece
 
-# Head -> what follows the family's own name in the class's.
-CLASSES: dict[str, str] = {
-    "masked_lm": "ForMaskedLM",
-    "none": "Model",
-    "sequence_classification": "ForSequenceClassification",
-    "token_classification": "ForTokenClassification",
-    "question_answering": "ForQuestionAnswering",
-    "multiple_choice": "ForMultipleChoice",
-}
-
+ARCHITECTURES = bert.classes("Roberta")
 PAD_ID = 1
 
 # The masked-token head has the exact GELU whatever the config says, so that no other is supported.
@@ -45,26 +36,13 @@ FIELDS: dict[str, base.Field] = {
 
 FIXED: dict[str, Any] = {**bert.FIXED, "pad_token_id": PAD_ID}
 
-_BODY, _HF_LAYER, _LAYER = "roberta", "roberta.encoder.layer.{layer}", bert.LAYER
+_BODY = "roberta"
 _SEQUENCES = "sequence_classification"
 # The classifier of sequences has a dense layer of its own, which is our pooler.
-_OTHERS = tuple(head for head in CLASSES if head != _SEQUENCES)
+_OTHERS = tuple(head for head in ARCHITECTURES if head != _SEQUENCES)
 
 TENSORS: tuple[Name, ...] = (
-    Name(f"{_BODY}.embeddings.word_embeddings.weight", "encoder.embeddings.word.embedding"),
-    Name(f"{_BODY}.embeddings.position_embeddings.weight", "encoder.embeddings.position.embedding"),
-    Name(
-        f"{_BODY}.embeddings.token_type_embeddings.weight", "encoder.embeddings.segment.embedding"
-    ),
-    *names.torch_norm(f"{_BODY}.embeddings.LayerNorm", "encoder.embeddings.norm"),
-    *names.torch_dense(f"{_HF_LAYER}.attention.self.query", f"{_LAYER}.attention.query"),
-    *names.torch_dense(f"{_HF_LAYER}.attention.self.key", f"{_LAYER}.attention.key"),
-    *names.torch_dense(f"{_HF_LAYER}.attention.self.value", f"{_LAYER}.attention.value"),
-    *names.torch_dense(f"{_HF_LAYER}.attention.output.dense", f"{_LAYER}.attention.output"),
-    *names.torch_norm(f"{_HF_LAYER}.attention.output.LayerNorm", f"{_LAYER}.attention_norm"),
-    *names.torch_dense(f"{_HF_LAYER}.intermediate.dense", f"{_LAYER}.intermediate"),
-    *names.torch_dense(f"{_HF_LAYER}.output.dense", f"{_LAYER}.output"),
-    *names.torch_norm(f"{_HF_LAYER}.output.LayerNorm", f"{_LAYER}.output_norm"),
+    *bert.of_encoder(bert.TENSORS, _BODY),
     *names.torch_dense(f"{_BODY}.pooler.dense", "pooler.dense", heads=_OTHERS),
     *names.torch_dense("lm_head.dense", "mlm_head.dense"),
     *names.torch_norm("lm_head.layer_norm", "mlm_head.norm"),
@@ -102,7 +80,7 @@ FAMILY = base.Family(
         "pad_token_id": PAD_ID,
     },
     without_effect=base.BOOKKEEPING,
-    architectures={head: f"Roberta{name}" for head, name in CLASSES.items()},
+    architectures=ARCHITECTURES,
     tensors=TENSORS,
     prefix=f"{_BODY}.",
     tokenizer=TOKENIZER,
@@ -127,7 +105,7 @@ def _kin(model_type: str, title: str, classes: str, pieces: base.Pieces) -> base
         model_type=model_type,
         title=title,
         fields=FIELDS | {"vocab_size": base.Field("vocab_size", int)},
-        architectures={head: f"{classes}{name}" for head, name in CLASSES.items()},
+        architectures=bert.classes(classes),
         tokenizer=dataclasses.replace(
             TOKENIZER,
             fields={**TOKENIZER.fields, "tokenizer_class": "PreTrainedTokenizerFast"},
