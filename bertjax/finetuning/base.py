@@ -204,7 +204,8 @@ class Scorer(abc.ABC):
 class FinetuningTask(abc.ABC):
     """What is learnt; a `tasks.Task`. All is trained, and its loss without dropout evaluates.
 
-    Every task reports `loss`, which is minimized, and where one prediction is right `accuracy`.
+    Every task reports `loss`, which is minimized, and where one prediction is right `accuracy`. A
+    task is a classifier of examples unless it has its own labels, loss and predictions.
     """
 
     # The names of what `loss` returns; all these means have the weights of `scored`.
@@ -246,9 +247,9 @@ class FinetuningTask(abc.ABC):
             "formats have no model of that kind"
         )
 
-    @abc.abstractmethod
     def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns shapes and types of the labels of a batch."""
+        """Returns shapes and types of the labels of a batch: the number of a class each."""
+        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
 
     def batch_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes and types of a whole training batch, as the devices get it."""
@@ -271,15 +272,24 @@ class FinetuningTask(abc.ABC):
         """Returns the weight of every mean of `loss`, from the batch alone."""
         return dict.fromkeys(self.means, self.scored(batch).sum())
 
-    @abc.abstractmethod
-    def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means: ...
+    def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
+        """Returns the mean cross-entropy and the accuracy over all that is scored."""
+        logits, labels, weights = model(batch, key=key), batch["labels"], self.scored(batch)
+        return {
+            "loss": tasks.weighted(tasks.cross_entropy(logits, labels), weights),
+            "accuracy": tasks.accuracy(logits, labels, weights),
+        }
 
     def evaluate(self, model: Any, batch: tasks.Batch) -> tasks.Means:
         return self.loss(model, batch, key=None)
 
-    @abc.abstractmethod
     def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
-        """Returns the predictions for a batch, one row for each of its rows; it needs no labels."""
+        """Returns the predictions for a batch, one row for each of its rows; it needs no labels.
+
+        They are `logits` and `predictions`, the numbers of the classes.
+        """
+        logits = model(batch)
+        return {"logits": logits, "predictions": logits.argmax(axis=-1)}
 
     def soft_losses(self, ours: DeviceOutputs, theirs: DeviceOutputs, temperature: float) -> Array:
         """Returns the distance of our predictions from a teacher's, for everything `scored`.
@@ -316,21 +326,6 @@ class FinetuningKind:
     def open(self, options: Options, tokenizer: tokenizers.Tokenizer | None) -> Scorer:
         """Returns the scorer of a new reader, which is its `reader`."""
         return self.scorer(self.reader(options, tokenizer))
-
-
-def of_classes(
-    logits: Float[Array, "*batch classes"], labels: Array, weights: Array
-) -> tasks.Means:
-    """Returns the mean cross-entropy and the accuracy."""
-    return {
-        "loss": tasks.weighted(tasks.cross_entropy(logits, labels), weights),
-        "accuracy": tasks.accuracy(logits, labels, weights),
-    }
-
-
-def best(logits: Float[Array, "*batch classes"]) -> dict[str, Array]:
-    """Returns `logits` and `predictions`, the numbers of the classes."""
-    return {"logits": logits, "predictions": logits.argmax(axis=-1)}
 
 
 def pooled_flops(

@@ -51,7 +51,8 @@ def train_batches(
     """
     rows = range(global_batch_size) if rows is None else rows
     _check(features, buckets)
-    return _endless(features, global_batch_size, seed, start_step, buckets, rows)
+    epochs = Epochs(features, global_batch_size, seed, by_length=len(buckets) > 1)
+    return (_batch(features, it, buckets, rows) for it in epochs.from_step(start_step))
 
 
 def evaluation_batches(
@@ -76,19 +77,6 @@ def evaluation_batches(
     return (
         _batch(features, positions, buckets, rows) for positions in cut(longest_first, batch_size)
     )
-
-
-def _endless(
-    features: feature_sets.FeatureSet,
-    batch_size: int,
-    seed: int,
-    start_step: int,
-    buckets: tuple[int, ...],
-    rows: range,
-) -> Iterator[Batch]:
-    of_all = Epochs(features, batch_size, seed, by_length=len(buckets) > 1)
-    for positions in of_all.from_step(start_step):
-        yield _batch(features, positions, buckets, rows)
 
 
 def _batch(

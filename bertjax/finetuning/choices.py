@@ -10,14 +10,13 @@ Source: Devlin et al. 2019, section 4.4; Zellers et al. 2018 (SWAG), Chen et al.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
-import jax
 import numpy as np
 from etils import epath
 from flax import nnx
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Int
 
 from bertjax.data import tables
 from bertjax.data import tokenizer as tokenizers
@@ -25,7 +24,6 @@ from bertjax.finetuning import base, example_files, feature_sets
 from bertjax.models import classification
 from bertjax.models import encoder as encoders
 from bertjax.scores import classification as scores
-from bertjax.tasks import base as tasks
 
 CHOICES = 4
 _LABELS = tuple(str(choice) for choice in range(CHOICES))
@@ -69,10 +67,18 @@ def read_examples(path: epath.PathLike) -> list[Example]:
     faults = example_files.Faults()
     examples: list[Example] = []
     for source, row in example_files.rows(path, faults, _FORMATS[path.suffix]):
-        if fault := _fault(row):
-            faults.add(source, fault)
+        context, label = _WHOLE_CONTEXT, row.get(_LABEL)
+        endings = tuple(row[name] for name in _ENDINGS)
+        if set(_SENTENCES) <= set(row):
+            context, begun = _SENTENCES
+            endings = tuple(f"{row[begun]} {end}".strip() for end in endings)
+        if empty := [name for name in (context, *_ENDINGS) if not row[name].strip()]:
+            faults.add(source, f"{', '.join(empty)} is empty; each needs a text")
+        elif label is not None and label not in _LABELS:
+            faults.add(source, f"label {label!r} is unknown; labels are {', '.join(_LABELS)}")
         else:
-            examples.append(_example(source, row))
+            number = None if label is None else int(label)
+            examples.append(Example(row[context], endings, number, source))
     faults.check()
     if not examples:
         raise ValueError(f"{path} holds no examples; a data set needs at least one")
@@ -132,26 +138,6 @@ _FORMATS = {
 }
 
 
-def _fault(row: Mapping[str, str]) -> str | None:
-    """Returns what is wrong with a row, None if nothing is."""
-    context = _SENTENCES[0] if set(_SENTENCES) <= set(row) else _WHOLE_CONTEXT
-    empty = [name for name in (context, *_ENDINGS) if not row[name].strip()]
-    if empty:
-        return f"{', '.join(empty)} is empty; each needs a text"
-    if _LABEL in row and row[_LABEL] not in _LABELS:
-        return f"label {row[_LABEL]!r} is unknown; labels are {', '.join(_LABELS)}"
-    return None
-
-
-def _example(source: str, row: Mapping[str, str]) -> Example:
-    label = int(row[_LABEL]) if _LABEL in row else None
-    endings = tuple(row[name] for name in _ENDINGS)
-    if not set(_SENTENCES) <= set(row):
-        return Example(row[_WHOLE_CONTEXT], endings, label, source)
-    context, begun = (row[name] for name in _SENTENCES)
-    return Example(context, tuple(f"{begun} {end}".strip() for end in endings), label, source)
-
-
 @dataclasses.dataclass(frozen=True)
 class MultipleChoice(base.FinetuningTask):
     """Which of `choices` sequences is right; inputs [batch, choices, length], `labels` [batch].
@@ -173,21 +159,8 @@ class MultipleChoice(base.FinetuningTask):
     def reads_only_first(self) -> bool:
         return not self.bilstm_size
 
-    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
-
     def init(self, rngs: nnx.Rngs) -> classification.MultipleChoice:
         return classification.MultipleChoice(self.encoder, bilstm_size=self.bilstm_size, rngs=rngs)
-
-    def loss(
-        self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
-    ) -> tasks.Means:
-        """Returns the mean cross-entropy over the choices and the accuracy, over examples."""
-        return base.of_classes(model(batch, key=key), batch["labels"], self.scored(batch))
-
-    def predict(self, model: base.Model, batch: tasks.Batch) -> dict[str, Array]:
-        """Returns `logits` and `predictions`, the numbers of the choices."""
-        return base.best(model(batch))
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         rows = batch_size * self.choices

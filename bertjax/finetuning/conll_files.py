@@ -122,8 +122,9 @@ def write_predictions(
     written = []
     for sentence, predicted in zip(sentences, predictions, strict=True):
         columns = (sentence.words, sentence.parts_of_speech, sentence.tags, predicted)
-        written += [" ".join(map(_without_spaces, row)) for row in zip(*columns, strict=True)]
-        written.append("")
+        # conlleval counts columns, and a word of a file with tabs may hold a space.
+        rows = ([re.sub(r"\s", "_", cell) for cell in row] for row in zip(*columns, strict=True))
+        written += [*map(" ".join, rows), ""]
     epath.Path(path).write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
 
 
@@ -327,11 +328,6 @@ def _units(sentences: Sequence[Sentence], context: str) -> Iterator[tuple[int, i
         count = sum(len(sentence.words) for _, sentence in group)
         yield start, count
         start += count
-
-
-def _without_spaces(cell: str) -> str:
-    # conlleval counts columns, and a word of a file with tabs may hold a space.
-    return re.sub(r"\s", "_", cell)
 
 
 def pieces(

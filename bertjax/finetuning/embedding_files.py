@@ -8,13 +8,12 @@ vectors it needs, every one once, and makes scores of the vectors; the formulas 
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -469,133 +468,102 @@ class Text:
     role: str
 
 
-class EvaluationSet(abc.ABC):
-    """`texts` are embedded, then `scores` are made of their vectors, in that order.
+@dataclasses.dataclass(frozen=True)
+class EvaluationSet:
+    """`texts` are embedded, then `scores` computes scores from their vectors, in that order.
 
-    `examples` are what is scored: pairs, triplets, texts, or the names of queries.
+    `examples` are what is scored: pairs, triplets, texts, or the names of queries. `best_score` is
+    the score that decides.
     """
 
-    best_score: ClassVar[str]
+    best_score: str
     examples: Sequence[Any]
     texts: Sequence[Text]
-
-    @abc.abstractmethod
-    def scores(self, vectors: _Vectors) -> dict[str, float]: ...
+    scores: Callable[[_Vectors], dict[str, float]]
 
 
-class _OfExamples(EvaluationSet):
-    """A set of examples that all have as many texts."""
+def _set_of(
+    examples: Sequence[Example], best_score: str, score: Callable[..., dict[str, float]]
+) -> EvaluationSet:
+    """Returns a set of examples that all have the same number of texts.
 
-    def __init__(self, examples: Sequence[Example]):
-        self.examples = examples
-        flat = [
-            Text(text, role)
-            for example in examples
-            for text, role in zip(example.texts, example.roles, strict=True)
-        ]
-        places: dict[Text, int] = {}
-        numbers = [places.setdefault(text, len(places)) for text in flat]
-        self.texts = list(places)
-        self._places = np.array(numbers).reshape(len(examples), -1)
+    `score` gets the values of the examples, and the vectors [examples, hidden] of each text.
+    """
+    places: dict[Text, int] = {}
+    numbers = [
+        places.setdefault(Text(text, role), len(places))
+        for example in examples
+        for text, role in zip(example.texts, example.roles, strict=True)
+    ]
+    columns = np.array(numbers).reshape(len(examples), -1).T
+    values = [example.value for example in examples]
 
-    def column(self, vectors: _Vectors, place: int) -> Float[np.ndarray, "examples hidden"]:
-        """Returns the vectors of a column of texts, one for each example."""
-        return vectors[self._places[:, place]]
+    def scores(vectors: _Vectors) -> dict[str, float]:
+        return score(values, *(vectors[column] for column in columns))
 
-
-class Similarity(_OfExamples):
-    """Pairs with a score, such as STS-B."""
-
-    best_score = "spearman"
-
-    def scores(self, vectors: _Vectors) -> dict[str, float]:
-        right = np.array([example.value for example in self.examples], np.float64)
-        return similarity.correlations(self.column(vectors, 0), self.column(vectors, 1), right)
+    return EvaluationSet(best_score, examples, list(places), scores)
 
 
-class Triplets(_OfExamples):
-    """Anchors that are nearer to their positive than to any of their negatives."""
-
-    best_score = "accuracy"
-
-    def scores(self, vectors: _Vectors) -> dict[str, float]:
-        negatives = vectors[self._places[:, 2:]]
-        anchors, positives = self.column(vectors, 0), self.column(vectors, 1)
-        return {"accuracy": similarity.triplet_accuracy(anchors, positives, negatives)}
+def _similarity(values: Sequence[Any], first: _Vectors, second: _Vectors) -> dict[str, float]:
+    return similarity.correlations(first, second, np.array(values, np.float64))
 
 
-class Classes(_OfExamples):
-    """Texts with classes, separated by a linear probe."""
+def _triplet_accuracy(
+    values: Sequence[Any], anchors: _Vectors, positives: _Vectors, *negatives: _Vectors
+) -> dict[str, float]:
+    """Returns the share of anchors that are nearer to their positive than to any negative."""
+    del values
+    stacked = np.stack(negatives, axis=1)
+    return {"accuracy": similarity.triplet_accuracy(anchors, positives, stacked)}
 
-    best_score = "accuracy"
 
-    def scores(self, vectors: _Vectors) -> dict[str, float]:
-        labels = [str(example.value) for example in self.examples]
-        return probe.cross_validated(self.column(vectors, 0), labels)
+def _classes(values: Sequence[Any], vectors: _Vectors) -> dict[str, float]:
+    return probe.cross_validated(vectors, [str(value) for value in values])
 
 
-class ClassesOfPairs(_OfExamples):
-    """Pairs with classes, such as NLI, separated by a linear probe.
+def _classes_of_pairs(values: Sequence[Any], first: _Vectors, second: _Vectors) -> dict[str, float]:
+    """Returns the scores of a linear probe that reads |u - v| and u * v.
 
-    It reads |u - v| and u * v, and not the classifier that the loss `softmax` trains: that one is
-    no part of what is exported, and models of other losses have none.
+    The classifier that the loss `softmax` trains is not used: it is not exported, and models of
+    other losses have none.
     Source: Conneau and Kiela 2018 (SentEval), section 3.1, of entailment and paraphrases.
     """
-
-    best_score = "accuracy"
-
-    def scores(self, vectors: _Vectors) -> dict[str, float]:
-        labels = [str(example.value) for example in self.examples]
-        first, second = self.column(vectors, 0), self.column(vectors, 1)
-        features = np.concatenate([np.abs(first - second), first * second], axis=1)
-        return probe.cross_validated(features, labels)
+    return _classes(values, np.concatenate([np.abs(first - second), first * second], axis=1))
 
 
-class Retrieval(EvaluationSet):
-    """Queries whose answers are to be found among the documents of a corpus."""
+def _retrieval(collection: Collection) -> EvaluationSet:
+    """Returns the set in which queries find their documents in a corpus."""
+    queries, documents = list(collection.queries), list(collection.documents)
+    texts = [Text(text, QUERY) for text in collection.queries.values()]
+    texts += [Text(text, DOCUMENT) for text in collection.documents.values()]
 
-    best_score = "ndcg_at_10"
-
-    def __init__(self, collection: Collection):
-        self.collection = collection
-        self.examples = list(collection.queries)
-        queries = [Text(text, QUERY) for text in collection.queries.values()]
-        documents = [Text(text, DOCUMENT) for text in collection.documents.values()]
-        self.texts = [*queries, *documents]
-
-    def scores(self, vectors: _Vectors) -> dict[str, float]:
-        queries, documents = self.collection.queries, self.collection.documents
-        nearest = retrieval.nearest(
-            vectors[: len(queries)], vectors[len(queries) :], list(documents)
-        )
+    def scores(vectors: _Vectors) -> dict[str, float]:
+        nearest = retrieval.nearest(vectors[: len(queries)], vectors[len(queries) :], documents)
         rankings = dict(zip(queries, nearest, strict=True))
-        return retrieval.scores(rankings, self.collection.relevances)
+        return retrieval.scores(rankings, collection.relevances)
+
+    return EvaluationSet("ndcg_at_10", queries, texts, scores)
 
 
 def _of_pairs(examples: Sequence[Example]) -> EvaluationSet:
     """Returns triplets, or of pairs a corpus of the positives, in which anchors find their own."""
     if len(examples[0].texts) > 2:
-        return Triplets(examples)
+        return _set_of(examples, "accuracy", _triplet_accuracy)
     documents = {text: f"d{n}" for n, text in enumerate({it.texts[1]: None for it in examples})}
     queries = {text: f"q{n}" for n, text in enumerate({it.texts[0]: None for it in examples})}
     relevances: dict[str, dict[str, int]] = {name: {} for name in queries.values()}
     for query, document in (example.texts for example in examples):
         relevances[queries[query]][documents[document]] = 1
-    return Retrieval(
-        Collection(
-            {name: text for text, name in documents.items()},
-            {name: text for text, name in queries.items()},
-            relevances,
-        )
-    )
+    by_name = ({name: text for text, name in texts.items()} for texts in (documents, queries))
+    return _retrieval(Collection(*by_name, relevances))
 
 
 # What a file holds -> the set that it is; the others of ROWS have no scores.
 SETS: Mapping[str, Callable[[Sequence[Example]], EvaluationSet]] = {
-    "scored": Similarity,
+    "scored": lambda examples: _set_of(examples, "spearman", _similarity),
     "pairs": _of_pairs,
-    "labelled": ClassesOfPairs,
-    "classes": Classes,
+    "labelled": lambda examples: _set_of(examples, "accuracy", _classes_of_pairs),
+    "classes": lambda examples: _set_of(examples, "accuracy", _classes),
 }
 
 
@@ -607,7 +575,7 @@ def read_set(path: epath.PathLike, score_range: tuple[float, float]) -> Evaluati
       ValueError: if it is not as it must be, or has nothing to score.
     """
     if epath.Path(path).is_dir():
-        return Retrieval(read_collection(path))
+        return _retrieval(read_collection(path))
     rows = holds(path)
     if rows not in SETS:
         raise FaultyFile(

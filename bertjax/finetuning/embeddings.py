@@ -499,7 +499,7 @@ class EmbeddingScorer(base.Scorer):
             return
         cosines = embedding_files.cosines(vectors[::2], vectors[1::2])
         words = [f"{cosine:.6g}" for cosine in cosines.tolist()]
-        glue_submission.write_column(directory / f"{name}.tsv", words)
+        (directory / f"{name}.tsv").write_text(glue_submission.column(words))
 
 
 # What rows hold -> the column of a batch with it, and its type.

@@ -243,14 +243,7 @@ def _rows(
     """Yields ("file:line", {column: value}); rows of TFDS get the official names and labels."""
     task = TASKS[name]
     if location.startswith(TFDS_PREFIX):
-        dataset = _Dataset(
-            location.removeprefix(TFDS_PREFIX),
-            name,
-            columns=dict(zip(task.texts, task.tfds_texts or task.texts, strict=True)),
-            label=task.label,
-            label_of=dict(zip(task.label_names, task.labels, strict=True)),
-        )
-        return _tfds_rows(dataset, split)
+        return _tfds_rows(location.removeprefix(TFDS_PREFIX), name, split)
     path = _file(location, name, split)
     label = () if split in task.submissions else (task.label,)
     if path.name in _MRPC_ORIGINAL.values():
@@ -311,66 +304,45 @@ def _mrpc_rows(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Dataset:
-    """A dataset of TFDS for a task: "glue", "glue/rte" or the directory of a prepared one.
-
-    `columns` maps official columns to features, `label_of` the names of classes to official ones;
-    it is empty where labels are numbers. `label` is the official column of both.
-    """
-
-    name: str
-    task: str
-    columns: Mapping[str, str]
-    label: str
-    label_of: Mapping[str, str]
-
-
-def _tfds_rows(dataset: _Dataset, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _tfds_rows(dataset: str, name: str, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ("dataset:split:index", {column: value}) in the order of the official files.
 
-    `split` is named as the official files are: "dev_matched" is validation_matched of TFDS.
+    `dataset` is "glue", "glue/rte" or the directory of a prepared dataset of TFDS. `split` is named
+    as the official files are: "dev_matched" is validation_matched of TFDS.
 
     Raises:
       ValueError: if there is no such dataset, split or feature, or a file is damaged.
     """
-    name = f"glue/{dataset.task}"
+    task = TASKS[name]
+    columns = dict(zip(task.texts, task.tfds_texts or task.texts, strict=True))
+    label_of = dict(zip(task.label_names, task.labels, strict=True))
     builder = tfds_datasets.builder(
-        name if dataset.name == "glue" else dataset.name,
-        hint=f"give tfds:{name}, or a directory that holds its dataset_info.json",
+        f"glue/{name}" if dataset == "glue" else dataset,
+        hint=f"give tfds:glue/{name}, or a directory that holds its dataset_info.json",
     )
     tfds_datasets.prepare(builder, hint="give the directory of the official files of GLUE instead")
     split = split.replace("dev", "validation")
     if split not in builder.info.splits:
         raise ValueError(
-            f"tfds:{dataset.name} has no split {split!r}; it has "
+            f"tfds:{dataset} has no split {split!r}; it has "
             f"{', '.join(sorted(builder.info.splits))}"
         )
     features = builder.info.features
-    required = [*dataset.columns.values(), "idx", "label"]
+    required = [*columns.values(), "idx", "label"]
     if fault := example_files.missing_columns(sorted(features), required):
-        raise example_files.FaultyFile(f"tfds:{dataset.name}: {fault}")
-    if dataset.label_of:
-        _check_classes(dataset, features["label"])
+        raise example_files.FaultyFile(f"tfds:{dataset}: {fault}")
+    names = getattr(features["label"], "names", None) or []
+    if label_of and sorted(names) != sorted(label_of):
+        raise ValueError(
+            f"tfds:{dataset} has the classes {', '.join(names) or '(none)'}; task {name} has "
+            f"{', '.join(label_of)}: give the dataset of this task"
+        )
     examples = sorted(tfds_datasets.examples(builder, split), key=lambda one: int(one["idx"]))
     for example in examples:
-        row = {name: example[key].decode() for name, key in dataset.columns.items()}
-        label = _tfds_label(dataset, features["label"], example["label"])
-        yield f"tfds:{dataset.name}:{split}:{example['idx']}", {**row, dataset.label: label}
-
-
-def _tfds_label(dataset: _Dataset, feature: Any, value: Any) -> Any:
-    if not dataset.label_of:
-        return float(value)
-    # What has no name stays a number, which is an unknown label; those of tests are not looked at.
-    is_class = 0 <= value < feature.num_classes
-    return dataset.label_of[feature.int2str(int(value))] if is_class else str(value)
-
-
-def _check_classes(dataset: _Dataset, feature: Any) -> None:
-    names = getattr(feature, "names", None) or []
-    if sorted(names) != sorted(dataset.label_of):
-        raise ValueError(
-            f"tfds:{dataset.name} has the classes {', '.join(names) or '(none)'}; task "
-            f"{dataset.task} has {', '.join(dataset.label_of)}: give the dataset of this task"
-        )
+        row = {column: example[key].decode() for column, key in columns.items()}
+        value = example["label"]
+        if not label_of:
+            label = float(value)
+        else:  # a number without a name is an unknown label; those of tests are not read
+            label = label_of[names[value]] if 0 <= value < len(names) else str(value)
+        yield f"tfds:{dataset}:{split}:{example['idx']}", {**row, task.label: label}

@@ -63,14 +63,12 @@ def prediction_file(name: str, predictions: Sequence[int] | Sequence[float] | np
         words = [f"{value:.3f}" for value in np.clip(values, 0, glue_files.HIGHEST_SCORE).tolist()]
     else:
         words = _labels(name, task, values)
-    rows = (f"{index}\t{word}\n" for index, word in enumerate(words))
-    return "".join([HEADER + "\n", *rows])
+    return column(words)
 
 
-def write_column(path: epath.Path, words: Sequence[str]) -> None:
-    """Writes "index<tab>prediction" lines under such a header."""
-    rows = (f"{index}\t{word}\n" for index, word in enumerate(words))
-    path.write_text(HEADER + "\n" + "".join(rows))
+def column(words: Sequence[str]) -> str:
+    """Returns "index<tab>prediction" lines under such a header."""
+    return "".join([HEADER + "\n", *(f"{index}\t{word}\n" for index, word in enumerate(words))])
 
 
 def pack_submission(directory: epath.PathLike, path: epath.PathLike) -> None:

@@ -16,9 +16,6 @@ from etils import epath
 from bertjax.data import tables
 from bertjax.finetuning import example_files, feature_sets
 
-# Where a row stands, and its values by column; those of JSON and Parquet need not be text.
-Row = tuple[str, Mapping[str, Any]]
-
 # Texts, the number, the name of the class or the names of the labels, and where it stands.
 _RawExample = tuple[tuple[str, ...], Any, str]
 

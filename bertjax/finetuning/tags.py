@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from etils import epath
 from flax import nnx
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array
 
 from bertjax.finetuning import base, batches, conll_files, example_files, tag_schemes
 from bertjax.models import classification as classifiers
@@ -71,14 +71,6 @@ class TokenClassification(base.FinetuningTask):
     def scored(self, batch: tasks.Batch) -> Array:
         """Returns the weight of each token: 0 at those that have no label."""
         return (batch["labels"] != batches.NOT_SCORED) * batch["example_weights"][:, None]
-
-    def loss(self, model: Any, batch: tasks.Batch, *, key: PRNGKeyArray | None) -> tasks.Means:
-        """Returns the mean cross-entropy and the accuracy over the batch's scored tokens."""
-        return base.of_classes(model(batch, key=key), batch["labels"], self.scored(batch))
-
-    def predict(self, model: Any, batch: tasks.Batch) -> dict[str, Array]:
-        """Returns `logits` and `predictions` of every token, at padding too."""
-        return base.best(model(batch))
 
     def train_flops(self, batch_size: int, length: int, predictions: int) -> float:
         """Three times the forward pass; a frozen encoder has no backward pass."""

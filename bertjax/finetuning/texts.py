@@ -83,19 +83,6 @@ class Classification(_TextTask):
     Source: Devlin et al. 2019, section 4.1.
     """
 
-    def label_shapes(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
-
-    def loss(
-        self, model: base.Model, batch: tasks.Batch, *, key: PRNGKeyArray | None
-    ) -> tasks.Means:
-        """Returns the mean cross-entropy and the accuracy over rows."""
-        return base.of_classes(model(batch, key=key), batch["labels"], self.scored(batch))
-
-    def predict(self, model: base.Model, batch: tasks.Batch) -> dict[str, Array]:
-        """Returns `logits` and `predictions`, the numbers of the classes."""
-        return base.best(model(batch))
-
 
 @dataclasses.dataclass(frozen=True)
 class Regression(_TextTask):
@@ -379,7 +366,7 @@ class TextScorer(base.Scorer):
             words = [self.options.label_separator.join(names) for names in rows]
         else:
             words = [str(labels[it]) if labels else f"{it:.6g}" for it in predictions.tolist()]
-        glue_submission.write_column(directory / f"{name}.tsv", words)
+        (directory / f"{name}.tsv").write_text(glue_submission.column(words))
 
 
 class GlueScorer(TextScorer):
