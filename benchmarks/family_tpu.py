@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 import ml_collections
-import tpu_step
+import train_step
 from absl import logging
 
 from bertjax import plan, recipes
@@ -71,7 +71,7 @@ def config_of(
         predictions = math.ceil(config.pretraining.masked_lm_prob * length)
         config.pretraining.max_predictions_per_seq = predictions
     config.model.vocab_size = vocab_size or config.model.vocab_size
-    tpu_step.set_options(config, settings)
+    train_step.set_options(config, settings)
     return config
 
 
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--length", type=int, default=128, help="tokens a sequence")
     parser.add_argument("--vocab_size", type=int, default=0, help="of all; 0: each its own")
     parser.add_argument("--json", action="store_true", help="a JSON object for each, as it is made")
-    tpu_step.add_settings(parser, "--set", "NAME=VALUE of every config; may be repeated")
+    train_step.add_settings(parser, "--set", "NAME=VALUE of every config; may be repeated")
     options = parser.parse_args(argv)
     names = options.recipes.split(",")
     if unknown := set(names) - set(RECIPES):

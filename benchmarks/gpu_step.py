@@ -36,14 +36,11 @@ from typing import Any
 
 import peer_step
 import tpu_peer
-import tpu_step
 import train_step
 
 OURS, TORCH = "bertjax", "torch"
-SIZES = tpu_peer.SIZES | {"tiny": (2, 128, 2, 512)}
+SIZES = tpu_peer.SIZES
 RESULT = "RESULT "  # begins the line in which a child answers
-COMPILE_MODES = ("default", "max-autotune", "max-autotune-no-cudagraphs", "none")
-PACKAGES = {OURS: ("bertjax", "jax", "jaxlib", "flax"), TORCH: ("torch", "transformers")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,158 +50,42 @@ class Timing:
     device: str = "gpu"
     rounds: int = 5
     steps_per_round: int = 10
-    torch_compile: str = "default"
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A step on a device; `run(n)` is that of `peer_step.Trainer`."""
+def device_of(framework: str) -> tuple[str, str, int | None]:
+    """Returns "gpu" or "cpu", the device's name, and its peak memory in bytes if that is known."""
+    if framework == TORCH:
+        import torch
 
-    trainer: peer_step.Trainer
-    device_name: str
-    peak_bytes: Any  # () -> int | None
-
-
-def job_of(size: str, case: train_step.Case, framework: str) -> peer_step.Job:
-    """Returns what both sides are built from."""
-    num_layers, hidden_size, num_heads, intermediate_size = SIZES[size]
-    return peer_step.Job(
-        framework=framework,
-        hidden_size=hidden_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        intermediate_size=intermediate_size,
-        batch=case.batch,
-        length=case.length,
-        predictions=case.predictions,
-        dtype="bfloat16",
-    )
-
-
-def build_torch(job: peer_step.Job, timing: Timing) -> Step:
-    """Returns the step of BertForPreTraining.
-
-    Raises:
-      RuntimeError: if torch sees no GPU and one is asked.
-    """
-    import torch
-    import transformers
-
-    device = "cuda" if timing.device == "gpu" else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError("torch sees no GPU; try the script with --device=cpu --sizes=tiny")
-    torch.manual_seed(job.seed)
-    torch.set_float32_matmul_precision("high")
-    model = transformers.BertForPreTraining(peer_step.bert_config(job)).to(device).train()  # pyright: ignore[reportArgumentType]
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=peer_step.LEARNING_RATE,
-        weight_decay=peer_step.WEIGHT_DECAY,
-        fused=True,
-    )
-    forward: Any = model
-    if timing.torch_compile != "none":
-        mode = None if timing.torch_compile == "default" else timing.torch_compile
-        forward = torch.compile(model, mode=mode)
-    inputs = {
-        name: torch.tensor(value, device=device).long()
-        for name, value in torch_batch(peer_step.random_batch(job)).items()
-    }
-
-    def run(steps: int) -> float:
-        loss = torch.tensor(float("nan"))
-        for _ in range(steps):
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(device, torch.bfloat16):
-                loss = forward(**inputs).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), peer_step.CLIP_NORM)
-            optimizer.step()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return float(loss.detach())
-
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    is_gpu = device == "cuda"
-    return Step(
-        peer_step.Trainer(run, parameters, peer_step.versions(*PACKAGES[TORCH])),
-        torch.cuda.get_device_name() if is_gpu else f"cpu, {torch.get_num_threads()} threads",
-        torch.cuda.max_memory_allocated if is_gpu else lambda: None,
-    )
-
-
-def torch_batch(batch: peer_step.Batch) -> dict[str, Any]:
-    """Returns the batch under the names of BertForPreTraining's arguments."""
-    return {
-        "input_ids": batch["input_ids"],
-        "attention_mask": batch["input_mask"],
-        "token_type_ids": batch["segment_ids"],
-        "labels": peer_step.dense_labels(batch),
-        "next_sentence_label": batch["next_sentence_labels"][:, 0],
-    }
-
-
-def build_bertjax(job: peer_step.Job, timing: Timing, settings: Mapping[str, str]) -> Step:
-    """Returns our step on one device, as `python -m bertjax.train` compiles it.
-
-    Raises:
-      RuntimeError: if JAX has another kind of device than asked.
-      ValueError: if a setting is no option.
-    """
+        if not torch.cuda.is_available():
+            return "cpu", f"cpu, {torch.get_num_threads()} threads", None
+        return "gpu", torch.cuda.get_device_name(), torch.cuda.max_memory_allocated()
     import jax
 
-    from bertjax import jobs
-    from bertjax.devices import sharding
-    from bertjax.training import program
-
     device = jax.devices()[0]
-    if device.platform != timing.device:
-        raise RuntimeError(
-            f"JAX has {device.device_kind}, asked is a {timing.device}: install jax[cuda12], or "
-            "try the script with --device=cpu --sizes=tiny"
-        )
-    config = train_step.step_config(job)
-    tpu_step.set_options(config, settings)
-    mesh = sharding.make_mesh([device], data=1)
-    opened = jobs.JOBS[config.task].open(program.resolve(config, device.platform))
-    built = program.build(opened, mesh)
-    with jax.set_mesh(mesh):
-        state = built.init(built.step_inputs.seed)
-        inputs = sharding.to_devices(bertjax_batch(peer_step.random_batch(job)), mesh, job.batch)
-
-    def run(steps: int) -> float:
-        nonlocal state
-        report = None
-        with jax.set_mesh(mesh):
-            for _ in range(steps):
-                state, report = built.train_step(state, inputs, built.step_inputs)
-        jax.block_until_ready(state)
-        losses = [report.means[name].value() for name in opened.task.objectives] if report else []
-        return float(sum(losses)) if losses else float("nan")
-
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    return Step(
-        peer_step.Trainer(run, parameters, peer_step.versions(*PACKAGES[OURS])),
-        device.device_kind,
-        lambda: (device.memory_stats() or {}).get("peak_bytes_in_use"),
-    )
-
-
-def bertjax_batch(batch: peer_step.Batch) -> dict[str, Any]:
-    """Returns the batch as our steps take it: a value, not a column, per row."""
-    return {
-        **batch,
-        "next_sentence_labels": batch["next_sentence_labels"][:, 0],
-        "example_weights": batch["masked_lm_weights"][:, 0] * 0 + 1,
-    }
+    peak_bytes = (device.memory_stats() or {}).get("peak_bytes_in_use")
+    return device.platform, device.device_kind, peak_bytes
 
 
 def serve(job: peer_step.Job, timing: Timing, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Returns what this process measured of one step."""
+    """Returns what this process measured of one step.
+
+    Raises:
+      RuntimeError: if there is another kind of device than asked.
+      ValueError: if a setting is no option.
+    """
     started = time.perf_counter()
-    is_ours = job.framework == OURS
-    step = build_bertjax(job, timing, settings) if is_ours else build_torch(job, timing)
-    trainer = step.trainer
+    platform_name, name, _ = device_of(job.framework)
+    if platform_name != timing.device:
+        raise RuntimeError(
+            f"{job.framework} has {name}, asked is a {timing.device}: install it with CUDA, or try "
+            "the script with --device=cpu --sizes=tiny"
+        )
+    batch = peer_step.random_batch(job)
+    if job.framework == OURS:
+        trainer = train_step.build(job, batch, settings)
+    else:
+        trainer = peer_step.build_torch(job, batch)
     loss = trainer.run(peer_step.WARM_UP_STEPS)
     ready = time.perf_counter()
     milliseconds = []
@@ -213,9 +94,9 @@ def serve(job: peer_step.Job, timing: Timing, settings: Mapping[str, str]) -> di
         trainer.run(timing.steps_per_round)
         milliseconds.append(1e3 * (time.perf_counter() - begun) / timing.steps_per_round)
     return {
-        "device": step.device_name,
+        "device": name,
         "milliseconds": milliseconds,
-        "peak_bytes": step.peak_bytes(),
+        "peak_bytes": device_of(job.framework)[2],
         "parameters": trainer.parameters,
         "loss": loss,
         "start_seconds": ready - started,
@@ -233,9 +114,9 @@ def turn(
     """
     asked = json.dumps([dataclasses.asdict(job), dataclasses.asdict(timing), dict(settings)])
     command = [python, str(pathlib.Path(__file__)), f"--child={asked}"]
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {"CUDA_VISIBLE_DEVICES": "0", **os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     if timing.device == "cpu":
-        environment["JAX_PLATFORMS"] = "cpu"
+        environment |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     for line in done.stdout.splitlines():
         if line.startswith(RESULT):
@@ -254,7 +135,8 @@ def measure(
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in order}
     for _ in range(options.turns):
         for name in order:
-            job = job_of(size, case, name)
+            job = train_step.job_of_size(size, case, name)
+            job = dataclasses.replace(job, torch_compile=options.torch_compile)
             turns[name].append(turn(pythons[name], job, options.timing, options.set))
         order = order[::-1]
     return {name: summary(size, case, found) for name, found in turns.items()}
@@ -283,7 +165,7 @@ def model_flops(size: str, case: train_step.Case) -> float:
     from bertjax import jobs
     from bertjax.training import config_faults
 
-    config = train_step.step_config(job_of(size, case, OURS))
+    config = train_step.step_config(train_step.job_of_size(size, case))
     config_faults.validate(config)
     job = jobs.JOBS[config.task].open(config)
     return jobs.train_flops(job, job.phases[0])
@@ -327,10 +209,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3, help="processes of each")
     parser.add_argument("--rounds", type=int, default=timing.rounds, help="of one turn")
     parser.add_argument("--steps_per_round", type=int, default=timing.steps_per_round)
-    parser.add_argument("--torch_compile", choices=COMPILE_MODES, default=timing.torch_compile)
+    parser.add_argument("--torch_compile", choices=peer_step.COMPILE_MODES, default="default")
     parser.add_argument("--only", choices=(OURS, TORCH))
     parser.add_argument("--json", action="store_true", help="print a JSON object per case")
-    tpu_step.add_settings(parser, "--set", "NAME=VALUE of our config; may be repeated")
+    train_step.add_settings(parser, "--set", "NAME=VALUE of our config; may be repeated")
     options = parser.parse_args(argv)
     if min(options.turns, options.rounds, options.steps_per_round) < 1:
         parser.error("--turns, --rounds and --steps_per_round must be at least 1")

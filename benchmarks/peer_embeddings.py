@@ -17,12 +17,13 @@ import dataclasses
 import json
 import math
 import os
-import pathlib
 import time
 from typing import Any
 
+from peer_finetune import DEV, TASKS, TRAIN
+from peer_finetune import read as read_texts
+
 HIGHEST_SCORE = 5.0
-TRAIN, DEV = "train", "dev"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +48,8 @@ class Split:
 
 def read(data: str, name: str) -> Split:
     """Returns a split of STS-B in GLUE's layout."""
-    text = (pathlib.Path(data) / "STS-B" / f"{name}.tsv").read_text(encoding="utf-8-sig")
-    rows = [line.rstrip("\r").split("\t") for line in text.removesuffix("\n").split("\n")]
-    names = rows.pop(0)
-    columns = [[row[names.index(it)] for row in rows] for it in ("sentence1", "sentence2", "score")]
-    return Split(columns[0], columns[1], [float(score) for score in columns[2]])
+    texts, scores = read_texts(TASKS["stsb"], data, name)
+    return Split(*texts, scores)
 
 
 def cosines(model: Any, split: Split) -> list[float]:

@@ -29,15 +29,16 @@ from typing import Any, TextIO
 
 import numpy as np
 import peer_objectives
+import tpu_peer
 
 IGNORED_LABEL = -100
 FIRST_WORD_ID = 999  # ids below are [PAD], [unused] and the specials of the released vocabularies
 # Objectives whose rows may have padding: both sides leave it out of their losses.
 WITH_PADDING = ("bert", "roberta", "modernbert", "albert")
 WARM_UP_STEPS = 3
-LEARNING_RATE = 1e-4
-WEIGHT_DECAY = 0.01
+LEARNING_RATE, WEIGHT_DECAY = tpu_peer.LEARNING_RATE, tpu_peer.WEIGHT_DECAY
 CLIP_NORM = 1.0
+COMPILE_MODES = ("none", "default", "max-autotune", "max-autotune-no-cudagraphs")
 
 Batch = Mapping[str, np.ndarray]
 
@@ -62,6 +63,7 @@ class Job:
     dtype: str = "float32"
     dropout: float = 0.1
     attention: str = "sdpa"
+    torch_compile: str = "none"
     objective: str = "bert"
     fill: float = 1.0
     seed: int = 0
@@ -118,33 +120,6 @@ def dense_labels(batch: Batch) -> np.ndarray:
     return labels
 
 
-def bert_config(job: Job):
-    """Returns the transformers configuration of the job's encoder."""
-    import transformers
-
-    return transformers.BertConfig(**peer_objectives.sizes_of(job))
-
-
-def flax_loss(outputs, labels, next_sentence_labels):
-    """Returns the loss of transformers' run_mlm_flax.py plus the next-sentence cross-entropy.
-
-    Source: transformers v4.57.6, examples/flax/language-modeling/run_mlm_flax.py, `train_step`:
-    one-hot cross-entropy at every position, averaged where there is a label.
-    """
-    import jax
-    import jax.numpy as jnp
-    import optax
-
-    logits = outputs.prediction_logits
-    one_hot = jax.nn.one_hot(labels, logits.shape[-1])
-    weights = jnp.where(labels > 0, 1.0, 0.0)
-    mlm = (optax.softmax_cross_entropy(logits, one_hot) * weights).sum() / weights.sum()
-    pair = optax.softmax_cross_entropy_with_integer_labels(
-        outputs.seq_relationship_logits, next_sentence_labels
-    )
-    return mlm + pair.mean()
-
-
 def build_flax(job: Job, batch: Batch) -> Trainer:
     """Returns the step of FlaxBertForPreTraining: one jitted call, its state donated.
 
@@ -159,7 +134,10 @@ def build_flax(job: Job, batch: Batch) -> Trainer:
     import transformers
 
     model = transformers.FlaxBertForPreTraining(
-        bert_config(job), input_shape=(1, job.length), seed=job.seed, dtype=jnp.dtype(job.dtype)
+        transformers.BertConfig(**peer_objectives.sizes_of(job)),
+        input_shape=(1, job.length),
+        seed=job.seed,
+        dtype=jnp.dtype(job.dtype),
     )
     optimizer = optax.chain(
         optax.clip_by_global_norm(CLIP_NORM),
@@ -178,7 +156,8 @@ def build_flax(job: Job, batch: Batch) -> Trainer:
 
         def loss_of(params):
             outputs = model(**inputs, params=params, dropout_rng=dropout_key, train=True)
-            return flax_loss(outputs, labels, next_sentence_labels)
+            mlm, pair = tpu_peer.loss_sums(outputs, labels, next_sentence_labels)
+            return mlm / (labels > 0).sum() + pair / job.batch
 
         loss, gradients = jax.value_and_grad(loss_of)(state["params"])
         updates, opt_state = optimizer.update(gradients, state["opt_state"], state["params"])
@@ -207,9 +186,14 @@ def build_torch(job: Job, batch: Batch) -> Trainer:
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(job.seed)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cpu"
+    if torch.cuda.is_available():
+        device = "cuda"
+        torch.set_float32_matmul_precision("high")
     model, loss_of = peer_objectives.OBJECTIVES[job.objective](job)
     model.to(device)
+    if job.torch_compile != "none":
+        model.compile(mode=None if job.torch_compile == "default" else job.torch_compile)
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # On CPU the fused form and the foreach form measure alike.
     optimizer = torch.optim.AdamW(learning, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
@@ -294,6 +278,7 @@ def parse_job(arguments: list[str]) -> Job:
         "framework": tuple(FRAMEWORKS),
         "dtype": ("float32", "bfloat16"),
         "attention": ("sdpa", "eager"),
+        "torch_compile": COMPILE_MODES,
         "objective": tuple(peer_objectives.OBJECTIVES),
     }
     for field in dataclasses.fields(Job):

@@ -34,7 +34,8 @@ DATA = "data"  # the mesh axis that splits the batch
 NORMS = ("layernorm", "layer_norm", "ln")  # as the example looks for them
 VOCAB_SIZE = 30522
 # Source: Devlin et al. 2019, section 3. Per size: layers, hidden size, heads, intermediate size.
-SIZES = {"base": (12, 768, 12, 3072), "large": (24, 1024, 16, 4096)}
+# "tiny" is for trying the programs.
+SIZES = {"base": (12, 768, 12, 3072), "large": (24, 1024, 16, 4096), "tiny": (2, 128, 2, 512)}
 
 
 @dataclasses.dataclass(frozen=True)

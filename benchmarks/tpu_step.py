@@ -24,8 +24,6 @@ minutes. `--reuse` takes theirs from an earlier run's --save_hlo, for trying out
 from __future__ import annotations
 
 import argparse
-import ast
-import contextlib
 import json
 import math
 import pathlib
@@ -36,7 +34,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import peer_step
 import tpu_peer
 import train_step
 
@@ -58,53 +55,6 @@ SHOWN = {
 RANDOM_BITS = re.compile(r"= \(?u(?P<bits>\d+)\[(?P<sizes>[\d,]*)\].* rng-bit-generator\(")
 
 
-def job_of(shape: tpu_peer.Shape) -> peer_step.Job:
-    """Returns what train_step.py's config is made from."""
-    _, hidden_size, num_heads, intermediate_size = tpu_peer.SIZES[shape.size]
-    return peer_step.Job(
-        framework=OURS,
-        hidden_size=hidden_size,
-        num_layers=shape.layers,
-        num_heads=num_heads,
-        intermediate_size=intermediate_size,
-        vocab_size=tpu_peer.VOCAB_SIZE,
-        batch=shape.batch_size,
-        length=shape.length,
-        predictions=train_step.Case(shape.batch_size, shape.length).predictions,
-        dtype="bfloat16",
-    )
-
-
-def add_settings(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
-    """Adds an option that may be repeated and collects (name, value) pairs."""
-
-    def setting(text: str) -> tuple[str, str]:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-        return name, value
-
-    parser.add_argument(option, action="append", type=setting, default=[], help=help_text)
-
-
-def set_options(config: Any, settings: Mapping[str, str]) -> None:
-    """Sets options of a config by their dotted names; values are written as in Python.
-
-    Raises:
-      ValueError: listing every name that is no option.
-    """
-    from bertjax import config as config_lib
-
-    known = dict(config_lib.flatten(config))
-    if unknown := [name for name in settings if name not in known]:
-        raise ValueError(f"--set names {', '.join(unknown)}; options are {', '.join(known)}")
-    for name, text in settings.items():
-        value: Any = text
-        with contextlib.suppress(ValueError, SyntaxError):
-            value = ast.literal_eval(text)
-        config.update_from_flattened_dict({name: value})
-
-
 def lower_ours(shape: tpu_peer.Shape, settings: Mapping[str, str]) -> Any:
     """Returns our training step lowered for the slice, as `bertjax.train` would compile it there.
 
@@ -119,8 +69,9 @@ def lower_ours(shape: tpu_peer.Shape, settings: Mapping[str, str]) -> Any:
     from bertjax.planning import topologies
     from bertjax.training import config_faults, program
 
-    config = train_step.step_config(job_of(shape))
-    set_options(config, settings)
+    case = train_step.Case(shape.batch_size, shape.length)
+    config = train_step.step_config(train_step.job_of_size(shape.size, case, layers=shape.layers))
+    train_step.set_options(config, settings)
     config_faults.validate(config)
     devices = topologies.devices(topologies.parse(shape.topology))
     mesh = sharding.make_mesh(devices, data=config.mesh.data, tensor=config.mesh.tensor)
@@ -251,8 +202,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", choices=("ours", "theirs"))
     parser.add_argument("--save_hlo", type=pathlib.Path, help="directory that keeps the programs")
     parser.add_argument("--reuse", action="store_true", help="theirs from --save_hlo, if there")
-    add_settings(parser, "--set", "NAME=VALUE of our config; may be repeated")
-    add_settings(parser, "--compiler_option", "NAME=VALUE of XLA, for ours; may be repeated")
+    train_step.add_settings(parser, "--set", "NAME=VALUE of our config; may be repeated")
+    train_step.add_settings(
+        parser, "--compiler_option", "NAME=VALUE of XLA, for ours; may be repeated"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
     if options.only != "ours" and not (options.peer_python or options.reuse):

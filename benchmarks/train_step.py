@@ -21,7 +21,9 @@ optimizer. Compilation is not, nor is reading data (see streams.py and host_over
 from __future__ import annotations
 
 import argparse
+import ast
 import atexit
+import contextlib
 import dataclasses
 import json
 import os
@@ -38,6 +40,7 @@ from typing import Any
 
 import peer_objectives
 import peer_step
+import tpu_peer
 
 CHILD = pathlib.Path(__file__).with_name("peer_step.py")
 OURS = "bertjax"
@@ -111,14 +114,68 @@ class Case:
         return f"{self.batch}x{self.length}"
 
 
-def build(job: peer_step.Job, batch: peer_step.Batch) -> peer_step.Trainer:
-    """Returns our step as `python -m bertjax.train` compiles it, for a child process."""
+def job_of_size(size: str, case: Case, framework: str = OURS, *, layers: int = 0) -> peer_step.Job:
+    """Returns the step of a size of BERT in bfloat16; 0 layers: the size's own number."""
+    num_layers, hidden_size, num_heads, intermediate_size = tpu_peer.SIZES[size]
+    return peer_step.Job(
+        framework=framework,
+        hidden_size=hidden_size,
+        num_layers=layers or num_layers,
+        num_heads=num_heads,
+        intermediate_size=intermediate_size,
+        vocab_size=tpu_peer.VOCAB_SIZE,
+        batch=case.batch,
+        length=case.length,
+        predictions=case.predictions,
+        dtype="bfloat16",
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser, option: str, help_text: str) -> None:
+    """Adds an option that may be repeated and collects (name, value) pairs."""
+
+    def setting(text: str) -> tuple[str, str]:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        return name, value
+
+    parser.add_argument(option, action="append", type=setting, default=[], help=help_text)
+
+
+def set_options(config: Any, settings: Mapping[str, str]) -> None:
+    """Sets options of a config by their dotted names; values are written as in Python.
+
+    Raises:
+      ValueError: listing every name that is no option.
+    """
+    from bertjax import config as config_lib
+
+    known = dict(config_lib.flatten(config))
+    if unknown := [name for name in settings if name not in known]:
+        raise ValueError(f"--set names {', '.join(unknown)}; options are {', '.join(known)}")
+    for name, text in settings.items():
+        value: Any = text
+        with contextlib.suppress(ValueError, SyntaxError):
+            value = ast.literal_eval(text)
+        config.update_from_flattened_dict({name: value})
+
+
+def build(
+    job: peer_step.Job, batch: peer_step.Batch, settings: Mapping[str, str] | None = None
+) -> peer_step.Trainer:
+    """Returns our step as `python -m bertjax.train` compiles it, for a child process.
+
+    `settings` are options of the config, as `set_options` takes them.
+    """
     import jax
 
     from bertjax import train
     from bertjax.devices import sharding
 
-    run_parts = train.prepare(step_config(job), workdir="not-written")
+    config = step_config(job)
+    set_options(config, settings or {})
+    run_parts = train.prepare(config, workdir="not-written")
     rows = {name: batch[name] for name in batch if name != "next_sentence_labels"}
     rows["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
     rows["example_weights"] = batch["masked_lm_weights"][:, 0] * 0 + 1

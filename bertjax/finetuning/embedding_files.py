@@ -554,8 +554,8 @@ def _of_pairs(examples: Sequence[Example]) -> EvaluationSet:
     relevances: dict[str, dict[str, int]] = {name: {} for name in queries.values()}
     for query, document in (example.texts for example in examples):
         relevances[queries[query]][documents[document]] = 1
-    by_name = ({name: text for text, name in texts.items()} for texts in (documents, queries))
-    return _retrieval(Collection(*by_name, relevances))
+    texts = [{name: text for text, name in each.items()} for each in (documents, queries)]
+    return _retrieval(Collection(texts[0], texts[1], relevances))
 
 
 # What a file holds -> the set that it is; the others of ROWS have no scores.
