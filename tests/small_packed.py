@@ -3,6 +3,7 @@
 import numpy as np
 
 from bertjax.data import encoding, records
+from tests import small_records
 
 CLS, SEP, FIRST = 2, 3, 5  # of the vocabulary; what follows is ordinary
 
@@ -57,16 +58,11 @@ def write(directory, shards, *, length, most, vocab_size=96):
         )
         for number, lengths in enumerate(shards)
     ]
-    records.Manifest(
+    small_records.manifest(
         tokenizer={"kind": "wordpiece", "sha256": "", "vocab_size": vocab_size},
         max_seq_length=length,
-        max_predictions_per_seq=0,
-        masked_lm_prob=0.15,
         pair_objective="nsp",
         shards=tuple(written),
-        seed=0,
-        arguments={},
-        statistics={},
         max_sequences_per_row=most,
     ).save(directory)
     return records.open(directory)

@@ -10,6 +10,16 @@ WORDS = [f"w{number}" for number in range(90)]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
+def manifest(**fields) -> records.Manifest:
+    """A manifest of text without masks, pairs or shards, but for these fields."""
+    values = {
+        "tokenizer": {"kind": "wordpiece", "sha256": "", "vocab_size": 1000},
+        **{"max_seq_length": 8, "max_predictions_per_seq": 0, "masked_lm_prob": 0.15},
+        **{"pair_objective": "none", "shards": (), "seed": 0, "arguments": {}, "statistics": {}},
+    }
+    return records.Manifest(**values | fields)
+
+
 def vocabulary(words=WORDS) -> tokenizer.Tokenizer:
     return tokenizer.WordPieceTokenizer([*SPECIALS, *words])
 
@@ -68,15 +78,13 @@ def write(
     if documents is not None:
         sample = contents.Documents(np.array(documents, np.uint64))
         contents.Contents(counts_of_tokens, sample).save(directory)
-    records.Manifest(
+    manifest(
         tokenizer=made.describe(),
         max_seq_length=max_seq_length,
         max_predictions_per_seq=3 if is_masked else 0,
-        masked_lm_prob=0.15,
         pair_objective=pair_objective,
         shards=tuple(shards),
         seed=seed,
-        arguments={},
         statistics={
             "unigram_entropy": float(np.log(len(words))),
             "unigram_tokens": int(counts_of_tokens.sum()),

@@ -1,70 +1,36 @@
 """Batches cut to the shortest length that fits: the same examples, with less padding."""
 
-import itertools
+import functools
 
 import numpy as np
 import pytest
 
-from bertjax.data import masking, records, streams
+from bertjax.data import streams
 from tests.data import test_streams
 
 LENGTH, BUCKETS = 32, (8, 16, 32)
-COUNTS = (7, 5, 9, 6, 8, 5, 4, 11)
 
 
-def write(directory):
-    """Records of which two thirds are short; the tokens say where they stand."""
-    rng = np.random.default_rng(0)
+def short_or_long(rng):
+    """Makes examples of which two thirds are short; the tokens say where they stand."""
 
-    def example(shard, place):
-        made = test_streams.example(shard, place, length=LENGTH)
-        length = int(rng.choice([5, 7, 12, 30], p=[0.4, 0.2, 0.2, 0.2]))
-        made["input_mask"] = (np.arange(LENGTH) < length).astype(np.int64)
+    def example(shard, place, predictions, length):
+        made = test_streams.example(shard, place, predictions, length)
+        real = int(rng.choice([5, 7, 12, 30], p=[0.4, 0.2, 0.2, 0.2]))
+        made["input_mask"] = (np.arange(length) < real).astype(np.int64)
         made["input_ids"] = made["input_ids"] * made["input_mask"]
         return made
 
-    shards = tuple(
-        records.write_shard(
-            directory / f"shard-{shard}.tfrecord",
-            test_streams.encoded(example(shard, place) for place in range(count)),
-        )
-        for shard, count in enumerate(COUNTS)
-    )
-    records.Manifest(
-        tokenizer={"sha256": "", "vocab_size": 1000},
-        max_seq_length=LENGTH,
-        max_predictions_per_seq=0,
-        masked_lm_prob=0.15,
-        pair_objective="none",
-        shards=shards,
-        seed=0,
-        arguments={},
-        statistics={},
-    ).save(directory)
-    return records.open(directory)
+    return example
 
 
 @pytest.fixture(scope="module")
 def record_set(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("records"))
+    example = short_or_long(np.random.default_rng(0))
+    return test_streams.write(tmp_path_factory.mktemp("records"), length=LENGTH, example=example)
 
 
-def draw_masks(batch, rng):
-    return masking.mask_tokens(
-        batch["input_ids"],
-        batch["input_mask"],
-        options=masking.MaskingOptions(0.3, 4),
-        vocab_size=400,
-        mask_id=4,
-        special_ids=(0, 1, 2, 3, 4),
-        rng=rng,
-    )
-
-
-def read(record_set, steps, **options):
-    defaults = {"global_batch_size": 8, "seed": 1, "max_streams": 4, "draw_masks": draw_masks}
-    batches = test_streams.train_batches(record_set, **defaults | options)
-    return list(itertools.islice(batches, steps))
+read = functools.partial(test_streams.read, draw_masks=test_streams.draw_masks)
 
 
 @pytest.fixture(scope="module")

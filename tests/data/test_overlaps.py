@@ -6,6 +6,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.data import contents, overlaps, records
+from tests import small_records
 
 ARGUMENTS = {"input": "corpus/*.txt", "split": "train", "heldout_fraction": 0.02}
 HELD_OUT = ARGUMENTS | {"split": "heldout"}
@@ -18,17 +19,8 @@ def made(directory, arguments=None, documents=None, seed=0):
     if documents is not None:
         sample = contents.Documents(np.sort(np.array(documents, np.uint64)))
         contents.Contents(np.ones(9, np.int64), sample).save(directory)
-    manifest = records.Manifest(
-        tokenizer={"kind": "wordpiece", "sha256": "a", "vocab_size": 9},
-        max_seq_length=8,
-        max_predictions_per_seq=2,
-        masked_lm_prob=0.15,
-        pair_objective="none",
-        shards=(records.Shard("0", 3, 300),),
-        seed=seed,
-        arguments=arguments or {},
-        statistics={},
-    )
+    shards = (records.Shard("0", 3, 300),)
+    manifest = small_records.manifest(shards=shards, seed=seed, arguments=arguments or {})
     return records.RecordSet(directory, manifest)
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bertjax.data import records
+from tests import small_records
 
 LENGTH, PREDICTIONS = 6, 2
 
@@ -24,6 +25,19 @@ def example(first_token=7):
     }
 
 
+def described(**fields):
+    values = {
+        "tokenizer": {"kind": "wordpiece", "sha256": "a" * 64, "vocab_size": 100},
+        **{"max_seq_length": LENGTH, "max_predictions_per_seq": PREDICTIONS},
+        "pair_objective": "nsp",
+        "shards": (records.Shard(file="0.tfrecord", examples=3, bytes=300),),
+        "seed": 3,
+        "arguments": {"input": "text"},
+        "statistics": {"unigram_entropy": 6.5, "documents": 4},
+    }
+    return small_records.manifest(**values | fields)
+
+
 def write(directory, *, counts=(3, 2), **fields):
     shards = tuple(
         records.write_shard(
@@ -32,18 +46,7 @@ def write(directory, *, counts=(3, 2), **fields):
         )
         for number, count in enumerate(counts)
     )
-    values = {
-        "tokenizer": {"kind": "wordpiece", "sha256": "a" * 64, "vocab_size": 100},
-        "max_seq_length": LENGTH,
-        "max_predictions_per_seq": PREDICTIONS,
-        "masked_lm_prob": 0.15,
-        "pair_objective": "nsp",
-        "shards": shards,
-        "seed": 3,
-        "arguments": {"input": "text"},
-        "statistics": {"unigram_entropy": 6.5},
-    }
-    manifest = records.Manifest(**values | fields)
+    manifest = described(**{"shards": shards} | fields)
     manifest.save(directory)
     return manifest
 
@@ -155,24 +158,15 @@ def test_a_shard_of_several_blocks_is_whole(tmp_path, monkeypatch):
     assert list(tf.data.TFRecordDataset(str(tmp_path / "shard")).as_numpy_iterator()) == serialized
 
 
-def test_a_writer_that_fails_leaves_nothing(tmp_path):
+def test_a_writer_has_nothing_under_the_final_name_before_its_end_or_where_it_fails(tmp_path):
     def serialized():
         yield b"first"
+        assert "shard" not in os.listdir(tmp_path)
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError, match="no more"):
         records.write_shard(tmp_path / "shard", serialized())
     assert os.listdir(tmp_path) == []
-
-
-def test_a_writer_at_work_has_nothing_under_the_final_name(tmp_path):
-    def serialized():
-        assert "shard" not in os.listdir(tmp_path)
-        yield b"first"
-        assert "shard" not in os.listdir(tmp_path)
-
-    records.write_shard(tmp_path / "shard", serialized())
-    assert os.listdir(tmp_path) == ["shard"]
 
 
 @pytest.mark.parametrize("size", [10_000, 10_000_000], ids=["when closed", "when written"])
@@ -203,21 +197,6 @@ def test_a_manifest_loads_as_it_was_saved(tmp_path):
     assert records.Manifest.load(tmp_path) == manifest
     assert manifest.num_examples == 5
     assert [path.name for path in tmp_path.glob("*draft*")] == []
-
-
-def described(**fields):
-    values = {
-        "tokenizer": {"kind": "wordpiece", "sha256": "a" * 64, "vocab_size": 100},
-        "max_seq_length": 6,
-        "max_predictions_per_seq": 2,
-        "masked_lm_prob": 0.15,
-        "pair_objective": "nsp",
-        "shards": (records.Shard(file="0.tfrecord", examples=3, bytes=300),),
-        "seed": 3,
-        "arguments": {"input": "text"},
-        "statistics": {"unigram_entropy": 6.5, "documents": 4},
-    }
-    return records.Manifest(**values | fields)
 
 
 def test_records_are_known_again_by_what_is_read_and_not_by_what_is_told_besides():
@@ -291,23 +270,24 @@ def test_all_faults_are_reported_at_once(tmp_path):
     assert "max_seq_length is 6" in message
 
 
-def test_records_without_examples_are_refused(tmp_path):
+def test_a_missing_manifest_and_records_without_examples_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="data_pipelines.build"):
+        records.open(tmp_path)
     write(tmp_path, counts=(0,))
     with pytest.raises(ValueError, match="no examples"):
         records.open(tmp_path)
 
 
-def test_a_missing_manifest_says_how_to_get_one(tmp_path):
-    with pytest.raises(FileNotFoundError, match="data_pipelines.build"):
-        records.open(tmp_path)
-
-
 @pytest.mark.parametrize(
     "content",
-    ["{", "[]", "{}", json.dumps({"format_version": records.FORMAT_VERSION, "colour": 2})],
+    [
+        *("{", "[]", "{}", "null", "\xff\xfe", "[" * 200_000, '{"a":' * 200_000),
+        json.dumps({"format_version": records.FORMAT_VERSION, "colour": 2}),
+    ],
+    ids=lambda content: content[:20],
 )
 def test_a_file_that_is_no_manifest_is_named(tmp_path, content):
-    (tmp_path / "manifest.json").write_text(content)
+    (tmp_path / "manifest.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError, match=r"manifest\.json is not a record manifest"):
         records.open(tmp_path)
 
@@ -370,13 +350,6 @@ def test_all_that_cannot_be_is_told_at_once(tmp_path):
     changed_manifest(tmp_path, "seed", value=-1)
     changed_manifest(tmp_path, "shards", 0, "file", value="../0.tfrecord")
     with pytest.raises(ValueError, match=r"seed is -1(.|\n)*a shard is '\.\./0"):
-        records.open(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["[" * 200_000, '{"a":' * 200_000, "\xff\xfe", "null"])
-def test_a_manifest_of_hostile_json_is_one_clear_error(tmp_path, content):
-    (tmp_path / "manifest.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"manifest\.json is not a record manifest"):
         records.open(tmp_path)
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from data_pipelines import examples
+from data_pipelines.options import Options
 
 # The pairs of BERT, once over the corpus.
 PAIRS = {
@@ -15,6 +16,15 @@ PAIRS = {
     "dupe_factor": 1,
     "random_seed": 3,
 }
+
+
+def options(text, vocabulary, output, **changes) -> Options:
+    """Options of a small build in this process."""
+    sizes = {"max_seq_length": 32, "dupe_factor": 1, "num_workers": 1}
+    fields = {"input": str(text), "vocabulary": vocabulary, "output": str(output)}
+    return Options(**fields | sizes | changes)
+
+
 SYLLABLES = ["ka", "lo", "mi", "ren", "tus", "vor", "pe", "sha", "dim", "gol"]
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from bertjax.data import records, tokenizer
 from data_pipelines import build
-from data_pipelines.options import Options
 from data_pipelines.reports import report
-from tests.data_pipelines import decoded
+from tests.data_pipelines import conftest, decoded
 
 GOOD = "Kalo miren. Tus vor pe.\nSha dim gol.\n\nRen ka lo mi. Vor tus.\n\nPe sha. Gol ka ren."
 
@@ -25,15 +24,9 @@ def build_of(tmp_path, vocabulary_directory):
     def run(content, *, name="text.txt", **changes):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        fields = {
-            "input": str(path),
-            "vocabulary": vocabulary_directory,
-            "output": str(tmp_path / "out"),
-            "max_seq_length": 32,
-            "dupe_factor": 2,
-            "num_workers": 1,
-        }
-        chosen = Options(**(fields | changes))
+        changes = {"dupe_factor": 2} | changes
+        places = {"text": path, "vocabulary": vocabulary_directory, "output": tmp_path / "out"}
+        chosen = conftest.options(**places | changes)
         manifest = build.build(chosen)
         return manifest, words_of(chosen.output)
 
@@ -131,14 +124,8 @@ def disk_of(size):
 def test_a_disk_that_is_full_is_an_error_and_finished_work_is_kept(
     tmp_path, text_file, vocabulary_directory
 ):
-    chosen = Options(
-        input=text_file,
-        vocabulary=vocabulary_directory,
-        output=str(tmp_path / "out"),
-        max_seq_length=64,
-        num_shards=1,
-        num_workers=1,
-    )
+    changes = {"max_seq_length": 64, "dupe_factor": 10, "num_shards": 1}
+    chosen = conftest.options(text_file, vocabulary_directory, tmp_path / "out", **changes)
     shard = "bert-train.tfrecord-00000-of-00001"
     with disk_of(400_000), pytest.raises(OSError, match="not written") as caught:
         build.build(chosen)

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import os
 import pathlib
 import signal
@@ -11,24 +12,10 @@ import pytest
 
 from bertjax.data import overlaps, records, tokenizer
 from data_pipelines import blocks, build, shards
-from data_pipelines.options import Options
 from tests import small_byte_bpe
 from tests.data_pipelines import conftest, decoded
 
-LENGTH = 32
-
-
-def options(text_file, vocabulary_directory, output, **changes):
-    fields = {
-        "input": text_file,
-        "vocabulary": vocabulary_directory,
-        "output": str(output),
-        "max_seq_length": LENGTH,
-        "dupe_factor": 3,
-        "num_shards": 4,
-        "num_workers": 1,
-    }
-    return Options(**(fields | changes))
+options = functools.partial(conftest.options, dupe_factor=3, num_shards=4)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,14 +69,8 @@ def test_heldout_and_train_share_no_document_and_others_do(
         ("heldout", "heldout", 0.2),
         ("more", "heldout", 0.25),
     ):
-        chosen = options(
-            text_file,
-            vocabulary_directory,
-            tmp_path / name,
-            split=split,
-            heldout_fraction=fraction,
-            dupe_factor=1,
-        )
+        part = {"split": split, "heldout_fraction": fraction, "dupe_factor": 1}
+        chosen = options(text_file, vocabulary_directory, tmp_path / name, **part)
         counts[name] = build.build(chosen).statistics["documents"]
         built_sets[name] = records.open(tmp_path / name)
     assert counts["train"] + counts["heldout"] == counts["all"] == 120
@@ -112,15 +93,9 @@ def test_the_contents_are_the_tokens_to_be_predicted_and_the_documents(built):
 
 
 def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, vocabulary, tmp_path):
-    chosen = options(
-        text_file,
-        vocabulary_directory,
-        tmp_path / "out",
-        mask="none",
-        pair_objective="none",
-        dupe_factor=1,
-        max_predictions_per_seq=7,
-    )
+    changes = {"mask": "none", "pair_objective": "none", "dupe_factor": 1}
+    changes["max_predictions_per_seq"] = 7
+    chosen = options(text_file, vocabulary_directory, tmp_path / "out", **changes)
     manifest = build.build(chosen)
     batch = decoded.read(tmp_path / "out")
     assert set(batch) == set(records.TOKEN_FEATURES)
@@ -194,14 +169,10 @@ def test_the_output_is_a_dataset_of_tfds_and_has_a_report(built):
 def test_records_of_a_byte_level_bpe_hold_its_tokens_and_hash(text_file, tmp_path):
     known = small_byte_bpe.vocabulary()
     known.save(tmp_path / "vocabulary")
-    chosen = options(
-        *(text_file, str(tmp_path / "vocabulary"), tmp_path / "made"),
-        pair_objective="none",
-        packing="full_sentences",
-        mask="whole_word",
-        dupe_factor=1,
-        num_shards=1,
-    )
+    changes = {"pair_objective": "none", "packing": "full_sentences", "mask": "whole_word"}
+    changes |= {"dupe_factor": 1, "num_shards": 1}
+    places = (text_file, str(tmp_path / "vocabulary"), tmp_path / "made")
+    chosen = options(*places, **changes)
     assert build.build(chosen).tokenizer == known.describe()
     batch = decoded.read(tmp_path / "made")
     assert tokenizer.load(tmp_path / "made").describe() == known.describe()

@@ -10,9 +10,8 @@ from hypothesis import strategies
 
 from bertjax.data import masking, overlaps, records, wordpiece
 from data_pipelines import build, exact
-from data_pipelines.options import Options
 from tests import small_byte_bpe
-from tests.data_pipelines import decoded
+from tests.data_pipelines import conftest, decoded
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefgh"
@@ -283,17 +282,8 @@ def test_shuffles_and_draws_are_those_of_python(size, front, seed):
 def test_the_program_deals_the_examples_to_the_shards_in_turn(
     vocabulary, vocabulary_directory, tmp_path, text_file
 ):
-    chosen = Options(
-        input=text_file,
-        vocabulary=vocabulary_directory,
-        output=str(tmp_path / "out"),
-        max_seq_length=32,
-        dupe_factor=3,
-        num_shards=4,
-        num_workers=1,
-        algorithm="exact",
-        do_whole_word_mask=True,
-    )
+    changes = {"dupe_factor": 3, "num_shards": 4, "algorithm": "exact", "do_whole_word_mask": True}
+    chosen = conftest.options(text_file, vocabulary_directory, tmp_path / "out", **changes)
     manifest = build.build(chosen)
     batch = decoded.read(tmp_path / "out")
     expected = exact.batches(
@@ -330,20 +320,10 @@ def test_documents_are_known_by_the_hashes_that_the_fast_builder_gives_them(
     built = {}
     for way, split in (("exact", "all"), ("fast", "all"), ("fast", "heldout")):
         name = f"{way}_{split}"
-        build.build(
-            Options(
-                input=f"{tmp_path}/*.txt",
-                vocabulary=vocabulary_directory,
-                output=str(tmp_path / name),
-                max_seq_length=32,
-                dupe_factor=1,
-                num_workers=1,
-                algorithm=way,
-                sentence_splitter="lines",
-                split=split,
-                heldout_fraction=0.2,
-            )
-        )
+        changes = {"algorithm": way, "sentence_splitter": "lines", "split": split}
+        changes["heldout_fraction"] = 0.2
+        places = (f"{tmp_path}/*.txt", vocabulary_directory, tmp_path / name)
+        build.build(conftest.options(*places, **changes))
         built[name] = records.open(tmp_path / name)
     released, fast, held_out = built.values()
     assert released.contents.documents == fast.contents.documents
@@ -354,11 +334,7 @@ def test_documents_are_known_by_the_hashes_that_the_fast_builder_gives_them(
 
 def test_what_is_no_plain_text_is_refused_by_its_name(vocabulary_directory, tmp_path):
     (tmp_path / "text.jsonl").write_text('{"text": "One. Two."}')
-    chosen = Options(
-        input=str(tmp_path / "text.jsonl"),
-        vocabulary=vocabulary_directory,
-        output=str(tmp_path / "out"),
-        algorithm="exact",
-    )
+    places = (tmp_path / "text.jsonl", vocabulary_directory, tmp_path / "out")
+    chosen = conftest.options(*places, algorithm="exact")
     with pytest.raises(ValueError, match=r"text\.jsonl is not a plain text file"):
         build.build(chosen)

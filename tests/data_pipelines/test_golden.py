@@ -9,7 +9,7 @@ import hashlib
 import pytest
 
 from data_pipelines import build
-from data_pipelines.options import Options
+from tests.data_pipelines import conftest
 
 
 @pytest.mark.parametrize(
@@ -46,15 +46,8 @@ from data_pipelines.options import Options
 def test_a_build_writes_the_bytes_of_before(
     tmp_path, text_file, vocabulary_directory, changes, digest
 ):
-    fields = {"max_seq_length": 32, "dupe_factor": 2, "num_shards": 2, "num_workers": 1}
-    build.build(
-        Options(
-            input=text_file,
-            vocabulary=vocabulary_directory,
-            output=str(tmp_path / "out"),
-            **(fields | changes),
-        )
-    )
+    changes = {"dupe_factor": 2, "num_shards": 2} | changes
+    build.build(conftest.options(text_file, vocabulary_directory, tmp_path / "out", **changes))
     content = hashlib.sha256()
     for path in sorted((tmp_path / "out").glob("*tfrecord*")):
         content.update(path.read_bytes())

@@ -8,6 +8,7 @@ import pytest
 from bertjax.data import contents, records, tokenizer
 from data_pipelines import build, inspect_records
 from tests import small_records
+from tests.data_pipelines import conftest
 
 
 def original_record(rng, tf, vocabulary, length=16, predictions=3):
@@ -116,16 +117,7 @@ def test_inspect_prints_report_and_decoded_examples(
     text_file, vocabulary_directory, tmp_path, capsys
 ):
     output = str(tmp_path / "records")
-    build.build(
-        build.Options(
-            input=text_file,
-            vocabulary=vocabulary_directory,
-            output=output,
-            max_seq_length=32,
-            dupe_factor=1,
-            num_workers=1,
-        )
-    )
+    build.build(conftest.options(text_file, vocabulary_directory, output))
     page = tmp_path / "page.html"
     inspect_records.main(
         inspect_records.Options(directory=output, examples=2, recount=True, html=str(page))

@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 
 from bertjax.data import records
 from data_pipelines import tfds_metadata
+from tests import small_records
 
 # tensorflow-datasets 4.9 asks protobuf for what protobuf 7 will no longer tell.
 pytestmark = pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
@@ -33,16 +34,12 @@ def write(directory, *, static=True, pair_objective="nsp"):
             batch["next_sentence_labels"] = rng.integers(0, 2, (count, 1))
         path = directory / records.shard_name(index, len(COUNTS))
         shards.append(records.write_shard(path, records.encode_batch(batch)))
-    manifest = records.Manifest(
+    manifest = small_records.manifest(
         tokenizer={"kind": "wordpiece", "sha256": "a" * 64, "vocab_size": 300},
         max_seq_length=LENGTH,
         max_predictions_per_seq=PREDICTIONS if static else 0,
-        masked_lm_prob=0.15,
         pair_objective=pair_objective,
         shards=tuple(shards),
-        seed=3,
-        arguments={},
-        statistics={},
     )
     manifest.save(directory)
     tfds_metadata.write(directory, manifest)

@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -49,12 +48,12 @@ def test_results_come_in_order_from_other_processes_and_few_items_are_under_way(
 
 def test_errors_come_with_their_type_and_message_and_end_the_processes():
     texts = ["1", "2", "int('not a number')", *["__import__('time').sleep(0.1)"] * 50]
-    started, taken = time.monotonic(), []
+    taken = []
     found = ordered_map(eval, counted(texts, taken), num_workers=2)
     assert [next(found), next(found)] == [1, 2]
     with pytest.raises(ValueError, match="'not a number'"):
         next(found)
-    assert len(taken) < 10 and time.monotonic() - started < 30
+    assert len(taken) < 10
     assert not [one for one in psutil.Process().children(recursive=True) if is_worker(one)]
 
 

@@ -1,6 +1,7 @@
 """The heads of finetuning: what they depend on, and where dropout is."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,9 @@ def tiny(tiny):
     return dataclasses.replace(tiny, num_hidden_layers=1)
 
 
-def make(kind, config):
+def make(kind, config, **options):
     labels = {} if kind in (models.SpanClassifier, models.MultipleChoice) else {"num_labels": 3}
-    return small_modules.made(kind, config, **labels)
+    return small_modules.made(kind, config, **labels, **options)
 
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -113,11 +114,7 @@ def test_an_unknown_pooling_is_refused(tiny):
 
 
 BILSTM = 5
-
-
-def made_with_lstm(kind, config, **options):
-    labels = {} if kind in (models.SpanClassifier, models.MultipleChoice) else {"num_labels": 3}
-    return small_modules.made(kind, config, bilstm_size=BILSTM, **labels, **options)
+made_with_lstm = functools.partial(make, bilstm_size=BILSTM)
 
 
 def lstm_states(model, batch):

@@ -3,9 +3,9 @@
 import jax
 import pytest
 
-from bertjax.data import records
 from bertjax.planning import compiled, estimates, hlo, planner, text, topologies
 from configs import smoke
+from tests import small_records
 
 GIB = compiled.GIB
 V5E = estimates.Target("v5e-8", "tpu", "TPU v5 lite", 8, topologies.parse("v5e-8"))
@@ -77,18 +77,9 @@ def test_the_figures_of_a_phase_follow_from_what_the_compiler_tells(compiler):
 def test_what_a_plan_tells_of_records_that_are_there_is_in_their_manifest(compiler, tmp_path):
     path = tmp_path / "records_64"
     path.mkdir()
-    records.Manifest(
-        tokenizer={"vocab_size": 1000, "sha256": ""},
-        max_seq_length=64,
-        max_predictions_per_seq=14,
-        masked_lm_prob=0.15,
-        pair_objective="nsp",
-        shards=(),
-        seed=0,
-        arguments={},
-        statistics={"fill": 0.75},
-        max_sequences_per_row=4,
-    ).save(path)
+    sizes = {"max_seq_length": 64, "max_predictions_per_seq": 14, "max_sequences_per_row": 4}
+    filled = {"pair_objective": "nsp", "statistics": {"fill": 0.75}}
+    small_records.manifest(**sizes, **filled).save(path)
     config = make_config(global_batch_size=16)
     config.data.source = "records"
     config.data.train_dir = f"{tmp_path}/records_{{max_seq_length}}"
@@ -145,47 +136,42 @@ def test_a_refusal_is_cached_too(compiler, tmp_path):
     assert len(compiler) == 1
 
 
+V6E = estimates.Target("v6e-8", "tpu", "TPU v6 lite", 8, topologies.parse("v6e-8"))
+UNSEEN = {"data.train_dir": "x", "checkpoint.keep_last": 9, "log_every_steps": 7, "mesh.data": 8}
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "target", "compiles"),
     [
-        {"model.remat": "full"},
-        {"global_batch_size": 128},
-        {"sharding": "fsdp"},
-        {"mesh.tensor": 2},
-        {"optimizer.name": "lamb"},
-        {"pretraining.max_predictions_per_seq": 5},
-        {"xla_preset": "large_vmem"},
+        ({"model.remat": "full"}, V5E, 2),
+        ({"global_batch_size": 128}, V5E, 2),
+        ({"sharding": "fsdp"}, V5E, 2),
+        ({"mesh.tensor": 2}, V5E, 2),
+        ({"optimizer.name": "lamb"}, V5E, 2),
+        ({"pretraining.max_predictions_per_seq": 5}, V5E, 2),
+        ({"xla_preset": "large_vmem"}, V5E, 2),
+        ({}, V6E, 2),
+        (UNSEEN, V5E, 1),
     ],
 )
-def test_what_changes_the_step_is_compiled_again(compiler, tmp_path, change):
+def test_what_changes_the_step_or_the_slice_is_compiled_again_and_nothing_else(
+    compiler, tmp_path, change, target, compiles
+):
     planner.plan(make_config(), make_planner(tmp_path))
-    planner.plan(make_config(**change), make_planner(tmp_path))
-    assert len(compiler) == 2
+    planner.plan(make_config(**change), make_planner(tmp_path, target))
+    assert len(compiler) == compiles
 
 
-def test_what_the_compiler_does_not_see_is_not_compiled_again(compiler, tmp_path):
-    planner.plan(make_config(), make_planner(tmp_path))
-    config = make_config(
-        **{"data.train_dir": "x", "checkpoint.keep_last": 9, "log_every_steps": 7, "mesh.data": 8}
-    )
-    planner.plan(config, make_planner(tmp_path))
-    assert len(compiler) == 1
-
-
-def test_another_topology_is_compiled_again(compiler, tmp_path):
-    planner.plan(make_config(), make_planner(tmp_path))
-    other = estimates.Target("v6e-8", "tpu", "TPU v6 lite", 8, topologies.parse("v6e-8"))
-    planner.plan(make_config(), make_planner(tmp_path, other))
-    assert len(compiler) == 2
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"kind": "Compiled", "temp_bytes": 1}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"kind": "Compiled", "temp_bytes": 1}']
+)
 def test_a_damaged_entry_is_compiled_again(compiler, tmp_path, content, caplog):
     first = planner.plan(make_config(), make_planner(tmp_path))
     (entry,) = tmp_path.iterdir()
-    entry.write_text(content)
+    entry.write_bytes(content)
     assert planner.plan(make_config(), make_planner(tmp_path)) == first
-    assert len(compiler) == 2 and "compiling again" in caplog.text
+    assert len(compiler) == 2 and entry.stem in caplog.text
+    assert "compiling again" in caplog.text
     assert planner.plan(make_config(), make_planner(tmp_path)) == first
     assert len(compiler) == 2
 

@@ -78,65 +78,48 @@ def test_a_chip_has_a_neighbour_at_each_port_that_counts(name, ports):
 
 def test_several_slices_count_together():
     found = topologies.parse("v5e-16", num_slices=3)
-    assert (found.num_slices, found.num_chips, found.num_devices, found.num_hosts) == (
-        3,
-        48,
-        48,
-        12,
-    )
+    counts = (found.num_slices, found.num_chips, found.num_devices, found.num_hosts)
+    assert counts == (3, 48, 48, 12)
+
+
+KNOWN = r"known are.*v5e-1 \.\.\. v5e-256.*v5p-8"
+SHAPE = "axes, the first two of them even"
 
 
 @pytest.mark.parametrize(
-    "name", ["v9-8", "v5e", "v5e-", "", "v5e-16x", "v5e:4", "h100-8", "v5e:0x4"]
+    ("name", "message"),
+    [
+        *((name, KNOWN) for name in ("v9-8", "v5e", "v5e-", "", "v5e-16x", "v5e:4", "h100-8")),
+        ("v5e:0x4", KNOWN),
+        ("v5e-12", "1, 4, 8, 16, 32, 64, 128, 256 chips"),
+        ("v4-4", "8, 16, 32.*TensorCores"),
+        *((name, SHAPE) for name in ("v5e:2x2x2", "v4:2x2", "v5e:3x4", "v4:1x2x1")),
+    ],
 )
-def test_an_unknown_name_lists_the_known_ones(name):
-    with pytest.raises(ValueError, match=r"known are.*v5e-1 \.\.\. v5e-256.*v5p-8"):
+def test_a_name_that_is_no_slice_is_refused_with_what_is_offered(name, message):
+    with pytest.raises(ValueError, match=message):
         topologies.parse(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "offered"),
-    [("v5e-12", "1, 4, 8, 16, 32, 64, 128, 256 chips"), ("v4-4", "8, 16, 32.*TensorCores")],
-)
-def test_a_size_that_is_not_offered_lists_those_that_are(name, offered):
-    with pytest.raises(ValueError, match=offered):
-        topologies.parse(name)
-
-
-@pytest.mark.parametrize("name", ["v5e:2x2x2", "v4:2x2", "v5e:3x4", "v4:1x2x1"])
-def test_a_shape_that_hosts_cannot_make_is_refused(name):
-    with pytest.raises(ValueError, match="axes, the first two of them even"):
-        topologies.parse(name)
-
-
-def test_less_than_one_slice_is_refused():
     with pytest.raises(ValueError, match="num_slices is 0"):
         topologies.parse("v5e-4", num_slices=0)
 
 
-def fails_with(monkeypatch, error):
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        (RuntimeError("JAX TPU support not installed"), ImportError,
+         r"v5e-4 needs libtpu.*pip install 'bertjax\[plan\]'"),
+        (jax.errors.JaxRuntimeError("ABORTED: error when accessing libtpu multi-process lockfile."),
+         RuntimeError, "another process has libtpu open.*multi-process"),
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: Invalid TPU name"), ValueError,
+         "does not make the topology v5e:2x2 of v5e-4: INVALID"),
+    ],
+)  # fmt: skip
+def test_an_error_of_libtpu_says_what_to_do(monkeypatch, fault, error, message):
     def get_topology_desc(*unused_args, **unused_kwargs):
-        raise error
+        raise fault
 
     monkeypatch.setattr(topologies.topologies, "get_topology_desc", get_topology_desc)
-
-
-def test_without_libtpu_the_error_says_what_to_install(monkeypatch):
-    fails_with(monkeypatch, RuntimeError("JAX TPU support not installed"))
-    with pytest.raises(ImportError, match=r"v5e-4 needs libtpu.*pip install 'bertjax\[plan\]'"):
-        topologies.devices(topologies.parse("v5e-4"))
-
-
-def test_a_locked_libtpu_says_who_has_it_and_what_to_do(monkeypatch):
-    text = "ABORTED: Internal error when accessing libtpu multi-process lockfile."
-    fails_with(monkeypatch, jax.errors.JaxRuntimeError(text))
-    with pytest.raises(RuntimeError, match="another process has libtpu open.*multi-process"):
-        topologies.devices(topologies.parse("v5e-4"))
-
-
-def test_a_topology_that_libtpu_refuses_is_a_value_error(monkeypatch):
-    fails_with(monkeypatch, jax.errors.JaxRuntimeError("INVALID_ARGUMENT: Invalid TPU name"))
-    with pytest.raises(ValueError, match="does not make the topology v5e:2x2 of v5e-4: INVALID"):
+    with pytest.raises(error, match=message):
         topologies.devices(topologies.parse("v5e-4"))
 
 

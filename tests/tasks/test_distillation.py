@@ -14,6 +14,7 @@ from bertjax.tasks import base, distillation, pretraining
 from tests import conftest, small_modules
 from tests.models import test_encoder
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
 LENGTH = 12
 
 

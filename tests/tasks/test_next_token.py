@@ -16,6 +16,7 @@ from configs import left_to_right_base
 from tests import small_modules
 from tests.conftest import TINY
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
 LENGTHS = (12, 7, 2)
 
 
@@ -159,7 +160,7 @@ def test_a_chain_of_tokens_is_learnt_far_below_chance(task):
     train_state = jax.jit(learner.init)()
     step = jax.jit(learner.train_step)
     rng = np.random.default_rng(0)
-    for _ in range(60):
+    for _ in range(40):
         starts = rng.integers(0, 91, (32, 1))
         ids = 5 + (starts + np.arange(12)) % 91
         rows = {

@@ -18,6 +18,7 @@ from bertjax.tasks import (
 from tests import small_modules, small_packed
 from tests.conftest import TINY
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
 LENGTH, MOST, PREDICTIONS = 20, 4, 8
 LENGTHS = [[7, 9, 4], [20], [5, 3, 6, 5], [12, 3]]
 SIZES = dataclasses.replace(

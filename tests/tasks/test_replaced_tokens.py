@@ -17,7 +17,7 @@ from bertjax.tasks import base, replaced_tokens
 from bertjax.training import config_faults, optim
 from tests import conftest
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 SIZES = dataclasses.replace(conftest.TINY, num_hidden_layers=1, embedding_size=16)
 MESH_SIZES = dataclasses.replace(SIZES, hidden_size=64)

@@ -18,6 +18,7 @@ from bertjax.training import config_faults
 from bertjax.workdirs import scalars
 from tests import small_modules, small_records
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
 LENGTH, PREDICTIONS, VOCABULARY = 24, 20, 40
 SIZES = EncoderConfig(
     vocab_size=VOCABULARY,

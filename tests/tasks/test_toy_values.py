@@ -14,9 +14,11 @@ from bertjax import models, tasks, train
 from bertjax.data import records
 from bertjax.models import encoder, layers
 from bertjax.tasks import base
+from bertjax.training import config_faults
 from bertjax.workdirs import scalars
+from tests import small_records
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 LENGTH, WIDTH = 12, 3
 
@@ -86,16 +88,11 @@ def write(directory, count, seed):
         values = rng.normal(size=(count, 1, WIDTH)) + 0.3 * rng.normal(size=(count, LENGTH, WIDTH))
         examples = records.encode_batch({"values": values.astype(np.float32)})
         shards.append(records.write_shard(directory / f"{number}.tfrecord", examples))
-    records.Manifest(
+    small_records.manifest(
         tokenizer={},
         max_seq_length=LENGTH,
-        max_predictions_per_seq=0,
-        masked_lm_prob=0.0,
-        pair_objective="none",
         shards=tuple(shards),
         seed=seed,
-        arguments={},
-        statistics={},
         features={"values": records.Feature((records.LENGTH, WIDTH), "float32")},
     ).save(directory)
     return str(directory)
@@ -125,10 +122,12 @@ def make_config(directory):
 def test_values_are_pretrained_on_and_a_resumed_run_is_one_that_never_stopped(
     tmp_path, monkeypatch
 ):
+    config = make_config(tmp_path)
+    with pytest.raises(ValueError, match="objective is 'averaging'; known are masked_tokens"):
+        config_faults.validate(config)
     monkeypatch.setitem(encoder.EMBEDDINGS, "values", ValueEmbeddings)
     objective = tasks.Objective(lambda sizes, _: Averaging(sizes), reads_masks=False)
     monkeypatch.setitem(tasks.OBJECTIVES, "averaging", objective)
-    config = make_config(tmp_path)
     whole = train.train(config, tmp_path / "whole")
 
     lines = scalars.read(tmp_path / "whole" / scalars.FILE)

@@ -7,9 +7,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from data_pipelines import build, options, sources
+from data_pipelines import build, sources
 from data_pipelines.formats import input_files
-from tests.data_pipelines import decoded
+from tests.data_pipelines import conftest, decoded
 
 DOCUMENTS = [[5, 6, 7], [8], [9, 10, 5, 6]]
 
@@ -76,18 +76,9 @@ def test_records_hold_the_ids_of_the_arrays(tmp_path):
     rng = np.random.default_rng(0)
     rows = rng.integers(1, 26, (40, 9))
     np.save(tmp_path / "rows.npy", rows)
-    manifest = build.build(
-        options.Options(
-            input=str(tmp_path / "rows.npy"),
-            vocabulary=integers(tmp_path),
-            output=str(tmp_path / "out"),
-            max_seq_length=16,
-            pair_objective="none",
-            short_seq_prob=0.0,
-            dupe_factor=1,
-            num_workers=1,
-        )
-    )
+    changes = {"max_seq_length": 16, "pair_objective": "none", "short_seq_prob": 0.0}
+    places = (tmp_path / "rows.npy", integers(tmp_path), tmp_path / "out")
+    manifest = build.build(conftest.options(*places, **changes))
     assert manifest.tokenizer["kind"] == "integers" and manifest.tokenizer["vocab_size"] == 30
     batch = decoded.read(tmp_path / "out")
     ids = decoded.restored(batch)
@@ -98,12 +89,11 @@ def test_records_hold_the_ids_of_the_arrays(tmp_path):
 
 def test_integers_are_not_read_as_text(tmp_path, vocabulary_directory, text_file):
     np.save(tmp_path / "rows.npy", padded(np.int32))
-    shared = {"output": str(tmp_path / "out"), "pair_objective": "none", "num_workers": 1}
-    given = options.Options(
-        input=str(tmp_path / "rows.npy"), vocabulary=vocabulary_directory, **shared
-    )
+    output, objective = tmp_path / "out", {"pair_objective": "none"}
+    rows = tmp_path / "rows.npy"
+    given = conftest.options(rows, vocabulary_directory, output, **objective)
     with pytest.raises(ValueError, match="rows.npy holds integers, but the vocabulary .*wordpiece"):
         build.build(given)
-    given = options.Options(input=text_file, vocabulary=integers(tmp_path), **shared)
+    given = conftest.options(text_file, integers(tmp_path), output, **objective)
     with pytest.raises(ValueError, match="is no id: the vocabulary is of integers"):
         build.build(given)

@@ -1,7 +1,7 @@
 import pytest
 
-from bertjax.data import records
 from data_pipelines.reports import health
+from tests import small_records
 
 # What a decent corpus of English books gives.
 HEALTHY = {
@@ -138,15 +138,10 @@ def test_shares_of_few_tokens_are_chance():
 
 
 def test_masks_drawn_while_training_are_not_missed():
-    manifest = records.Manifest(
+    manifest = small_records.manifest(
         tokenizer={"vocab_size": 30522},
         max_seq_length=128,
-        max_predictions_per_seq=0,
-        masked_lm_prob=0.15,
         pair_objective="nsp",
-        shards=(),
-        seed=0,
-        arguments={},
         statistics={k: v for k, v in HEALTHY.items() if not k.startswith("masked")},
     )
     assert health.of_manifest(manifest) == []

@@ -13,17 +13,8 @@ VOCABULARY = tokenizer.WordPieceTokenizer(ENTRIES)
 PLAY, ING, THE, CAT, DOG = range(5, 10)
 CLS, SEP, MASK = VOCABULARY.cls_id, VOCABULARY.sep_id, VOCABULARY.mask_id
 
-MANIFEST = records.Manifest(
-    tokenizer=VOCABULARY.describe(),
-    max_seq_length=12,
-    max_predictions_per_seq=3,
-    masked_lm_prob=0.15,
-    pair_objective="nsp",
-    shards=(),
-    seed=0,
-    arguments={},
-    statistics={},
-)
+SIZES = {"max_seq_length": 12, "max_predictions_per_seq": 3}
+MANIFEST = small_records.manifest(tokenizer=VOCABULARY.describe(), **SIZES, pair_objective="nsp")
 
 
 def example(ids, segments, hidden=None, label=0):

@@ -4,28 +4,20 @@ import re
 
 import pytest
 
-from bertjax.data import records
 from data_pipelines.reports import health, report, report_html
+from tests import small_records
 
-MANIFEST = records.Manifest(
+MANIFEST = small_records.manifest(
     tokenizer={"vocab_size": 100, "kind": "wordpiece", "lowercase": True},
     max_seq_length=128,
     max_predictions_per_seq=20,
-    masked_lm_prob=0.15,
     pair_objective="nsp",
-    shards=(),
-    seed=0,
     arguments={"input": "<text>.txt", "dupe_factor": 10},
     statistics={
         "documents": 1200,
         "unknown_rate": 0.08,
-        "sentence_length": {
-            "mean": 9,
-            "median": 8,
-            "max": 70,
-            "from": [1, 2, 4],
-            "counts": [1, 2, 1],
-        },
+        "sentence_length": {"mean": 9, "median": 8, "max": 70}
+        | {"from": [1, 2, 4], "counts": [1, 2, 1]},
         "example_length": {"mean": 9.0, "from": [120, 124, 128], "counts": [5, 0, 995]},
         "most_frequent_tokens": [["<b>", 0.5], ["&", 0.25]],
     },
