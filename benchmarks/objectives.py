@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from absl import logging
 
 from benchmarks import marked_tables, objective_tables, pretraining_rows, workshop
-from bertjax import glue, interactive, whole_numbers
+from bertjax import glue, interactive, program_flags
 from bertjax.training import preemption
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "results.md"
@@ -216,7 +216,7 @@ def _names(text: str) -> list[str]:
 
 def _number(text: str) -> int:
     try:
-        return whole_numbers.Parser().convert(text)
+        return program_flags.Parser().convert(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

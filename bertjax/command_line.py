@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import logging as std_logging
@@ -18,7 +17,7 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from bertjax import config as config_lib
-from bertjax import interruptions, recipes
+from bertjax import interruptions, program_flags, recipes
 from bertjax.training import config_faults, monitor, profiling
 from bertjax.workdirs import checkpoint, ownership
 
@@ -51,12 +50,12 @@ def run(main: types.FunctionType) -> None:
             sys.exit(interruptions.EXIT_CODES[signal.SIGINT])
         except USER_ERRORS as error:
             logging.debug("Where it happened:", exc_info=True)
-            sys.exit(f"bertjax: {error}")
+            program_flags.fail(error)
         except (RuntimeError, AssertionError) as error:
             if not _is_of_devices(error):
                 raise
             logging.debug("Where it happened:", exc_info=True)
-            sys.exit(f"bertjax: {_of_devices(error)}")
+            program_flags.fail(_of_devices(error))
 
     purpose = main.__globals__.get("__doc__")  # of the program's module
     app.run(guarded, flags_parser=functools.partial(_parse_flags, purpose=purpose or ""))
@@ -100,31 +99,7 @@ def _parse_flags(argv: list[str], purpose: str) -> list[str]:
     try:
         return flags.FLAGS(argv)
     except (flags.Error, AttributeError, TypeError, ValueError, FileNotFoundError) as error:
-        sys.exit(f"bertjax: the command line cannot be used: {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    """Returns in a line why flags were refused."""
-    missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
-    if missing:
-        names = " and ".join(f"--{name}" for name in missing)
-        return f"{names} must be given; --help lists the flags"
-    if early := re.search(r"(--config\.[^=\s]+)\S* in argv before a value for", str(error)):
-        return f"{early[1]} is an option of a recipe; give --config=RECIPE before it"
-    if not isinstance(error, flags.UnrecognizedFlagError):
-        return str(error).strip().rpartition("\n")[2]
-    if error.flagname.startswith("config.") and "config" in flags.FLAGS:
-        return f"--{error.flagname} is an option of a recipe; give --config=RECIPE before it"
-    meant = difflib.get_close_matches(error.flagname, _our_flags(), n=3)
-    near = f" Did you mean {' or '.join(f'--{name}' for name in meant)}?" if meant else ""
-    return f"--{error.flagname} is no flag.{near} --help lists the flags"
-
-
-def _our_flags() -> dict[str, flags.Flag]:
-    """Returns the flags that bertjax and the program define, not those of its libraries."""
-    by_module = flags.FLAGS.flags_by_module_dict()
-    ours = [name for name in by_module if name == sys.argv[0] or "bertjax" in name.split(".")]
-    return {flag.name: flag for name in ours for flag in by_module[name]}
+        program_flags.refuse(error)
 
 
 def _help(about: str, argv: list[str]) -> Iterator[str]:
@@ -133,7 +108,7 @@ def _help(about: str, argv: list[str]) -> Iterator[str]:
     Raises:
       SystemExit: if there is no such recipe.
     """
-    ours = {name: flag for name, flag in sorted(_our_flags().items()) if about in name}
+    ours = {name: flag for name, flag in sorted(program_flags.ours().items()) if about in name}
     for name, flag in ours.items():
         default = f" (default: {flag.default_as_str})" if flag.default not in (None, False) else ""
         yield f"  --{name}: {flag.help}{default}"
@@ -147,7 +122,7 @@ def _help(about: str, argv: list[str]) -> Iterator[str]:
         config = recipes.load(given[-1]) if given else flags.FLAGS["config"].default
         config = config or config_lib.default_config()
     except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"bertjax: {error}")
+        program_flags.fail(error)
     comments, choices = config_lib.comments(), config_faults.CHOICES
     for name, value in config_lib.flatten(config):
         if about in f"config.{name}":

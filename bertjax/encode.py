@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, inference, whole_numbers
+from bertjax import command_line, inference, program_flags
 from bertjax.data import text_lines
 from bertjax.inference import encoding, vector_files
 
@@ -161,12 +161,12 @@ def _define_flags() -> None:
     )
     flags.DEFINE_bool("normalize", None, "Vectors have length 1; by default as the model's do.")
     flags.DEFINE_string("prompt", None, "Stands before each text; by default the model's own.")
-    whole_numbers.DEFINE_integer(
+    program_flags.DEFINE_integer(
         "dims", 0, "Number of first numbers of a vector to keep (Matryoshka); 0: all.",
         lower_bound=0,
     )  # fmt: skip
     flags.DEFINE_bool("truncate", None, "Cut texts that are too long; by default with --output.")
-    whole_numbers.DEFINE_integer("batch_size", 32, "Texts at a time.", lower_bound=1)
+    program_flags.DEFINE_integer("batch_size", 32, "Texts at a time.", lower_bound=1)
     flags.DEFINE_string("output", None, "Directory of vectors to write, or to resume.")
     flags.DEFINE_list(
         "input", [], "Files of texts, one a line; JSON objects in .jsonl, and packed ones."
@@ -174,7 +174,7 @@ def _define_flags() -> None:
     flags.DEFINE_string("text_column", "text", "Field of JSON objects with the text.")
     flags.DEFINE_string("id_column", "id", "Field of JSON objects with an id, if they have one.")
     flags.DEFINE_enum("format", "npy", [*vector_files.FORMATS], "Format of the vector files.")
-    whole_numbers.DEFINE_integer("shard_size", 65_536, "Texts in a file.", lower_bound=1)
+    program_flags.DEFINE_integer("shard_size", 65_536, "Texts in a file.", lower_bound=1)
     flags.DEFINE_bool("store_texts", True, "Write the texts as well.")
 
 

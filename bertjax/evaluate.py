@@ -20,7 +20,7 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, inference, jobs, whole_numbers
+from bertjax import command_line, inference, jobs, program_flags
 from bertjax.data import contents, masking, minimal_pairs, records, sentence_rows
 from bertjax.inference import likelihood
 from bertjax.jobs import held_out
@@ -191,7 +191,7 @@ def _define_flags() -> None:
         "masking", None, list(sentence_rows.MASKINGS),
         "What is masked in pairs: one token at a time (default), or with it the rest of its word.",
     )  # fmt: skip
-    whole_numbers.DEFINE_integer(
+    program_flags.DEFINE_integer(
         "batch_size", 64, "Sequences at a time, over all devices.", lower_bound=1
     )
     flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")

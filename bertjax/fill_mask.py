@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from bertjax import command_line, inference, whole_numbers
+from bertjax import command_line, inference, program_flags
 from bertjax.models import parameters
 
 
@@ -83,7 +83,7 @@ def filled(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> s
 
 def _define_flags() -> None:
     inference.define_flags("Workdir of a training run.")
-    whole_numbers.DEFINE_integer("num_candidates", 5, "Tokens per mask.", lower_bound=1)
+    program_flags.DEFINE_integer("num_candidates", 5, "Tokens per mask.", lower_bound=1)
     flags.DEFINE_bool("json", False, "Print one JSON object per sentence.")
 
 

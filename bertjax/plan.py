@@ -19,7 +19,7 @@ import ml_collections
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, jobs, recipes, whole_numbers
+from bertjax import command_line, jobs, program_flags, recipes
 from bertjax import config as config_lib
 from bertjax.jobs import finetuning, lengths, pretraining
 from bertjax.planning import cache, estimates, planner, text, topologies
@@ -231,13 +231,13 @@ def define_flags() -> None:
     """Defines the flags of `main`."""
     recipes.define_flag()
     flags.DEFINE_string("topology", None, "v5e-16, v4-8, ..., a shape (v5e:4x4), cpu or gpu.")
-    whole_numbers.DEFINE_integer("num_slices", 1, "Slices of that topology.", lower_bound=1)
+    program_flags.DEFINE_integer("num_slices", 1, "Slices of that topology.", lower_bound=1)
     flags.DEFINE_bool("search", False, "Find the largest batch that fits, and changes that help.")
     flags.DEFINE_bool("json", False, "Print one JSON object instead of text.")
     flags.DEFINE_bool("spot", False, "Price of spot chips only.")
     flags.DEFINE_float("price_per_chip_hour", None, "Dollars, instead of the table's price.")
-    whole_numbers.DEFINE_integer("vocab_size", 0, "Where config.model.vocab_size is 0; 0: 30522.")
-    whole_numbers.DEFINE_integer(
+    program_flags.DEFINE_integer("vocab_size", 0, "Where config.model.vocab_size is 0; 0: 30522.")
+    program_flags.DEFINE_integer(
         "num_examples", 0, "Of finetuning, or of an epoch; 0: those of the data.", lower_bound=0
     )
     flags.DEFINE_string("cache_dir", None, "Of compiled plans; default: in the user's cache.")

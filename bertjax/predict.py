@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from absl import flags
 
-from bertjax import command_line, inference, whole_numbers
+from bertjax import command_line, inference, program_flags
 from bertjax.data import json_text, padding
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets
@@ -164,7 +164,7 @@ def text(answer: kinds.Prediction) -> str:
 
 def _define_flags() -> None:
     inference.define_flags("Workdir of a finetuning run, or of a converted model with a head.")
-    whole_numbers.DEFINE_integer(
+    program_flags.DEFINE_integer(
         "batch_size", 32, "Rows at a time, over all devices.", lower_bound=1
     )
     flags.DEFINE_float(

@@ -19,7 +19,7 @@ import ml_collections
 from absl import flags
 from ml_collections import config_flags
 
-from bertjax import whole_numbers
+from bertjax import program_flags
 
 PACKAGE = pathlib.Path(__file__).parent
 # The folder of an installed bertjax, then of a checkout.
@@ -142,7 +142,7 @@ class _Parser(flags.ArgumentParser):
 
 def define_flag(default: str | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> None:
     """Defines --config, with the options that follow it: --config.OPTION=VALUE."""
-    config_flags.register_flag_parser_for_type(int, whole_numbers.Parser())
+    config_flags.register_flag_parser_for_type(int, program_flags.Parser())
     config_flags.DEFINE_config_file("config", None, HELP, flag_values=flag_values)
     flag_values["config"].parser = _Parser()
     if default is not None:

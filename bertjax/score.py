@@ -15,7 +15,7 @@ import sys
 
 from absl import flags
 
-from bertjax import command_line, inference, whole_numbers
+from bertjax import command_line, inference, program_flags
 from bertjax.data import sentence_rows
 from bertjax.inference import likelihood
 
@@ -26,7 +26,7 @@ def _define_flags() -> None:
         "masking", "token", list(sentence_rows.MASKINGS),
         "What is masked: one token at a time, or with it the rest of its word.",
     )  # fmt: skip
-    whole_numbers.DEFINE_integer(
+    program_flags.DEFINE_integer(
         "batch_size", 64, "Rows at a time, one for each token, over all devices.", lower_bound=1
     )
 

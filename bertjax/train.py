@@ -27,7 +27,7 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, interruptions, jobs, recipes, whole_numbers
+from bertjax import command_line, interruptions, jobs, program_flags, recipes
 from bertjax.devices import sharding
 from bertjax.training import (
     attention_trial,
@@ -284,8 +284,8 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", None, "Directory of the run; resumed if it has a checkpoint.")
     flags.DEFINE_bool("distributed", False, "Several hosts; found on Cloud TPU, Slurm, GKE.")
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not found.")
-    whole_numbers.DEFINE_integer("num_processes", None, "Number of hosts, if not found.")
-    whole_numbers.DEFINE_integer("process_id", None, "Number of this host, if not found.")
+    program_flags.DEFINE_integer("num_processes", None, "Number of hosts, if not found.")
+    program_flags.DEFINE_integer("process_id", None, "Number of this host, if not found.")
     flags.mark_flags_as_required(["config", "workdir"])
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import re
 import sys
 import types
 import typing
@@ -13,7 +11,7 @@ from typing import Any
 
 from absl import app, flags
 
-from bertjax import whole_numbers
+from bertjax import program_flags
 from data_pipelines import workers
 
 
@@ -53,7 +51,7 @@ def run(options_class: type, main: Callable[[Any], None], *, positional: str = "
         try:
             main(parsed(options_class, flags.FLAGS, positional, arguments[1:]))
         except (ValueError, OSError, workers.WorkerDied) as error:
-            sys.exit(f"error: {error}")
+            program_flags.fail(error)
 
     app.run(checked_main, flags_parser=parse)
 
@@ -68,15 +66,8 @@ def parse(argv: Sequence[str], *, known_only: bool = False) -> list[str]:
         return flags.FLAGS(argv, known_only=known_only)
     except SystemExit:  # absl's help ends with 1
         sys.exit(0)
-    except flags.UnrecognizedFlagError as error:
-        ours = difflib.get_close_matches(error.flagname, list(flags.FLAGS), n=1)
-        near = f" Did you mean --{ours[0]}?" if ours else ""
-        sys.exit(f"error: --{error.flagname} is no flag.{near} --help lists the flags")
     except flags.Error as error:
-        missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
-        names = " and ".join(f"--{name}" for name in missing)
-        reason = f"{names} must be given; --help lists the flags" if missing else str(error)
-        sys.exit(f"error: {reason}")
+        program_flags.refuse(error)
 
 
 def define_flags(options_class: type, flag_values: flags.FlagValues, positional: str = "") -> None:
@@ -119,7 +110,7 @@ def parsed(
 
 _DEFINERS: dict[type, Callable[..., Any]] = {
     str: flags.DEFINE_string,
-    int: whole_numbers.DEFINE_integer,
+    int: program_flags.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_boolean,
 }

@@ -8,7 +8,7 @@ import sys
 import pytest
 from absl import flags
 
-from bertjax import whole_numbers
+from bertjax import program_flags
 from tests import programs
 
 PROGRAM = """
@@ -113,7 +113,7 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
 )
 def test_a_flag_of_a_program_is_a_whole_number_in_its_bounds(value, reason):
     values = flags.FlagValues()
-    whole_numbers.DEFINE_integer("size", 32, "Rows.", lower_bound=1, flag_values=values)
+    program_flags.DEFINE_integer("size", 32, "Rows.", lower_bound=1, flag_values=values)
     with pytest.raises(flags.IllegalFlagValueError, match=re.escape(f"--size={value}: {reason}")):
         values(["program", f"--size={value}"])
 

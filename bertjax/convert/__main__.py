@@ -51,11 +51,12 @@ def convert(
         `hub.push`.
     """
     source, target = epath.Path(source), epath.Path(target)
-    if license is not None and format != "huggingface":
+    is_huggingface = format == "huggingface"
+    if license is not None and not is_huggingface:
         raise ValueError(f"--license goes into a model card, and --format={format} has none")
+    if push is not None and not is_huggingface:
+        raise ValueError(f"--push_to takes --format=huggingface; it is {format}")
     if push is not None:
-        if format != "huggingface":
-            raise ValueError(f"--push_to takes --format=huggingface; it is {format}")
         hub.check(push, target)
     real = formats.real_path(source)
     if formats.real_path(target) in (real, *real.parents):
@@ -65,30 +66,32 @@ def convert(
     logging.info("Reading %s (%s)", source, kind)
     if kind == "bertjax":
         weights, run = _of_workdir(source, head, step, ema)
-    elif step != checkpoint.NEWEST:
-        raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
-    elif ema:
-        raise ValueError(f"--ema takes the average that a run kept in a workdir; {source} is none")
     else:
-        weights, run = formats.read(source, format=kind, head=head), None
+        weights, run = _of_files(source, kind, head, step, ema), None
     step_read = run.step if run else None
     revision = hub.revision_of(push, step_read) if push else ""
     if sentence_pooling is not None or sentence_normalize is not None:
         weights = pretrained.for_sentences(weights, sentence_pooling, sentence_normalize)
-    if weights.unused:
-        shown = ", ".join(weights.unused[:UNUSED_SHOWN])
-        logging.warning(
-            "Not part of the model, and left behind: %d (%s%s)",
-            len(weights.unused),
-            shown,
-            ", ..." if len(weights.unused) > UNUSED_SHOWN else "",
-        )
-    has_card = format == "huggingface" and not weights.only_here
+    if unused := weights.unused:
+        shown = ", ".join([*unused[:UNUSED_SHOWN], *["..."] * (len(unused) > UNUSED_SHOWN)])
+        logging.warning("Not part of the model, and left behind: %d (%s)", len(unused), shown)
+    has_card = is_huggingface and not weights.only_here
     card = model_card.text(weights, run=run, license=license) if has_card else None
     formats.write(weights, target, format=format, card=card, overwrite=overwrite)
     if push is not None:
         title = "Weights" if step_read is None else f"Weights of step {step_read}"
         hub.push(target, push, revision=revision, title=title)
+
+
+def _of_files(
+    source: epath.Path, kind: str, head: str | None, step: str | int, ema: bool | None
+) -> pretrained.Pretrained:
+    """Returns weights that are no workdir's."""
+    if step != checkpoint.NEWEST:
+        raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
+    if ema:
+        raise ValueError(f"--ema takes the average that a run kept in a workdir; {source} is none")
+    return formats.read(source, format=kind, head=head)
 
 
 def _of_workdir(
@@ -148,19 +151,10 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is no flag; give --from=PATH --to=DIR")
     options = flags.FLAGS.flag_values_dict()  # "from" is no attribute that Python would take
-    convert(
-        options["from"],
-        options["to"],
-        format=options["format"],
-        head=options["head"],
-        step=options["step"],
-        ema=options["ema"],
-        license=options["license"],
-        sentence_pooling=options["sentence_pooling"],
-        sentence_normalize=options["sentence_normalize"],
-        overwrite=options["overwrite"],
-        push=_destination(options),
-    )
+    names = ("format", "head", "step", "ema", "license", "overwrite")
+    names += ("sentence_pooling", "sentence_normalize")
+    chosen = {name: options[name] for name in names}
+    convert(options["from"], options["to"], **chosen, push=_destination(options))
 
 
 def _destination(options: Mapping[str, Any]) -> hub.Destination | None:

@@ -58,48 +58,32 @@ CHOICES: dict[str, Collection[str]] = {
 
 
 # Option -> the least that it may be.
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 AT_LEAST = {
-    "global_batch_size": 1,
-    "gradient_accumulation_steps": 1,
-    "schedule.warmup_steps": 0,
-    "schedule.warmup_tokens": 0,
-    "schedule.decay_steps": 0,
-    "schedule.decay_tokens": 0,
-    "seeds": 1,
-    "finetuning.max_seq_length": 5,
-    "finetuning.bilstm_size": 0,
-    "finetuning.lora_rank": 0,
-    "finetuning.num_texts": 0,
-    "finetuning.doc_stride": 1,
-    "finetuning.max_query_length": 1,
-    "finetuning.max_answer_length": 1,
-    "finetuning.n_best_size": 1,
-    "optimizer.head_multiplier": 0,
-    "checkpoint.save_every_steps": 1,
-    "checkpoint.keep_last": 1,
-    "checkpoint.keep_every_steps": 0,
-    "checkpoint.keep_best": 0,
-    "evaluation.global_batch_size": 1,
-    "evaluation.max_batches": 0,
-    "evaluation.pairs_per_paradigm": 0,
-    "log_every_steps": 1,
-    "max_skipped_steps": 1,
-    "data.max_streams": 1,
-    "data.shuffle_buffer_size": 1,
-    "optimizer.clip_norm": 0,
-    "optimizer.muon_update_rms": 0,
-    "schedule.peak_learning_rate": 0,
-    "model.vocab_size": 0,
-    "model.hidden_size": 1,
-    "model.num_hidden_layers": 1,
-    "model.num_attention_heads": 1,
-    "model.intermediate_size": 1,
-    "pretraining.generator.hidden_size": 0,
-    "pretraining.generator.num_hidden_layers": 0,
-    "pretraining.generator.num_attention_heads": 0,
-    "pretraining.generator.intermediate_size": 0,
+    name: least
+    for least, names in {
+        0: (
+            *("schedule.warmup_steps", "schedule.warmup_tokens", "schedule.peak_learning_rate"),
+            *("schedule.decay_steps", "schedule.decay_tokens"),
+            *("finetuning.bilstm_size", "finetuning.lora_rank", "finetuning.num_texts"),
+            *("optimizer.head_multiplier", "optimizer.clip_norm", "optimizer.muon_update_rms"),
+            *("checkpoint.keep_every_steps", "checkpoint.keep_best"),
+            *("evaluation.max_batches", "evaluation.pairs_per_paradigm"),
+            *("model.vocab_size", *(f"pretraining.generator.{name}" for name in _SIZES)),
+        ),
+        1: (
+            *("global_batch_size", "gradient_accumulation_steps", "seeds"),
+            *("finetuning.doc_stride", "finetuning.max_query_length"),
+            *("finetuning.max_answer_length", "finetuning.n_best_size"),
+            *("checkpoint.save_every_steps", "checkpoint.keep_last"),
+            *("evaluation.global_batch_size", "log_every_steps", "max_skipped_steps"),
+            *("data.max_streams", "data.shuffle_buffer_size"),
+            *(f"model.{name}" for name in _SIZES),
+        ),
+        5: ("finetuning.max_seq_length",),
+    }.items()
+    for name in names
 }
-
 _MASK_OPTIONS = "mask_strategy|masked_lm_prob|max_predictions_per_seq|mask_share|keep_share"
 # Which options, whether anything reads them, and where nothing does.
 READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
@@ -275,15 +259,12 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
             "config.optimizer.fully_decoupled_decay is True, but the peak rate that it goes by, "
             "config.schedule.peak_learning_rate, is 0"
         )
-    for name in (
-        "evaluation.masked_lm_prob",
-        "model.hidden_dropout_prob",
-        "model.attention_probs_dropout_prob",
-        "optimizer.muon_momentum",
-        "optimizer.ema_decay",
-        "schedule.warmup_share",
-        "schedule.decay_share",
-    ):
+    below_1 = (
+        *("evaluation.masked_lm_prob", "optimizer.muon_momentum", "optimizer.ema_decay"),
+        *("model.hidden_dropout_prob", "model.attention_probs_dropout_prob"),
+        *("schedule.warmup_share", "schedule.decay_share"),
+    )
+    for name in below_1:
         if not 0 <= options[name] < 1:
             yield f"config.{name} is {options[name]}; it must be in [0, 1)"
     for name in ("schedule.start_share", "schedule.end_share"):

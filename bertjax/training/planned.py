@@ -24,14 +24,8 @@ PLAN_FILE = "plan.json"
 # What these say is not seen by the compiler; mesh and batch are in the shapes.
 _NOT_COMPILED = (
     *("data", "checkpoint", "evaluation", "plateau", "phases", "mesh", "global_batch_size"),
-    *(
-        "init_from",
-        "init_from_smaller",
-        "resize_vocabulary",
-        "log_every_steps",
-        "max_skipped_steps",
-    ),
-    "compilation_cache_dir",
+    *("init_from", "init_from_smaller", "resize_vocabulary"),
+    *("log_every_steps", "max_skipped_steps", "compilation_cache_dir"),
 )
 
 

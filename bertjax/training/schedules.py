@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 Step = Int[Array, ""] | Int[np.ndarray, ""] | int
-Schedule = Callable[[Step], Float[Array, ""]]
+Rate = Float[Array, ""]
+Schedule = Callable[[Step], Rate]
 
 
 @functools.partial(
@@ -64,81 +65,48 @@ SHAPES: dict[str, Callable[[Float[Array, ""]], Float[Array, ""]]] = {
 }
 
 
-def _falling(options: ScheduleOptions, shape: str) -> Schedule:
+def _falling(options: ScheduleOptions, step: Step, *, shape: str) -> Rate:
     """From 0 to the peak in the warm-up, then down to the end share by a shape."""
-
-    def schedule(step: Step) -> Float[Array, ""]:
-        fall = _fallen(options, shape, _left_after_warmup(options, step))
-        return _times_peak(options, jnp.minimum(_warmup(options, step), fall))
-
-    return schedule
+    fall = _fallen(options, shape, _left_after_warmup(options, step))
+    return _times_peak(options, jnp.minimum(_warmup(options, step), fall))
 
 
-def _linear(options: ScheduleOptions) -> Schedule:
-    return _falling(options, "linear")
+def _warmup_stable_decay(options: ScheduleOptions, step: Step) -> Rate:
+    left = (options.total_steps - step) / jnp.maximum(options.decay_steps, 1)
+    left = jnp.where(options.decay_steps > 0, jnp.clip(left, 0, 1), 1.0)
+    fall = _fallen(options, options.decay_shape, left)
+    return _times_peak(options, jnp.minimum(_warmup(options, step), fall))
 
 
-def _cosine(options: ScheduleOptions) -> Schedule:
-    return _falling(options, "cosine")
+def _one_cycle(options: ScheduleOptions, step: Step) -> Rate:
+    to_go = 1 - jnp.clip(_warmup(options, step), 0, 1)
+    rise = options.start_share
+    rise += (1 - options.start_share) * (1 - SHAPES[options.decay_shape](to_go))
+    left, is_warm = _left_after_warmup(options, step), step >= options.warmup_steps
+    fall = _fallen(options, options.decay_shape, left)
+    return _times_peak(options, jnp.where(is_warm, fall, rise))
 
 
-def _warmup_stable_decay(options: ScheduleOptions) -> Schedule:
-    def schedule(step: Step) -> Float[Array, ""]:
-        left = (options.total_steps - step) / jnp.maximum(options.decay_steps, 1)
-        left = jnp.where(options.decay_steps > 0, jnp.clip(left, 0, 1), 1.0)
-        fall = _fallen(options, options.decay_shape, left)
-        return _times_peak(options, jnp.minimum(_warmup(options, step), fall))
-
-    return schedule
+def _inverse_sqrt(options: ScheduleOptions, step: Step) -> Rate:
+    rise = options.start_share + (1 - options.start_share) * _warmup(options, step)
+    fall = jnp.sqrt(jnp.maximum(options.warmup_steps, 1) / jnp.maximum(step, 1))
+    return _times_peak(options, jnp.where(step < options.warmup_steps, rise, fall))
 
 
-def _one_cycle(options: ScheduleOptions) -> Schedule:
-    shape = SHAPES[options.decay_shape]
-
-    def schedule(step: Step) -> Float[Array, ""]:
-        to_go = 1 - jnp.clip(_warmup(options, step), 0, 1)
-        rise = options.start_share + (1 - options.start_share) * (1 - shape(to_go))
-        left = _left_after_warmup(options, step)
-        is_warm = step >= options.warmup_steps
-        return _times_peak(
-            options, jnp.where(is_warm, _fallen(options, options.decay_shape, left), rise)
-        )
-
-    return schedule
+def _bert(options: ScheduleOptions, step: Step) -> Rate:
+    decay = jnp.clip(1 - step / options.total_steps, 0)
+    is_warm = step >= options.warmup_steps
+    return _times_peak(options, jnp.where(is_warm, decay, _warmup(options, step)))
 
 
-def _inverse_sqrt(options: ScheduleOptions) -> Schedule:
-    def schedule(step: Step) -> Float[Array, ""]:
-        rise = options.start_share + (1 - options.start_share) * _warmup(options, step)
-        fall = jnp.sqrt(jnp.maximum(options.warmup_steps, 1) / jnp.maximum(step, 1))
-        return _times_peak(options, jnp.where(step < options.warmup_steps, rise, fall))
-
-    return schedule
+def _electra(options: ScheduleOptions, step: Step) -> Rate:
+    decay = jnp.clip(1 - step / options.total_steps, 0)
+    warm = jnp.minimum(_warmup(options, step), 1.0)
+    return jnp.asarray(options.peak_learning_rate) * warm * decay
 
 
-def _bert(options: ScheduleOptions) -> Schedule:
-    def schedule(step: Step) -> Float[Array, ""]:
-        decay = jnp.clip(1 - step / options.total_steps, 0)
-        is_warm = step >= options.warmup_steps
-        return _times_peak(options, jnp.where(is_warm, decay, _warmup(options, step)))
-
-    return schedule
-
-
-def _electra(options: ScheduleOptions) -> Schedule:
-    def schedule(step: Step) -> Float[Array, ""]:
-        decay = jnp.clip(1 - step / options.total_steps, 0)
-        warm = jnp.minimum(_warmup(options, step), 1.0)
-        return jnp.asarray(options.peak_learning_rate) * warm * decay
-
-    return schedule
-
-
-def _constant(options: ScheduleOptions) -> Schedule:
-    def schedule(step: Step) -> Float[Array, ""]:
-        return _times_peak(options, jnp.minimum(_warmup(options, step), 1.0))
-
-    return schedule
+def _constant(options: ScheduleOptions, step: Step) -> Rate:
+    return _times_peak(options, jnp.minimum(_warmup(options, step), 1.0))
 
 
 def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
@@ -165,13 +133,13 @@ def _times_peak(options: ScheduleOptions, share: Float[Array, ""]) -> Float[Arra
 
 
 class Kind(NamedTuple):
-    """`make` makes a schedule of options, of which it reads `reads`, options of config.schedule.
+    """`rate` is that of a step by options, of which it reads `reads`, options of config.schedule.
 
     With `keeps_before_decay` the rate is the same however long the run is, until the decay begins:
     the state before it is one to go on from.
     """
 
-    make: Callable[[ScheduleOptions], Schedule]
+    rate: Callable[[ScheduleOptions, Step], Rate]
     reads: tuple[str, ...] = ()
     keeps_before_decay: bool = False
 
@@ -191,8 +159,8 @@ DECAY_LENGTHS = ("decay_steps", "decay_tokens", "decay_share")
 # `electra` is the product of the warm-up and of a decay counted from step 0
 # (google-research/electra model/optimization.py): its highest rate is a little below the peak.
 SCHEDULES: dict[str, Kind] = {
-    "linear": Kind(_linear, (*DECAY_LENGTHS, "end_share")),
-    "cosine": Kind(_cosine, (*DECAY_LENGTHS, "end_share")),
+    "linear": Kind(functools.partial(_falling, shape="linear"), (*DECAY_LENGTHS, "end_share")),
+    "cosine": Kind(functools.partial(_falling, shape="cosine"), (*DECAY_LENGTHS, "end_share")),
     "wsd": Kind(_warmup_stable_decay, (*DECAY_LENGTHS, "end_share", "decay_shape"), True),
     "one_cycle": Kind(_one_cycle, (*DECAY_LENGTHS, "start_share", "end_share", "decay_shape")),
     "inverse_sqrt": Kind(_inverse_sqrt, ("start_share",)),
@@ -204,15 +172,16 @@ SCHEDULES: dict[str, Kind] = {
 
 def make_schedule(options: ScheduleOptions) -> Schedule:
     """Returns the learning rate as a function of the global step."""
-    schedule = SCHEDULES[options.name].make(options)
+    schedule = functools.partial(SCHEDULES[options.name].rate, options)
     if not np.size(options.phase_shares):
         return schedule
-    return lambda step: schedule(step) * _share_of_phase(options, step)
 
+    def by_phase(step: Step) -> Rate:
+        rate = schedule(step)
+        starts, shares = jnp.asarray(options.phase_starts), jnp.asarray(options.phase_shares)
+        return rate * shares[jnp.searchsorted(starts, jnp.asarray(step), side="right") - 1]
 
-def _share_of_phase(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
-    starts, shares = jnp.asarray(options.phase_starts), jnp.asarray(options.phase_shares)
-    return shares[jnp.searchsorted(starts, jnp.asarray(step), side="right") - 1]
+    return by_phase
 
 
 def last_step_before_decay(options: ScheduleOptions) -> int | None:

@@ -12,20 +12,16 @@ import math
 import os
 import re
 import shutil
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
 import numpy as np
-import tqdm
-from absl import logging
 from etils import epath
 from matplotlib import colormaps, figure
 
-from bertjax.data import atomic
+from bertjax.data import atomic, progress
 from bertjax.training import preemption, run_writers
 from bertjax.training.run_writers import base, files, sent_scalars
 from bertjax.workdirs import scalars
@@ -128,8 +124,9 @@ class RunWriter:
             evaluates_again=evaluates_again,
         )
         self._writers = run_writers.open_all(kinds, run, sent)
-        progress = _ProgressBar if sys.stderr.isatty() else _ProgressLog
-        self._progress = progress(total_steps, start_step, log_every_seconds)
+        self._progress = progress.Progress(
+            "step", total_steps, start=start_step, log_every_seconds=log_every_seconds
+        )
 
     def __enter__(self) -> RunWriter:
         return self
@@ -152,7 +149,7 @@ class RunWriter:
     def progress(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
         """Shows how far the run is: a bar on a terminal, else a log line every few seconds."""
         if self._enabled:
-            self._progress.show(step, progress_text(values))
+            self._progress.show(step, lambda: progress_text(values))
 
     def note(self, text: str) -> None:
         """Shows what is going on where there are no scalars yet; "" takes it off the bar."""
@@ -210,64 +207,6 @@ def progress_text(values: Mapping[str, SupportsFloat]) -> str:
 
 def _thousands(value: float) -> str:
     return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
-
-
-class _ProgressBar:
-    """A bar on a terminal."""
-
-    def __init__(self, total_steps: int, start_step: int, log_every_seconds: float):
-        del log_every_seconds  # tqdm limits its own rate
-        self._bar = tqdm.tqdm(
-            total=total_steps,
-            initial=start_step,
-            dynamic_ncols=True,
-            bar_format="{percentage:3.0f}%|{bar}| step {n_fmt}/{total_fmt}"
-            " [{elapsed}, {remaining} left{postfix}]",
-        )
-
-    def show(self, step: int, text: str) -> None:
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update(step - self._bar.n)
-
-    def note(self, text: str) -> None:
-        self._bar.set_postfix_str(text, refresh=True)
-
-    def close(self) -> None:
-        self._bar.close()
-
-
-class _ProgressLog:
-    """Log lines, for output that is a file or a pipe."""
-
-    def __init__(self, total_steps: int, start_step: int, log_every_seconds: float):
-        self._total_steps = total_steps
-        self._log_every_seconds = log_every_seconds
-        self._logged_step = start_step
-        self._logged_time: float | None = None
-
-    def show(self, step: int, text: str) -> None:
-        now = time.monotonic()
-        if self._logged_time is None:
-            left = ""  # The first steps hold the compilation and tell nothing of the rest.
-        else:
-            seconds = now - self._logged_time
-            if seconds < self._log_every_seconds and step < self._total_steps:
-                return
-            left = self._time_left(step, seconds)
-        logging.info("step %d/%d%s: %s", step, self._total_steps, left, text)
-        self._logged_step, self._logged_time = step, now
-
-    def note(self, text: str) -> None:
-        if text:
-            logging.info("%s", text)
-
-    def _time_left(self, step: int, seconds: float) -> str:
-        steps = max(step - self._logged_step, 1)
-        left = (self._total_steps - step) * seconds / steps
-        return f" [{tqdm.tqdm.format_interval(left)} left]"
-
-    def close(self) -> None:
-        pass
 
 
 class _Mirror:

@@ -14,7 +14,7 @@ import sys
 try:
     from data_pipelines.beam import program
 except ModuleNotFoundError as error:
-    sys.exit(f"error: {error}")
+    sys.exit(f"bertjax: {error}")
 
 if __name__ == "__main__":
     program.start()

@@ -287,7 +287,7 @@ def main(arguments: Sequence[str]) -> None:
         _check_unknown(arguments[1:])
         print("\n".join(report.lines(build(options, arguments[1:]))))
     except (ValueError, OSError, workers.WorkerDied) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"bertjax: {error}")
 
 
 def _job(options: Options, vocabulary: blocks.Vocabulary, output: PartialOutput) -> work.Job:

@@ -62,7 +62,7 @@ def test_a_program_ends_with_one_line_for_bad_input(tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+    assert done.stderr.startswith("bertjax: ") and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,8 @@ def test_a_program_ends_with_one_line_for_bad_input(tmp_path):
     ],
 )  # fmt: skip
 def test_flags_that_cannot_be_used_are_told_in_a_line(arguments, said):
-    assert programs.run("data_pipelines.build", *arguments).error == f"error: {said}"
+    reason = f"bertjax: the command line cannot be used: {said}"
+    assert programs.run("data_pipelines.build", *arguments).error == reason
 
 
 @pytest.mark.parametrize("program", ["build", "train_vocabulary", "inspect_records"])

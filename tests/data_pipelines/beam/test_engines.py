@@ -127,7 +127,8 @@ def test_the_program_ends_when_the_scheduler_of_dask_dies(tmp_path, options, das
     started[0].kill()
     _, errors = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 1
-    assert any(line.startswith("error: the scheduler of Dask died") for line in errors.splitlines())
+    lines = errors.splitlines()
+    assert any(line.startswith("bertjax: the scheduler of Dask died") for line in lines)
 
 
 def test_direct_runner_ends_when_a_worker_is_killed_and_the_same_command_succeeds(
@@ -146,7 +147,7 @@ def test_direct_runner_ends_when_a_worker_is_killed_and_the_same_command_succeed
     found[-1].kill()
     _, errors = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 1
-    assert any(line.startswith("error: a worker process died") for line in errors.splitlines())
+    assert any(line.startswith("bertjax: a worker process died") for line in errors.splitlines())
     assert not any(one.is_running() for one in found)
     assert not (tmp_path / "beam").exists()
     again = _program(options, tmp_path / "beam", *flags)

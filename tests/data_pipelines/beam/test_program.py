@@ -139,5 +139,5 @@ def test_a_misspelled_option_is_not_passed_on_to_beam():
 def test_without_beam_the_program_says_how_to_install_it():
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].startswith("error: data_pipelines.beam needs")
+    assert done.stderr.strip().splitlines()[-1].startswith("bertjax: data_pipelines.beam needs")
     assert "pip install 'bertjax[beam]'" in done.stderr
