@@ -136,7 +136,7 @@ def train_batches(
             f"start_step is {start_step} and shuffle_buffer_size is {order.shuffle_buffer_size}; "
             "they must be at least 0 and 1"
         )
-    global_batch_size, seed, buckets = order.global_batch_size, order.seed, order.buckets
+    global_batch_size = order.global_batch_size
     rows = range(global_batch_size) if rows is None else rows
     _check_masks(record_set, draw_masks)
     counts = _counts(record_set)
@@ -145,8 +145,30 @@ def train_batches(
     block = global_batch_size // streams
     _check_rows(rows, global_batch_size, block, streams)
     _check_streams(counts, streams)
+    batches = _read_batches(record_set, order, streams, start_step, rows_before, rows)
+    if draw_masks is None:
+        return batches
     own_streams = range(rows.start // block, rows.stop // block)
-    read_streams = range(streams) if buckets else own_streams
+    steps, seed = itertools.count(start_step), order.seed
+    return _one_ahead(
+        _masked_by_stream(batch, step, seed, own_streams, _at_rate(draw_masks, mask_rate, step))
+        for step, batch in zip(steps, batches, strict=False)
+    )
+
+
+def _read_batches(
+    record_set: records.RecordSet,
+    order: Order,
+    streams: int,
+    start_step: int,
+    rows_before: int,
+    rows: range,
+) -> Iterator[Batch]:
+    """Returns the batches of `start_step` and all later ones, without drawn masks."""
+    global_batch_size, seed, buckets = order.global_batch_size, order.seed, order.buckets
+    block = global_batch_size // streams
+    read_rows = range(global_batch_size) if buckets else rows
+    read_streams = range(read_rows.start // block, read_rows.stop // block)
     first_step = start_step - start_step % GROUPED if buckets else start_step
     # The last few visits of every stream: where a read error must have come from.
     visited: collections.deque[int] = collections.deque(maxlen=4 * len(read_streams))
@@ -161,18 +183,12 @@ def train_batches(
     )
     dataset = _stream_dataset(record_set, visits, read_streams, block, order.shuffle_buffer_size)
     batches = _numpy_batches(record_set, dataset, visited)
-    if buckets:
-        dealt = _dealt_by_length(batches, first_step, streams, seed)
-        dealt = itertools.islice(dealt, start_step - first_step, None)
-        by_position = record_set.manifest.position_features
-        batches = (_cut_to_bucket(batch, by_position, buckets, rows) for batch in dealt)
-    if draw_masks is None:
+    if not buckets:
         return batches
-    steps = itertools.count(start_step)
-    return _one_ahead(
-        _masked_by_stream(batch, step, seed, own_streams, _at_rate(draw_masks, mask_rate, step))
-        for step, batch in zip(steps, batches, strict=False)
-    )
+    dealt = _dealt_by_length(batches, first_step, streams, seed)
+    dealt = itertools.islice(dealt, start_step - first_step, None)
+    by_position = record_set.manifest.position_features
+    return (_cut_to_bucket(batch, by_position, buckets, rows) for batch in dealt)
 
 
 def evaluation_batches(

@@ -35,7 +35,7 @@ def environment() -> dict[str, Any]:
     return {
         "versions": versions(),
         "flags": {name: os.environ.get(name, "") for name in FLAG_VARIABLES},
-        "source": _source_digest(),
+        "source": _source_sha256(),
     }
 
 
@@ -52,17 +52,15 @@ def versions() -> dict[str, str]:
 
 def read(directory: pathlib.Path, key: str) -> dict[str, Any] | None:
     """Returns the entry of a key, None if there is none; a damaged one counts as none."""
-    path = directory / f"{key}.json"
+    path, reason = directory / f"{key}.json", "it holds no object"
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(entry := json.loads(path.read_text(encoding="utf-8")), dict):
+            return entry
     except FileNotFoundError:
         return None
     except ValueError as error:  # not UTF-8, or not JSON
-        logging.warning("The cached plan %s cannot be read (%s); compiling again", path, error)
-        return None
-    if isinstance(entry, dict):
-        return entry
-    logging.warning("The cached plan %s holds no object; compiling again", path)
+        reason = str(error)
+    logging.warning("The cached plan %s cannot be read (%s); compiling again", path, reason)
     return None
 
 
@@ -73,7 +71,7 @@ def write(directory: pathlib.Path, key: str, entry: Mapping[str, Any]) -> None:
 
 
 @functools.cache
-def _source_digest() -> str:
+def _source_sha256() -> str:
     package = pathlib.Path(__file__).parents[1]
     hashed = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

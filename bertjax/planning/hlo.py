@@ -218,7 +218,11 @@ def _computation_costs(module: Module) -> Callable[[str], _Costs]:
                 for part in ("body", "condition"):
                     costs.add(costs_of(instruction.called(part)[0]), 1 if trips is None else trips)
             elif instruction.opcode == "conditional":
-                costs.add(max(map(costs_of, _branches(instruction)), key=lambda each: each.cycles))
+                branches = instruction.called("branch_computations") or (
+                    *instruction.called("true_computation"),
+                    *instruction.called("false_computation"),
+                )
+                costs.add(max(map(costs_of, branches), key=lambda each: each.cycles))
             elif instruction.opcode in ("call", "call-start", "async-start"):
                 called = instruction.called("to_apply") or instruction.called("calls")
                 costs.add(costs_of(called[0]))
@@ -227,13 +231,6 @@ def _computation_costs(module: Module) -> Callable[[str], _Costs]:
         return costs
 
     return costs_of
-
-
-def _branches(conditional: Instruction) -> tuple[str, ...]:
-    return conditional.called("branch_computations") or (
-        *conditional.called("true_computation"),
-        *conditional.called("false_computation"),
-    )
 
 
 def _instruction_costs(
@@ -264,18 +261,9 @@ def _instruction_costs(
     if cycles is None and not costs.executions and not _is_free(module, instruction):
         costs.uncounted[_shown(instruction)] += 1
         if not instruction.opcode.endswith("-start"):  # which runs beside computation
-            costs.touched[_shown(instruction)] += _touched(computation, instruction)
+            touched = computation.operand_bytes(instruction) + num_bytes(instruction.shape)
+            costs.touched[_shown(instruction)] += touched
     return costs
-
-
-def _touched(computation: Computation, instruction: Instruction) -> int:
-    """Returns the bytes that an instruction is given and returns."""
-    given = [
-        num_bytes(computation.instructions[name].shape)
-        for name in instruction.operands
-        if name in computation.instructions
-    ]
-    return sum(given) + num_bytes(instruction.shape)
 
 
 def _itself(
@@ -312,12 +300,7 @@ def _fused_collectives(
 
 
 def _payload(computation: Computation, collective: Instruction) -> int:
-    given = sum(
-        num_bytes(computation.instructions[name].shape)
-        for name in collective.operands
-        if name in computation.instructions
-    )
-    returned = num_bytes(collective.shape)
+    given, returned = computation.operand_bytes(collective), num_bytes(collective.shape)
     if collective.opcode.endswith("-start") or collective.opcode == "send":
         returned -= given  # a start returns its operands too
     return max(given, returned)
@@ -429,10 +412,10 @@ class Computation:
     def integer(self, name: str) -> int | None:
         """Returns the constant that `name` stands for, None if it is none."""
         source = self.source(name)
-        is_integer = source is not None and re.fullmatch(r"-?\d+", source.literal)
-        return (
-            int(source.literal) if source and is_integer and source.opcode == "constant" else None
-        )
+        is_constant = source is not None and source.opcode == "constant"
+        if not is_constant or not re.fullmatch(r"-?\d+", source.literal):
+            return None
+        return int(source.literal)
 
     def element(self, name: str) -> int | None:
         """Returns which element of the computation's tuple `name` is, None if it is none."""
@@ -442,6 +425,11 @@ class Computation:
         origin = self.instructions.get(source.operands[0])
         index = re.search(r"\bindex=(\d+)", source.attributes)
         return int(index[1]) if index and origin and origin.opcode == "parameter" else None
+
+    def operand_bytes(self, instruction: Instruction) -> int:
+        """Returns the bytes of the operands that are instructions of the computation."""
+        operands = (self.instructions.get(name) for name in instruction.operands)
+        return sum(num_bytes(operand.shape) for operand in operands if operand)
 
     def source(self, name: str) -> Instruction | None:
         """Returns what computes `name`, copies and casts left out."""

@@ -100,8 +100,11 @@ class Planner:
                 "environment": cache.environment(),
             }
         )
-        if (found := self._cached(key)) is not None:
-            return found
+        if self.cache_directory and (entry := cache.read(self.cache_directory, key)):
+            try:
+                return compiled.from_json(entry)
+            except (KeyError, TypeError) as error:
+                logging.warning("The cached plan %s is damaged (%r); compiling again", key, error)
         logging.info(
             "Compiling %s for %s: %d x %d tokens ...",
             phase.title, self.target.name, phase.global_batch_size, phase.max_seq_length,
@@ -110,18 +113,6 @@ class Planner:
         if self.cache_directory is not None:
             cache.write(self.cache_directory, key, compiled.to_json(outcome))
         return outcome
-
-    def _cached(self, key: str) -> compiled.Outcome | None:
-        if self.cache_directory is None:
-            return None
-        entry = cache.read(self.cache_directory, key)
-        if entry is None:
-            return None
-        try:
-            return compiled.from_json(entry)
-        except (KeyError, TypeError) as error:
-            logging.warning("The cached plan %s is damaged (%r); compiling again", key, error)
-            return None
 
 
 def plan(

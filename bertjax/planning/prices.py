@@ -22,35 +22,22 @@ class Price:
     note: str
 
 
-def _on_demand(dollars: float, note: str = _ON_DEMAND_NOTE) -> Price:
-    return Price(dollars, "2026-11", _CATALOG, note)
-
-
-def _spot(dollars: float, highest: float | None = None) -> Price:
-    elsewhere = f"; up to ${highest} in other US regions" if highest else ""
-    return Price(dollars, "2026-11", _CATALOG, _SPOT_NOTE + elsewhere)
-
-
-# The catalog lists whole machines; per chip that is v2-8 $4.50 / 4, v3-8 $8.00 / 4,
-# v4-8 $12.88 / 4, v5litepod-1 $1.20, v5p-8 $16.80 / 4, v6e-4 $10.80 / 4. No row for tpu7x.
-_ON_DEMAND = {
-    "v2": _on_demand(1.125),
-    "v3": _on_demand(2.00),
-    "v4": _on_demand(3.22),
-    "v5e": _on_demand(1.20, _ON_DEMAND_NOTE + "; $1.56 in europe-west4"),
-    "v5p": _on_demand(4.20),
-    "v6e": _on_demand(2.70, _ON_DEMAND_NOTE + "; $2.97 in Europe"),
-}
-_SPOT = {
-    "v2": _spot(0.34),
-    "v3": _spot(0.51),
-    "v4": _spot(0.92),
-    "v5e": _spot(0.245, 0.60),
-    "v5p": _spot(0.84, 1.68),
-    "v6e": _spot(0.54, 1.35),
+# Generation -> (dollars, what else the note says) on demand, and on spot. The catalog lists whole
+# machines; per chip that is v2-8 $4.50 / 4, v3-8 $8.00 / 4, v4-8 $12.88 / 4, v5litepod-1 $1.20,
+# v5p-8 $16.80 / 4, v6e-4 $10.80 / 4. No row for tpu7x.
+_DOLLARS = {
+    "v2": ((1.125, ""), (0.34, "")),
+    "v3": ((2.00, ""), (0.51, "")),
+    "v4": ((3.22, ""), (0.92, "")),
+    "v5e": ((1.20, "; $1.56 in europe-west4"), (0.245, "; up to $0.6 in other US regions")),
+    "v5p": ((4.20, ""), (0.84, "; up to $1.68 in other US regions")),
+    "v6e": ((2.70, "; $2.97 in Europe"), (0.54, "; up to $1.35 in other US regions")),
 }
 
 
 def price(generation: str, *, spot: bool) -> Price | None:
     """Returns the price of a generation ("v5e", ...), None where the catalog has none (tpu7x)."""
-    return (_SPOT if spot else _ON_DEMAND).get(generation)
+    if generation not in _DOLLARS:
+        return None
+    dollars, more = _DOLLARS[generation][spot]
+    return Price(dollars, "2026-11", _CATALOG, (_SPOT_NOTE if spot else _ON_DEMAND_NOTE) + more)

@@ -58,14 +58,9 @@ class _Generation:
     shapes: tuple[str, ...]
     chip_config: str | None = None
 
-    def size(self, shape: str) -> int:
-        return _num_chips(shape) * (2 if self.counts_cores else 1)
-
     def offered(self) -> dict[int, str]:
-        return {self.size(shape): shape for shape in self.shapes}
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(f"{self.prefixes[0]}-{size}" for size in self.offered())
+        per_chip = 2 if self.counts_cores else 1
+        return {_num_chips(shape) * per_chip: shape for shape in self.shapes}
 
 
 _V5E_SHAPES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -100,7 +95,10 @@ _LOCKED = ("lockfile", "already in use")
 
 def known() -> dict[str, tuple[str, ...]]:
     """Returns the names of every generation, smallest slice first."""
-    return {key: generation.names() for key, generation in _GENERATIONS.items()}
+    return {
+        key: tuple(f"{generation.prefixes[0]}-{size}" for size in generation.offered())
+        for key, generation in _GENERATIONS.items()
+    }
 
 
 def parse(name: str, *, num_slices: int = 1) -> Slice:
@@ -115,12 +113,14 @@ def parse(name: str, *, num_slices: int = 1) -> Slice:
     if num_slices < 1:
         raise ValueError(f"num_slices is {num_slices}; it must be at least 1")
     match = _NAME.fullmatch(name.strip().lower())
-    key = _generation_of(match["prefix"]) if match else None
-    if match is None or key is None:
+    keys = {prefix: key for key, it in _GENERATIONS.items() for prefix in it.prefixes}
+    if match is None or match["prefix"] not in keys:
+        examples = ", ".join(f"{names[0]} ... {names[-1]}" for names in known().values())
         raise ValueError(
-            f"topology is {name!r}; known are a generation and a size ({_examples()}) or a "
+            f"topology is {name!r}; known are a generation and a size ({examples}) or a "
             'generation and a shape, such as "v5e:4x4"'
         )
+    key = keys[match["prefix"]]
     shape = match["shape"] or _shape_of_size(name, key, int(match["size"]))
     _check_shape(name, key, shape)
     num_chips = num_slices * _num_chips(shape)
@@ -165,17 +165,6 @@ def devices(tpu_slice: Slice) -> list[Any]:
             "pip install 'bertjax[plan]'"
         ) from error
     return list(description.devices)
-
-
-def _generation_of(prefix: str) -> str | None:
-    for key, generation in _GENERATIONS.items():
-        if prefix in generation.prefixes:
-            return key
-    return None
-
-
-def _examples() -> str:
-    return ", ".join(f"{names[0]} ... {names[-1]}" for names in known().values())
 
 
 def _shape_of_size(name: str, key: str, size: int) -> str:
