@@ -100,7 +100,8 @@ class Planner:
                 "environment": cache.environment(),
             }
         )
-        if self.cache_directory and (entry := cache.read(self.cache_directory, key)):
+        entry = cache.read(self.cache_directory, key) if self.cache_directory else None
+        if entry is not None:
             try:
                 return compiled.from_json(entry)
             except (KeyError, TypeError) as error:
