@@ -42,7 +42,7 @@ MOST = {
     "a sentence that begins with Of": 27,
     "a sentence that begins with That are, is or has": 1,
     "a sentence that begins with What": 198,
-    "told (logged, reported)": 39,
+    "told (logged, reported)": 38,
     "whoever, whomever (a user)": 3,
     "beside (with, next to, compared with)": 95,
     "none is, none are (no x is)": 9,
