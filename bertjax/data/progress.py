@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import Self
 
 import tqdm
 from absl import logging
@@ -44,7 +45,7 @@ class Progress:
             " [{elapsed}, {remaining} left{postfix}]",
         )
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

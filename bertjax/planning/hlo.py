@@ -412,10 +412,9 @@ class Computation:
     def integer(self, name: str) -> int | None:
         """Returns the constant that `name` stands for, None if it is none."""
         source = self.source(name)
-        is_constant = source is not None and source.opcode == "constant"
-        if not is_constant or not re.fullmatch(r"-?\d+", source.literal):
+        if source is None or source.opcode != "constant":
             return None
-        return int(source.literal)
+        return int(source.literal) if re.fullmatch(r"-?\d+", source.literal) else None
 
     def element(self, name: str) -> int | None:
         """Returns which element of the computation's tuple `name` is, None if it is none."""
