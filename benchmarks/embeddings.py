@@ -61,7 +61,7 @@ class Split:
 def read(data: str, name: str) -> Split:
     """Returns a split of STS-B in GLUE's layout."""
     texts, scores = read_texts(TASKS["stsb"], data, name)
-    return Split(*texts, scores)
+    return Split(texts[0], texts[1], scores)
 
 
 def cosines(model: Any, split: Split) -> list[float]:
@@ -76,14 +76,13 @@ def cosines(model: Any, split: Split) -> list[float]:
 def fit(model: Any, split: Split, recipe: Recipe, seed: int) -> float:
     """Trains an epoch and returns its seconds."""
     import torch  # pyright: ignore[reportMissingImports]
-    from sentence_transformers import (  # pyright: ignore[reportMissingImports]
-        InputExample,
-        losses,
-    )
+    from sentence_transformers import InputExample, losses  # pyright: ignore
 
     torch.manual_seed(seed)
     pairs = zip(split.first, split.second, split.scores, strict=True)
-    examples = [InputExample(texts=[a, b], label=score / HIGHEST_SCORE) for a, b, score in pairs]
+    examples: Any = [
+        InputExample(texts=[a, b], label=score / HIGHEST_SCORE) for a, b, score in pairs
+    ]
     loader = torch.utils.data.DataLoader(examples, shuffle=True, batch_size=recipe.batch_size)
     steps = math.ceil(len(examples) / recipe.batch_size)
     started = time.perf_counter()
