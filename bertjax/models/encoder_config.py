@@ -7,7 +7,7 @@ default: Devlin et al. 2019, section 3.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -56,6 +56,14 @@ CHOICES: dict[str, Any] = {  # a sequence of names, or a mapping from names to p
     "gradient_reduction_dtype": GRADIENT_REDUCTION_DTYPES,
     "remat": REMAT_POLICIES,
 }
+
+
+class FaultyConfigError(ValueError):
+    """A config that makes no encoder; each of its `faults` begins with the name of a field."""
+
+    def __init__(self, faults: Sequence[str]):
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +129,7 @@ class EncoderConfig:
         if self.window == self.global_every == 0:
             object.__setattr__(self, "global_every", 1)
         if faults := list(self._faults()):
-            raise ValueError("; ".join(faults))
+            raise FaultyConfigError(faults)
 
     def _faults(self) -> Iterator[str]:
         at_least_1 = ["hidden_size", "num_hidden_layers", "num_attention_heads"]
@@ -150,8 +158,11 @@ class EncoderConfig:
             yield f"inner_group_num is {self.inner_group_num}; it must be at least 1"
         if self.embedding_size < 0:
             yield f"embedding_size is {self.embedding_size}; it must be at least 0 (hidden_size)"
-        if fault := head_fault(self.hidden_size, self.num_attention_heads):
-            yield fault
+        if self.num_attention_heads >= 1 and self.hidden_size % self.num_attention_heads:
+            yield (
+                f"hidden_size is {self.hidden_size}; it must be a multiple of "
+                f"num_attention_heads, {self.num_attention_heads}"
+            )
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 yield f"{name} is {getattr(self, name)!r}; known are {', '.join(known)}"
@@ -283,12 +294,3 @@ class EncoderConfig:
         if self.projects_embeddings:
             products += self.embedding_width * self.hidden_size
         return 2.0 * length * products
-
-
-def head_fault(hidden_size: int, num_heads: int) -> str:
-    """Returns what is wrong with the size of a head, "" if nothing is."""
-    if num_heads < 1 or hidden_size % num_heads == 0:
-        return ""
-    return (
-        f"hidden_size is {hidden_size}; it must be a multiple of num_attention_heads, {num_heads}"
-    )

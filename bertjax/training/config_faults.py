@@ -58,7 +58,6 @@ CHOICES: dict[str, Collection[str]] = {
 
 
 # Option -> the least that it may be.
-_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 AT_LEAST = {
     name: least
     for least, names in {
@@ -69,7 +68,9 @@ AT_LEAST = {
             *("optimizer.head_multiplier", "optimizer.clip_norm", "optimizer.muon_update_rms"),
             *("checkpoint.keep_every_steps", "checkpoint.keep_best"),
             *("evaluation.max_batches", "evaluation.pairs_per_paradigm"),
-            *("model.vocab_size", *(f"pretraining.generator.{name}" for name in _SIZES)),
+            *("model.vocab_size", "pretraining.generator.hidden_size"),
+            *("pretraining.generator.num_hidden_layers", "pretraining.generator.intermediate_size"),
+            "pretraining.generator.num_attention_heads",
         ),
         1: (
             *("global_batch_size", "gradient_accumulation_steps", "seeds"),
@@ -77,8 +78,7 @@ AT_LEAST = {
             *("finetuning.max_answer_length", "finetuning.n_best_size"),
             *("checkpoint.save_every_steps", "checkpoint.keep_last"),
             *("evaluation.global_batch_size", "log_every_steps", "max_skipped_steps"),
-            *("data.max_streams", "data.shuffle_buffer_size"),
-            *(f"model.{name}" for name in _SIZES),
+            *("data.max_streams", "data.shuffle_buffer_size", "model.intermediate_size"),
         ),
         5: ("finetuning.max_seq_length",),
     }.items()
@@ -153,9 +153,9 @@ def validate(config: ml_collections.ConfigDict) -> None:
     faults = [
         f"config.{name} is {options[name]!r}; known are {', '.join(known)}"
         for name, known in CHOICES.items()
-        if options[name] not in known
+        if options[name] not in known and (name == "model.dtype" or not name.startswith("model."))
     ]
-    faults += of(config, options)
+    faults += [*_model_faults(config.model), *of(config, options)]
     if faults:
         raise ValueError("the config cannot be used:\n  " + "\n  ".join(faults))
 
@@ -261,7 +261,6 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
         )
     below_1 = (
         *("evaluation.masked_lm_prob", "optimizer.muon_momentum", "optimizer.ema_decay"),
-        *("model.hidden_dropout_prob", "model.attention_probs_dropout_prob"),
         *("schedule.warmup_share", "schedule.decay_share"),
     )
     for name in below_1:
@@ -276,9 +275,15 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
             "config.schedule.name is 'wsd', which decays at the end of the run, but not how long: "
             f"give one of {', '.join(f'config.{name}' for name in lengths)}, or 'constant'"
         )
-    heads = options["model.hidden_size"], options["model.num_attention_heads"]
-    if fault := encoder_config.head_fault(*heads):
-        yield f"config.model.{fault}"
+
+
+def _model_faults(options: ml_collections.ConfigDict) -> Iterator[str]:
+    """Yields what is wrong with the encoder; the records may decide the size of its vocabulary."""
+    known = {"dtype": "float32", "vocab_size": max(options.vocab_size, 0) or 30522}
+    try:
+        encoder_config.EncoderConfig(**{**options, **known})
+    except encoder_config.FaultyConfigError as error:
+        yield from (f"config.model.{fault}" for fault in error.faults)
 
 
 def _unread_faults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
