@@ -13,6 +13,9 @@ class Progress(progress.Progress):
     def __init__(self, label: str, total: int, unit: str):
         super().__init__(label, total, unit=unit, is_scaled=True)
 
+    def __enter__(self) -> Progress:
+        return self
+
     def at(self, count: int, **shown: str) -> None:
         """Moves to `count` and shows more figures."""
 

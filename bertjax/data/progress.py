@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Self
 
 import tqdm
 from absl import logging
@@ -45,7 +44,7 @@ class Progress:
             " [{elapsed}, {remaining} left{postfix}]",
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
