@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 from bertjax import models  # noqa: E402
 from bertjax.convert import __main__ as program  # noqa: E402
 from bertjax.convert import families, formats, names, pretrained  # noqa: E402
-from bertjax.convert.families import roberta  # noqa: E402
+from bertjax.convert.families import bert, roberta  # noqa: E402
 from bertjax.models import parameters  # noqa: E402
 from tests import small_byte_bpe  # noqa: E402
 from tests.interop import beside  # noqa: E402
@@ -23,7 +23,7 @@ SIZES = {
     **{"num_hidden_layers": 2, "max_position_embeddings": 13 + 2, "type_vocab_size": 1},
     **{"layer_norm_eps": 1e-5},
 }
-HEADS = tuple(roberta.CLASSES)
+HEADS = tuple(roberta.ARCHITECTURES)
 CONFIGS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
 
 
@@ -31,7 +31,7 @@ def of_torch(head, folder, kind="Roberta"):
     """A random model of theirs with weights far from zero, saved; and what we read of it."""
     count = {"num_labels": beside.LABELS} if head in pretrained.WITH_LABELS else {}
     made = getattr(transformers, f"{kind}Config")(**SIZES, **count)
-    model = getattr(transformers, f"{kind}{roberta.CLASSES[head]}")(made)
+    model = getattr(transformers, bert.classes(kind)[head])(made)
     found = beside.saved(model, folder)
     return model.eval(), found
 
@@ -118,7 +118,7 @@ def test_what_we_write_loads_without_a_word_and_comes_back(tmp_path, heard, capf
     made = written(head, small_byte_bpe.vocabulary(), tmp_path)
     assert "A RoBERTa with" in (tmp_path / "hf" / "README.md").read_text()
     model, tokenizer = beside.loaded(beside.AUTO[head], tmp_path / "hf", heard, capfd)
-    assert type(model).__name__ == f"Roberta{roberta.CLASSES[head]}"
+    assert type(model).__name__ == roberta.ARCHITECTURES[head]
     assert model.config.max_position_embeddings == 66 and tokenizer.model_max_length == 64
     again = beside.assert_comes_back(model, tokenizer, tmp_path / "again", made, made.params)
     assert again.vocabulary.describe() == made.vocabulary.describe()

@@ -17,6 +17,8 @@ from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.data import sentence_piece, wordpiece
 
+ARCHITECTURES = bert.classes("Albert", others={"pretraining": "AlbertForPreTraining"})
+
 # With the values of AlbertConfig, which are xxlarge's.
 SIZES = {
     "vocab_size": 30_000,
@@ -138,7 +140,7 @@ FAMILY = base.Family(
     fixed=bert.FIXED,
     stated={"position_embedding_type": "absolute", "tie_word_embeddings": True},
     without_effect=WITHOUT_EFFECT,
-    architectures=bert.classes("Albert", others={"pretraining": "AlbertForPreTraining"}),
+    architectures=ARCHITECTURES,
     tensors=TENSORS,
     prefix="albert.",
     tokenizer=TOKENIZER,

@@ -18,6 +18,8 @@ from bertjax.convert.families import base, bert
 from bertjax.convert.names import Name
 from bertjax.data import byte_bpe, sentence_piece, wordpiece
 
+ARCHITECTURES = bert.classes("ModernBert")
+
 # One field tells the activation of the layers, another that of every head. They are the same here.
 ACTIVATIONS = {name: ours for name, ours in bert.ACTIVATIONS.items() if ours == "gelu"}
 
@@ -187,7 +189,7 @@ FAMILY = base.Family(
         "initializer_cutoff_factor": 2.0,
     },
     without_effect=WITHOUT_EFFECT,
-    architectures=bert.classes("ModernBert"),
+    architectures=ARCHITECTURES,
     tensors=TENSORS,
     prefix=f"{_BODY}.",
     tokenizer=TOKENIZER,
