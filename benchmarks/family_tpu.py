@@ -26,8 +26,8 @@ import ml_collections
 import train_step
 from absl import logging
 
-from bertjax import plan, recipes
-from bertjax.planning import cache, planner
+from bertjax import recipes
+from bertjax.plan import cache, planner, targets
 
 BASE = "bert_base"
 RECIPES = (
@@ -82,8 +82,8 @@ def measure(recipe: str, topology: str, **shape: Any) -> Step:
       ValueError: if the step does not fit, with what the compiler says.
     """
     config = config_of(recipe, **shape)
-    target = plan.make_target(topology, config)
-    made = planner.plan(config, plan.make_planner(target, cache.default_directory()))
+    target = targets.make_target(topology, config)
+    made = planner.plan(config, targets.make_planner(target, cache.default_directory()))
     (phase,) = made.phases
     if phase.refusal:
         raise ValueError(

@@ -111,9 +111,9 @@ def our_options(options: argparse.Namespace, case: Case, data: pathlib.Path) -> 
 
 def our_job(options: argparse.Namespace, case: Case) -> Any:
     """Returns the run that `bertjax.train` would make, for its data or to time it."""
-    from bertjax import recipe_bases, train
+    from bertjax import recipes, train
 
-    config = recipe_bases.finetuning_config("glue")
+    config = recipes.finetuning_config("glue")
     config.finetuning.name = case.task
     config.update_from_flattened_dict(our_options(options, case, data_of(options, case)))
     return train.prepare(config, options.workdir / "not-written")

@@ -11,7 +11,7 @@ vector units take by themselves, and for one layer of BERT-base over 8,192 token
 is done once for a row (keys rotated, sums cleared and written) is found by leaving it out, and
 shared among the row's chunks. What a step does once is counted with each chunk: an upper bound.
 --all prints, for the cases of CASES, the bundles of 1,000 scores: the table of
-`bertjax/planning/hlo.py`.
+`bertjax/plan/hlo.py`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def compile_kernels(options: argparse.Namespace) -> None:
     from bertjax.devices import sharding
     from bertjax.models import visibility
     from bertjax.models.kernels import pallas_attention, pallas_blocks
-    from bertjax.planning import topologies
+    from bertjax.plan import topologies
 
     if options.without_rows:
         pallas_blocks._Step.by_parts = lambda self, body: None
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rotary", action="store_true", help="rotary positions")
     parser.add_argument("--rate", type=float, default=0.1, help="dropout of the weights")
     parser.add_argument("--json", action="store_true", help="a JSON object for each kernel")
-    parser.add_argument("--all", action="store_true", help="the table of bertjax.planning.hlo")
+    parser.add_argument("--all", action="store_true", help="the table of bertjax.plan.hlo")
     parser.add_argument("--without_rows", action="store_true", help="no work once for a row")
     options = parser.parse_args(argv)
     options.arguments = list(sys.argv[1:] if argv is None else argv)

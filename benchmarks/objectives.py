@@ -35,7 +35,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from absl import logging
 
 from benchmarks import marked_tables, objective_tables, pretraining_rows, workshop
-from bertjax import glue, interactive, program_flags
+from bertjax import glue, interactive
+from bertjax.cli import program_flags
 from bertjax.training import preemption
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "results.md"

@@ -23,8 +23,9 @@ import jax
 from absl import logging
 
 from benchmarks import marked_tables
-from bertjax import plan, recipes
-from bertjax.planning import cache, estimates, planner
+from bertjax import recipes
+from bertjax.plan import assumptions as assumptions_lib
+from bertjax.plan import cache, estimates, planner, targets
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "scaling.md"
 
@@ -110,17 +111,17 @@ def plan_recipe(name: str) -> planner.Plan:
     setting = SETTINGS[name]
     config = recipes.load(name).copy_and_resolve_references()
     config.update_from_flattened_dict(setting.options)
-    config, _ = plan.with_length(config, setting.num_examples)
-    config, assumptions = plan.with_vocabulary(config, 0)
-    target = plan.make_target(setting.topology, config)
+    config, _ = assumptions_lib.with_length(config, setting.num_examples)
+    config, assumptions = assumptions_lib.with_vocabulary(config, 0)
+    target = targets.make_target(setting.topology, config)
     return planner.plan(
-        config, plan.make_planner(target, cache.default_directory()), assumptions=assumptions
+        config, targets.make_planner(target, cache.default_directory()), assumptions=assumptions
     )
 
 
 def row(name: str, planned: planner.Plan) -> str:
     """Returns a recipe's row of the table; the figures of its phases have slashes between them."""
-    prices = plan.price_totals(planned, only_spot=False, price_per_chip_hour=None)
+    prices = planner.price_totals(planned, only_spot=False, price_per_chip_hour=None)
     note = SETTINGS[name].note
     phases = [
         (

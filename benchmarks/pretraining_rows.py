@@ -135,7 +135,7 @@ class Piece:
     records: str = ""
 
 
-# What is taken back to BERT's, one at a time. Source: `recipe_bases.modern_config`.
+# What is taken back to BERT's, one at a time. Source: `recipes.modern_config`.
 PIECES: dict[str, Piece] = {
     "rotary": Piece("learnt positions", {"model.position_embedding": "rotary"}),
     "gated": Piece(

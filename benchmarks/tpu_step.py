@@ -66,7 +66,7 @@ def lower_ours(shape: tpu_peer.Shape, settings: Mapping[str, str]) -> Any:
 
     from bertjax import jobs
     from bertjax.devices import sharding
-    from bertjax.planning import topologies
+    from bertjax.plan import topologies
     from bertjax.training import config_faults, program
 
     case = train_step.Case(shape.batch_size, shape.length)
@@ -126,7 +126,7 @@ def read(name: str, shape: tpu_peer.Shape, directory: pathlib.Path) -> dict[str,
       FileNotFoundError: if nothing was saved.
       ValueError: if what was saved has another shape.
     """
-    from bertjax.planning import estimates, hlo, topologies
+    from bertjax.plan import estimates, hlo, topologies
 
     path = directory / f"{name}.json"
     if not path.exists():
@@ -218,7 +218,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compiles what is asked and prints."""
-    from bertjax.planning import topologies
+    from bertjax.plan import topologies
 
     options = parse(argv)
     options.topology = topologies.parse(options.topology).topology

@@ -20,7 +20,7 @@ import ml_collections
 from absl import logging
 
 from benchmarks import pretraining_rows
-from bertjax import evaluate, interactive, jobs, recipe_bases, train
+from bertjax import evaluate, interactive, jobs, recipes, train
 from bertjax.data import atomic, minimal_pairs, records
 from bertjax.finetuning import glue_files
 from bertjax.models import parameters
@@ -252,7 +252,7 @@ class Workshop:
 
     def _finetuning_config(self, made: Finetuning) -> ml_collections.ConfigDict:
         settings = self.settings
-        config = recipe_bases.finetuning_config("glue")
+        config = recipes.finetuning_config("glue")
         config.finetuning.update(name=made.task, data_dir=str(self.glue_data(made.task)))
         config.compilation_cache_dir = self._compiled
         config.finetuning.max_seq_length = settings.max_seq_length

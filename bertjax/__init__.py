@@ -13,20 +13,22 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Names that belong to a module but are used without it.
-_FROM_PYTHON = {"run": "interactive", "load": "interactive", "Model": "interactive"}
+_FROM_INTERACTIVE = ("run", "load", "Model", "pictures")
 
 
 def __getattr__(name: str) -> Any:
     # By name: who imports the version must not import everything, as import-linter would see it.
-    if name in _FROM_PYTHON:
-        return getattr(importlib.import_module(f"bertjax.{_FROM_PYTHON[name]}"), name)
+    if name == "pictures":
+        return importlib.import_module("bertjax.interactive.pictures")
+    if name in _FROM_INTERACTIVE:
+        return getattr(importlib.import_module("bertjax.interactive"), name)
     if name in _modules():
         return importlib.import_module(f"bertjax.{name}")
     raise AttributeError(f"module 'bertjax' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FROM_PYTHON, *_modules()})
+    return sorted({*globals(), *_FROM_INTERACTIVE, *_modules()})
 
 
 def _modules() -> list[str]:

@@ -28,7 +28,7 @@ from absl import flags
 from etils import epath
 
 import bertjax
-from bertjax import command_line
+from bertjax.cli import command_line
 from bertjax.data import atomic, mounts
 from bertjax.devices import accelerators
 

@@ -16,7 +16,8 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, inference, program_flags
+from bertjax import inference
+from bertjax.cli import command_line, program_flags
 from bertjax.data import text_lines
 from bertjax.inference import encoding, vector_files
 

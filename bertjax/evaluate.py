@@ -20,7 +20,8 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, inference, jobs, program_flags
+from bertjax import inference, jobs
+from bertjax.cli import command_line, program_flags
 from bertjax.data import contents, masking, minimal_pairs, records, sentence_rows
 from bertjax.inference import likelihood
 from bertjax.jobs import held_out

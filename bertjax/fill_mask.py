@@ -14,7 +14,8 @@ import jax
 import numpy as np
 from absl import flags
 
-from bertjax import command_line, inference, program_flags
+from bertjax import inference
+from bertjax.cli import command_line, program_flags
 from bertjax.models import parameters
 
 

@@ -19,9 +19,10 @@ import ml_collections
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, recipes, train
+from bertjax import train
+from bertjax.cli import command_line, recipe_flag
 from bertjax.finetuning import glue_files, glue_submission
-from bertjax.training import evaluation, preemption, trials
+from bertjax.training import config_faults, evaluation, preemption, trials
 from bertjax.workdirs import scalars
 
 RECIPE = "glue"
@@ -212,7 +213,7 @@ def _shown(value: float | None) -> str:
 
 
 def _define_flags() -> None:
-    recipes.define_flag(default=RECIPE)
+    recipe_flag.define(default=RECIPE)
     flags.DEFINE_string("init_from", None, "Weights: config.init_from.", required=True)
     flags.DEFINE_string("data", None, "Official files, or tfds:glue.", required=True)
     flags.DEFINE_string("workdir", None, "Each task has a directory in it.", required=True)
@@ -237,4 +238,4 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     logging.set_verbosity(logging.INFO)
     _define_flags()
-    command_line.run(main)
+    command_line.run(main, choices=config_faults.CHOICES)

@@ -21,11 +21,12 @@ from typing import Any
 import jax
 from absl import flags
 
-from bertjax import command_line, inference, program_flags
+from bertjax import inference
+from bertjax.cli import command_line, program_flags
 from bertjax.data import json_text, padding
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets
-from bertjax.inference import prediction
+from bertjax.tasks import prediction
 
 # Lines that are read ahead, in batches: their rows are sorted by length, so that few tokens are
 # padding. What is in memory does not depend on the length of the input.

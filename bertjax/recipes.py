@@ -1,33 +1,25 @@
 """Recipes from any folder: `bert_base`, `configs/bert_base.py`, `albert:xlarge`, or your own file.
 
-They live in `configs/` of a checkout, which an installed bertjax holds as `bertjax/configs`.
+They live in `configs/` of a checkout, which an installed bertjax holds as `bertjax/configs`. The
+functions ending in `_config` return configs that several of them start from.
 """
 
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import inspect
 import pathlib
-import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
-from absl import flags
-from ml_collections import config_flags
 
-from bertjax import program_flags
+from bertjax import config as config_lib
 
 PACKAGE = pathlib.Path(__file__).parent
 # The folder of an installed bertjax, then of a checkout.
 DIRECTORIES = (PACKAGE / "configs", PACKAGE.parent / "configs")
-
-flags.disclaim_key_flags()  # --config is a flag of the program that defines it
-
-HELP = "A recipe: a name (bert_base, albert:xlarge, glue:rte) or a file, configs/bert_base.py."
 
 
 def directory() -> pathlib.Path:
@@ -82,68 +74,100 @@ def load(recipe: str) -> ml_collections.ConfigDict:
     return module.get_config(*arguments).lock()
 
 
-class UnknownOptionError(AttributeError):
-    """An option of a command is none of the recipe's."""
-
-
-def check_options(config: ml_collections.ConfigDict, arguments: Sequence[str]) -> None:
-    """Checks the names of the options among a program's arguments, --config.OPTION=VALUE.
+def choose(choices: Mapping[str, Any], name: str, meaning: str) -> Any:
+    """Returns what a recipe's argument chooses, such as the sizes of albert:xlarge.
 
     Raises:
-      UnknownOptionError: naming all that the config does not have, by their whole paths, with near
-        ones.
-      ValueError: if the length of a phase is given twice.
+      ValueError: if there is no such choice, with those that there are.
     """
-    found = re.findall(r"^--?(?:no)?config\.([^=\s]+)(?:=(.*))?$", "\n".join(arguments), re.M)
-    known = _names(config)
-    unknown = [name for name, _ in found if name not in known]
-    if unknown:
-        raise UnknownOptionError("; ".join(_unknown(name, known) for name in unknown))
-    given = dict(found)
-    for name in given:
-        for other in ("num_epochs", "num_tokens"):
-            instead = f"{name.removesuffix('num_steps')}{other}"
-            if name.endswith(".num_steps") and given.get(instead, "0") not in ("0", "0.0"):
-                raise ValueError(
-                    f"--config.{name} and --config.{instead} are both given; one is enough"
-                )
+    if name not in choices:
+        raise ValueError(f"the {meaning} is {name!r}; known are {', '.join(choices)}")
+    return choices[name]
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    """Returns in words that there is no such option, with those that may be meant."""
-    last = name.rpartition(".")[2]
-    meant = [each for each in known if each.rpartition(".")[2] == last]
-    meant = meant or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
-    near = f". Did you mean {' or '.join(f'config.{each}' for each in meant)}?" if meant else ""
-    return f"config.{name} is no option{near}"
+def paper_config() -> ml_collections.ConfigDict:
+    """Returns the paper's recipe for BERT-base: 128 tokens for 90% of the steps, then 512.
+
+    One run, so that the optimizer's state and the learning-rate schedule go on.
+    Source: Devlin et al. 2019, appendix A.2.
+    """
+    config = config_lib.default_config()
+    config.model.vocab_size = 30522  # bert-base-uncased; 0 takes that of the records
+    config.phases.phase1.update(num_steps=900_000, max_seq_length=128)
+    with config.phases.unlocked():
+        config.phases.phase2 = config_lib.phase_config()
+    config.phases.phase2.update(num_steps=100_000, max_seq_length=512)
+    return config
 
 
-def _names(config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Returns the dotted names of all options of a config, and of its parts."""
-    names = []
-    for name in config:
-        names.append(prefix + name)
-        if isinstance(config[name], Mapping | ml_collections.ConfigDict):
-            names += _names(config[name], f"{prefix}{name}.")
-    return names
+def finetuning_config(dataset: str) -> ml_collections.ConfigDict:
+    """Returns what the recipes of finetuning share: the paper's three epochs in batches of 32.
+
+    A warm-up over a tenth of the steps, an evaluation every epoch, and the model of the last step.
+    Source: Devlin et al. 2019, section 4.1; the warm-up: the released run_classifier.py.
+    """
+    config = config_lib.default_config()
+    config.task = "finetuning"
+    config.finetuning.dataset = dataset
+    config.global_batch_size = 32
+    config.schedule.peak_learning_rate = 2e-5
+    config.schedule.warmup_share = 0.1
+    config.evaluation.every_steps = 0  # every epoch
+    config.evaluation.global_batch_size = 64
+    config.checkpoint.keep_last = 1
+    config.checkpoint.keep_best = 0
+    config.log_every_steps = 20
+    return config
 
 
-class _Parser(flags.ArgumentParser):
-    """Of a flag whose value is a recipe, in place of ml_collections' parser, which knows paths."""
+def modern_config() -> ml_collections.ConfigDict:
+    """Returns what the recipes of ModernBERT and Ettin share, with the sizes of ModernBERT-base.
 
-    def parse(self, argument: str) -> ml_collections.ConfigDict:
-        config = load(argument)
-        check_options(config, sys.argv[1:])
-        return config
-
-    def flag_type(self) -> str:
-        return "recipe"
-
-
-def define_flag(default: str | None = None, flag_values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines --config, with the options that follow it: --config.OPTION=VALUE."""
-    config_flags.register_flag_parser_for_type(int, program_flags.Parser())
-    config_flags.DEFINE_config_file("config", None, HELP, flag_values=flag_values)
-    flag_values["config"].parser = _Parser()
-    if default is not None:
-        flag_values.set_default("config", default)
+    Pre-norm layers without biases, gated feed-forwards, rotary positions, windows of 64 tokens to
+    each side but in every third layer; masks of 30% drawn as records are read, no pairs;
+    StableAdamW without clipping. Three phases: short texts in batches that grow, long ones, and
+    long ones while the learning rate falls. Where texts get long, the rotary base of layers without
+    a window rises to 160,000 (the released config.json has both bases), and the learning rate is
+    3e-4 (section 2.2, from memory).
+    Source: Warner et al. 2024 (ModernBERT), sections 2.1 and 2.2; AnswerDotAI/ModernBERT,
+    yamls/modernbert/modernbert-base-pretrain.yaml.
+    """
+    config = config_lib.default_config()
+    config.model.update(
+        vocab_size=50_368,  # OLMo's byte-level BPE, rounded up; 0 takes that of the records
+        num_hidden_layers=22,
+        intermediate_size=1_152,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=8_192,
+        type_vocab_size=0,
+        layer="pre_norm",
+        feed_forward="gated",
+        norm="scale_only",
+        layer_norm_eps=1e-5,
+        use_bias=False,
+        position_embedding="rotary",
+        rotary_base=10_000.0,
+        window=64,
+        global_every=3,
+        pooler="normed",
+        pooler_act="gelu",
+        depth_scaled_init=True,
+    )
+    config.pretraining.update(pair_loss="none", masking="dynamic", masked_lm_prob=0.3)
+    config.evaluation.masked_lm_prob = 0.15
+    config.global_batch_size = 576  # of 8,192 tokens: as many as 4,608 of 1,024
+    with config.phases.unlocked():
+        config.phases.phase2 = config_lib.phase_config()
+        config.phases.phase3 = config_lib.phase_config()
+    config.phases.phase1.update(num_tokens=1_719_000_000_000, max_seq_length=1_024)
+    config.phases.phase1.update(global_batch_size=4_608, ramp_from=768, ramp_tokens=50_000_000_000)
+    config.phases.phase2.update(num_tokens=250_000_000_000, max_seq_length=8_192)
+    config.phases.phase3.update(num_tokens=50_000_000_000, max_seq_length=8_192)
+    config.phases.phase2.rate_share = config.phases.phase3.rate_share = 3e-4 / 8e-4
+    config.phases.phase2.rotary_base = config.phases.phase3.rotary_base = 160_000.0
+    config.optimizer.update(name="stable_adamw", beta2=0.98, weight_decay=1e-5, clip_norm=0.0)
+    config.optimizer.fully_decoupled_decay = True
+    config.schedule.update(name="wsd", peak_learning_rate=8e-4, decay_shape="one_minus_sqrt")
+    config.schedule.update(warmup_tokens=3_000_000_000, decay_tokens=50_000_000_000)
+    return config

@@ -15,7 +15,8 @@ import sys
 
 from absl import flags
 
-from bertjax import command_line, inference, program_flags
+from bertjax import inference
+from bertjax.cli import command_line, program_flags
 from bertjax.data import sentence_rows
 from bertjax.inference import likelihood
 

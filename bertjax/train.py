@@ -9,7 +9,7 @@ python -m bertjax.train --config=configs/bert_large.py --workdir=DIR \
 from __future__ import annotations
 
 if __name__ == "__main__":
-    from bertjax import interruptions  # first: what follows takes seconds to import
+    from bertjax.cli import interruptions  # first: what follows takes seconds to import
 
     interruptions.leave_at_once()
 
@@ -27,7 +27,8 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line, interruptions, jobs, program_flags, recipes
+from bertjax import jobs
+from bertjax.cli import command_line, interruptions, program_flags, recipe_flag
 from bertjax.devices import sharding
 from bertjax.training import (
     attention_trial,
@@ -280,7 +281,7 @@ def _is_evaluation_due(run: program.Program, step: int) -> bool:
 
 def define_flags() -> None:
     """Defines the flags of `main`; importing this module defines none."""
-    recipes.define_flag()
+    recipe_flag.define()
     flags.DEFINE_string("workdir", None, "Directory of the run; resumed if it has a checkpoint.")
     flags.DEFINE_bool("distributed", False, "Several hosts; found on Cloud TPU, Slurm, GKE.")
     flags.DEFINE_string("coordinator_address", None, "host:port of process 0, if not found.")
@@ -312,4 +313,4 @@ def main(argv: list[str]) -> None:
 if __name__ == "__main__":
     logging.set_verbosity(logging.INFO)
     define_flags()
-    command_line.run(main)
+    command_line.run(main, choices=config_faults.CHOICES)

@@ -18,7 +18,7 @@ Result:    not yet measured.
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipe_bases import choose
+from bertjax.recipes import choose
 
 SIZES = {
     "base": {"phases.phase1.num_steps": 10_000_000},

@@ -13,7 +13,7 @@ Result:    not yet measured.
 
 import ml_collections
 
-from bertjax.recipe_bases import paper_config
+from bertjax.recipes import paper_config
 
 
 def get_config() -> ml_collections.ConfigDict:

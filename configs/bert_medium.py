@@ -13,7 +13,7 @@ Result:    not yet measured. Google's checkpoint of this size has a GLUE test sc
 
 import ml_collections
 
-from bertjax.recipe_bases import paper_config
+from bertjax.recipes import paper_config
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -16,7 +16,7 @@ The recipe is that of GLUE. Labels are found in the training file, and stored wi
 
 import ml_collections
 
-from bertjax.recipe_bases import choose, finetuning_config
+from bertjax.recipes import choose, finetuning_config
 
 IS_REGRESSION = {"classes": False, "regression": True}
 

@@ -17,7 +17,7 @@ epochs; for the BiLSTM it gives nothing: that learning rate and number of epochs
 
 import ml_collections
 
-from bertjax.recipe_bases import choose, finetuning_config
+from bertjax.recipes import choose, finetuning_config
 
 LEARNING_RATE_AND_EPOCHS = {"finetuned": (5e-5, 3.0), "feature_based": (1e-3, 10.0)}
 

@@ -26,7 +26,7 @@ Result:    not yet measured. GLUE test scores of the released models: base 82.7,
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipe_bases import choose
+from bertjax.recipes import choose
 
 SIZES = {
     "base": {

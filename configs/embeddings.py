@@ -20,7 +20,7 @@ A, without labels).
 
 import ml_collections
 
-from bertjax.recipe_bases import choose, finetuning_config
+from bertjax.recipes import choose, finetuning_config
 
 LOSSES = {
     "ranking": {"global_batch_size": 128},

@@ -24,7 +24,7 @@ Result:    not yet measured.
 
 import ml_collections
 
-from bertjax.recipe_bases import choose, modern_config
+from bertjax.recipes import choose, modern_config
 
 SIZES = {
     "17m": {

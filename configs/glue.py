@@ -18,7 +18,7 @@ released code's example. Adam corrects its bias here, which the released optimiz
 
 import ml_collections
 
-from bertjax.recipe_bases import finetuning_config
+from bertjax.recipes import finetuning_config
 
 
 def get_config(name: str = "rte") -> ml_collections.ConfigDict:

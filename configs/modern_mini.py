@@ -13,7 +13,7 @@ Result:    not yet measured.
 
 import ml_collections
 
-from bertjax.recipe_bases import modern_config
+from bertjax.recipes import modern_config
 
 
 def get_config() -> ml_collections.ConfigDict:

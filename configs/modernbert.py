@@ -20,7 +20,7 @@ Result:    not yet measured. GLUE scores of the released models: base 88.4, larg
 
 import ml_collections
 
-from bertjax.recipe_bases import choose, modern_config
+from bertjax.recipes import choose, modern_config
 
 SIZES = {
     "base": {},

@@ -16,7 +16,7 @@ Result:    not yet measured.
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipe_bases import choose
+from bertjax.recipes import choose
 
 SIZES = {
     "base": {"schedule.peak_learning_rate": 6e-4, "schedule.warmup_steps": 24_000},

@@ -16,7 +16,7 @@ the threshold above which the prediction is "no answer" (the score null_threshol
 
 import ml_collections
 
-from bertjax.recipe_bases import choose, finetuning_config
+from bertjax.recipes import choose, finetuning_config
 
 EPOCHS_AND_BATCH = {"v1": (3.0, 32), "v2": (2.0, 48)}
 

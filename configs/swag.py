@@ -15,7 +15,7 @@ Batch, rate and epochs are the paper's.
 
 import ml_collections
 
-from bertjax.recipe_bases import finetuning_config
+from bertjax.recipes import finetuning_config
 
 
 def get_config() -> ml_collections.ConfigDict:

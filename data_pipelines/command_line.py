@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import app, flags
 
-from bertjax import program_flags
+from bertjax.cli import program_flags
 from data_pipelines import workers
 
 

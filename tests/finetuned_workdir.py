@@ -7,7 +7,7 @@ import numpy as np
 
 import bertjax
 from bertjax import config as config_lib
-from bertjax import jobs
+from bertjax import finetuning, jobs
 from bertjax.tasks import base as tasks_base
 from bertjax.workdirs import checkpoint, reader
 from tests import small_records
@@ -68,6 +68,7 @@ def write(directory, dataset, *, seed=0, **options):
         "config": json.loads(json.dumps(made.to_dict())),
         "identity": {"manifests": {}, "tokenizer_sha256": vocabulary.describe()["sha256"]},
         "skipped": {},
+        **finetuning.checkpoint_meta(made),
         "versions": {"bertjax": bertjax.__version__},
     }
     with checkpoint.Checkpointer(directory, checkpoint.RetentionOptions()) as checkpointer:

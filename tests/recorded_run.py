@@ -9,7 +9,8 @@ import errno
 import json
 import os
 
-from bertjax import command_line, jobs, train
+from bertjax import jobs, train
+from bertjax.cli import command_line
 from bertjax.workdirs import checkpoint_storage
 
 original = jobs.pretraining_data.PretrainingData.train_batches

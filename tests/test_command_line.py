@@ -8,11 +8,11 @@ import sys
 import pytest
 from absl import flags
 
-from bertjax import program_flags
+from bertjax.cli import program_flags
 from tests import programs
 
 PROGRAM = """
-from bertjax import command_line
+from bertjax.cli import command_line
 command_line.run(lambda argv: [print(number) for number in range({count})])
 """
 
@@ -47,7 +47,7 @@ def test_a_recipe_that_is_not_there_is_told_without_a_traceback(tmp_path):
 @pytest.mark.parametrize("platform", ["cuda", pytest.param("abacus", marks=pytest.mark.slow)])
 def test_a_device_that_is_not_there_is_told_in_a_line(platform):
     told = f"bertjax: JAX_PLATFORMS is '{platform}', and JAX finds no such device"
-    code = "import jax; from bertjax import command_line; command_line.run(lambda _: jax.devices())"
+    code = "import jax; from bertjax.cli import command_line as it; it.run(lambda _: jax.devices())"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"JAX_PLATFORMS": platform}, capture_output=True, text=True, timeout=120,

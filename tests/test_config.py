@@ -11,7 +11,8 @@ import pytest
 from absl import flags
 
 from bertjax import config as config_lib
-from bertjax import finetuning, jobs, recipe_bases, recipes
+from bertjax import finetuning, jobs, recipes
+from bertjax.cli import recipe_flag
 from bertjax.data import masking, pair_objectives
 from bertjax.devices import sharding
 from bertjax.models import activations, encoder_config
@@ -36,7 +37,7 @@ def usable_config():
 
 
 def finetuning_config(dataset):
-    config = recipe_bases.finetuning_config(dataset)
+    config = recipes.finetuning_config(dataset)
     config.init_from = "weights"
     config.finetuning.update(FILES[dataset])
     return config
@@ -50,7 +51,7 @@ def fault_lines(config):
 
 def command_line(monkeypatch, recipe, *arguments):
     values = flags.FlagValues()
-    recipes.define_flag(flag_values=values)
+    recipe_flag.define(flag_values=values)
     arguments = ["program", f"--config={recipe}", *arguments]
     monkeypatch.setattr(sys, "argv", arguments)  # where ml_collections looks too
     values(sys.argv)
@@ -280,7 +281,7 @@ def test_a_recipe_of_two_phases_runs_with_one(path):
 
 
 def test_what_differs_from_the_defaults_is_told_as_one_would_give_it():
-    config = recipe_bases.paper_config()
+    config = recipes.paper_config()
     config.optimizer.frozen = ("encoder",)
     assert config_lib.changes(config.to_dict()) == [
         "--config.model.vocab_size=30522",
@@ -310,7 +311,7 @@ def test_an_unknown_option_on_the_command_line_is_an_error_with_a_suggestion(mon
 
 
 def test_all_that_finetuning_lacks_is_told_at_once():
-    config = recipe_bases.finetuning_config("squad")
+    config = recipes.finetuning_config("squad")
     lines = "\n".join(fault_lines(config))
     for word in ("config.init_from is empty", "train_file is empty", "name is ''; for dataset"):
         assert word in lines
@@ -320,7 +321,7 @@ def test_all_that_finetuning_lacks_is_told_at_once():
 
 
 def test_two_lengths_are_not_read_from_one_directory():
-    config = recipe_bases.paper_config()
+    config = recipes.paper_config()
     config.data.train_dir = "train_128"
     (line,) = fault_lines(config)
     assert "have 128 and 512 tokens" in line and "--config.phases.phase2.num_steps=0" in line

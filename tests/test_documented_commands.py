@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from bertjax import command_line as programs_line
+from bertjax.cli import command_line as programs_line
 from bertjax.training import config_faults
 from data_pipelines import command_line as pipelines_line
 from data_pipelines import options as build_options
@@ -76,9 +76,9 @@ def commands_of(path):
     return list(commands_in(re.sub(r"^#+ ?", "", text, flags=re.MULTILINE)))
 
 
-def check_program(main):
+def check_program(main, choices):
     """Stands for `command_line.run` of bertjax."""
-    programs_line._parse_flags(sys.argv, "")
+    programs_line._parse_flags(sys.argv, "", choices)
     module = sys.argv[0]
     if module in ("bertjax.train", "bertjax.glue"):
         config = flags.FLAGS.config

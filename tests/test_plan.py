@@ -9,8 +9,8 @@ import sys
 import jax
 import pytest
 
-from bertjax import plan
-from bertjax.planning import cache, compiled, planner, text, topologies
+from bertjax.plan import assumptions as assumptions_lib
+from bertjax.plan import cache, compiled, planner, targets, text, topologies
 from configs import bert_base, classification, smoke
 from tests import programs, small_datasets, small_records
 
@@ -24,9 +24,9 @@ def make_config(**changes):
 
 
 def planned(config, name, **options):
-    target = plan.make_target(name, config)
-    made = planner.plan(config, plan.make_planner(target, None), **options)
-    totals = plan.price_totals(made, only_spot=False, price_per_chip_hour=None)
+    target = targets.make_target(name, config)
+    made = planner.plan(config, targets.make_planner(target, None), **options)
+    totals = planner.price_totals(made, only_spot=False, price_per_chip_hour=None)
     return made, totals
 
 
@@ -44,7 +44,7 @@ def fake_slice(monkeypatch):
 
 def test_an_unknown_topology_lists_what_is_known():
     with pytest.raises(ValueError, match=r"--topology: .*v9-8.*v5e.*or cpu, or gpu"):
-        plan.make_target("v9-8", make_config())
+        targets.make_target("v9-8", make_config())
 
 
 def test_a_mesh_that_does_not_fit_the_slice_says_what_would():
@@ -52,11 +52,11 @@ def test_a_mesh_that_does_not_fit_the_slice_says_what_would():
     with pytest.raises(
         ValueError, match=r"data=16 x tensor=1.* v5e-8 has 8.*mesh.data=-1.*--topology=v5e-16"
     ):
-        plan.make_target("v5e-8", config)
+        targets.make_target("v5e-8", config)
     with pytest.raises(ValueError, match=r"data=-1 x tensor=3.* has 8 devices"):
-        plan.make_target("v5e-8", make_config(**{"mesh.tensor": 3}))
-    assert plan.make_target("v5e-16", config).num_devices == 16
-    assert plan.make_target("v5e-8", config, num_slices=2).num_devices == 16
+        targets.make_target("v5e-8", make_config(**{"mesh.tensor": 3}))
+    assert targets.make_target("v5e-16", config).num_devices == 16
+    assert targets.make_target("v5e-8", config, num_slices=2).num_devices == 16
 
 
 def test_without_libtpu_the_way_to_it_is_told(monkeypatch):
@@ -65,7 +65,7 @@ def test_without_libtpu_the_way_to_it_is_told(monkeypatch):
 
     monkeypatch.setattr(topologies, "devices", missing)
     with pytest.raises(ValueError, match=r"pip install 'bertjax\[plan\]'"):
-        plan.make_planner(plan.make_target("v5e-8", make_config()), None)
+        targets.make_planner(targets.make_target("v5e-8", make_config()), None)
 
 
 def test_a_batch_that_the_slice_cannot_divide_is_named(fake_slice):
@@ -97,9 +97,9 @@ def test_text_and_json_hold_what_was_asked_for(fake_slice):
 
 def test_prices_follow_the_flags(fake_slice):
     made, _ = planned(make_config(), "v5e-8")
-    spot = plan.price_totals(made, only_spot=True, price_per_chip_hour=None)
+    spot = planner.price_totals(made, only_spot=True, price_per_chip_hour=None)
     assert set(spot) == {"hours", "spot price"}
-    given = plan.price_totals(made, only_spot=False, price_per_chip_hour=3.0)
+    given = planner.price_totals(made, only_spot=False, price_per_chip_hour=3.0)
     assert given["price"].value == pytest.approx(given["hours"].value * 8 * 3.0)
     assert set(given) == {"hours", "price"}
 
@@ -124,12 +124,12 @@ def test_on_gpu_what_shapes_tell_is_told(caplog):
 def test_the_vocabulary_of_records_that_are_not_there_is_assumed_and_told():
     config = bert_base.get_config()
     config.model.vocab_size = 0
-    filled, assumptions = plan.with_vocabulary(config, 0)
+    filled, assumptions = assumptions_lib.with_vocabulary(config, 0)
     assert filled.model.vocab_size == 30522 and "30,522" in assumptions[0]
-    filled, assumptions = plan.with_vocabulary(config, 8000)
+    filled, assumptions = assumptions_lib.with_vocabulary(config, 8000)
     assert filled.model.vocab_size == 8000 and "--vocab_size" in assumptions[0]
     config.model.vocab_size = 5000
-    filled, assumptions = plan.with_vocabulary(config, 8000)
+    filled, assumptions = assumptions_lib.with_vocabulary(config, 8000)
     assert filled.model.vocab_size == 5000
     assert not any("vocabulary" in assumption for assumption in assumptions)
 
@@ -137,8 +137,8 @@ def test_the_vocabulary_of_records_that_are_not_there_is_assumed_and_told():
 def test_the_length_of_finetuning_is_that_of_its_data_and_else_asked_for(tmp_path, source):
     recipe = classification.get_config()
     with pytest.raises(ValueError, match=r"give --num_examples=N, or the weights and the files"):
-        plan.with_length(recipe, 0)
-    filled, assumptions = plan.with_length(recipe, 3668)
+        assumptions_lib.with_length(recipe, 0)
+    filled, assumptions = assumptions_lib.with_length(recipe, 3668)
     assert filled.phases.phase1.num_steps == 3 * 115 and recipe.phases.phase1.num_steps != 345
     assert assumptions == [
         "3,668 examples (--num_examples), 3 epochs of them",
@@ -148,7 +148,7 @@ def test_the_length_of_finetuning_is_that_of_its_data_and_else_asked_for(tmp_pat
     # The data tells all of it, sizes and labels too.
     changes = {"model.dtype": "auto", "seeds": 3}
     own = small_datasets.make_config(tmp_path, "table", source, **changes)
-    filled, assumptions = plan.with_length(own, 0)
+    filled, assumptions = assumptions_lib.with_length(own, 0)
     assert filled.phases.phase1.num_steps == 20 * 2 and filled.model.hidden_size == 32
     assert (filled.model.dtype, filled.prng_impl) == ("auto", "auto")
     assert filled.finetuning.labels == ("class 0", "class 1", "class 2")
@@ -162,16 +162,16 @@ def test_the_length_of_finetuning_is_that_of_its_data_and_else_asked_for(tmp_pat
 def test_the_length_in_epochs_is_that_of_the_records_and_else_asked_for(tmp_path):
     config = make_config(**{"data.source": "records", "phases.phase1.num_epochs": 2.0})
     with pytest.raises(ValueError, match=r"phase1.num_epochs is 2.0; .* --num_examples=N"):
-        plan.with_length(config, 0)
-    filled, assumptions = plan.with_length(config, 100)
+        assumptions_lib.with_length(config, 0)
+    filled, assumptions = assumptions_lib.with_length(config, 100)
     assert (filled.phases.phase1.num_steps, filled.phases.phase1.num_epochs) == (7, 0.0)
     assert assumptions == ["phase1 of 7 steps, by the number of examples (--num_examples)"]
     records = small_records.write(tmp_path / "records", max_seq_length=64)
     config.data.train_dir, config.model.vocab_size = str(records), 0
-    filled, _ = plan.with_length(config, 0)
+    filled, _ = assumptions_lib.with_length(config, 0)
     assert filled.phases.phase1.num_steps == 11  # 2 x 168 of 32
     without = make_config()
-    assert plan.with_length(without, 0) == (without, [])
+    assert assumptions_lib.with_length(without, 0) == (without, [])
 
 
 def run(*arguments, cache_home):
@@ -207,7 +207,7 @@ def test_the_program_ends_what_cannot_be_planned_with_one_line(tmp_path, monkeyp
 def test_counted_bytes_of_bert_base_are_those_of_the_tpu_compiler():
     pytest.importorskip("libtpu")
     config = bert_base.get_config()
-    made = plan.make_planner(plan.make_target("v5e-4", config), cache.default_directory())
+    made = targets.make_planner(targets.make_target("v5e-4", config), cache.default_directory())
     program = made.build(config)
     phase = program.job.phases[0]
     outcome = made.outcome(program, phase)

@@ -15,7 +15,7 @@ from bertjax.convert.__main__ import convert as export
 from bertjax.convert.families import modernbert
 from bertjax.devices import sharding
 from bertjax.models import encoder, parameters
-from bertjax.planning import estimates, planner, text
+from bertjax.plan import estimates, planner, text
 from bertjax.training import planned, program
 from bertjax.workdirs import checkpoint
 from configs import smoke

@@ -8,6 +8,7 @@ import pytest
 from absl import flags
 
 from bertjax import recipes
+from bertjax.cli import recipe_flag
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 OF_MINE = """
@@ -98,7 +99,7 @@ def test_a_flag_has_a_default_recipe_and_options_after_it(monkeypatch):
     def parsed(*arguments):
         values = flags.FlagValues()
         monkeypatch.setattr(sys, "argv", ["program", *arguments])  # where ml_collections looks
-        recipes.define_flag("glue", values)
+        recipe_flag.define("glue", values)
         values(sys.argv)
         return values.config
 

@@ -15,7 +15,7 @@ from typing import Any
 from absl import flags, logging
 from etils import epath
 
-from bertjax import command_line
+from bertjax.cli import command_line
 from bertjax.convert import formats, hub, model_card, pretrained, workdir
 from bertjax.models import pooling
 from bertjax.workdirs import checkpoint, reader, trained_positions

@@ -11,13 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import ml_collections
 import numpy as np
 from etils import epath
 
 import bertjax
 from bertjax import config as config_lib
-from bertjax import finetuning
 from bertjax.convert import pretrained
 from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
 from bertjax.tasks import replaced_tokens
@@ -64,7 +62,7 @@ def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
         told = {"head": "none", "labels": {}, "unused": unused}
         flat = {path: leaf for path, leaf in flat.items() if path not in unused}
     else:
-        told = _finetuned(config) if is_finetuned else _told(found.meta, flat)
+        told = _finetuned(found) if is_finetuned else _told(found.meta, flat)
     return pretrained.Pretrained(
         config=sizes,
         params=flat,
@@ -137,20 +135,20 @@ def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str
     }
 
 
-def _finetuned(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    """Returns the fields of the head that config.finetuning describes."""
-    options = config.finetuning
+def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
+    """Returns the fields of the head that a finetuning trained."""
+    options = trained.config.finetuning
     labels = dict(enumerate(options.labels))
     if options.is_regression:
         labels = {0: "LABEL_0"}  # as transformers calls it
-    task = finetuning.head_task(config)
+    head = trained.meta["finetuned"]["head"]
     return {
-        "head": task.head,
+        "head": head,
         "labels": labels,
         "is_regression": options.is_regression,
         "is_multi_label": options.is_multi_label,
-        "only_here": task.only_here,
-        "pooling": options.pooling if task.head == "sequence_classification" else "cls",
+        "only_here": trained.meta["finetuned"]["only_here"],
+        "pooling": options.pooling if head == "sequence_classification" else "cls",
     }
 
 

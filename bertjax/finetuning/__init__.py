@@ -4,6 +4,8 @@ Another kind is one more module and its row in KINDS (`base.FinetuningKind` says
 of).
 """
 
+from typing import Any
+
 import ml_collections
 
 from bertjax.finetuning import base, choices, embeddings, spans, tags, texts
@@ -24,3 +26,9 @@ def head_task(config: ml_collections.ConfigDict) -> base.FinetuningTask:
     """Returns the task of a resolved config (sizes, labels and dtype known), without LoRA."""
     kind = KINDS[config.finetuning.dataset]
     return kind.task(encoder.EncoderConfig(**config.model), config.finetuning)
+
+
+def checkpoint_meta(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Returns what a checkpoint says of its head, for those who know formats and no kinds."""
+    task = head_task(config)
+    return {"finetuned": {"head": task.head, "only_here": task.only_here}}

@@ -1,6 +1,5 @@
 """Saved models ready for texts: what predict, encode, fill_mask and score share."""
 
-from bertjax.inference.prediction import check_numbers
 from bertjax.inference.rows import single_segment_batch
 from bertjax.inference.saved_model import (
     FinetunedModel,
@@ -10,6 +9,7 @@ from bertjax.inference.saved_model import (
     load,
     load_finetuned,
 )
+from bertjax.tasks.prediction import check_numbers
 
 __all__ = [
     "FinetunedModel",

@@ -21,9 +21,10 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.data import padding
 from bertjax.devices import sharding
-from bertjax.inference import prediction, rows, saved_model
+from bertjax.inference import rows, saved_model
 from bertjax.models import parameters, sentence_vectors
 from bertjax.models import pooling as poolings
+from bertjax.tasks import prediction
 
 # `last4` concatenates the last four layers: the best feature-based choice of Devlin et al. 2019,
 # table 7, beside `second_to_last` and `sum4`.

@@ -25,9 +25,10 @@ from jaxtyping import Float
 
 from bertjax.data import padding, sentence_rows
 from bertjax.devices import sharding
-from bertjax.inference import prediction, rows, saved_model
+from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
+from bertjax.tasks import prediction
 
 TEXTS_READ = 1024  # texts in memory at a time, sorted by length
 

@@ -148,7 +148,7 @@ class Job:
     """A config, completed by what its data says, with its task and its data.
 
     `chance` is that of `tasks.Objective`. `task` may learn from a `teacher`, whose parameters are
-    no part of its model.
+    no part of its model. Checkpoints hold `meta` (JSON) too.
     """
 
     config: ml_collections.ConfigDict
@@ -158,6 +158,7 @@ class Job:
     evaluation: Evaluation
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None
     teacher: teachers.Teacher | None = None
+    meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def last_step(self) -> int:

@@ -270,6 +270,7 @@ def _job(
         data=FinetuningData(config, scorer.reader if scorer else None, tokenizer),
         evaluation=_evaluation(config, scorer, phases[-1].end_step),
         teacher=teacher,
+        meta=finetuning.checkpoint_meta(config),
     )
 
 

@@ -20,9 +20,8 @@ from jax.sharding import Mesh
 from bertjax import jobs
 from bertjax.data import atomic
 from bertjax.devices import sharding
-from bertjax.inference import prediction
 from bertjax.models import parameters
-from bertjax.tasks import base, metrics
+from bertjax.tasks import base, metrics, prediction
 from bertjax.training import program, writers
 
 PREDICTIONS_DIRECTORY = "predictions"

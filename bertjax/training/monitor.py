@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from bertjax.cli import command_line
 from bertjax.tasks import base, metrics
 from bertjax.training import state, writers
 
@@ -34,7 +35,7 @@ CHANCE_CAUSES = (
 )
 
 
-class DivergedError(RuntimeError):
+class DivergedError(command_line.RunError):
     """Too many steps in a row had a non-finite loss or gradient."""
 
 

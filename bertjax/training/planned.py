@@ -1,7 +1,7 @@
 """A run beside its plan: the step time measured in the run and the one estimated before it.
 
 `python -m bertjax.plan --workdir=DIR` leaves plan.json in the workdir; at its end `train` reads it.
-How a plan is made belongs to `planning`; that a run is the planned one shows in its fingerprint.
+How a plan is made belongs to `plan`; that a run is the planned one shows in its fingerprint.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ import jax
 from absl import logging
 from jax._src import distributed  # its client has no public name
 
-from bertjax import interruptions
+from bertjax.cli import interruptions
 
 EXIT_CODE = interruptions.EXIT_CODES[signal.SIGTERM]
 FAILURE_EXIT_CODE = 1

@@ -15,13 +15,14 @@ import jax
 from absl import logging
 from etils import epath
 
+from bertjax.cli import command_line
 from bertjax.data import atomic
 
 DIRECTORY = "profile"  # in the workdir
 MEMORY_FILE = "memory.prof"
 
 
-class OutOfMemoryError(RuntimeError):
+class OutOfMemoryError(command_line.RunError):
     """A step does not fit into the memory of the devices; the message says what to do."""
 
 

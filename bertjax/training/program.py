@@ -20,10 +20,9 @@ from jax.sharding import Mesh
 from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.devices import sharding, xla_presets
-from bertjax.inference import prediction
 from bertjax.jobs import lengths
 from bertjax.models import parameters
-from bertjax.tasks import base, distillation
+from bertjax.tasks import base, distillation, prediction
 from bertjax.training import optim, schedules, state
 
 TOO_OLD_FOR_KERNELS = ("TPU v2", "TPU v3")

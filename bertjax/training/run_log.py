@@ -11,10 +11,9 @@ from etils import epath
 
 from bertjax import config as config_lib
 from bertjax import jobs
-from bertjax.convert import outlook
 from bertjax.devices import sharding
 from bertjax.models import parameters
-from bertjax.training import planned, program, schedules
+from bertjax.training import outlook, planned, program, schedules
 from bertjax.workdirs import reader
 
 

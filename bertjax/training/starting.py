@@ -122,6 +122,7 @@ def meta(
         "config": run.config.to_dict(),
         "identity": run.job.data.identity(),
         "teacher_sha256": _teacher_sha256(run),
+        **run.job.meta,
         **progress.to_meta(),
         "tuned": dict(tuned),
         "versions": _versions(),

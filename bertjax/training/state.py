@@ -17,9 +17,8 @@ import optax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
-from bertjax.inference import prediction
 from bertjax.models import parameters, placement, reductions
-from bertjax.tasks import base, metrics
+from bertjax.tasks import base, metrics, prediction
 from bertjax.training import optim, schedules
 
 PRNG_IMPLS = ("threefry2x32", "rbg")  # of dropout keys

@@ -18,7 +18,6 @@ from jax.sharding import Mesh
 
 from bertjax import config as config_lib
 from bertjax.data import atomic, records, tokenizer
-from bertjax.devices import sharding
 from bertjax.models import embedding_sharing, lora, parameters
 from bertjax.workdirs import checkpoint
 
@@ -87,7 +86,7 @@ def read(
         params = lora.merge(params, alpha=description.config.finetuning.lora_alpha)
     params = embedding_sharing.apart(params)
     if mesh is not None:
-        everywhere = jax.sharding.NamedSharding(mesh, sharding.P())
+        everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         params = jax.device_put(params, everywhere)
     return Workdir(**vars(description), params=dict(params))
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import marked_tables, plan_recipes
 from bertjax import recipes
-from bertjax.planning import estimates
+from bertjax.plan import estimates
 
 TABLE = marked_tables.read(plan_recipes.PAGE, "plan_recipes")
 ROW = (

@@ -16,7 +16,7 @@ from bertjax.data import masking
 from bertjax.devices import sharding
 from bertjax.finetuning import texts, wrapped_tasks
 from bertjax.models import lora, parameters, placement
-from bertjax.planning import compiled
+from bertjax.plan import compiled
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import pretraining
 from bertjax.training import optim, program, schedules, state

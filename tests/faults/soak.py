@@ -43,7 +43,8 @@ import jax
 import numpy as np
 from etils import epath
 
-from bertjax import command_line, interruptions, jobs, train
+from bertjax import jobs, train
+from bertjax.cli import command_line, interruptions
 from bertjax.data import atomic, records
 from bertjax.workdirs import checkpoint, ownership
 from tests import recorded_run, small_records

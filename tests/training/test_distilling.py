@@ -14,7 +14,7 @@ from bertjax import jobs, train
 from bertjax.convert import formats
 from bertjax.devices import sharding
 from bertjax.models import parameters
-from bertjax.planning import compiled
+from bertjax.plan import compiled
 from bertjax.training import program, warm_start
 from bertjax.workdirs import reader
 from tests import small_records

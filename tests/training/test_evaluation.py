@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.devices import sharding
-from bertjax.inference import prediction
-from bertjax.tasks import metrics
+from bertjax.tasks import metrics, prediction
 from bertjax.training import evaluation
 
 

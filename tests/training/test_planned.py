@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax import train
-from bertjax.planning import estimates, planner, text
+from bertjax.plan import estimates, planner, text
 from bertjax.training import planned
 from configs import smoke
 

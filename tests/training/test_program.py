@@ -13,7 +13,7 @@ from bertjax import config as config_lib
 from bertjax import jobs, recipes
 from bertjax.devices import sharding, xla_presets
 from bertjax.jobs import finetuning, pretraining
-from bertjax.planning import compiled, hlo
+from bertjax.plan import compiled, hlo
 from bertjax.training import config_faults, planned, program, schedules
 from tests.devices import test_sharding
 

@@ -93,7 +93,7 @@ class Operands(NamedTuple):
 
 
 def name_of(kind: str, rule: MaskRule, rotates: bool, has_dropout: bool) -> str:
-    """Returns the name of a kernel, by which `planning.hlo` knows its cost."""
+    """Returns the name of a kernel, by which `plan.hlo` knows its cost."""
     parts = [f"attention_{kind}"]
     parts += [] if rule.is_by_key else ["pairs"]
     parts += ["positions"] if rule.has_positions else []

@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 
 from bertjax import models, recipes
-from bertjax.convert import families, huggingface_config, huggingface_tokenizer, outlook, pretrained
+from bertjax.convert import families, huggingface_config, huggingface_tokenizer, pretrained
 from bertjax.convert.families import roberta
 from bertjax.data import sentence_piece, tokenizer
 from tests import small_byte_bpe, small_records

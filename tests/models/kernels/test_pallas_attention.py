@@ -205,7 +205,7 @@ import jax, jax.numpy as jnp
 from bertjax.devices import sharding
 from bertjax.models import visibility
 from bertjax.models.kernels import pallas_attention, pallas_rows
-from bertjax.planning import topologies
+from bertjax.plan import topologies
 
 mesh = sharding.make_mesh(topologies.devices(topologies.parse("v5e:2x2"))[:1], data=1, tensor=1)
 rows = sharding.batch_sharding(mesh)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertjax.planning import prices, topologies
+from bertjax.plan import prices, topologies
 
 
 @pytest.mark.parametrize("generation", [name for name in topologies.known() if name != "tpu7x"])

@@ -16,7 +16,7 @@ from absl import logging
 
 from bertjax import jobs
 from bertjax.devices import accelerators, sharding
-from bertjax.planning import cache, compiled, estimates, search
+from bertjax.plan import cache, compiled, estimates, search
 from bertjax.training import config_faults, planned
 from bertjax.training import program as program_lib
 
@@ -232,3 +232,26 @@ def _totals(phases: Sequence[estimates.PhasePlan]) -> dict[str, estimates.Figure
         return {}
     hours = sum(figure.value for figure in found)
     return {"hours": estimates.Figure(hours, "hours", estimates.ESTIMATED, "steps alone")}
+
+
+def price_totals(
+    plan: Plan, *, only_spot: bool, price_per_chip_hour: float | None
+) -> dict[str, estimates.Figure]:
+    """Returns the plan's totals with the price of its hours, on demand and spot."""
+    totals = dict(plan.totals)
+    if "hours" not in totals:
+        return totals
+    hours = totals["hours"].value
+    if price_per_chip_hour is not None:
+        names = {"price": False}
+    else:
+        names = (
+            {"spot price": True} if only_spot else {"price on demand": False, "spot price": True}
+        )
+    for name, spot in names.items():
+        price = estimates.dollars(
+            hours, plan.target, spot=spot, price_per_chip_hour=price_per_chip_hour
+        )
+        if price is not None:
+            totals[name] = price
+    return totals

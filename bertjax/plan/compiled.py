@@ -15,7 +15,7 @@ import jax
 
 from bertjax import jobs
 from bertjax.devices import sharding
-from bertjax.planning import hlo
+from bertjax.plan import hlo
 from bertjax.training import program as program_lib
 
 GIB = 2**30

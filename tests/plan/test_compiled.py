@@ -7,7 +7,7 @@ import pytest
 
 from bertjax import jobs
 from bertjax.devices import sharding
-from bertjax.planning import compiled, hlo
+from bertjax.plan import compiled, hlo
 from bertjax.training import program
 from configs import smoke
 

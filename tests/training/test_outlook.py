@@ -3,15 +3,16 @@
 import pytest
 
 from bertjax import config as config_lib
-from bertjax import finetuning, recipe_bases
-from bertjax.convert import huggingface_tokenizer, outlook
+from bertjax import finetuning, recipes
+from bertjax.convert import huggingface_tokenizer
 from bertjax.data import sentence_piece, tokenizer
+from bertjax.training import outlook
 from tests import small_records
 from tests.data import test_sentence_piece
 
 
 def finetuned(dataset, **options):
-    config = recipe_bases.finetuning_config(dataset)
+    config = recipes.finetuning_config(dataset)
     config.model.update(vocab_size=95, dtype="float32")
     config.finetuning.update(options)
     return config

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from bertjax.planning import compiled, estimates, hlo, planner, text, topologies
+from bertjax.plan import compiled, estimates, hlo, planner, text, topologies
 from configs import smoke
 from tests import small_records
 

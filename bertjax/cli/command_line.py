@@ -11,32 +11,39 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NoReturn
 
 from absl import app, flags, logging
 
 from bertjax import config as config_lib
-from bertjax import interruptions, program_flags, recipes
-from bertjax.training import config_faults, monitor, profiling
+from bertjax import recipes
+from bertjax.cli import interruptions, program_flags
 from bertjax.workdirs import checkpoint, ownership
+
+
+class RunError(RuntimeError):
+    """A run cannot go on; the message says why and what to do."""
+
 
 # Errors whose message is the whole story: the user's command or data, or the disk. Where one was
 # raised is logged with --verbosity=1.
 USER_ERRORS = (
     ValueError,
     OSError,
+    RunError,
     checkpoint.CheckpointError,
     ownership.WorkdirInUseError,
-    monitor.DivergedError,
-    profiling.OutOfMemoryError,
 )
 
 _HELP = re.compile(r"--?(?:help|h|helpshort|\?)(?:=(?P<about>.*))?")
 
 
-def run(main: types.FunctionType) -> None:
-    """Parses the flags and runs `main`; what the user got wrong ends it with one line, code 1."""
+def run(main: types.FunctionType, *, choices: Mapping[str, Collection[str]] | None = None) -> None:
+    """Parses the flags and runs `main`; what the user got wrong ends it with one line, code 1.
+
+    `choices` are the values of options of --config, which --help lists.
+    """
 
     def guarded(argv: list[str]) -> None:
         logging.get_absl_handler().addFilter(_is_ours)
@@ -57,8 +64,9 @@ def run(main: types.FunctionType) -> None:
             logging.debug("Where it happened:", exc_info=True)
             program_flags.fail(_of_devices(error))
 
-    purpose = main.__globals__.get("__doc__")  # of the program's module
-    app.run(guarded, flags_parser=functools.partial(_parse_flags, purpose=purpose or ""))
+    purpose = main.__globals__.get("__doc__") or ""  # of the program's module
+    parser = functools.partial(_parse_flags, purpose=purpose, choices=choices or {})
+    app.run(guarded, flags_parser=parser)
 
 
 def _is_of_devices(error: Exception) -> bool:
@@ -84,14 +92,16 @@ def _end_quietly() -> NoReturn:
     sys.exit(1)
 
 
-def _parse_flags(argv: list[str], purpose: str) -> list[str]:
+def _parse_flags(
+    argv: list[str], purpose: str, choices: Mapping[str, Collection[str]]
+) -> list[str]:
     # A flag of a config is defined when --config is parsed, so nothing may be parsed twice.
     own = itertools.takewhile(lambda argument: argument != "--", argv[1:])
     asked = [found for found in map(_HELP.fullmatch, own) if found]
     if asked:
         about = asked[0]["about"] or ""
         try:
-            print(*([] if about else [purpose.strip(), ""]), *_help(about, argv), sep="\n")
+            print(*([] if about else [purpose.strip(), ""]), *_help(about, argv, choices), sep="\n")
             sys.stdout.flush()
         except BrokenPipeError:
             _end_quietly()
@@ -102,7 +112,7 @@ def _parse_flags(argv: list[str], purpose: str) -> list[str]:
         program_flags.refuse(error)
 
 
-def _help(about: str, argv: list[str]) -> Iterator[str]:
+def _help(about: str, argv: list[str], choices: Mapping[str, Collection[str]]) -> Iterator[str]:
     """Yields the flags of a program, or flags and options whose names have `about` in them.
 
     Raises:
@@ -123,7 +133,7 @@ def _help(about: str, argv: list[str]) -> Iterator[str]:
         config = config or config_lib.default_config()
     except (ValueError, FileNotFoundError) as error:
         program_flags.fail(error)
-    comments, choices = config_lib.comments(), config_faults.CHOICES
+    comments = config_lib.comments()
     for name, value in config_lib.flatten(config):
         if about in f"config.{name}":
             comment = comments.get(re.sub(r"^phases\.\w+", "phases.*", name), "")

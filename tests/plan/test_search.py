@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertjax.planning import search
+from bertjax.plan import search
 
 SETTINGS = search.Settings(
     remat="none", accumulation_steps=1, sharding="data_parallel", data_devices=4

@@ -11,7 +11,7 @@ import dataclasses
 
 from bertjax import jobs
 from bertjax.devices import accelerators
-from bertjax.planning import compiled, hlo, prices, topologies
+from bertjax.plan import compiled, hlo, prices, topologies
 
 COUNTED, ESTIMATED, MEASURED = "counted", "estimated", "measured"
 

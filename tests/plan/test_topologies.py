@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from bertjax.devices import accelerators
-from bertjax.planning import topologies
+from bertjax.plan import topologies
 
 NAMES = [name for names in topologies.known().values() for name in names]
 
@@ -124,7 +124,7 @@ def test_an_error_of_libtpu_says_what_to_do(monkeypatch, fault, error, message):
 
 
 CHECK_ALL = """
-from bertjax.planning import topologies
+from bertjax.plan import topologies
 for names in topologies.known().values():
     for name in names:
         expected = topologies.parse(name)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.planning import estimates, planner, prices, search
+from bertjax.plan import estimates, planner, prices, search
 
 GIB = 2**30
 MOST_MODULES = 12

@@ -2,7 +2,7 @@
 
 import pathlib
 
-from bertjax.planning import cache
+from bertjax.plan import cache
 from bertjax.training import planned
 
 

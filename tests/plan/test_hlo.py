@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bertjax.planning import hlo
+from bertjax.plan import hlo
 
 
 def fusion(name, cycles, *, operation="jit(step)/jvp()/dot_general", calls="fused"):
@@ -376,7 +376,7 @@ def test_a_text_without_an_entry_is_refused():
 
 COMPARE_SCANS = """
 import jax, jax.numpy as jnp, numpy as np
-from bertjax.planning import hlo, topologies
+from bertjax.plan import hlo, topologies
 
 mesh = jax.sharding.Mesh(np.array(topologies.devices(topologies.parse("v5e-4"))), ("data",))
 rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))

@@ -1,0 +1,1 @@
+"""What the command-line programs share: their start, their flags, their errors and their end."""

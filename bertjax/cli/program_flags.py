@@ -1,0 +1,73 @@
+"""What the command lines of all programs share: whole numbers as 1e6, and an end in one line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from typing import Any, NoReturn
+
+from absl import flags
+
+_EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)e\+?\d+", re.IGNORECASE)
+
+flags.disclaim_key_flags()  # a flag is of the program that defines it
+
+
+class Parser(flags.IntegerParser):
+    """Takes 1000, 1e3 and 1.5e3; 1.5 and 1e-3 are no whole numbers."""
+
+    def convert(self, argument: int | str) -> int:
+        try:
+            return super().convert(argument)
+        except ValueError:
+            if not _EXPONENT.fullmatch(str(argument)) or not float(argument).is_integer():
+                raise ValueError(f"{argument!r} is no whole number") from None
+            return int(float(argument))
+
+
+def DEFINE_integer(
+    name: str,
+    default: int | None,
+    help_text: str,
+    *,
+    lower_bound: int | None = None,
+    flag_values: flags.FlagValues = flags.FLAGS,
+    **arguments: Any,
+) -> None:
+    """Defines a flag as `flags.DEFINE_integer` does."""
+    parser, serializer = Parser(lower_bound), flags.ArgumentSerializer()
+    flags.DEFINE(parser, name, default, help_text, flag_values, serializer, **arguments)
+
+
+def fail(reason: object) -> NoReturn:
+    """Ends the program with a line on standard error, and code 1."""
+    sys.exit(f"bertjax: {reason}")
+
+
+def refuse(error: Exception) -> NoReturn:
+    """Ends the program with the reason why flags could not be parsed."""
+    fail(f"the command line cannot be used: {_reason(error)}")
+
+
+def ours() -> dict[str, flags.Flag]:
+    """Returns the flags that bertjax and the program define, not those of its libraries."""
+    by_module = flags.FLAGS.flags_by_module_dict()
+    modules = [name for name in by_module if name == sys.argv[0] or "bertjax" in name.split(".")]
+    return {flag.name: flag for name in modules for flag in by_module[name]}
+
+
+def _reason(error: Exception) -> str:
+    missing = re.findall(r"Flag --(\w+) must have a value other than None", str(error))
+    if missing:
+        names = " and ".join(f"--{name}" for name in missing)
+        return f"{names} must be given; --help lists the flags"
+    if early := re.search(r"(--config\.[^=\s]+)\S* in argv before a value for", str(error)):
+        return f"{early[1]} is an option of a recipe; give --config=RECIPE before it"
+    if not isinstance(error, flags.UnrecognizedFlagError):
+        return str(error).strip().rpartition("\n")[2]
+    if error.flagname.startswith("config.") and "config" in flags.FLAGS:
+        return f"--{error.flagname} is an option of a recipe; give --config=RECIPE before it"
+    meant = difflib.get_close_matches(error.flagname, ours(), n=3)
+    near = f" Did you mean {' or '.join(f'--{name}' for name in meant)}?" if meant else ""
+    return f"--{error.flagname} is no flag.{near} --help lists the flags"

@@ -1,0 +1,112 @@
+"""A config completed without its data, and a sentence for everything that this assumes."""
+
+from __future__ import annotations
+
+import ml_collections
+
+from bertjax import config as config_lib
+from bertjax import jobs
+from bertjax.jobs import finetuning, lengths, pretraining
+from bertjax.training import program, trials
+
+DEFAULT_VOCAB_SIZE = 30522  # of bert-base-uncased
+
+
+def with_vocabulary(
+    config: ml_collections.ConfigDict, vocab_size: int
+) -> tuple[ml_collections.ConfigDict, list[str]]:
+    """Returns the config with a vocabulary size, and what had to be assumed without its records."""
+    config = config.copy_and_resolve_references()
+    assumptions = []
+    if not config.model.vocab_size:
+        config.model.vocab_size = vocab_size or DEFAULT_VOCAB_SIZE
+        source = "--vocab_size" if vocab_size else "bert-base-uncased's; --vocab_size changes it"
+        assumptions.append(f"a vocabulary of {config.model.vocab_size:,} ({source})")
+    is_static = config.data.source == "records" and config.pretraining.masking == "static"
+    if config.task == "pretraining" and is_static and not pretraining.known_manifests(config):
+        assumptions.append(
+            "as many masked tokens as config.pretraining says; records may hold another number"
+        )
+    if config.task == "pretraining" and config.data.length_buckets:
+        assumptions.append("every batch as long as its phase; length buckets make many shorter")
+    return config, assumptions
+
+
+def with_length(
+    config: ml_collections.ConfigDict, num_examples: int
+) -> tuple[ml_collections.ConfigDict, list[str]]:
+    """Returns the config with the steps that follow from examples, and what that assumes.
+
+    `num_examples` stands in for the data, which is read where it is 0 and the config names it.
+
+    Raises:
+      ValueError: if steps follow from examples and neither data nor their number is given.
+      FileNotFoundError, ValueError: as opening the job.
+    """
+    if config.task == "finetuning":
+        return _finetuning_with_length(config, num_examples)
+    names = [name for name in config_lib.phase_names(config) if config.phases[name].num_epochs]
+    if not names:
+        return config, []
+    if not num_examples and not config.data.train_dir:
+        raise ValueError(
+            f"config.phases.{names[0]}.num_epochs is {config.phases[names[0]].num_epochs}; how "
+            "many steps that is follows from the records: give --config.data.train_dir=DIR or "
+            "--num_examples=N"
+        )
+    config = config.copy_and_resolve_references()
+    if num_examples:
+        lengths.set_steps(config, dict.fromkeys(names, num_examples))
+    else:
+        opened = _opened(config)
+        for name in names:
+            config.phases[name].num_steps = opened.config.phases[name].num_steps
+    for name in names:
+        config.phases[name].num_epochs = 0.0  # the outline has no records
+    source = "--num_examples" if num_examples else "the manifests"
+    shown = ", ".join(f"{name} of {config.phases[name].num_steps:,} steps" for name in names)
+    return config, [f"{shown}, by the number of examples ({source})"]
+
+
+def _finetuning_with_length(
+    config: ml_collections.ConfigDict, num_examples: int
+) -> tuple[ml_collections.ConfigDict, list[str]]:
+    options = config.finetuning
+    has_data = bool(config.init_from and (options.train_file or options.data_dir))
+    if not num_examples and not has_data:
+        raise ValueError(
+            "how long finetuning takes follows from its examples: give --num_examples=N, or the "
+            "weights and the files as for training (--config.init_from=PATH and "
+            "--config.finetuning.train_file=FILE or --config.finetuning.data_dir=DIR)"
+        )
+    assumptions = []
+    if num_examples:
+        config = config.copy_and_resolve_references()
+        config.phases.phase1.num_steps = finetuning.num_steps(config, num_examples)
+        source = "--num_examples"
+        model = config.model
+        assumptions.append(
+            f"a model of {model.num_hidden_layers} layers, {model.hidden_size} wide (config.model; "
+            "config.init_from is not read)"
+        )
+    else:
+        opened = _opened(config)
+        dtype, prng_impl = config.model.dtype, config.prng_impl
+        config = opened.config
+        config.model.dtype, config.prng_impl = dtype, prng_impl  # those of the target
+        num_examples = opened.data.num_train_examples(opened.phases[0]) or 0
+        source = "its files"
+    told = f"{num_examples:,} examples ({source}), {config.finetuning.num_epochs:g} epochs of them"
+    assumptions.insert(0, told)
+    if config.finetuning.length_buckets:
+        length = config.finetuning.max_seq_length
+        assumptions.append(f"every batch {length} tokens long; length buckets make most shorter")
+    if trials.are_wanted(config):
+        assumptions.append(
+            f"one of {len(trials.list_trials(config))} trainings: seeds and settings"
+        )
+    return config, assumptions
+
+
+def _opened(config: ml_collections.ConfigDict) -> jobs.Job:
+    return jobs.JOBS[config.task].open(program.resolve(config, "cpu"))

@@ -1,0 +1,89 @@
+"""The devices that a plan compiles for: those of a TPU slice by its name, or of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import ml_collections
+
+from bertjax.plan import estimates, planner, topologies
+
+LOCAL = ("cpu", "gpu")
+
+
+def make_target(
+    name: str, config: ml_collections.ConfigDict, *, num_slices: int = 1
+) -> estimates.Target:
+    """Returns the devices that a topology name stands for, without asking for them.
+
+    `cpu` and `gpu` stand for as many devices as the config's mesh wants.
+
+    Raises:
+      ValueError: if the name is not known, or the config's mesh does not fit the slice.
+    """
+    asked = max(abs(config.mesh.data) * config.mesh.tensor, 1)
+    if name in LOCAL:
+        if num_slices != 1:
+            raise ValueError(f"--num_slices is {num_slices}; {name} has no slices")
+        return estimates.Target(name, name, name, asked)
+    try:
+        tpu_slice = topologies.parse(name, num_slices=num_slices)
+    except ValueError as error:
+        raise ValueError(f"--topology: {error}; or cpu, or gpu") from error
+    _check_mesh(config, tpu_slice)
+    return estimates.Target(name, "tpu", tpu_slice.device_kind, tpu_slice.num_devices, tpu_slice)
+
+
+def make_planner(target: estimates.Target, cache_directory: pathlib.Path | None) -> planner.Planner:
+    """Returns a planner with the target's devices, or with stand-ins where it cannot compile.
+
+    Raises:
+      ValueError: if the devices cannot be had, saying what to do.
+    """
+    if target.tpu_slice is not None:
+        try:
+            devices = topologies.devices(target.tpu_slice)
+        except (ImportError, RuntimeError) as error:
+            raise ValueError(str(error)) from error
+        return planner.Planner(target, devices, True, cache_directory)
+    local = _local_devices(target.platform)
+    if len(local) >= target.num_devices:
+        kind = local[0].device_kind
+        found = dataclasses.replace(target, device_kind=kind)
+        return planner.Planner(found, local[: target.num_devices], True, cache_directory)
+    stand_ins = _local_devices("cpu")
+    if len(stand_ins) < target.num_devices:
+        raise ValueError(
+            f"config.mesh wants {target.num_devices} devices, but JAX was started with "
+            f"{len(stand_ins)}: set JAX_NUM_CPU_DEVICES={target.num_devices}"
+        )
+    return planner.Planner(target, stand_ins[: target.num_devices], False, cache_directory)
+
+
+def _check_mesh(config: ml_collections.ConfigDict, tpu_slice: topologies.Slice) -> None:
+    mesh, there = config.mesh, tpu_slice.num_devices
+    if mesh.tensor < 1:
+        return  # sharding.make_mesh tells it
+    wanted = mesh.data * mesh.tensor if mesh.data != -1 else there // mesh.tensor * mesh.tensor
+    if wanted == there:
+        return
+    fitting = [
+        name
+        for name in topologies.known()[tpu_slice.generation]
+        if topologies.parse(name).num_devices * tpu_slice.num_slices == wanted
+    ]
+    instead = f", or plan for --topology={fitting[0]}" if fitting else ""
+    raise ValueError(
+        f"config.mesh is data={mesh.data} x tensor={mesh.tensor}, but {tpu_slice.name} has {there} "
+        f"devices: set --config.mesh.data=-1 to use all of them{instead}"
+    )
+
+
+def _local_devices(platform: str) -> list[Any]:
+    try:
+        return jax.devices(platform)
+    except RuntimeError:  # JAX has no such backend here
+        return []
