@@ -28,7 +28,7 @@ API = {
     "api/models.md": ("bertjax.models", ["bertjax.models"]),
     "api/inference.md": ("bertjax.inference", ["bertjax.inference.saved_model"]),
     "api/recipes.md": ("bertjax.recipes", ["bertjax.recipes"]),
-    "api/pictures.md": ("bertjax.pictures", ["bertjax.pictures"]),
+    "api/pictures.md": ("bertjax.pictures", ["bertjax.interactive.pictures"]),
     "api/writers.md": ("Writers of one's own", ["bertjax.training.run_writers.base"]),
 }
 

@@ -76,9 +76,9 @@ def commands_of(path):
     return list(commands_in(re.sub(r"^#+ ?", "", text, flags=re.MULTILINE)))
 
 
-def check_program(main, choices):
+def check_program(main, choices=None):
     """Stands for `command_line.run` of bertjax."""
-    programs_line._parse_flags(sys.argv, "", choices)
+    programs_line._parse_flags(sys.argv, "", choices or {})
     module = sys.argv[0]
     if module in ("bertjax.train", "bertjax.glue"):
         config = flags.FLAGS.config

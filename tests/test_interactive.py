@@ -65,7 +65,7 @@ def test_modules_are_attributes_when_they_are_first_used():
 
 def test_the_names_of_the_package_are_no_modules_and_unknown_ones_are_errors():
     modules = {path.stem for path in pathlib.Path(bertjax.__file__).parent.iterdir()}
-    assert not modules & set(bertjax._FROM_PYTHON)
+    assert not modules & set(bertjax._FROM_INTERACTIVE)
     with pytest.raises(AttributeError, match="'bertjax' has no attribute 'lode'"):
         _ = bertjax.lode
 

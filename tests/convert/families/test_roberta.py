@@ -11,6 +11,7 @@ from bertjax import models, recipes
 from bertjax.convert import families, huggingface_config, huggingface_tokenizer, pretrained
 from bertjax.convert.families import roberta
 from bertjax.data import sentence_piece, tokenizer
+from bertjax.training import outlook
 from tests import small_byte_bpe, small_records
 from tests.data import test_sentence_piece
 
