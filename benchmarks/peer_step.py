@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
 from typing import Any, TextIO
 
@@ -222,17 +222,9 @@ def build_torch(job: Job, batch: Batch) -> Trainer:
     return Trainer(run, parameters, versions("transformers", "torch"))
 
 
-def build_bertjax(job: Job, batch: Batch) -> Trainer:
-    """Returns our step, built by train_step.py beside this file, in the environment of bertjax."""
-    import train_step
-
-    return train_step.build(job, batch)
-
-
 FRAMEWORKS: dict[str, Callable[[Job, Batch], Trainer]] = {
     "flax": build_flax,
     "torch": build_torch,
-    "bertjax": build_bertjax,
 }
 
 
@@ -271,11 +263,11 @@ def serve(job: Job, trainer: Trainer, requests: TextIO, replies: TextIO) -> None
                 raise ValueError(f"request is {request!r}; it must be 'STEP n' or 'QUIT'")
 
 
-def parse_job(arguments: list[str]) -> Job:
+def parse_job(arguments: Sequence[str], frameworks: Collection[str]) -> Job:
     """Returns the job of the command line: an option per field of `Job`."""
     parser = argparse.ArgumentParser(description="See the head of this file.")
     choices = {
-        "framework": tuple(FRAMEWORKS),
+        "framework": tuple(frameworks),
         "dtype": ("float32", "bfloat16"),
         "attention": ("sdpa", "eager"),
         "torch_compile": COMPILE_MODES,
@@ -297,12 +289,15 @@ def parse_job(arguments: list[str]) -> Job:
     return job
 
 
-def main() -> None:
+def main(
+    arguments: Sequence[str],
+    frameworks: Mapping[str, Callable[[Job, Batch], Trainer]] = FRAMEWORKS,
+) -> None:
     """Builds the asked step and serves it on standard input and output."""
-    job = parse_job(sys.argv[1:])
-    trainer = FRAMEWORKS[job.framework](job, random_batch(job))
+    job = parse_job(arguments, frameworks)
+    trainer = frameworks[job.framework](job, random_batch(job))
     serve(job, trainer, sys.stdin, sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -42,7 +42,8 @@ import peer_objectives
 import peer_step
 import tpu_peer
 
-CHILD = pathlib.Path(__file__).with_name("peer_step.py")
+PEER = pathlib.Path(__file__).with_name("peer_step.py")
+SERVE = "serve"  # the first argument of a process of this file that times our steps
 OURS = "bertjax"
 NUM_STEPS = 1_000_000  # long enough that the learning rate stays as good as constant
 
@@ -255,7 +256,7 @@ def _write_teacher(job: peer_step.Job) -> str:
 
 
 class Child:
-    """A process of peer_step.py that times steps on demand; `ready` is what it said of itself.
+    """A process that times steps on demand; `ready` is the first line that it writes.
 
     Raises:
       RuntimeError: with the end of its error output, if it stops before it answers.
@@ -263,7 +264,7 @@ class Child:
 
     def __init__(self, python: str, arguments: Sequence[str]):
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  until `close`
-        self._command = [python, str(CHILD), *arguments]
+        self._command = [python, *arguments]
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -357,7 +358,8 @@ def run_case(case: Case, options: argparse.Namespace, extra: Sequence[str]) -> N
     try:
         for name in (OURS, *options.peers):
             python = sys.executable if name == OURS else options.peer_python
-            children[name] = Child(python, [*extra, f"--framework={name}", *sizes])
+            program = [__file__, SERVE] if name == OURS else [str(PEER)]
+            children[name] = Child(python, [*program, *extra, f"--framework={name}", *sizes])
         print(f"{case}, {case.predictions} predictions a sequence")
         for name, child in children.items():
             ready = child.ready
@@ -421,4 +423,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == [SERVE]:
+        sys.exit(peer_step.main(sys.argv[2:], {OURS: build}))
     sys.exit(main())
