@@ -49,10 +49,10 @@ setuptools.setup(
         "absl-py>=1.4",
         "etils[epath]>=1.9",
         "flax>=0.11.2",
-        # Of orbax-checkpoint, which asks a bucket about its folders with it and does not say so.
+        # orbax-checkpoint asks a bucket about its folders with it, and does not require it.
         "google-cloud-storage>=2.19",
         "google-crc32c>=1.7",
-        # Of tensorflow-datasets 4.9.10, which imports it and does not say so.
+        # tensorflow-datasets 4.9.10 imports it, and does not require it.
         "importlib_resources>=6",
         "jax>=0.7.2",
         "jaxtyping>=0.3",
@@ -75,7 +75,7 @@ setuptools.setup(
     ],
     extras_require={
         "beam": BEAM,
-        "cpu": [],  # what is installed anyway, by a name that stands beside the others
+        "cpu": [],  # the default, named like the others
         "cuda12": ["jax[cuda12]>=0.7.2"],
         "cuda13": ["jax[cuda13]>=0.8"],
         "dask": DASK,  # Beam on a cluster of Dask

@@ -1,4 +1,4 @@
-"""How fast text becomes records, beside the released create_pretraining_data.py.
+"""The speed from text to records, compared with the released create_pretraining_data.py.
 
     python benchmarks/data_build.py --input=TEXT --vocabulary=vocab.txt --released=CHECKOUT
 
@@ -45,7 +45,7 @@ MEMORY_TARGET = 2e9
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures speed or memory and prints it beside the target."""
+    """Measures speed or memory and prints it with the target."""
     parser = argparse.ArgumentParser(description="Seconds and memory from text to records.")
     parser.add_argument("--input", required=True, help="a text file, one sentence per line")
     parser.add_argument("--vocabulary", required=True, help="a vocab.txt")

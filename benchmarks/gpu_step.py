@@ -1,4 +1,4 @@
-r"""Our training step beside transformers' BERT in torch on a GPU: tokens per second and the ratio.
+r"""Our training step and transformers' BERT in torch on a GPU: tokens per second and the ratio.
 
     python benchmarks/gpu_step.py --peer_python=DIR/bin/python [--sizes=base,large] \
         [--shapes=256x128,64x512] [--turns=3] [--rounds=5] [--steps_per_round=10] \

@@ -1,4 +1,4 @@
-"""What the host does between two steps: its time per step in the real loop, at configs/smoke.py.
+"""The host's time between two steps of the real loop, at configs/smoke.py.
 
     python benchmarks/host_overhead.py [--steps=1000]
 

@@ -7,9 +7,10 @@
 Needs libtpu (`pip install 'bertjax[plan]'`) and no TPU. A bundle is what a core issues in a cycle,
 so their number is a kernel's time without any stall. Printed for one grid step, or one chunk of it
 where a step walks over several, with the fewest cycles that the instructions of the matrix and
-vector units take by themselves, and for one layer of BERT-base over 8,192 tokens of a device. What
-is done once for a row (keys rotated, sums cleared and written) is found by leaving it out, and
-shared among the row's chunks. What a step does once is counted with each chunk: an upper bound.
+vector units take by themselves, and for one layer of BERT-base over 8,192 tokens of a device. The
+work that is done once for a row (keys rotated, sums cleared and written) is found by leaving it
+out, and shared among the row's chunks. Work done once in a step is counted with each chunk: an
+upper bound.
 --all prints, for the cases of CASES, the bundles of 1,000 scores: the table of
 `bertjax/plan/hlo.py`.
 """
@@ -47,19 +48,19 @@ CASES = (
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """Of one kernel: bundles, and the fewest cycles of two units, of `scores` scores."""
+    """The bundles of a kernel for `scores` scores, and the fewest cycles of two units."""
 
     name: str
     bundles: int
     matrix: int
     vector: int
     scores: int
-    row_bundles: int = 0  # of `bundles`, those of what is done once for a row
+    row_bundles: int = 0  # of `bundles`, those of the work done once for a row
     chunks_of_row: int = 1
 
     @property
     def of_chunk(self) -> float:
-        """Bundles of a chunk, with its share of what is done for the row."""
+        """Bundles of a chunk, with its share of the work for the row."""
         return self.bundles - self.row_bundles * (1 - 1 / self.chunks_of_row)
 
     @property
@@ -69,7 +70,7 @@ class Count:
 
 
 def compile_kernels(options: argparse.Namespace) -> None:
-    """Compiles the forward and the backward kernel; libtpu leaves its files where it was told."""
+    """Compiles the forward and the backward kernel; libtpu writes its files where its flags say."""
     import jax
     import jax.numpy as jnp
 
@@ -136,7 +137,7 @@ def counts(directory: pathlib.Path, scores: int) -> list[Count]:
 
 
 def scores_of_step(options: argparse.Namespace) -> int:
-    """Returns how many scores a grid step makes, or a chunk of it."""
+    """Returns the number of scores of a grid step, or of a chunk of it."""
     import jax.numpy as jnp
 
     from bertjax.models.kernels import pallas_blocks, pallas_parts, pallas_rows
@@ -151,7 +152,7 @@ def scores_of_step(options: argparse.Namespace) -> int:
 
 
 def scores_of_layer(options: argparse.Namespace) -> int:
-    """Returns how many scores a layer of BERT-base makes of TOKENS tokens."""
+    """Returns the number of scores of a layer of BERT-base for TOKENS tokens."""
     from bertjax.models.kernels import pallas_blocks
 
     cut = pallas_blocks.tiles(options.length, options.window or None)
@@ -177,7 +178,7 @@ def measure(options: argparse.Namespace) -> list[Count]:
 
 
 def chunks_of_row(options: argparse.Namespace) -> int:
-    """Returns how many times the blocks of a row walk over a chunk, 1 for short rows."""
+    """Returns the number of times that the blocks of a row walk over a chunk, 1 for short rows."""
     from bertjax.models.kernels import pallas_blocks
 
     cut = pallas_blocks.tiles(options.length, options.window or None)

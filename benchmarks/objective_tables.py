@@ -1,4 +1,4 @@
-"""What `objectives` has measured as tables in Markdown, with spreads."""
+"""The results of `objectives` as tables in Markdown, with spreads."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from benchmarks import pretraining_rows
 from bertjax import glue
 
-# What there is of a row: for each of its pretrainings the files of its work, by their names.
+# The files of a row: for each of its pretrainings those of its work, by their names.
 Found = Sequence[Mapping[str, Any]]
 
 
 def spread(values: Sequence[float | None]) -> str:
     """Returns mean (least to most) of shares, in percent; "-" where there are none.
 
-    A score that is no number counts as none; how many of them there are is told.
+    Scores that are not numbers are left out; the cell has their number.
     """
     percent = [100 * value for value in values if value is not None]
     failed = f", {len(values) - len(percent)} no number" if len(percent) < len(values) else ""
@@ -38,7 +38,7 @@ def pairs_cell(scored: Sequence[Mapping[str, Any]]) -> str:
 
 
 def sampling_error(accuracy: float, pairs: int) -> float:
-    """Returns the standard error of a share of so many, as if they had been drawn alone."""
+    """Returns the standard error of a share of `pairs` independent draws."""
     return math.sqrt(accuracy * (1 - accuracy) / pairs)
 
 
@@ -87,7 +87,7 @@ def modern(
     Behind each loss stands by how much it is above that of "modern", in pretrainings of the same
     seed. The last line is the loss of who knows the frequencies of tokens alone.
     """
-    more = ("real tokens", "held-out loss, nats", "beside modern")
+    more = ("real tokens", "held-out loss, nats", "minus modern")
     yield from _head("", "parameters", "steps", "FLOPs", *more, *_titles(tasks))
     modern_found = found.get("modern", [])
     modern_losses = held_out_losses(modern_found)

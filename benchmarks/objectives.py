@@ -13,8 +13,8 @@ Each piece of work (vocabulary, records, a pretraining, a scoring) leaves a file
 is not done again; the same command goes on after an interruption, in the middle of a pretraining
 too. `--rows`, `--tasks`, `--seeds` and `--pretraining_seeds` choose what is done now, all
 pretrainings before the first finetuning. The other settings are those of the workdir, and a workdir
-made with others is refused. `--only_table` prints what is there. Of finetuned models the scores
-alone are kept.
+made with others is refused. `--only_table` prints the finished results. Finetuned models are
+removed once they are scored.
 
 `--modern` compares the modern encoder and its recipe with BERT of 2018, and with itself without
 each of its pieces, at equal FLOPs. Its held-out losses are comparable: all rows are scored on the

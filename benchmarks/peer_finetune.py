@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 EVALUATION_BATCH_SIZE = 64
-SORTED_BATCHES = 64  # as bertjax.finetuning.batches: texts of a length meet within so many
+SORTED_BATCHES = 64  # as bertjax.finetuning.batches: the window in which texts are sorted by length
 WARM_UP_STEPS = 2
 TIMED_STEPS = 8  # of each length, where batches of one length are timed
 TRAIN, DEV = "train", "dev"
@@ -35,7 +35,7 @@ TRAIN, DEV = "train", "dev"
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What both sides do; the rest are defaults of BERT: Adam's 0.9 and 0.999, dropout 0.1."""
+    """The settings of both sides; the rest are defaults of BERT: betas 0.9, 0.999, dropout 0.1."""
 
     batch_size: int = 32
     max_seq_length: int = 128
@@ -103,7 +103,7 @@ def tokenize(tokenizer: Any, task: Task, data: str, name: str, max_seq_length: i
 
 
 def mismatches(split: Split, ours: str, name: str) -> dict[str, int]:
-    """Returns of how many rows the tokens, segments or labels are not those in our JSON file."""
+    """Returns the number of rows whose tokens, segments or labels differ from our JSON file."""
     rows = json.loads(pathlib.Path(ours).read_text())[name]
     labels = np.array(split.labels, np.float32).tolist()
     mine = [split.input_ids, split.segment_ids, labels]
@@ -244,7 +244,7 @@ def train_seeds(options: argparse.Namespace, tokenizer: Any, train: Split, dev: 
 
 
 def time_epoch(options: argparse.Namespace, tokenizer: Any, train: Split) -> None:
-    """Prints the seconds of an epoch after a warm-up on the longest rows, which is told apart."""
+    """Prints the seconds of an epoch, and of the warm-up on the longest rows before it."""
     trainer = Trainer(options, tokenizer, train, options.seeds[0])
     trainer.model.train()
     longest = np.argsort(-train.lengths)[: trainer.recipe.batch_size].tolist()

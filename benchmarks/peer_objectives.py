@@ -1,9 +1,9 @@
-"""What the family learns, with transformers' models in torch: a row for every objective.
+"""The objectives of the family with transformers' models in torch: a row for each.
 
-`peer_step.py` steps these beside ours. Where transformers has a class with the loss, that is taken
-as its users do; where it has none (ELECTRA's two models in one step, SpanBERT's boundaries,
-distillation) the loss is what the released code computes, on its models. The module level needs
-neither torch nor transformers, so that ours can import the names from here.
+`peer_step.py` compares their steps with ours. If transformers has a class with the loss, that class
+is used; if not (ELECTRA's two models in one step, SpanBERT's boundaries, distillation), the loss is
+that of the released code, on the models of transformers. The module level needs neither torch nor
+transformers, so that ours can import the names from here.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def electra(job: Any) -> tuple[Any, Loss]:
 
 
 def spanbert(job: Any) -> tuple[Any, Loss]:
-    """BertForMaskedLM, and the head that tells a token from those beside its span."""
+    """BertForMaskedLM, and the head that predicts a token from the two next to its span."""
     import torch
     import transformers
 

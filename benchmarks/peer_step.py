@@ -45,7 +45,7 @@ Batch = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is timed; the defaults are BERT-mini at 32 x 128.
+    """The model and batch to time; the defaults are BERT-mini at 32 x 128.
 
     `fill` is the share of the positions that hold tokens, the rest being padding at the ends of the
     rows.

@@ -1,6 +1,6 @@
-"""What `objectives` compares: the rows, what they read, and the settings that they share.
+"""The rows that `objectives` compares, their records, and the settings that they share.
 
-A row says in what it differs from BERT. How rows are trained and scored is `workshop`'s.
+A row lists its differences from BERT. `workshop` trains and scores the rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertjax import config as config_lib
 TASKS = ("cola", "sst2", "rte", "stsb")
 NEVER = 10**9  # steps: an evaluation at the end alone
 
-# Kind of records -> what data_pipelines.build is told. Masks are drawn as they are read.
+# Kind of records -> options of data_pipelines.build. Masks are drawn as they are read.
 RECORDS: dict[str, Mapping[str, Any]] = {
     "nsp": {"pair_objective": "nsp"},
     "sop": {"pair_objective": "sop"},
@@ -25,11 +25,11 @@ RECORDS: dict[str, Mapping[str, Any]] = {
     "full_sentences": {"pair_objective": "none", "packing": "full_sentences", "short_seq_prob": 0},
     "whole_sentences": {"pair_objective": "none", "short_seq_prob": 0},
     "packed": {"pair_objective": "none", "packing": "best_fit", "short_seq_prob": 0},
-    # With masks of 15% in them, the same for whoever is scored on them.
+    # With stored masks of 15%, the same for every model that is scored on them.
     "masked": {"pair_objective": "none", "short_seq_prob": 0, "mask": "token"},
 }
 
-# What decides the number of steps -> that number, from the budget and the FLOPs of a step.
+# Name -> the number of steps, from the budget and the FLOPs of a step.
 LENGTHS: dict[str, Callable[[float, float], int]] = {
     "budget": lambda budget, flops: steps_within(budget, flops),
     "one": lambda budget, flops: 1,
@@ -38,10 +38,10 @@ LENGTHS: dict[str, Callable[[float, float], int]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a row pretrains on, and the options in which it differs from BERT.
+    """The records of a row, and the options in which it differs from BERT.
 
     `of_settings` are options that a setting decides. `finetuned` are options of its finetuning.
-    `length` is a key of LENGTHS: what decides the number of its steps.
+    `length`, a key of LENGTHS, decides the number of its steps.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def made_of(self) -> dict[str, Any]:
-        """What a pretraining is made of, which is kept with its scores."""
+        """The settings of a pretraining, which are kept with its scores."""
         return {
             **{"records": self.records, "length": self.length},
             **self.options,
@@ -135,7 +135,7 @@ class Piece:
     records: str = ""
 
 
-# What is taken back to BERT's, one at a time. Source: `recipes.modern_config`.
+# The modern pieces that rows take back, one at a time. Source: `recipes.modern_config`.
 PIECES: dict[str, Piece] = {
     "rotary": Piece("learnt positions", {"model.position_embedding": "rotary"}),
     "gated": Piece(
@@ -155,7 +155,7 @@ PIECES: dict[str, Piece] = {
         },
     ),
 }
-# What the modern rows have in common. Rows are as short as a window, so there are none.
+# The options of all modern rows. Sequences are as short as a window, so windows are left out.
 _MODERN = {
     "pretraining.pair_loss": "none",
     "evaluation.masked_lm_prob": 0.15,
@@ -192,7 +192,7 @@ MODERN_ROWS: dict[str, Row] = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What decides the figures, and is the same for all rows of a workdir."""
+    """The settings that all rows of a workdir share, and that decide the figures."""
 
     corpus: str = ""
     heldout: str = ""
@@ -278,7 +278,7 @@ def shared_config(settings: Settings) -> ml_collections.ConfigDict:
 
 
 def steps_within(budget: float, flops_of_step: float) -> int:
-    """Returns how many steps the budget pays for, rounded.
+    """Returns the number of steps that the budget pays for, rounded.
 
     Raises:
       ValueError: if it is not one.

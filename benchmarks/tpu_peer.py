@@ -40,7 +40,7 @@ SIZES = {"base": (12, 768, 12, 3072), "large": (24, 1024, 16, 4096), "tiny": (2,
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What is compiled on both sides. `topology` is libtpu's name; `batch_size` is global."""
+    """The step to compile on both sides. `topology` is libtpu's name; `batch_size` is global."""
 
     topology: str = "v5e:2x2"
     batch_size: int = 256
@@ -68,7 +68,7 @@ def prepare_process() -> None:
     """Makes JAX compile for TPUs that are not there: to be called before JAX is imported."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    # Nothing is run on a TPU here, so another process that compiles is no conflict.
+    # Nothing is run on a TPU here, so another process may compile at the same time.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 

@@ -59,7 +59,7 @@ def lower_ours(shape: tpu_peer.Shape, settings: Mapping[str, str]) -> Any:
     """Returns our training step lowered for the slice, as `bertjax.train` would compile it there.
 
     Raises:
-      ValueError: if a setting is no option, or the config or the slice does not fit.
+      ValueError: if a setting is not an option, or the config or the slice does not fit.
     """
     import jax
     import numpy as np

@@ -1,4 +1,4 @@
-r"""Our training step beside transformers' BERT in Flax and in torch: the ratio of the medians.
+r"""Our training step and transformers' BERT in Flax and in torch: the ratio of the medians.
 
     benchmarks/setup_peer.sh DIR
     python benchmarks/train_step.py --peer_python=DIR/bin/python \
@@ -6,9 +6,8 @@ r"""Our training step beside transformers' BERT in Flax and in torch: the ratio 
         [option of peer_step.py for all, such as --dtype=bfloat16 --num_layers=12]
     python benchmarks/train_step.py --peer_python=DIR/bin/python --peers=torch --objective=electra
 
-peer_objectives.py says what the peer computes for each objective of the family. With --fill=0.6
-the rows have so many tokens on average, and padding behind them: real tokens a second are told
-beside positions.
+peer_objectives.py has the peer's loss for each objective of the family. With --fill=0.6 that share
+of a row is tokens on average, and the rest padding: the output has real tokens a second, too.
 
 All get the same batch, sizes (BERT-mini), precision, dropout and device. Each is a child process
 that waits at a pipe while another computes (see peer_step.py for the protocol), and they take turns
@@ -325,7 +324,7 @@ def measure(
 def report(times: Mapping[str, Sequence[float]], *, positions: int, real_tokens: int) -> list[str]:
     """Returns the medians, and our time over each peer's: of the medians, and round by round.
 
-    A step reads so many `positions`, of which `real_tokens` are no padding.
+    A step reads `positions` positions; `real_tokens` of them hold tokens, the others padding.
     """
     lines = []
     for name, values in times.items():

@@ -87,7 +87,7 @@ class Workshop:
         """The directory of compiled programs: rows that differ in their data alone share them."""
         return str(self.directory / "compiled")
 
-    # What several rows read.
+    # Inputs of several rows.
 
     def vocabulary(self) -> pathlib.Path:
         """Returns the vocabulary of all rows, trained on the text if it is not there."""
@@ -159,7 +159,7 @@ class Workshop:
         atomic.write(copy / "dev.tsv", (source / "dev.tsv").read_text(encoding="utf-8"))
         return copy.parent
 
-    # What is done for a row.
+    # The work for a row.
 
     def pretraining_config(self, row: pretraining_rows.Row, seed: int) -> ml_collections.ConfigDict:
         """Returns the config of a row with its steps; a quarter, a half and so on are kept."""
@@ -188,7 +188,7 @@ class Workshop:
         return jobs.train_flops(job, phase)
 
     def _tokens_of(self, steps: int, row: pretraining_rows.Row) -> int:
-        """Returns how many tokens so many steps of a row read, without padding."""
+        """Returns the number of tokens that the steps of a row read, without padding."""
         settings, fill = self.settings, self.fill(row.records) or 0.0
         return round(steps * settings.batch_size * settings.max_seq_length * fill)
 

@@ -32,4 +32,4 @@ def __dir__() -> list[str]:
 
 
 def _modules() -> list[str]:
-    return [found.name for found in pkgutil.iter_modules(__path__)]
+    return [module.name for module in pkgutil.iter_modules(__path__)]

@@ -22,13 +22,13 @@ _IS_PROGRAM = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
 
 def programs() -> dict[str, str]:
     """Returns the module of each program by its name: `train` is `bertjax.train`."""
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for package in PACKAGES:
         for path in _files(package):
             name = path.parent.name if path.stem == "__main__" else path.stem
             if _IS_PROGRAM.search(path.read_text(encoding="utf-8")):
-                found.setdefault(name, f"{package}.{name}")
-    return found
+                modules.setdefault(name, f"{package}.{name}")
+    return modules
 
 
 def _files(package: str) -> list[pathlib.Path]:
@@ -52,9 +52,9 @@ def _purpose(module: str) -> str:
 
 def usage() -> str:
     """Returns the programs, a line each, with what they are for."""
-    known = programs()
-    width = max(map(len, known))
-    lines = [f"  {name:<{width}}  {_purpose(module)}" for name, module in known.items()]
+    modules = programs()
+    width = max(map(len, modules))
+    lines = [f"  {name:<{width}}  {_purpose(module)}" for name, module in modules.items()]
     return "\n".join(
         [
             "bertjax PROGRAM [--FLAG=VALUE ...]",
@@ -80,15 +80,15 @@ def main() -> None:
     if name == "--version":
         print(bertjax.__version__)
         return
-    known = programs()
+    modules = programs()
     if not name:
         sys.exit(usage())
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
+    if name not in modules:
+        near = difflib.get_close_matches(name, modules, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
-        sys.exit(f"bertjax: {name!r} is no program.{meant} Known are {', '.join(known)}")
-    sys.argv = [known[name], *arguments]
-    runpy.run_module(known[name], run_name="__main__", alter_sys=True)
+        sys.exit(f"bertjax: {name!r} is not a program.{meant} Known are {', '.join(modules)}")
+    sys.argv = [modules[name], *arguments]
+    runpy.run_module(modules[name], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

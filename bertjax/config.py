@@ -92,7 +92,7 @@ def default_config() -> ml_collections.ConfigDict:
     config.checkpoint = _checkpoint()
     config.evaluation = _evaluation()
     config.log_every_steps = 100  # between two lines of metrics.jsonl
-    config.writers = ("tensorboard",)  # beside metrics.jsonl: tensorboard, wandb, mlflow
+    config.writers = ("tensorboard",)  # besides metrics.jsonl: tensorboard, wandb, mlflow
     config.profile_steps = ()  # (10, 15): a profile of these steps and those between; (): none
     config.max_skipped_steps = 20  # this many non-finite steps in a row stop the run
     config.plateau = _plateau()
@@ -117,8 +117,8 @@ def _model() -> ml_collections.ConfigDict:
     model.type_vocab_size = 2  # segments; 0: no embeddings of segments, their ids are not read
     model.embedding_size = 0  # of word, position and segment embeddings; 0: hidden_size
     model.embedding_projection = "if_needed"  # if_needed (their width is another) | always
-    model.num_hidden_groups = 0  # groups of layers that share parameters (ALBERT: 1); 0: none does
-    model.inner_group_num = 1  # layers in a row that a group's layer is made of
+    model.num_hidden_groups = 0  # groups of layers that share parameters (ALBERT: 1); 0: no sharing
+    model.inner_group_num = 1  # consecutive layers with parameters of their own in a group
     model.embeddings = "learnt"  # kind of embeddings: learnt (words, positions, segments)
     model.position_embedding = "learnt"  # learnt (a table) | rotary (queries and keys turn)
     model.rotary_base = 10_000.0  # rotary: larger for longer texts
@@ -127,7 +127,7 @@ def _model() -> ml_collections.ConfigDict:
     model.feed_forward = "plain"  # kind of feed-forward in it: plain | gated (GeGLU, SwiGLU)
     model.norm = "layer_norm"  # layer_norm | scale_only (LayerNorm without bias) | rms_norm
     model.use_bias = True  # False: dense layers of encoder and heads have none, but the last ones
-    model.window = 0  # attention reaches so many tokens to each side; 0: all
+    model.window = 0  # tokens that attention reaches on each side; 0: all
     # With a window: every n-th layer, from the first on, has none; 0: all layers have it.
     model.global_every = 1
     # dense (BERT) | normed: ends in a norm and stands before every finetuned head (ModernBERT)
@@ -259,7 +259,7 @@ def _optimizer() -> ml_collections.ConfigDict:
     optimizer.bias_correction = True  # False: as the released BERT optimizer
     # Of Adam's moments of matrices: float32 | bfloat16 (rounded at random, half the memory).
     optimizer.moment_dtype = "float32"
-    optimizer.ema_decay = 0.0  # per step, of an average of the parameters, kept beside; 0: none
+    optimizer.ema_decay = 0.0  # per step, of an average of the parameters, also saved; 0: none
     optimizer.muon_momentum = 0.95  # muon: decay of the mean of gradients
     optimizer.muon_update_rms = 0.2  # muon: of its updates, as AdamW's have; 0: as Jordan scales
     optimizer.head_multiplier = 1.0  # factor on the head's learning rate
@@ -308,11 +308,11 @@ def _evaluation() -> ml_collections.ConfigDict:
     evaluation = ml_collections.ConfigDict()
     evaluation.every_steps = 10_000  # the last step, too; finetuning: 0 is every epoch
     evaluation.global_batch_size = 256  # sequences
-    evaluation.ema = False  # True: scored, used and exported is the average of the parameters
+    evaluation.ema = False  # True: the average of the parameters is scored, used and exported
     evaluation.masked_lm_prob = 0.0  # of dynamic masks; 0: pretraining.masked_lm_prob
     evaluation.max_batches = 0  # pretraining: batches of an evaluation at most; 0: all
     evaluation.pairs_file = ""  # pretraining: minimal pairs such as BLiMP's, a set of their own
-    evaluation.pairs_per_paradigm = 0  # at most so many pairs of each; 0: all
+    evaluation.pairs_per_paradigm = 0  # the most pairs of each; 0: all
     return evaluation
 
 

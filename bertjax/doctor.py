@@ -3,7 +3,7 @@
 python -m bertjax.doctor --workdir=gs://BUCKET/runs
 
 Each line has a status (ok or fault), the value, and what was expected. The exit code is 1 if there
-is a fault, else 0. What may hang or die runs in a process of its own, with a time limit.
+is a fault, else 0. Probes that may hang or die run in a process of their own, with a time limit.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def storage(workdir: str) -> Iterator[Finding]:
     yield Finding("workdir", f"{kind}: {done}", status=status)
 
 
-# What may hang or die: name -> the probe, and the likely reason.
+# Name -> a probe that may hang or die, and the likely reason.
 PROBES: dict[str, tuple[Callable[[str], Iterator[Finding]], str]] = {
     "devices": (devices, "a TPU serves one process: end the other one (lsof /dev/accel*)"),
     "workdir": (storage, "the store does not answer: see the network and the rights"),
@@ -187,15 +187,15 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Prints each finding at once; exits with 1 if one is a fault."""
     if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is no flag; --help lists the flags")
+        raise ValueError(f"{argv[1]!r} is not a flag; --help lists the flags")
     options, faults = flags.FLAGS, 0
     probe = PROBES[options.only][0] if options.only else findings
-    for it in probe(options.workdir):
-        faults += it.status == "fault"
-        expected = f"   (expected: {it.expected})" if it.expected else ""
-        line = f"{it.status:<6} {it.what:<17} {it.found}{expected}"
+    for finding in probe(options.workdir):
+        faults += finding.status == "fault"
+        expected = f"   (expected: {finding.expected})" if finding.expected else ""
+        line = f"{finding.status:<6} {finding.what:<17} {finding.found}{expected}"
         as_json = options.json or options.only
-        print(json.dumps(dataclasses.asdict(it)) if as_json else line, flush=True)
+        print(json.dumps(dataclasses.asdict(finding)) if as_json else line, flush=True)
     if not options.json and not options.only:
         print(f"{faults} faults")
     if faults:

@@ -141,8 +141,8 @@ def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -
 
 def _vector_options(options: flags.FlagValues, *, truncate: bool) -> dict[str, Any]:
     names = ("layers", "pooling", "normalize", "prompt", "dims")
-    given = truncate if options.truncate is None else options.truncate
-    return {**{name: options[name].value for name in names}, "truncate": given}
+    cuts = truncate if options.truncate is None else options.truncate
+    return {**{name: options[name].value for name in names}, "truncate": cuts}
 
 
 def _lines_of_stdin() -> Iterator[text_lines.Line]:
@@ -182,7 +182,7 @@ def _define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Writes an .npz archive to standard output, or a directory of vectors."""
     if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is no flag; give the texts on standard input: < FILE")
+        raise ValueError(f"{argv[1]!r} is not a flag; give the texts on standard input: < FILE")
     options = flags.FLAGS
     unused = [name for name in OUTPUT_FLAGS if options[name].present and not options.output]
     if unused:

@@ -33,7 +33,7 @@ from bertjax.workdirs import reader
 
 
 def chance_levels(
-    record_set: records.RecordSet, batches: jobs.Batches, trained: contents.Contents | None
+    record_set: records.RecordSet, batches: jobs.Batches, trained: contents.RecordSummary | None
 ) -> dict[str, float]:
     """Returns the scores of predictions by frequency alone on the masked tokens of `batches`.
 
@@ -115,7 +115,7 @@ def _task_params(saved: reader.Workdir, shapes: parameters.Params) -> parameters
     Converted weights may have more, such as the pooler of TensorFlow's.
     """
     expected = parameters.flat(shapes)
-    values = embedding_sharing.as_kept(parameters.flat(saved.params), expected)
+    values = embedding_sharing.as_stored(parameters.flat(saved.params), expected)
     if missing := sorted({name.split(".")[0] for name in expected if name not in values}):
         raise ValueError(
             f"{saved.directory} has no {' and no '.join(missing)}, which the objective "

@@ -179,7 +179,7 @@ def pack(finetuned: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
 
 
 def _finetune(config: ml_collections.ConfigDict, workdir: epath.Path) -> Finetuned:
-    if not trials.are_wanted(config):
+    if not trials.are_configured(config):
         train.train(config, workdir)
         last = trials.last_scores(scalars.read(workdir / scalars.FILE))
         scores = {name: value if math.isfinite(value) else None for name, value in last.items()}
@@ -223,7 +223,7 @@ def _define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Finetunes, prints the table and writes it; exits with 75 after a preemption."""
     if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is no flag; tasks are given as --tasks=rte,mrpc")
+        raise ValueError(f"{argv[1]!r} is not a flag; tasks are given as --tasks=rte,mrpc")
     options = flags.FLAGS
     config = options.config
     config.init_from, config.finetuning.data_dir = options.init_from, options.data

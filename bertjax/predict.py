@@ -28,18 +28,18 @@ from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets
 from bertjax.tasks import prediction
 
-# Lines that are read ahead, in batches: their rows are sorted by length, so that few tokens are
-# padding. What is in memory does not depend on the length of the input.
+# The number of batches that are read ahead and sorted by length, so that few tokens are padding.
+# Memory does not depend on the length of the input.
 BATCHES_READ = 16
 
-ERROR = "error"  # key of an answer to a line that cannot be used
+ERROR = "error"  # key of the output for a line that cannot be used
 
 _predict_step = jax.jit(prediction.predict_step, static_argnums=(0, 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class BadLine:
-    """What stands in place of the record of a line that is none."""
+    """Stands for the record of a line that cannot be read."""
 
     fault: str
 
@@ -51,15 +51,15 @@ def predict(
     batch_size: int = 32,
     strict: bool = True,
 ) -> Iterator[kinds.Prediction]:
-    """Yields the answer to each record in turn, reading only BATCHES_READ batches of them ahead.
+    """Yields the prediction for each record in turn, reading only BATCHES_READ batches ahead.
 
-    `records` are decoded JSON; the answer has the record's "id", if it has one. A record that the
-    model cannot use is an error, or without `strict` has the answer {"error": why}. `batch_size`
-    counts rows of the model over all devices, and is rounded up to a multiple of them.
+    `records` are decoded JSON; the prediction has the record's "id", if it has one. A record that
+    the model cannot use is an error, or without `strict` gets {"error": why}. `batch_size` counts
+    rows of the model over all devices, and is rounded up to a multiple of them.
 
     Raises:
-      ValueError: if the model's outputs are no numbers; and with `strict` if a record is not what
-        it needs, naming the first ten of those read together.
+      ValueError: if the model's outputs are not finite; and with `strict` if the model cannot use a
+        record, naming the first ten of those read together.
     """
     scorer = model.kind.open(model.options, model.vocabulary)
     mesh = model.mesh
@@ -97,14 +97,14 @@ def _prepared(
     data: kinds.Reader, chunk: Sequence[tuple[int, Any]]
 ) -> tuple[list[Any], feature_sets.FeatureSet | None]:
     """Returns the example of each record, or a BadLine, and the rows of those that are good."""
-    made = [_example(data, number, record) for number, record in chunk]
-    while good := [place for place, it in enumerate(made) if not isinstance(it, BadLine)]:
+    examples = [_example(data, number, record) for number, record in chunk]
+    while good := [place for place, it in enumerate(examples) if not isinstance(it, BadLine)]:
         try:
-            return made, data.rows([made[place] for place in good])
+            return examples, data.rows([examples[place] for place in good])
         except ValueError:
-            for place, fault in _faults_of_rows(data, made, good).items():
-                made[place] = BadLine(fault)
-    return made, None
+            for place, fault in _faults_of_rows(data, examples, good).items():
+                examples[place] = BadLine(fault)
+    return examples, None
 
 
 def _example(data: kinds.Reader, number: int, record: Any) -> Any:
@@ -129,9 +129,9 @@ def _faults_of_rows(
             return {places[0]: str(error)}
         middle = len(places) // 2
         halves = places[:middle], places[middle:]
-        found = [_faults_of_rows(data, examples, half) for half in halves]
+        faults = [_faults_of_rows(data, examples, half) for half in halves]
         # Each half may do without the other: then the last of them is what does not fit.
-        return found[0] | found[1] or {places[-1]: str(error)}
+        return faults[0] | faults[1] or {places[-1]: str(error)}
     return {}
 
 
@@ -177,7 +177,7 @@ def _define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Answers standard input on standard output."""
     if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is no flag; give the lines on standard input: < FILE")
+        raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
     options = flags.FLAGS
     model = inference.load_finetuned(options.checkpoint, step=options.step)
     if options.null_threshold is not None:
@@ -205,10 +205,10 @@ def _with_threshold(model: inference.FinetunedModel, threshold: float) -> infere
     if model.is_imported and answers_spans:
         model.options.name = "v2"
     if not answers_spans or model.options.name != "v2":
-        told = f"{model.options.dataset} {model.options.name}".strip()
+        data_set = f"{model.options.dataset} {model.options.name}".strip()
         raise ValueError(
             f"--null_threshold={threshold:g} is for models of SQuAD v2.0, which may not answer; "
-            f"this one was finetuned for {told}: leave it out"
+            f"this one was finetuned for {data_set}: leave it out"
         )
     return dataclasses.replace(model, tuned={**model.tuned, "null_threshold": threshold})
 

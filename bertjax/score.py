@@ -35,7 +35,7 @@ def _define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Scores standard input on standard output."""
     if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is no flag; give the lines on standard input: < FILE")
+        raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
     options = flags.FLAGS
     model = inference.load(options.checkpoint, step=options.step)
     # str.splitlines would also break a line at U+2028.

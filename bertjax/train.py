@@ -298,12 +298,12 @@ def main(argv: list[str]) -> None:
         jax.distributed.initialize(
             options.coordinator_address, options.num_processes, options.process_id
         )
-        interruptions.keep_sigterm_in_mind()  # in place of JAX, which listens since that call
+        interruptions.record_sigterm()  # in place of JAX, which listens since that call
     if jax.process_index() != 0:
         logging.set_verbosity(logging.WARNING)
     with preemption.failures_watched():
         try:
-            several = trials.are_wanted(options.config)
+            several = trials.are_configured(options.config)
             (train_trials if several else train)(options.config, options.workdir)
         except preemption.Preempted as notice:
             logging.warning("%s", notice)

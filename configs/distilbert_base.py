@@ -3,7 +3,7 @@ r"""DistilBERT-base (Sanh et al. 2019): 6 layers of 768, 67 M parameters, taught
 Three passes in batches of 1024 sequences of 512 tokens (released: 250 for each GPU), masks drawn
 anew at each visit, no pairs; soft targets, masked tokens and cosine weigh 5, 2 and 1 at temperature
 2, config.distillation's defaults. Source: transformers, examples/research_projects/distillation,
-train.py and README. What differs: docs/families.md.
+train.py and README. Differences: docs/families.md.
 
 Command:   python -m bertjax.train --config=configs/distilbert_base.py --workdir=DIR \
                --config.distillation.teacher=TEACHER --config.data.train_dir=train_512

@@ -7,7 +7,7 @@ generator as wide as the discriminator and was trained four times as long, at 51
 --config.pretraining.generator.hidden_size=256.
 large: 335 M, 400,000 steps of 2048 sequences of 512 tokens (ELECTRA-400K; ELECTRA-1.75M goes on to
 1,750,000), a quarter of the tokens masked, a generator a quarter as wide.
-What differs: docs/faithfulness.md.
+Differences from the released code: docs/faithfulness.md.
 
 Command:   python -m bertjax.train --config=configs/electra.py:base --workdir=DIR \
                --config.data.train_dir=TRAIN

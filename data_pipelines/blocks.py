@@ -18,7 +18,7 @@ from data_pipelines import examples, sentences, sources
 from data_pipelines.reports import statistics
 
 BLOCK_CHARACTERS = 2_000_000
-# What a document takes besides its text: a million empty ones are no small block.
+# The memory of a document besides its text: a million empty ones make a large block.
 DOCUMENT_CHARACTERS = 50
 GROUP_BYTES = 64 << 20
 
@@ -38,8 +38,8 @@ class Vocabulary:
     @classmethod
     def of(cls, path: str, do_lower_case: bool | None) -> Vocabulary:
         """Returns the vocabulary at `path` as it is now; errors are those of `tokenizer.load`."""
-        made = tokenizer.load(path, lowercase=do_lower_case)
-        return cls(path, do_lower_case, made.describe()["sha256"], made.vocab_size)
+        vocabulary = tokenizer.load(path, lowercase=do_lower_case)
+        return cls(path, do_lower_case, vocabulary.describe()["sha256"], vocabulary.vocab_size)
 
     def load(self) -> tokenizer.Tokenizer:
         """Returns the tokenizer, in each process the same object: it remembers words.
@@ -161,12 +161,12 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
 
 @functools.lru_cache(maxsize=1)
 def _load(vocabulary: Vocabulary) -> tokenizer.Tokenizer:
-    made = tokenizer.load(vocabulary.path, lowercase=vocabulary.do_lower_case)
-    if made.describe()["sha256"] != vocabulary.sha256:
+    loaded = tokenizer.load(vocabulary.path, lowercase=vocabulary.do_lower_case)
+    if loaded.describe()["sha256"] != vocabulary.sha256:
         raise ValueError(
             f"the vocabulary {vocabulary.path} changed while it was used; run the command again"
         )
-    return made
+    return loaded
 
 
 def _with_separators(

@@ -120,7 +120,7 @@ class _Judge:
         self._said: set[str] = set()
 
     def __call__(self, statistics: Mapping[str, Any]) -> None:
-        found = health.warnings(
+        warnings = health.warnings(
             {**statistics, "text_files": self._text_files},
             max_seq_length=self._options.max_seq_length,
             pair_objective=self._options.pair_objective,
@@ -129,12 +129,12 @@ class _Judge:
             split=self._options.split,
             kind=self._vocabulary.load().kind,
         )
-        if found and self._options.strict:
-            texts = "\n  ".join(warning.text for warning in found)
+        if warnings and self._options.strict:
+            texts = "\n  ".join(warning.text for warning in warnings)
             raise ValueError(
                 f"nothing is written, because --strict makes an error of each warning:\n  {texts}"
             )
-        for warning in found:
+        for warning in warnings:
             if warning.name not in self._said:
                 logging.warning("%s", warning.text)
                 self._said.add(warning.name)
@@ -156,7 +156,7 @@ def _check_integers(
 
 
 def _text_files(units: Sequence[sources.Unit]) -> int:
-    """Returns how many files could be a document each."""
+    """Returns the number of files that could be a document each."""
     forms = (sources.FORMATS[unit.format] for unit in units)
     return sum("one_document_per_file" in form.heeds for form in forms)
 

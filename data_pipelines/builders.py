@@ -1,4 +1,4 @@
-"""What all builders share: what they are given and give, and how many shards they write.
+"""The part that all builders share: arguments, results, and the number of shards.
 
 The builders are `fast`, `exact` and the pipeline of `beam`.
 """
@@ -34,17 +34,17 @@ Judge = Callable[[Mapping[str, Any]], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Content:
-    """What a build has written: the shards, the figures of the health report, and what it is of."""
+class BuildResult:
+    """The shards that a build has written, the figures of its report, and the summary."""
 
     shards: tuple[records.Shard, ...]
     statistics: Mapping[str, Any]
-    contents: contents.Contents
+    contents: contents.RecordSummary
 
 
 # Writes the shards of the options into `output.records`.
 Builder = Callable[
-    [Options, blocks.Vocabulary, Sequence[sources.Unit], PartialOutput, Judge], Content
+    [Options, blocks.Vocabulary, Sequence[sources.Unit], PartialOutput, Judge], BuildResult
 ]
 
 

@@ -72,7 +72,7 @@ def parse(argv: Sequence[str], *, known_only: bool = False) -> list[str]:
 
 def define_flags(options_class: type, flag_values: flags.FlagValues, positional: str = "") -> None:
     """Defines a flag for every field but the positional one; without default it is required."""
-    hints, known = typing.get_type_hints(options_class), choices(options_class)
+    hints, choices_of = typing.get_type_hints(options_class), choices(options_class)
     for field in dataclasses.fields(options_class):
         if field.name == positional:
             continue
@@ -83,8 +83,8 @@ def define_flags(options_class: type, flag_values: flags.FlagValues, positional:
         # Listed by --help as the program's own, as if it had defined them itself.
         arguments: dict[str, Any] = {"module_name": sys.argv[0]}
         arguments |= {"flag_values": flag_values, "required": required}
-        if field.name in known:
-            flags.DEFINE_enum(field.name, default, known[field.name], help_text, **arguments)
+        if field.name in choices_of:
+            flags.DEFINE_enum(field.name, default, choices_of[field.name], help_text, **arguments)
         else:
             kind = _without_none(hints[field.name])
             _DEFINERS[kind](field.name, default, help_text, **arguments)
@@ -98,8 +98,8 @@ def parsed(
 ) -> Any:
     """Returns the options that parsed flags and the remaining `arguments` stand for."""
     if len(arguments) != bool(positional):
-        wanted = f"one argument, the {positional}" if positional else "none besides its options"
-        raise ValueError(f"got the arguments {list(arguments)}; this program takes {wanted}")
+        expected = f"one argument, the {positional}" if positional else "none besides its options"
+        raise ValueError(f"got the arguments {list(arguments)}; this program takes {expected}")
     values = {
         field.name: flag_values[field.name].value
         for field in dataclasses.fields(options_class)

@@ -3,9 +3,9 @@
 Every decision there is a draw from one `random.Random(seed)`, so the same draws are made here in
 the same order: documents, then for each pass and document the target length, cuts, random
 partners, truncation and masks of one example after the other, and at the end the order of all.
-What differs is the bookkeeping: tokens are ids in one array, an example is two stretches of it
-and the masks drawn for it, and rows are made when they are asked for. One process, because what a
-draw means depends on all draws before it. The same rules drawn for all cores are in `objectives`.
+Only the bookkeeping differs: tokens are ids in one array, an example is two stretches of it and
+the masks drawn for it, and rows are made on demand. It is one process, because each draw depends
+on all draws before it. `objectives` has the same rules for many cores.
 
 Source: google-research/bert, create_pretraining_data.py and tokenization.py.
 """
@@ -50,7 +50,7 @@ def build(
     units: Sequence[sources.Unit],
     output: PartialOutput,
     judge: builders.Judge,
-) -> builders.Content:
+) -> builders.BuildResult:
     """Writes the shards of `options` into `output.records`; example i into shard i modulo shards.
 
     One process, with the tokens and the draws of all examples in memory.
@@ -74,7 +74,7 @@ def build(
         batch_size=shards.ROWS_PER_BATCH,
     )
     corpus = exact_examples.corpus
-    known = {
+    figures_so_far = {
         "documents": corpus.num_documents,
         "sentences": corpus.num_sentences,
         "tokens": len(corpus.tokens),
@@ -82,7 +82,7 @@ def build(
     }
     tally = statistics.ExampleTally(loaded, max_seq_length=options.max_seq_length)
     example_bytes = builders.sample(exact_examples, tally)
-    judge(known | tally.statistics(loaded) | {"examples": exact_examples.num_examples})
+    judge(figures_so_far | tally.statistics(loaded) | {"examples": exact_examples.num_examples})
     num_shards = builders.num_shards(options, exact_examples.num_examples, example_bytes, output)
 
     tally = statistics.ExampleTally(loaded, max_seq_length=options.max_seq_length)
@@ -95,8 +95,8 @@ def build(
             path = output.records / records.shard_name(index, num_shards)
             written.append(shards.write_batches(path, share, tally))
             shown.at(len(written))
-    figures = known | tally.statistics(loaded)
-    return builders.Content(tuple(written), figures, tally.contents(_documents(paths, loaded)))
+    figures = figures_so_far | tally.statistics(loaded)
+    return builders.BuildResult(tuple(written), figures, tally.contents(_documents(paths, loaded)))
 
 
 def _documents(paths: Sequence[str], vocabulary: tokenizer.Tokenizer) -> distinct.Distinct:
@@ -152,8 +152,8 @@ class ExactExamples:
 
     def _batch(self, numbers: Int[np.ndarray, " rows"]) -> dict[str, np.ndarray]:
         spans = self.spans[numbers]
-        known = self.vocabulary
-        frame = examples.Frame(self.max_seq_length, known.cls_id, known.sep_id, _PAD_ID)
+        vocabulary = self.vocabulary
+        frame = examples.Frame(self.max_seq_length, vocabulary.cls_id, vocabulary.sep_id, _PAD_ID)
         batch = examples.rows(self.corpus.tokens, spans, frame)
         batch |= self._masks(batch["input_ids"], numbers, spans["length_a"].astype(np.int64))
         batch[records.PAIR_FEATURE] = spans["label"].astype(np.int32)[:, None]
@@ -219,14 +219,14 @@ def batches(
     shuffle(rng, documents, len(documents))
     budget = max_seq_length - 3
     # Python's rounding of halves to even numbers is the released one, too.
-    wanted = [
+    num_masked = [
         min(max_predictions_per_seq, max(1, int(round(length * masked_lm_prob))))
         for length in range(max_seq_length + 1)
     ]
     if do_whole_word_mask:
-        choose = _word_chooser(corpus.tokens, vocabulary.continues_word, wanted, rng)
+        choose = _word_chooser(corpus.tokens, vocabulary.continues_word, num_masked, rng)
     else:
-        choose = _token_chooser(wanted, rng)
+        choose = _token_chooser(num_masked, rng)
     pairs = _pairs(corpus, documents, budget, short_seq_prob, dupe_factor, rng)
     spans, ends, chosen, replacements = _draw(pairs, choose, vocabulary, max_seq_length, rng)
     order = array.array("q", range(len(spans)))
@@ -314,11 +314,11 @@ def _pairs(
             middle = end if count == 1 else sentence + 1 + below(rng, count - 1)
             is_random = count == 1 or rng.random() < 0.5
             if is_random:
-                wanted = target - (starts[middle] - begin_a)
+                num_tokens = target - (starts[middle] - begin_a)
                 other = documents[_random_index(index, len(documents), rng)]
                 first_b = bounds[other] + below(rng, bounds[other + 1] - bounds[other])
                 end_b = bisect.bisect_left(
-                    starts, starts[first_b] + wanted, first_b + 1, bounds[other + 1]
+                    starts, starts[first_b] + num_tokens, first_b + 1, bounds[other + 1]
                 )
                 sentence = middle  # The sentences that the partner replaces are used again.
             else:
@@ -329,13 +329,13 @@ def _pairs(
             yield (*_truncate(begin_a, begin_b, *lengths, budget, rng), int(is_random))
 
 
-def _random_index(own: int, size: int, rng: random.Random) -> int:
-    """Returns an index that is not `own`, if there was another one in ten draws."""
+def _random_index(excluded: int, size: int, rng: random.Random) -> int:
+    """Returns an index that is not `excluded`, if there was another one in ten draws."""
     for _ in range(_RANDOM_DOCUMENT_DRAWS):
         drawn = below(rng, size)
-        if drawn != own:
+        if drawn != excluded:
             return drawn
-    return own
+    return excluded
 
 
 def _truncate(
@@ -354,13 +354,13 @@ def _truncate(
     return begin_a, begin_b, length_a, length_b
 
 
-def _token_chooser(wanted: Sequence[int], rng: random.Random) -> Chooser:
-    """Returns a chooser of single tokens; `wanted` counts masks by the length with specials."""
+def _token_chooser(num_masked: Sequence[int], rng: random.Random) -> Chooser:
+    """Returns a chooser of single tokens; `num_masked` counts masks by the length with specials."""
 
     def choose(pair: Pair) -> list[int]:
         length = pair[2] + pair[3]
         tokens = list(range(length))
-        front = wanted[length + 3]
+        front = num_masked[length + 3]
         shuffle(rng, tokens, front)
         return tokens[:front]
 
@@ -370,7 +370,7 @@ def _token_chooser(wanted: Sequence[int], rng: random.Random) -> Chooser:
 def _word_chooser(
     tokens: Int[np.ndarray, " tokens"],
     continues_word: Bool[np.ndarray, " vocabulary"],
-    wanted: Sequence[int],
+    num_masked: Sequence[int],
     rng: random.Random,
 ) -> Chooser:
     """Returns a chooser of whole words; those that would be too many are passed over.
@@ -389,7 +389,7 @@ def _word_chooser(
         bounds = [first, *itertools.compress(others, begins[1:]), length]
         words = list(range(len(bounds) - 1))
         shuffle(rng, words, len(words))
-        count = wanted[length + 3]
+        count = num_masked[length + 3]
         chosen: list[int] = []
         for word in words:
             if len(chosen) >= count:

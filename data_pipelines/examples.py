@@ -60,8 +60,9 @@ def cut_to(spans: Spans, budget: int, rng: np.random.Generator) -> Spans:
     """Returns the pairs cut to `budget` tokens.
 
     The released code takes one token at a time from the longer segment (B when they are equal),
-    from its front or its back by a coin. How many each segment loses follows from the lengths, and
-    how many of them at its front is binomial: the same distribution, for all rows at once.
+    from its front or its back by a coin. The number that each segment loses follows from the
+    lengths, and the number lost at its front is binomial: the same distribution, for all rows at
+    once.
     """
     length_a, length_b = spans["length_a"].astype(np.int64), spans["length_b"].astype(np.int64)
     excess = np.maximum(length_a + length_b - budget, 0)
@@ -79,7 +80,7 @@ def cut_to(spans: Spans, budget: int, rng: np.random.Generator) -> Spans:
 
 
 def lengths(spans: Spans) -> Int[np.ndarray, " examples"]:
-    """Returns how many tokens the spans have as examples, [CLS] and [SEP] included."""
+    """Returns the number of tokens of the spans as examples, [CLS] and [SEP] included."""
     length_a, length_b = spans["length_a"].astype(np.int64), spans["length_b"].astype(np.int64)
     return length_a + 2 + np.where(length_b > 0, length_b + 1, 0)
 

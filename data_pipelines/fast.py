@@ -40,7 +40,7 @@ def build(
     units: Sequence[sources.Unit],
     output: PartialOutput,
     judge: builders.Judge,
-) -> builders.Content:
+) -> builders.BuildResult:
     """Writes the shards of `options` into `output.records`.
 
     Raises:
@@ -50,8 +50,8 @@ def build(
     """
     with workers.Pool(options.num_workers, vocabulary.load) as pool:
         corpus, text, log = _tokenized(options, vocabulary, units, output, pool)
-        known = text.statistics() | log.statistics()
-        judge(known)
+        figures_so_far = text.statistics() | log.statistics()
+        judge(figures_so_far)
         job = shards.Job(
             scratch=str(output.scratch),
             directory=str(output.records),
@@ -62,15 +62,17 @@ def build(
         )
         pairs, counts = _paired(job, pool)
         if pairing.labels(options.pair_objective):
-            known |= pairs.statistics()
+            figures_so_far |= pairs.statistics()
         first = shards.feature_batches(job, 0, builders.sample_shards(pairs.examples), counts)
         example_bytes = builders.sample(first, tally := job.new_tally())
         num_records = builders.num_records(pairs.examples, tally)
-        judge(known | tally.statistics(vocabulary.load()) | {"examples": num_records})
+        judge(figures_so_far | tally.statistics(vocabulary.load()) | {"examples": num_records})
         num_shards = builders.num_shards(options, num_records, example_bytes, output)
         written, tally = _written(job, num_shards, counts, pool)
-        figures = known | tally.statistics(vocabulary.load())
-        return builders.Content(tuple(written), figures, tally.contents(text.distinct_documents))
+        figures = figures_so_far | tally.statistics(vocabulary.load())
+        return builders.BuildResult(
+            tuple(written), figures, tally.contents(text.distinct_documents)
+        )
 
 
 def _tokenized(
@@ -119,19 +121,19 @@ def _read(
     digests: collections.deque[str] = collections.deque()
 
     def new_blocks() -> Iterator[list[sources.Document]]:
-        known = [block.digest for block in corpus.blocks]
+        old_digests = [block.digest for block in corpus.blocks]
         index = -1
         for index, block in enumerate(text_blocks):
             digest = blocks.digest(block)
-            if index < len(known) and known[index] == digest:
+            if index < len(old_digests) and old_digests[index] == digest:
                 continue
-            if index < len(known):
+            if index < len(old_digests):
                 # From here on the input is not what it was.
                 corpus.truncate(index)
-                known = known[:index]
+                old_digests = old_digests[:index]
             digests.append(digest)
             yield block
-        if index + 1 < len(known):
+        if index + 1 < len(old_digests):
             corpus.truncate(index + 1)
 
     tokenize = functools.partial(blocks.tokenize, how=options.tokenization(vocabulary))

@@ -6,7 +6,8 @@
 
 The figures are those of the manifest; `--recount` reads every record instead, and writes the counts
 of tokens of records that have none. Adopting reads TFRecord files of the original BERT script once
-and writes the manifest, the vocabulary and the counts beside them, so that they can be trained on.
+and writes the manifest, the vocabulary and the counts into their directory, so that they can be
+trained on.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def adopt(options: Options) -> records.Manifest:
     if not options.vocabulary:
         raise ValueError("--adopt needs --vocabulary: the one that the records were made with")
     vocabulary = tokenizer.load(options.vocabulary, lowercase=options.do_lower_case)
-    found = (path for path in directory.glob(options.pattern) if path.is_file())
-    paths = sorted(path for path in found if path.suffix != atomic.DRAFT_SUFFIX)
+    matches = (path for path in directory.glob(options.pattern) if path.is_file())
+    paths = sorted(path for path in matches if path.suffix != atomic.DRAFT_SUFFIX)
     if not paths:
         raise FileNotFoundError(
             f"{directory} has no files named {options.pattern!r}; give their --pattern"
@@ -97,10 +98,10 @@ def recounted(
     manifest = record_set.manifest
     tally = _new_tally(manifest, vocabulary)
     for path, expected in zip(record_set.shard_paths, manifest.shards, strict=True):
-        found = _counted_shard(epath.Path(path), manifest, vocabulary, tally)
-        if found != expected:
+        shard = _counted_shard(epath.Path(path), manifest, vocabulary, tally)
+        if shard != expected:
             raise ValueError(
-                f"{path} has {found.examples} examples, the manifest says {expected.examples}; "
+                f"{path} has {shard.examples} examples, the manifest says {expected.examples}; "
                 "copy the directory or build it again"
             )
     counted = tally.statistics(vocabulary)
@@ -123,7 +124,7 @@ def recounted(
 
 
 def _recounted_contents(
-    directory: epath.Path, counted: contents.Contents
+    directory: epath.Path, counted: contents.RecordSummary
 ) -> Iterator[health.Warning]:
     """Writes the counts of tokens if there are none, else yields how those that are there differ.
 
@@ -131,16 +132,16 @@ def _recounted_contents(
     """
     name = "contents_differ"
     try:
-        known = contents.load(directory)
+        summary = contents.load(directory)
     except ValueError as error:
         yield health.Warning(name, str(error))
         return
-    if known is None:
+    if summary is None:
         try:
             counted.save(directory)
         except OSError as error:
             yield health.Warning(name, f"{contents.FILE} could not be written: {error}")
-    elif not np.array_equal(known.token_counts, counted.token_counts):
+    elif not np.array_equal(summary.token_counts, counted.token_counts):
         yield health.Warning(
             name,
             f"{directory / contents.FILE} tells other counts of tokens than the records have, so "
@@ -215,22 +216,22 @@ def _manifest_like_first(
         example = tf.train.Example.FromString(serialized.numpy() if serialized is not None else b"")
     except (tf.errors.DataLossError, ValueError, message.DecodeError) as error:
         raise ValueError(f"{path} is not a TFRecord file of examples: {error}") from error
-    found = example.features.feature
+    features = example.features.feature
     missing = [
-        name for name in (*records.TOKEN_FEATURES, *records.MASK_FEATURES) if name not in found
+        name for name in (*records.TOKEN_FEATURES, *records.MASK_FEATURES) if name not in features
     ]
     if missing:
         raise ValueError(
             f"the first record of {path} lacks {', '.join(missing)}; records of the original "
-            f"create_pretraining_data.py hold them (found: {', '.join(sorted(found)) or 'none'})"
+            f"create_pretraining_data.py hold them (found: {', '.join(sorted(features)) or 'none'})"
         )
     arguments = dataclasses.asdict(options)
     return records.Manifest(
         tokenizer=vocabulary.describe(),
-        max_seq_length=len(found["input_ids"].int64_list.value),
-        max_predictions_per_seq=len(found["masked_lm_ids"].int64_list.value),
+        max_seq_length=len(features["input_ids"].int64_list.value),
+        max_predictions_per_seq=len(features["masked_lm_ids"].int64_list.value),
         masked_lm_prob=options.masked_lm_prob,
-        pair_objective="nsp" if records.PAIR_FEATURE in found else "none",
+        pair_objective="nsp" if records.PAIR_FEATURE in features else "none",
         shards=(),
         seed=0,
         arguments=arguments,

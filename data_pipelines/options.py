@@ -38,7 +38,7 @@ NO_MASK = "none"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What to build; names as in the released create_pretraining_data.py where it has them."""
+    """The options of a build, named as in the released create_pretraining_data.py."""
 
     input: str = command_line.option(sources.help_text)
     vocabulary: str = command_line.option("a vocabulary directory, a vocab.txt or a .model")
@@ -210,8 +210,8 @@ def checked(options: Options) -> Options:
 
 def _faults(options: Options) -> list[str]:
     return [
-        f"{name} is {getattr(options, name)!r}; it must be {wanted}"
-        for name, holds, wanted in (
+        f"{name} is {getattr(options, name)!r}; it must be {requirement}"
+        for name, holds, requirement in (
             ("max_seq_length", options.max_seq_length >= 8, "at least 8"),
             ("max_predictions_per_seq", options.max_predictions_per_seq >= 0, "at least 0"),
             ("masked_lm_prob", 0 < options.masked_lm_prob < 1, "between 0 and 1"),
@@ -227,8 +227,8 @@ def _faults(options: Options) -> list[str]:
             ),
             ("heldout_fraction", 0 <= options.heldout_fraction < 1, "at least 0 and below 1"),
             *(
-                (name, getattr(options, name) in known, f"one of {', '.join(known)}")
-                for name, known in command_line.choices(Options).items()
+                (name, getattr(options, name) in allowed, f"one of {', '.join(allowed)}")
+                for name, allowed in command_line.choices(Options).items()
             ),
         )
         if not holds
@@ -250,9 +250,9 @@ def _contradictions(options: Options) -> list[str]:
         )
     faults += [
         f"{name} is {getattr(options, name)!r}, but algorithm {options.algorithm} only knows "
-        f"{' and '.join(map(str, known))}: set it, or use --algorithm=fast"
-        for name, known in ALGORITHMS.get(options.algorithm, {}).items()
-        if getattr(options, name) not in known
+        f"{' and '.join(map(str, allowed))}: set it, or use --algorithm=fast"
+        for name, allowed in ALGORITHMS.get(options.algorithm, {}).items()
+        if getattr(options, name) not in allowed
     ]
     return faults
 

@@ -42,8 +42,8 @@ class PartialOutput:
             )
         # On another machine only for Beam, whose workers see no local one.
         # A directory of its own even where one was given: it is thrown away in the end.
-        given = scratch and epath.Path(scratch) / f"{self._output.name}.scratch"
-        self.scratch = epath.Path(given or self._partial / "scratch")
+        directory = scratch and epath.Path(scratch) / f"{self._output.name}.scratch"
+        self.scratch = epath.Path(directory or self._partial / "scratch")
         self._check_output()
         self._lock: Any = None
 

@@ -22,7 +22,7 @@ TOKENS_PER_SEQUENCE = 16
 
 
 def default_most(max_seq_length: int) -> int:
-    """Returns how many examples a row may have: one for every 16 tokens, at least two."""
+    """Returns the most examples of a row: one for every 16 tokens, at least two."""
     return max(2, max_seq_length // TOKENS_PER_SEQUENCE)
 
 

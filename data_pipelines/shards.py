@@ -3,7 +3,7 @@
 Two steps, each a function of the corpus on disk, the options and one index, so that any process may
 do any of them and a file that exists need not be made again. `pair_block` draws the examples of a
 block and shuffles them; `write` takes each block's share for one shard, shuffles once more, and
-makes rows, masks and records. Both leave their counts in a JSON file beside their output.
+makes rows, masks and records. Both write their counts into a JSON file next to their output.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class Job(Recipe):
-    """What every step needs to know: how examples are made, and where things are.
+    """The description of the work for every step: the recipe of examples, and the paths.
 
     `block_documents` are the numbers of the blocks' first documents and, last, of all documents.
     """
@@ -65,7 +65,7 @@ class Job(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class PairCounts:
-    """How many examples a block gave, how many of them random, forced to be, and left out."""
+    """The numbers of examples of a block: all, random, forced to be random, left out."""
 
     examples: int
     random: int
@@ -83,9 +83,9 @@ class PairCounts:
         return PairCounts(*sums)
 
     @classmethod
-    def total(cls, found: Sequence[PairCounts]) -> PairCounts:
+    def total(cls, counts: Sequence[PairCounts]) -> PairCounts:
         """Returns what all blocks gave together; ValueError if that is nothing."""
-        total = functools.reduce(operator.add, found)
+        total = functools.reduce(operator.add, counts)
         if not total.examples:
             raise ValueError(
                 "no examples are left: all pairs are random, so that half of them cannot be next "
@@ -236,8 +236,10 @@ def _packed_batches(
 
 
 def _frame(recipe: Recipe) -> examples.Frame:
-    known = recipe.vocabulary.load()
-    return examples.Frame(recipe.pairs.max_seq_length, known.cls_id, known.sep_id, known.pad_id)
+    vocabulary = recipe.vocabulary.load()
+    return examples.Frame(
+        recipe.pairs.max_seq_length, vocabulary.cls_id, vocabulary.sep_id, vocabulary.pad_id
+    )
 
 
 def masked(

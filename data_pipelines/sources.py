@@ -26,7 +26,7 @@ from data_pipelines.formats import (
     wikipedia,
 )
 
-# What a file holds that has the suffix of no other format.
+# The format of files without the suffix of another format.
 TEXT = "text"
 
 FORMATS: dict[str, base.Format] = {
@@ -162,9 +162,9 @@ def units(source: str) -> list[Unit]:
       FileNotFoundError: if a path or glob matches no file.
       ValueError: if a path is a directory, or a file compressed that cannot be read so.
     """
-    found = (unit for part in source.split(",") for unit in _units(part))
+    units = (unit for part in source.split(",") for unit in _units(part))
     first: dict[str, Unit] = {}
-    for unit in found:
+    for unit in units:
         first.setdefault(_same_whatever_the_spelling(unit), unit)
     return list(first.values())
 
@@ -245,7 +245,7 @@ def _units(part: str) -> Iterator[Unit]:
     """Yields the units of a part of a source."""
     name = _keyword_format(part)
     if name is None:
-        yield from map(_file_unit, input_files.find(part, known=help_text()))
+        yield from map(_file_unit, input_files.find(part, accepted=help_text()))
         return
     form = FORMATS[name]
     location = part.removeprefix(form.keyword) if form.keyword.endswith(":") else part

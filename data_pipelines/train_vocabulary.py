@@ -39,14 +39,14 @@ MAX_DISTINCT_CHARACTERS = 2**25
 MAX_UNIT_CHARACTERS = 1000
 
 MODEL_TYPES = ("unigram", "bpe")
-# The sums that sentencepiece makes depend on how many threads share them, so this is not the
-# number of cores.
+# The sums that sentencepiece makes depend on the number of threads that share them, so this is
+# not the number of cores.
 SENTENCEPIECE_THREADS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What to train on and what kind of vocabulary to make."""
+    """The input and the kind of vocabulary."""
 
     input: str = command_line.option(sources.help_text)
     output: str = command_line.option("the directory for vocabulary and tokenizer_config.json")
@@ -134,7 +134,8 @@ class Counts:
         return self._units
 
     def _forget(self) -> None:
-        # What came since the last time goes at the share of then; more goes if that is too little.
+        # Units that came since the last time are dropped at the share of that time, and more of
+        # them if that is too few.
         share = 2**self._forgetting
         self._units = collections.Counter(
             {
@@ -299,7 +300,7 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
 
 def main(options: Options) -> None:
     """Trains and prints the size and the held-out coverage."""
-    if why := TRAINERS[options.kind].only_here(options):
+    if why := TRAINERS[options.kind].export_fault(options):
         logging.warning("transformers cannot have this vocabulary: %s", why)
     trained, measured = train_vocabulary(options)
     print(f"vocabulary of {trained.vocab_size:,} entries in {options.output}")
@@ -422,13 +423,13 @@ class Trainer:
 
     `splitter(lowercase, strip_accents)` returns the function that cuts a chunk without white space
     into the units to be counted, `train(counts, options)` the tokenizer for these counts.
-    `only_here(options)` tells why transformers cannot have the vocabulary, "" if it can.
+    `export_fault(options)` tells why transformers cannot have the vocabulary, "" if it can.
     """
 
     splitter: Callable[[bool, bool | None], Callable[[str], Iterable[str]]]
     train: Callable[[Mapping[str, int], Options], tokenizer.Tokenizer]
     folds: bool = True
-    only_here: Callable[[Options], str] = lambda options: ""
+    export_fault: Callable[[Options], str] = lambda options: ""
 
 
 TRAINERS = {
@@ -447,7 +448,7 @@ TRAINERS = {
             lowercase=options.is_lowercase,
             strip_accents=options.strip_accents,
         ),
-        only_here=lambda options: sentence_piece.type_only_here(options.model_type),
+        export_fault=lambda options: sentence_piece.type_export_fault(options.model_type),
     ),
     "byte_bpe": Trainer(
         _piece_splitter,

@@ -58,7 +58,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def linked(markdown: str, page: str, repository: str) -> str:
     """Returns the Markdown of a page, its links to files of the repository turned to the site's.
 
-    A file that is no page leads to the repository.
+    A link to a file without a page leads to the repository.
 
     Raises:
       ValueError: if a link leads to a file that is not there.

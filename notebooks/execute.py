@@ -23,7 +23,7 @@ import nbclient
 import nbformat
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[1]
-# What a first cell finds in a clone; the rest of a folder that people work in can be large.
+# The files of a clone that a first cell needs; the rest of a working folder can be large.
 COPIED = ("bertjax", "configs", "data_pipelines", "docs", "notebooks",
           "setup.py", "pyproject.toml", "README.md", "LICENSE")  # fmt: skip
 SECONDS, SECONDS_TO_INSTALL = 120, 900  # of a cell, at most; the first one downloads
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def execute(path: pathlib.Path, seconds: int) -> Any:
-    """Returns the notebook with its outputs; a cell may take so many seconds, the first one more.
+    """Returns the notebook with its outputs; a cell may take `seconds`, the first one more.
 
     Raises:
       nbclient.exceptions.CellExecutionError, nbclient.exceptions.CellTimeoutError: of a cell.

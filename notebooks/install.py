@@ -1,12 +1,12 @@
-"""Installs bertjax beside what is here, and replaces nothing: for Colab, Kaggle and their like.
+"""Installs bertjax and replaces no installed package: for Colab, Kaggle and their like.
 
     python notebooks/install.py
 
 These images bring a jax that fits their libtpu or CUDA, and a tensorflow. `pip install .` may take
-a newer jax, and lays tensorflow-cpu over the files of tensorflow. Here pip is bound to the versions
-that are installed, and bertjax is built to ask for the distribution of TensorFlow that is here. So
-the kernel that runs needs no restart. Where the image is too old for bertjax, pip says by what, and
-bertjax is not installed.
+a newer jax, and lays tensorflow-cpu over the files of tensorflow. This program constrains pip to
+the installed versions, and builds bertjax to ask for the installed distribution of TensorFlow. So
+the running kernel needs no restart. If the image is too old for bertjax, pip names the package,
+and bertjax is not installed.
 """
 
 from __future__ import annotations

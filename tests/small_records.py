@@ -77,7 +77,7 @@ def write(
     made.save(directory)
     if documents is not None:
         sample = contents.Documents(np.array(documents, np.uint64))
-        contents.Contents(counts_of_tokens, sample).save(directory)
+        contents.RecordSummary(counts_of_tokens, sample).save(directory)
     manifest(
         tokenizer=made.describe(),
         max_seq_length=max_seq_length,

@@ -1,4 +1,4 @@
-"""What is no number is no answer, and a vocabulary that the weights do not have is refused."""
+"""Outputs that are not finite are refused, and so is a vocabulary that the weights do not have."""
 
 import json
 import shutil

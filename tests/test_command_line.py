@@ -60,9 +60,9 @@ def test_a_device_that_is_not_there_is_told_in_a_line(platform):
     ("arguments", "reason"),
     [
         ("--workdirr=x --config=smoke --config.data.train_dir=y",
-         "--workdirr is no flag. Did you mean --workdir? --help lists the flags"),
+         "--workdirr is not a flag. Did you mean --workdir? --help lists the flags"),
         ("--workdir=x --confg=smoke --config.seed=3",
-         "--confg is no flag. Did you mean --config? --help lists the flags"),
+         "--confg is not a flag. Did you mean --config? --help lists the flags"),
         ("--workdir=x --config.seed=3",
          "--config.seed is an option of a recipe; give --config=RECIPE before it"),
         ("--workdir=x --config.seed=3 --config=smoke",
@@ -71,17 +71,17 @@ def test_a_device_that_is_not_there_is_told_in_a_line(platform):
         ("", "--config and --workdir must be given; --help lists the flags"),
         ("--config=smoke --workdir=x --config.model.hiden_size=3 --noconfig.serch "
          "--config.peak_learning_rate=1",
-         "config.model.hiden_size is no option. Did you mean config.model.hidden_size?; "
-         "config.serch is no option. Did you mean config.search?; config.peak_learning_rate is no "
-         "option. Did you mean config.schedule.peak_learning_rate?"),
+         "config.model.hiden_size is not an option. Did you mean config.model.hidden_size?; "
+         "config.serch is not an option. Did you mean config.search?; config.peak_learning_rate "
+         "is not an option. Did you mean config.schedule.peak_learning_rate?"),
         ("--config=configs/squad.py:v3 --workdir=x",
          "flag --config=configs/squad.py:v3: the version is 'v3'; known are v1, v2"),
         ("--config=smoke --workdir=x --config.seed=1.5",
-         "flag --config.seed=1.5: '1.5' is no whole number"),
+         "flag --config.seed=1.5: '1.5' is not a whole number"),
         ("--config=smoke --workdir=x --config.seed=many",
-         "flag --config.seed=many: 'many' is no whole number"),
+         "flag --config.seed=many: 'many' is not a whole number"),
         ("--config=smoke --workdir=x --config.seed=1.5e0",
-         "flag --config.seed=1.5e0: '1.5e0' is no whole number"),
+         "flag --config.seed=1.5e0: '1.5e0' is not a whole number"),
         ("--config=smoke --workdir=x --config.phases.phase1.num_steps=3 "
          "--config.phases.phase1.num_epochs=3",
          "flag --config=smoke: --config.phases.phase1.num_steps and "
@@ -98,16 +98,16 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
     config += "--config.checkpoint.save_every_steps=-1e+2"
     done = programs.run("bertjax.train", *config.split(), f"--workdir={tmp_path}")
     assert "config.checkpoint.save_every_steps is -100; it must be" in done.error
-    assert "no whole number" not in done.error and "num_steps" not in done.error
+    assert "not a whole number" not in done.error and "num_steps" not in done.error
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("1.5", "'1.5' is no whole number"),
-        ("1e-3", "'1e-3' is no whole number"),
-        ("1.2.3e4", "'1.2.3e4' is no whole number"),
-        ("1e999", "'1e999' is no whole number"),
+        ("1.5", "'1.5' is not a whole number"),
+        ("1e-3", "'1e-3' is not a whole number"),
+        ("1.2.3e4", "'1.2.3e4' is not a whole number"),
+        ("1e999", "'1e999' is not a whole number"),
         ("-1e3", "-1000 is not a positive integer"),
     ],
 )

@@ -130,7 +130,7 @@ def test_the_commands_are_seen():
         ("bertjax.train --config=bert_base --workdir=DIR", "config.data.train_dir is empty"),
         ("bertjax.train --config=bert_base --workdir=DIR --config.data.train_dir=RECORDS",
          "phases have 128 and 512 tokens"),
-        ("bertjax.evaluate --checkpont=DIR --data=x", "--checkpont is no flag"),
+        ("bertjax.evaluate --checkpont=DIR --data=x", "--checkpont is not a flag"),
         ("data_pipelines.build --input=x --vocabulary=v --output=o --max_seq_length=4",
          "max_seq_length is 4"),
         ("data_pipelines.build --input=x --output=o=4", "--vocabulary must have a value"),

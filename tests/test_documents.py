@@ -167,7 +167,7 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_code():
     )
     assert len(rows) > 45
     assert [it for it in rows if not is_written(it)] == []
-    assert not is_written("is no flag. Did you ... meen")
+    assert not is_written("is not a flag. Did you ... meen")
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def with_contents(workdir):
     counts = np.zeros(small_records.vocabulary().vocab_size, np.int64)
     counts[5:60] = np.arange(55) ** 2
     documents = contents.Documents(np.arange(90, dtype=np.uint64))
-    contents.Contents(counts, documents).save(copy / "training_data")
+    contents.RecordSummary(counts, documents).save(copy / "training_data")
     return copy, counts
 
 
@@ -143,7 +143,7 @@ def test_held_out_tokens_are_scored_by_the_frequencies_of_the_training_text(
     if has_contents:
         counts = np.bincount(asked, minlength=len(trained))
         documents = contents.Documents(np.arange(86, 96, dtype=np.uint64))
-        contents.Contents(counts, documents).save(data)
+        contents.RecordSummary(counts, documents).save(data)
     scores = evaluate.evaluate_checkpoint(str(run), str(data), batch_size=8, chance=True)
     # Entries 5 and 60 to 94, which are unseen, share 54 of all tokens with 54 that are seen.
     unseen = len(trained) - 54

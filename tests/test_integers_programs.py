@@ -45,5 +45,5 @@ def test_programs_read_and_answer_ids(model):
     )
     assert by_token.num_tokens == 3 and by_token == by_word
     assert np.isfinite(by_token.log_likelihood)
-    with pytest.raises(ValueError, match="'Hello' is no id"):
+    with pytest.raises(ValueError, match="'Hello' is not an id"):
         fill_mask.fill_mask(model, "Hello [MASK]")

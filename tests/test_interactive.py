@@ -154,7 +154,7 @@ def test_a_recipe_is_run_by_its_name_and_its_log_is_seen(
 def test_of_several_trainings_the_best_is_the_model(monkeypatch, tmp_path):
     config = recipes.load("classification")
     config.seeds = 3
-    assert trials.are_wanted(config)
+    assert trials.are_configured(config)
     monkeypatch.setattr(train, "train_trials", lambda *_: {"best": {"name": "seed_2"}})
     (tmp_path / "seed_2").mkdir()
     (tmp_path / "seed_2" / "metrics.jsonl").write_text('{"step": 4, "eval/dev/accuracy": 0.75}\n')

@@ -246,7 +246,7 @@ def test_ctrl_c_on_one_of_two_hosts_saves_and_stops_both(workplace):
 
 @pytest.mark.faults
 def test_told_after_a_save_of_a_resumed_run_two_hosts_stop_at_once(workplace):
-    """orbax gives JAX's preemption service the step at every save, which is no count of moments."""
+    """orbax gives JAX's preemption service the step at every save, not a count of moments."""
     saved = 0
     for life in range(2):
         hosts = workplace.start_hosts("hosts_resumed", 2, "--config.checkpoint.save_every_steps=1")

@@ -83,7 +83,7 @@ def test_a_preempted_run_ends_with_75(monkeypatch, tmp_path):
 
 def test_a_wrong_name_lists_the_known_ones():
     error = programs.run("bertjax", "trian").error
-    assert error.startswith("bertjax: 'trian' is no program. Did you mean train? Known are ")
+    assert error.startswith("bertjax: 'trian' is not a program. Did you mean train? Known are ")
     assert all(name in error for name in console.programs())
     assert "doctor" in programs.run("bertjax").error  # without a name
 

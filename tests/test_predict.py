@@ -307,15 +307,15 @@ def test_a_line_of_which_no_rows_can_be_made_is_found_among_others(model, monkey
 
     def rows(self, examples):
         if any("w13" in example.texts[0] for example in examples):
-            raise ValueError("13 is no word")
+            raise ValueError("13 is not a word")
         return original(self, examples)
 
     monkeypatch.setattr(kind, "rows", rows)
     lines = [{"text": f"w{number}"} for number in range(20)]
     answers = list(predict.predict(model("table"), lines, batch_size=4, strict=False))
     assert [n for n, answer in enumerate(answers) if "error" in answer] == [13]
-    assert answers[13] == {"error": "line 14: 13 is no word"}
-    with pytest.raises(ValueError, match="line 14: 13 is no word"):
+    assert answers[13] == {"error": "line 14: 13 is not a word"}
+    with pytest.raises(ValueError, match="line 14: 13 is not a word"):
         list(predict.predict(model("table"), lines, batch_size=4))
 
 

@@ -1,4 +1,4 @@
-"""What the command-line programs share: flags, help, and errors of the user's as one line."""
+"""The start and end of the command-line programs: flags, help, and a user's error as one line."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _is_of_devices(error: Exception) -> bool:
 
 
 def _of_devices(error: Exception) -> str:
-    wanted, reason = os.environ.get("JAX_PLATFORMS"), f" ({error})" if str(error) else ""
-    if not wanted:
+    platforms, reason = os.environ.get("JAX_PLATFORMS"), f" ({error})" if str(error) else ""
+    if not platforms:
         return f"JAX cannot use the devices of this machine{reason}"
     return (
-        f"JAX_PLATFORMS is {wanted!r}, and JAX finds no such device{reason}; unset JAX_PLATFORMS "
-        "to use what there is, or install JAX for that device: "
+        f"JAX_PLATFORMS is {platforms!r}, and JAX finds no such device{reason}; unset "
+        "JAX_PLATFORMS to use what there is, or install JAX for that device: "
         "pip install 'jax[cuda13]' or 'jax[tpu]'"
     )
 
@@ -96,10 +96,10 @@ def _parse_flags(
     argv: list[str], purpose: str, choices: Mapping[str, Collection[str]]
 ) -> list[str]:
     # A flag of a config is defined when --config is parsed, so nothing may be parsed twice.
-    own = itertools.takewhile(lambda argument: argument != "--", argv[1:])
-    asked = [found for found in map(_HELP.fullmatch, own) if found]
-    if asked:
-        about = asked[0]["about"] or ""
+    arguments = itertools.takewhile(lambda argument: argument != "--", argv[1:])
+    requests = [match for match in map(_HELP.fullmatch, arguments) if match]
+    if requests:
+        about = requests[0]["about"] or ""
         try:
             print(*([] if about else [purpose.strip(), ""]), *_help(about, argv, choices), sep="\n")
             sys.stdout.flush()
@@ -127,9 +127,9 @@ def _help(about: str, argv: list[str], choices: Mapping[str, Collection[str]]) -
     if not about:
         yield "\n--config.OPTION=VALUE sets an option; --help=config lists them, --help=WORD some."
         return
-    given = [arg.partition("=")[2] for arg in argv if re.match("--?config=", arg)]
+    names = [arg.partition("=")[2] for arg in argv if re.match("--?config=", arg)]
     try:
-        config = recipes.load(given[-1]) if given else flags.FLAGS["config"].default
+        config = recipes.load(names[-1]) if names else flags.FLAGS["config"].default
         config = config or config_lib.default_config()
     except (ValueError, FileNotFoundError) as error:
         program_flags.fail(error)
@@ -143,5 +143,5 @@ def _help(about: str, argv: list[str], choices: Mapping[str, Collection[str]]) -
 
 
 def _is_ours(record: std_logging.LogRecord) -> bool:
-    # JAX tells which back-ends it lacks. What fails reaches the user as an exception.
+    # JAX logs the back-ends that it lacks. Failures reach the user as exceptions.
     return record.levelno >= std_logging.WARNING or "/jax/" not in record.pathname

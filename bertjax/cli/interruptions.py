@@ -1,9 +1,8 @@
-"""What SIGTERM and Ctrl-C do before a run can save: a program leaves at once, with the right code.
+"""SIGTERM and Ctrl-C before a run can save: the program exits at once, with the right code.
 
 The imports of a program take seconds, and so do the checks of its data. This module imports nothing
-that is slow, so that it can come first. Once there is something to save, `training.preemption`
-listens in its place. One of several processes must not leave alone: it keeps SIGTERM in mind until
-then.
+slow, so that it can come first. Once there is something to save, `training.preemption` handles the
+signals. One of several processes must not exit alone: it records SIGTERM until then.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import signal
 import threading
 from types import FrameType
 
-# EX_TEMPFAIL of sysexits.h: run the same command again. 130 is what shells say of Ctrl-C.
+# EX_TEMPFAIL of sysexits.h: run the same command again. Shells report Ctrl-C as 130.
 EXIT_CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 
 _has_come = threading.Event()
@@ -25,13 +24,13 @@ def leave_at_once() -> None:
         signal.signal(number, _leave)
 
 
-def keep_sigterm_in_mind() -> None:
-    """Makes SIGTERM something to ask `has_come` for; call it when the other processes are known."""
+def record_sigterm() -> None:
+    """Makes SIGTERM set a flag instead of exiting; call it once there are several processes."""
     signal.signal(signal.SIGTERM, lambda *_: _has_come.set())
 
 
-def has_come() -> bool:
-    """Returns whether there was a SIGTERM that nobody has acted on."""
+def sigterm_recorded() -> bool:
+    """Returns whether a SIGTERM was recorded."""
     return _has_come.is_set()
 
 

@@ -15,14 +15,14 @@ flags.disclaim_key_flags()  # a flag is of the program that defines it
 
 
 class Parser(flags.IntegerParser):
-    """Takes 1000, 1e3 and 1.5e3; 1.5 and 1e-3 are no whole numbers."""
+    """Takes 1000, 1e3 and 1.5e3; 1.5 and 1e-3 are not whole numbers."""
 
     def convert(self, argument: int | str) -> int:
         try:
             return super().convert(argument)
         except ValueError:
             if not _EXPONENT.fullmatch(str(argument)) or not float(argument).is_integer():
-                raise ValueError(f"{argument!r} is no whole number") from None
+                raise ValueError(f"{argument!r} is not a whole number") from None
             return int(float(argument))
 
 
@@ -70,4 +70,4 @@ def _reason(error: Exception) -> str:
         return f"--{error.flagname} is an option of a recipe; give --config=RECIPE before it"
     meant = difflib.get_close_matches(error.flagname, ours(), n=3)
     near = f" Did you mean {' or '.join(f'--{name}' for name in meant)}?" if meant else ""
-    return f"--{error.flagname} is no flag.{near} --help lists the flags"
+    return f"--{error.flagname} is not a flag.{near} --help lists the flags"

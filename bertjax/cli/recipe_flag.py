@@ -53,7 +53,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     meant = [each for each in known if each.rpartition(".")[2] == last]
     meant = meant or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     near = f". Did you mean {' or '.join(f'config.{each}' for each in meant)}?" if meant else ""
-    return f"config.{name} is no option{near}"
+    return f"config.{name} is not an option{near}"
 
 
 def _names(config: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -75,7 +75,7 @@ def convert(
     if unused := weights.unused:
         shown = ", ".join([*unused[:UNUSED_SHOWN], *["..."] * (len(unused) > UNUSED_SHOWN)])
         logging.warning("Not part of the model, and left behind: %d (%s)", len(unused), shown)
-    has_card = is_huggingface and not weights.only_here
+    has_card = is_huggingface and not weights.export_fault
     card = model_card.text(weights, run=run, license=license) if has_card else None
     formats.write(weights, target, format=format, card=card, overwrite=overwrite)
     if push is not None:
@@ -86,7 +86,7 @@ def convert(
 def _of_files(
     source: epath.Path, kind: str, head: str | None, step: str | int, ema: bool | None
 ) -> pretrained.Pretrained:
-    """Returns weights that are no workdir's."""
+    """Returns weights that are not in a workdir."""
     if step != checkpoint.NEWEST:
         raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {source} is none")
     if ema:
@@ -149,8 +149,8 @@ def _define_flags() -> None:
 def main(argv: list[str]) -> None:
     """Converts as the flags say."""
     if len(argv) > 1:
-        raise ValueError(f"{argv[1]!r} is no flag; give --from=PATH --to=DIR")
-    options = flags.FLAGS.flag_values_dict()  # "from" is no attribute that Python would take
+        raise ValueError(f"{argv[1]!r} is not a flag; give --from=PATH --to=DIR")
+    options = flags.FLAGS.flag_values_dict()  # "from" is not an attribute that Python would take
     names = ("format", "head", "step", "ema", "license", "overwrite")
     names += ("sentence_pooling", "sentence_normalize")
     chosen = {name: options[name] for name in names}

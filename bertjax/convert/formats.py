@@ -135,9 +135,9 @@ def write(
     """
     if format not in WRITERS:
         raise ValueError(f"the format to write is {format!r}; known are {', '.join(WRITERS)}")
-    if weights.only_here:
+    if weights.export_fault:
         raise ValueError(
-            f"{weights.source} cannot be converted: {weights.only_here}. `python -m "
+            f"{weights.source} cannot be converted: {weights.export_fault}. `python -m "
             "bertjax.predict` uses it as it is, and --head=none converts its encoder alone"
         )
     weights = pretrained.exported(weights)
@@ -191,6 +191,6 @@ def _recognize_file(path: epath.Path) -> str:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
     raise ValueError(
-        f"{path} is no file of weights that is known here: *{', *'.join(WEIGHTS_SUFFIXES)}, or the "
+        f"{path} is not a known file of weights: *{', *'.join(WEIGHTS_SUFFIXES)}, or the "
         "prefix or index of a TF1 checkpoint"
     )

@@ -67,7 +67,7 @@ def revision_of(destination: Destination, step: int | None) -> str:
     if STEP in destination.revision and step is None:
         raise ValueError(
             f"--revision={destination.revision} has the step of a workdir's checkpoint in it, and "
-            "--from is no workdir: write the name out"
+            "--from is not a workdir: write the name out"
         )
     return destination.revision.replace(STEP, str(step))
 

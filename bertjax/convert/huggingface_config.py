@@ -65,7 +65,7 @@ def read_config(path: epath.PathLike) -> Description:
 
     Raises:
       FileNotFoundError: if there is none.
-      ValueError: if it is no JSON object, or as `parse_config`.
+      ValueError: if it is not a JSON object, or as `parse_config`.
     """
     path = epath.Path(path)
     path = path / CONFIG_FILE if path.is_dir() else path

@@ -264,8 +264,8 @@ def _read_shards(index: epath.Path) -> Weights:
         is_plain = all("/" not in shard and "\\" not in shard for shard in shards)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{index} is no index of shards ({error!r}): it must map names of parameters to files "
-            "under weight_map"
+            f"{index} is not an index of shards ({error!r}): it must map names of parameters to "
+            "files under weight_map"
         ) from error
     if not is_plain:
         raise ValueError(f"{index} names files outside its directory: {', '.join(shards)}")

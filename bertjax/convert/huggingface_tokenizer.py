@@ -62,7 +62,7 @@ def read_tokenizer(
         raise ValueError(f"{path} is not a tokenizer of `tokenizers`: {error!r}") from error
     except ValueError as error:
         raise ValueError(
-            f"{path} is no tokenizer that is known here: {error}; to read "
+            f"{path} is not a tokenizer that is known here: {error}; to read "
             "the weights alone, move it elsewhere"
         ) from error
 
@@ -74,7 +74,7 @@ def _of_pieces(path: epath.Path, pieces: base.Pieces) -> tokenizer.Tokenizer:
         )
         made = tokenizer.SentencePieceTokenizer(model)
     except ValueError as error:
-        raise ValueError(f"{path} is no sentencepiece model of its family: {error}") from error
+        raise ValueError(f"{path} is not a sentencepiece model of its family: {error}") from error
     return tokenizer.with_added_tokens(made, path.parent)
 
 
@@ -90,7 +90,7 @@ def write_tokenizer(
     Raises:
       ValueError: for a vocabulary that has no counterpart there.
     """
-    why = tokenizer.only_here(vocabulary)
+    why = tokenizer.export_fault(vocabulary)
     is_model = vocabulary.kind == sentence_piece.SentencePieceTokenizer.kind
     if is_model and sentence_piece.MODEL_FILE not in files.vocabularies:
         why = f"its family reads {', '.join(files.vocabularies)} and no {sentence_piece.MODEL_FILE}"

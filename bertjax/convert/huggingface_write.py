@@ -41,7 +41,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     table = names.in_a_row(names.of_head(family.tensors, head), sizes.inner_group_num)
 
     def is_beside(path: str) -> bool:
-        """Whether the head may have it and the class does not: it stays behind, and is no error."""
+        """Whether the head may have a parameter that the class lacks: it is left out."""
         if pretrained.is_required(path, head, sizes.pooler) or not pretrained.belongs(path, head):
             return False
         return not (pretrained.is_of_class(path, head, sizes.pooler) and names.knows(table, path))

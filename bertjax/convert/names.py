@@ -152,7 +152,7 @@ def to_ours(
 ) -> dict[str, np.ndarray]:
     """Returns their parameters under our paths, in our layout and float32.
 
-    `ignored` are regexes of names that are no parameters of the model (optimizer slots);
+    `ignored` are regexes of names that are not parameters of the model (optimizer slots);
     `shapes` are ours, as from `pretrained.shapes`; `required` our paths that must be there;
     `spelling` maps a name to the spelling of the table (other prefixes, older names).
 
@@ -168,7 +168,7 @@ def to_ours(
             continue
         found = _find(spelling(name), table, "theirs")
         if found is None:
-            faults.append(f"{name} {list(array.shape)} is no parameter that is known here")
+            faults.append(f"{name} {list(array.shape)} is not a parameter that is known here")
             continue
         path = _ours(*found)
         if path in sources:

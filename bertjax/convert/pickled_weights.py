@@ -163,7 +163,7 @@ class _Unpickler(pickle.Unpickler):
                 if key not in self._storages:
                     self._storages[key] = self._read(key, np.dtype(STORAGE_TYPES[name]), count)
                 return self._storages[key]
-        raise _RefusedError(f"it refers to {str(pid)[:80]}, which is no storage")
+        raise _RefusedError(f"it refers to {str(pid)[:80]}, which is not a tensor storage")
 
     def _read(self, key: str, dtype: np.dtype, count: int) -> _Storage:
         member = f"{self._folder}data/{key}"

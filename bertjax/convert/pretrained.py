@@ -77,8 +77,8 @@ class Pretrained:
     `labels` names the classes of a finetuned head, by number, and is empty for the others;
     `source` says where it was read; `unused` lists the names found there that are no part of the
     model, as they are written there. `is_regression` says that the one number of a classifier is
-    no class, `is_multi_label` that any number of its classes may be right; `only_here` why its head
-    can be written in no format, "" for those that can. `model_type` is the family that the weights
+    no class, `is_multi_label` that any number of its classes may be right; `export_fault` why no
+    format can hold its head, "" if one can. `model_type` is the family that the weights
     came from; with "" the config decides. `pooling` is what a classifier of sequences reads.
     `generator` is the encoder of the generator that a
     discriminator was trained with, where its parameters are there: under `generator`, whole.
@@ -98,7 +98,7 @@ class Pretrained:
     unused: tuple[str, ...] = ()
     is_regression: bool = False
     is_multi_label: bool = False
-    only_here: str = ""
+    export_fault: str = ""
     model_type: str = ""
     pooling: str = "cls"
     generator: models.EncoderConfig | None = None
@@ -241,7 +241,7 @@ def select(weights: Pretrained, head: str) -> Pretrained:
         unused=(*(path for path in weights.params if not belongs(path, head)), *weights.unused),
         is_regression=weights.is_regression and head == "sequence_classification",
         is_multi_label=weights.is_multi_label and head == "sequence_classification",
-        only_here="" if head == "none" else weights.only_here,
+        export_fault="" if head == "none" else weights.export_fault,
         pooling=weights.pooling if head == "sequence_classification" else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
         sentence=weights.sentence if head == "none" else None,

@@ -79,7 +79,7 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
     prompts = config.get("prompts") or {}
     for name, prompt in prompts.items():
         if not isinstance(prompt, str):
-            raise ValueError(f"{directory / CONFIG_FILE}: the prompt {name!r} is no string")
+            raise ValueError(f"{directory / CONFIG_FILE}: the prompt {name!r} is not a string")
     similarity = config.get("similarity_fn_name") or "cosine"
     try:
         return sentence_vectors.SentenceVectors(
@@ -151,7 +151,7 @@ def _modules(path: epath.Path) -> dict[str, str]:
     """Returns the kinds of modules in their order, and the directory of each.
 
     Raises:
-      ValueError: if it is no list of modules, or has others than are known, or another order.
+      ValueError: if it is not a list of modules, or has others than are known, or another order.
     """
     try:
         listed = json_text.loads(path.read_bytes())
@@ -162,8 +162,8 @@ def _modules(path: epath.Path) -> dict[str, str]:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} is no list of modules ({error!r}); fetch it again, or remove it to read the "
-            "weights alone"
+            f"{path} is not a list of modules ({error!r}); fetch it again, or remove it to read "
+            "the weights alone"
         ) from error
     known = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
     if [*modules] not in known or len(modules) != len(listed) or not is_plain:

@@ -147,7 +147,7 @@ def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
         "labels": labels,
         "is_regression": options.is_regression,
         "is_multi_label": options.is_multi_label,
-        "only_here": trained.meta["finetuned"]["only_here"],
+        "export_fault": trained.meta["finetuned"]["export_fault"],
         "pooling": options.pooling if head == "sequence_classification" else "cls",
     }
 

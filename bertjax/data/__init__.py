@@ -1,1 +1,1 @@
-"""What training reads: records, streams, tokenizers, masks. NumPy and tf.data, not jax.numpy."""
+"""The data of training: records, streams, tokenizers, masks. NumPy and tf.data, not jax.numpy."""

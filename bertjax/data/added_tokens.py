@@ -37,9 +37,9 @@ Placed = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.nd
 class AddedToken:
     """A token with the fields that transformers has for it.
 
-    With `single_word` it is none inside a word. `lstrip` and `rstrip` take the white space around
-    it; where that is no token anyway they are kept for others. `special` ones are left out when
-    their programs decode.
+    With `single_word` it does not match inside a word. `lstrip` and `rstrip` take the white space
+    around it; if white space is never a token here, they are only kept for other programs, which
+    also leave `special` tokens out when they decode.
     """
 
     content: str
@@ -108,14 +108,14 @@ class WithAddedTokens(token_ids.SpecialTokens):
     def encode_flat(
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, one after the other, and how many each text has."""
+        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
         plans = [list(self._parts(text)) for text in texts]
         if all(len(plan) == 1 and isinstance(plan[0], str) for plan in plans):
             return self.base.encode_flat(texts)
         words = [part for plan in plans for part in plan if isinstance(part, str)]
         encoded = iter(self.base.encode_batch(words))
-        found = [[token_id for part in plan for token_id in _ids(part, encoded)] for plan in plans]
-        return token_ids.flat(found)
+        ids = [[token_id for part in plan for token_id in _ids(part, encoded)] for plan in plans]
+        return token_ids.flat(ids)
 
     def encode_with_offsets(self, text: str) -> Placed:
         """Returns the ids of `text`, and where in it each token starts and ends."""
@@ -187,8 +187,8 @@ class WithAddedTokens(token_ids.SpecialTokens):
             return _of_one(token, text[start:end], start)
         part = text[start:end]
         folded = self.base.normalized(part) if self._normalized else part
-        found = list(self._normalized.split(folded))
-        if all(token is None for _, _, token in found):
+        pieces = list(self._normalized.split(folded))
+        if all(token is None for _, _, token in pieces):
             ids, starts, ends = self.base.encode_with_offsets(part)
             return ids, starts + np.int32(start), ends + np.int32(start)
         firsts, lasts = np.array(self.base.normalized_places(part), np.int32).reshape(-1, 2).T
@@ -201,7 +201,7 @@ class WithAddedTokens(token_ids.SpecialTokens):
                     self.base.encode_with_offsets(folded[a:b]), (0, a, a), strict=True
                 )
             )
-            for a, b, added in found
+            for a, b, added in pieces
         ]
         ids, starts, ends = (np.concatenate(column) for column in zip(*placed, strict=True))
         return ids, firsts[starts] + np.int32(start), lasts[ends - 1] + np.int32(start)
@@ -213,14 +213,14 @@ def attach(base: Any, tokens: Sequence[AddedToken]) -> Any:
     Raises:
       ValueError: as `checked`.
     """
-    known = {base.vocabulary[token_id]: token_id for token_id in base.special_ids}
+    ids = {base.vocabulary[token_id]: token_id for token_id in base.special_ids}
     for token in tokens:
-        if known.get(token.content, token.id) != token.id:
+        if ids.get(token.content, token.id) != token.id:
             raise ValueError(
                 f"the added token {token.content!r} has the id {token.id}; in the vocabulary it "
-                f"is {known[token.content]}"
+                f"is {ids[token.content]}"
             )
-    new = [token for token in tokens if token.content not in known]
+    new = [token for token in tokens if token.content not in ids]
     return WithAddedTokens(base, new) if new else base
 
 
@@ -285,23 +285,23 @@ def read_added_tokens(directory: epath.PathLike, base: Base) -> list[AddedToken]
             )
             for it, key in legacy.items()
         ]
-    found: dict[str, AddedToken] = {}
+    by_content: dict[str, AddedToken] = {}
     for source, fields in listed:
         token = _token(fields, str(directory / source))
-        if token.content in found and found[token.content].id != token.id:
+        if token.content in by_content and by_content[token.content].id != token.id:
             raise ValueError(
                 f"{directory / source}: the added token {token.content!r} has the id {token.id}, "
-                f"and {found[token.content].id} elsewhere"
+                f"and {by_content[token.content].id} elsewhere"
             )
-        found[token.content] = token
+        by_content[token.content] = token
     ids = {entry: token_id for token_id, entry in enumerate(base.vocabulary)}
-    following = max([base.vocab_size - 1, *(token.id for token in found.values())]) + 1
+    following = max([base.vocab_size - 1, *(token.id for token in by_content.values())]) + 1
     for name in names:
-        if name not in found:
+        if name not in by_content:
             token_id = ids.get(name, following)
             following += token_id == following
-            found[name] = AddedToken(name, token_id, normalized=False, special=True)
-    return list(found.values())
+            by_content[name] = AddedToken(name, token_id, normalized=False, special=True)
+    return list(by_content.values())
 
 
 class _Finder:
@@ -390,9 +390,9 @@ def _with_id(fields: Any, key: str) -> Any:
 
 
 def _token(fields: Any, source: str) -> AddedToken:
-    known = {field.name: field for field in dataclasses.fields(AddedToken)}
+    names = {field.name: field for field in dataclasses.fields(AddedToken)}
     is_mapping = isinstance(fields, Mapping) and isinstance(fields.get("content"), str)
     if not is_mapping or not str(fields.get("id")).isdecimal():
-        raise ValueError(f"{source}: {fields!r:.80} is no added token with a content and an id")
-    flags = {name: bool(fields[name]) for name in known if name in fields}
+        raise ValueError(f"{source}: {fields!r:.80} is not an added token with a content and an id")
+    flags = {name: bool(fields[name]) for name in names if name in fields}
     return AddedToken(**{**flags, "content": fields["content"], "id": int(str(fields["id"]))})

@@ -52,8 +52,8 @@ def _byte_characters() -> dict[str, int]:
     """
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     others = (byte for byte in range(256) if byte not in printable)
-    found = {chr(byte): byte for byte in printable}
-    return found | {chr(0x100 + number): byte for number, byte in enumerate(others)}
+    characters = {chr(byte): byte for byte in printable}
+    return characters | {chr(0x100 + number): byte for number, byte in enumerate(others)}
 
 
 BYTES = _byte_characters()
@@ -119,7 +119,7 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
     def encode_flat(
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, one after the other, and how many each text has."""
+        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
         return token_ids.flat(self.encode_batch(texts))
 
     def encode_with_offsets(
@@ -130,9 +130,11 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
         White space around a token does not count, so one of white space alone is empty. Tokens of
         bytes of one character have all of its place.
         """
-        found = self._encoding(text)
-        spans = np.array([_trimmed(text, *span) for span in found.offsets], np.int32).reshape(-1, 2)
-        return np.array(found.ids, np.int32), spans[:, 0], spans[:, 1]
+        encoding = self._encoding(text)
+        spans = np.array([_trimmed(text, *span) for span in encoding.offsets], np.int32).reshape(
+            -1, 2
+        )
+        return np.array(encoding.ids, np.int32), spans[:, 0], spans[:, 1]
 
     def normalized(self, text: str) -> str:
         """Returns the text: nothing is done to it before it is cut."""
@@ -201,21 +203,21 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
             model = models.BPE(ids, list(self.merges), fuse_unk=False)
         except Exception as error:  # The library has no other.
             raise ValueError(f"its merges do not fit its entries: {error}") from error
-        made: Any = tokenizers.Tokenizer(model)
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
-        made.decoder = decoders.ByteLevel()
+        fast: Any = tokenizers.Tokenizer(model)
+        fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        fast.decoder = decoders.ByteLevel()
         if not with_specials:
-            return made
+            return fast
         cls, sep = ((self.token(i), i) for i in (self.cls_id, self.sep_id))
-        made.post_processor = processors.RobertaProcessing(
+        fast.post_processor = processors.RobertaProcessing(
             sep, cls, trim_offsets=True, add_prefix_space=self.add_prefix_space
         )
         for token_id in sorted(self.special_ids):
             token = tokenizers.AddedToken(
                 self.token(token_id), lstrip=token_id == self.mask_id, normalized=False
             )
-            made.add_special_tokens([token])
-        return made
+            fast.add_special_tokens([token])
+        return fast
 
     def _encoding(self, text: str) -> tokenizers.Encoding:
         # UTF-8 has no halves of characters, which JSON can hold.
@@ -260,13 +262,13 @@ def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
     model, before = fields["model"], fields.get("pre_tokenizer") or {}
     if before.get("type") == "Sequence" and len(before["pretokenizers"]) == 1:
         before = before["pretokenizers"][0]
-    wanted = [
-        *((f"model.{name}", model.get(name), known) for name, known in _MODEL_FIELDS.items()),
+    expected = [
+        *((f"model.{name}", model.get(name), values) for name, values in _MODEL_FIELDS.items()),
         ("normalizer", fields.get("normalizer"), (None,)),
         ("pre_tokenizer.type", before.get("type"), ("ByteLevel",)),
         ("pre_tokenizer.use_regex", before.get("use_regex", True), (True,)),
     ]
-    if faults := [f"{n} is {got!r:.80}, not {ok[0]!r}" for n, got, ok in wanted if got not in ok]:
+    if faults := [f"{n} is {got!r:.80}, not {ok[0]!r}" for n, got, ok in expected if got not in ok]:
         raise ValueError("; ".join(faults))
     # Special tokens need not be among the entries. Any others are added to the vocabulary.
     names = {name for several in sentence_piece.SPECIAL_NAMES.values() for name in several}
@@ -302,15 +304,15 @@ def merges_of(lines: Sequence[Any]) -> list[Merge]:
     Raises:
       ValueError: naming the first line that holds no two entries.
     """
-    found: list[Merge] = []
+    merges: list[Merge] = []
     for number, line in enumerate(lines, start=1):
         pair = line.split(" ") if isinstance(line, str) else line
         if isinstance(line, str) and (not line or line.startswith("#version")):
             continue
         if len(pair) != 2 or not all(pair):
             raise ValueError(f"merge {number} is {line!r:.80}; it must be two entries")
-        found.append((pair[0], pair[1]))
-    return found
+        merges.append((pair[0], pair[1]))
+    return merges
 
 
 def _sha256(content: Any) -> str:
@@ -318,7 +320,7 @@ def _sha256(content: Any) -> str:
 
 
 def _bytes(entry: str) -> bytes:
-    """Returns what an entry stands for; one that is no entry of bytes stands for itself."""
+    """Returns the text of an entry; an entry that does not consist of bytes is its own text."""
     if all(character in BYTES for character in entry):
         return bytes(BYTES[character] for character in entry)
     return entry.encode()
@@ -330,15 +332,15 @@ def _special_ids(vocabulary: Sequence[str]) -> tuple[int, ...]:
         raise ValueError("an entry stands there twice; entries must be unique")
     # By RoBERTa's names, else by BERT's.
     names = {role: several[::-1] for role, several in sentence_piece.SPECIAL_NAMES.items()}
-    found = {r: next((ids[n] for n in of if n in ids), None) for r, of in names.items()}
+    special_ids = {r: next((ids[n] for n in of if n in ids), None) for r, of in names.items()}
     if missing := [
-        " or ".join(names[role]) for role, token_id in found.items() if token_id is None
+        " or ".join(names[role]) for role, token_id in special_ids.items() if token_id is None
     ]:
         raise ValueError(
             f"it lacks {', '.join(missing)}; train it with them, as "
             "`python -m data_pipelines.train_vocabulary --kind=byte_bpe` does"
         )
-    return tuple(token_id for token_id in found.values() if token_id is not None)
+    return tuple(token_id for token_id in special_ids.values() if token_id is not None)
 
 
 def _continues_word(surface: bytes) -> bool:

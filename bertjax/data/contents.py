@@ -1,7 +1,7 @@
 """A summary of a record directory: how often each token is predicted, and hashes of documents.
 
-A small file next to the manifest, which a run keeps too. From it training and evaluation know what
-answering without reading would score on other records, and whether two directories hold the same
+It is a small file next to the manifest, and a run keeps a copy. Training and evaluation compute
+from it the scores of a model that ignores the context, and whether two directories hold the same
 documents, wherever and by whatever command they were built.
 """
 
@@ -51,15 +51,15 @@ class Documents:
     def share_in(self, other: Documents) -> float:
         """Returns the share of these documents that the other has too, 0 if it is unknown."""
         halvings = max(self.halvings, other.halvings)
-        own = self.below(halvings)
-        return float(np.isin(own, other.below(halvings)).mean()) if len(own) else 0.0
+        hashes = self.below(halvings)
+        return float(np.isin(hashes, other.below(halvings)).mean()) if len(hashes) else 0.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Contents:
-    """Counts of the tokens that are to be predicted, by id, and a sample of the documents.
+class RecordSummary:
+    """Counts of the tokens to predict, by id, and a sample of the documents.
 
-    Where no masks are stored, the tokens are those that could be masked. `documents` is None where
+    Without stored masks, the tokens are those that could be masked. `documents` is None if the
     records came without their text.
     """
 
@@ -68,17 +68,17 @@ class Contents:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Contents)
+            isinstance(other, RecordSummary)
             and np.array_equal(self.token_counts, other.token_counts)
             and self.documents == other.documents
         )
 
-    def merged(self, other: Contents) -> Contents:
-        """Returns the contents of both together; their vocabularies are the same."""
+    def merged(self, other: RecordSummary) -> RecordSummary:
+        """Returns the summary of both together; their vocabularies are the same."""
         documents = None
         if self.documents is not None and other.documents is not None:
             documents = self.documents.merged(other.documents)
-        return Contents(self.token_counts + other.token_counts, documents)
+        return RecordSummary(self.token_counts + other.token_counts, documents)
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes the file into `directory`, which is made if missing, whole or not at all."""
@@ -93,8 +93,8 @@ class Contents:
         atomic.write(directory / FILE, content.getvalue())
 
 
-def load(directory: epath.PathLike) -> Contents | None:
-    """Returns what the file in a directory tells, None where there is none.
+def load(directory: epath.PathLike) -> RecordSummary | None:
+    """Returns the summary in a directory, None if there is none.
 
     Raises:
       ValueError: if the file is damaged.
@@ -114,7 +114,7 @@ def load(directory: epath.PathLike) -> Contents | None:
         is_whole = is_whole and _is_row_of(hashes, np.uint64) and 0 <= halvings < 64
     if counts is None or not is_whole:
         raise ValueError(f"{path} does not hold counts of tokens: {_REMEDY}")
-    return Contents(counts, None if hashes is None else Documents(hashes, halvings))
+    return RecordSummary(counts, None if hashes is None else Documents(hashes, halvings))
 
 
 def _is_row_of(values: np.ndarray, dtype: type) -> bool:

@@ -1,8 +1,8 @@
 """Batches of arrays to the bytes of record files: `tf.train.Example` messages, TFRecord frames.
 
 The wire formats are written here in numpy, a whole batch at once, because making a protobuf object
-per example takes a hundred times longer than all the rest of writing it. What the features are
-called, and files, belong to `records`.
+per example takes a hundred times longer than all the rest of writing it. Names of features and
+files belong to `records`.
 
 Source: protobuf.dev, "Encoding" (varints, length-delimited fields, packed repeated numbers);
 tensorflow/core/example/{example,feature}.proto; tensorflow/core/lib/io/record_writer.h.
@@ -107,7 +107,7 @@ def _encode(arrays: Mapping[str, Shaped[np.ndarray, "rows n"]], rows: int) -> li
 
 
 def _field(tag: bytes, content: Sequence[_Block]) -> list[_Block]:
-    """Returns a length-delimited field: its tag, how many bytes follow, its content."""
+    """Returns a length-delimited field: its tag, the number of bytes that follow, its content."""
     length = sum(block.length for block in content)
     as_array = np.atleast_1d(np.asarray(length, np.int64))[:, None]
     return [_constant(tag), _varints(as_array), *content]

@@ -1,7 +1,7 @@
 """A "tokenizer" for data that are integers already: proteins, DNA, codes of health records, tables.
 
-Its file names how many ids there are and which are special. What other kinds call text is ids with
-white space between them here, in and out.
+Its file has the number of ids and the special ones. Text, in and out, is ids with white space
+between them.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class IntegerTokenizer(token_ids.SpecialTokens):
         """Returns the ids in `text`, without padding.
 
         Raises:
-          ValueError: if something in it is no id of the vocabulary.
+          ValueError: if something in it is not an id of the vocabulary.
         """
         try:
             ids = list(map(int, text.split()))
         except ValueError:
             word = next(word for word in text.split() if not re.fullmatch(r"[+-]?\d+", word))
             raise ValueError(
-                f"{word!r} is no id: the vocabulary is of integers, and takes whole numbers with "
-                "white space between them"
+                f"{word!r} is not an id: the vocabulary is of integers, and takes whole numbers "
+                "with white space between them"
             ) from None
         if ids and (min(ids) < 0 or max(ids) >= self.vocab_size):
             wrong = next(each for each in ids if not 0 <= each < self.vocab_size)
@@ -96,19 +96,19 @@ class IntegerTokenizer(token_ids.SpecialTokens):
         return [self.encode(text) for text in texts]
 
     def encode_flat(self, texts: Sequence[str]) -> token_ids.Flat:
-        """Returns the ids of all texts, one after the other, and how many each text has."""
+        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
         return token_ids.flat(self.encode_batch(texts))
 
     def encode_with_offsets(
         self, text: str
     ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
         """Returns the ids of `text`, and where in it each starts and ends."""
-        found = [
+        placed = [
             (*self.encode(match.group()), *match.span())
             for match in re.finditer(r"\S+", text)
             if self.encode(match.group())
         ]
-        ids, starts, ends = np.array(found, np.int32).reshape(-1, 3).T
+        ids, starts, ends = np.array(placed, np.int32).reshape(-1, 3).T
         return ids, starts, ends
 
     def token(self, token_id: int) -> str:
@@ -153,7 +153,7 @@ def read_tokenizer(path: epath.Path, **casing: Any) -> IntegerTokenizer:
     return IntegerTokenizer(json_text.read_object(path))
 
 
-def only_here(known: Any) -> str:
+def export_fault(vocabulary: Any) -> str:
     """Returns why transformers has no tokenizer like it."""
-    del known
+    del vocabulary
     return "it has no tokenizer of integers"

@@ -20,7 +20,7 @@ MASK_SHARE = 0.8
 KEEP_SHARE = 0.1
 
 # Takes the maskable positions [B, L], those that continue the word of the position before [B, L],
-# how many to choose per row [B] and a generator, and returns the chosen positions [B, L].
+# the number to choose per row [B] and a generator, and returns the chosen positions [B, L].
 Choose = Callable[
     [
         Bool[np.ndarray, "batch length"],
@@ -34,10 +34,10 @@ Choose = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class Masker:
-    """What is masked together.
+    """A way to choose the tokens to mask.
 
-    `needs_words`: it must know which tokens continue a word. `replaces_runs`: [MASK], another token
-    or itself is decided for all chosen tokens that stand in a row, not for each.
+    `needs_words`: it must know which tokens continue a word. `replaces_runs`: all tokens of a run
+    get the same kind of replacement ([MASK], another token or themselves).
     """
 
     choose: Choose
@@ -47,9 +47,10 @@ class Masker:
 
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-    """How much is masked, at most how many tokens per row, and by which of `MASKERS`.
+    """The share of tokens to mask, the maximum per row, and the name of one of `MASKERS`.
 
-    Of the masked tokens `mask_share` become [MASK] and `keep_share` stay; the others become random.
+    A share of the masked tokens, `mask_share`, becomes [MASK]; `keep_share` of them stay, and the
+    others become random tokens.
     """
 
     masked_lm_prob: float = 0.15
@@ -115,8 +116,8 @@ def unigram_scores(
     shares = trained_counts / max(total + (seen if unseen else 0), 1)
     if unseen:
         shares[trained_counts == 0] = (seen / (total + seen) if total else 1.0) / unseen
-    asked = counts > 0
-    loss = -(counts[asked] * np.log(shares[asked])).sum() / counts.sum()
+    scored = counts > 0
+    loss = -(counts[scored] * np.log(shares[scored])).sum() / counts.sum()
     return float(loss), float(counts[trained_counts.argmax()] / counts.sum())
 
 

@@ -34,7 +34,7 @@ def read_pairs(path: epath.PathLike) -> list[Pair]:
 
     Raises:
       FileNotFoundError: if there is no such file.
-      FaultyFile: naming the file and the line, if one is no pair; if there are none.
+      FaultyFile: naming the file and the line, if a line is not a pair; if there are no pairs.
     """
     pairs = [_pair(row, f"{path}:{row.number}") for row in tables.rows(path, suffix=".jsonl")]
     if not pairs:

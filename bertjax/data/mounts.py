@@ -1,7 +1,7 @@
-"""What a disk has and a mount may lack: locks, and the syncing of directories.
+"""Locks and the syncing of directories, which a disk has and a mount may lack.
 
 Mounts are network file systems and those of FUSE, such as Google Drive's in Colab. Addresses of
-stores (gs://...) are no mounts.
+stores (gs://...) are not mounts.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def placed(text: str) -> Placed:
 
 def replaced(text: Placed, replacement: Callable[[str], str]) -> Placed:
     """Returns the text with each character replaced by none, one or several."""
-    return [(made, start, end) for character, start, end in text for made in replacement(character)]
+    return [(new, start, end) for character, start, end in text for new in replacement(character)]
 
 
 def lowered(text: Placed) -> Placed:

@@ -27,7 +27,7 @@ class Overlap:
 
     @property
     def is_most(self) -> bool:
-        """Whether so much is trained on that scores say nothing of unseen text."""
+        """Whether most documents are trained on, so that scores say nothing about unseen text."""
         return self.share is not None and self.share >= MOST_SHARE
 
 

@@ -1,7 +1,7 @@
-"""What the label of a pair of segments says: the one list of the objectives of pairs.
+"""The objectives of sentence pairs, and the meaning of their labels.
 
-Records are built for one of them, and a model learns one of them or none. How examples are drawn
-for it belongs to `data_pipelines.pairing`, its loss to `bertjax.tasks`.
+Records are built for one of them, and a model learns one of them or none. Drawing the examples
+belongs to `data_pipelines.pairing`, the loss to `bertjax.tasks`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The record format: TFRecord files of `tf.train.Example`, and the manifest beside them.
+"""The record format: TFRecord files of `tf.train.Example`, and their manifest.
 
 The manifest describes a record: its features, each with a shape and a type. Those of text have the
 names of the original BERT pipeline (google-research/bert, create_pretraining_data.py), so files
@@ -56,7 +56,7 @@ WRITE_BLOCK_BYTES = 4 << 20
 
 encode_batch = encoding.encode_batch
 
-# What `Manifest.digest` is made of.
+# The fields that `Manifest.digest` hashes.
 _READ = (
     *("format_version", "max_seq_length", "max_predictions_per_seq", "masked_lm_prob"),
     *("pair_objective", "seed", "max_sequences_per_row", "features"),
@@ -131,13 +131,13 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a record directory holds and how it was made.
+    """The contents of a record directory and the options that it was built with.
 
-    `features` are those of every record; if none are given, the ones of text that the other fields
+    `features` are those of every record; by default the features of text that the other fields
     imply (`text_features`). `tokenizer` is `tokenizer.Tokenizer.describe()`: kind, sha256,
     vocab_size and casing; {} for records without text.
-    `max_predictions_per_seq` is 0 where no masks are stored and training draws them (dynamic).
-    `pair_objective` is "nsp", "sop" or "none". `max_sequences_per_row` is 0 where a row is one
+    `max_predictions_per_seq` is 0 if no masks are stored and training draws them (dynamic).
+    `pair_objective` is "nsp", "sop" or "none". `max_sequences_per_row` is 0 if a row is one
     example, with the features of the released script; else it is the most sequences of a row,
     numbered by `sequence_ids` (1, 2, ...; 0 is padding), each with a pair label. `statistics` is
     the health report with `unigram_entropy` in nats and `most_frequent_token_share`. `arguments`
@@ -283,7 +283,7 @@ class RecordSet:
         return [str(self.directory / shard.file) for shard in self.manifest.shards]
 
     @functools.cached_property
-    def contents(self) -> contents_lib.Contents | None:
+    def contents(self) -> contents_lib.RecordSummary | None:
         """The token counts and document hashes of contents.npz, None without that file.
 
         Raises:

@@ -52,7 +52,8 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
     `strip_accents=None` follows `lowercase`.
 
     Raises:
-      ValueError: if the bytes are no model, or special tokens are missing or could come from text.
+      ValueError: if the bytes are not a model, or special tokens are missing or could occur in
+        text.
     """
 
     kind = "sentencepiece"
@@ -93,7 +94,7 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
     def encode_flat(
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, one after the other, and how many each text has."""
+        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
         return token_ids.flat(self.encode_batch(texts))
 
     def encode_with_offsets(
@@ -175,7 +176,7 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
         (directory / wordpiece.CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
 
 
-def type_only_here(model_type: str) -> str:
+def type_export_fault(model_type: str) -> str:
     """Returns why models of a type are not written for transformers, "" if they are."""
     if model_type == MODEL_TYPES[_UNIGRAM]:
         return ""
@@ -185,10 +186,10 @@ def type_only_here(model_type: str) -> str:
     )
 
 
-def only_here(known: SentencePieceTokenizer) -> str:
+def export_fault(vocabulary: SentencePieceTokenizer) -> str:
     """Returns why the library of transformers finds other ids than the model, "" if it does not."""
-    trainer, normalizer = known.trainer_spec, known.normalizer_spec
-    if why := type_only_here(MODEL_TYPES[int(trainer.get(3, _UNIGRAM))]):
+    trainer, normalizer = vocabulary.trainer_spec, vocabulary.normalizer_spec
+    if why := type_export_fault(MODEL_TYPES[int(trainer.get(3, _UNIGRAM))]):
         return why
     name = bytes(normalizer.get(1, b"")).decode()
     if name not in FOLDED_LATER:
@@ -210,7 +211,7 @@ def renumbered(model: bytes, *, before: Sequence[str], first: int, after: Sequen
     No text becomes one of these names; <unk> is the unknown piece.
 
     Raises:
-      ValueError: if the bytes are no model, or one of the names is among the pieces that stay.
+      ValueError: if the bytes are not a model, or one of the names is among the pieces that stay.
     """
     fields = [(number, content) for number, content in _fields(model) if isinstance(content, bytes)]
     pieces = [content for number, content in fields if number == _PIECE][first:]
@@ -235,7 +236,7 @@ def _special_piece(name: str) -> bytes:
 def _piece_name(piece: bytes) -> bytes:
     number, name = next(_fields(piece), (0, b""))
     if number != _NAME or not isinstance(name, bytes):
-        raise ValueError("it is no sentencepiece model: a piece has no name")
+        raise ValueError("it is not a sentencepiece model: a piece has no name")
     return name
 
 
@@ -284,7 +285,7 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     try:
         processor.LoadFromSerializedProto(model)
     except RuntimeError as error:
-        raise ValueError(f"its {len(model)} bytes are no sentencepiece model") from error
+        raise ValueError(f"its {len(model)} bytes are not a sentencepiece model") from error
     return processor
 
 
@@ -320,7 +321,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
                 raise IndexError(place)
             yield number, message[place - size : place]
     except (IndexError, KeyError) as error:
-        raise ValueError(f"its {len(message)} bytes are no sentencepiece model") from error
+        raise ValueError(f"its {len(message)} bytes are not a sentencepiece model") from error
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -333,16 +334,18 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _special_ids(model: sentencepiece.SentencePieceProcessor) -> tuple[int, ...]:
-    found: dict[str, int | None] = {role: _piece_id(model, role) for role in SPECIAL_NAMES}
+    special_ids: dict[str, int | None] = {role: _piece_id(model, role) for role in SPECIAL_NAMES}
     missing = [
-        " or ".join(SPECIAL_NAMES[role]) for role, token_id in found.items() if token_id is None
+        " or ".join(SPECIAL_NAMES[role])
+        for role, token_id in special_ids.items()
+        if token_id is None
     ]
     if missing:
         raise ValueError(
             f"it lacks {', '.join(missing)}; train it with them as control symbols, as "
             "`python -m data_pipelines.train_vocabulary --kind=sentencepiece` does"
         )
-    ids = tuple(token_id for token_id in found.values() if token_id is not None)
+    ids = tuple(token_id for token_id in special_ids.values() if token_id is not None)
     for role, token_id in zip(SPECIAL_NAMES, ids, strict=True):
         # Text could hold a piece of any other type, and would become a special token.
         if not (model.is_control(token_id) or model.is_unknown(token_id)):

@@ -59,13 +59,13 @@ def masked(vocabulary: tokenizer.Tokenizer, ids: Sequence[int], masking: str) ->
 
 
 class Rows(NamedTuple):
-    """Which rows a sentence has: `of` its tokens, and how many they are."""
+    """The rows of a sentence: `of` makes them from its tokens, `count` counts them."""
 
     of: Callable[[tokenizer.Tokenizer, Sequence[int], str], Iterator[Row]]
     count: Callable[[Sequence[int]], int]
 
 
-# What a task asks for -> the rows of a sentence, whose scores are added.
+# `ScoresSentences.sentence_rows` -> the rows of a sentence, whose scores are added.
 ROWS = {
     "each_token_masked": Rows(masked, len),
     "whole": Rows(whole, lambda ids: min(len(ids), 1)),

@@ -1,8 +1,8 @@
 """Paths of stores, gs://BUCKET/..., whose errors are those of a disk.
 
 `epath` reaches a store through TensorFlow, where that is installed, and lets most of TensorFlow's
-errors through. They are no OSErrors, so that nobody who waits for FileNotFoundError, or reads again
-after an error of the disk, would see them. Importing this module mends that for the whole process.
+errors through. They are not OSErrors, so `except FileNotFoundError` and retries after an error of
+the disk miss them. Importing this module mends that for the whole process.
 """
 
 from __future__ import annotations

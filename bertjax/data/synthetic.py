@@ -57,7 +57,7 @@ def _place(name: str) -> tuple[int, str]:
 def _drawn(
     name: str, shape: tuple[int, ...], length: int, vocab_size: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns values that a model can look up; normal numbers for features that are no text's."""
+    """Returns valid ids for features of text, normally distributed numbers for others."""
     match name:
         case "masked_lm_positions":
             # Distinct and ascending: a random start and a fixed stride.

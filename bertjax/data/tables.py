@@ -26,9 +26,9 @@ from pyarrow import parquet
 
 from bertjax.data import json_text
 
-# A longer field is no text but a quote that is never closed. (csv's default is 131,072.)
+# A longer field comes from a quote that is never closed. (csv's default is 131,072.)
 LONGEST_FIELD = 1 << 28
-# A longer line is no record but a file without line ends; the whole line must be in memory.
+# A longer line means a file without line ends; the whole line must be in memory.
 LONGEST_RECORD_BYTES = 1 << 28
 ROWS_PER_BATCH = 256
 _SKIPPED_BYTES = 1 << 20
@@ -90,12 +90,12 @@ EXACT = Rules()
 def rows(path: epath.PathLike, rules: Rules = EXACT, suffix: str | None = None) -> Iterator[Row]:
     """Yields the rows of a file, in its order.
 
-    `suffix`, one of FORMATS, tells how to read it; by default it is the suffix of the file.
+    `suffix`, one of FORMATS, is the format; by default it is the suffix of the file.
 
     Raises:
       FileNotFoundError: if there is no such file.
-      FaultyFile: if its suffix is unknown, it cannot be decompressed or is no Parquet, is not UTF-8
-        (unless lenient), or `rules.names_fault` finds a fault in the names of its header.
+      FaultyFile: if its suffix is unknown, it cannot be decompressed or is not Parquet, it is not
+        UTF-8 (unless lenient), or `rules.names_fault` finds a fault in the names of its header.
     """
     suffix = suffix or _format(path)
     with opened(path) as file:

@@ -30,12 +30,12 @@ class Columns:
 
 
 def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Line]:
-    """Yields the lines of files, one file after the other; also an empty line is a text.
+    """Yields the lines of files, one file after the other; an empty line is a text, too.
 
     Raises:
       FileNotFoundError: naming all files that are not there.
-      FaultyFile: while iterating, with file and line, if a line is not UTF-8, is no JSON object, or
-        has no text.
+      FaultyFile: while iterating, with file and line, if a line is not UTF-8, is not a JSON object
+        or has no text.
     """
     files = [epath.Path(path) for path in paths]
     if missing := [str(path) for path in files if not path.exists()]:
@@ -44,7 +44,7 @@ def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Li
 
 
 def numbered(texts: Iterable[str]) -> Iterator[Line]:
-    """Yields lines of a source that is no file."""
+    """Yields the lines of a stream, such as standard input."""
     return (Line(0, number, "", text) for number, text in enumerate(texts, start=1))
 
 

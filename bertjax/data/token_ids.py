@@ -1,4 +1,4 @@
-"""What all tokenizers share: flat arrays of ids, special tokens, literal masks."""
+"""Functions that all tokenizers share: flat arrays of ids, special tokens, literal masks."""
 
 from __future__ import annotations
 

@@ -30,14 +30,14 @@ IntegerTokenizer = integers.IntegerTokenizer
 
 @runtime_checkable  # Shape-checked tests ask isinstance.
 class Tokenizer(Protocol):
-    """What building, masking and inference need to know of a tokenizer.
+    """The interface of a tokenizer for building, masking and inference.
 
     Encoding adds neither [CLS] nor [SEP]. `special_ids` are pad, unk (unless nothing is unknown,
     where `unk_id` is -1), cls, sep and mask.
     `continues_word` is true for the entries that belong to the word of the entry before them.
-    `keeps_blanks` if white space is part of the tokens: a word that is given by itself then stands
-    for one in a text only with the blank before it. `pair_separators` is how many separators stand
-    between the two texts of a pair.
+    `keeps_blanks` is true if white space is part of the tokens: a single word then has the ids
+    that it has inside a text only with a space before it. `pair_separators` is the number of
+    separators between the two texts of a pair.
     """
 
     kind: str
@@ -65,9 +65,9 @@ class Tokenizer(Protocol):
     def encode_flat(
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, one after the other, and how many each text has.
+        """Returns the ids of all texts, concatenated, and the number of ids of each text.
 
-        The fast way, in int32 and in one thread.
+        This is the fast way, in int32 and in one thread.
         """
         ...
 
@@ -120,7 +120,7 @@ class TokenizerKind(NamedTuple):
     """`file` is its name in a directory, `suffix` that of a bare file, "" for any other.
 
     `read` makes the tokenizer from the file and the casing; messages call the file `title`.
-    `only_here` returns why a tokenizer cannot be written for transformers, "" if it can.
+    `export_fault` returns why a tokenizer cannot be written for transformers, "" if it can.
     `takes_added_tokens` if other files of the directory may add tokens. `companions` are files
     written with it; a tokenizer.json of `model_type` replaces all of them, "" if none does.
     """
@@ -129,7 +129,7 @@ class TokenizerKind(NamedTuple):
     suffix: str
     read: Callable[..., Tokenizer]
     title: str
-    only_here: Callable[..., str] = lambda known: ""
+    export_fault: Callable[..., str] = lambda known: ""
     companions: tuple[str, ...] = ()
     model_type: str = ""
     takes_added_tokens: bool = True
@@ -152,7 +152,7 @@ TOKENIZERS: dict[str, TokenizerKind] = {
         ".model",
         _from_bytes(SentencePieceTokenizer),
         "sentencepiece model with BERT's special tokens",
-        sentence_piece.only_here,
+        sentence_piece.export_fault,
     ),
     ByteBpeTokenizer.kind: TokenizerKind(
         byte_bpe.ENTRIES_FILE,
@@ -167,16 +167,16 @@ TOKENIZERS: dict[str, TokenizerKind] = {
         integers.FILE,  # by its whole name alone: other files end with .json, too
         integers.read_tokenizer,
         "vocabulary of integers",
-        integers.only_here,
+        integers.export_fault,
         takes_added_tokens=False,
     ),
 }
 
 
-def only_here(known: Tokenizer) -> str:
+def export_fault(vocabulary: Tokenizer) -> str:
     """Returns why a tokenizer cannot be written for transformers, "" if it can."""
-    is_with = isinstance(known, added_tokens.WithAddedTokens)
-    return TOKENIZERS[known.kind].only_here(known.base if is_with else known)
+    is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
+    return TOKENIZERS[vocabulary.kind].export_fault(vocabulary.base if is_with else vocabulary)
 
 
 def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:

@@ -5,9 +5,9 @@ Which tokens are hidden is decided here; what stands in their place is `masking`
 A word is a maskable token and the tokens after it that continue it. One that follows [CLS], [SEP]
 or another token that is never masked starts a word, whatever its entry says. A run is one or more
 words in a row; none reaches over a [SEP]. All strategies go through the words in random order and
-start a run at each, until as many tokens are chosen as are wanted or the words are used up. They
-differ in how many words a run has. Words are chosen whole, so that a row of long words may get
-fewer tokens than wanted, never more.
+start a run at each, until enough tokens are chosen or the words are used up. They differ in the
+number of words of a run. Words are chosen whole, so that a row of long words may get fewer tokens
+than asked for, never more.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ SPAN_WEIGHTS = tuple(0.2 * 0.8 ** (words - 1) for words in range(1, 11))
 def choose_whole_words(
     maskable: Bool[np.ndarray, "batch length"],
     continues: Bool[np.ndarray, "batch length"],
-    wanted: Int[np.ndarray, " batch"],
+    num_masked: Int[np.ndarray, " batch"],
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "batch length"]:
-    """Returns words in random order; one that would overrun `wanted` is left out.
+    """Returns words in random order; one that would overrun `num_masked` is left out.
 
     Source: google-research/bert, create_pretraining_data.py, do_whole_word_mask. There a second
     segment that begins within a word joins the last word of the first; here it does not.
     """
-    return _choose_runs(maskable, continues, wanted, rng, weights=(1.0,), drop_at_overlap=True)
+    return _choose_runs(maskable, continues, num_masked, rng, weights=(1.0,), drop_at_overlap=True)
 
 
 def choose_ngrams(
     maskable: Bool[np.ndarray, "batch length"],
     continues: Bool[np.ndarray, "batch length"],
-    wanted: Int[np.ndarray, " batch"],
+    num_masked: Int[np.ndarray, " batch"],
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "batch length"]:
-    """Returns runs of one to three words, fewer where the drawn number would overrun `wanted`.
+    """Returns runs of one to three words, fewer where the drawn number would overrun `num_masked`.
 
     A run that meets a chosen word is dropped and its words stay free for others, as released.
     Source: google-research/albert, create_pretraining_data.py (there runs reach over a [SEP]).
     """
     return _choose_runs(
-        maskable, continues, wanted, rng, weights=NGRAM_WEIGHTS, drop_at_overlap=True
+        maskable, continues, num_masked, rng, weights=NGRAM_WEIGHTS, drop_at_overlap=True
     )
 
 
 def choose_spans(
     maskable: Bool[np.ndarray, "batch length"],
     continues: Bool[np.ndarray, "batch length"],
-    wanted: Int[np.ndarray, " batch"],
+    num_masked: Int[np.ndarray, " batch"],
     rng: np.random.Generator,
 ) -> Bool[np.ndarray, "batch length"]:
-    """Returns runs of one to ten words that end before `wanted` is overrun or at a chosen word.
+    """Returns runs of one to ten words that end before `num_masked` is overrun or at a chosen word.
 
     Source: Joshi et al. 2020, section 3.1: complete words, each as likely to be the start. The
     released SpanBERT starts at the word of a random token (a long word is likelier), lets the
     budget cut the last word, and goes on behind a chosen word.
     """
     return _choose_runs(
-        maskable, continues, wanted, rng, weights=SPAN_WEIGHTS, drop_at_overlap=False
+        maskable, continues, num_masked, rng, weights=SPAN_WEIGHTS, drop_at_overlap=False
     )
 
 
@@ -91,7 +91,7 @@ def random_order(
 def _choose_runs(
     maskable: Bool[np.ndarray, "batch length"],
     continues: Bool[np.ndarray, "batch length"],
-    wanted: Int[np.ndarray, " batch"],
+    num_masked: Int[np.ndarray, " batch"],
     rng: np.random.Generator,
     *,
     weights: tuple[float, ...],
@@ -104,7 +104,7 @@ def _choose_runs(
     order = random_order(maskable & ~continues, rng)
     sizes = _word_sizes(maskable, continues)
     chosen = np.zeros(batch * (length + 1), bool)
-    left = wanted.astype(np.int64)
+    left = num_masked.astype(np.int64)
     shares = np.cumsum(weights) / sum(weights)
     for slot in range(length):
         rows = np.flatnonzero((left > 0) & (order[:, slot] < length))
@@ -148,10 +148,10 @@ def _run_ends(
     sizes: Int[np.ndarray, " places"],
     chosen: Bool[np.ndarray, " places"],
 ) -> tuple[Int[np.ndarray, " runs"], Bool[np.ndarray, " runs"]]:
-    """Returns where runs end that start at `first`, and which of them met a chosen word.
+    """Returns the ends of the runs that start at `first`, and which of them met a chosen word.
 
-    A run has at most so many words and tokens as `words` and `budget` say, and ends before a
-    chosen word and before what is no word.
+    A run has at most `words` words and `budget` tokens. It ends before a chosen word and before a
+    token that is never masked.
     """
     end = first.copy()
     overlaps = np.zeros(len(first), bool)

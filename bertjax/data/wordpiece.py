@@ -133,7 +133,7 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
     def encode_flat(
         self, texts: Sequence[str]
     ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, one after the other, and how many each text has."""
+        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
         with self._lock:
             parts = [self._encode_window(window) for window in _windows(texts)]
         if not parts:
@@ -228,12 +228,12 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
         while start < len(word):
             furthest = min(len(word), start + self._longest_entry)
             for end in range(furthest, start, -1):
-                found = self._ids.get(prefix + word[start:end])
-                if found is not None:
+                entry = self._ids.get(prefix + word[start:end])
+                if entry is not None:
                     break
             else:
                 return [self.unk_id]
-            ids.append(found)
+            ids.append(entry)
             start, prefix = end, CONTINUATION
         return ids
 
@@ -277,7 +277,7 @@ class _Chunks:
         return len(self._ids) + len(self._numbers) > MAX_REMEMBERED
 
     def places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the number of every chunk of the texts, and how many chunks each text has."""
+        """Returns the indices of the chunks of all texts, and the number of chunks of each text."""
         joined = "".join(texts)
         if any(control in joined for control in CONTROLS_THAT_SPLIT):
             texts = [text.translate(_DROP_CONTROLS) for text in texts]
@@ -298,7 +298,7 @@ class _Chunks:
         self._lengths.append(len(ids))
 
     def gather(self, places: np.ndarray, num_chunks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of the chunks at `places`, and how many each text has."""
+        """Returns the ids of the chunks at `places`, and the number of ids of each text."""
         lengths = np.asarray(self._lengths)[places]
         ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         shifts = np.asarray(self._starts)[places] - ends[:-1]
@@ -314,8 +314,8 @@ class _Computed(dict):
         self._compute = compute
 
     def __missing__(self, key: Any) -> Any:
-        made = self[key] = self._compute(key)
-        return made
+        value = self[key] = self._compute(key)
+        return value
 
 
 def chunks(text: str) -> list[str]:

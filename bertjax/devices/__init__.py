@@ -1,1 +1,1 @@
-"""The mesh and where arrays lie on it, what devices can do, what their compiler is told."""
+"""The mesh and the placement of arrays on it, figures of devices, options of their compiler."""

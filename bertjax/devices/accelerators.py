@@ -1,9 +1,8 @@
-"""What the accelerators can do: peak matrix throughput and memory of each kind of JAX device.
+"""Peak matrix throughput and memory of each kind of JAX device.
 
 A JAX device is what `jax.devices()` lists. It is a whole chip, except for TPU v2, v3 and v7x, where
 it is one of the chip's two cores; those rows carry half of the chip's numbers (two cores share its
-ports too). Prices and slice
-topologies belong to `plan`.
+ports too). Prices and slice topologies belong to `planning`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Accelerator:
 # (TPU7x core) FLOPs a cycle, so 524,288 at their peak: 1.75 and 2.2 GHz. For the others its
 # estimate is 88 to 98% of the FLOPs a cycle taken here (4096^3).
 #
-# Rates: the same pages. Of the ports: half of the "bidirectional inter-chip interconnect bandwidth
+# Rates: the same pages. The ports have half of the "bidirectional inter-chip interconnect bandwidth
 # per chip" (v5e 400 GB/s, v5p 1,200, v6e 800, TPU7x 1,200; read 2026-11-23 for v5e and v5p, the
 # others from memory) over four ports, or six (v4, v5p, TPU7x). From memory too: v4 2,400 Gbit/s a
 # chip, v2 and v3 496 and 656 Gbit/s a port (Jouppi et al. 2020), memory of v2, v3, v4 and TPU7x.

@@ -87,9 +87,9 @@ def shardings(
     every other leaf is replicated.
 
     With `split_kernels` a kernel that the rules leave the same on all data devices is split over
-    them, along the first dimension that they divide. That is ZeRO's first stage (Rajbhandari et al.
-    2020, section 5.1), where the float32 parameters are part of the optimizer's state. Tables of
-    embeddings are left whole: each device would look up the rows of all.
+    them, along the first dimension that they divide: ZeRO's first stage (Rajbhandari et al. 2020,
+    section 5.1), where the float32 parameters are part of the optimizer's state. Tables of
+    embeddings are not split, because each device would have to look up the rows of all devices.
 
     Raises:
       ValueError: if the rules do not cover `params`, or a dimension does not divide by its axis.

@@ -238,7 +238,7 @@ class FinetuningTask(abc.ABC):
         return False
 
     @property
-    def only_here(self) -> str:
+    def export_fault(self) -> str:
         """Why no other format can hold such a model, "" if one can."""
         if not getattr(self, "bilstm_size", 0):
             return ""

@@ -323,7 +323,7 @@ def _class(row: _Fields) -> str:
     name, value = _field(row, *_LABEL)
     if value is None or isinstance(value, list | dict) or not str(value).strip():
         raise ValueError(f"{name!r} is {_shown(value)}; it must be a class")
-    # As JSON spells what is no text: 1 is the class "1", true is "true".
+    # As JSON spells what is not text: 1 is the class "1", true is "true".
     return value.strip() if isinstance(value, str) else json.dumps(value)
 
 

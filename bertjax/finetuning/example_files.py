@@ -97,7 +97,7 @@ def json_text(fields: Mapping[str, Any], key: str) -> str:
 
 
 def json_texts(fields: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Returns the texts in the list under a key, at least one; ValueError if one is no text."""
+    """Returns the texts in the list under a key, at least one; ValueError if one is not text."""
     value = _field(fields, key)
     is_list = isinstance(value, list | tuple) and len(value) > 0
     if not is_list or not all(isinstance(it, str) and it.strip() for it in value):

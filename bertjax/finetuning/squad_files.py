@@ -336,7 +336,7 @@ def _field(record: Any, key: str, kind: type, place: str) -> Any:
         keys = ", ".join(map(repr, record)) or "none"
         raise ValueError(f"{place}: the key {key!r} is missing; its keys are {keys}")
     value = record[key]
-    # bool is a subclass of int: true is no number here.
+    # bool is a subclass of int: true is not a number here.
     if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
         raise ValueError(f"{place}: {key!r} is {value!r:.60}; it must be {_KINDS[kind]}")
     return value

@@ -46,9 +46,9 @@ class TokenClassification(base.FinetuningTask):
         return (r"encoder\..*",) if self.is_feature_based else ()
 
     @property
-    def only_here(self) -> str:
+    def export_fault(self) -> str:
         if not self.is_feature_based:
-            return super().only_here
+            return super().export_fault
         return (
             "its tags come from a BiLSTM on the last layers (config.finetuning.feature_based), and "
             "the other formats have no model of that kind"

@@ -52,10 +52,10 @@ class _TextTask(base.FinetuningTask):
         return self.pooling == "cls" and not self.bilstm_size
 
     @property
-    def only_here(self) -> str:
+    def export_fault(self) -> str:
         exported = ("cls", "mean") if self.encoder.pooler == "normed" else ("cls",)
         if self.pooling in exported or self.bilstm_size:
-            return super().only_here
+            return super().export_fault
         return (
             f"it was trained with config.finetuning.pooling={self.pooling}, and the classifiers of "
             f"the other formats read {' or the '.join(exported).replace('cls', '[CLS]')} through "

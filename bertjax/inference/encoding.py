@@ -27,7 +27,7 @@ from bertjax.models import pooling as poolings
 from bertjax.tasks import prediction
 
 # `last4` concatenates the last four layers: the best feature-based choice of Devlin et al. 2019,
-# table 7, beside `second_to_last` and `sum4`.
+# table 7, which also has `second_to_last` and `sum4`.
 LAYERS: dict[str, Callable[[Sequence[Array]], Array]] = {
     "last": lambda states: states[-1],
     "second_to_last": lambda states: states[-2],
@@ -254,9 +254,9 @@ def _run(model: saved_model.TrainedModel, batch: dict[str, np.ndarray], options:
 
 
 def _fitting(model: saved_model.TrainedModel, batch_size: int, length: int) -> int:
-    """Returns how many texts of a length are taken together: on a CPU as many as its caches hold.
+    """Returns the number of texts of a length in a batch: on a CPU as many as its caches hold.
 
-    `batch_size` is the most. Accelerators need large batches, and take all of it.
+    `batch_size` is the maximum. Accelerators need large batches, and take all of it.
     """
     if model.mesh.devices.flat[0].platform != "cpu":
         return batch_size

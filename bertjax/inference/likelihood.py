@@ -7,7 +7,7 @@ the same word to the right of the token: Kauf and Ivanova 2023, "A Better Way to
 Model Scoring", section 2.
 
 ELECTRA's discriminator masks nothing: the log-probabilities of "original" of all tokens are added,
-one row of the model for a text. This is no likelihood, but compares texts in the same way. A model
+one row of the model for a text. It compares texts as a likelihood does. A model
 that reads from left to right masks nothing either: its sum is the log-likelihood, with [SEP].
 """
 

@@ -43,7 +43,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a directory of vectors holds.
+    """The manifest of a directory of vectors.
 
     identity: what must be equal for a run to resume: hash of the model, options, inputs
     model: where the model was read, for people
@@ -80,8 +80,8 @@ class Manifest:
             return cls(**fields)
         except (KeyError, TypeError) as error:
             raise ValueError(
-                f"{path} is no manifest of vectors ({error}); give another directory, or remove it "
-                "and encode the texts again"
+                f"{path} is not a manifest of vectors ({error}); give another directory, or remove "
+                "it and encode the texts again"
             ) from error
 
     def save(self, directory: epath.PathLike) -> None:

@@ -204,7 +204,7 @@ def run(
         config = recipes.load(config)
     best, results = epath.Path(workdir), None
     with _shown(best) if verbose else contextlib.nullcontext():
-        if trials.are_wanted(config):
+        if trials.are_configured(config):
             results = train.train_trials(config, best)
             best = best / results["best"]["name"]
         else:

@@ -74,7 +74,7 @@ class Data(Protocol):
         """Returns the hashes (JSON) by which a resumed run recognizes its data."""
         ...
 
-    def contents(self) -> contents.Contents | None:
+    def contents(self) -> contents.RecordSummary | None:
         """Returns a summary of the training data, or None if it was not counted."""
         ...
 

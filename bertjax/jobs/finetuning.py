@@ -74,7 +74,7 @@ def _read_teacher(
         config,
         task,
         # A head that no format has is read whole: to ask for another would leave out parts of it.
-        head=None if task.only_here else task.head,
+        head=None if task.export_fault else task.head,
         vocabulary=vocabulary,
         labels=tuple(config.finetuning.labels),
     )

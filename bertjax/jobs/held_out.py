@@ -21,7 +21,7 @@ FEW_TOKENS = 5_000
 
 
 def chance(
-    trained: contents.Contents | None, evaluated: records.RecordSet | None
+    trained: contents.RecordSummary | None, evaluated: records.RecordSet | None
 ) -> dict[str, float]:
     """Returns what answering without reading scores, {} where the counts of a side are unknown."""
     if trained is None or evaluated is None or evaluated.contents is None:
@@ -30,7 +30,7 @@ def chance(
 
 
 def unigram_scores(
-    trained: contents.Contents, counts: Int[np.ndarray, " vocabulary"]
+    trained: contents.RecordSummary, counts: Int[np.ndarray, " vocabulary"]
 ) -> dict[str, float]:
     """Returns `unigram_loss` (nats) and `most_frequent_token_accuracy` over `counts` of tokens.
 
@@ -102,7 +102,7 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
     warn_of_few_tokens(trained.config, evaluated)
 
 
-def _warn_of_unknown_documents(known: Mapping[epath.Path, contents.Contents | None]) -> None:
+def _warn_of_unknown_documents(known: Mapping[epath.Path, contents.RecordSummary | None]) -> None:
     """Warns if the documents of a directory are unknown, so that none could be compared."""
     without = [name for name, found in known.items() if not found or found.documents is None]
     if without:
@@ -143,7 +143,7 @@ def held_out_tokens(config: ml_collections.ConfigDict, evaluated: records.Record
     return round(tokens * share)
 
 
-def training_contents(trained: reader.Description) -> contents.Contents | None:
+def training_contents(trained: reader.Description) -> contents.RecordSummary | None:
     """Returns what a run was trained on, by its workdir, or else by records that still lie there.
 
     Raises:
@@ -153,9 +153,9 @@ def training_contents(trained: reader.Description) -> contents.Contents | None:
     return kept or united(reader.training_records(trained).values())
 
 
-def united(record_sets: Iterable[records.RecordSet]) -> contents.Contents | None:
+def united(record_sets: Iterable[records.RecordSet]) -> contents.RecordSummary | None:
     """Returns the contents of several record sets together, None unless all are known."""
-    found: contents.Contents | None = None
+    found: contents.RecordSummary | None = None
     for record_set in {one.directory: one for one in record_sets}.values():
         if record_set.contents is None:
             return None

@@ -141,7 +141,7 @@ class PretrainingData:
         objective = tasks.OBJECTIVES[self.config.pretraining.objective]
         return None if entropy is None else (objective.token_loss, entropy)
 
-    def contents(self) -> contents.Contents | None:
+    def contents(self) -> contents.RecordSummary | None:
         return held_out.united(self.train_sets.values())
 
     def vocabulary(self) -> tokenizer.Tokenizer | None:

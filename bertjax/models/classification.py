@@ -18,7 +18,7 @@ from bertjax.models import heads, layers, lstm, parts
 from bertjax.models import pooling as pooling_lib
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
-# What stands for a whole sequence: the pooler on [CLS], as in the paper, or another pooling.
+# The vector of a whole sequence: from the pooler on [CLS], as in the paper, or another pooling.
 POOLINGS = tuple(pooling_lib.POOLINGS)
 
 
@@ -134,7 +134,7 @@ class TokenClassifier(_OnEncoder):
 class SpanClassifier(_OnEncoder):
     """Two logits for every token: the answer starts here, the answer ends here.
 
-    There is no dropout before the head. Source: Devlin et al. 2019, section 4.2;
+    The head has no dropout before it. Source: Devlin et al. 2019, section 4.2;
     google-research/bert, run_squad.py, create_model.
     """
 

@@ -81,20 +81,20 @@ def apart(params: Mapping[str, Any]) -> parameters.Params:
     return parameters.nested(whole)
 
 
-def as_kept(whole: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns parameters by their paths as a module keeps them whose paths are `wanted`.
+def as_stored(whole: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns parameters by their paths as the module with these `paths` stores them.
 
     `whole` are those of two whole encoders, as from `apart`, or of one, whose tables a generator
     without any then begins with.
     """
-    found = dict(whole)
+    stored = dict(whole)
     for name in DISENTANGLED:
         ours, theirs = (f"{path}.{name}.embedding" for path in (_OURS, _THEIRS))
         added = f"{_OURS}.{delta(name)}.embedding"
-        if added in wanted and ours in found:
-            found.setdefault(theirs, found[ours])
-            found[added] = found.pop(ours) - found[theirs]
-    return found
+        if added in paths and ours in stored:
+            stored.setdefault(theirs, stored[ours])
+            stored[added] = stored.pop(ours) - stored[theirs]
+    return stored
 
 
 def copies(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -57,8 +57,8 @@ class Encoder(nnx.Module):
     ):
         self.embeddings: Any = embeddings  # attributes depend on its kind
         self.layers = containers.List(layers)
-        own = [(number,) for number in range(len(layers))]
-        self.uses = tuple(map(tuple, own if uses is None else uses))
+        once_each = [(number,) for number in range(len(layers))]
+        self.uses = tuple(map(tuple, once_each if uses is None else uses))
         self.remat = remat
         self.final_norm: Any = final_norm
 

@@ -18,7 +18,7 @@ from bertjax.models.kernels import pallas_attention
 DTYPES = ("float32", "bfloat16")
 GRADIENT_REDUCTION_DTYPES = ("float32", "compute")  # compute: `dtype`
 
-# What a layer keeps for the backward pass; with "none" all, and nothing is computed again.
+# The values that a layer keeps for the backward pass; "none" keeps all and recomputes nothing.
 REMAT_POLICIES: dict[str, Any] = {
     "none": jax.checkpoint_policies.everything_saveable,
     "full": None,
@@ -210,11 +210,13 @@ class EncoderConfig:
             )
 
     def _sharing_faults(self) -> Iterator[str]:
-        own = "of layers that share parameters: set num_hidden_groups to 0 and inner_group_num to 1"
+        remedy = (
+            "of layers that share parameters: set num_hidden_groups to 0 and inner_group_num to 1"
+        )
         if self.layer == "pre_norm":
-            yield f"layer is 'pre_norm', whose first layer differs, {own}"
+            yield f"layer is 'pre_norm', whose first layer differs, {remedy}"
         if self.window and self.global_every > 1:
-            yield f"global_every is {self.global_every}, which makes layers differ, {own}"
+            yield f"global_every is {self.global_every}, which makes layers differ, {remedy}"
 
     @property
     def embedding_width(self) -> int:

@@ -17,7 +17,7 @@ from bertjax.models.visibility import Visibility
 
 
 class _Layer(nnx.Module):
-    """What both kinds have: attention, the dense layers of the feed-forward, dropout."""
+    """The parts of both layers: attention, the dense layers of the feed-forward, dropout."""
 
     def __init__(self, config: EncoderConfig, *, number: int, rngs: nnx.Rngs):
         self.attention = attention.SelfAttention(
@@ -36,8 +36,8 @@ class _Layer(nnx.Module):
             rotary_base=config.rotary_base_of(number),
             use_bias=config.use_bias,
         )
-        made = feed_forwards.FEED_FORWARDS[config.feed_forward].dense_layers(config, rngs)
-        for name, dense in made.items():
+        dense_layers = feed_forwards.FEED_FORWARDS[config.feed_forward].dense_layers(config, rngs)
+        for name, dense in dense_layers.items():
             setattr(self, name, dense)
         self.feed_forward = config.feed_forward
         self.hidden_act = config.hidden_act
@@ -87,9 +87,9 @@ class PostNormLayer(_Layer):
 class PreNormLayer(_Layer):
     """x + attention(norm(x)), then x + feed-forward(norm(x)).
 
-    Layer 0 has no norm before its attention: it reads the embeddings, which end in one. What it
-    returns is not normalized; the encoder ends in a norm. Source: Xiong et al. 2020, section 3.3;
-    Warner et al. 2024 (ModernBERT), section 2.1.1.
+    Layer 0 has no norm before its attention: it reads the embeddings, which end in one. The output
+    is not normalized; the encoder ends in a norm. Source: Xiong et al. 2020, section 3.3; Warner
+    et al. 2024 (ModernBERT), section 2.1.1.
     """
 
     def __init__(self, config: EncoderConfig, *, number: int = 0, rngs: nnx.Rngs):

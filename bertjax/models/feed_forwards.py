@@ -1,4 +1,4 @@
-"""What a layer does with each position by itself: dense layers and an activation between them.
+"""The feed-forward of a layer: dense layers and an activation, for each position by itself.
 
 A kind is two functions rather than a module, because its dense layers are the layer's own: in every
 checkpoint they are called `layers.7.intermediate` and `layers.7.output`.
@@ -58,9 +58,9 @@ def _gated(
     return layer.output(activated * layer.gate(hidden))
 
 
-# Source of "plain": Vaswani et al. 2017, section 3.3, with BERT's activation. Of "gated": Shazeer
-# 2020, section 2, equation 6: GeGLU with gelu, SwiGLU with silu; `intermediate_size` is the width
-# of each of the two products.
+# Source of "plain": Vaswani et al. 2017, section 3.3, with BERT's activation. Source of "gated":
+# Shazeer 2020, section 2, equation 6: GeGLU with gelu, SwiGLU with silu; `intermediate_size` is the
+# width of each of the two products.
 FEED_FORWARDS: dict[str, FeedForward] = {
     "plain": FeedForward(_plain_layers, _plain),
     "gated": FeedForward(_gated_layers, _gated, num_products=3),

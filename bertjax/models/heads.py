@@ -1,4 +1,4 @@
-"""What stands on the encoder: pooler, and the heads of masked and replaced tokens, spans, pairs."""
+"""The pooler, and the heads of masked and replaced tokens, spans and pairs."""
 
 from __future__ import annotations
 

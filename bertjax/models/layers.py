@@ -225,8 +225,8 @@ def dropout(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _dropped(x: Array, rate: float, seeds: MaskSeeds) -> Array:
     # In float32: in bfloat16 the factor itself would be off by up to 0.2%.
-    kept = x.astype(jnp.float32) * (1 / (1 - rate))
-    return jnp.where(keep_mask(seeds, x.shape, rate), kept, 0.0).astype(x.dtype)
+    scaled = x.astype(jnp.float32) * (1 / (1 - rate))
+    return jnp.where(keep_mask(seeds, x.shape, rate), scaled, 0.0).astype(x.dtype)
 
 
 def _dropped_forward(x: Array, rate: float, seeds: MaskSeeds) -> tuple[Array, MaskSeeds]:

@@ -150,7 +150,7 @@ def _nested(factors: Mapping[str, nnx.Module], like: Params, prefix: str = "") -
             children[name] = _nested(factors, node, f"{path}.")
     if not any(isinstance(name, int) for name in like):
         return containers.Dict(children)
-    # A list, as in the model: numbers are no names of a Dict.
+    # A list, as in the model: a Dict does not take numbers as names.
     return containers.List([children.get(name, containers.Dict()) for name in sorted(like)])
 
 

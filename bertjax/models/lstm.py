@@ -79,6 +79,6 @@ def _gated(
 ) -> tuple[Float[Array, "batch out"], Float[Array, "batch out"]]:
     """Returns the next output and cell."""
     write, forget, candidate, read = jnp.split(gates, 4, axis=-1)
-    kept = jax.nn.sigmoid(forget + 1.0) * cell
-    cell = kept + jax.nn.sigmoid(write) * jnp.tanh(candidate)
+    remembered = jax.nn.sigmoid(forget + 1.0) * cell
+    cell = remembered + jax.nn.sigmoid(write) * jnp.tanh(candidate)
     return jax.nn.sigmoid(read) * jnp.tanh(cell), cell

@@ -49,9 +49,9 @@ def context(
     """Returns what `attention.attend` does: [batch, length, heads, head]."""
     length = query.shape[1]
     if (window := _narrow_window(visible, length)) is not None:
-        own, near = _own(query, window), (_near(keys, window), _near(values, window))
+        block_queries, near = _own(query, window), (_near(keys, window), _near(values, window))
         masks = _window_masks(query, visible, window, seeds, rate)
-        return _of_rows(_context(own, *near, masks, rate), query)
+        return _of_rows(_context(block_queries, *near, masks, rate), query)
     if length <= MOST_AT_ONCE:
         return _context(query, keys, values, _all_masks(query, visible, seeds, rate), rate)
     queries, masks_of = _query_blocks(query), _block_masks(query, visible, seeds, rate)
@@ -269,8 +269,8 @@ def _window_masks(
     batch, length, heads, _ = query.shape
     whole = visibility.placed(visible, length)
     asking = jax.tree.map(lambda x: _own(x, window), whole)
-    asked = jax.tree.map(lambda x: _near(x, window), whole)
-    seen = visibility.pairs(asked, asking)
+    near = jax.tree.map(lambda x: _near(x, window), whole)
+    seen = visibility.pairs(near, asking)
     if seeds is None:
         return _Masks(seen, None, True)
     block = _window_block(window)

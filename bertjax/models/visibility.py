@@ -1,9 +1,9 @@
-"""What may see what: which positions of a row the attention of a position reaches.
+"""Visibility: the positions of a row that the attention of each position reaches.
 
 A row of a batch holds one or more sequences. `sequence_ids` [batch, length] is 0 at padding, and a
-position sees those of its own number alone; `positions` count within a sequence. An `input_mask` of
-ones and zeros says the same of one sequence a row. A window and an order narrow it further, which
-is each layer's own choice (`attention.SelfAttention`).
+position sees only those of its own number; `positions` count within a sequence. An `input_mask` of
+ones and zeros says the same for one sequence per row. Each layer may narrow it further, by a window
+or an order (`attention.SelfAttention`).
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _finetuning_with_length(
     if config.finetuning.length_buckets:
         length = config.finetuning.max_seq_length
         assumptions.append(f"every batch {length} tokens long; length buckets make most shorter")
-    if trials.are_wanted(config):
+    if trials.are_configured(config):
         assumptions.append(
             f"one of {len(trials.list_trials(config))} trainings: seeds and settings"
         )

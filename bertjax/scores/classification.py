@@ -197,8 +197,8 @@ def _correlation(function: Callable[..., Any], labels: ArrayLike, predictions: A
     if len(labels) < 2:
         raise ValueError("a correlation needs two examples or more, but there is 1")
     with warnings.catch_warnings(action="ignore"):  # nan says the same
-        found = function(labels.astype(np.float64), predictions.astype(np.float64))
-    return float(found.statistic)
+        result = function(labels.astype(np.float64), predictions.astype(np.float64))
+    return float(result.statistic)
 
 
 def _f1(correct: int, labelled: int, predicted: int) -> float:

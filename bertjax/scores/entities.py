@@ -41,12 +41,12 @@ class Counts:
 
     @property
     def precision(self) -> float:
-        """The share of found entities that are correct, in percent; 0 where none was found."""
+        """The share of predicted entities that are correct, in percent; 0 without predictions."""
         return 100 * self.correct / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of all entities that were found, in percent; 0 where there is none."""
+        """The share of true entities that were predicted, in percent; 0 without true ones."""
         return 100 * self.correct / self.gold if self.gold else 0.0
 
     @property
@@ -58,7 +58,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What conlleval reports; `overall` counts every entity the same, whatever its type."""
+    """The report of conlleval; `overall` counts every entity the same, whatever its type."""
 
     tokens: int
     correct_tokens: int
@@ -112,7 +112,7 @@ def extract(tags: Sequence[str]) -> list[Entity]:
 
 
 def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Returns the scores of predicted tags, a sequence per sentence, beside the true ones.
+    """Returns the scores of predicted tags, a sequence per sentence, against the true ones.
 
     Raises:
       ValueError: if sentences or words are not equally many, or a tag is of none of the schemes;
@@ -153,7 +153,7 @@ def _entities_of_both(
 
 
 def _split(tag: str) -> tuple[str, str] | None:
-    """Returns prefix and type, which begins after the first hyphen; None if it is no tag."""
+    """Returns prefix and type, which begins after the first hyphen; None for another string."""
     prefix, _, kind = tag.partition("-")
     if tag == OUTSIDE or prefix in _PREFIXES:
         return prefix, kind

@@ -45,5 +45,5 @@ def mean_shares(
     of_group: dict[str, list[float]] = {}
     for value, group in zip(values, groups, strict=True):
         of_group.setdefault(group, []).append(float(value))
-    found = {name: sum(of_group[name]) / len(of_group[name]) for name in sorted(of_group)}
-    return sum(found.values()) / len(found), found
+    means = {name: sum(of_group[name]) / len(of_group[name]) for name in sorted(of_group)}
+    return sum(means.values()) / len(means), means

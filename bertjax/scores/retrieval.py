@@ -40,20 +40,20 @@ def scores(rankings: Rankings, relevances: Relevances) -> dict[str, float]:
     }
     if not judged:
         raise ValueError("no query has a relevant document; there is nothing to score")
-    found = [_of_query(rankings.get(query, ()), of_query) for query, of_query in judged.items()]
-    return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+    scores = [_of_query(rankings.get(query, ()), of_query) for query, of_query in judged.items()]
+    return {name: float(np.mean([each[name] for each in scores])) for name in scores[0]}
 
 
 def _of_query(ranking: Sequence[str], relevances: Mapping[str, int]) -> dict[str, float]:
     grades = np.array([max(relevances.get(document, 0), 0) for document in ranking], np.float64)
     relevant = sum(grade > 0 for grade in relevances.values())
-    found = {f"recall_at_{k}": float((grades[:k] > 0).sum() / relevant) for k in RECALL_DEPTHS}
+    recalls = {f"recall_at_{k}": float((grades[:k] > 0).sum() / relevant) for k in RECALL_DEPTHS}
     first = np.flatnonzero(grades[:DEPTH] > 0)
     best = np.array(sorted(relevances.values(), reverse=True), np.float64)
     return {
         f"ndcg_at_{DEPTH}": _gain(grades[:DEPTH]) / _gain(np.maximum(best[:DEPTH], 0)),
         f"mrr_at_{DEPTH}": 1.0 / (int(first[0]) + 1) if len(first) else 0.0,
-        **found,
+        **recalls,
     }
 
 
@@ -80,14 +80,14 @@ def nearest(
     """
     # Documents from the greatest name to the least: then a stable order is that of trec_eval.
     order = sorted(range(len(names)), key=names.__getitem__, reverse=True)
-    units, wanted = similarity.unit(documents)[order], min(count, len(names))
+    units, depth = similarity.unit(documents)[order], min(count, len(names))
     step = max(_CELLS // max(len(names), 1), 1)
-    found = []
+    rankings = []
     for start in range(0, len(queries), step):
         cosines = (similarity.unit(queries[start : start + step]) @ units.T).astype(np.float32)
-        for row in _highest(cosines, wanted):
-            found.append([names[order[place]] for place in row])
-    return found
+        for row in _highest(cosines, depth):
+            rankings.append([names[order[place]] for place in row])
+    return rankings
 
 
 def _highest(

@@ -32,10 +32,10 @@ def correlations(
     Raises:
       ValueError: if there are fewer than two pairs, or not a score for each.
     """
-    found = cosines(first, second)
+    similarities = cosines(first, second)
     return {
-        "pearson": classification.pearson(scores, found),
-        "spearman": classification.spearman(scores, found),
+        "pearson": classification.pearson(scores, similarities),
+        "spearman": classification.spearman(scores, similarities),
     }
 
 
@@ -49,6 +49,6 @@ def triplet_accuracy(
     A negative that is as near as the positive counts as an error, as in sentence-transformers'
     TripletEvaluator.
     """
-    own = cosines(anchors, positives)
+    of_positives = cosines(anchors, positives)
     columns = [cosines(anchors, negatives[:, place]) for place in range(negatives.shape[1])]
-    return float(np.mean(own > np.max(columns, axis=0)))
+    return float(np.mean(of_positives > np.max(columns, axis=0)))

@@ -80,14 +80,16 @@ def evaluate_v1(
             f"{len(empty)} questions have no answer, such as {empty[:10]}; SQuAD v2.0's data are "
             "scored with `evaluate`"
         )
-    asked = [question for question in answers if question in predictions]
-    exact = sum(_best(exact_match, predictions[asked_id], answers[asked_id]) for asked_id in asked)
-    shared = sum(_best(_f1_v1, predictions[asked_id], answers[asked_id]) for asked_id in asked)
+    answered = [question for question in answers if question in predictions]
+    exact = sum(
+        _best(exact_match, predictions[question], answers[question]) for question in answered
+    )
+    shared = sum(_best(_f1_v1, predictions[question], answers[question]) for question in answered)
     return {
         "exact_match": 100.0 * exact / len(answers),
         "f1": 100.0 * shared / len(answers),
         "total": len(answers),
-        "missing": len(answers) - len(asked),
+        "missing": len(answers) - len(answered),
     }
 
 
@@ -110,7 +112,7 @@ def evaluate(
     _check_covered(answers, predictions, "prediction")
     raw = {"exact": {}, "f1": {}}
     for question, golds in answers.items():
-        # What normalizes to nothing is no answer; without one the right prediction is "".
+        # Answers that normalize to nothing do not count; without any, "" is the right prediction.
         golds = [gold for gold in golds if normalize_answer(gold)] or [""]
         raw["exact"][question] = _best(exact_match, predictions[question], golds)
         raw["f1"][question] = _best(f1, predictions[question], golds)
@@ -190,9 +192,9 @@ def _check_any(answers: Mapping[str, Sequence[str]]) -> None:
 
 
 def _check_covered(
-    answers: Mapping[str, Sequence[str]], given: Mapping[str, Any], noun: str
+    answers: Mapping[str, Sequence[str]], predictions: Mapping[str, Any], noun: str
 ) -> None:
-    if missing := [question for question in answers if question not in given]:
+    if missing := [question for question in answers if question not in predictions]:
         raise ValueError(
             f"{len(missing)} of {len(answers)} questions have no {noun}, such as {missing[:10]}; "
             "every question of the data set needs one"

@@ -164,6 +164,6 @@ def accuracy(
 def _label_logit(
     logits: Float[Array, "*batch classes"], labels: Int[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    # A comparison with an iota rather than a gather: it fuses, and its gradient is no scatter.
+    # A comparison with an iota rather than a gather: it fuses, and its gradient needs no scatter.
     is_label = labels[..., None] == jax.lax.broadcasted_iota(jnp.int32, logits.shape, labels.ndim)
     return jnp.where(is_label, logits, 0.0).sum(axis=-1)

@@ -1,6 +1,6 @@
 """Distillation, DistilBERT's pretraining: a student learns from labels and a teacher's outputs.
 
-A teacher is no part of the model that is trained: it has no gradient, no optimizer state and no
+The teacher does not belong to the trained model: it has no gradient, no optimizer state and no
 place in a checkpoint. Its parameters are inputs of the step, which passes them to `loss` in the
 batch under TEACHER. The student is evaluated, exported and finetuned.
 """
@@ -63,7 +63,8 @@ def divergence(
             for logits in (student, teacher)
         )
         shares = jnp.exp(theirs)
-        # What has no share, as padding in a softmax over positions, may be infinitely unlikely.
+        # Where the teacher's share is 0, as for padding in a softmax over positions, the
+        # student's logarithm may be infinite.
         differences = jnp.where(shares > 0, theirs - ours, 0.0)
         return temperature**2 * (shares * differences).sum(axis=-1)
 
@@ -86,8 +87,8 @@ class Distillation:
 
     `soft_loss` is the divergence at every real token or, with `only_masked`, at the masked ones;
     `cosine_loss` is over every real token. Teacher and student read the same masked input; the
-    teacher without dropout. A loss of weight 0 is not computed, but for the masked tokens', which
-    is told then. A pair loss of the student keeps its weight of 1.
+    teacher without dropout. A loss of weight 0 is not computed, except for that of the masked
+    tokens, which is then only reported. A pair loss of the student keeps its weight of 1.
     Source: Sanh et al. 2019, section 3; distiller.py, `step`, and its README for 5, 2 and 1.
     """
 
@@ -97,13 +98,13 @@ class Distillation:
 
     @property
     def objectives(self) -> Mapping[str, float]:
-        found = dict(self.student.objectives)
-        found["mlm_loss"] *= self.options.hard_weight
-        found |= {
+        coefficients = dict(self.student.objectives)
+        coefficients["mlm_loss"] *= self.options.hard_weight
+        coefficients |= {
             "soft_loss": self.options.soft_weight,
             "cosine_loss": self.options.cosine_weight,
         }
-        return {name: coefficient for name, coefficient in found.items() if coefficient}
+        return {name: coefficient for name, coefficient in coefficients.items() if coefficient}
 
     @property
     def frozen(self) -> tuple[str, ...]:
@@ -131,15 +132,17 @@ class Distillation:
         hidden = model.encoder(batch, key=key)
         means = self.student.of_hidden(model, hidden, batch)
         with jax.named_scope("teacher"):
-            wanted = teacher.encoder(batch)
+            teacher_hidden = teacher.encoder(batch)
         if self.options.soft_weight:
             ours = self._logits(model, hidden, batch)
             with jax.named_scope("teacher"):
-                theirs = self._logits(teacher, wanted, batch)
-            found = divergence(ours, theirs, self.options.temperature)
-            means["soft_loss"] = base.weighted(found, self._soft_weights(batch))
+                theirs = self._logits(teacher, teacher_hidden, batch)
+            divergences = divergence(ours, theirs, self.options.temperature)
+            means["soft_loss"] = base.weighted(divergences, self._soft_weights(batch))
         if self.options.cosine_weight:
-            means["cosine_loss"] = base.weighted(cosine_distance(hidden, wanted), _real(batch))
+            means["cosine_loss"] = base.weighted(
+                cosine_distance(hidden, teacher_hidden), _real(batch)
+            )
         return means
 
     def evaluate(self, model: pretraining.PretrainingModel, batch: base.Batch) -> base.Means:

@@ -110,17 +110,17 @@ def of_options(sizes: encoder.EncoderConfig, options: Any) -> NextToken:
 
 def faults(config: Any) -> Iterator[str]:
     """Yields what of a config does not go together with this objective."""
-    wanted = {
+    required = {
         "model.left_to_right": (config.model.left_to_right, True),
         "pretraining.masking": (config.pretraining.masking, "none"),
         "pretraining.pair_loss": (config.pretraining.pair_loss, "none"),
     }
     if config.data.eval_dir:
-        wanted["checkpoint.best_metric"] = (config.checkpoint.best_metric, "lm_loss")
-    for name, (found, needed) in wanted.items():
-        if found != needed:
+        required["checkpoint.best_metric"] = (config.checkpoint.best_metric, "lm_loss")
+    for name, (value, needed) in required.items():
+        if value != needed:
             yield (
-                f"config.{name} is {found!r}; with config.pretraining.objective='next_token' it "
+                f"config.{name} is {value!r}; with config.pretraining.objective='next_token' it "
                 f"must be {needed!r}: each token is predicted from those on its left, without "
                 "masks and pairs"
             )

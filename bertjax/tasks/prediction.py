@@ -82,7 +82,7 @@ def check_numbers(outputs: Any, of_what: str) -> None:
     arrays = (np.asarray(leaf) for leaf in jax.tree.leaves(outputs))
     if not all(np.isfinite(array).all() for array in arrays):
         raise ValueError(
-            f"the model's outputs for {of_what} hold NaN or infinite numbers, which are no answer: "
-            "its weights are damaged or have diverged; take another checkpoint (--step), or the "
-            "weights that it was made from"
+            f"the model's outputs for {of_what} hold NaN or infinite numbers, which are not "
+            "predictions: its weights are damaged or have diverged; take another checkpoint "
+            "(--step), or the weights that it was made from"
         )

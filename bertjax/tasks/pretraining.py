@@ -138,7 +138,7 @@ class Pretraining:
         return 3.0 * batch_size * forward
 
     def head_flops(self, predictions: int) -> float:
-        """Returns the FLOPs of the masked-token head's forward pass at so many positions."""
+        """Returns the FLOPs of the masked-token head's forward pass at this number of positions."""
         width = self.encoder.embedding_width
         return 2.0 * predictions * width * (self.encoder.hidden_size + self.encoder.vocab_size)
 

@@ -62,10 +62,10 @@ class ReplacedTokensModel(Discriminator):
         super().__init__(config, rngs=rngs)
         self.generator = pretraining.PretrainingModel(generator, pair_loss="none", rngs=rngs)
         embeddings = self.encoder.embeddings, self.generator.encoder.embeddings
-        for made in embeddings:
-            if hasattr(made, "projection"):
+        for module in embeddings:
+            if hasattr(module, "projection"):
                 # TensorFlow's default: the released code gives it no initializer.
-                kernel = made.projection.kernel
+                kernel = module.projection.kernel
                 glorot = nnx.initializers.glorot_uniform()
                 kernel[...] = glorot(rngs.params(), kernel.shape, kernel.dtype)
         embedding_sharing.SHARINGS[sharing](*embeddings, rngs)
@@ -109,14 +109,14 @@ class ReplacedTokens:
         self, model: ReplacedTokensModel
     ) -> tuple[Discriminator, pretraining.PretrainingModel]:
         """Returns discriminator and generator, each whole; gradients go to what is shared."""
-        found = embedding_sharing.apart(parameters.split(model)[1])
+        whole = embedding_sharing.apart(parameters.split(model)[1])
         generator = pretraining.Pretraining(self.generator, pair_loss="none")
         return (
             parameters.merge(
                 discriminator_graph(self.encoder),
-                {name: found[name] for name in found if name != embedding_sharing.GENERATOR},
+                {name: whole[name] for name in whole if name != embedding_sharing.GENERATOR},
             ),
-            parameters.merge(base.abstract_model(generator)[0], found[embedding_sharing.GENERATOR]),
+            parameters.merge(base.abstract_model(generator)[0], whole[embedding_sharing.GENERATOR]),
         )
 
     def loss(
@@ -125,7 +125,7 @@ class ReplacedTokens:
         """Returns mlm_loss and mlm_accuracy of the generator, and of the discriminator `_scores`.
 
         Without a key the samples are the same every time. Those of a row depend on the key and its
-        own tokens, not on the rows beside it.
+        own tokens, not on the other rows.
         """
         discriminator, generator = self.parts(model)
         generator_key, discriminator_key, sample_key = layers.split(key, 3)
@@ -135,13 +135,13 @@ class ReplacedTokens:
         with jax.named_scope("sample"):
             sampled = sample(logits / self.temperature, row_seeds(sample_key, batch["input_ids"]))
             corrupted, is_replaced = replaced(batch, sampled)
-        found = discriminator.replaced_logits(
+        replaced_logits = discriminator.replaced_logits(
             {**batch, "input_ids": corrupted}, key=discriminator_key
         )
         return {
             "mlm_loss": base.weighted(base.cross_entropy(logits, labels), weights),
             "mlm_accuracy": base.accuracy(logits, labels, weights),
-            **_scores(found, is_replaced, _real(batch), batch.get("sequence_ids")),
+            **_scores(replaced_logits, is_replaced, _real(batch), batch.get("sequence_ids")),
         }
 
     def evaluate(self, model: ReplacedTokensModel, batch: base.Batch) -> base.Means:
@@ -204,7 +204,7 @@ def replaced(
 ) -> tuple[Int[Array, "batch length"], Bool[Array, "batch length"]]:
     """Returns the tokens with samples in place of the masks, and which tokens changed.
 
-    A sample that is the original token is no replacement.
+    A sample that equals the original token does not count as a replacement.
     """
     ids, positions = batch["input_ids"], batch["masked_lm_positions"]
     # A comparison with an iota rather than a scatter: places of weight 0 all point at position 0.

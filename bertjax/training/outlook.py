@@ -22,12 +22,12 @@ def obstacles(
     `paths` are those of its parameters.
     """
     found = []
-    if vocabulary is not None and (why := tokenizer.only_here(vocabulary)):
+    if vocabulary is not None and (why := tokenizer.export_fault(vocabulary)):
         found.append(f"the vocabulary is of the kind {vocabulary.kind}: {why}")
     try:
         families.holding(encoder.EncoderConfig(**config.model), pretrained.head_of(paths))
     except ValueError as error:
         found.append(str(error))
     if config.task == "finetuning":
-        found.append(finetuning.head_task(config).only_here)
+        found.append(finetuning.head_task(config).export_fault)
     return [each for each in found if each]

@@ -80,7 +80,7 @@ class Notice:
             if is_main:
                 previous = signal.set_wakeup_fd(self._agreement.fileno(), warn_on_full_buffer=False)
                 self._exits.callback(signal.set_wakeup_fd, previous)
-            if interruptions.has_come():
+            if interruptions.sigterm_recorded():
                 self._agreement.report_signal()
         if is_main:
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -59,7 +59,7 @@ class Trial:
     seed: int
 
 
-def are_wanted(config: ml_collections.ConfigDict) -> bool:
+def are_configured(config: ml_collections.ConfigDict) -> bool:
     """Returns whether a config asks for more than one training."""
     return config.seeds > 1 or config.search
 
@@ -84,7 +84,7 @@ def list_trials(config: ml_collections.ConfigDict) -> list[Trial]:
 
 def workdirs(config: ml_collections.ConfigDict, workdir: epath.Path) -> list[epath.Path]:
     """Returns where the trainings that a config asks for have their checkpoints."""
-    if not are_wanted(config):
+    if not are_configured(config):
         return [workdir]
     return [workdir / trial.name for trial in list_trials(config)]
 
@@ -139,7 +139,7 @@ def job_of(job: jobs.Job, trial: Trial) -> jobs.Job:
 
 
 def last_scores(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Returns the scores of a run's last evaluation, nan where one is no number."""
+    """Returns the scores of a run's last evaluation, nan where one is not a number."""
     step, scores = scalars.last_evaluation(lines)
     if step is None:
         raise ValueError("the run has no evaluation in its metrics.jsonl")
@@ -157,7 +157,7 @@ def summarize(
 
     `settings` holds for each setting the score's median, mean, sample standard deviation and best
     over its seeds; `chosen` is the one with the best median, `best` the training with the best
-    score, `trials` every training with all its scores. What is no number is None, and the worst.
+    score, `trials` every training with all its scores. What is not a number is None, and the worst.
     """
     sign = 1 if is_higher_better else -1
 

@@ -177,7 +177,7 @@ def match(source: pretrained.Pretrained, target: Target) -> WarmStart:
         values, growth = _grown(values, source.config, target, shapes)
     taken = {
         name: value
-        for name, value in embedding_sharing.as_kept(values, shapes).items()
+        for name, value in embedding_sharing.as_stored(values, shapes).items()
         if name in shapes and (not target.has_own_heads or parameters.is_within(name, bodies))
     }
     fresh = tuple(name for name in shapes if name not in taken)

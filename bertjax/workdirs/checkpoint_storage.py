@@ -38,11 +38,11 @@ EVALUATION_FILE = "evaluation.json"  # in the checkpoint's directory, once it wa
 RETRY_SECONDS = (0.2, 1.0, 4.0)  # waits before a failed read is repeated
 LOOK_SECONDS = 5.0  # how often a process checks whether what it waits for can still be seen
 
-# What orbax and tensorstore raise on torn, foreign or altered files and on failed writes. Reading
-# has one more, see `_reading`.
+# Errors that orbax and tensorstore raise on torn, foreign or altered files and on failed writes.
+# Reading has one more, see `_reading`.
 STORAGE_ERRORS = (OSError, ValueError, KeyError, TypeError, RuntimeError)
 
-# How tensorstore reports what the system, or a store, refused.
+# tensorstore's reports of errors of the system or of a store.
 _OF_THE_STORAGE = re.compile(
     r"\[OS error (?P<number>\d+)|\b(RESOURCE_EXHAUSTED|UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED"
     r"|PERMISSION_DENIED|UNAUTHENTICATED)\b"
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 def _is_not_chatter(record: std_logging.LogRecord) -> bool:
     # orbax logs some forty lines a checkpoint, and warnings about its own options, through absl's
-    # logger as we do. What fails reaches the user as an exception.
+    # logger as we do. Failures reach the user as exceptions.
     return "/orbax/" not in record.pathname or record.levelno >= std_logging.ERROR
 
 

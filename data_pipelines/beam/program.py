@@ -51,7 +51,7 @@ RunSteps = Callable[[str, Callable[[apache_beam.Pipeline], None]], None]
 
 
 AGAIN = "run the same command again, which starts from the beginning"
-# What Beam says when a process of DirectRunner ends by itself, in a thread that is not joined.
+# Beam's message, in a thread that is not joined, when a process of DirectRunner ends by itself.
 PROCESS_ENDED = "Worker subprocess exited"
 
 
@@ -200,7 +200,7 @@ RUNNERS = {
 
 @dataclasses.dataclass(frozen=True)
 class BeamOptions(Options):
-    """What to build, and what runs the pipeline."""
+    """The options of the build and of Beam's runner."""
 
     runner: str = command_line.option(
         f"what runs the pipeline: {', '.join(RUNNERS)}", default="DirectRunner"
@@ -241,7 +241,7 @@ def make(
     judge: builders.Judge,
     *,
     run: RunSteps,
-) -> builders.Content:
+) -> builders.BuildResult:
     """Writes the shards of `options` into `output.records`, in four runs of Beam.
 
     Raises:
@@ -252,28 +252,28 @@ def make(
     job = _job(options, vocabulary, output)
     run("tokens", lambda pipeline: work.tokenize(pipeline, blocks.groups(units), job))
     layout, text, log = _tokenized(options, job)
-    known = text.statistics() | log.statistics()
-    judge(known)
+    figures_so_far = text.statistics() | log.statistics()
+    judge(figures_so_far)
     pairing.check_documents(int(layout.documents[-1]), options.pairs)
     job = layout.saved(job)
     run("pairs", lambda pipeline: work.pair(pipeline, job))
     layout, pairs = _paired(job, layout)
     if pairing.labels(options.pair_objective):
-        known |= pairs.statistics()
+        figures_so_far |= pairs.statistics()
     job = layout.saved(job)
     sample = _sample(job, pairs.examples)
     run("sample", lambda pipeline: work.write(pipeline, job, sample))
     ((example_bytes,),), tally = _written(job)
     figures = tally.statistics(vocabulary.load())
     num_records = builders.num_records(pairs.examples, tally)
-    judge(known | figures | {"examples": num_records})
+    judge(figures_so_far | figures | {"examples": num_records})
     num_shards = builders.num_shards(options, num_records, example_bytes, output)
     dealing = work.Dealing(num_shards)
     run("records", lambda pipeline: work.write(pipeline, job, dealing))
     written, tally = _written(job)
-    return builders.Content(
+    return builders.BuildResult(
         tuple(records.Shard(*fields) for fields in written),
-        known | tally.statistics(vocabulary.load()),
+        figures_so_far | tally.statistics(vocabulary.load()),
         tally.contents(text.distinct_documents),
     )
 

@@ -1,14 +1,14 @@
 """The three steps of the fast build as Apache Beam transforms, and what their workers do.
 
-Tokens of every block, examples of every block, shards. A step is one chain, from what is to be done
-to one file of what was found, which the program reads before the next step. What else passes from
-step to step lies in files that all machines reach. No transform has a second output or a side
-input, since not every runner knows them: Beam's for Dask computes the last transform alone.
+The steps are tokens of every block, examples of every block, shards. A step is one chain of
+transforms that ends in one file of results, which the program reads before the next step. All other
+data between steps lie in files that all machines reach. No transform has a second output or a side
+input, since not every runner supports them: Beam's for Dask computes the last transform alone.
 
 Inside a step only numbers and bytes pass between workers: blocks ask other blocks for the places of
 random segments, and shards get the tokens of their segments. A worker holds a block or a shard,
-never more. An engine may do any part twice, at the same
-time too: a part always writes the same files, each whole or not at all.
+never more. An engine may run any part twice, even at the same time: a part always writes the same
+files, each whole or not at all.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from bertjax.data import atomic, records
 from data_pipelines import blocks, builders, examples, pairing, shards, sources
 from data_pipelines.objectives import base
 
-# What the steps have found, in the scratch directory.
+# The results of the steps, in the scratch directory.
 TOKENS_FILE, PAIRS_FILE, RECORDS_FILE = "tokens.json", "pairs.json", "records.json"
 
 # From the block that asks to the one that is asked for random segments, and back. `document` counts
 # from the beginning of the block that is asked; `begin` is a token of the corpus.
-REQUEST = np.dtype([("example", "<u4"), ("document", "<u4"), ("place", "<f8"), ("wanted", "<i8")])
+REQUEST = np.dtype(
+    [("example", "<u4"), ("document", "<u4"), ("place", "<f8"), ("num_tokens", "<i8")]
+)
 ANSWER = np.dtype([("example", "<u4"), ("begin", "<i8"), ("length", "<i8")])
 # A segment on its way to its shard; `begin` counts from the beginning of the block that holds it,
 # `place` is that of its example before the shard is shuffled.
@@ -58,10 +60,10 @@ PIECE_TOKENS = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Job(shards.Recipe):
-    """What every worker needs to know; `scratch` and `directory` must be reached by all of them.
+    """The description of the work for every worker; all of them reach `scratch` and `directory`.
 
-    `layout_file` is where the blocks lie, once they are made: in the job itself it might be too
-    large.
+    `layout_file` is the path of the layout, once the blocks are made: the layout itself may be too
+    large for the job.
     """
 
     reading: sources.Reading
@@ -108,18 +110,18 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Dealing:
-    """Into how many shards the examples go; for a sample, which `places` of shard 0 are wanted."""
+    """The number of shards; for a sample, the `places` in shard 0 to take."""
 
     num_shards: int
     places: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """What parts of a step have found: facts of each, and what was counted in all of them.
+class StepResults:
+    """The results of the parts of a step: the facts of each, and the counts of all of them.
 
-    The facts of a part begin with what orders them; `logs` are those of reading a group. `tally` is
-    of `statistics`, the same kind in all parts, or None.
+    The facts of a part begin with their sort key; `logs` are those of reading a group. `tally` is
+    one of `statistics`, of the same class in all parts, or None.
     """
 
     facts: list[Any] = dataclasses.field(default_factory=list)
@@ -127,7 +129,7 @@ class Found:
     tally: Any = None
 
     @classmethod
-    def merged(cls, parts: Iterable[Found]) -> Found:
+    def merged(cls, parts: Iterable[StepResults]) -> StepResults:
         """Returns what all parts have found."""
         facts, logs, tally = [], [], None
         for part in parts:
@@ -212,23 +214,23 @@ def _block_indices(pipeline: apache_beam.Pipeline, job: Job) -> Any:
     )
 
 
-def _keep(found: Any, job: Job, name: str) -> None:
+def _keep(results: Any, job: Job, name: str) -> None:
     """Adds the end of a step: everything found in one file."""
     _ = (
         # Not without a key: Beam's own key for that is None, whose hash differs between processes.
-        _keyed(found | "one key" >> apache_beam.Map(_at_zero), "found", tuple[int, Found])
-        | "merge" >> apache_beam.CombinePerKey(Found.merged)
-        | "save" >> apache_beam.Map(_save_found, job, name)
+        _keyed(results | "one key" >> apache_beam.Map(_at_zero), "found", tuple[int, StepResults])
+        | "merge" >> apache_beam.CombinePerKey(StepResults.merged)
+        | "save" >> apache_beam.Map(_save_results, job, name)
     )
 
 
-def _at_zero(found: Found) -> tuple[int, Found]:
-    return 0, found
+def _at_zero(result: StepResults) -> tuple[int, StepResults]:
+    return 0, result
 
 
-def _save_found(keyed: tuple[int, Found], job: Job, name: str) -> None:
-    _, found = keyed
-    found.save(job, name)
+def _save_results(keyed: tuple[int, StepResults], job: Job, name: str) -> None:
+    _, result = keyed
+    result.save(job, name)
 
 
 def _keyed(collection: Any, name: str, kind: Any) -> Any:
@@ -254,16 +256,16 @@ def read_group(
 
 def tokenize_block(
     keyed: tuple[tuple[int, int], list[sources.Document] | sources.Log], job: Job
-) -> Found:
+) -> StepResults:
     """Writes the tokens of a block and returns what was found; a log is passed on."""
     (group, number), text = keyed
     if isinstance(text, sources.Log):
-        return Found(logs=[(group, dataclasses.asdict(text))])
+        return StepResults(logs=[(group, dataclasses.asdict(text))])
     block = blocks.tokenize(text, job.tokenization)
     name = f"tokens-{group:06d}-{number:06d}.npz"
     _save(job.path(name), dataclasses.asdict(block.corpus))
     facts = (group, number, name, block.corpus.num_documents, len(block.corpus.tokens))
-    return Found([(*facts, dataclasses.asdict(block.log))], tally=block.tally)
+    return StepResults([(*facts, dataclasses.asdict(block.log))], tally=block.tally)
 
 
 def draft_block(index: int, job: Job) -> Iterator[tuple[int, tuple[int, bytes]]]:
@@ -276,22 +278,22 @@ def draft_block(index: int, job: Job) -> Iterator[tuple[int, tuple[int, bytes]]]
     drafts = pairing.draft(base.Block(_corpus(index, job), index, first, num_documents), job.pairs)
     fields = dataclasses.asdict(drafts)
     _save(_drafts_path(index, job), fields.pop("requests") | fields)
-    wanted = drafts.requests
-    asked = np.searchsorted(layout.documents, wanted.document, side="right") - 1
-    requests = np.zeros(len(asked), REQUEST)
-    requests["example"], requests["place"] = wanted.example, wanted.place
-    requests["document"] = wanted.document - layout.documents[asked]
-    requests["wanted"] = wanted.wanted
+    pending = drafts.requests
+    source_blocks = np.searchsorted(layout.documents, pending.document, side="right") - 1
+    requests = np.zeros(len(source_blocks), REQUEST)
+    requests["example"], requests["place"] = pending.example, pending.place
+    requests["document"] = pending.document - layout.documents[source_blocks]
+    requests["num_tokens"] = pending.num_tokens
     yield index, (index, b"")
-    for block, part in _by(asked, requests):
+    for block, part in _by(source_blocks, requests):
         yield block, (index, part.tobytes())
 
 
 def answer_requests(
-    asked: tuple[int, Iterable[tuple[int, bytes]]], job: Job
+    keyed: tuple[int, Iterable[tuple[int, bytes]]], job: Job
 ) -> Iterator[tuple[int, bytes]]:
     """Yields the segments of one block that are asked for, to each block that asks."""
-    index, messages = asked
+    index, messages = keyed
     corpus = _corpus(index, job)
     for asking, message in messages:
         request = np.frombuffer(message, REQUEST)
@@ -301,7 +303,7 @@ def answer_requests(
                 example=request["example"],
                 document=request["document"].astype(np.int64),
                 place=request["place"],
-                wanted=request["wanted"],
+                num_tokens=request["num_tokens"],
             ),
         )
         answer = np.zeros(len(request), ANSWER)
@@ -310,7 +312,7 @@ def answer_requests(
         yield asking, answer.tobytes()
 
 
-def finish_block(answered: tuple[int, Iterable[bytes]], job: Job) -> Found:
+def finish_block(answered: tuple[int, Iterable[bytes]], job: Job) -> StepResults:
     """Writes the finished examples of a block and returns its index and `shards.PairCounts`."""
     index, messages = answered
     drafts = _load_drafts(_drafts_path(index, job))
@@ -326,7 +328,7 @@ def finish_block(answered: tuple[int, Iterable[bytes]], job: Job) -> Found:
         first_token=int(job.layout.tokens[index]),
     )
     _save(_pairs_path(index, job), {"spans": spans})
-    return Found([(index, *dataclasses.astuple(shards.PairCounts.of(drafts)))])
+    return StepResults([(index, *dataclasses.astuple(shards.PairCounts.of(drafts)))])
 
 
 def deal_block(index: int, job: Job, dealing: Dealing) -> Iterator[tuple[int, bytes]]:
@@ -364,7 +366,7 @@ def places(layout: Layout, index: int, num_shards: int) -> tuple[np.ndarray, np.
 
 
 def shard_size(num_examples: int, shard: Any, num_shards: int) -> Any:
-    """Returns how many of `num_examples`, dealt in turn, a shard gets."""
+    """Returns the number of examples of a shard when `num_examples` are dealt in turn."""
     return num_examples // num_shards + (shard < num_examples % num_shards)
 
 
@@ -398,7 +400,7 @@ def _with_tokens(
 
 def write_shard(
     keyed: tuple[int, Iterable[tuple[bytes, bytes]]], job: Job, dealing: Dealing
-) -> Found:
+) -> StepResults:
     """Writes one shard and returns its manifest entry, or the size of sampled records; counts."""
     shard, pieces = keyed
     tally = job.new_tally()
@@ -407,10 +409,10 @@ def write_shard(
     order = shards.order(job.pairs, shard, size)[: len(places)]
     batches = shards.row_batches(job, shard, tokens, spans[np.searchsorted(places, order)])
     if dealing.places is not None:
-        return Found([(builders.sample(batches, tally),)], tally=tally)
+        return StepResults([(builders.sample(batches, tally),)], tally=tally)
     path = epath.Path(job.directory) / records.shard_name(shard, dealing.num_shards)
     facts = dataclasses.astuple(shards.write_batches(path, batches, tally))
-    return Found([facts], tally=tally)
+    return StepResults([facts], tally=tally)
 
 
 def _gathered(

@@ -1,1 +1,1 @@
-"""What the bytes of a source mean: one module for each kind of file or dataset."""
+"""Readers of sources: one module for each kind of file or dataset."""

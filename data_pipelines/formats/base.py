@@ -1,4 +1,4 @@
-"""What an input format consists of, and the options with which it is read."""
+"""The parts of an input format, and the options with which it is read."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _folder_docstrings(folder: pathlib.Path, package: str) -> Iterator[tuple[str
         try:
             yield from docstrings(source, module)
         except (SyntaxError, ValueError):
-            # Templates and files of another Python version are no loss to the corpus.
+            # It is a template or a file of another Python version, which the corpus can spare.
             logging.info("documentation corpus: %s cannot be parsed", path)
 
 
@@ -230,7 +230,7 @@ def _without_label(text: str, indent: int) -> tuple[str, bool]:
         return "", True
     if field := _FIELD.match(text):
         is_type = field[1] in ("type", "rtype")
-        # A role such as :class:`x` at the start of a line is no field.
+        # A role such as :class:`x` at the start of a line is not a field.
         if not text[field.end() :].startswith("`"):
             return ("" if is_type else text[field.end() :]), True
     if bullet := _BULLET.match(text):

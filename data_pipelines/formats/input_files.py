@@ -1,7 +1,7 @@
 """Finds and opens the files of a source, and keeps the record of what was wrong in them.
 
-Compressed files are recognized by their suffix. What the bytes mean belongs to `text_files`,
-`table_files` and `wikipedia`.
+Compressed files are recognized by their suffix. `text_files`, `table_files` and `wikipedia` parse
+the bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAGIC = {
 
 @dataclasses.dataclass
 class Log:
-    """What happened while reading: bytes of the (maybe compressed) files, and problems by kind.
+    """The record of reading: bytes of the (maybe compressed) files, and problems by kind.
 
     `counts` and `first_places` are keyed by the kind of problem, "invalid_utf8_lines" for example;
     a place is "path:line" or the id of a document.
@@ -71,16 +71,16 @@ class Log:
         }
 
 
-def find(pattern: str, *, known: str = "paths and globs of files") -> list[str]:
+def find(pattern: str, *, accepted: str = "paths and globs of files") -> list[str]:
     """Returns the files that a path or glob (`**` recursive) stands for, sorted.
 
     Raises:
-      FileNotFoundError: if there is none; the message lists `known` kinds of input.
+      FileNotFoundError: if there is none; the message lists `accepted` kinds of input.
       ValueError: if it is a directory.
     """
     if is_remote(pattern):
-        return _find_remote(pattern, known)
-    # Folders that a glob meets are no mistake: `**` matches them always.
+        return _find_remote(pattern, accepted)
+    # Folders that a glob matches are skipped: `**` always matches them.
     paths = [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
     if paths:
         return sorted(paths)
@@ -89,7 +89,7 @@ def find(pattern: str, *, known: str = "paths and globs of files") -> list[str]:
             f"input {pattern!r} is a directory; say which of its files to read, for example "
             f"{os.path.join(pattern, '**', '*.txt')!r}"
         )
-    raise _matches_nothing(pattern, known)
+    raise _matches_nothing(pattern, accepted)
 
 
 def is_remote(path: str) -> bool:
@@ -152,24 +152,24 @@ def head(path: str, size: int) -> bytes:
     return first
 
 
-def _find_remote(pattern: str, known: str) -> list[str]:
+def _find_remote(pattern: str, accepted: str) -> list[str]:
     parts = pattern.split("/")
     if "**" in pattern:
         raise ValueError(
             f"input {pattern!r} holds **, which would list a whole bucket; name the folders with *"
         )
     fixed = next((i for i, part in enumerate(parts) if set(part) & set("*?[")), len(parts))
-    root, wanted = epath.Path("/".join(parts[:fixed])), "/".join(parts[fixed:])
-    paths = sorted(str(path) for path in root.glob(wanted)) if wanted else []
-    if not wanted and root.exists():
+    root, glob = epath.Path("/".join(parts[:fixed])), "/".join(parts[fixed:])
+    paths = sorted(str(path) for path in root.glob(glob)) if glob else []
+    if not glob and root.exists():
         paths = [pattern]
     if not paths:
-        raise _matches_nothing(pattern, known)
+        raise _matches_nothing(pattern, accepted)
     return paths
 
 
-def _matches_nothing(pattern: str, known: str) -> FileNotFoundError:
-    return FileNotFoundError(f"input {pattern!r} matches no file; give {known}")
+def _matches_nothing(pattern: str, accepted: str) -> FileNotFoundError:
+    return FileNotFoundError(f"input {pattern!r} matches no file; give {accepted}")
 
 
 class _CountedFile(io.RawIOBase):

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from bertjax.data import tables
 from data_pipelines.formats import base, input_files, integers, text_files
 
-# What the log calls the faults of rows; a row of CSV that is not CSV ends the reading.
+# Faults of rows -> their names in the log; a row that is not CSV ends the reading.
 _PROBLEMS = {
     "columns": "torn_rows",
     "json": "invalid_json_lines",

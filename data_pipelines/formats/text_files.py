@@ -23,7 +23,7 @@ MAXIMUM_NUL_SHARE = 0.2
 ENOUGH_LINES = 8
 
 _WHITE_CONTROLS = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
-# Surrogates are no characters, but JSON can spell them, and no encoder takes them.
+# JSON can spell surrogates, which are not characters, and no encoder takes them.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _C0_CONTROLS = bytes(code for code in [*range(32), 127] if code not in b"\t\n\r")
 # Begins the two bytes of every C1 control in UTF-8.

@@ -28,7 +28,7 @@ class Name:
     def parse(cls, location: str) -> Name:
         """Returns the parts of "NAME", "NAME:SPLIT", "DIRECTORY" or "DIRECTORY:SPLIT".
 
-        A directory may have an address: the colon of gs:// is no border.
+        A directory may have an address: the colon of gs:// is not a border.
         """
         scheme, separator, rest = location.rpartition("://")
         dataset, _, split = rest.partition(":")

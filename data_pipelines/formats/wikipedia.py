@@ -1,9 +1,9 @@
 """Wikipedia dumps to articles, and wikitext to prose.
 
-Articles are the pages of namespace 0 that are no redirects. Their prose is what one reads as
-sentences: no tables and headers, as for BERT's own corpus, nor what mwparserfromhell (the extra
-`wikipedia`) finds of markup. Items of lists, which BERT left out too, are paragraphs here, except
-in the sections that list sources.
+Articles are the pages of namespace 0 that are not redirects. Their prose is the text in sentences:
+no tables and headers, as for BERT's own corpus, and none of the markup that mwparserfromhell (the
+extra `wikipedia`) finds. Items of lists, which BERT left out too, are paragraphs here, except in
+the sections that list sources.
 
 Source: "Pre-training data" in section 3.1 of the BERT paper.
 """
@@ -51,7 +51,7 @@ _REFERENCE = re.compile(r"<ref\b[^<>]*/>|<ref\b[^<>]*>.*?</ref\s*>", re.DOTALL |
 _SWITCH = re.compile(r"__[A-Z]+__")
 _REMAINS = re.compile(r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|</?[A-Za-z][^<>\n]*>|'{2,}")
 _TABLE_LINE = re.compile(r"\s*(?:[|!]|\{\|)")
-# What a vanished template leaves behind in brackets, and in front of a mark.
+# A removed template leaves these remains in brackets, and in front of a mark.
 _TIDYING = (
     (re.compile(r"\(\s*(?:[,;:]\s*)*"), "("),
     (re.compile(r"\s*(?:[,;]\s*)*\)"), ")"),
@@ -122,7 +122,7 @@ def prose(wikitext: str) -> str | None:
 
 
 def _article(page: Any) -> str | None:
-    """Returns the wikitext of a page, None if it is no article."""
+    """Returns the wikitext of a page, None if it is not an article."""
     if page.findtext("{*}ns") != "0" or page.find("{*}redirect") is not None:
         return None
     if page.findtext("{*}revision/{*}model") not in (None, "wikitext"):

@@ -1,8 +1,8 @@
-"""What every pair objective is given and gives: options, drafts of examples, requests for text.
+"""The interface of a pair objective: options, drafts of examples, requests for text.
 
 Examples are made block by block (a block is some megabytes of consecutive documents), so that the
-work can be spread over processes or machines. What a block cannot know is the text of the other
-documents: a draft leaves a segment that comes from elsewhere open, as one of its `Requests`, and
+work can be spread over processes or machines. A block does not hold the text of other documents: a
+draft leaves a segment that comes from elsewhere open, as one of its `Requests`, and
 `random_segments` finds it. The random numbers depend on the seed and the block alone.
 """
 
@@ -77,14 +77,14 @@ class Requests:
     """Second segments still to be found: arrays over the random pairs of a block.
 
     `example` is the index among the block's drafts, `document` the one to take from (in the whole
-    corpus), `place` where the segment begins (0: its first, almost 1: its last sentence), `wanted`
-    how many tokens, or as many more as the last sentence brings.
+    corpus), `place` the beginning of the segment (0: the document's first sentence, almost 1: its
+    last), `num_tokens` the size, which the last sentence may exceed.
     """
 
     example: Int[np.ndarray, " requests"]
     document: Int[np.ndarray, " requests"]
     place: Float[np.ndarray, " requests"]
-    wanted: Int[np.ndarray, " requests"]
+    num_tokens: Int[np.ndarray, " requests"]
 
     @classmethod
     def none(cls) -> Requests:
@@ -120,7 +120,7 @@ def random_segments(
     last = corpus.document_starts[requests.document + 1]
     first = first + (requests.place * (last - first)).astype(np.int64)
     begin = starts[first]
-    end = np.searchsorted(starts, begin + requests.wanted)
+    end = np.searchsorted(starts, begin + requests.num_tokens)
     return begin, starts[np.clip(end, first + 1, last)] - begin
 
 

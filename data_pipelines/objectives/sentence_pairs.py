@@ -27,7 +27,7 @@ def draft_next_sentence(block: base.Block, options: base.PairOptions) -> base.Dr
     """Returns pairs of which half or, as released, a few more are random."""
     coin = 0.5
     if options.balanced_nsp:
-        # What one coin leads to depends on itself: chunks that are put back become others.
+        # The share that a coin gives depends on the coin: chunks that are put back are cut anew.
         for _ in range(2):
             coin = _balancing_coin(_chunks(block, options, coin, passes=1))
     chunks = _chunks(block, options, coin, passes=options.dupe_factor)
@@ -94,7 +94,7 @@ def _requests(
         example=np.flatnonzero(is_random),
         document=other,
         place=rng.random(len(other)),
-        wanted=chunks.target[is_random] - spans["length_a"][is_random].astype(np.int64),
+        num_tokens=chunks.target[is_random] - spans["length_a"][is_random].astype(np.int64),
     )
 
 
@@ -154,8 +154,8 @@ def _balanced(chunks: _Chunks, rng: np.random.Generator) -> _Chunks:
     surplus = 2 * len(frequent) - len(is_random)
     keep = np.ones(len(is_random), bool)
     keep[rng.choice(frequent, surplus, replace=False)] = False
-    kept = {field.name: getattr(chunks, field.name)[keep] for field in dataclasses.fields(chunks)}
-    return _Chunks(**kept)
+    fields = {field.name: getattr(chunks, field.name)[keep] for field in dataclasses.fields(chunks)}
+    return _Chunks(**fields)
 
 
 def _swap(spans: examples.Spans, where: np.ndarray) -> None:

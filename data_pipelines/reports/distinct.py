@@ -15,8 +15,8 @@ from jaxtyping import UInt64
 # large a sample is off by 0.1% (1 / sqrt(2^20)); 8 MB.
 MAX_HASHES = 2**20
 
-# The most repeated lines: how many of a block are remembered, of the corpus, and are reported, and
-# how much of their text. A line that is rare in every block may be missed.
+# The most repeated lines: the number that is remembered of a block and of the corpus, and the
+# number of characters that is kept. A line that is rare in every block may be missed.
 REPEATED_PER_BLOCK, REPEATED_KEPT = 20, 1000
 REPEATED_CHARACTERS = 80
 
@@ -54,7 +54,7 @@ class Distinct:
         return Distinct(united, halvings)._shrunk()
 
     def count(self) -> int:
-        """Returns how many different hashes there were: exact until the bound has halved."""
+        """Returns the number of different hashes: exact until the bound has halved."""
         return len(self.hashes) << self.halvings
 
     def to_json(self) -> dict[str, Any]:

@@ -54,7 +54,7 @@ MASK_SHARE_ERROR, MASKED_SHARE_ERROR, MIN_MASKED_TOKENS = 0.05, 0.2, 2000
 # A share of the documents or sentences: every large corpus has a few bad lines.
 READING_PROBLEM_SHARE = 0.001
 
-# What reading has done about each kind of problem, and what the user can do.
+# Each kind of problem -> its handling while reading, and the remedy for the user.
 READING_PROBLEMS = {
     "invalid_utf8_lines": "lines that are not UTF-8 were skipped; convert the files with `iconv`",
     "control_characters": "lines held NUL or control characters, which were removed; look whether "
@@ -121,9 +121,9 @@ def warnings(
     """
     facts = _Facts(statistics, max_seq_length, pair_objective, vocab_size, masked_lm_prob)
     checks = _CHECKS_OF_INTEGERS if kind == tokenizer.IntegerTokenizer.kind else _CHECKS
-    found = [Warning(name, text) for check in checks for name, text in check(facts)]
+    all_warnings = [Warning(name, text) for check in checks for name, text in check(facts)]
     passed_over = ("few_documents", "few_examples") if split == "heldout" else ()
-    return [warning for warning in found if warning.name not in passed_over]
+    return [warning for warning in all_warnings if warning.name not in passed_over]
 
 
 def of_manifest(manifest: records.Manifest) -> list[Warning]:
@@ -379,13 +379,13 @@ def _masks(facts: _Facts) -> _Found:
             "80, 10 and 10%; finetuning never shows [MASK], and the other two are there to bridge "
             "that: look how these records were made".format(*shares),
         )
-    share, wanted = facts.of("masked_share"), facts.masked_lm_prob
-    if share and wanted and abs(share / wanted - 1) > MASKED_SHARE_ERROR:
+    share, target = facts.of("masked_share"), facts.masked_lm_prob
+    if share and target and abs(share / target - 1) > MASKED_SHARE_ERROR:
         full = facts.of("full_masks_share") or 0
         cause = f"; {full:.0%} of the examples have all the masks they may" if full > 0.5 else ""
         yield (
             "masked_share",
-            f"{share:.1%} of the tokens are masked, not {wanted:.0%} (masked_lm_prob){cause}; "
+            f"{share:.1%} of the tokens are masked, not {target:.0%} (masked_lm_prob){cause}; "
             "fewer teach less per step, more leave less context: choose --max_predictions_per_seq "
             "as masked_lm_prob x max_seq_length",
         )

@@ -32,7 +32,7 @@ def lines(
 ) -> Iterator[str]:
     """Yields the report of a record directory, line by line.
 
-    Last come `warnings`, or where none are given those of the manifest.
+    The `warnings` come last, by default those of the manifest.
     """
     for title, rows in groups(manifest):
         yield title
@@ -56,7 +56,7 @@ def lines(
 def groups(manifest: records.Manifest) -> list[Group]:
     """Returns the figures that a manifest has, each in words and with its unit."""
     statistics = manifest.statistics
-    found = [
+    sections = [
         ("Records", _record_rows(manifest)),
         ("Text", _text_rows(statistics)),
         (
@@ -69,7 +69,7 @@ def groups(manifest: records.Manifest) -> list[Group]:
         ("Examples", _example_rows(manifest)),
         ("What is to be predicted", _target_rows(statistics)),
     ]
-    return [(title, rows) for title, rows in found if rows]
+    return [(title, rows) for title, rows in sections if rows]
 
 
 def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ MAX_LENGTH = 4095
 
 
 def counted_lengths(lengths: Int[np.ndarray, " any"]) -> Int[np.ndarray, " lengths"]:
-    """Returns how many there are of each length; at the last index, of all that are longer."""
+    """Returns the count of each length; the last index counts all longer ones."""
     return np.bincount(np.minimum(lengths, MAX_LENGTH), minlength=MAX_LENGTH + 1)
 
 
@@ -250,10 +250,10 @@ class ExampleTally:
         for name, increment in increments.items():
             self._counts[name] += int(increment)
 
-    def contents(self, documents: distinct.Distinct | None = None) -> contents.Contents:
+    def contents(self, documents: distinct.Distinct | None = None) -> contents.RecordSummary:
         """Returns what was counted as records keep it, with the documents that are known."""
         sample = documents and contents.Documents(documents.hashes, documents.halvings)
-        return contents.Contents(self._targets.copy(), sample)
+        return contents.RecordSummary(self._targets.copy(), sample)
 
     @property
     def sequences_per_row(self) -> float:
@@ -331,13 +331,13 @@ class ExampleTally:
         counts, targets = self._counts, int(self._targets.sum())
         if not (counts["rows_with_masks"] and targets):
             return {}
-        as_mask, kept = counts["mask_tokens"] / targets, counts["kept_tokens"] / targets
+        as_mask, unchanged = counts["mask_tokens"] / targets, counts["kept_tokens"] / targets
         return {
             "masked_tokens": targets,
             "masked_share": targets / real_tokens,
             "masked_as_mask_share": as_mask,
-            "masked_kept_share": kept,
-            "masked_random_share": 1 - as_mask - kept,
+            "masked_kept_share": unchanged,
+            "masked_random_share": 1 - as_mask - unchanged,
             "masks_per_example": targets / counts["examples"],
             "full_masks_share": counts["full_rows"] / counts["examples"],
         }

@@ -99,7 +99,7 @@ def test_what_no_format_can_hold_is_refused_and_its_encoder_is_not(
     for format in formats.WRITERS:
         with pytest.raises(ValueError, match=reason):
             program.convert(tmp_path / "run", tmp_path / "out", format=format)
-    if "pooling" in options:  # an encoder and a classifier are no tagger
+    if "pooling" in options:  # an encoder and a classifier are not a tagger
         with pytest.raises(ValueError, match=reason):
             program.convert(tmp_path / "run", tmp_path / "out", head="token_classification")
     assert not (tmp_path / "out").exists()

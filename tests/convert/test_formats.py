@@ -43,7 +43,7 @@ def test_what_is_unknown_or_ambiguous_is_said(tmp_path):
     with pytest.raises(ValueError, match="no weights that are known"):
         formats.recognize(tmp_path)
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match="no file of weights"):
+    with pytest.raises(ValueError, match="not a known file of weights"):
         formats.recognize(tmp_path / "notes.txt")
     (tmp_path / "model.safetensors").touch()
     (tmp_path / "bert_model.ckpt.index").touch()

@@ -110,6 +110,6 @@ def test_an_npz_of_objects_is_no_file_of_weights(tmp_path):
             return (tmp_path / "written").touch, ()
 
     np.savez(tmp_path / "weights.npz", a=np.array([Payload()], object))
-    with pytest.raises(ValueError, match="weights.npz is no file of weights that is known here"):
+    with pytest.raises(ValueError, match="weights.npz is not a known file of weights"):
         formats.read(tmp_path / "weights.npz")
     assert not (tmp_path / "written").exists()

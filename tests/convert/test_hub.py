@@ -86,7 +86,7 @@ def test_checkpoints_are_revisions_named_by_their_step(server, run, tmp_path):
 
 
 def test_a_step_is_asked_of_a_workdir_only(server, source, tmp_path):
-    with pytest.raises(ValueError, match=r"--from is no workdir: write the name out"):
+    with pytest.raises(ValueError, match=r"--from is not a workdir: write the name out"):
         program.convert(source, tmp_path / "out", push=hub.Destination(NAME, "step-{step}"))
     assert not server.asked and not (tmp_path / "out").exists()
 

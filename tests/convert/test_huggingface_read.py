@@ -177,7 +177,7 @@ def test_all_faults_of_the_parameters_are_told_at_once(directory):
     message = str(caught.value)
     assert message.startswith(str(directory / "model.safetensors"))
     assert f"{TABLE} has the shape [60, 15]; the config asks for [60, 16]" in message
-    assert "bert.adapter.weight [2] is no parameter" in message
+    assert "bert.adapter.weight [2] is not a parameter" in message
     assert "cls.seq_relationship.bias (nsp_head.dense.bias) is missing" in message
 
 
@@ -222,8 +222,8 @@ def test_an_index_that_does_not_fit_its_shards_is_an_error(directory):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "no index"), ("[]", "no index"), ('{"weight_map": []}', "no index"),
-     ('{"weight_map": {"a": 1}}', "no index"),
+    [("{", "not an index"), ("[]", "not an index"), ('{"weight_map": []}', "not an index"),
+     ('{"weight_map": {"a": 1}}', "not an index"),
      ('{"weight_map": {"a": "../../x.safetensors"}}', "outside its directory")],
 )  # fmt: skip
 def test_a_broken_index_is_an_error(directory, text, message):

@@ -84,11 +84,11 @@ def test_all_faults_are_told_at_once(tiny, theirs):
         to_ours(theirs, tiny)
     faults = str(caught.value).splitlines()[1:]
     wanted = (
-        "bert.embeddings.words [2, 3] is no parameter that is known",
+        "bert.embeddings.words [2, 3] is not a parameter that is known",
         "bert.pooler.dense.bias has the shape [31]; the config asks for [32]",
         "cls.predictions.bias holds int64",
         "bert.encoder.layer.2.output.dense.bias is of a layer that the config does not have",
-        "bert.encoder.layer.01.output.dense.bias [32] is no parameter",
+        "bert.encoder.layer.01.output.dense.bias [32] is not a parameter",
         "bert.encoder.layer.1.attention.self.key.weight (encoder.layers.1.attention.key.kernel)",
     )
     assert len(faults) == len(wanted)

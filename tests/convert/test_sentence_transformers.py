@@ -144,7 +144,7 @@ def test_other_modules_are_refused(directory, kinds, message):
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt false"),
         ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "token_embeddings"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "manhattan"}, "manhattan"),
-        ("config_sentence_transformers.json", {"prompts": {"query": 3}}, "'query' is no string"),
+        ("config_sentence_transformers.json", {"prompts": {"query": 3}}, "'query' is not a string"),
         ("config_sentence_transformers.json", {"default_prompt_name": "sts"}, "'sts'; known are"),
         ("sentence_bert_config.json", {"module_output_name": "x"}, "module_output_name 'x'"),
     ],
@@ -158,7 +158,7 @@ def test_choices_that_would_give_other_vectors_are_refused(directory, name, fiel
 def test_a_list_of_modules_that_is_none_is_refused(directory):
     for content in ("{", "[1]", '[{"idx": 0, "type": "a.Transformer"}]'):
         (directory / "modules.json").write_text(content)
-        with pytest.raises(ValueError, match="modules.json is no list of modules"):
+        with pytest.raises(ValueError, match="modules.json is not a list of modules"):
             formats.read(directory)
 
 

@@ -196,7 +196,7 @@ def test_what_is_written_for_transformers_finds_them_as_we_do(tmp_path, lowercas
         ({"x1": 3}, "'x1' has the id 3; .* it is not there"),
         ({"[CLS]": SIZE}, r"'\[CLS\]' has the id .*; in the vocabulary it is 2"),
         ({" ": SIZE}, "is ' ': empty"),
-        ({"x": "y"}, "is no added token with a content and an id"),
+        ({"x": "y"}, "is not an added token with a content and an id"),
         ([], "added_tokens.json holds a list"),
     ],
 )

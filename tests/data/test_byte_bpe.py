@@ -122,7 +122,7 @@ def test_a_mask_eats_the_blank_before_it(name, prefix):
         (" ran, the", [" ran", ",", " the"]),
         ("(the other", ["(the", " other"]),  # what follows a mark without a blank goes with it
         ("the\nother", ["the", "\nother"]),
-        ("a家b", ["a家b"]),  # bytes that are no whole character tell nothing
+        ("a家b", ["a家b"]),  # bytes that are not a whole character tell nothing
     ],
 )
 def test_words_begin_at_blanks_and_at_what_is_set_apart(known, text, words):

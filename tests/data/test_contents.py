@@ -13,14 +13,14 @@ def sampled(hashes, halvings=0):
 
 
 def test_what_is_saved_is_loaded_again_and_is_the_same_bytes(tmp_path):
-    made = contents.Contents(np.array([0, 3, 4]), sampled(HASHES, 2))
+    made = contents.RecordSummary(np.array([0, 3, 4]), sampled(HASHES, 2))
     for name in "ab":
         made.save(tmp_path / name)
         assert contents.load(tmp_path / name) == made
     assert (tmp_path / "a" / contents.FILE).read_bytes() == (
         tmp_path / "b" / contents.FILE
     ).read_bytes()
-    without = contents.Contents(np.array([1]))
+    without = contents.RecordSummary(np.array([1]))
     without.save(tmp_path / "c")
     assert contents.load(tmp_path / "c") == without != made
     assert contents.load(tmp_path / "nowhere") is None
@@ -38,8 +38,8 @@ def test_shared_documents_are_found_however_much_of_each_side_is_sampled(ours, t
 
 
 def test_documents_of_both_are_known_only_if_those_of_each_are():
-    known = contents.Contents(np.array([1, 2]), sampled(HASHES))
-    unknown = contents.Contents(np.array([3, 4]))
+    known = contents.RecordSummary(np.array([1, 2]), sampled(HASHES))
+    unknown = contents.RecordSummary(np.array([3, 4]))
     assert known.merged(known).documents == sampled(HASHES)
     merged = known.merged(unknown)
     assert merged.documents is None and merged.token_counts.tolist() == [4, 6]
@@ -64,7 +64,7 @@ def test_a_file_of_something_else_is_named(tmp_path, arrays):
 
 @pytest.mark.parametrize("cut", [0, 1, 50, -30])
 def test_a_damaged_file_is_named(tmp_path, cut):
-    contents.Contents(np.arange(50), sampled(HASHES)).save(tmp_path)
+    contents.RecordSummary(np.arange(50), sampled(HASHES)).save(tmp_path)
     path = tmp_path / contents.FILE
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(ValueError, match=r"contents\.npz is damaged .*copy it again"):

@@ -39,7 +39,7 @@ def test_answers_are_ids(vocabulary):
     assert [vocabulary.token(token_id) for token_id in (5, 0, 29)] == ["5", "[PAD]", "[MASK]"]
     assert vocabulary.special_ids == (0, 26, 27, 29) and vocabulary.unk_id == -1
     assert not vocabulary.continues_word.any() and len(vocabulary.continues_word) == 30
-    assert tokenizer.only_here(vocabulary) == "it has no tokenizer of integers"
+    assert tokenizer.export_fault(vocabulary) == "it has no tokenizer of integers"
 
 
 def test_a_saved_vocabulary_is_the_same_and_others_are_not(vocabulary, tmp_path):
@@ -75,10 +75,10 @@ def test_what_is_no_vocabulary_is_refused(tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("5 Hello 3", "'Hello' is no id"),
+        ("5 Hello 3", "'Hello' is not an id"),
         ("5 30", "the id 30 is not among the 30"),
         ("5 -1", "the id -1 is not among"),
-        ("1.5", "'1.5' is no id"),
+        ("1.5", "'1.5' is not an id"),
     ],
 )
 def test_what_is_no_id_is_refused(vocabulary, text, message):

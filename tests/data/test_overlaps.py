@@ -18,7 +18,7 @@ def made(directory, arguments=None, documents=None, seed=0):
     directory.mkdir()
     if documents is not None:
         sample = contents.Documents(np.sort(np.array(documents, np.uint64)))
-        contents.Contents(np.ones(9, np.int64), sample).save(directory)
+        contents.RecordSummary(np.ones(9, np.int64), sample).save(directory)
     shards = (records.Shard("0", 3, 300),)
     manifest = small_records.manifest(shards=shards, seed=seed, arguments=arguments or {})
     return records.RecordSet(directory, manifest)

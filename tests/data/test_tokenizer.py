@@ -55,7 +55,7 @@ def test_a_file_that_is_no_vocabulary_is_named_with_its_fault(tmp_path, content,
 def test_a_file_that_is_no_model_is_named(tmp_path, content):
     path = tmp_path / "broken.model"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="broken.model.*no sentencepiece model"):
+    with pytest.raises(ValueError, match="broken.model.*not a sentencepiece model"):
         tokenizer.load(path)
 
 

@@ -76,7 +76,7 @@ GOLDEN = [
     ("e\u0301", {"lowercase": False}, "[UNK]"),  # Nothing composes it.
     ("\uf900", {}, "豈"),  # A compatibility character is set apart, then decomposed.
     ("a\uf900b", {"lowercase": False}, "a [UNK] b"),
-    ("a\u2044b", {}, "a\u2044b"),  # A mathematical symbol is no punctuation.
+    ("a\u2044b", {}, "a\u2044b"),  # A mathematical symbol is not punctuation.
     ("a\ue000b", {}, "a\ue000b"),  # Private characters stay.
     ("a\u0378b", {}, "[UNK]"),  # So do those that are not assigned.
     ("a\U0001faf6b", {}, "a\U0001faf6b"),  # Younger than many Unicode tables.

@@ -100,7 +100,7 @@ def test_a_separator_ends_the_last_sentence_of_each_document(how, vocabulary):
     np.testing.assert_array_equal(made.corpus.tokens[~is_separator], plain.corpus.tokens)
     longer = np.diff(made.corpus.sentence_starts) - np.diff(plain.corpus.sentence_starts)
     assert longer.tolist() == [0, 1, 1, 0, 0, 1]
-    # Separators are no text.
+    # Separators are not text.
     assert made.tally.statistics() == plain.tally.statistics()
 
 

@@ -68,14 +68,14 @@ def test_a_program_ends_with_one_line_for_bad_input(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--inputt=a"], "--inputt is no flag. Did you mean --input? --help lists the flags"),
+        (["--inputt=a"], "--inputt is not a flag. Did you mean --input? --help lists the flags"),
         (["--input=a"], "--vocabulary and --output must be given; --help lists the flags"),
         ([*REQUIRED, "--vocabulary=v", "--max_seq_length=long"],
-         "flag --max_seq_length=long: 'long' is no whole number"),
+         "flag --max_seq_length=long: 'long' is not a whole number"),
         ([*REQUIRED, "--vocabulary=v", "--dupe_factor=1.5"],
-         "flag --dupe_factor=1.5: '1.5' is no whole number"),
+         "flag --dupe_factor=1.5: '1.5' is not a whole number"),
         ([*REQUIRED, "--vocabulary=v", "--num_shards=1e-3"],
-         "flag --num_shards=1e-3: '1e-3' is no whole number"),
+         "flag --num_shards=1e-3: '1e-3' is not a whole number"),
     ],
 )  # fmt: skip
 def test_flags_that_cannot_be_used_are_told_in_a_line(arguments, said):

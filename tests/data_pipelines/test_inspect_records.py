@@ -206,7 +206,7 @@ def test_a_recount_finds_counts_that_are_not_those_of_the_records(tmp_path, caps
     if damage == "cut off":
         (directory / contents.FILE).write_bytes(b"PK")
     else:
-        contents.Contents(kept.token_counts + 1, kept.documents).save(directory)
+        contents.RecordSummary(kept.token_counts + 1, kept.documents).save(directory)
     before = (directory / contents.FILE).read_bytes()
     inspect_records.main(inspect_records.Options(directory=str(directory), recount=True))
     assert "contents.npz" in capsys.readouterr().out
@@ -217,7 +217,7 @@ def test_a_recount_says_that_it_could_not_write(small, capsys, monkeypatch):
     def refused(*_):
         raise PermissionError(13, "Permission denied", "somewhere")
 
-    monkeypatch.setattr(contents.Contents, "save", refused)
+    monkeypatch.setattr(contents.RecordSummary, "save", refused)
     inspect_records.main(inspect_records.Options(directory=str(small), recount=True))
     assert "contents.npz could not be written" in capsys.readouterr().out
 

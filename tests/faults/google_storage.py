@@ -45,7 +45,7 @@ class Object:
 
 
 class Refused(Exception):
-    """An answer that is no success, by its number."""
+    """An answer that is not a success, by its number."""
 
     def __init__(self, status: int):
         super().__init__(status)

@@ -1,4 +1,4 @@
-"""From text to a trained model on a mount that is no disk, as Google Drive's in Colab is.
+"""From text to a trained model on a mount that is not a disk, as Google Drive's in Colab is.
 
 The library in C stands between the programs and their files: below one directory there are no
 locks and no links, directories are not synced, and a rename removes first what it replaces.

@@ -64,7 +64,7 @@ def test_questions_of_which_none_is_answered_are_noticed(open_kind):
     answers = small_datasets.true_answers(reader, "dev")
     assert scorer.only_answer("dev", answers, scorer.scores("dev", answers)) is None
     start = np.full_like(answers["start_logits"], 0.0)
-    start[:, 0] = 9.0  # at [CLS], which is no answer
+    start[:, 0] = 9.0  # at [CLS], which is not an answer
     none = {"start_logits": start, "end_logits": start}
     assert scorer.only_answer("dev", none, scorer.scores("dev", none)) == "no answer"
 

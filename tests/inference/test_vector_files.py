@@ -258,7 +258,7 @@ def test_the_program_writes_files_of_lines_and_of_objects(directory, model, text
         (["--input=a.txt"], "--input goes with --output=DIR, which is not given"),
         (["--shard_size=9"], "--shard_size goes with --output=DIR"),
         (["--output={new}", "--input=missing.txt"], "missing.txt: no such file; --input names"),
-        (["what?"], "'what[?]' is no flag; give the texts on standard input"),
+        (["what?"], "'what[?]' is not a flag; give the texts on standard input"),
         (["--pooling=median"], "--pooling=median"),
     ],
 )

@@ -53,7 +53,7 @@ def loaded(directory, heard, capfd):
 
 @pytest.fixture(autouse=True)
 def quiet(heard):
-    """Their progress bars are no message."""
+    """Their progress bars are not message."""
     return heard
 
 

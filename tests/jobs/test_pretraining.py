@@ -376,7 +376,7 @@ def test_records_that_tell_no_documents_are_said_to_be_compared_by_nothing(
     caplog.clear()
     # Adopted records: their tokens are counted, their documents unknown.
     adopted = shutil.copytree(corpora / "apart", tmp_path / "adopted")
-    contents.Contents(contents.load(adopted).token_counts).save(adopted)
+    contents.RecordSummary(contents.load(adopted).token_counts).save(adopted)
     config = make_config(corpora, "train", **{"data.eval_dir": str(adopted)})
     assert pretraining.open_job(config).evaluation.chance["heldout"]["unigram_loss"] > 0
     assert f"was not looked for: the documents of {adopted} are not known" in caplog.text

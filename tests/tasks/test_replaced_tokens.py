@@ -251,7 +251,7 @@ def test_what_is_made_whole_and_kept_again_is_as_before(sharing):
     assert embedding_sharing.apart(whole).keys() == whole.keys()
     for encoder in (whole["encoder"], whole["generator"]["encoder"]):
         assert set(encoder["embeddings"]) - {"projection"} == set(embedding_sharing.SHARED)
-    again = embedding_sharing.as_kept(parameters.flat(whole), kept)
+    again = embedding_sharing.as_stored(parameters.flat(whole), kept)
     for path, value in kept.items():
         np.testing.assert_allclose(again[path], value, atol=1e-7, err_msg=path)
 

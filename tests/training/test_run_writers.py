@@ -270,7 +270,7 @@ def mlflow_store(tmp_path, monkeypatch):
     pytest.importorskip("sqlalchemy")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "small")
-    monkeypatch.chdir(tmp_path)  # where what is no number is stored
+    monkeypatch.chdir(tmp_path)  # where what is not a number is stored
     return mlflow.MlflowClient()
 
 

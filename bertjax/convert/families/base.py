@@ -89,7 +89,7 @@ class Pieces:
     """A SentencePiece model whose pieces have other ids in the model's weights.
 
     The ids are those of the names `before`, of its pieces from number `first` on, and of the names
-    `after`, one after the other. The names are no text.
+    `after`, one after the other. The names are not text.
     """
 
     file: str
@@ -157,7 +157,7 @@ class Family:
     nothing in the encoder. `architectures` maps our heads to the classes of transformers. `tensors`
     are the names of the weights; `prefix` is what models without a head leave out of them, `older`
     are regexes of earlier spellings and what stands for them today, `ignored` are regexes of what
-    is no parameter, and `tied` maps copies to their originals. `fused` maps a tensor that holds
+    is not a parameter, and `tied` maps copies to their originals. `fused` maps a tensor that holds
     several, one after the other, to the names that these have in `tensors`. `traits` are fields of
     EncoderConfig that all members have, where they are not EncoderConfig's defaults. `completed`
     maps fields of EncoderConfig that not all members share to the parameters that make an encoder

@@ -1,10 +1,9 @@
 """Attention by the kernels of cuDNN, for NVIDIA GPUs, through `jax.nn.dot_product_attention`.
 
-`bertjax.models.attention` chooses them. They take products in bfloat16 or float16, whatever a
-position sees, and no dropout of the weights: that would not be the dropout of plain JAX. What a
-position sees is added to the scores, a number for each pair of positions of a row, so memory grows
-with the square of the length, without the factor of heads. A window saves no work.
-Not yet run on a GPU.
+`bertjax.models.attention` chooses them. They take bfloat16 or float16 and any visibility, but no
+dropout of the weights: it would not be the dropout of plain JAX. The visibility is a bias on the
+scores, a number for each pair of positions of a row, so memory grows with the square of the length,
+without the factor of heads. A window saves no work. Not yet run on a GPU.
 """
 
 from __future__ import annotations

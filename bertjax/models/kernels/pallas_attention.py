@@ -64,11 +64,11 @@ def context(
     if _is_short(query.shape[1], rule):
         query, keys = rotary.both_turned(query, keys, visible.positions, rotary_base)
         run = functools.partial(pallas_rows.context, **options)
-        given = _operands((query, keys, values), visible, seeds)
-        return _per_device(run, [_TENSORS], given)[0], None
+        operands = _operands((query, keys, values), visible, seeds)
+        return _per_device(run, [_TENSORS], operands)[0], None
     run = functools.partial(pallas_blocks.context, **options)
-    given = _operands((query, keys, values), visible, seeds, rotary_base=rotary_base)
-    context, statistics = _per_device(run, [_TENSORS, _BY_HEAD], given)
+    operands = _operands((query, keys, values), visible, seeds, rotary_base=rotary_base)
+    context, statistics = _per_device(run, [_TENSORS, _BY_HEAD], operands)
     return context, statistics
 
 
@@ -106,13 +106,13 @@ def gradients(
     if statistics is None:
         turn = functools.partial(rotary.both_turned, positions=visible.positions, base=rotary_base)
         run = functools.partial(pallas_rows.gradients, **options)
-        given = _operands((*turn(query, keys), values, grad), visible, seeds)
-        of_query, of_keys, of_values = _per_device(run, out, given)
+        operands = _operands((*turn(query, keys), values, grad), visible, seeds)
+        of_query, of_keys, of_values = _per_device(run, out, operands)
         return *turn(of_query, of_keys, back=True), of_values
     run = functools.partial(pallas_blocks.gradients, **options)
     tensors = (query, keys, values, context, grad)
-    given = _operands(tensors, visible, seeds, statistics=statistics, rotary_base=rotary_base)
-    of_query, of_keys, of_values = _per_device(run, out, given)
+    operands = _operands(tensors, visible, seeds, statistics=statistics, rotary_base=rotary_base)
+    of_query, of_keys, of_values = _per_device(run, out, operands)
     return of_query, of_keys, of_values
 
 
@@ -144,27 +144,27 @@ def _is_short(length: int, rule: pallas_parts.MaskRule) -> bool:
 
 
 def _per_device(
-    run: Callable[[Operands], list[Array]], out_specs: list[P], given: Operands
+    run: Callable[[Operands], list[Array]], out_specs: list[P], operands: Operands
 ) -> list[Array]:
     """Returns what `run` does of each device's rows and heads."""
-    has_rows = given.tables and given.tables[0].shape[0] > 1
+    has_rows = operands.tables and operands.tables[0].shape[0] > 1
     specs = (_TENSORS, _BY_HEAD, _ROWS if has_rows else P(), _ROWS, _BY_HEAD)  # of each part
 
     def on_device(*arrays: Array) -> list[Array]:
         left = iter(arrays)
-        return _whole_lanes(run, Operands(*(tuple(next(left) for _ in part) for part in given)))
+        return _whole_lanes(run, Operands(*(tuple(next(left) for _ in part) for part in operands)))
 
-    arguments = [x for part in given for x in part]
-    in_specs = [spec for part, spec in zip(given, specs, strict=True) for _ in part]
+    arguments = [x for part in operands for x in part]
+    in_specs = [spec for part, spec in zip(operands, specs, strict=True) for _ in part]
     return placement.per_device(on_device, arguments, in_specs, out_specs)
 
 
-def _whole_lanes(run: Callable[[Operands], list[Array]], given: Operands) -> list[Array]:
+def _whole_lanes(run: Callable[[Operands], list[Array]], operands: Operands) -> list[Array]:
     """Runs it with as many heads of zeros more as fill the lanes of the last grid step."""
-    heads, size = given.tensors[0].shape[2:]
+    heads, size = operands.tensors[0].shape[2:]
     more = -heads % (pallas_parts.LANES // size)
     if not more:
-        return run(given)
+        return run(operands)
 
     def padded(part: tuple[Array, ...], axis: int) -> tuple[Array, ...]:
         return tuple(
@@ -172,10 +172,10 @@ def _whole_lanes(run: Callable[[Operands], list[Array]], given: Operands) -> lis
         )
 
     arrays = run(
-        given._replace(
-            tensors=padded(given.tensors, 2),
-            statistics=padded(given.statistics, 1),
-            seeds=padded(given.seeds, 1),
+        operands._replace(
+            tensors=padded(operands.tensors, 2),
+            statistics=padded(operands.statistics, 1),
+            seeds=padded(operands.seeds, 1),
         )
     )
     return [x[:, :, :heads] if x.ndim == 4 else x[:, :heads] for x in arrays]

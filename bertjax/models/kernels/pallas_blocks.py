@@ -46,22 +46,22 @@ SCORES_PER_STEP = 2 * 512 * 512
 _PART = 1024
 
 
-def context(given: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
+def context(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
     """Returns the context, and the statistics [batch, heads, padded length].
 
     A row without any token has a context of zeros.
     """
-    run = _Run.of(given, rule, rate, interpret)
-    context, stats = run(forward, given, [run.by_block(), run.statistics()], [], products=2)
+    run = _Run.of(operands, rule, rate, interpret)
+    context, stats = run(forward, operands, [run.by_block(), run.statistics()], [], products=2)
     return [run.unpadded(context), stats.reshape(stats.shape[0], -1, stats.shape[3])]
 
 
-def gradients(given: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
+def gradients(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
     """Returns the gradients of query, keys and values; the last tensors: context, its gradient."""
-    run = _Run.of(given, rule, rate, interpret)
+    run = _Run.of(operands, rule, rate, interpret)
     out = [run.by_block(), run.whole(), run.whole()]
     scratch = [pltpu.VMEM((run.tiles.length, LANES), jnp.float32)] * 2
-    return [run.unpadded(x) for x in run(backward, given, out, scratch, products=5)]
+    return [run.unpadded(x) for x in run(backward, operands, out, scratch, products=5)]
 
 
 class _Spec(NamedTuple):
@@ -82,10 +82,10 @@ class _Run:
     interpret: bool
 
     @classmethod
-    def of(cls, given: Operands, rule: MaskRule, rate: float, interpret: bool) -> _Run:
-        query = given.tensors[0]
+    def of(cls, operands: Operands, rule: MaskRule, rate: float, interpret: bool) -> _Run:
+        query = operands.tensors[0]
         cut = tiles(query.shape[1], rule.window)
-        return cls(query.shape, query.dtype, cut, rule, rate, bool(given.tables), interpret)
+        return cls(query.shape, query.dtype, cut, rule, rate, bool(operands.tables), interpret)
 
     @property
     def length(self) -> int:
@@ -105,13 +105,19 @@ class _Run:
         return self.shape[2] // self.heads
 
     def __call__(
-        self, kernel: Any, given: Operands, out: list[_Spec], scratch: list[Any], *, products: int
+        self,
+        kernel: Any,
+        operands: Operands,
+        out: list[_Spec],
+        scratch: list[Any],
+        *,
+        products: int,
     ) -> list[Array]:
-        arrays, specs = self.operands(given)
+        arrays, specs = self.operands(operands)
         cut = self.tiles
         kind = f"window_{cut.block}x{cut.chunk}" if cut.is_windowed else f"blocks_{cut.chunk}"
         kind += f"_{kernel.__name__}"
-        if given.tables:
+        if operands.tables:
             scratch = [pltpu.VMEM((cut.length, LANES), self.dtype), *scratch]
         run = pl.pallas_call(
             functools.partial(kernel, run=self),
@@ -120,7 +126,7 @@ class _Run:
             out_specs=[spec.block for spec in out],
             out_shape=[spec.shape for spec in out],
             scratch_shapes=scratch,
-            name=pallas_parts.name_of(kind, self.rule, self.rotates, bool(given.seeds)),
+            name=pallas_parts.name_of(kind, self.rule, self.rotates, bool(operands.seeds)),
             cost_estimate=self.cost(arrays, products),
             compiler_params=pltpu.CompilerParams(
                 dimension_semantics=("parallel", "parallel", "arbitrary"),
@@ -130,24 +136,24 @@ class _Run:
         )
         return list(run(*arrays))
 
-    def operands(self, given: Operands) -> tuple[list[Array], list[_Spec]]:
+    def operands(self, operands: Operands) -> tuple[list[Array], list[_Spec]]:
         """Returns what the kernel reads, in the order in which it does, padded and cut."""
-        arrays = [self.padded(x) for x in given.tensors]
+        arrays = [self.padded(x) for x in operands.tensors]
         specs = [self.by_block(), self.whole(), self.whole()]
-        specs += [self.by_block()] * (len(given.tensors) - 3)
-        arrays += [x.reshape(self.statistics().shape.shape) for x in given.statistics]
-        specs += [self.statistics()] * len(given.statistics)
+        specs += [self.by_block()] * (len(operands.tensors) - 3)
+        arrays += [x.reshape(self.statistics().shape.shape) for x in operands.statistics]
+        specs += [self.statistics()] * len(operands.statistics)
         widths = ((0, 0), (0, self.tiles.length - self.shape[1]))
-        for x in given.tables:
+        for x in operands.tables:
             arrays.append(jnp.tile(jnp.pad(x, (*widths, (0, 0))), (1, 1, self.heads)))
             specs.append(_of_row(arrays[-1], is_shared=x.shape[0] == 1))
-        rows = [jnp.pad(x, widths) for x in given.rows]
+        rows = [jnp.pad(x, widths) for x in operands.rows]
         for x in rows:
             of_blocks, of_chunks = self.cut(x)
             arrays += [of_blocks, of_chunks]
             specs.append(_of_row(of_blocks, by_step=True))
             specs.append(_of_row(of_chunks, by_step=self.tiles.is_windowed))
-        scalars = list(given.seeds)
+        scalars = list(operands.seeds)
         if not self.tiles.is_windowed:
             scalars.insert(0, bounds(rows[0], self.tiles, self.rule))
         for x in scalars:
@@ -400,10 +406,10 @@ class _Step:
         for unit, x in zip(self.units, by_unit, strict=True):
             first, second = (ref[0, 0, self.first_head + unit.head] for ref in self.seeds)
             begin = begins[unit.block], self.first_query + unit.block * self.cut.block
-            kept = weight_masks.kept_block(
+            keep = weight_masks.kept_block(
                 (first, second), begin, x.shape, self.run.length, self.run.rate
             )
-            masked.append(jnp.where(kept, x, 0.0))
+            masked.append(jnp.where(keep, x, 0.0))
         return masked
 
 
@@ -493,7 +499,7 @@ def backward(
         pallas_parts.lanes_of_heads(rows, LANES, size) for rows in (cut.block, cut.chunk)
     )
     keys_at, query = step.keys(keys_ref, rotated), step.queries(query_ref)
-    given = _Given(
+    inputs = _BackwardInputs(
         query=[query[u.rows] for u in units],
         query_of_head=[pallas_parts.only(query_lanes[u.head], query[u.rows]) for u in units],
         grad=[grad_ref[0, u.rows] for u in units],
@@ -514,7 +520,7 @@ def backward(
         begins = step.begins(chunk)
         keys, values = step.chunks(begins, keys_at, values_ref.at[0])
         biases = step.biases(chunk, begins)
-        of_keys, of_values, of_query = _gradients(step, given, keys, values, biases, begins)
+        of_keys, of_values, of_query = _gradients(step, inputs, keys, values, biases, begins)
         for block, begin in enumerate(begins):
             at = pl.ds(begin, cut.chunk)
             sum_keys[at] += _joined(of_keys, key_lanes, units, block)
@@ -544,7 +550,7 @@ def backward(
         step.by_parts(write)
 
 
-class _Given(NamedTuple):
+class _BackwardInputs(NamedTuple):
     """Each unit's inputs of the backward pass, [queries, lanes] or [1, queries].
 
     `_of_head`: with zeros in the lanes of other heads.
@@ -560,7 +566,7 @@ class _Given(NamedTuple):
 
 def _gradients(
     step: _Step,
-    given: _Given,
+    inputs: _BackwardInputs,
     keys: list[Array],
     values: list[Array],
     biases: list[Array],
@@ -574,21 +580,21 @@ def _gradients(
     transposed_keys = [x.T for x in keys]
     probabilities = [
         jnp.exp(pallas_parts.dot(keys[u.block], x, (1, 1)) + biases[u.block] - s)
-        for u, x, s in zip(units, given.query_of_head, given.stats, strict=True)
+        for u, x, s in zip(units, inputs.query_of_head, inputs.stats, strict=True)
     ]
     weights = [x.astype(dtype) for x in step.masked(probabilities, begins)]
-    of_values = [pallas_parts.dot(x, g, (1, 0)) for x, g in zip(weights, given.grad, strict=True)]
+    of_values = [pallas_parts.dot(x, g, (1, 0)) for x, g in zip(weights, inputs.grad, strict=True)]
     of_weights = [
         pallas_parts.dot(values[u.block], g, (1, 1))
-        for u, g in zip(units, given.grad_of_head, strict=True)
+        for u, g in zip(units, inputs.grad_of_head, strict=True)
     ]
     of_scores = [
         (p * (x * scale - d)).astype(dtype)
         for p, x, d in zip(
-            probabilities, step.masked(of_weights, begins), given.deltas, strict=True
+            probabilities, step.masked(of_weights, begins), inputs.deltas, strict=True
         )
     ]
-    of_keys = [pallas_parts.dot(x, q, (1, 0)) for x, q in zip(of_scores, given.query, strict=True)]
+    of_keys = [pallas_parts.dot(x, q, (1, 0)) for x, q in zip(of_scores, inputs.query, strict=True)]
     of_query = [
         pallas_parts.dot(transposed_keys[u.block][u.of_head], x, (1, 0))
         for u, x in zip(units, of_scores, strict=True)

@@ -1,4 +1,4 @@
-"""What the attention kernels share: products, the rule of the mask, their operands."""
+"""The parts that the attention kernels share: products, the rule of the mask, operands."""
 
 from __future__ import annotations
 

@@ -25,27 +25,27 @@ LENGTHS = (128, 256, 384, 512)
 MAX_LENGTH = LENGTHS[-1]
 
 
-def context(given: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
+def context(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
     """Returns the context."""
     kernel = functools.partial(_forward_kernel, rule=rule, rate=rate)
-    return _run(kernel, _name("forward", given, rule), 1, given, interpret)
+    return _run(kernel, _name("forward", operands, rule), 1, operands, interpret)
 
 
-def gradients(given: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
+def gradients(operands: Operands, *, rule: MaskRule, rate: float, interpret: bool) -> list[Array]:
     """Returns the gradients of query, keys and values, given the context's as the last tensor."""
     kernel = functools.partial(_backward_kernel, rule=rule, rate=rate)
-    return _run(kernel, _name("backward", given, rule), 3, given, interpret)
+    return _run(kernel, _name("backward", operands, rule), 3, operands, interpret)
 
 
-def _name(direction: str, given: Operands, rule: MaskRule) -> str:
-    kind = f"rows_{given.tensors[0].shape[1]}_{direction}"
-    return pallas_parts.name_of(kind, rule, False, bool(given.seeds))
+def _name(direction: str, operands: Operands, rule: MaskRule) -> str:
+    kind = f"rows_{operands.tensors[0].shape[1]}_{direction}"
+    return pallas_parts.name_of(kind, rule, False, bool(operands.seeds))
 
 
 def _run(
-    kernel: Callable[..., None], name: str, num_outputs: int, given: Operands, interpret: bool
+    kernel: Callable[..., None], name: str, num_outputs: int, operands: Operands, interpret: bool
 ) -> list[Array]:
-    tensors, rows, seeds = given.tensors, given.rows, given.seeds
+    tensors, rows, seeds = operands.tensors, operands.rows, operands.seeds
     batch, length, heads, size = tensors[0].shape
     heads_per_step = pallas_parts.LANES // size
     block_rows = rows_per_step(batch, length, tensors[0].dtype)
@@ -73,9 +73,9 @@ def _run(
 
 
 def rows_per_step(batch: int, length: int, dtype: jnp.dtype) -> int:
-    """Returns how many rows a grid step takes: as many as have the scores of one of MAX_LENGTH.
+    """Returns the number of rows in a grid step: as many as have the scores of one of MAX_LENGTH.
 
-    In float32 half as many, for which the core's memory is enough.
+    In float32 it is half of that, for which the core's memory is enough.
     """
     rows = MAX_LENGTH**2 * 2 // (length**2 * jnp.dtype(dtype).itemsize)
     return math.gcd(batch, max(rows, 1))

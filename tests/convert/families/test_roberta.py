@@ -139,7 +139,7 @@ def test_pieces_have_the_numbers_that_fairseq_gave_them(tmp_path, pieces, family
 )
 def test_a_damaged_model_is_named(tmp_path, model):
     (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
-    with pytest.raises(ValueError, match="sentencepiece.bpe.model is no sentencepiece model"):
+    with pytest.raises(ValueError, match="sentencepiece.bpe.model is not a sentencepiece model"):
         huggingface_tokenizer.read_tokenizer(tmp_path, roberta.XLM_FAMILY.tokenizer)
 
 

@@ -95,5 +95,5 @@ def test_integers_are_not_read_as_text(tmp_path, vocabulary_directory, text_file
     with pytest.raises(ValueError, match="rows.npy holds integers, but the vocabulary .*wordpiece"):
         build.build(given)
     given = conftest.options(text_file, integers(tmp_path), output, **objective)
-    with pytest.raises(ValueError, match="is no id: the vocabulary is of integers"):
+    with pytest.raises(ValueError, match="is not an id: the vocabulary is of integers"):
         build.build(given)

@@ -1,4 +1,4 @@
-"""Claims about tables as documents: a row is one, and what is no document is counted."""
+"""Claims about tables as documents: a row is one, and what is not a document is counted."""
 
 import gzip
 import json

@@ -45,9 +45,9 @@ def test_random_segments_are_sentences_until_there_are_enough_tokens(numbered_co
     np.testing.assert_array_equal(starts[[first, last]], [begin, begin + length])
     assert (last > first).all()
     is_end = np.isin(last, numbered_corpus.document_starts)
-    assert (is_end | (length >= drafts.requests.wanted)).all()
+    assert (is_end | (length >= drafts.requests.num_tokens)).all()
     without_last = starts[last - 1] - begin
-    assert (without_last < np.maximum(drafts.requests.wanted, 1)).all()
+    assert (without_last < np.maximum(drafts.requests.num_tokens, 1)).all()
     # No sentence of a document is more likely to begin a segment than another.
     inside = drafts.requests.place
     np.testing.assert_allclose(np.quantile(inside, [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.06)
