@@ -72,7 +72,7 @@ def serve(job: peer_step.Job, timing: Timing, settings: Mapping[str, str]) -> di
 
     Raises:
       RuntimeError: if there is another kind of device than asked.
-      ValueError: if a setting is no option.
+      ValueError: if a setting is not an option.
     """
     started = time.perf_counter()
     platform_name, name, _ = device_of(job.framework)

@@ -147,7 +147,7 @@ def set_options(config: Any, settings: Mapping[str, str]) -> None:
     """Sets options of a config by their dotted names; values are written as in Python.
 
     Raises:
-      ValueError: listing every name that is no option.
+      ValueError: listing every name that is not an option.
     """
     from bertjax import config as config_lib
 
