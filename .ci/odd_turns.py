@@ -40,11 +40,11 @@ TURNS = {
     + r"(?!longer|more|less|such|better|worse)\w+\b",
 }
 MOST = {
-    "a sentence that begins with Of": 17,
+    "a sentence that begins with Of": 18,
     "a sentence that begins with What": 107,
     "told (logged, reported)": 26,
     "whoever, whomever (a user)": 2,
-    "beside (with, next to, compared with)": 51,
+    "beside (with, next to, compared with)": 54,
     "none is, none are (no x is)": 6,
     "so many, so much (that number)": 4,
     "how many (the number of)": 21,
