@@ -40,7 +40,7 @@ HIGHEST_SCORE = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What both sides do for an epoch; the rest are defaults of both: betas, decay, clipping."""
+    """The settings of both sides; the rest are defaults of both: betas, decay, clipping."""
 
     batch_size: int = 16
     max_seq_length: int = 128

@@ -1,1 +1,1 @@
-"""What the command-line programs share: their start, their flags, their errors and their end."""
+"""The part that all command-line programs share: start, flags, errors and end."""

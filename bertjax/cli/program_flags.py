@@ -1,4 +1,4 @@
-"""What the command lines of all programs share: whole numbers as 1e6, and an end in one line."""
+"""Flags of all programs: whole numbers as 1e6, and errors in one line."""
 
 from __future__ import annotations
 

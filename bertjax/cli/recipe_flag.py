@@ -67,7 +67,7 @@ def _names(config: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 class _Parser(flags.ArgumentParser):
-    """Of a flag whose value is a recipe, in place of ml_collections' parser, which knows paths."""
+    """Parses a flag with a recipe's name; ml_collections' own parser takes only paths."""
 
     def parse(self, argument: str) -> ml_collections.ConfigDict:
         config = recipes.load(argument)

@@ -123,11 +123,11 @@ def write(
     card: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Writes `directory`, whole or not at all: a draft beside it is renamed when it is complete.
+    """Writes `directory`, whole or not at all: a draft is renamed when it is complete.
 
     A stop leaves the old or the new directory complete, see `atomic.replace_directory`.
 
-    `card` is the README.md of the format "huggingface"; None: one that tells what the weights tell.
+    `card` is the README.md of the format "huggingface"; None: one that describes the weights.
 
     Raises:
       ValueError: if the directory exists and `overwrite` is false or it holds something else than

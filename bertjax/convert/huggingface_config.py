@@ -40,7 +40,7 @@ MULTI_LABEL = "multi_label_classification"  # that of labels of which there may 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a config.json tells: family, sizes, the classes that wrote it, the names of the labels.
+    """The contents of a config.json: family, sizes, its architectures, the names of the labels.
 
     `is_regression` says that a classifier of one label gives a number, not a class, and
     `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.

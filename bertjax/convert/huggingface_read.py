@@ -1,7 +1,7 @@
 """Reads a Hugging Face model: a directory with config.json and weights, or the file of weights.
 
-Weights are model.safetensors, shards with an index, or pytorch_model.bin, in this order. What a
-directory holds besides (optimizers, other frameworks' weights, model cards) is not looked at.
+Weights are model.safetensors, shards with an index, or pytorch_model.bin, in this order. Other
+files (optimizers, other frameworks' weights, model cards) are ignored.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PICKLE_FILE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILE, PICKLE_INDEX)
 
-# What stands before every name where the module that was saved is inside another: torch's
-# DataParallel and DistributedDataParallel, and torch.compile.
+# Prefixes of all names if the saved module was inside another: torch's DataParallel and
+# DistributedDataParallel, and torch.compile.
 WRAPPERS = ("module.", "_orig_mod.")
 
-BIAS = "classifier.bias"  # our path of what tells how many labels there are
+BIAS = "classifier.bias"  # our path of the parameter whose size is the number of labels
 
 Weights = dict[str, np.ndarray]
 
@@ -94,7 +94,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
 
 
 def describe(path: epath.PathLike) -> pretrained.Description:
-    """Returns what the files beside the weights tell; as `read`, but no parameter is read.
+    """Returns the description in the files next to the weights; as `read`, without parameters.
 
     Raises:
       FileNotFoundError, ValueError: as `read`, of these files.
@@ -248,7 +248,7 @@ def _float32(array: np.ndarray) -> np.ndarray:
 def _read_safetensors(path: epath.Path) -> Weights:
     try:
         with safetensors.safe_open(path, framework="np") as file:
-            # It is no mapping: it can be asked for its keys, but not looped over.
+            # It has keys(), but cannot be iterated over.
             return {name: _float32(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
         raise ValueError(

@@ -3,7 +3,7 @@
 Its own BertNormalizer and BertPreTokenizer judge a few hundred rare characters by other Unicode
 tables, lowercase a final sigma differently and give up on words of more than 100 characters. Here
 the rules of `wordpiece` are spelled out as regular expressions over Python's tables instead, so
-the ids are ours. Which files there are and what is told in them belongs to the family.
+the ids are ours. The family defines the files and their fields.
 """
 
 from __future__ import annotations
@@ -174,9 +174,10 @@ def unigram_tokenizer(
 ) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the Rust library for a unigram model, as `fast_tokenizer`.
 
-    The library adds scores in 64 bits, where sentencepiece has 32: of segmentations whose sums are
-    equal it may take another. What the model makes of single characters is spelled out and the rest
-    left to NFKC, since the library's own form of the model's table looks at clusters of characters.
+    The library adds scores in 64 bits, where sentencepiece has 32: among segmentations with equal
+    sums it may take another one. The model's replacements of single characters are spelled out and
+    the rest is left to NFKC, since the library's own form of the model's table looks at clusters of
+    characters.
     """
     own = vocabulary.base if isinstance(vocabulary, added_tokens.WithAddedTokens) else vocabulary
     pieces = zip(own.vocabulary, own.scores(), strict=True)
@@ -330,7 +331,7 @@ def _is_accent(character: str) -> bool:
 
 
 def _is_cased(character: str) -> bool:
-    # What str.lower takes for a letter before a final sigma, asked of str.lower itself.
+    # The characters that str.lower takes for a letter before a final sigma.
     return f"{character}Σ".lower().endswith("ς") and f"aΣ{character}".lower()[1] == "σ"
 
 

@@ -82,10 +82,11 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
 
 
 def write_safetensors(tensors: Mapping[str, np.ndarray], path: epath.Path) -> None:
-    """Writes float32 arrays, one after the other, so that none is held twice.
+    """Writes float32 arrays, one after the other, without a second copy in memory.
 
     The library's own writer would hold all bytes once more. Source: the safetensors format: the
-    header's length in 8 bytes, the header in JSON padded to 8 bytes, the data in little endian.
+    header's length in 8 bytes, the header in JSON padded to 8 bytes, the data as
+    little-endian numbers.
     """
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     end = 0

@@ -36,7 +36,7 @@ PIPELINES = {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a workdir tells of its training.
+    """The record of a training in its workdir.
 
     `manifests` are those of the records by phase, empty where they are not at hand any more;
     `scores` maps the names of metrics.jsonl (eval/...) to the last value, at step `scores_step`;
@@ -75,8 +75,8 @@ def text(
     parts = [*_front_matter(weights, license), "", "# Model card", ""]
     title = weights.family.title
     article = "An" if title[0] in "AEIOU" else "A"
-    # No path of the source: cards are published, and paths tell of whoever wrote them.
-    # Of a discriminator without the generator that may lie beside it.
+    # Cards are published, so they name no path of the source. A discriminator is counted without
+    # its generator.
     count = sum(
         array.size
         for path, array in weights.params.items()

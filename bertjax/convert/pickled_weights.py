@@ -215,7 +215,7 @@ def read_pickle(path: epath.PathLike) -> dict[str, np.ndarray]:
     return _tensors(loaded, path, size)
 
 
-# What zipfile, zlib, pickle and NumPy raise on files that are cut short or altered.
+# Errors that zipfile, zlib, pickle and NumPy raise on files that are cut short or altered.
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,

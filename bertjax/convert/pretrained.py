@@ -31,8 +31,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "question_answering": ("encoder", "span_head"),
     "multiple_choice": ("encoder", "pooler", "classifier"),
 }
-# What a model may have or not. The released code makes the pooler for each of its models, and its
-# Saver wants back what it has saved.
+# Parts that a model may lack. The released code makes the pooler for each of its models, and its
+# Saver restores all saved variables.
 OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {
     "replaced_tokens": (embedding_sharing.GENERATOR,),
     "none": ("pooler",),
@@ -40,7 +40,7 @@ OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {
     "question_answering": ("pooler",),
 }
 
-# Of pretraining alone: no class of others has them.
+# Parts of pretraining that no class of transformers has.
 LEFT_BEHIND = ("sbo_head",)
 
 # Heads that name classes.
@@ -58,7 +58,7 @@ MODULES: dict[str, Callable[..., nnx.Module]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What is told of weights without reading them; fields and errors as in `Pretrained`."""
+    """The description of weights without their parameters; fields and errors as in `Pretrained`."""
 
     config: models.EncoderConfig
     vocabulary: tokenizer.Tokenizer | None
@@ -73,16 +73,19 @@ class Description:
 class Pretrained:
     """Weights with what is needed to use them.
 
-    `params` are float32 NumPy arrays in our layout, by dotted path; `head` is a key of PARTS;
-    `labels` names the classes of a finetuned head, by number, and is empty for the others;
-    `source` says where it was read; `unused` lists the names found there that are no part of the
-    model, as they are written there. `is_regression` says that the one number of a classifier is
-    no class, `is_multi_label` that any number of its classes may be right; `export_fault` why no
-    format can hold its head, "" if one can. `model_type` is the family that the weights
-    came from; with "" the config decides. `pooling` is what a classifier of sequences reads.
-    `generator` is the encoder of the generator that a
-    discriminator was trained with, where its parameters are there: under `generator`, whole.
-    `sentence` says how a model for sentence embeddings makes its vectors; it has no head.
+    `params`: float32 NumPy arrays in our layout, by dotted path.
+    `head`: a key of PARTS.
+    `labels`: number -> class of a finetuned head; empty for other heads.
+    `source`: the path that it was read from.
+    `unused`: names in the source that do not belong to the model.
+    `is_regression`: a classifier's one output is a number, not a class.
+    `is_multi_label`: any number of a classifier's classes may be right.
+    `export_fault`: why no format can hold the head; "" if one can.
+    `model_type`: the family of the weights; with "" the config decides.
+    `pooling`: the pooling of a classifier of sequences.
+    `generator`: the encoder of a discriminator's generator, if its parameters are under
+      `generator`.
+    `sentence`: how a model for sentence embeddings makes its vectors; it has no head.
 
     Raises:
       ValueError: if the vocabulary has entries that have no row in the embedding table, or its
@@ -249,10 +252,10 @@ def select(weights: Pretrained, head: str) -> Pretrained:
 
 
 def for_sentences(weights: Pretrained, pooling: str | None, normalize: bool | None) -> Pretrained:
-    """Returns the encoder alone as a model of sentence embeddings; None leaves what it has.
+    """Returns the encoder alone as a model of sentence embeddings; None keeps the present value.
 
     Raises:
-      ValueError: if it has no pooling yet and none is given, or no encoder.
+      ValueError: if it has no pooling yet and gets no pooling, or has no encoder.
     """
     had = weights.sentence
     if had is None and pooling is None:

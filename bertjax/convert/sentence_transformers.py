@@ -45,7 +45,7 @@ MODES = {
 # Theirs without a counterpart here; the file has a key for it all the same.
 ROOT_OF_LENGTH = "pooling_mode_mean_sqrt_len_tokens"
 
-# What version 6 says of a text model that is the usual one.
+# The fields that version 6 writes for an ordinary text model.
 USUAL_LENGTH_FIELDS = {
     "transformer_task": "feature-extraction",
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
@@ -102,7 +102,7 @@ def write(
     longest: int,
     lacks_pooler: bool = False,
 ) -> None:
-    """Writes the files beside those of transformers.
+    """Writes the files in addition to those of transformers.
 
     `size` is that of the vectors, `longest` what the model reads at most. `lacks_pooler` says that
     the class would make a pooler, which nothing here reads, and warn that it has no weights.

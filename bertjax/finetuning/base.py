@@ -1,8 +1,8 @@
-"""What a kind of finetuning consists of: a reader, a task and a scorer; KINDS has a row for each.
+"""The parts of a kind of finetuning: a reader, a task and a scorer; KINDS has a row for each.
 
-The reader reads files and the JSON of `predict` and makes rows of examples. The task says what is
-learnt, with which head. The scorer makes scores, JSON and files of predictions. The formulas of
-scores belong to `bertjax.scores`, order and padding of rows to `batches`.
+The reader reads files and the JSON of `predict` and makes rows of examples. The task has the head
+and its loss. The scorer makes scores, JSON and files of predictions. The formulas of scores belong
+to `bertjax.scores`, order and padding of rows to `batches`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Reader(abc.ABC):
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """What turns the texts into tokens."""
+        """The tokenizer of the texts."""
         if self._tokenizer is None:
             raise ValueError(f"{type(self).__name__} was made without a tokenizer; rows need one")
         return self._tokenizer
@@ -202,7 +202,7 @@ class Scorer(abc.ABC):
 
 
 class FinetuningTask(abc.ABC):
-    """What is learnt; a `tasks.Task`. All is trained, and its loss without dropout evaluates.
+    """A `tasks.Task` that trains all parameters, and evaluates by its loss without dropout.
 
     Every task reports `loss`, which is minimized, and where one prediction is right `accuracy`. A
     task is a classifier of examples unless it has its own labels, loss and predictions.

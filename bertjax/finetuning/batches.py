@@ -139,7 +139,7 @@ _LOGGED_EXCESS = 0.1
 
 
 def steps_per_epoch(examples: int, batch_size: int) -> int:
-    """Returns how many batches show every example once; the last may be filled up."""
+    """Returns the number of batches that show every example once; the last may be filled up."""
     return -(-examples // batch_size)
 
 
@@ -175,7 +175,7 @@ class Epochs:
         return steps
 
     def count(self, epoch: int) -> int:
-        """Returns how many batches an epoch has."""
+        """Returns the number of batches of an epoch."""
         if self.features.apart is None:
             return steps_per_epoch(self.features.epoch_size, self.batch_size)
         if epoch not in self._counts:
@@ -183,7 +183,7 @@ class Epochs:
         return self._counts[epoch]
 
     def steps_in(self, epochs: float) -> int:
-        """Returns how many batches some epochs have; a part of one is rounded up."""
+        """Returns the number of batches of some epochs, rounded up."""
         if self.features.apart is None:
             return math.ceil(epochs * self.count(0))
         whole = math.floor(epochs)
@@ -285,7 +285,7 @@ def separate(
     `steps` say which example stands where, FILLER nowhere; `texts` are numbers, an example's own
     may be equal. In each batch every example stays that shares no text with one before it. The
     others, by length, go to free rows of other batches, near the place of their length first, then
-    further and further away. What still finds none goes to further batches, the last of the epoch:
+    further and further away. Examples without a row go to further batches, the last of the epoch:
     an example into the first of them behind all those that have one of its texts. Batches are of
     the same size, their rows to fill up the last.
     """

@@ -2,7 +2,7 @@
 
 A line has a word and its tag, and perhaps more, between tabs or spaces; an empty line ends a
 sentence; -DOCSTART- begins a document. The first token of a word is scored, the others are not.
-What is too long is read in overlapping pieces, and each word scored where it has most around it.
+Long sentences are read in overlapping pieces; each word is scored where it has most context.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import batches, example_files, feature_sets, tag_schemes
 
 DOCUMENT_START = "-DOCSTART-"
-# What is read together -> what numbered sentences of one row (or of its pieces) have in common.
+# Unit of context -> the key that the numbered sentences of a row (or of its pieces) share.
 _UNIT_KEYS: dict[str, Callable[[tuple[int, Sentence]], Any]] = {
     "sentence": lambda numbered: numbered[0],
     "document": lambda numbered: (numbered[1].path, numbered[1].document),
@@ -322,7 +322,7 @@ def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> Int[np.n
 
 
 def _units(sentences: Sequence[Sentence], context: str) -> Iterator[tuple[int, int]]:
-    """Yields the first word of each sentence or document, and how many words it has."""
+    """Yields the first word of each sentence or document, and its number of words."""
     start = 0
     for _, group in itertools.groupby(enumerate(sentences), key=_UNIT_KEYS[context]):
         count = sum(len(sentence.words) for _, sentence in group)

@@ -344,7 +344,7 @@ _LABEL = ("label", "gold_label")
 _NLI = ("entailment", "neutral", "contradiction")
 _PAIR_COLUMNS = tuple((name,) for name in _PAIR)
 
-# What is wanted of a file -> the layouts that hold it, by the range of scores.
+# Use of a file -> the layouts that serve it, by the range of scores.
 ROWS: Mapping[str, Callable[[tuple[float, float]], tuple[Layout, ...]]] = {
     "pairs": lambda _: (
         Layout((("anchor",), ("positive",)), _with_negatives),
@@ -558,7 +558,7 @@ def _of_pairs(examples: Sequence[Example]) -> EvaluationSet:
     return _retrieval(Collection(texts[0], texts[1], relevances))
 
 
-# What a file holds -> the set that it is; the others of ROWS have no scores.
+# Layout of a file -> its evaluation set; the others of ROWS have no scores.
 SETS: Mapping[str, Callable[[Sequence[Example]], EvaluationSet]] = {
     "scored": lambda examples: _set_of(examples, "spearman", _similarity),
     "pairs": _of_pairs,

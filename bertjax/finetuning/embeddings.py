@@ -41,9 +41,9 @@ TEACHER_VECTORS = "teacher_vectors"  # in a batch [batch, texts, hidden], as the
 
 @dataclasses.dataclass(frozen=True)
 class LossHead:
-    """What losses read in addition to vectors.
+    """The inputs of losses besides vectors.
 
-    `scale` is the factor on cosines, `normalize` whether the model answers unit vectors, and
+    `scale` is the factor on cosines, `normalize` whether the model returns unit vectors, and
     `classifier` makes logits [batch, classes] of u, v and |u - v| [batch, 3, prefix].
     """
 
@@ -118,7 +118,7 @@ def _ranking(vectors: Vectors, batch: tasks.Batch, head: LossHead) -> Losses:
     """Cross-entropy of an anchor's own positive among the positives and negatives of all rows.
 
     Texts are anchor, positive, negatives; logits are `scale` times the cosines. Rows of weight 0
-    are no candidates. The order of candidates: all positives, all first negatives, and so on.
+    are left out. The order of candidates: all positives, all first negatives, and so on.
     Source: Henderson et al. 2017, section 4.4 (in-batch negatives); sentence-transformers'
     MultipleNegativesRankingLoss (cosine, scale 20, negatives as columns).
     """
@@ -249,7 +249,7 @@ class SentenceEmbedding(base.FinetuningTask):
     def joint_loss(
         self, model: Any, vectors: Float[Array, "batch texts hidden"], batch: tasks.Batch
     ) -> tasks.Means:
-        """Returns the mean loss of the examples, and how many are answered rightly."""
+        """Returns the mean loss of the examples, and the number of right predictions."""
         weights = self.scored(batch)
         with jax.named_scope("loss"):
             losses, hits = of_prefixes(
@@ -502,7 +502,7 @@ class EmbeddingScorer(base.Scorer):
         (directory / f"{name}.tsv").write_text(glue_submission.column(words))
 
 
-# What rows hold -> the column of a batch with it, and its type.
+# Value of a row -> its column in a batch, and its type.
 _COLUMNS: dict[str, tuple[str, Any]] = {
     "scored": ("scores", np.float32),
     "labelled": ("labels", np.int32),

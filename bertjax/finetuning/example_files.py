@@ -1,4 +1,4 @@
-"""What readers of examples share: rows of files, texts in fields, and faults reported together."""
+"""Functions that readers of examples share: rows of files, texts in fields, lists of faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Faults:
         return self._count
 
     def summary(self) -> str:
-        """Returns the one fault, or how many there are and the first of them."""
+        """Returns the one fault, or their number and the first of them."""
         if self._count == 1:
             return self._first[0]
         shown = "" if self._count <= MAX_FAULTS else f", the first {MAX_FAULTS}"

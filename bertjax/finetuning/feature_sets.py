@@ -1,4 +1,4 @@
-"""What a model reads of a finetuning data set, and how texts become its rows.
+"""The rows of a finetuning data set, and functions that make them from texts.
 
 Files belong to the readers, order and padding to `batches`.
 """
@@ -34,7 +34,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSet:
-    """What a model reads of a data set: one row an input sequence (a window, for SQuAD).
+    """The input of a model from a data set: a row for each sequence (a window, for SQuAD).
 
     `tokens` holds "input_ids", "segment_ids" and, where each token has its own, "labels" (-1: not
     scored): an int32 array for each row, with the special tokens, without padding. `columns` holds
@@ -88,7 +88,7 @@ def numbers(texts: Sequence[str]) -> Int[np.ndarray, " texts"]:
 
 
 def pair_specials(tokenizer: tokenizers.Tokenizer) -> int:
-    """Returns how many special tokens stand around two texts: 3, or 4 for RoBERTa's."""
+    """Returns the number of special tokens around two texts: 3, or 4 for RoBERTa's."""
     return _SPECIALS_OF_ONE + tokenizer.pair_separators
 
 
@@ -134,7 +134,7 @@ def sequence_pairs(
         kept_a, kept_b = kept_lengths(lengths_a, lengths_b, limit=limit)
         row_lengths = kept_a + kept_b + specials
     edges = np.concatenate([[0], np.cumsum(row_lengths, dtype=np.int64)])
-    # What neither text covers is a special token; nearly all of those are [SEP].
+    # Places outside of both texts are special tokens, nearly all of them [SEP].
     input_ids = np.full(edges[-1], tokenizer.sep_id, np.int32)
     segment_ids = np.zeros(edges[-1], np.int32)
     input_ids[edges[:-1]] = tokenizer.cls_id
@@ -205,9 +205,9 @@ def text_rows(
 def kept_lengths(
     lengths_a: Int[np.ndarray, " rows"], lengths_b: Int[np.ndarray, " rows"], *, limit: int
 ) -> tuple[Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]:
-    """Returns how many tokens each text keeps if the longer one loses its last until both fit.
+    """Returns the numbers of tokens that texts keep if the longer loses its last until both fit.
 
-    Of two equally long ones the second loses first, so a text never falls below its half.
+    If they are equally long, the second loses first, so a text never falls below its half.
 
     Source: google-research/bert, run_classifier.py, _truncate_seq_pair.
     """

@@ -31,7 +31,7 @@ _DIAGNOSTIC = ("contradiction", "entailment", "neutral")
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What there is to know of a task; without labels it is a regression.
+    """A task of GLUE; without labels it is a regression.
 
     `texts` and `label` are columns; `labels` are the classes as the files and the server write
     them, in the order of the released code, `label_names` (the names of TFDS) what they mean.
@@ -49,7 +49,7 @@ class Task:
     # Columns of files that have no header, all but the tests.
     columns: tuple[str, ...] = ()
     # Written by crowds, hundreds of thousands of rows: empty texts are read, rows with a wrong
-    # number of columns left out of training, and the log says how many.
+    # number of columns left out of training, and the log has their number.
     has_flaws: bool = False
     # Names of the texts in TFDS, where they are others.
     tfds_texts: tuple[str, ...] = ()

@@ -377,7 +377,7 @@ def tune_threshold(
     ids = sorted(score_differences, key=score_differences.__getitem__)
     differences = np.array([score_differences[question] for question in ids])
     has_answer = np.array([answerable[question] for question in ids])
-    # What is won as one question after the other is answered, after none of them.
+    # The gain of answering the first question, the first two, and so on; first that of none.
     gains = np.where(has_answer, [answer_scores[question] for question in ids], -1.0)
     totals = np.count_nonzero(~has_answer) + np.concatenate([[0.0], np.cumsum(gains)])
     thresholds = np.concatenate([[differences[0] - 1.0], differences])

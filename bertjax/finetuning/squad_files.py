@@ -38,7 +38,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question on a context; without answers if it has none there, or if none are known.
+    """A question on a context; without answers if it has none there, or they are unknown.
 
     `source` is the file and the id, for messages.
     """

@@ -171,9 +171,9 @@ def open_job(
 ) -> base.Job:
     """Returns the job after reading config.init_from's sizes and vocabulary, and the data.
 
-    Once one of `workdirs` holds a checkpoint, they are read there: it is enough to resume. What the
-    files hold is filled in: sizes of the model, labels, steps of the phase and of the warm-up. All
-    sets are read here, so that faults in them are reported first.
+    Once one of `workdirs` holds a checkpoint, they are read there: it is enough to resume. The
+    config gets the values that follow from the files: sizes of the model, labels, steps of the
+    phase and of the warm-up. All sets are read here, so that faults in them are reported first.
 
     Raises:
       FileNotFoundError: if there are no weights or a file is missing.

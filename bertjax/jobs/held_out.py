@@ -1,6 +1,6 @@
-"""Whether held-out records are what they are called, and what answering without reading scores.
+"""Checks that the records of an evaluation are held out; computes the scores of chance.
 
-Used by pretraining jobs, when they are opened. What is compared is the affair of `data.overlaps`.
+Pretraining jobs use it when they are opened. `data.overlaps` compares the records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Int
 from bertjax.data import contents, masking, overlaps, records
 from bertjax.workdirs import reader
 
-# The loss of a token varies by two or three nats, so its mean over so many by about 0.04.
+# The loss of a token varies by two or three nats, so its mean over this number by about 0.04.
 FEW_TOKENS = 5_000
 
 
@@ -49,10 +49,11 @@ def check(
 ) -> None:
     """Warns of held-out records that are trained on.
 
-    A run that has begun goes on; evaluation decides nothing of what it learns.
+    A run that has begun goes on, since evaluation does not affect what it learns.
 
     Raises:
-      ValueError: if a new run would be scored on what it trains on, mostly, without being told to.
+      ValueError: if a new run would mostly be scored on its training documents, and
+        config.data.eval_may_overlap is false.
     """
     of_each = (overlaps.find(record_set, evaluated) for record_set in trained)
     found = {overlap.text: overlap for overlap in of_each if overlap}
@@ -130,7 +131,7 @@ def warn_of_few_tokens(config: ml_collections.ConfigDict, evaluated: records.Rec
 
 
 def held_out_tokens(config: ml_collections.ConfigDict, evaluated: records.RecordSet) -> int | None:
-    """Returns about how many tokens an evaluation scores, None where nobody has counted them."""
+    """Returns the approximate number of tokens that an evaluation scores, None if it is unknown."""
     manifest = evaluated.manifest
     tokens = manifest.statistics.get("unigram_tokens")
     if tokens is None:

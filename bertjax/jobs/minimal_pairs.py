@@ -1,7 +1,7 @@
 """Minimal pairs as an evaluation set of pretraining: how often the right sentence is likelier.
 
-BLiMP, Warstadt et al. 2020, with the pseudo-log-likelihoods of Salazar et al. 2020. What a row of a
-sentence is, and its score, is the objective's affair (`tasks.base.ScoresSentences`).
+BLiMP, Warstadt et al. 2020, with the pseudo-log-likelihoods of Salazar et al. 2020. The objective
+defines the rows of a sentence and their scores (`tasks.base.ScoresSentences`).
 """
 
 from __future__ import annotations

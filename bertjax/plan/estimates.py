@@ -1,8 +1,8 @@
-"""What a compiled step amounts to: bytes by kind, seconds, tokens, hours and money, as figures.
+"""The figures of a compiled step: bytes by kind, seconds, tokens, hours and money.
 
-A figure says how it is known. `counted`: from shapes, from the model's sizes, or by the compiler
-when it laid out the memory. `estimated`: from the compiler's cycle estimates and data sheets, which
-no device has confirmed. `measured`: by a clock.
+A figure names its source. `counted`: from shapes, from the model's sizes, or by the compiler when
+it laid out the memory. `estimated`: from the compiler's cycle estimates and data sheets, which no
+device has confirmed. `measured`: by a clock.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def needed_bytes(outcome: compiled.Outcome) -> int | None:
 
 
 def lacked_bytes(outcome: compiled.Outcome, target: Target) -> int | None:
-    """Returns by how many bytes a step exceeds a device, None if it fits or that is not known.
+    """Returns the bytes by which a step exceeds a device, None if it fits or that is unknown.
 
     The compiler reserves some of the memory: where it refuses, the limit that it names counts.
     """

@@ -1,8 +1,8 @@
-"""What a compiled TPU program costs by the compiler's own estimates, read from its optimized HLO.
+"""The cost of a compiled TPU program by the compiler's own estimates, read from its optimized HLO.
 
 Text in, numbers out: nothing here imports jax. Seconds and prices belong to `plan`. Only executed
-instructions count: a fusion by its own estimate (not by what is fused into it), a loop's body as
-often as it runs, of a conditional's branches the most expensive one.
+instructions count: a fusion by its own estimate (not by those of its parts), a loop's body as often
+as it runs, a conditional by its most expensive branch.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class Collective:
 class Analysis:
     """One device, one execution of the program (one training step).
 
-    `uncounted` counts executions of what carries no estimate and so is missing in `cycles`:
+    `uncounted` counts executions of operations without an estimate, which are missing in `cycles`:
     collectives, custom calls by target, random bits, sorts, copies in parallel to computation.
-    Operations on scalars are left out of both. `uncounted_bytes` is what those of them read and
-    write that are no collectives and have nothing else run in parallel. `kernel_cycles`, in
-    `cycles` too, are those of our kernels, which the compiler does not know (KERNEL_BUNDLES).
+    Operations on scalars are left out of both. `uncounted_bytes` are the bytes that such operations
+    read and write, except collectives and operations in parallel to computation. `kernel_cycles`,
+    in `cycles` too, are those of our kernels, which the compiler does not know (KERNEL_BUNDLES).
     """
 
     cycles: float
@@ -126,7 +126,7 @@ def analyze(text: str) -> Analysis:
     """Returns the analysis of an optimized HLO text, `compiled.as_text()`.
 
     Raises:
-      ValueError: if the text is no HLO module.
+      ValueError: if the text is not an HLO module.
     """
     module = parse(text)
     costs = _computation_costs(module)(module.entry)
@@ -148,8 +148,8 @@ def by_module(cycles_by_operation: Mapping[str, float], *, depth: int = 3) -> di
     """Returns cycles by the `jax.named_scope`s around an operation, the largest first.
 
     A key reads "encoder/attention (backward)": up to `depth` scopes, numbers of layers left out,
-    and the part of the derivative: forward, backward, or recomputed by jax.checkpoint. What the
-    derivative has no part in (the optimizer) has no such mark; what no scope names is "other".
+    and the part of the derivative: forward, backward, or recomputed by jax.checkpoint. Operations
+    outside of the derivative (the optimizer) have no such mark; those without a scope are "other".
     """
     cycles_of = collections.defaultdict(float)
     for operation, cycles in cycles_by_operation.items():
@@ -260,7 +260,7 @@ def _instruction_costs(
             costs.uncounted[kind] += 1
     if cycles is None and not costs.executions and not _is_free(module, instruction):
         costs.uncounted[_shown(instruction)] += 1
-        if not instruction.opcode.endswith("-start"):  # which runs beside computation
+        if not instruction.opcode.endswith("-start"):  # which overlaps computation
             touched = computation.operand_bytes(instruction) + num_bytes(instruction.shape)
             costs.touched[_shown(instruction)] += touched
     return costs
@@ -278,7 +278,7 @@ def _fused_collectives(
 ) -> list[tuple[Computation, Instruction]]:
     """Returns the collectives that begin in a fusion.
 
-    One that runs beside computation stands in the fusions of its start, of all that it runs beside
+    A collective that overlaps computation appears in the fusions of its start, of the computation
     and of its end, under one channel_id; `seen` holds those that began before.
     """
     collectives = []
@@ -325,7 +325,7 @@ def _shown(instruction: Instruction) -> str:
 
 
 def _kernel_cycles(name: str, scores: int) -> int | None:
-    """Returns the cycles of a kernel that computes so many scores, None for an unknown one."""
+    """Returns the cycles of a kernel for its number of scores, None for an unknown one."""
     kind = re.sub("_(forward|backward)", "", name, count=1)
     if kind not in KERNEL_BUNDLES:
         return None
@@ -372,17 +372,17 @@ class Instruction:
 
     @property
     def kernel(self) -> tuple[str, int] | None:
-        """The name of a Pallas kernel and how many exponentials it says it makes; None if none."""
+        """The name of a Pallas kernel and its stated number of exponentials; None for others."""
         if self.target != "tpu_custom_call":
             return None
         match = re.search(r'"transcendentals":"?(\d+)', self.attributes)
         return self.name.partition(".")[0], int(match[1]) if match else 0
 
     def group_size(self, num_partitions: int) -> int:
-        """Returns how many devices take part in a collective together.
+        """Returns the number of devices in a group of a collective.
 
-        A text has their groups as lists of devices ({{0,1},{2,3}}), as a number of groups and their
-        size ([2,2]<=[4]), as axes of a mesh (mesh['a'=2,'b'=2] {'b'}), or none: all.
+        The text has the groups as lists of devices ({{0,1},{2,3}}), as a number of groups and their
+        size ([2,2]<=[4]), as axes of a mesh (mesh['a'=2,'b'=2] {'b'}), or not at all: all devices.
         """
         if listed := re.search(r"\breplica_groups=\{\{([\d,]+)\}", self.attributes):
             return listed[1].count(",") + 1
@@ -476,7 +476,7 @@ def parse(text: str) -> Module:
 def num_bytes(shape: str) -> int:
     """Returns the bytes of an array or of all arrays of a tuple, without the padding of tiles.
 
-    Scalars of a tuple are left out: they are flags of an operation that runs beside others.
+    Scalars of a tuple are left out: they are flags of an asynchronous operation.
     """
     arrays = [(_bits(found["type"]), found["dimensions"]) for found in _ARRAY.finditer(shape)]
     return sum(

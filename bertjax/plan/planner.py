@@ -1,6 +1,6 @@
 """Plans a config: outlines its job on the target's devices, compiles each phase, searches.
 
-Nothing here prints or knows flags. What was compiled before comes from the cache.
+Nothing here prints or knows flags. Steps that were compiled before come from the cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertjax.training import program as program_lib
 
 @dataclasses.dataclass(frozen=True)
 class PhaseSearch:
-    """What `search` found for a phase: batches by size, and changes that make the asked one fit."""
+    """The results of `search` for a phase: batches by size, and changes that make the batch fit."""
 
     batches: dict[int, search.Trial]
     changes: tuple[search.Trial, ...]

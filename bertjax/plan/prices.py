@@ -1,4 +1,4 @@
-"""What a TPU chip costs by the hour; one table, which `--price_per_chip_hour` overrides.
+"""The prices of a TPU chip by the hour; one table, which `--price_per_chip_hour` overrides.
 
 Google charges by the chip for every generation, although names of v2 to v5p count TensorCores.
 """

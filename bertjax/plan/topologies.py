@@ -47,9 +47,9 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class _Generation:
-    """What the names of a generation mean; `shapes` are the chips along each axis of the torus.
+    """The slices of a generation; `shapes` are the chips along each axis of the torus.
 
-    `counts_cores` tells what a name's number counts: TensorCores, two to a chip, or chips.
+    With `counts_cores` the number in a name counts TensorCores, two to a chip, else chips.
     """
 
     prefixes: tuple[str, ...]
@@ -145,7 +145,7 @@ def devices(tpu_slice: Slice) -> list[Any]:
       RuntimeError: if another process has libtpu open.
       ValueError: if this libtpu does not make the topology.
     """
-    # Otherwise libtpu complains on stderr that this machine is no TPU worker.
+    # Otherwise libtpu complains on stderr that this machine is not a TPU worker.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")

@@ -1,1 +1,1 @@
-"""What the training loop is made of: a program, its state, what watches it and what writes."""
+"""The parts of the training loop: the program, its state, the monitor and the writers."""

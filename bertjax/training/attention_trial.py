@@ -76,7 +76,7 @@ def agrees(job: jobs.Job, mesh: Mesh) -> bool:
                 rows, str(error).splitlines()[0],
             )  # fmt: skip
             return False
-        if not all(error <= TOLERANCE for error in errors.values()):  # a NaN is no agreement
+        if not all(error <= TOLERANCE for error in errors.values()):  # False for NaN
             logging.warning(
                 "The attention kernel is off by %s for %s; at most %.0f%% was expected. The run "
                 "goes on with config.model.attention=xla, which is slower",

@@ -1,4 +1,4 @@
-"""What makes a config wrong, as far as it needs no data and no device to be seen.
+"""The faults of a config that can be found without data and devices.
 
 Here belong ranges and options that do not go together. The names that an option may have are the
 keys of the table that it chooses from.

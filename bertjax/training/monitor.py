@@ -73,7 +73,7 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class MonitorOptions:
-    """What is logged, and when; the last step always is.
+    """The steps and values to log; the last step is always logged.
 
     `objectives` are the coefficients of the losses (`tasks.Task`), `chance` is that of
     `tasks.Objective`; `peak_flops` are those of all devices, None if unknown.

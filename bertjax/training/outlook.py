@@ -1,4 +1,4 @@
-"""What of a run transformers could not load, told before it is trained and not after."""
+"""Warns before training if transformers could not load the result."""
 
 from __future__ import annotations
 

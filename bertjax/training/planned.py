@@ -1,7 +1,7 @@
-"""A run beside its plan: the step time measured in the run and the one estimated before it.
+"""Compares the step time measured in a run with the one that its plan estimated.
 
 `python -m bertjax.plan --workdir=DIR` leaves plan.json in the workdir; at its end `train` reads it.
-How a plan is made belongs to `plan`; that a run is the planned one shows in its fingerprint.
+`plan` makes plans; a fingerprint shows whether a run is the planned one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bertjax.workdirs import scalars
 
 PLAN_FILE = "plan.json"
 
-# What these say is not seen by the compiler; mesh and batch are in the shapes.
+# Options that do not reach the compiler; mesh and batch are in the shapes.
 _NOT_COMPILED = (
     *("data", "checkpoint", "evaluation", "plateau", "phases", "mesh", "global_batch_size"),
     *("init_from", "init_from_smaller", "resize_vocabulary"),
@@ -85,10 +85,10 @@ def step_seconds(workdir: epath.Path, program: program_lib.Program) -> dict[str,
 
 
 def fingerprint(program: program_lib.Program, phase: jobs.Phase) -> str:
-    """Returns the hash of what a phase's step computes, and over how many devices.
+    """Returns the hash of a phase's step and of the number of devices.
 
-    A plan and the run that follows it have the same one, whatever the run's data directories are.
-    How many steps there are is a constant of the schedule, which no compiler's estimate sees.
+    A plan and the run that follows it have the same hash, whatever the data directories are. The
+    number of steps, a constant of the schedule, does not change a compiler's estimate.
     """
     options = {
         name: value

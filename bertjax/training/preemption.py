@@ -123,10 +123,10 @@ class KeyValues(Protocol):
 class Agreement:
     """The moment at which every process stops, counted from the first signal that one gets.
 
-    A thread listens in every process. Once it learns that any got a signal, it writes down how many
-    moments its process has reached, and lets it reach no other before all have written theirs. The
-    moment after the largest is the one. No thread waits for a process at work: a step that compiles
-    delays nothing.
+    A thread listens in every process. Once it learns that any process got a signal, it publishes
+    the number of moments that its process has reached, and holds the process there until all have
+    published theirs. All stop at the moment after the largest. No thread waits for a busy process:
+    a step that compiles delays nothing.
     """
 
     _numbers = itertools.count()  # every process makes its agreements in the same order

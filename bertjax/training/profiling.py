@@ -43,7 +43,7 @@ class Profile:
     Args:
       workdir: where the profile goes, in the directory `profile`; local or remote.
       steps: first and last step, counted from 1; empty for no profile.
-      done_steps: how many steps the run has when it begins, or goes on.
+      done_steps: the number of steps that the run has when it begins or resumes.
     """
 
     def __init__(self, workdir: epath.Path, steps: Sequence[int], done_steps: int):

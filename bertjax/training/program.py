@@ -1,4 +1,4 @@
-"""What a job on a mesh computes: its state as shapes with shardings, and its jitted steps.
+"""The program of a job on a mesh: its state as shapes with shardings, and its jitted steps.
 
 `train` runs a program and `plan` compiles it for devices that are not there, so nothing here asks
 JAX which devices there are, allocates, or compiles.

@@ -1,7 +1,7 @@
-"""What a run starts from: its workdir's checkpoint or a fresh state, and the parts that it needs.
+"""The start of a run: the checkpoint of its workdir or a fresh state, and the parts that it needs.
 
-A run that goes on must be the one that began: its config, data and teacher are compared with those
-of the checkpoint's meta, which is written here, too.
+A resumed run must be the one that began: its config, data and teacher are compared with those of
+the checkpoint's meta, which is written here, too.
 """
 
 from __future__ import annotations

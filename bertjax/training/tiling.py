@@ -43,11 +43,11 @@ def grown(
     head_size: int,
     rows: Collection[str],
 ) -> dict[str, np.ndarray]:
-    """Returns the parameters of an encoder at `path`, and of what stands on it, in larger shapes.
+    """Returns the parameters of an encoder at `path`, and of the heads on it, in larger shapes.
 
     `depths` are the numbers of stored layers, old and new. Heads are repeated whole, of `head_size`
-    each: their halves turn together where positions are rotary. The first axis of the parameters
-    named in `rows` stays as it is. What the smaller model lacks is left out.
+    each, because rotary positions turn their halves together. The first axis of the parameters
+    named in `rows` stays as it is. Parameters that the smaller model lacks are left out.
     """
     of_layer = layers(*depths)
 

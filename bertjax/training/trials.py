@@ -157,7 +157,8 @@ def summarize(
 
     `settings` holds for each setting the score's median, mean, sample standard deviation and best
     over its seeds; `chosen` is the one with the best median, `best` the training with the best
-    score, `trials` every training with all its scores. What is not a number is None, and the worst.
+    score, `trials` every training with all its scores. A score that is not a number is None, and
+    counts as the worst.
     """
     sign = 1 if is_higher_better else -1
 

@@ -1,8 +1,7 @@
-"""What people watch during a run: its writers, a progress line, curves.png.
+"""The output during a run: its writers, a progress line, curves.png.
 
 Scalars are named `train/loss`, `train/mlm_accuracy`, `perf/tokens_per_second`,
-`eval/<name>/<metric>`. What is measured, and when, belongs to the loop; where scalars are written,
-to `run_writers`.
+`eval/<name>/<metric>`. Values and steps belong to the loop, the writers to `run_writers`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from bertjax.workdirs import scalars
 
 CURVES_FILE = "curves.png"
 TENSORBOARD_DIRECTORY = files.TENSORBOARD_DIRECTORY
-MAX_LEGEND_ROWS = 30  # beside the curves of several runs
+MAX_LEGEND_ROWS = 30  # of the legend for several runs
 
 # The scalars of the progress line, in its order: name, then how the value is shown.
 PROGRESS: dict[str, Callable[[float], str]] = {
@@ -50,7 +49,7 @@ PROGRESS: dict[str, Callable[[float], str]] = {
 
 SCORES_PANEL = "accuracy and other scores"  # fractions; those in percent have an axis of their own
 
-# What answering without reading scores: drawn as a dashed line.
+# The scores of chance, drawn as a dashed line.
 CHANCE = re.compile(r"eval/.+/(unigram_loss|most_frequent_token_accuracy|chance)")
 
 # The panels of curves.png: title, then the names of the scalars in it. The last ones are drawn

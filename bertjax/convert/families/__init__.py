@@ -67,8 +67,8 @@ def holding(config: models.EncoderConfig, head: str = "none") -> base.Family:
 def releasing(variables: Collection[str], files: Collection[str]) -> base.Family:
     """Returns the family whose released code made a checkpoint with these variables.
 
-    That is the one that knows most of them; of equals the one whose config is among the `files`
-    beside the checkpoint.
+    It is the family that knows most of them; among equals, the one whose config is in `files`, the
+    names of the checkpoint's directory.
     """
 
     def likeness(family: base.Family) -> tuple[int, bool]:

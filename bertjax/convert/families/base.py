@@ -1,8 +1,8 @@
-"""What a family of weights is, to the formats: how others write its models down.
+"""A family of weights as the formats see it: the names and fields of its models in other programs.
 
 A family has one file in this folder, which makes one `Family`, and one row in FAMILIES. The formats
-are handed a family and know none by name. What is computed belongs to `models`: if a family needs a
-part that is not there, it goes there, and the family's file says which fields choose it.
+are handed a family and know none by name. Computation belongs to `models`: a new part goes there,
+and the family's file says which fields choose it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Pieces:
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFiles:
-    """The files of a tokenizer beside the weights, as transformers reads them.
+    """The files of a tokenizer in a directory of weights, as transformers reads them.
 
     `vocabularies` are those that our tokenizers read, the first that is there; without them
     tokenizer.json is read. `fields` go into tokenizer_config.json. `single` and `pair` are the
@@ -149,22 +149,27 @@ class Released:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """How transformers, and the code that a family was released with, write its models down.
+    """A family in the files of transformers and of its released code.
 
-    `model_type` is the name in config.json, `title` that in sentences. Of config.json `fields` are
-    those that map to ours, `fixed` have one value that is supported (it is also that of a file
-    without them; `reasons` may say why), `stated` are written always, and `without_effect` change
-    nothing in the encoder. `architectures` maps our heads to the classes of transformers. `tensors`
-    are the names of the weights; `prefix` is what models without a head leave out of them, `older`
-    are regexes of earlier spellings and what stands for them today, `ignored` are regexes of what
-    is not a parameter, and `tied` maps copies to their originals. `fused` maps a tensor that holds
-    several, one after the other, to the names that these have in `tensors`. `traits` are fields of
-    EncoderConfig that all members have, where they are not EncoderConfig's defaults. `completed`
-    maps fields of EncoderConfig that not all members share to the parameters that make an encoder
-    with another value one of the family's that computes the same. Where versions of transformers
-    write config.json otherwise, `read` returns its fields as `fields` names them, and `restated`
-    the fields that are written beside them, or in their place. `pooling` is the field that says
-    what a classifier of sequences reads; without one it is [CLS].
+    `model_type`, `title`: its name in config.json, and in sentences.
+    `fields`: fields of config.json that map to ours.
+    `fixed`: fields of config.json with one supported value, which is also the default.
+    `stated`: fields of config.json that are always written.
+    `without_effect`: fields of config.json that change nothing in the encoder.
+    `architectures`: our heads -> the classes of transformers.
+    `tensors`: the names of the weights.
+    `prefix`: the prefix of these names that models without a head leave out.
+    `older`: regexes of earlier spellings of names -> the present ones.
+    `ignored`: regexes of tensors that are not parameters.
+    `tied`: names of copies -> their originals.
+    `fused`: a tensor of several, concatenated -> their names in `tensors`.
+    `traits`: fields of EncoderConfig that differ from its defaults in all members.
+    `completed`: fields of EncoderConfig that may differ -> the parameters that make an encoder with
+      another value a member of the family that computes the same.
+    `reasons`: fields in `fixed` -> why no other value is supported.
+    `read`: maps the fields of other versions of config.json to those of `fields`.
+    `restated`: fields to write in addition to those of `fields`, or instead of them.
+    `pooling`: the field with the pooling of a classifier of sequences; "": it reads [CLS].
     """
 
     model_type: str

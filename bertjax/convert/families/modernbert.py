@@ -154,7 +154,7 @@ def _every(kinds: Sequence[str]) -> int:
 
 
 def in_both(config: models.EncoderConfig) -> dict[str, Any]:
-    """Returns the fields that both versions need beside those that map to ours, or instead."""
+    """Returns the fields that both versions need besides, or instead of, those that map to ours."""
     local = config.local_rotary_base or config.rotary_base
     kinds = [
         GLOBAL if config.is_global(layer) else LOCAL for layer in range(config.num_hidden_layers)

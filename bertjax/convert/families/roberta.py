@@ -3,8 +3,8 @@
 Sources: transformers, models/roberta (modeling_roberta.py, configuration_roberta.py),
 models/xlm_roberta and models/camembert, tokenization_*.py of these; fairseq, models/roberta.
 
-In training the released classifier of sequences drops out before its dense layer, too; here, as in
-BERT, behind it alone. What is computed without dropout is the same.
+In training the released classifier of sequences has a dropout before its dense layer, too; here, as
+in BERT, only after it. Without dropout the results are the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where a run's scalars go: one table of writers, and how those of a run are opened.
 
-A writer has three methods (`base.Writer`). Another one is a row of `WRITERS`, as
-`config.writers` names it. What is measured, and when, belongs to the loop; what a person sees on
-the terminal, and curves.png, to `training.writers`.
+A writer has three methods (`base.Writer`) and a row in `WRITERS`, which `config.writers` names.
+Values and steps belong to the loop; the progress line and curves.png to `training.writers`.
 """
 
 from __future__ import annotations

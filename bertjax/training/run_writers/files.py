@@ -42,10 +42,10 @@ class JsonLines:
             raise OSError(error.errno, reason, str(self._path)) from error
 
     def picture(self, path: Path) -> None:
-        del path  # It lies beside the file.
+        del path  # It lies in the same directory.
 
     def close(self, outcome: base.Outcome) -> None:
-        del outcome  # The checkpoints tell it.
+        del outcome  # The checkpoints show it.
 
 
 class TensorBoard:

@@ -1,6 +1,6 @@
 """Scalars of a run in MLflow, on a server or in a store of this machine.
 
-Where they go is told by MLflow's own variables: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME.
+MLflow's own variables choose the destination: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertjax.training.run_writers import base
 EXPERIMENT = "bertjax"  # without MLFLOW_EXPERIMENT_NAME
 IDENTITY_TAG = "bertjax.identity"
 
-# Of one request, by MLflow's REST API.
+# Limits of one request to MLflow's REST API.
 MOST_PARAMS = 100
 MOST_METRICS = 1000
 LONGEST_PARAM = 500  # characters, which every server of MLflow takes

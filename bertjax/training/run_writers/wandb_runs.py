@@ -1,6 +1,6 @@
 """Scalars of a run at Weights & Biases, online or into a directory for `wandb sync`.
 
-Where they go is told by W&B's own variables: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR.
+W&B's own variables choose the destination: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, WANDB_DIR.
 """
 
 from __future__ import annotations
