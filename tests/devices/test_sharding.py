@@ -30,12 +30,6 @@ MESHES = {
 }
 
 
-# How machine code is made of a program, after it is split over devices: in a fifth of the time.
-QUICK: dict[str, str | bool] = {
-    "xla_backend_optimization_level": "0",
-    "xla_cpu_parallel_codegen_split_count": "1",
-} | ({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 12) else {})
-
 BERT = dataclasses.replace(conftest.TINY, num_hidden_layers=1)
 # Its masks must not depend on where the rows lie.
 DROPPING = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
@@ -102,7 +96,7 @@ def placed_step(learner, mesh, rule_table, *, split_kernels=False):
         in_shardings=(placed, rows),
         out_shardings=(placed, jax.sharding.NamedSharding(mesh, sharding.P())),
         donate_argnums=0,
-        compiler_options=QUICK,
+        compiler_options=conftest.QUICK_COMPILER,
     )
     return step, placed, rows
 
@@ -117,7 +111,9 @@ def compiled_step(learner, batch, mesh):
 def three_steps(learner, batch, mesh, rule_table, *, split_kernels=False):
     step, placed, rows = placed_step(learner, mesh, rule_table, split_kernels=split_kernels)
     with jax.set_mesh(mesh):
-        train_state = jax.jit(learner.init, out_shardings=placed, compiler_options=QUICK)()
+        train_state = jax.jit(
+            learner.init, out_shardings=placed, compiler_options=conftest.QUICK_COMPILER
+        )()
         losses = []
         for _ in range(3):
             train_state, report = step(train_state, jax.device_put(batch, rows))
@@ -125,10 +121,10 @@ def three_steps(learner, batch, mesh, rule_table, *, split_kernels=False):
     return losses, jax.device_get((train_state.params, train_state.ema))
 
 
-@pytest.fixture(scope="module", params=CASES)
-def on_one_device(request):
+@functools.cache
+def on_one_device(name):
     """Three steps."""
-    case = CASES[request.param]
+    case = CASES[name]
     learner = make_learner(case.encoder, case.accumulation_steps, case.optimizer)
     batch = packed_batch() if case.is_packed else conftest.make_batch()
     mesh = sharding.make_mesh(jax.devices()[:1], data=1)
@@ -137,11 +133,19 @@ def on_one_device(request):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rule_table", "split_kernels"),
-    [*((table, True) for table in MESHES), ("data_parallel", False)],
+    ("name", "rule_table", "split_kernels"),
+    [
+        ("adamw", "data_parallel", True),
+        ("adamw", "data_parallel", False),
+        ("adamw", "tensor", True),
+        ("packed", "fsdp", True),
+        ("packed", "fsdp_tensor", True),
+        ("muon", "data_parallel", True),
+        ("muon", "fsdp_tensor", True),
+    ],
 )
-def test_eight_devices_equal_one(on_one_device, rule_table, split_kernels):
-    case, learner, batch, (expected_losses, expected) = on_one_device
+def test_eight_devices_equal_one(name, rule_table, split_kernels):
+    case, learner, batch, (expected_losses, expected) = on_one_device(name)
     mesh = sharding.make_mesh(jax.devices()[:8], **MESHES[rule_table])
     losses, found = three_steps(learner, batch, mesh, rule_table, split_kernels=split_kernels)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
@@ -166,11 +170,14 @@ def test_the_gradient_of_the_tied_table_goes_over_the_devices_once(accumulation_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule_table", ["fsdp", "data_parallel"])
-@pytest.mark.parametrize(("recipe", "devices"), [("bert_base", 4), ("bert_large", 16)])
+@pytest.mark.parametrize(
+    ("recipe", "devices", "rule_table"),
+    [("bert_base", 4, "data_parallel"), ("bert_large", 16, "fsdp")],
+)
 def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, rule_table):
     config = importlib.import_module(f"configs.{recipe}").get_config()
     config.update(sharding=rule_table, split_kernels=False)
+    config.model.num_hidden_layers = 2  # the others repeat them
     assert config.mesh.data * config.mesh.tensor == devices
     mesh = sharding.make_mesh(jax.devices()[:devices], **config.mesh)
     job = jobs.JOBS[config.task].outline(program.resolve(config, "tpu"))
@@ -185,9 +192,9 @@ def test_recipes_lower_on_their_own_mesh_and_shard_as_declared(recipe, devices, 
         lowered = built.train_step.lower(shapes, batch, built.abstract_step_inputs)
     new_state, _ = lowered.out_info
     assert jax.tree.structure(new_state) == jax.tree.structure(shapes)
-    kernel = placed.params["encoder"]["layers"]["7"]["attention"]["query"]["kernel"]
+    kernel = placed.params["encoder"]["layers"]["1"]["attention"]["query"]["kernel"]
     moment = next(leaf for leaf in placed.opt_state if hasattr(leaf, "mu")).mu
-    moment = moment["encoder"]["layers"]["7"]["attention"]["query"]["kernel"]
+    moment = moment["encoder"]["layers"]["1"]["attention"]["query"]["kernel"]
     expected = sharding.P() if rule_table == "data_parallel" else sharding.P("data", None)
     assert kernel.spec == moment.spec == expected
     assert f'"{"data"}"' in lowered.as_text()

@@ -1,7 +1,6 @@
 """Attention in plain JAX is its definition (`models.reference_attention`), and what it keeps."""
 
 import dataclasses
-import itertools
 
 import hypothesis
 import jax
@@ -19,7 +18,7 @@ from bertjax.models import (
     visibility,
 )
 from bertjax.tasks import base, pretraining
-from tests import small_modules
+from tests import conftest, small_modules
 from tests.models import attention_cases, test_modern
 from tests.models.attention_cases import RATE
 
@@ -88,35 +87,23 @@ def _small_blocks(monkeypatch):
     monkeypatch.setattr(plain_attention, "MOST_AT_ONCE", 16)
 
 
-# Name -> length, window, left to right.
-BLOCKS = {
-    "a narrow window": (37, 2, False),
-    "a window of a block's half": (40, 4, False),
-    "a window wider than a block": (61, 11, False),
-    "no window, blocks of queries": (37, None, False),
-    "to the left, blocks of queries": (29, None, True),
-    "a window to the left": (37, 3, True),
-    "a row of two blocks and one": (17, 4, False),
-    "a row of whole blocks": (24, 4, False),
-    "a row of whole blocks and one": (33, 4, False),
-}
-QUICK = {
-    ("a narrow window", True),
-    ("no window, blocks of queries", False),
-    ("a row of two blocks and one", False),
-}
-
-
 @pytest.mark.usefixtures("_small_blocks")
 @pytest.mark.parametrize(
-    ("name", "is_packed"),
+    ("length", "window", "left_to_right", "is_packed"),
     [
-        pytest.param(*it, marks=[] if it in QUICK else SLOW)
-        for it in itertools.product(BLOCKS, (False, True))
+        pytest.param(37, 2, False, True, id="a narrow window"),
+        pytest.param(37, None, False, False, id="no window, blocks of queries"),
+        pytest.param(17, 4, False, False, id="a row of two blocks and one"),
+        pytest.param(40, 4, False, False, id="a window of a block's half", marks=SLOW),
+        pytest.param(61, 11, False, True, id="a window wider than a block", marks=SLOW),
+        pytest.param(37, None, False, True, id="blocks of queries, packed", marks=SLOW),
+        pytest.param(29, None, True, True, id="to the left, blocks of queries", marks=SLOW),
+        pytest.param(37, 3, True, False, id="a window to the left", marks=SLOW),
+        pytest.param(24, 4, False, True, id="a row of whole blocks", marks=SLOW),
+        pytest.param(33, 4, False, False, id="a row of whole blocks and one", marks=SLOW),
     ],
 )
-def test_windows_and_blocks_of_queries_are_the_definition(name, is_packed):
-    length, window, left_to_right = BLOCKS[name]
+def test_windows_and_blocks_of_queries_are_the_definition(length, window, left_to_right, is_packed):
     make = attention_cases.packed if is_packed else attention_cases.padded
     rows = make(3, length, window=window, left_to_right=left_to_right)
     attention_cases.assert_is_definition(rows, heads=HEADS, size=SIZE, rate=RATE)
@@ -146,8 +133,7 @@ def test_nothing_of_length_times_length_is_kept_for_the_backward_pass():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small_blocks")
-@pytest.mark.parametrize(("data", "tensor"), [(8, 1), (4, 2)])
-def test_a_mesh_has_the_loss_and_the_gradients_of_one_device(data, tensor):
+def test_a_mesh_has_the_loss_and_the_gradients_of_one_device():
     config = dataclasses.replace(
         test_modern.SMALL, num_attention_heads=2, num_hidden_layers=2, global_every=2
     )
@@ -160,13 +146,14 @@ def test_a_mesh_has_the_loss_and_the_gradients_of_one_device(data, tensor):
     def loss(params, batch):
         return (parameters.merge(graphdef, params).encoder(batch) ** 2)[:, ::3].sum()
 
-    alone = jax.jit(jax.value_and_grad(loss))(params, batch)
-    mesh = sharding.make_mesh(jax.devices()[:8], data=data, tensor=tensor)
-    table = "fsdp_tensor" if tensor > 1 else "data_parallel"
-    placed = jax.device_put(params, sharding.shardings(mesh, params, params, rule_table=table))
+    run = jax.jit(jax.value_and_grad(loss), compiler_options=conftest.QUICK_COMPILER)
+    alone = run(params, batch)
+    mesh = sharding.make_mesh(jax.devices()[:8], data=4, tensor=2)
+    places = sharding.shardings(mesh, params, params, rule_table="fsdp_tensor")
+    placed = jax.device_put(params, places)
     rows = jax.device_put(batch, sharding.batch_sharding(mesh))
     with jax.set_mesh(mesh):
-        spread = jax.jit(jax.value_and_grad(loss))(placed, rows)
+        spread = run(placed, rows)
     for x, y in zip(jax.tree.leaves(spread), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4 * np.abs(y).max())
 

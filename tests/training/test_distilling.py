@@ -153,16 +153,12 @@ def steps(made):
     return jax.device_get(state.params), step_inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "changes"),
     [
-        pytest.param(
-            4, {"gradient_accumulation_steps": 2, "sharding": "fsdp"}, marks=pytest.mark.slow
-        ),
-        pytest.param(1, {"gradient_accumulation_steps": 4}, marks=pytest.mark.slow),
-        pytest.param(8, {"sharding": "data_parallel"}, marks=pytest.mark.slow),
-        pytest.param(8, {"sharding": "tensor", "mesh.tensor": 4}, marks=pytest.mark.slow),
-        pytest.param(8, {"sharding": "fsdp_tensor", "mesh.tensor": 4}, marks=pytest.mark.slow),
+        (4, {"gradient_accumulation_steps": 2, "sharding": "fsdp"}),
+        (8, {"sharding": "tensor", "mesh.tensor": 4}),
     ],
 )
 def test_micro_batches_and_meshes_change_nothing(root, trained, devices, changes):
@@ -170,8 +166,7 @@ def test_micro_batches_and_meshes_change_nothing(root, trained, devices, changes
     for got, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(trained.params), strict=True):
         np.testing.assert_allclose(got, wanted, atol=3e-5)
     kernel = step_inputs.fixed["teacher"]["encoder"]["layers"]["0"]["intermediate"]["kernel"]
-    parts = {"fsdp": 4, "tensor": 4, "fsdp_tensor": 8}.get(changes.get("sharding", ""), 1)
-    assert kernel.addressable_shards[0].data.size * parts == kernel.size
+    assert kernel.addressable_shards[0].data.size * 4 == kernel.size
     teacher = formats.read(root / "teacher").params
     for path, array in parameters.flat(step_inputs.fixed["teacher"]).items():
         np.testing.assert_array_equal(array, teacher[path])

@@ -33,9 +33,21 @@ TASKS = {
     "replaced_tokens, samples": replaced_tokens.ReplacedTokens(ELECTRA, GENERATOR),
     "next_token": next_token.NextToken(dataclasses.replace(BERT, left_to_right=True)),
 }
-# Micro-batches, devices that split rows, devices that split widths.
-SPLITS = [(4, 1, 1), (2, 2, 2), (1, 4, 2)]
-QUICK = ("masked_tokens", (4, 1, 1))
+# Each with micro-batches, devices that split rows, devices that split widths.
+SPLITS = [
+    ("masked_tokens", (4, 1, 1)),
+    *(
+        pytest.param(*it, marks=pytest.mark.slow)
+        for it in [
+            ("masked_tokens", (2, 2, 2)),
+            ("masked_tokens, shared layers", (1, 4, 2)),
+            ("span_boundary", (4, 1, 1)),
+            ("replaced_tokens", (2, 2, 2)),
+            ("replaced_tokens, samples", (1, 4, 2)),
+            ("next_token", (4, 1, 1)),
+        ]
+    ),
+]
 
 
 def params_of(task):
@@ -70,7 +82,7 @@ def gradients(name, micro_batches, data, tensor):
     placed = sharding.shardings(mesh, params, params, rule_table="fsdp_tensor")
     with jax.set_mesh(mesh):
         rows = jax.device_put(make_batch(), sharding.batch_sharding(mesh))
-        step = jax.jit(learner._gradients)
+        step = jax.jit(learner._gradients, compiler_options=conftest.QUICK_COMPILER)
         return jax.device_get(step(jax.device_put(params, placed), rows, jax.random.key(0)))
 
 
@@ -79,15 +91,7 @@ def whole(name):
     return gradients(name, 1, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [
-        pytest.param(name, split, marks=() if (name, split) == QUICK else pytest.mark.slow)
-        for name in TASKS
-        for split in SPLITS
-        if "samples" not in name or split[0] == 1
-    ],
-)
+@pytest.mark.parametrize(("name", "split"), SPLITS)
 def test_gradients_and_losses_are_those_of_the_whole_batch(name, split):
     (grads, means), (expected, expected_means) = gradients(name, *split), whole(name)
     jax.tree.map(
@@ -100,6 +104,7 @@ def test_gradients_and_losses_are_those_of_the_whole_batch(name, split):
 
 def test_every_objective_is_split_and_every_rule_table_places_its_parameters():
     assert {name.partition(",")[0] for name in TASKS} == {*tasks.OBJECTIVES}
+    assert {getattr(it, "values", it)[0] for it in SPLITS} == {*TASKS}
     mesh = sharding.make_mesh(jax.devices()[:4], data=2, tensor=2)
     for task in TASKS.values():
         params = base.abstract_model(task)[1]
