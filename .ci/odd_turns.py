@@ -42,7 +42,7 @@ TURNS = {
 MOST = {
     "a sentence that begins with Of": 13,
     "a sentence that begins with What": 52,
-    "told (logged, reported)": 20,
+    "told (logged, reported)": 19,
     "whoever, whomever (a user)": 1,
     "beside (with, next to, compared with)": 36,
     "none is, none are (no x is)": 3,
