@@ -231,18 +231,13 @@ def _check_counts(examples: Sequence[Example], faults: example_files.Faults) -> 
             )
 
 
-def _field(row: _Fields, *names: str) -> tuple[str, Any]:
-    """Returns the first of these columns that is there, and its value."""
-    name = next(name for name in names if name in row)
-    return name, row[name]
-
-
 def _texts(row: _Fields, *names: str) -> tuple[str, ...]:
     return tuple(example_files.text(row[name], name) for name in names)
 
 
 def _with_negatives(row: _Fields, source: str) -> Example:
-    names = sorted((name for name in row if _NEGATIVE.fullmatch(name)), key=_negative_number)
+    numbered = {n: int(n.partition("_")[2] or 0) for n in row if _NEGATIVE.fullmatch(n)}
+    names = sorted(numbered, key=numbered.__getitem__)
     negatives = []
     for name in [*names, *([_NEGATIVES] if _NEGATIVES in row else [])]:
         values = row[name] if isinstance(row[name], list | tuple) else [row[name]]
@@ -253,10 +248,6 @@ def _with_negatives(row: _Fields, source: str) -> Example:
 def ranked(texts: tuple[str, ...], source: str) -> Example:
     """Returns the example of an anchor, its positive and any negatives."""
     return Example(texts, None, source, (QUERY, *(DOCUMENT,) * (len(texts) - 1)))
-
-
-def _negative_number(name: str) -> int:
-    return int(name.partition("_")[2] or 0)
 
 
 def _scored(score_range: tuple[float, float]) -> Callable[[_Fields, str], Example]:
@@ -320,7 +311,8 @@ def _triplets(pairs: Sequence[Example], path: epath.Path) -> list[Example]:
 
 
 def _class(row: _Fields) -> str:
-    name, value = _field(row, *_LABEL)
+    name = next(name for name in _LABEL if name in row)
+    value = row[name]
     if value is None or isinstance(value, list | dict) or not str(value).strip():
         raise ValueError(f"{name!r} is {_shown(value)}; it must be a class")
     # As JSON spells what is not text: 1 is the class "1", true is "true".
