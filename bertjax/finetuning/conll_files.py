@@ -60,18 +60,12 @@ class _Line:
     document: int
 
 
-def read_sentences(
-    path: epath.PathLike,
-    *,
-    word_column: int = 0,
-    tag_column: int | None = -1,
-    scheme: str | None = None,
-) -> list[Sentence]:
+def read_sentences(path: epath.PathLike, *, scheme: str | None = None) -> list[Sentence]:
     """Returns the sentences of a file; tags of entities are in IOB2 whatever the file has.
 
-    Negative columns count from the last; `tag_column` None reads words without tags. `scheme` is a
-    key of `tag_schemes.SCHEMES` or "plain"; None recognizes it. Given "iob1", a B is allowed
-    everywhere, so that tags of no pure scheme are read as conlleval reads them.
+    The first column has the words, the last one the tags. `scheme` is a key of
+    `tag_schemes.SCHEMES` or "plain"; None recognizes it. Given "iob1", a B is allowed everywhere,
+    so that tags of no pure scheme are read as conlleval reads them.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -81,20 +75,17 @@ def read_sentences(
     lines = _lines(path)
     if not lines:
         raise ValueError(f"{path} has no words; give a file with a word and its tag in each line")
-    width = len(lines[0].cells)
-    source = f"{path}:{lines[0].number}"
-    word, tag = (_place(column, width, source) for column in (word_column, tag_column))
-    if word is None or word == tag:
+    if len(lines[0].cells) == 1:
         raise ValueError(
-            f"{source}: word and tag are both column {word} of {width}; they must be two, with "
-            "tabs or spaces between them"
+            f"{path}:{lines[0].number}: word and tag are both column 0 of 1; they must be two, "
+            "with tabs or spaces between them"
         )
-    _check_cells(path, lines, width, word)
+    _check_cells(path, lines)
     sentences = [
-        _sentence(path, list(group), word, tag)
+        _sentence(path, list(group))
         for _, group in itertools.groupby(lines, key=lambda line: line.sentence)
     ]
-    if tag is None or scheme == tag_schemes.PLAIN:
+    if scheme == tag_schemes.PLAIN:
         return sentences
     _check_tags(sentences, scheme)
     return [
@@ -226,20 +217,8 @@ def _lines(path: epath.PathLike) -> list[_Line]:
     return word_lines
 
 
-def _place(column: int | None, width: int, source: str) -> int | None:
-    """Returns the number of a column from the left."""
-    if column is None:
-        return None
-    if not -width <= column < width:
-        raise ValueError(
-            f"{source}: there are {width} columns; column {column} was asked for, give one from 0 "
-            f"to {width - 1}, or from -1 backwards"
-        )
-    return column % width
-
-
-def _check_cells(path: epath.PathLike, lines: Sequence[_Line], width: int, word: int) -> None:
-    faults = example_files.Faults()
+def _check_cells(path: epath.PathLike, lines: Sequence[_Line]) -> None:
+    faults, width = example_files.Faults(), len(lines[0].cells)
     for line in lines:
         source = f"{path}:{line.number}"
         if len(line.cells) != width:
@@ -247,21 +226,18 @@ def _check_cells(path: epath.PathLike, lines: Sequence[_Line], width: int, word:
             faults.add(
                 source, f"the line has {columns} columns; it must have {width}, as the first"
             )
-        elif not line.cells[word].strip():
-            faults.add(source, f"the word is empty; column {word} must have one")
+        elif not line.cells[0].strip():
+            faults.add(source, "the word is empty; column 0 must have one")
     faults.check()
 
 
-def _sentence(path: epath.PathLike, lines: Sequence[_Line], word: int, tag: int | None) -> Sentence:
-    def cells(column: int) -> tuple[str, ...]:
-        return tuple(line.cells[column] for line in lines)
-
-    # CoNLL's second column; with fewer than three there is none.
-    has_part_of_speech = len(lines[0].cells) > 2 and 1 not in (word, tag)
+def _sentence(path: epath.PathLike, lines: Sequence[_Line]) -> Sentence:
+    columns = list(zip(*(line.cells for line in lines), strict=True))
     return Sentence(
-        words=cells(word),
-        tags=() if tag is None else cells(tag),
-        parts_of_speech=cells(1) if has_part_of_speech else (_NO_PART_OF_SPEECH,) * len(lines),
+        words=columns[0],
+        tags=columns[-1],
+        # CoNLL's second column; with fewer than three there is none.
+        parts_of_speech=columns[1] if len(columns) > 2 else (_NO_PART_OF_SPEECH,) * len(lines),
         document=lines[0].document,
         path=str(path),
         line=lines[0].number,

@@ -1,5 +1,7 @@
 """Tagged files: what is read, what is refused and where, and the way from rows back to words."""
 
+import dataclasses
+
 import hypothesis
 import numpy as np
 import pytest
@@ -77,14 +79,6 @@ def test_only_spaces_part_columns_and_only_line_feeds_end_lines(write):
     assert sentence.words == ("a\u00a0b", "c\u2028d")
 
 
-def test_columns_are_chosen(write):
-    text = "1 I-X EU\n2 O says\n"
-    (sentence,) = conll_files.read_sentences(write(text), word_column=2, tag_column=1)
-    assert (sentence.words, sentence.tags) == (("EU", "says"), ("B-X", "O"))
-    (sentence,) = conll_files.read_sentences(write("EU\nsays\n"), tag_column=None)
-    assert (sentence.words, sentence.tags) == (("EU", "says"), ())
-
-
 @pytest.mark.parametrize(
     ("scheme", "text"),
     [
@@ -118,7 +112,6 @@ def test_labels_hold_all_tags_of_the_types_that_occur(write):
         ("a E-X\nb O\n", {"scheme": "iob2"}, [":1: the tag is 'E-X'"]),
         ("a\tO\n\tO\n", {}, [":2: the word is empty"]),
         ("\n\na\nb\n", {}, [":3: word and tag are both column 0"]),
-        ("a O\n", {"tag_column": 2}, [":1: there are 2 columns; column 2"]),
         ("\n\n", {}, ["has no words"]),
     ],
 )
@@ -255,7 +248,8 @@ def test_predictions_out_of_batches_come_back_to_their_words(write):
 
 
 def test_words_without_tags_are_scored_nowhere_and_predicted_everywhere(write):
-    sentences = conll_files.read_sentences(write("ab\nc\n\nd\n"), tag_column=None)
+    tagged = conll_files.read_sentences(write("ab O\nc O\n\nd O\n"))
+    sentences = [dataclasses.replace(sentence, tags=()) for sentence in tagged]
     made = conll_files.tagged_rows(sentences, TOKENIZER, labels=["O", "B-X"], max_seq_length=8)
     assert all((row == -1).all() for row in made.tokens["labels"])
     ones = [np.ones(8, np.int32)] * 2
