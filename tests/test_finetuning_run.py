@@ -16,16 +16,15 @@ from tests import small_datasets
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
-BEST = {"squad_v1": 100.0, "squad_v2": 100.0, "conll": 100.0, "regression": 0.97}
-WRITTEN = {
-    "glue": {"test.tsv"},
-    "regression": {"test.tsv"},
-    "table": {"test.tsv"},
-    "multi_label": {"test.tsv"},
-    "squad_v1": {"predictions.json", "nbest_predictions.json"},
-    "squad_v2": {"predictions.json", "nbest_predictions.json", "null_odds.json"},
-    "conll": {"test.conll"},
-    "swag": {"test.csv"},
+# Kind -> the least score, and the files of predictions. GLUE's classes are learnt as a table's;
+# test_roberta_programs.py learns SQuAD 1.1.
+LEARNT = {
+    "regression": (0.97, {"test.tsv"}),
+    "table": (1.0, {"test.tsv"}),
+    "multi_label": (1.0, {"test.tsv"}),
+    "squad_v2": (100.0, {"predictions.json", "nbest_predictions.json", "null_odds.json"}),
+    "conll": (100.0, {"test.conll"}),
+    "swag": (1.0, {"test.csv"}),
 }
 
 
@@ -182,7 +181,7 @@ def test_the_checkpoint_with_the_highest_score_stays(tmp_path, source, monkeypat
     monkeypatch.setattr(
         texts.GlueScorer, "scores", lambda self, name, outputs: {"accuracy": next(scores)}
     )
-    # What the most frequent answer scores is asked of `scores` as well.
+    # The baseline of the most frequent label calls `scores` as well.
     monkeypatch.setattr(evaluation, "majority_baseline", lambda job, name: "")
     train.train(config, tmp_path / "run")
     steps = sorted(int(path.name) for path in (tmp_path / "run" / checkpoint.DIRECTORY).iterdir())
@@ -204,13 +203,14 @@ def test_a_finetuned_model_is_scored_on_labelled_files_as_it_was_in_training(fin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", small_datasets.KINDS)
-def test_sixteen_examples_of_every_kind_are_learnt_to_a_perfect_score(tmp_path, source, kind):
+@pytest.mark.parametrize("kind", LEARNT)
+def test_sixteen_examples_of_a_kind_are_learnt_to_a_perfect_score(tmp_path, source, kind):
     changes = {"finetuning.num_epochs": 150.0, "finetuning.length_buckets": False}
     config = small_datasets.make_config(tmp_path / "data", kind, source, **changes)
     train.train(config, tmp_path / "run")
     name = finetuning.open_job(config).evaluation.best_score
     scores = [line for line in lines_of(tmp_path / "run") if "eval/dev/loss" in line]
-    assert scores[-1][f"eval/dev/{name}"] >= BEST.get(kind, 1.0)
+    least, files = LEARNT[kind]
+    assert scores[-1][f"eval/dev/{name}"] >= least
     written = {path.name for path in (tmp_path / "run/predictions").rglob("*") if path.is_file()}
-    assert written == WRITTEN[kind]
+    assert written == files

@@ -3,7 +3,6 @@
 import json
 import zipfile
 
-import jax
 import numpy as np
 import pytest
 
@@ -145,11 +144,8 @@ def test_the_recipe_is_that_of_glue():
 
 
 @pytest.mark.slow
-def test_two_tasks_are_trained_to_the_end_and_the_same_command_trains_no_more(
-    tmp_path, monkeypatch
-):
-    devices = jax.local_devices()[:1]
-    monkeypatch.setattr(jax, "devices", lambda: devices)
+@pytest.mark.usefixtures("one_device", "quick_runs")
+def test_two_tasks_are_trained_to_the_end_and_the_same_command_trains_no_more(tmp_path):
     source = small_datasets.write_source(tmp_path / "source")
     config = small_datasets.make_config(tmp_path / "data", "glue", source)
     small_datasets.make_config(tmp_path / "data", "regression", source)

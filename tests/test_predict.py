@@ -1,4 +1,4 @@
-"""Claims about answers to JSON lines: the model's own, in order, whatever stands beside."""
+"""Claims about predictions for JSON lines: the model's own, in order, alone or in a batch."""
 
 import io
 import itertools
@@ -176,6 +176,7 @@ def test_a_wider_step_reads_no_more_of_an_endless_input_than_it_says(model):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_runs")
 def test_lora_is_merged_and_answers_as_it_did_in_training(tmp_path):
     config = finetuned_workdir.write(tmp_path, "table", lora_rank=3, lora_alpha=7.0)
     ours = inference.load_finetuned(tmp_path)
@@ -372,7 +373,7 @@ def test_tags_come_out_in_the_scheme_that_the_workdir_tells(tmp_path):
     learnt = answers["iob2"]
     for scheme, answer in answers.items():
         assert answer["entities"] == learnt["entities"]
-        if scheme != "iob2":  # What was learnt is given as it is.
+        if scheme != "iob2":  # The learnt scheme is not converted.
             assert answer["tags"] == list(tag_schemes.convert(learnt["tags"], scheme))
     assert len({tuple(answer["tags"]) for answer in answers.values()}) == len(answers)
 

@@ -10,7 +10,6 @@ import pytest
 from bertjax import encode, fill_mask, inference, models, train
 from bertjax.convert import workdir
 from bertjax.inference import likelihood
-from bertjax.jobs import finetuning
 from bertjax.models import parameters
 from tests import small_byte_bpe, small_datasets
 from tests.convert import weights
@@ -78,18 +77,17 @@ def test_a_text_is_scored_piece_by_piece_and_word_by_word(model):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("kind", ["squad_v1", "conll"])
-def test_answers_and_tags_are_learnt_to_a_perfect_score(tmp_path, kind):
+@pytest.mark.usefixtures("one_device", "quick_runs")
+def test_spans_are_learnt_to_a_perfect_score(tmp_path):
+    """Words such as w17 are three or four tokens here."""
     source = write_source(tmp_path / "source", small_byte_bpe.vocabulary(size=400))
-    changes = {"finetuning.num_epochs": 120.0, "finetuning.length_buckets": False}
-    # Words such as w17 are three or four tokens here.
-    changes |= {"finetuning.max_seq_length": 64}
-    if kind == "squad_v1":
-        changes |= {"finetuning.doc_stride": 16, "finetuning.max_query_length": 8}
-    config = small_datasets.make_config(tmp_path / "data", kind, source, **changes)
+    changes = {
+        **{"finetuning.num_epochs": 120.0, "finetuning.length_buckets": False},
+        **{"finetuning.max_seq_length": 64, "finetuning.doc_stride": 16},
+        **{"finetuning.max_query_length": 8, "evaluation.every_steps": 240},
+    }
+    config = small_datasets.make_config(tmp_path / "data", "squad_v1", source, **changes)
     train.train(config, tmp_path / "run")
-    name = finetuning.open_job(config).evaluation.best_score
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     scores = [it for it in map(json.loads, lines) if "eval/dev/loss" in it]
-    assert scores[-1][f"eval/dev/{name}"] >= 99.0
+    assert scores[-1]["eval/dev/f1"] >= 99.0

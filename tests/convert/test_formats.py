@@ -4,13 +4,20 @@ import pytest
 from etils import epath
 
 from bertjax.convert import formats, huggingface_read
+from bertjax.convert.families import bert
 from bertjax.workdirs import checkpoint_storage
 from tests.convert import weights
 
 
-@pytest.mark.parametrize("format", ["huggingface", "bertjax", "tf1"])
-def test_what_is_written_is_recognized_and_read(tmp_path, format):
-    made = weights.make()
+@pytest.mark.parametrize(
+    ("format", "head"),
+    [
+        ("tf1", "pretraining"),  # other heads: test_tensorflow1.py
+        *((format, head) for format in formats.WRITERS for head in bert.ARCHITECTURES),
+    ],
+)
+def test_what_is_written_is_recognized_and_read(tmp_path, format, head):
+    made = weights.make(head)
     weights.write(made, tmp_path / "out", format)
     assert formats.recognize(tmp_path / "out") == format
     weights.assert_equal(formats.read(tmp_path / "out"), made)

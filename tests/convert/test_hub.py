@@ -14,7 +14,7 @@ from tests.convert import hub_stub, weights
 constants = pytest.importorskip("huggingface_hub.constants")
 NAME = "clinic/notes"
 
-# Of the client's own HTTP library, as the client calls it.
+# The client calls its own HTTP library in a deprecated way.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
@@ -103,12 +103,20 @@ def refused(server, source, target, destination=None):
     return said
 
 
-@pytest.mark.parametrize("where", ["create", "preupload", "objects/batch", "commit/"])
-def test_a_push_that_is_not_allowed_leaves_nothing(server, source, tmp_path, where):
-    server.faults[where] = 403
-    said = refused(server, source, tmp_path / "out")
-    assert "the token may not write there" in said and "Nothing of it is there." in said
+@pytest.mark.parametrize(
+    ("where", "fault"),
+    [
+        *((where, 403) for where in ("create", "preupload", "objects/batch", "commit/")),
+        *((where, "gone") for where in ("preupload", "PUT /upload/", "commit/")),
+    ],
+)
+def test_a_push_that_fails_leaves_no_commit_and_no_branch(server, source, tmp_path, where, fault):
+    server.faults[where] = fault
+    said = refused(server, source, tmp_path / "out", hub.Destination(NAME, "step-7"))
+    assert "Nothing of it is there." in said
+    assert ("the token may not write there" in said) == (fault == 403)
     if where != "create":
+        assert {*server.repositories[NAME]["branches"]} == {"main"}
         assert commits(server) == ["initial commit"]
 
 
@@ -116,17 +124,6 @@ def test_a_token_that_the_hub_does_not_know_is_told(server, source, tmp_path, mo
     monkeypatch.setenv("HF_TOKEN", "hf_of_another")
     assert "the token is not valid: `hf auth login`" in refused(server, source, tmp_path / "out")
     assert not server.repositories
-
-
-@pytest.mark.parametrize("where", ["preupload", "PUT /upload/", "commit/"])
-def test_a_network_that_goes_in_the_middle_leaves_no_commit_and_no_branch(
-    server, source, tmp_path, where
-):
-    server.faults[where] = "gone"
-    said = refused(server, source, tmp_path / "out", hub.Destination(NAME, "step-7"))
-    assert "Nothing of it is there." in said
-    assert {*server.repositories[NAME]["branches"]} == {"main"}
-    assert commits(server) == ["initial commit"]
 
 
 def test_a_branch_that_cannot_be_taken_away_again_is_told(server, source, tmp_path):

@@ -11,29 +11,10 @@ from bertjax.convert import (
     huggingface_read,
     huggingface_write,
     pretrained,
-    workdir,
 )
-from bertjax.convert.families import bert
 from bertjax.data import sentence_piece
 from tests.convert import weights
 from tests.data import test_sentence_piece
-
-
-@pytest.mark.parametrize("head", list(bert.ARCHITECTURES))
-def test_what_is_written_is_read(tmp_path, head):
-    made = weights.make(head)
-    huggingface_write.write(made, tmp_path / "hf", card="")
-    weights.assert_equal(huggingface_read.read(tmp_path / "hf"), made)
-
-
-def test_through_a_workdir_and_back_every_byte_is_the_same(tmp_path):
-    huggingface_write.write(weights.make(), tmp_path / "a", card="")
-    workdir.write(huggingface_read.read(tmp_path / "a"), tmp_path / "run")
-    huggingface_write.write(workdir.read(tmp_path / "run"), tmp_path / "b", card="")
-    first, second = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "ab"
-    )
-    assert first == second
 
 
 def test_the_library_reads_the_weights_and_tied_ones_stand_once(tmp_path):

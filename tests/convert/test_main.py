@@ -2,10 +2,6 @@
 
 import json
 import logging
-import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,20 +9,8 @@ import pytest
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, pretrained, workdir
 from bertjax.workdirs import checkpoint, reader
-from tests import finetuned_workdir
+from tests import finetuned_workdir, programs
 from tests.convert import weights
-
-ROOT = pathlib.Path(__file__).parents[2]
-
-
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "bertjax.convert", *map(str, arguments)],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-    )
 
 
 def test_from_one_format_through_the_others_and_back(tmp_path):
@@ -35,9 +19,10 @@ def test_from_one_format_through_the_others_and_back(tmp_path):
     for number, format in enumerate(("bertjax", "huggingface")):
         program.convert(tmp_path / str(number), tmp_path / str(number + 1), format=format)
     weights.assert_equal(formats.read(tmp_path / "2"), made)
-    assert (tmp_path / "0" / "model.safetensors").read_bytes() == (
-        tmp_path / "2" / "model.safetensors"
-    ).read_bytes()
+    first, last = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "02"
+    )
+    assert first == last
 
 
 def test_a_checkpoint_of_a_workdir_is_chosen(tmp_path):
@@ -62,15 +47,15 @@ def test_a_checkpoint_of_a_workdir_is_chosen(tmp_path):
         program.convert(tmp_path / "3", tmp_path / "out", step="3")
 
 
-@pytest.mark.slow
 def test_the_program_converts_and_ends_in_one_line_of_error(tmp_path):
+    """In a process of its own: test_hub.py."""
     formats.write(weights.make(), tmp_path / "hf", format="huggingface")
-    done = run(f"--from={tmp_path / 'hf'}", f"--to={tmp_path / 'run'}", "--format=bertjax")
-    assert done.returncode == 0, done.stderr
+    target = f"--to={tmp_path / 'run'}"
+    programs.succeed("bertjax.convert", f"--from={tmp_path / 'hf'}", target, "--format=bertjax")
     weights.assert_equal(formats.read(tmp_path / "run"), weights.make())
-    failed = run(f"--from={tmp_path / 'nothing'}", f"--to={tmp_path / 'x'}")
-    assert failed.returncode == 1
-    assert failed.stderr == f"bertjax: {tmp_path / 'nothing'} does not exist\n"
+    paths = f"--from={tmp_path / 'nothing'}", f"--to={tmp_path / 'other'}"
+    failed = programs.run("bertjax.convert", *paths)
+    assert failed.error == f"bertjax: {tmp_path / 'nothing'} does not exist"
 
 
 @pytest.mark.parametrize("target", ["hf", ".", "link"])

@@ -12,7 +12,7 @@ from tests.convert import weights
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, quick_runs):
     root = tmp_path_factory.mktemp("card")
     config = smoke.get_config()
     config.data.source = "records"

@@ -17,13 +17,6 @@ HEADS = list(bert.ARCHITECTURES)
 WITHOUT_MASKS = [head for head in HEADS if "mlm_head" not in pretrained.PARTS[head]]
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_what_is_written_is_read(tmp_path, head):
-    made = weights.make(head)
-    workdir.write(made, tmp_path / "run")
-    weights.assert_equal(workdir.read(tmp_path / "run"), made)
-
-
 @pytest.mark.parametrize("head", ["pretraining", "masked_lm"])
 def test_a_written_workdir_fills_masks_and_encodes(tmp_path, head):
     workdir.write(weights.make(head), tmp_path / "run")

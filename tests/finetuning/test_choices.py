@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import batches, choices
+from bertjax.finetuning import choices
 
 Example = choices.Example
 
@@ -128,22 +128,6 @@ def test_a_long_context_loses_its_end_and_the_ending_stays(words):
     first, *_, last = (words.decode(row.tolist()) for row in features.tokens["input_ids"])
     assert "home" not in first + last
     assert last.endswith("a dog [SEP]")
-
-
-def test_the_rows_of_an_example_stay_together_in_batches(words):
-    features = choices.choice_rows(examples(11), words, max_seq_length=32)
-    seen = []
-    for batch in batches.evaluation_batches(features, batch_size=4, buckets=(16, 32)):
-        assert batch["input_ids"].shape == (4, 4, 16)
-        for row, position in enumerate(batch["record_positions"].tolist()):
-            if position < 0:
-                continue
-            seen.append(position)
-            assert batch["labels"][row] == position % 4
-            for choice in range(4):
-                ids = features.tokens["input_ids"][4 * position + choice]
-                np.testing.assert_array_equal(batch["input_ids"][row, choice, : len(ids)], ids)
-    assert sorted(seen) == list(range(11))
 
 
 @pytest.mark.parametrize(

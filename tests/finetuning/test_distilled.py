@@ -18,6 +18,8 @@ from bertjax.tasks import distillation
 from tests import conftest, small_datasets, small_modules
 from tests.convert import weights
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
+
 LENGTH, ROWS, LABELS = 8, 4, 3
 STUDENT = dataclasses.replace(conftest.TINY, num_hidden_layers=1, type_vocab_size=0)
 TEACHER = dataclasses.replace(conftest.TINY, hidden_size=16, num_hidden_layers=1)
@@ -125,27 +127,39 @@ def write_student(directory):
     return directory
 
 
+HEADS = {
+    "glue": "sequence_classification",
+    "squad_v2": "question_answering",
+    "swag": "multiple_choice",
+}
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device")
-@pytest.mark.parametrize("kind", ["glue", "squad_v2", "swag"])
-def test_a_distilbert_is_finetuned_with_and_without_a_teacher(tmp_path, kind):
-    source = small_datasets.write_source(tmp_path / "bert")
-    few = {"finetuning.num_epochs": 1.0, "log_every_steps": 1}
-    config = small_datasets.make_config(tmp_path / "data", kind, source, **few)
-    train.train(config, tmp_path / "teacher")
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_distilbert_is_finetuned_with_a_teacher(tmp_path, kind):
+    """Without one: tests/test_family_finetuned.py."""
+    teacher = weights.make(HEADS[kind], norm_scale=1.0)
+    if kind == "glue":
+        classifier = {
+            path: a[..., :2] for path, a in teacher.params.items() if "classifier" in path
+        }
+        labels = dict(enumerate(("entailment", "not_entailment")))
+        params = {**teacher.params, **classifier}
+        teacher = dataclasses.replace(teacher, params=params, labels=labels)
+    formats.write(teacher, tmp_path / "teacher", format="huggingface")
     student = write_student(tmp_path / "student")
-    config.init_from = str(student)
-    train.train(config, tmp_path / "alone")
+    few = {"finetuning.num_epochs": 1.0, "log_every_steps": 1}
+    config = small_datasets.make_config(tmp_path / "data", kind, student, **few)
     config.distillation.teacher = str(tmp_path / "teacher")
-    train.train(config, tmp_path / "taught")
-    lines = (tmp_path / "taught" / "metrics.jsonl").read_text().splitlines()
+    train.train(config, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert "train/soft_loss" in json.loads(lines[0])
-    for name in ("alone", "taught"):
-        found = formats.read(tmp_path / name)
-        assert found.family is distilbert.FAMILY
-        formats.write(found, tmp_path / f"{name}_hf", format="huggingface")
-        again = formats.read(tmp_path / f"{name}_hf")
-        assert (again.head, again.params.keys()) == (found.head, found.params.keys())
+    trained = formats.read(tmp_path / "run")
+    assert trained.family is distilbert.FAMILY
+    formats.write(trained, tmp_path / "hf", format="huggingface")
+    again = formats.read(tmp_path / "hf")
+    assert (again.head, again.params.keys()) == (trained.head, trained.params.keys())
 
 
 @pytest.mark.usefixtures("one_device")

@@ -298,6 +298,7 @@ def test_the_two_views_of_a_text_differ_by_dropout_alone():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_runs")
 def test_losses_are_those_of_prefixes_where_they_are_asked_for():
     batch = make_batch() | {"labels": jnp.arange(8) % 3}
     for loss in ("ranking", "softmax"):

@@ -1,4 +1,4 @@
-"""Claims about lines of a file, and faults told together."""
+"""Claims about lines of a file, and faults that one error lists."""
 
 import pytest
 

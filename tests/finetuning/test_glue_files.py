@@ -4,8 +4,7 @@ import logging as standard_logging
 
 import pytest
 
-from bertjax.data import tokenizer
-from bertjax.finetuning import feature_sets, glue_files
+from bertjax.finetuning import glue_files
 
 PARSES = [f"sentence{number}_{kind}" for kind in ("binary_parse", "parse") for number in (1, 2)]
 MNLI_HEADER = ["index", "promptID", "pairID", "genre", *PARSES]
@@ -234,12 +233,3 @@ def test_all_nine_tasks_have_the_scores_of_the_leaderboard():
     assert set(evaluated.values()) == {("dev",)}
     assert [name for name, task in glue_files.TASKS.items() if task.is_regression] == ["stsb"]
     assert glue_files.TASKS["ax"].labels == glue_files.TASKS["mnli"].labels
-
-
-def test_examples_become_rows(tmp_path):
-    write(tmp_path / "RTE/train.tsv", [RTE, ["0", "a b", "b", "not_entailment"]])
-    known = tokenizer.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
-    examples = glue_files.read_split(str(tmp_path), "rte", "train")
-    made = feature_sets.text_rows(examples, known, max_seq_length=16)
-    assert made.tokens["input_ids"][0].tolist() == [2, 5, 6, 3, 6, 3]
-    assert made.columns["labels"].tolist() == [1]

@@ -16,7 +16,7 @@ from bertjax.workdirs import reader
 from tests import programs
 from tests.convert import weights
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 
 def imported(tmp_path, head, **changes):
@@ -26,7 +26,7 @@ def imported(tmp_path, head, **changes):
 
 
 def logits(model, texts, pairs=None):
-    """What the model gives for rows that are made one by one."""
+    """Returns the outputs of the model for rows that are made one by one."""
     ids, segments = feature_sets.sequence_pairs(
         model.vocabulary, texts, pairs, max_seq_length=model.options.max_seq_length
     )
@@ -107,7 +107,7 @@ def test_one_of_several_endings_is_chosen(tmp_path):
 
 
 def scores_of(tmp_path, data):
-    """What `evaluate` says of the model in tmp_path."""
+    """Returns the scores of `evaluate` for the model in tmp_path."""
     scores = evaluate.evaluate_checkpoint(str(tmp_path / "run"), str(data), batch_size=4)
     return {name: value for name, value in scores.items() if name != "step"}
 
@@ -137,7 +137,7 @@ def test_a_classifier_is_scored_by_the_names_or_numbers_of_its_classes(tmp_path,
 
 
 def scorer_of_file(tmp_path, model, file):
-    """What `evaluate` makes of a file, without the model's answers."""
+    """Returns the scorer that `evaluate` opens for a file."""
     found = reader.read(tmp_path / "run")
     job = jobs.evaluating(found, str(file))
     assert type(job.data.reader) is model.kind.reader

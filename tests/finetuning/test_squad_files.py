@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.finetuning import batches, squad_files
+from bertjax.finetuning import squad_files
 from tests import small_byte_bpe
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -267,15 +267,6 @@ def test_windows_without_the_whole_answer_and_unanswerable_ones_point_to_cls(kno
     assert columns["end_positions"].tolist() == [0, 7, 0, 0, 0, 0, 0, 0, 8]
     assert columns["start_positions"].dtype == np.int32
     assert squad_files.window_rows(questions, made, known, labelled=False).columns == {}
-
-
-def test_features_become_batches(known):
-    questions = [question(CONTEXT, ("1920", CONTEXT.find("1920")), name=str(n)) for n in range(5)]
-    features = squad_files.window_rows(questions, squad_files.windows(questions, known), known)
-    batch = next(batches.evaluation_batches(features, batch_size=8, buckets=(96, 384)))
-    assert batch["start_positions"].shape == (8,)
-    row = batch["input_ids"][0, batch["start_positions"][0] : batch["end_positions"][0] + 1]
-    assert "".join(known.token(token_id) for token_id in row.tolist()) == "1##9##2##0"
 
 
 def test_each_context_is_tokenized_once(known, monkeypatch):

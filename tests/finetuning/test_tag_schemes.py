@@ -18,7 +18,7 @@ ENTITIES = [(1, 2, "PER"), (3, 5, "LOC"), (5, 6, "LOC"), (6, 7, "ORG"), (8, 11, 
 
 @strategies.composite
 def any_entities(draw, length=12):
-    """Entities beside and apart from each other, of two types."""
+    """Entities of two types, some of them adjacent."""
     borders = sorted(draw(strategies.sets(strategies.integers(0, length), max_size=6)))
     types = [draw(strategies.sampled_from(["X", "Y", None])) for _ in borders[1:]]
     spans = zip(borders[:-1], borders[1:], types, strict=True)

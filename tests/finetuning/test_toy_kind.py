@@ -14,7 +14,7 @@ from bertjax.finetuning import base, example_files, feature_sets, texts
 from bertjax.training import config_faults
 from tests import small_datasets
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 LABELS = ("other", "reversed")
 

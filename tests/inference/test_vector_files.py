@@ -89,7 +89,7 @@ def test_a_directory_holds_the_vectors_in_the_order_of_the_lines(
 
 
 class Stopped(Exception):
-    """What ends a run in the middle."""
+    """Ends a run in the middle."""
 
 
 @pytest.mark.parametrize("format", [*vector_files.FORMATS])

@@ -1,4 +1,4 @@
-"""What the tests beside transformers share."""
+"""Fixtures of the tests with transformers."""
 
 import logging
 

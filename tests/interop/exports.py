@@ -14,7 +14,6 @@ import logging
 import pathlib
 import sys
 import warnings
-from collections.abc import Collection
 
 # Head -> how transformers finds its class; BERT and ALBERT pretrain two heads, ELECTRA its own.
 AUTO = {
@@ -29,25 +28,37 @@ AUTO = {
     "multiple_choice": "AutoModelForMultipleChoice",
 }
 TEXT = "w1 w2 w3"
+POSITIONS = 16
 
 
-def write(directory: pathlib.Path, model_types: Collection[str] = ()) -> None:
-    """Writes DIR/FAMILY/HEAD of these families, or all, and the ids of TEXT beside each."""
+def make(family, head):
+    """Returns a small random model of a family of weights with a head."""
     import dataclasses
 
-    from bertjax.convert import families, formats
     from tests.convert import weights
 
-    for family in map(families.named, model_types or families.FAMILIES):
-        config, vocabulary = small(family, max_position_embeddings=16)
+    config, vocabulary = small(family, max_position_embeddings=POSITIONS)
+    made = weights.make(head, config=config, vocabulary=vocabulary)
+    return dataclasses.replace(made, model_type=family.model_type)
+
+
+def write_facts(made, directory: pathlib.Path) -> None:
+    """Writes the values that `load` expects into the directory of an export."""
+    facts = {"head": made.head, "ids": list(made.vocabulary.encode(TEXT))}
+    (directory / "expected.json").write_text(json.dumps(facts))
+
+
+def write(directory: pathlib.Path) -> None:
+    """Writes DIR/FAMILY/HEAD of all families and heads."""
+    from bertjax.convert import families, formats
+
+    for family in families.FAMILIES.values():
         for head in family.architectures:
-            made = weights.make(head, config=config, vocabulary=vocabulary)
-            made = dataclasses.replace(made, model_type=family.model_type)
             target = directory / family.model_type / head
             target.parent.mkdir(parents=True, exist_ok=True)
+            made = make(family, head)
             formats.write(made, target, format="huggingface")
-            facts = {"head": head, "ids": list(vocabulary.encode(TEXT))}
-            (target / "wanted.json").write_text(json.dumps(facts))
+            write_facts(made, target)
 
 
 def small(family, *, max_position_embeddings: int):
@@ -83,55 +94,56 @@ def is_known(directory: pathlib.Path) -> bool:
     return hasattr(transformers, fields["architectures"][0])
 
 
-def faults(directory: pathlib.Path) -> list[str]:
-    """Returns what this process's transformers finds wrong with an export."""
+def load(directory: pathlib.Path):
+    """Returns the model and tokenizer of an export, and this process's complaints about them."""
     import torch
     import transformers
 
-    wanted = json.loads((directory / "wanted.json").read_text())
-    heard: list[str] = []
+    expected = json.loads((directory / "expected.json").read_text())
+    complaints: list[str] = []
     listener = logging.Handler()
-    listener.emit = lambda record: heard.append(record.getMessage())
+    listener.emit = lambda record: complaints.append(f"logged: {record.getMessage()}")
     logger = logging.getLogger("transformers")
     logger.addHandler(listener)
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            auto = getattr(transformers, AUTO[wanted["head"]])
+            auto = getattr(transformers, AUTO[expected["head"]])
             model, report = auto.from_pretrained(directory, output_loading_info=True)
             tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
             ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
-            tokens = torch.tensor([tokenizer(TEXT)["input_ids"]])
-            inputs = tokens[:, None] if wanted["head"] == "multiple_choice" else tokens
+            inputs = dict(tokenizer(TEXT, TEXT, return_tensors="pt"))
+            if expected["head"] == "multiple_choice":
+                inputs = {name: rows[:, None] for name, rows in inputs.items()}
             with torch.no_grad():
-                numbers = model.eval()(input_ids=inputs)[0]
+                outputs = model.eval()(**inputs)[0]
     finally:
         logger.removeHandler(listener)
-    found = [f"{kind}: {sorted(keys)}" for kind, keys in report.items() if keys]
-    found += [f"logged: {message}" for message in heard]
-    found += [f"warned: {each.message}" for each in warned]
+    complaints += [f"{kind}: {sorted(keys)}" for kind, keys in report.items() if keys]
+    complaints += [f"warned: {each.message}" for each in warned]
     if type(model).__name__ != model.config.architectures[0]:
-        found.append(f"class {type(model).__name__}, config.json has {model.config.architectures}")
-    if ids != wanted["ids"]:
-        found.append(f"ids of {TEXT!r}: {ids}, ours {wanted['ids']}")
-    if not torch.isfinite(numbers).all():
-        found.append("numbers that are not finite")
-    return found
+        name = type(model).__name__
+        complaints.append(f"class {name}, config.json has {model.config.architectures}")
+    if ids != expected["ids"]:
+        complaints.append(f"ids of {TEXT!r}: {ids}, ours {expected['ids']}")
+    if not torch.isfinite(outputs).all():
+        complaints.append("numbers that are not finite")
+    return model, tokenizer, complaints
 
 
-def load(directory: pathlib.Path) -> int:
-    """Prints what is wrong with each export; returns how many are."""
+def load_all(directory: pathlib.Path) -> int:
+    """Prints the complaints about each export; returns the number of exports with any."""
     import transformers
 
     wrong = 0
-    exports = sorted(path.parent for path in directory.glob("*/*/wanted.json"))
+    exports = sorted(path.parent for path in directory.glob("*/*/expected.json"))
     for export in exports:
         if not is_known(export):
             print(f"{export.parent.name} {export.name}: no such class in this version")
             continue
-        found = faults(export)
-        wrong += bool(found)
-        print(f"{export.parent.name} {export.name}: {'; '.join(found) or 'nothing wrong'}")
+        _, _, complaints = load(export)
+        wrong += bool(complaints)
+        print(f"{export.parent.name} {export.name}: {'; '.join(complaints) or 'nothing wrong'}")
     print(f"transformers {transformers.__version__}: {len(exports)} exports, {wrong} with faults")
     return wrong
 
@@ -145,7 +157,7 @@ def main() -> int:
     if options.action == "write":
         write(options.directory)
         return 0
-    return int(load(options.directory) > 0)
+    return int(load_all(options.directory) > 0)
 
 
 if __name__ == "__main__":

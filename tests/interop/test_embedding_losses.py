@@ -27,7 +27,7 @@ class Given(torch.nn.Module):
 
 
 def make_vectors(texts, seed=0):
-    """Of different lengths, as they come from a pooling."""
+    """Vectors of different lengths, as they come from a pooling."""
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(BATCH, texts, WIDTH)) * rng.uniform(0.5, 3, (BATCH, texts, 1))
     return vectors.astype(np.float32)

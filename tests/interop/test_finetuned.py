@@ -13,7 +13,7 @@ from bertjax.convert import __main__ as program  # noqa: E402
 from bertjax.models import parameters  # noqa: E402
 from tests import finetuned_workdir  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 WORDS = [f"w{number}" for number in range(20)]
 
@@ -78,7 +78,7 @@ def test_a_regression_gives_its_number_in_their_pipeline(exported):
     classify = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer)
     wanted = classify("w1 w2 w3")[0]["score"]
     assert answer(ours, {"text": "w1 w2 w3"})["prediction"] == pytest.approx(wanted, abs=1e-4)
-    assert not 0 <= wanted <= 1  # so it is no sigmoid of it
+    assert not 0 <= wanted <= 1  # so it is not a sigmoid
 
 
 def test_words_have_the_same_tags(exported):

@@ -1,4 +1,4 @@
-"""Claims about finetuning beside torch: the same rows give the same losses, update after update."""
+"""Finetuning compared with torch: the same rows give the same losses, update after update."""
 
 import jax
 import numpy as np
@@ -58,11 +58,10 @@ def torch_update(model, optimizer, schedule, batch):
     return float(loss.detach())
 
 
+@pytest.mark.usefixtures("one_device", "quick_runs")
 @pytest.mark.parametrize("kind", ["glue", "regression"])
-def test_twelve_updates_have_the_losses_and_parameters_of_torch(kind, tmp_path, monkeypatch):
+def test_twelve_updates_have_the_losses_and_parameters_of_torch(kind, tmp_path):
     """Warm-up, decay, clipping, weight decay and partial batches included."""
-    devices = jax.local_devices()[:1]
-    monkeypatch.setattr(train.jax, "devices", lambda: devices)
     program.convert(small_datasets.write_source(tmp_path / "source"), tmp_path / "hf")
     changes = {
         "global_batch_size": BATCH,

@@ -1,23 +1,22 @@
-"""What optimum makes of an export answers as our model does, in onnxruntime.
+"""optimum converts an export to ONNX, and onnxruntime predicts what our model predicts.
 
 optimum-onnx 0.1 wants a transformers of before 5, so it has an environment of its own here, too.
 """
 
 import json
-import pathlib
 import subprocess
-import tarfile
 
 import numpy as np
 import pytest
 
 import bertjax
-from tests import environments, programs
+from bertjax.convert import formats
+from tests import environments, finetuned_workdir, programs, small_records
+from tests.convert import weights
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "before"
 RUN = """
 import json, sys
 import numpy as np
@@ -39,13 +38,10 @@ def optimum(tmp_path_factory):
     return programs
 
 
-def exported(name, optimum, directory, task, *options):
+def exported(workdir, optimum, directory, task, *options):
     """Returns our model, and a function from token ids to the logits of the one of ONNX."""
-    with tarfile.open(GOLDEN / f"{name}.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
     target, made = directory / "exported", directory / "onnx"
-    workdir = f"--from={directory / name}"
-    programs.succeed("bertjax.convert", workdir, f"--to={target}", *options)
+    programs.succeed("bertjax.convert", f"--from={workdir}", f"--to={target}", *options)
     command = [optimum / "optimum-cli", "export", "onnx", f"--model={target}", f"--task={task}"]
     done = subprocess.run([*command, made], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -62,18 +58,14 @@ def softmax(logits):
     return exponentials / exponentials.sum()
 
 
-def ids_of(model, text):
-    vocabulary = model._encoder.vocabulary
-    return [vocabulary.cls_id, *vocabulary.encode_with_masks(text), vocabulary.sep_id]
-
-
 def test_masks_are_filled_alike(optimum, tmp_path, one_device):
-    given = ("pretraining", optimum, tmp_path, "fill-mask", "--head=masked_lm")
+    made = weights.make("pretraining", norm_scale=1.0)
+    formats.write(made, tmp_path / "run", format="bertjax")
+    given = (tmp_path / "run", optimum, tmp_path, "fill-mask", "--head=masked_lm")
     model, logits = exported(*given)
-    text = "the [MASK] house"
-    (candidates,) = model.fill_mask(text, num_candidates=5)
-    ids = ids_of(model, text)
-    vocabulary = model._encoder.vocabulary
+    (candidates,) = model.fill_mask("w1 [MASK] w2", num_candidates=5)
+    vocabulary = made.vocabulary
+    ids = [vocabulary.cls_id, *vocabulary.encode_with_masks("w1 [MASK] w2"), vocabulary.sep_id]
     probabilities = softmax(logits(ids)[ids.index(vocabulary.mask_id)])
     best = probabilities.argsort()[::-1][:5]
     assert [vocabulary.token(int(it)) for it in best] == [it["token"] for it in candidates]
@@ -82,12 +74,12 @@ def test_masks_are_filled_alike(optimum, tmp_path, one_device):
 
 
 def test_a_class_is_as_likely(optimum, tmp_path, one_device):
-    model, logits = exported("classification", optimum, tmp_path, "text-classification")
-    text = "the house is not there"
-    (answer,) = model.predict([{"text": text}])
-    finetuned = bertjax.inference.load_finetuned(model.workdir)
-    vocabulary = finetuned.vocabulary
-    ids = [vocabulary.cls_id, *vocabulary.encode(text), vocabulary.sep_id]
+    finetuned_workdir.write(tmp_path / "run", "table")
+    _, logits = exported(tmp_path / "run", optimum, tmp_path, "text-classification")
+    finetuned = bertjax.load(tmp_path / "run")
+    (answer,) = finetuned.predict([{"text": "w1 w2 w3"}])
+    vocabulary = small_records.vocabulary()
+    ids = [vocabulary.cls_id, *vocabulary.encode("w1 w2 w3"), vocabulary.sep_id]
     np.testing.assert_allclose(
         softmax(logits(ids)), list(answer["probabilities"].values()), rtol=1e-4
     )

@@ -1,4 +1,4 @@
-"""Claims beside sentence-transformers: vectors, and the layout in both dialects."""
+"""Claims about sentence-transformers: vectors, and the layout in both dialects."""
 
 import dataclasses
 import importlib.util
@@ -53,7 +53,7 @@ def loaded(directory, heard, capfd):
 
 @pytest.fixture(autouse=True)
 def quiet(heard):
-    """Their progress bars are not message."""
+    """Turns progress bars off, which would be printed."""
     return heard
 
 

@@ -1,4 +1,4 @@
-"""The linear probe, beside scikit-learn's logistic regression."""
+"""The linear probe equals scikit-learn's logistic regression."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_shares_of_the_classes_are_scikit_learns(classes):
     weights = probe.fit(vectors, numbers, classes=classes)
     logits = vectors @ weights[:-1] + weights[-1]
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    # Of two classes theirs has one row of weights, whose square counts twice as much as two halves.
+    # For two classes theirs has one row of weights: its square counts twice that of two halves.
     strength = 1.0 if classes > 2 else 2.0
     theirs = linear_model.LogisticRegression(C=strength, tol=1e-8, max_iter=5000)
     wanted = theirs.fit(vectors, numbers).predict_proba(vectors)
@@ -31,7 +31,7 @@ def test_shares_of_the_classes_are_scikit_learns(classes):
 def test_all_examples_are_scored_by_a_classifier_that_has_not_seen_them():
     vectors, numbers = make(2, count=61, width=80)
     labels = [f"class {number}" for number in numbers]
-    # So many numbers for so few examples: those seen are told apart perfectly, whatever the labels.
+    # With more numbers than examples any labels are fitted perfectly.
     fitted = probe.fit(vectors, numbers, classes=2)
     assert (probe.predict(fitted, vectors) == numbers).all()
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Recall, MRR and nDCG of rankings; tests/interop has them beside trec_eval."""
+"""Recall, MRR and nDCG of rankings; tests/interop compares them with trec_eval."""
 
 import numpy as np
 import pytest

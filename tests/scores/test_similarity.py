@@ -1,4 +1,4 @@
-"""Scores by cosines, beside scipy's."""
+"""Scores by cosines equal scipy's."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Answers to SQuAD's questions, beside what the official scripts printed for the same files."""
+"""Scores of SQuAD equal those that the official scripts printed for the same files."""
 
 import random
 

@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from bertjax import models
-from bertjax.convert import families, formats, huggingface_config, pretrained
-from bertjax.convert.families import albert, bert
+from bertjax.convert import formats
+from bertjax.convert.families import albert
 from tests.convert import released_checkpoint
 from tests.data import test_sentence_piece
 
@@ -137,28 +136,3 @@ def test_erf_survives_the_export_of_a_checkpoint_whose_code_computes_tanh(tmp_pa
     exact = dataclasses.replace(found, config=dataclasses.replace(found.config, hidden_act="gelu"))
     formats.write(exact, tmp_path / "hf", format="huggingface")
     assert formats.read(tmp_path / "hf").config.hidden_act == "gelu"
-
-
-def test_a_config_of_the_hub_is_read_without_a_word(caplog):
-    fields = {
-        **RELEASED,
-        **{"model_type": "albert", "hidden_act": "gelu_new", "classifier_dropout_prob": 0.1},
-        **{"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0, "layers_to_keep": []},
-        **{"architectures": ["AlbertForMaskedLM"], "inner_group_num": 1},
-    }
-    found = huggingface_config.parse_config(fields, source="config.json")
-    assert caplog.messages == []
-    assert (found.family, found.head) == (albert.FAMILY, "masked_lm")
-    assert found.encoder.hidden_act == "gelu_tanh" and found.encoder.embedding_size == WIDTH
-
-
-def test_an_encoder_of_shared_layers_is_an_albert_and_no_bert():
-    config = models.EncoderConfig(embedding_size=128, num_hidden_groups=1)
-    assert families.holding(config) is albert.FAMILY
-    assert bert.FAMILY.lacks(config) == ["embedding_size 128", "num_hidden_groups 1"]
-    assert families.holding(models.EncoderConfig()) is bert.FAMILY
-    assert albert.FAMILY.lacks(models.EncoderConfig()) == [
-        "embedding_size 0",
-        "num_hidden_groups 0",
-    ]
-    assert pretrained.shapes(config)["mlm_head.dense.kernel"] == (768, 128)

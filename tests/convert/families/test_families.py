@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
 
-from bertjax import models
+from bertjax import models, recipes
 from bertjax.convert import families, huggingface_config, names, pretrained
-from bertjax.convert.families import bert
 
 FAMILIES = families.FAMILIES.values()
 TABLES = {
@@ -22,7 +22,7 @@ TABLES = {
 }
 
 
-# What a family says of sizes that others leave open, and layers in a row where it has them.
+# Fields that only some families have, and layers in a row where a family allows them.
 SIZES = {
     "albert": {"embedding_size": 8, "num_hidden_groups": 2, "inner_group_num": 2},
     "electra": {"embedding_size": 8},
@@ -109,18 +109,123 @@ def test_a_config_that_is_written_is_read_back(family):
         assert (read.family, read.encoder, read.head) == (family, config, head)
 
 
-def test_an_encoder_that_none_has_is_told_by_what_sets_it_apart():
+# The config.json of a family as it was released, or as the hub has it.
+RELEASED = {
+    "albert": {
+        "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0,
+        "bos_token_id": 2, "classifier_dropout_prob": 0.1, "down_scale_factor": 1,
+        "embedding_size": 128, "eos_token_id": 3, "gap_size": 0, "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0, "hidden_size": 768, "initializer_range": 0.02,
+        "inner_group_num": 1, "intermediate_size": 3072, "layers_to_keep": [],
+        "max_position_embeddings": 512, "model_type": "albert", "net_structure_type": 0,
+        "num_attention_heads": 12, "num_hidden_groups": 1, "num_hidden_layers": 12,
+        "num_memory_blocks": 0, "pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 30000,
+    },
+    "distilbert": {
+        "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1,
+        "dim": 768, "dropout": 0.1, "hidden_dim": 3072, "initializer_range": 0.02,
+        "max_position_embeddings": 512, "model_type": "distilbert", "n_heads": 12, "n_layers": 6,
+        "pad_token_id": 0, "qa_dropout": 0.1, "seq_classif_dropout": 0.2,
+        "sinusoidal_pos_embds": False, "tie_weights_": True, "transformers_version": "4.10.0.dev0",
+        "vocab_size": 30522,
+    },
+    "roberta": {
+        "architectures": ["RobertaForMaskedLM"], "attention_probs_dropout_prob": 0.1,
+        "bos_token_id": 0, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-05, "max_position_embeddings": 514, "model_type": "roberta",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
+        "type_vocab_size": 1, "vocab_size": 50265,
+    },
+    "bert": {"model_type": "bert"},
+    "electra": {"model_type": "electra", "embedding_size": 128, "hidden_size": 256},
+}  # fmt: skip
+
+
+def parse(name, **changes):
+    return huggingface_config.parse_config(RELEASED[name] | changes, source="config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "count"),
+    [
+        ("albert", "masked_lm", 11_221_680),
+        ("distilbert", "masked_lm", 66_985_530),
+        ("roberta", "masked_lm", 124_697_433),
+        ("roberta", "none", 124_645_632),
+    ],
+)
+def test_a_released_model_has_its_number_of_parameters(caplog, name, head, count):
+    found = parse(name)
+    assert caplog.messages == []
+    assert (found.head, found.family) == ("masked_lm", families.named(name))
+    shapes = pretrained.shapes(found.encoder)
+    of_class = (shapes[path] for path in shapes if pretrained.is_of_class(path, head))
+    assert sum(map(math.prod, of_class)) == count
+
+
+def test_a_released_model_is_that_of_the_recipe_or_of_the_defaults():
+    recipe = recipes.load("roberta:base").model.to_dict() | {"dtype": "float32", "attention": "xla"}
+    assert parse("roberta").encoder == models.EncoderConfig(**recipe)
+    six = models.EncoderConfig(num_hidden_layers=6, type_vocab_size=0, pooler_act="relu")
+    assert parse("distilbert").encoder == six
+    bare = huggingface_config.parse_config({"model_type": "distilbert"}, source="config.json")
+    assert bare.encoder == six
+    assert parse("albert").encoder.hidden_act == "gelu_tanh"
+
+
+REFUSED = [
+    ("bert", {"type_vocab_size": 0}, "type_vocab_size is 0; it must be at least 1"),
+    ("distilbert", {"tie_weights_": False}, "tie_weights_ is False; only True is supported"),
+    ("electra", {"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'"),
+    ("electra", {"summary_type": "mean"}, "summary_type is 'mean'"),
+    (
+        *("roberta", {"pad_token_id": 3}),
+        "pad_token_id is 3; only 1 is supported: positions begin behind",
+    ),
+    ("roberta", {"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'; known are gelu"),
+    ("roberta", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    ("roberta", {"is_decoder": True}, "is_decoder is True"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), REFUSED)
+def test_a_config_that_is_computed_otherwise_is_refused(name, changes, message):
+    with pytest.raises(ValueError, match=message):
+        parse(name, **changes)
+
+
+SHARED = {"embedding_size": 128, "num_hidden_groups": 1}
+BYTES = {"position_offset": 2, "type_vocab_size": 1}
+# Family, an encoder, what the family lacks for it.
+LACKING = [
+    ("bert", {"type_vocab_size": 0}, ["type_vocab_size 0"]),
+    ("bert", {"pooler_act": "relu"}, ["pooler_act 'relu'"]),
+    ("bert", SHARED, ["embedding_size 128", "num_hidden_groups 1"]),
+    ("albert", {}, ["embedding_size 0", "num_hidden_groups 0"]),
+    ("roberta", BYTES | {"hidden_act": "relu"}, ["hidden_act 'relu'"]),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "lacking"), LACKING)
+def test_an_encoder_that_a_family_lacks_is_not_written_as_one(name, fields, lacking):
+    assert families.named(name).lacks(models.EncoderConfig(**fields)) == lacking
+
+
+def test_an_encoder_is_of_the_first_family_that_has_it_and_the_head():
+    for fields, name in (
+        ({}, "bert"),
+        (SHARED, "albert"),
+        (BYTES | {"layer_norm_eps": 1e-5}, "roberta"),
+    ):
+        assert families.holding(models.EncoderConfig(**fields)) is families.named(name)
+    six = parse("distilbert").encoder
+    assert families.holding(six, "masked_lm") is families.named("distilbert")
+    with pytest.raises(
+        ValueError,
+        match=r"nearest: DistilBERT has no class for the head 'pretraining' \(known: masked_lm,",
+    ):
+        families.holding(six, "pretraining")
     config = models.EncoderConfig(embedding_size=128, dtype="bfloat16", remat="full")
     with pytest.raises(ValueError, match=r"nearest: BERT has no embedding_size 128[;.]"):
         families.holding(config)
-
-
-@pytest.mark.parametrize(("field", "value"), [("type_vocab_size", 0), ("pooler_act", "relu")])
-def test_what_no_bert_is_is_not_written_as_one(field, value):
-    config = models.EncoderConfig(**{field: value})
-    assert bert.FAMILY.lacks(config) == [f"{field} {value!r}"]
-
-
-def test_a_bert_without_segments_is_refused():
-    with pytest.raises(ValueError, match="type_vocab_size is 0; it must be at least 1"):
-        huggingface_config.parse_config({"type_vocab_size": 0}, source="config.json")

@@ -1,4 +1,4 @@
-"""Claims about a family that nobody has: its one file is this one, its row is put into FAMILIES.
+"""Claims about an invented family: its one file is this one, its row is put into FAMILIES.
 
 The toy computes what BERT computes, always with ReLU. Everything that is written down is called
 otherwise: tensors, variables, classes, sizes, files.

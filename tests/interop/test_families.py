@@ -1,0 +1,498 @@
+"""Every family of weights in transformers with torch: outputs, losses, gradients and exports.
+
+tests/convert/test_parity.py compares every head of BERT with recorded outputs, without torch.
+"""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from flax import nnx  # noqa: E402
+
+from bertjax import fill_mask, inference, models, recipes  # noqa: E402
+from bertjax.convert import __main__ as program  # noqa: E402
+from bertjax.convert import (  # noqa: E402
+    families,
+    formats,
+    huggingface_config,
+    names,
+    pretrained,
+)
+from bertjax.models import parameters, plain_attention  # noqa: E402
+from bertjax.tasks import base, pretraining, replaced_tokens  # noqa: E402
+from tests.convert import weights  # noqa: E402
+from tests.convert.families import test_electra  # noqa: E402
+from tests.interop import exports  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("quick_runs", "one_device", "heard")
+
+BATCH, LENGTH, LABELS, VOCAB_SIZE = 4, 11, 3, 61
+FAMILIES = families.FAMILIES.values()
+
+SIZES = {
+    **{"vocab_size": VOCAB_SIZE, "hidden_size": 15, "num_attention_heads": 3},
+    **{"intermediate_size": 29, "num_hidden_layers": 2, "max_position_embeddings": 13},
+}
+ROBERTA = SIZES | {"max_position_embeddings": 15, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+# Family -> the fields of transformers' config class.
+FIELDS = {
+    "bert": SIZES,
+    "albert": SIZES
+    | {"embedding_size": 7, "num_hidden_layers": 3, "num_hidden_groups": 1, "inner_group_num": 1},
+    "distilbert": {
+        **{"vocab_size": VOCAB_SIZE, "dim": 15, "n_heads": 3, "n_layers": 3, "hidden_dim": 29},
+        **{"max_position_embeddings": 13},
+    },
+    "electra": SIZES | {"embedding_size": 10},
+    "modernbert": {
+        **{"vocab_size": VOCAB_SIZE, "hidden_size": 18, "num_attention_heads": 3},
+        **{"intermediate_size": 13, "num_hidden_layers": 4, "max_position_embeddings": 64},
+        **{"global_attn_every_n_layers": 3, "local_attention": 6, "pad_token_id": 0},
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), 1),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), 2),
+        "attn_implementation": "eager",  # plain torch
+    },
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
+}
+# ALBERT with several groups, layers in a row, embeddings as wide as the layers, erf.
+GROUPS = {
+    **{"embedding_size": 15, "num_hidden_layers": 4, "num_hidden_groups": 2},
+    **{"inner_group_num": 2, "hidden_act": "gelu"},
+}
+IN_FULL = ("albert", "distilbert", "electra", "modernbert", "roberta")
+CASES = [
+    *((name, head, {}) for name in IN_FULL for head in families.named(name).architectures),
+    ("bert", "pretraining", {}),
+    ("albert", "pretraining", GROUPS),
+    ("distilbert", "none", {"sinusoidal_pos_embds": True}),
+    ("electra", "replaced_tokens", {"embedding_size": 15}),
+    ("xlm-roberta", "sequence_classification", {}),
+    ("camembert", "sequence_classification", {}),
+]
+IDS = [f"{name}-{head}{'-other' if changes else ''}" for name, head, changes in CASES]
+# Family -> its pair objective, and transformers' names of its labels and logits.
+PAIRS = {
+    "bert": ("nsp", "next_sentence_label", "seq_relationship_logits"),
+    "albert": ("sop", "sentence_order_label", "sop_logits"),
+}
+ENDS = {"start_positions": "start_logits", "end_positions": "end_logits"}
+# Head -> our module; a family's pairs choose that of pretraining.
+MODULES = {
+    "masked_lm": functools.partial(pretraining.PretrainingModel, pair_loss="none"),
+    "replaced_tokens": replaced_tokens.Discriminator,
+    "none": models.make_bare,
+    "pooled": lambda config, *, rngs: nnx.Dict(
+        encoder=models.make_encoder(config, rngs=rngs), pooler=models.Pooler(config, rngs=rngs)
+    ),
+    "sequence_classification": functools.partial(models.SequenceClassifier, num_labels=LABELS),
+    "token_classification": functools.partial(models.TokenClassifier, num_labels=LABELS),
+    "question_answering": models.SpanClassifier,
+    "multiple_choice": models.MultipleChoice,
+}
+
+
+def of_torch(name, head, folder, **changes):
+    """A random model of theirs with weights far from zero, saved; and what we read of it."""
+    labels = {"num_labels": LABELS} if head in pretrained.WITH_LABELS else {}
+    config = transformers.CONFIG_MAPPING[name](**FIELDS[name] | changes, **labels)
+    model = getattr(transformers, families.named(name).architectures[head])(config)
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape) * 0.2
+            is_norm = path.lower().endswith("norm.weight")
+            parameter.copy_(1 + noise if is_norm else noise)
+    model.save_pretrained(folder)
+    read = formats.read(folder)
+    assert (read.head, read.unused, read.family.model_type) == (head, (), name)
+    return model.eval(), read
+
+
+def module_of(read, **options):
+    """The graph definition of our module for weights, and its parameters."""
+    head = "pooled" if read.head == "none" and "pooler.dense.kernel" in read.params else read.head
+    if head == "pretraining":
+        pairs, _, _ = PAIRS[read.family.model_type]
+        make = functools.partial(pretraining.PretrainingModel, pair_loss=pairs)
+    else:
+        make = functools.partial(MODULES[head], **options)
+    graphdef, _ = parameters.split(nnx.eval_shape(lambda: make(read.config, rngs=nnx.Rngs(0))))
+    return graphdef, parameters.nested(jax.tree.map(jnp.asarray, read.params))
+
+
+def make_rows(head="none", *, padding=0):
+    """Rows of several lengths; for a choice between two there are two in a row."""
+    rng = np.random.default_rng(3)
+    outer = (BATCH, 2) if head == "multiple_choice" else (BATCH,)
+    lengths = rng.integers(4, LENGTH, (*outer, 1))
+    lengths.flat[0] = LENGTH
+    mask = (np.arange(LENGTH) < lengths).astype(np.int32)
+    ids = rng.integers(padding + 1, VOCAB_SIZE, mask.shape)
+    ids = np.where(mask != 0, ids, padding).astype(np.int32)
+    segments = rng.integers(0, 2, mask.shape) * mask
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+
+
+def their_inputs(rows, read):
+    """The rows as transformers names them; not all of its models have segments."""
+    theirs = {"input_ids": rows["input_ids"], "attention_mask": rows["input_mask"]}
+    if read.config.type_vocab_size > 1:
+        theirs["token_type_ids"] = rows["segment_ids"]
+    return {name: torch.tensor(array) for name, array in theirs.items()}
+
+
+def make_labels(name, head, mask):
+    """Labels as transformers takes them, -100 where there are none."""
+    rng = np.random.default_rng(4)
+    match head:
+        case "pretraining" | "masked_lm":
+            drawn = rng.integers(1, VOCAB_SIZE, mask.shape)
+            labels = np.where((rng.random(mask.shape) < 0.4) & (mask != 0), drawn, -100)
+            pairs = {PAIRS[name][1]: np.array([0, 1, 1, 0])} if head == "pretraining" else {}
+            return {"labels": labels} | pairs
+        case "replaced_tokens":
+            return {"labels": rng.integers(0, 2, mask.shape).astype(np.float32)}
+        case "token_classification":
+            return {"labels": np.where(mask != 0, rng.integers(0, LABELS, mask.shape), -100)}
+        case "question_answering":
+            return dict(zip(ENDS, np.array([[1, 2, 0, 3], [3, 2, 1, 3]]), strict=True))
+    return {"labels": rng.integers(0, 2 if head == "multiple_choice" else LABELS, BATCH)}
+
+
+def our_logits(name, head, model, rows):
+    """Our logits by the names of transformers' labels for them."""
+    if head in ("pretraining", "masked_lm"):
+        hidden = model.encoder(rows)
+        logits = {"labels": model.mlm_logits(hidden, jnp.tile(jnp.arange(LENGTH), (BATCH, 1)))}
+        pairs = {PAIRS[name][1]: model.pair_logits(hidden)} if head == "pretraining" else {}
+        return logits | pairs
+    if head == "question_answering":
+        return dict(zip(ENDS, model(rows), strict=True))
+    return {"labels": model.replaced_logits(rows) if head == "replaced_tokens" else model(rows)}
+
+
+def their_logits(name, head, out):
+    """Theirs by the same names."""
+    if head == "pretraining":
+        return {"labels": out.prediction_logits, PAIRS[name][1]: out[PAIRS[name][2]]}
+    if head == "question_answering":
+        return {labels: out[logits] for labels, logits in ENDS.items()}
+    return {"labels": out.logits}
+
+
+def our_loss(head, logits, labels, mask):
+    """The loss of labels as transformers takes them."""
+    if head == "replaced_tokens":
+        real = mask.astype(jnp.float32)
+        scores = replaced_tokens._scores(logits["labels"], labels["labels"] == 1, real, None)
+        return scores["discriminator_loss"].total / real.sum()
+    total = 0.0
+    for name, array in labels.items():
+        scored = (array >= 0).astype(jnp.float32)
+        losses = base.cross_entropy(logits[name], jnp.maximum(array, 0))
+        total += (losses * scored).sum() / scored.sum()
+    return total / (2 if head == "question_answering" else 1)
+
+
+def assert_state(ours, theirs):
+    """Every tensor of two models of transformers is the same, to the bit."""
+    ours, theirs = ours.state_dict(), theirs.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(("name", "head", "changes"), CASES, ids=IDS)
+def test_outputs_losses_and_gradients_are_theirs(tmp_path, name, head, changes):
+    theirs, read = of_torch(name, head, tmp_path / "hf", **changes)
+    formats.write(read, tmp_path / "again", format="huggingface")
+    assert_state(theirs, type(theirs).from_pretrained(tmp_path / "again"))
+    graphdef, params = module_of(read)
+    rows = make_rows(head, padding=theirs.config.pad_token_id)
+    # In a window a padding sees other padding there and nothing here.
+    has_windows, slack = read.config.window > 0, 2 if name == "modernbert" else 1
+    if has_windows and head == "question_answering":  # whose softmax there is over padding, too
+        rows["input_mask"] = np.ones_like(rows["input_mask"])
+    mask, ours = rows["input_mask"], jax.tree.map(jnp.asarray, rows)
+    if head == "none":
+        out = theirs(**their_inputs(rows, read), output_hidden_states=True)
+        model = parameters.merge(graphdef, params)
+        states = model.encoder.hidden_states(ours)
+        expected = [state.detach().numpy() for state in out.hidden_states]
+        for mine, state in zip(states, expected, strict=True):
+            shown = mask != 0 if has_windows else ...
+            np.testing.assert_allclose(np.asarray(mine)[shown], state[shown], atol=2e-5 * slack)
+        if "pooler_output" in out:
+            pooled = out.pooler_output.detach().numpy()
+            np.testing.assert_allclose(model.pooler(states[-1][:, 0]), pooled, atol=1e-5)
+        return
+    labels = make_labels(name, head, mask)
+    tensors = {label: torch.tensor(array) for label, array in labels.items()}
+    out = theirs(**their_inputs(rows, read), **tensors)
+    out.loss.backward()
+
+    def objective(params):
+        logits = our_logits(name, head, parameters.merge(graphdef, params), ours)
+        return our_loss(head, logits, jax.tree.map(jnp.asarray, labels), ours["input_mask"]), logits
+
+    (loss, logits), gradient = jax.jit(jax.value_and_grad(objective, has_aux=True))(params)
+    np.testing.assert_allclose(loss, out.loss.item(), rtol=1e-5)
+    for label, expected in their_logits(name, head, out).items():
+        is_by_token = has_windows and logits[label].shape[:2] == mask.shape
+        shown = mask != 0 if is_by_token else ...
+        mine, expected = np.asarray(logits[label])[shown], expected.detach().numpy()[shown]
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-4 * slack)
+    table = names.in_a_row(names.of_head(read.family.tensors, head), read.config.inner_group_num)
+    of_theirs = {path: it.grad.numpy() for path, it in theirs.named_parameters()}
+    of_theirs = names.parted(of_theirs, read.family.fused)
+    gradients = names.to_theirs(parameters.flat(gradient), table)
+    assert gradients.keys() == of_theirs.keys()
+    for path, array in gradients.items():
+        expected = of_theirs[path]
+        is_words = path.endswith(("word_embeddings.weight", "tok_embeddings.weight"))
+        if is_words and head == "question_answering" and not expected[0].any():
+            # torch gives the row of padding_idx no gradient of its lookup.
+            array, expected = array[1:], expected[1:]
+        tolerance = 2e-5 * slack * np.abs(expected).max() + 1e-6
+        np.testing.assert_allclose(array, expected, atol=tolerance, err_msg=path)
+        if path == "roberta.embeddings.position_embeddings.weight":  # behind the id of padding
+            assert (array[:2] == 0).all() and (np.abs(array[2 : 2 + LENGTH]) > 0).all()
+
+
+EXPORTS = [(family.model_type, head) for family in FAMILIES for head in family.architectures]
+
+
+@pytest.mark.parametrize(("name", "head"), EXPORTS)
+def test_an_export_loads_without_a_word_and_comes_back(tmp_path, capfd, name, head):
+    family = families.named(name)
+    made = exports.make(family, head)
+    formats.write(made, tmp_path / "source", format="bertjax")
+    program.convert(tmp_path / "source", tmp_path / "hf")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert f" {family.title} with" in card
+    exports.write_facts(made, tmp_path / "hf")
+    capfd.readouterr()
+    model, tokenizer, complaints = exports.load(tmp_path / "hf")
+    assert complaints == [] and capfd.readouterr() == ("", "")
+    assert type(model).__name__ == family.architectures[head]
+    assert model.config.num_labels == (LABELS if head in pretrained.WITH_LABELS else 2)
+    if head in pretrained.WITH_LABELS:
+        assert model.config.id2label == weights.LABELS
+    more = made.config.position_offset
+    assert model.config.max_position_embeddings == exports.POSITIONS + more
+    assert tokenizer.model_max_length == exports.POSITIONS
+    has_segments = name in ("bert", "albert", "electra")
+    assert ("token_type_ids" in tokenizer("w1", "w2")) == has_segments
+    model.save_pretrained(tmp_path / "again")
+    tokenizer.save_pretrained(tmp_path / "again")
+    again = formats.read(tmp_path / "again")
+    # Some of their classes without a head have no pooler.
+    table = names.of_head(family.tensors, head)
+    wanted = {path: array for path, array in made.params.items() if names.knows(table, path)}
+    lost = {path.split(".")[0] for path in made.params.keys() - wanted.keys()}
+    assert lost <= ({"pooler"} if head == "none" else set())
+    weights.assert_equal(again, dataclasses.replace(made, params=wanted))
+
+
+def test_a_missing_key_of_an_export_is_a_complaint(tmp_path):
+    """The test above can fail."""
+    made = exports.make(families.named("distilbert"), "masked_lm")
+    formats.write(made, tmp_path / "hf", format="huggingface")
+    exports.write_facts(made, tmp_path / "hf")
+    transformers.DistilBertModel.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "hf")
+    assert any("missing_keys" in complaint for complaint in exports.load(tmp_path / "hf")[2])
+
+
+# Family, the head of the weights, --head.
+CHOICES = [
+    *(("bert", "pretraining", head) for head in ("masked_lm", "none", "next_sentence")),
+    ("bert", "sequence_classification", "none"),
+    ("bert", "multiple_choice", "none"),
+    ("distilbert", "sequence_classification", "none"),
+]
+
+
+@pytest.mark.parametrize(("name", "head", "chosen"), CHOICES)
+def test_a_chosen_head_loads_without_a_word(tmp_path, name, head, chosen):
+    made = exports.make(families.named(name), head)
+    formats.write(made, tmp_path / "source", format="huggingface")
+    program.convert(tmp_path / "source", tmp_path / "hf", head=chosen)
+    exports.write_facts(dataclasses.replace(made, head=chosen), tmp_path / "hf")
+    assert exports.load(tmp_path / "hf")[2] == []
+
+
+def test_both_models_of_an_electra_load_without_a_word(tmp_path):
+    made = test_electra.make()
+    formats.write(made, tmp_path / "run", format="bertjax")
+    for head in ("replaced_tokens", "masked_lm", "none"):
+        program.convert(tmp_path / "run", tmp_path / head, head=head)
+        exports.write_facts(dataclasses.replace(made, head=head), tmp_path / head)
+        model, _, complaints = exports.load(tmp_path / head)
+        assert complaints == []
+        assert model.config.hidden_size == (64 if head == "masked_lm" else 128)
+
+
+@pytest.mark.parametrize("head", families.named("bert").architectures)
+def test_what_came_from_the_released_code_loads_without_a_word(tmp_path, head):
+    """The released code has poolers everywhere, and no names for classes."""
+    made = weights.make("sequence_classification" if head == "token_classification" else head)
+    weights.write(dataclasses.replace(made, labels={}), tmp_path / "tf1", "tf1")
+    program.convert(tmp_path / "tf1", tmp_path / "hf", head=head)
+    exports.write_facts(dataclasses.replace(made, head=head), tmp_path / "hf")
+    assert exports.load(tmp_path / "hf")[2] == []
+
+
+def test_classes_with_fewer_parts_find_theirs_and_name_what_they_lack(tmp_path, heard):
+    for head, name in (
+        *(("pretraining", "AutoModelForMaskedLM"), ("pretraining", "AutoModel")),
+        *(("next_sentence", "AutoModel"), ("sequence_classification", "AutoModel")),
+        *(("multiple_choice", "AutoModel"), ("masked_lm", "AutoModel")),
+    ):
+        formats.write(weights.make(head), tmp_path / "hf", format="huggingface", overwrite=True)
+        heard.clear()
+        _, report = getattr(transformers, name).from_pretrained(
+            tmp_path / "hf", output_loading_info=True
+        )
+        assert not report["mismatched_keys"]
+        assert bool(report["missing_keys"]) == (head == "masked_lm")
+        if head == "masked_lm":
+            assert "pooler.dense.weight" in heard.text and "MISSING" in heard.text
+        elif (head, name) == ("pretraining", "AutoModel"):
+            assert "cls.predictions.bias" in heard.text and "MISSING" not in heard.text
+    bare = pretrained.select(weights.make("masked_lm"), "none")
+    formats.write(bare, tmp_path / "bare", format="huggingface")
+    heard.clear()
+    transformers.AutoModel.from_pretrained(tmp_path / "bare", add_pooling_layer=False)
+    assert heard.messages == []
+
+
+def test_masks_are_filled_with_the_same_probabilities(tmp_path):
+    made = weights.make("masked_lm", norm_scale=1.0)
+    formats.write(made, tmp_path / "run", format="bertjax")
+    program.convert(tmp_path / "run", tmp_path / "hf", license="mit")
+    text = "W3 w4, [MASK] w\u00e96 w7 [MASK]!"
+    ours = fill_mask.fill_mask(inference.load(tmp_path / "run"), text)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf")
+    inputs = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        probabilities = model(**inputs).logits[0].softmax(-1)
+    masks = torch.nonzero(inputs["input_ids"][0] == tokenizer.mask_token_id).flatten()
+    assert len(masks) == len(ours) == 2
+    for position, candidates in zip(masks, ours, strict=True):
+        best = probabilities[position].topk(5)
+        assert tokenizer.convert_ids_to_tokens(best.indices) == [it["token"] for it in candidates]
+        wanted = [candidate["probability"] for candidate in candidates]
+        np.testing.assert_allclose(best.values.numpy(), wanted, atol=1e-4)
+
+
+def hidden_of(read, inputs):
+    graphdef, params = module_of(read)
+    run = jax.jit(lambda params, rows: parameters.merge(graphdef, params).encoder(rows))
+    return np.asarray(run(params, jax.tree.map(jnp.asarray, inputs)))
+
+
+def test_positions_of_a_roberta_whose_rows_are_padded_in_front_are_theirs(tmp_path):
+    theirs, read = of_torch("roberta", "none", tmp_path / "hf")
+    rows = {name: np.roll(array, 3, axis=1) for name, array in make_rows(padding=1).items()}
+    ids, mask = rows["input_ids"], rows["input_mask"]
+    with torch.no_grad():
+        out = theirs(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state
+    hidden = hidden_of(read, {"input_ids": ids, "sequence_ids": mask})
+    np.testing.assert_allclose(hidden[mask != 0], out.numpy()[mask != 0], atol=2e-5)
+
+
+def test_a_released_roberta_is_that_of_the_recipe(tmp_path):
+    theirs = transformers.RobertaConfig()
+    # The released files differ from the defaults of the class.
+    theirs.update({"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5})
+    theirs.save_pretrained(tmp_path)
+    read = huggingface_config.read_config(tmp_path).encoder
+    recipe = recipes.load("roberta:base").model.to_dict() | {"dtype": "float32", "attention": "xla"}
+    assert dataclasses.asdict(read) == recipe
+
+
+@pytest.mark.parametrize("length", [3, 4, 5, 7, 8, 9, 16, 17, 33])
+def test_hidden_states_are_theirs_at_lengths_around_window_and_block(tmp_path, length, monkeypatch):
+    monkeypatch.setattr(plain_attention, "WINDOW_BLOCK", 8)
+    monkeypatch.setattr(plain_attention, "QUERY_BLOCK", 8)
+    monkeypatch.setattr(plain_attention, "MOST_AT_ONCE", 16)
+    theirs, read = of_torch("modernbert", "none", tmp_path / "hf", num_hidden_layers=2)
+    assert (read.config.window, read.config.global_every) == (3, 3)
+    rng = np.random.default_rng(length)
+    ids = rng.integers(3, VOCAB_SIZE, (2, length))
+    mask = np.ones((2, length), np.int64)
+    mask[1, length // 2 + 1 :] = 0
+    with torch.no_grad():
+        out = theirs(torch.tensor(ids), attention_mask=torch.tensor(mask)).last_hidden_state
+    hidden = hidden_of(read, {"input_ids": ids, "input_mask": mask})
+    real = mask != 0
+    np.testing.assert_allclose(hidden[real], out.numpy()[real], atol=1e-4)
+    # Two in a row: each is what it is alone.
+    packed = {
+        "input_ids": np.concatenate([ids, ids], axis=1),
+        "sequence_ids": np.concatenate([mask, 2 * mask], axis=1),
+    }
+    both = hidden_of(read, packed).reshape(2, 2, length, -1)
+    for place in range(2):
+        np.testing.assert_allclose(both[:, place][real], out.numpy()[real], atol=1e-4)
+
+
+def modernbert(head, **changes):
+    """Random weights with other windows and angles than the defaults."""
+    made = exports.make(families.named("modernbert"), head)
+    fields = {"window": 5, "rotary_base": 160_000.0, "local_rotary_base": 10_000.0}
+    config = dataclasses.replace(made.config, num_hidden_layers=4, **fields | changes)
+    return weights.make(head, config=config, vocabulary=made.vocabulary)
+
+
+def test_both_dialects_of_modernberts_config_are_written(tmp_path):
+    formats.write(modernbert("masked_lm"), tmp_path / "hf", format="huggingface")
+    fields = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert fields["layer_types"] == ["full_attention", "sliding_attention"] * 2
+    assert (fields["global_attn_every_n_layers"], fields["local_attention"]) == (2, 10)
+    assert fields["rope_parameters"]["full_attention"]["rope_theta"] == 160_000.0
+    assert (fields["global_rope_theta"], fields["local_rope_theta"]) == (160_000.0, 10_000.0)
+    # text-embeddings-inference requires these fields.
+    wanted = {"initializer_cutoff_factor", "norm_bias", "pad_token_id", "cls_token_id"}
+    assert wanted | {"bos_token_id", "eos_token_id", "sep_token_id"} <= fields.keys()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_classifier_pools_as_theirs(tmp_path, pooling):
+    theirs, read = of_torch(
+        "modernbert", "sequence_classification", tmp_path / "hf", classifier_pooling=pooling
+    )
+    assert read.pooling == pooling
+    rows = make_rows()
+    with torch.no_grad():
+        expected = theirs(**their_inputs(rows, read)).logits.numpy()
+    model = parameters.merge(*module_of(read, pooling=pooling))
+    np.testing.assert_allclose(model(jax.tree.map(jnp.asarray, rows)), expected, atol=2e-4)
+    formats.write(read, tmp_path / "again", format="huggingface")
+    again = type(theirs).from_pretrained(tmp_path / "again")
+    assert again.config.classifier_pooling == pooling
+    assert_state(theirs, again)
+
+
+def test_an_encoder_without_windows_is_one_whose_every_layer_is_global(tmp_path):
+    made = modernbert("none", window=0, global_every=1)
+    formats.write(made, tmp_path / "all", format="huggingface")
+    read = formats.read(tmp_path / "all")
+    assert read.config == made.config
+    model = transformers.AutoModel.from_pretrained(
+        tmp_path / "all", attn_implementation="eager"
+    ).eval()
+    assert set(getattr(model.config, "layer_types", ["full_attention"])) == {"full_attention"}
+    ids = np.random.default_rng(0).integers(3, VOCAB_SIZE, (2, exports.POSITIONS))
+    with torch.no_grad():
+        expected = model(torch.tensor(ids)).last_hidden_state.numpy()
+    hidden = hidden_of(read, {"input_ids": ids, "input_mask": np.ones_like(ids)})
+    np.testing.assert_allclose(hidden, expected, atol=1e-4)

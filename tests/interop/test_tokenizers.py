@@ -1,0 +1,104 @@
+"""Tokenizers of our exports in transformers: the ids of every kind of vocabulary are ours."""
+
+import json
+
+import pytest
+import tokenizers
+
+transformers = pytest.importorskip("transformers")
+
+from bertjax.convert import families, formats, huggingface_tokenizer  # noqa: E402
+from bertjax.convert.families import bert  # noqa: E402
+from bertjax.data import sentence_piece  # noqa: E402
+from tests import small_byte_bpe  # noqa: E402
+from tests.convert import test_huggingface_tokenizer, weights  # noqa: E402
+from tests.data import test_added_tokens as added  # noqa: E402
+from tests.data import test_sentence_piece  # noqa: E402
+from tests.interop import exports  # noqa: E402
+
+BYTES = [
+    *("", " ", "The runner, ran\n\n to  the 博 tree!", "the <mask> ran<mask>."),
+    "don't \ufffd",
+]
+PIECES = [*test_sentence_piece.LINES[:3], "  Élan  ﬁ ① [MASK]!", "the\nrunner ran 博推", ""]
+
+
+def pieces(**casing):
+    model = test_sentence_piece.model(**test_sentence_piece.BERT)
+    return sentence_piece.SentencePieceTokenizer(model, **casing)
+
+
+# Family, a vocabulary of its kind with options, texts, the separators between two texts.
+CASES = [
+    *(
+        ("bert", test_huggingface_tokenizer.vocabulary, casing, test_huggingface_tokenizer.NASTY, 1)
+        for casing in ({}, {"lowercase": False}, {"strip_accents": False})
+    ),
+    *(("albert", pieces, casing, PIECES, 1) for casing in ({"lowercase": True}, {})),
+    *(
+        ("roberta", small_byte_bpe.vocabulary, {"add_prefix_space": prefix}, BYTES, 2)
+        for prefix in (False, True)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "vocabulary", "options", "texts", "separators"), CASES)
+def test_auto_tokenizer_gives_our_ids(
+    tmp_path, heard, name, vocabulary, options, texts, separators
+):
+    ours = vocabulary(**options)
+    config, _ = exports.small(families.named(name), max_position_embeddings=16)
+    made = weights.make("masked_lm", config=config, vocabulary=ours)
+    formats.write(made, tmp_path / "hf", format="huggingface")
+    assert name != "albert" or (tmp_path / "hf" / "spiece.model").exists()
+    heard.clear()
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert heard.messages == []
+    for text in texts:
+        wanted = [ours.cls_id, *ours.encode_with_masks(text), ours.sep_id]
+        assert theirs(text)["input_ids"] == wanted, ascii(text)
+    pair = theirs("the runner", "ran home")
+    a, b = ours.encode("the runner"), ours.encode("ran home")
+    assert pair["input_ids"] == [ours.cls_id, *a, *[ours.sep_id] * separators, *b, ours.sep_id]
+    assert sum(pair.get("token_type_ids", [])) == (len(b) + 1 if separators == 1 else 0)
+    roles = (theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id)
+    assert (*roles, theirs.mask_token_id) == ours.special_ids
+    assert theirs.model_max_length == 16
+    if name != "bert":  # its vocabulary has letters only
+        assert theirs.decode(a).strip() == "the runner"
+    assert formats.read(tmp_path / "hf").vocabulary.describe() == ours.describe()
+
+
+def test_added_tokens_are_found_as_by_us_and_read_where_transformers_saves_them(tmp_path):
+    ours = added.ours()
+    formats.write(weights.make(vocabulary=ours), tmp_path / "hf", format="huggingface")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    theirs.save_pretrained(tmp_path / "theirs")
+    # Version 5 saves tokenizer.json alone, without vocab.txt.
+    assert not (tmp_path / "theirs" / "vocab.txt").exists()
+    again = huggingface_tokenizer.read_tokenizer(tmp_path / "theirs", bert.TOKENIZER)
+    for text in [*added.TEXTS, *added.drawn(100)]:
+        found = theirs(text, add_special_tokens=False)["input_ids"]
+        assert found == ours.encode(text) == again.encode(text), ascii(text)
+
+
+@pytest.mark.parametrize("way", added.WAYS)
+def test_added_tokens_of_any_file_are_those_that_transformers_reads(tmp_path, way):
+    files = dict(added.WAYS[way])
+    # Theirs wants a whole tokenizer.json; only its added tokens are looked at here.
+    if "tokenizer" in files:
+        made = tokenizers.Tokenizer(
+            tokenizers.models.WordPiece(
+                {entry: number for number, entry in enumerate(added.ENTRIES)}, unk_token="[UNK]"
+            )
+        )
+        made.normalizer = tokenizers.normalizers.BertNormalizer()
+        made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+        files["tokenizer"] = json.loads(made.to_str()) | files["tokenizer"]
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    files["tokenizer_config"] = config | files.get("tokenizer_config", {})
+    added.write(tmp_path, config={"model_type": "bert"}, **files)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
+    for text in ["[E1] state [E2] <url>", "[e1]<URL>x", "nothing"]:
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text), text
