@@ -78,12 +78,12 @@ def recognize(path: epath.PathLike) -> str:
     path = epath.Path(path)
     if not path.is_dir():
         return _recognize_file(path)
-    found = [name for name, is_there in _signs(path).items() if is_there]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    matches = [name for name, is_there in _signs(path).items() if is_there]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise ValueError(
-            f"{path} holds weights of several formats, {' and '.join(found)}; give the file that "
+            f"{path} holds weights of several formats, {' and '.join(matches)}; give the file that "
             f"is meant, or a directory with one of them"
         )
     raise ValueError(

@@ -213,9 +213,9 @@ def _labels(fields: Mapping[str, Any], faults: list[str]) -> dict[int, str]:
 def _warn(
     fields: Mapping[str, Any], family: base.Family, encoder: models.EncoderConfig, source: str
 ) -> None:
-    known = {*family.fields, *family.fixed, *family.without_effect, *family.tokenizer.ids}
-    known.add(family.pooling)
-    for name in sorted(set(fields) - known):
+    names = {*family.fields, *family.fixed, *family.without_effect, *family.tokenizer.ids}
+    names.add(family.pooling)
+    for name in sorted(set(fields) - names):
         value = fields[name]
         if name in DROPOUTS:
             instead, ours = DROPOUTS[name]

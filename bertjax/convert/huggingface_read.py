@@ -216,14 +216,16 @@ def _weights_file(path: epath.Path) -> epath.Path:
 
 def _head(description: huggingface_config.Description, weights: Weights) -> str:
     family = description.family
-    found = pretrained.head_of(names.our_paths(weights, family.tensors, spelling=family.spelling))
+    read_head = pretrained.head_of(
+        names.our_paths(weights, family.tensors, spelling=family.spelling)
+    )
     stated = description.head
     # The released weights say BertForMaskedLM and hold both heads; a bare BertModel with a head in
     # its weights is a model whose config was written for its encoder.
     richer = ("pretraining", "masked_lm")
-    if stated is None or (stated in ("none", "masked_lm") and found in richer):
-        logging.info("The head of the weights is taken to be %s", found)
-        return found
+    if stated is None or (stated in ("none", "masked_lm") and read_head in richer):
+        logging.info("The head of the weights is taken to be %s", read_head)
+        return read_head
     return stated
 
 

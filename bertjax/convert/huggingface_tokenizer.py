@@ -72,10 +72,10 @@ def _of_pieces(path: epath.Path, pieces: base.Pieces) -> tokenizer.Tokenizer:
         model = sentence_piece.renumbered(
             path.read_bytes(), before=pieces.before, first=pieces.first, after=pieces.after
         )
-        made = tokenizer.SentencePieceTokenizer(model)
+        vocabulary = tokenizer.SentencePieceTokenizer(model)
     except ValueError as error:
         raise ValueError(f"{path} is not a sentencepiece model of its family: {error}") from error
-    return tokenizer.with_added_tokens(made, path.parent)
+    return tokenizer.with_added_tokens(vocabulary, path.parent)
 
 
 def write_tokenizer(
@@ -111,8 +111,8 @@ def write_tokenizer(
     config = json.loads(path.read_text()) | {"model_max_length": max_length, **files.fields}
     path.write_text(_json(config))
     (directory / SPECIAL_TOKENS_FILE).write_text(_json(special))
-    made = WRITERS[vocabulary.kind](vocabulary, files)
-    (directory / TOKENIZER_FILE).write_text(made.to_str(pretty=False))
+    fast = WRITERS[vocabulary.kind](vocabulary, files)
+    (directory / TOKENIZER_FILE).write_text(fast.to_str(pretty=False))
 
 
 def fast_tokenizer(
@@ -124,11 +124,11 @@ def fast_tokenizer(
     It takes the names of special tokens in a text for the tokens themselves; ours does so with
     [MASK] alone, and only in `encode_with_masks`.
     """
-    own = vocabulary.vocabulary
+    entries = vocabulary.vocabulary
     if isinstance(vocabulary, added_tokens.WithAddedTokens):
-        own = vocabulary.base.vocabulary
-    ids = {entry: token_id for token_id, entry in enumerate(own)}
-    made = tokenizers.Tokenizer(
+        entries = vocabulary.base.vocabulary
+    ids = {entry: token_id for token_id, entry in enumerate(entries)}
+    fast = tokenizers.Tokenizer(
         models.WordPiece(
             ids,
             unk_token=wordpiece.UNK,
@@ -136,22 +136,22 @@ def fast_tokenizer(
             continuing_subword_prefix=wordpiece.CONTINUATION,
         )
     )
-    made.normalizer = _normalizer(
+    fast.normalizer = _normalizer(
         lowercase=vocabulary.lowercase,
         strip_accents=vocabulary.strip_accents,
         is_spaced=any(token.normalized for token in _added(vocabulary)),
     )  # pyright: ignore[reportAttributeAccessIssue]
-    made.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+    fast.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
             pre_tokenizers.Split(_regex(str.isspace), behavior="removed"),
             pre_tokenizers.Split(_regex(wordpiece.is_set_apart), behavior="isolated"),
         ]
     )
-    made.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
-    made.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)  # pyright: ignore[reportAttributeAccessIssue]
-    made.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
-    _add(_added(vocabulary), made)
-    return made
+    fast.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
+    fast.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)  # pyright: ignore[reportAttributeAccessIssue]
+    fast.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
+    _add(_added(vocabulary), fast)
+    return fast
 
 
 def byte_level_tokenizer(
@@ -160,12 +160,12 @@ def byte_level_tokenizer(
 ) -> tokenizers.Tokenizer:
     """Returns the tokenizer of the Rust library that gives the same ids, as `fast_tokenizer`."""
     is_with = isinstance(vocabulary, added_tokens.WithAddedTokens)
-    made = (vocabulary.base if is_with else vocabulary).library()
-    made.post_processor = processors.Sequence(
+    fast = (vocabulary.base if is_with else vocabulary).library()
+    fast.post_processor = processors.Sequence(
         [processors.ByteLevel(trim_offsets=True), _templates(vocabulary, files)]
     )
-    _add(_added(vocabulary), made)
-    return made
+    _add(_added(vocabulary), fast)
+    return fast
 
 
 def unigram_tokenizer(
@@ -179,28 +179,28 @@ def unigram_tokenizer(
     the rest is left to NFKC, since the library's own form of the model's table looks at clusters of
     characters.
     """
-    own = vocabulary.base if isinstance(vocabulary, added_tokens.WithAddedTokens) else vocabulary
-    pieces = zip(own.vocabulary, own.scores(), strict=True)
-    made = tokenizers.Tokenizer(models.Unigram(list(pieces), own.unk_id, byte_fallback=False))
-    made.normalizer = normalizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+    model = vocabulary.base if isinstance(vocabulary, added_tokens.WithAddedTokens) else vocabulary
+    pieces = zip(model.vocabulary, model.scores(), strict=True)
+    fast = tokenizers.Tokenizer(models.Unigram(list(pieces), model.unk_id, byte_fallback=False))
+    fast.normalizer = normalizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
-            *(_without_accents("NFKD", _is_combining) if own.strip_accents else []),
-            *(_lowered() if own.lowercase else []),
-            *_folded(own),
+            *(_without_accents("NFKD", _is_combining) if model.strip_accents else []),
+            *(_lowered() if model.lowercase else []),
+            *_folded(model),
             normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
             normalizers.Strip(),
         ]
     )
     mark: dict[str, Any] = {"replacement": sentence_piece.WORD_START, "prepend_scheme": "always"}
-    made.pre_tokenizer = pre_tokenizers.Metaspace(split=False, **mark)  # pyright: ignore[reportAttributeAccessIssue]
-    made.decoder = decoders.Metaspace(**mark)  # pyright: ignore[reportAttributeAccessIssue]
-    made.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
-    made.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
-    _add(_added(vocabulary), made)
-    return made
+    fast.pre_tokenizer = pre_tokenizers.Metaspace(split=False, **mark)  # pyright: ignore[reportAttributeAccessIssue]
+    fast.decoder = decoders.Metaspace(**mark)  # pyright: ignore[reportAttributeAccessIssue]
+    fast.post_processor = _templates(vocabulary, files)  # pyright: ignore[reportAttributeAccessIssue]
+    fast.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
+    _add(_added(vocabulary), fast)
+    return fast
 
 
-def _folded(known: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normalizer]:
+def _folded(vocabulary: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normalizer]:
     """Returns what the model's own normalization does to characters: its rules, then NFKC.
 
     Characters are asked for between full stops, with which none of them combines.
@@ -208,7 +208,7 @@ def _folded(known: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normali
     rules: dict[str, list[str]] = {}
     characters = _characters()
     for character, found in zip(
-        characters, known.model_normalized([f".{c}." for c in characters]), strict=True
+        characters, vocabulary.model_normalized([f".{c}." for c in characters]), strict=True
     ):
         became = found.removeprefix(sentence_piece.WORD_START)[1:-1]
         became = became.replace(sentence_piece.WORD_START, " ")
@@ -233,10 +233,10 @@ def _templates(
     )
 
 
-def _add(tokens: Sequence[added_tokens.AddedToken], made: tokenizers.Tokenizer) -> None:
+def _add(tokens: Sequence[added_tokens.AddedToken], fast: tokenizers.Tokenizer) -> None:
     for token in tokens:  # one by one: their ids follow from their order
         flags = {name: getattr(token, name) for name in ADDED_FLAGS}
-        add = made.add_special_tokens if token.special else made.add_tokens
+        add = fast.add_special_tokens if token.special else fast.add_tokens
         add([tokenizers.AddedToken(token.content, **flags)])
 
 
@@ -253,8 +253,12 @@ def casing(normalizer: Mapping[str, Any]) -> dict[str, bool] | None:
     """
     steps = [step["type"] for step in normalizer.get("normalizers", ())]
     for lowercase, strip_accents, is_spaced in itertools.product((True, False), repeat=3):
-        wanted = ["Replace", *["BertNormalizer"] * is_spaced, *["Replace", "Lowercase"] * lowercase]
-        if steps == wanted + ["NFD", "Replace"] * strip_accents:
+        expected = [
+            "Replace",
+            *["BertNormalizer"] * is_spaced,
+            *["Replace", "Lowercase"] * lowercase,
+        ]
+        if steps == expected + ["NFD", "Replace"] * strip_accents:
             return {"lowercase": lowercase, "strip_accents": strip_accents}
     return None
 
@@ -264,7 +268,7 @@ def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
     # Ours spells the rules out; else it is transformers' own.
     if ours := casing(normalizer):
         normalizer = {"type": "BertNormalizer", **ours}
-    wanted = [
+    expected = [
         (
             "model.continuing_subword_prefix",
             model.get("continuing_subword_prefix", wordpiece.CONTINUATION),
@@ -274,7 +278,7 @@ def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
         ("normalizer.clean_text", normalizer.get("clean_text", True), True),
         ("normalizer.handle_chinese_chars", normalizer.get("handle_chinese_chars", True), True),
     ]
-    if faults := [f"{n} is {got!r}, not {value!r}" for n, got, value in wanted if got != value]:
+    if faults := [f"{n} is {got!r}, not {value!r}" for n, got, value in expected if got != value]:
         raise ValueError("; ".join(faults))
     ids = {entry: int(number) for entry, number in model["vocab"].items()}
     # Special tokens need not be among the entries. Any others are added to the vocabulary.

@@ -83,23 +83,23 @@ def of_head(table: Sequence[Name], head: str) -> tuple[Name, ...]:
 
 def in_a_row(table: Sequence[Name], count: int) -> tuple[Name, ...]:
     """Returns the names of models whose layers are `count` layers in a row."""
-    made: list[Name] = []
+    rows: list[Name] = []
     for entry in table:
         if "{inner}" not in entry.theirs:
-            made.append(entry)
+            rows.append(entry)
             continue
         for inner in range(count):
             theirs = entry.theirs.replace("{inner}", str(inner))
-            made.append(dataclasses.replace(entry, theirs=theirs, each=count, first=inner))
-    return tuple(made)
+            rows.append(dataclasses.replace(entry, theirs=theirs, each=count, first=inner))
+    return tuple(rows)
 
 
 def our_paths(
     theirs: Collection[str], table: Sequence[Name], *, spelling: Callable[[str], str] = str
 ) -> set[str]:
     """Returns our paths of those of their names that the table knows."""
-    found = (_find(spelling(name), table, "theirs") for name in theirs)
-    return {_ours(entry, layer) for entry, layer in filter(None, found)}
+    matches = (_find(spelling(name), table, "theirs") for name in theirs)
+    return {_ours(entry, layer) for entry, layer in filter(None, matches)}
 
 
 def parted(
@@ -113,32 +113,32 @@ def parted(
     Raises:
       ValueError: if one has no equal shares.
     """
-    made: dict[str, np.ndarray] = {}
+    split: dict[str, np.ndarray] = {}
     for name, array in theirs.items():
         found = ((p, _pattern(whole).fullmatch(spelling(name))) for whole, p in fused.items())
         parts, match = next((pair for pair in found if pair[1]), ((), None))
         if match is None:
-            made[name] = array
+            split[name] = array
             continue
         if len(array) % len(parts):
             raise ValueError(f"{name} has {len(array)} rows; it must hold {', '.join(parts)}")
         layer = match.groupdict().get("layer", "")
         shares = np.split(array, len(parts))
-        made |= {p.format(layer=layer): a for p, a in zip(parts, shares, strict=True)}
-    return made
+        split |= {p.format(layer=layer): a for p, a in zip(parts, shares, strict=True)}
+    return split
 
 
 def joined(
     theirs: Mapping[str, np.ndarray], fused: Mapping[str, Sequence[str]]
 ) -> dict[str, np.ndarray]:
     """Returns their tensors with those that they keep as one joined; undoes `parted`."""
-    made = dict(theirs)
+    tensors = dict(theirs)
     for whole, parts in fused.items():
         for match in filter(None, map(_pattern(parts[0]).fullmatch, theirs)):
             layer = match.groupdict().get("layer", "")
-            shares = [made.pop(part.format(layer=layer)) for part in parts]
-            made[whole.format(layer=layer)] = np.concatenate(shares)
-    return made
+            shares = [tensors.pop(part.format(layer=layer)) for part in parts]
+            tensors[whole.format(layer=layer)] = np.concatenate(shares)
+    return tensors
 
 
 def to_ours(
@@ -166,27 +166,27 @@ def to_ours(
     for name, array in theirs.items():
         if any(re.fullmatch(pattern, spelling(name)) for pattern in ignored):
             continue
-        found = _find(spelling(name), table, "theirs")
-        if found is None:
+        match = _find(spelling(name), table, "theirs")
+        if match is None:
             faults.append(f"{name} {list(array.shape)} is not a parameter that is known here")
             continue
-        path = _ours(*found)
+        path = _ours(*match)
         if path in sources:
             faults.append(f"{name} and {sources[path]} are the same parameter, {path}")
             continue
         sources[path] = name
-        if fault := _fault(array, found[0], shapes, path):
+        if fault := _fault(array, match[0], shapes, path):
             faults.append(f"{name} {fault}")
             continue
         single = as_float32(array)
         if array.dtype == np.float64 and (np.isinf(single) & np.isfinite(array)).any():
             faults.append(f"{name} holds numbers of float64 that are beyond float32")
             continue
-        params[path] = TRANSFORMS[found[0].transform][0](single)
+        params[path] = TRANSFORMS[match[0].transform][0](single)
     for path in sorted(set(required) - set(sources), key=_by_number):
-        if (found := _find(path, table, "ours")) is None:
+        if (match := _find(path, table, "ours")) is None:
             raise ValueError(f"there is no name in the other format for {path}")
-        entry, layer = found
+        entry, layer = match
         faults.append(f"{entry.theirs.format(layer=layer)} ({path}) is missing")
     if faults:
         raise ValueError("the parameters do not fit the model:\n  " + "\n  ".join(faults))
@@ -208,7 +208,7 @@ def to_theirs(params: Mapping[str, np.ndarray], table: Sequence[Name]) -> dict[s
     if unknown := sorted(path for path, entry in entries.items() if entry is None):
         raise ValueError("there is no name in the other format for:\n  " + "\n  ".join(unknown))
     order = {entry.theirs: index for index, entry in enumerate(table)}
-    found = [(*entry, path) for path, entry in entries.items() if entry]
+    entries_of_paths = [(*entry, path) for path, entry in entries.items() if entry]
     # The layers stand together, one after the other, where the table has the first of their names.
     first_of_layer = min(order[e.theirs] for e in table if "{layer}" in e.ours)
 
@@ -219,7 +219,7 @@ def to_theirs(params: Mapping[str, np.ndarray], table: Sequence[Name]) -> dict[s
 
     return {
         entry.theirs.format(layer=layer): TRANSFORMS[entry.transform][1](np.asarray(params[path]))
-        for entry, layer, path in sorted(found, key=place)
+        for entry, layer, path in sorted(entries_of_paths, key=place)
     }
 
 
@@ -232,13 +232,13 @@ def _fault(
         return None
     if path not in shapes:
         return f"is of a layer that the config does not have ({path})"
-    wanted = shapes[path][::-1] if entry.transform == "transpose" else shapes[path]
-    fits = len(wanted) == array.ndim and all(
-        size in (None, got) for size, got in zip(wanted, array.shape, strict=True)
+    expected = shapes[path][::-1] if entry.transform == "transpose" else shapes[path]
+    fits = len(expected) == array.ndim and all(
+        size in (None, got) for size, got in zip(expected, array.shape, strict=True)
     )
     if fits:
         return None
-    described = ["labels" if size is None else size for size in wanted]
+    described = ["labels" if size is None else size for size in expected]
     return f"has the shape {list(array.shape)}; the config asks for {described}"
 
 

@@ -165,8 +165,8 @@ def _modules(path: epath.Path) -> dict[str, str]:
             f"{path} is not a list of modules ({error!r}); fetch it again, or remove it to read "
             "the weights alone"
         ) from error
-    known = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
-    if [*modules] not in known or len(modules) != len(listed) or not is_plain:
+    supported = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+    if [*modules] not in supported or len(modules) != len(listed) or not is_plain:
         kinds = ", ".join(module["type"].rpartition(".")[2] for module in listed)
         raise ValueError(
             f"{path} has the modules {kinds}; supported is a Transformer with a Pooling and "
@@ -189,14 +189,14 @@ def _pooling(path: epath.Path) -> str:
     config = json_text.read_object(path)
     by_theirs = {theirs: ours for ours, (_, theirs) in MODES.items()}
     by_key = {key: theirs for key, theirs in MODES.values()} | {ROOT_OF_LENGTH: ROOT_OF_LENGTH}
-    found = config.get("pooling_mode")
-    if found is None:
+    modes_read = config.get("pooling_mode")
+    if modes_read is None:
         modes = [key for key in config if key.startswith("pooling_mode_") and config[key] is True]
-        found = [by_key.get(key, key) for key in modes] or ["mean"]
-    found = [found] if isinstance(found, str) else list(found)
-    if len(found) != 1 or found[0] not in by_theirs:
+        modes_read = [by_key.get(key, key) for key in modes] or ["mean"]
+    modes_read = [modes_read] if isinstance(modes_read, str) else list(modes_read)
+    if len(modes_read) != 1 or modes_read[0] not in by_theirs:
         raise ValueError(
-            f"{path} has the pooling {' with '.join(map(str, found))}; supported is one of "
+            f"{path} has the pooling {' with '.join(map(str, modes_read))}; supported is one of "
             f"{', '.join(by_theirs)}"
         )
     if config.get("include_prompt", True) is False:
@@ -204,16 +204,16 @@ def _pooling(path: epath.Path) -> str:
             f"{path} has include_prompt false: tokens of the prompt are left out of the pooling, "
             "which is not supported"
         )
-    return by_theirs[found[0]]
+    return by_theirs[modes_read[0]]
 
 
 def _check_normalize(path: epath.Path) -> None:
     """Raises a ValueError if it is something else than the sentence's vector that is normalized."""
     config = _optional(path)
-    wanted = "sentence_embedding"
+    expected = "sentence_embedding"
     for name in ("module_input_name", "module_output_name"):
-        if (config.get(name) or wanted) != wanted:
-            raise ValueError(f"{path} has {name} {config[name]!r}; supported is {wanted!r}")
+        if (config.get(name) or expected) != expected:
+            raise ValueError(f"{path} has {name} {config[name]!r}; supported is {expected!r}")
 
 
 def _max_seq_length(directory: epath.Path, *, is_lowercase: bool) -> int:

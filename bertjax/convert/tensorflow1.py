@@ -123,17 +123,17 @@ def find_checkpoint(path: epath.PathLike) -> epath.Path:
                 f"checkpoint, such as {examples}"
             )
         return prefix.resolve()
-    found = sorted(
+    matches = sorted(
         file.name.removesuffix(".index") for file in path.iterdir() if file.suffix == ".index"
     )
-    for name in [released.checkpoint for released in known if released.checkpoint in found]:
+    for name in [released.checkpoint for released in known if released.checkpoint in matches]:
         return path.resolve() / name
-    if len(found) == 1:
-        return path.resolve() / found[0]
-    if found:
+    if len(matches) == 1:
+        return path.resolve() / matches[0]
+    if matches:
         raise ValueError(
-            f"{path} holds several checkpoints ({', '.join(found)}); give one, as in "
-            f"{path / found[-1]}"
+            f"{path} holds several checkpoints ({', '.join(matches)}); give one, as in "
+            f"{path / matches[-1]}"
         )
     raise FileNotFoundError(
         f"{path} holds no TensorFlow 1 checkpoint, which is "
@@ -161,16 +161,16 @@ def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str
     damage = (tf.errors.OpError, LookupError)
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-        found = reader.get_variable_to_shape_map()
+        shapes = reader.get_variable_to_shape_map()
     except damage as error:
         raise ValueError(f"{prefix.name}.index cannot be read ({error}): copy it again") from error
-    if OBJECT_GRAPH in found:
+    if OBJECT_GRAPH in shapes:
         raise ValueError(
             "it is a checkpoint of TensorFlow 2 objects; only the variables of the released code "
             "(TensorFlow 1) are read: export it to Hugging Face's format with the code that made it"
         )
-    slots = tuple(sorted(filter(OPTIMIZER_SLOT.fullmatch, found)))
-    weights = sorted(found.keys() - {*slots})
+    slots = tuple(sorted(filter(OPTIMIZER_SLOT.fullmatch, shapes)))
+    weights = sorted(shapes.keys() - {*slots})
     variables: dict[str, np.ndarray] = {}
     damaged: dict[str, BaseException] = {}
     for name in weights:
@@ -220,20 +220,20 @@ def read_configs(
         fields: dict[str, Any] = pretrained.sizes_of(shapes, "encoder", head_size=code.head_size)
     else:
         fields = _read_fields(path)
-    known = {**code.defaults, "vocab_size": None}
+    defaults = {**code.defaults, "vocab_size": None}
     faults = []
     if "vocab_size" not in fields:
         faults.append("vocab_size is missing")
-    for name in sorted(fields.keys() - known.keys() - {*code.unread}):
+    for name in sorted(fields.keys() - defaults.keys() - {*code.unread}):
         faults.append(
             f"{name} is {fields[name]!r}; the released {family.title} has no such option: if it "
             "changes nothing in the model, remove it from the file"
         )
-    sizes = {name: fields.get(name, default) for name, default in known.items()}
+    sizes = {name: fields.get(name, default) for name, default in defaults.items()}
     sizes |= {  # "hidden_dropout_prob": 0
         name: float(value)
         for name, value in sizes.items()
-        if isinstance(known[name], float) and type(value) is int
+        if isinstance(defaults[name], float) and type(value) is int
     }
     sizes["vocab_size"] = sizes["vocab_size"] or 1
     sizes |= {**family.traits, **code.computed_with}

@@ -41,37 +41,37 @@ def describe(path: epath.PathLike) -> pretrained.Description:
     Raises:
       FileNotFoundError: if it holds no checkpoint.
     """
-    found = reader.describe(path)
-    if found is None:
+    description = reader.describe(path)
+    if description is None:
         raise FileNotFoundError(f"{epath.Path(path)} holds no checkpoint that can be read")
-    sizes = encoder.EncoderConfig(**found.config.model)
-    return pretrained.Description(sizes, found.vocabulary, _source(found))
+    sizes = encoder.EncoderConfig(**description.config.model)
+    return pretrained.Description(sizes, description.vocabulary, _source(description))
 
 
-def weights_of(found: reader.Workdir) -> pretrained.Pretrained:
+def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
     """Returns what was read of a workdir as the writers of all formats take it."""
-    flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(found.params).items()}
-    config = found.config
+    flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(workdir.params).items()}
+    config = workdir.config
     is_finetuned = config.task == "finetuning"
     sizes, generator = encoder.EncoderConfig(**config.model), None
-    if embedding_sharing.GENERATOR in found.params:
+    if embedding_sharing.GENERATOR in workdir.params:
         generator = replaced_tokens.generator_config(sizes, config.pretraining.generator)
-    sentence = sentence_vectors_of(found)
+    sentence = sentence_vectors_of(workdir)
     if sentence is not None:
         unused = tuple(path for path in flat if not pretrained.belongs(path, "none"))
-        told = {"head": "none", "labels": {}, "unused": unused}
+        fields = {"head": "none", "labels": {}, "unused": unused}
         flat = {path: leaf for path, leaf in flat.items() if path not in unused}
     else:
-        told = _finetuned(found) if is_finetuned else _told(found.meta, flat)
+        fields = _finetuned(workdir) if is_finetuned else _pretrained_fields(workdir.meta, flat)
     return pretrained.Pretrained(
         config=sizes,
         params=flat,
-        vocabulary=found.vocabulary,
-        source=_source(found),
+        vocabulary=workdir.vocabulary,
+        source=_source(workdir),
         generator=generator,
         sentence=sentence,
-        model_type=found.meta.get("converted", {}).get("model_type", ""),
-        **told,
+        model_type=workdir.meta.get("converted", {}).get("model_type", ""),
+        **fields,
     )
 
 
@@ -88,10 +88,10 @@ def as_workdir(weights: pretrained.Pretrained, directory: epath.PathLike) -> rea
     )
 
 
-def sentence_vectors_of(found: reader.Description) -> sentence_vectors.SentenceVectors | None:
+def sentence_vectors_of(description: reader.Description) -> sentence_vectors.SentenceVectors | None:
     """Returns how a model makes vectors of texts, None if it was not trained for that."""
-    options = found.config.finetuning
-    if found.config.task == "finetuning" and options.dataset == "embeddings":
+    options = description.config.finetuning
+    if description.config.task == "finetuning" and options.dataset == "embeddings":
         return sentence_vectors.SentenceVectors(
             pooling=options.pooling,
             normalize=options.normalize,
@@ -99,11 +99,11 @@ def sentence_vectors_of(found: reader.Description) -> sentence_vectors.SentenceV
             max_seq_length=options.max_seq_length,
             matryoshka_dims=tuple(options.matryoshka_dims),
         )
-    told = found.meta.get("converted", {}).get("sentence_vectors")
-    if not told:
+    stored = description.meta.get("converted", {}).get("sentence_vectors")
+    if not stored:
         return None
-    dims = tuple(told["matryoshka_dims"])
-    return sentence_vectors.SentenceVectors(**{**told, "matryoshka_dims": dims})
+    dims = tuple(stored["matryoshka_dims"])
+    return sentence_vectors.SentenceVectors(**{**stored, "matryoshka_dims": dims})
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
@@ -117,11 +117,11 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:
         checkpointer.save_params(parameters.nested(weights.params), meta)
 
 
-def _source(found: reader.Description) -> str:
-    return f"{found.directory} (bertjax workdir, step {found.step})"
+def _source(description: reader.Description) -> str:
+    return f"{description.directory} (bertjax workdir, step {description.step})"
 
 
-def _told(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _pretrained_fields(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Returns the fields of the head of weights that were converted, or pretrained."""
     converted = meta.get("converted", {})
     head = converted.get("head") or pretrained.head_of(params)
@@ -156,8 +156,8 @@ def _generator(weights: pretrained.Pretrained, sizes: encoder.EncoderConfig) -> 
     """Returns config.pretraining.generator of a model that was trained elsewhere."""
     copies = embedding_sharing.copies(weights.params)
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    told = {name: getattr(sizes, name) for name in names}
-    return told | {"embeddings": "shared" if copies else "separate"}
+    fields = {name: getattr(sizes, name) for name in names}
+    return fields | {"embeddings": "shared" if copies else "separate"}
 
 
 def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:

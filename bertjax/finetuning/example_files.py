@@ -119,6 +119,6 @@ def json_lists(fields: Mapping[str, Any], key: str) -> tuple[tuple[str, ...], ..
 
 def _field(fields: Mapping[str, Any], key: str) -> Any:
     if key not in fields:
-        known = ", ".join(map(repr, fields)) or "none"
-        raise ValueError(f"the key {key!r} is missing; its keys are {known}")
+        names = ", ".join(map(repr, fields)) or "none"
+        raise ValueError(f"the key {key!r} is missing; its keys are {names}")
     return fields[key]

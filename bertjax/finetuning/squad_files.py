@@ -170,7 +170,7 @@ def windows(
             "context: raise it or lower max_query_length"
         )
     contexts: dict[str, TokenizedContext] = {}
-    made: list[Window] = []
+    windows: list[Window] = []
     queries = tokenizer.encode_batch([question.text for question in questions])
     for place, (question, query) in enumerate(zip(questions, queries, strict=True)):
         if question.context not in contexts:
@@ -184,8 +184,8 @@ def windows(
         tail = np.array([tokenizer.sep_id], np.int32)
         for begin, end, has_max_context in _ranges(len(context.ids), room, doc_stride):
             row = np.concatenate([head, context.ids[begin:end], tail])
-            made.append(Window(place, row, context, begin, end, len(head), has_max_context))
-    return made
+            windows.append(Window(place, row, context, begin, end, len(head), has_max_context))
+    return windows
 
 
 def window_rows(

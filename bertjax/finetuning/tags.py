@@ -102,11 +102,11 @@ class TagReader(base.Reader):
 
     def missing(self) -> Iterator[str]:
         yield from super().missing()
-        known = ("", *tag_schemes.SCHEMES, tag_schemes.PLAIN)
-        if self.options.name not in known:
+        names = ("", *tag_schemes.SCHEMES, tag_schemes.PLAIN)
+        if self.options.name not in names:
             yield (
                 f"config.finetuning.name is {self.options.name!r}; for dataset 'conll' it is the "
-                f"scheme of the tags, one of {', '.join(known[1:])}, or '' to recognize it"
+                f"scheme of the tags, one of {', '.join(names[1:])}, or '' to recognize it"
             )
 
     @property

@@ -415,11 +415,11 @@ def _check_order(config: ml_collections.ConfigDict) -> None:
             "bilstm_size": "put a BiLSTM on it, --config.finetuning.bilstm_size=WIDTH",
         }
         options = finetuning.KINDS[dataset].options
-        known = ["take other weights", *(ways[name] for name in ways if name in options)]
+        remedies = ["take other weights", *(ways[name] for name in ways if name in options)]
         raise ValueError(
             f"config.finetuning.dataset is {dataset!r}, which reads the first position, [CLS]; the "
             "weights of config.init_from look to the left alone (left_to_right), so it has seen "
-            f"nothing there: {', or '.join(known)}"
+            f"nothing there: {', or '.join(remedies)}"
         )
 
 

@@ -56,21 +56,21 @@ def check(
         config.data.eval_may_overlap is false.
     """
     of_each = (overlaps.find(record_set, evaluated) for record_set in trained)
-    found = {overlap.text: overlap for overlap in of_each if overlap}
-    worst = next((overlap for overlap in found.values() if overlap.is_most), None)
+    reasons = {overlap.text: overlap for overlap in of_each if overlap}
+    worst = next((overlap for overlap in reasons.values() if overlap.is_most), None)
     if worst and is_new and not config.data.eval_may_overlap:
         raise ValueError(
             f"config.data.eval_dir is not held out: {worst.text}. Scores on it say nothing of text "
             f"that the model has not seen: {overlaps.REMEDY}. To score a model on what it "
             "trains on, say --config.data.eval_may_overlap"
         )
-    for text in found:
+    for text in reasons:
         logging.warning("config.data.eval_dir is not held out: %s; %s", text, overlaps.REMEDY)
     of_text = [each for each in (*trained, evaluated) if each.manifest.tokenizer]
-    known = {each.directory: each.contents for each in of_text}
-    if not found:
-        _warn_of_unknown_documents(known)
-    if uncounted := [directory for directory, made_of in known.items() if made_of is None]:
+    summaries = {each.directory: each.contents for each in of_text}
+    if not reasons:
+        _warn_of_unknown_documents(summaries)
+    if uncounted := [directory for directory, made_of in summaries.items() if made_of is None]:
         logging.warning(
             "There is no unigram_loss, because the tokens of %s are not counted; `python -m "
             "data_pipelines.inspect_records DIR --recount` does it", _named(uncounted),
@@ -96,16 +96,20 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
             "has not seen; %s", trained.directory, overlap.text, overlaps.REMEDY,
         )  # fmt: skip
     else:
-        known = training_contents(trained)
+        summary = training_contents(trained)
         _warn_of_unknown_documents(
-            {trained.directory: known, evaluated.directory: evaluated.contents}
+            {trained.directory: summary, evaluated.directory: evaluated.contents}
         )
     warn_of_few_tokens(trained.config, evaluated)
 
 
-def _warn_of_unknown_documents(known: Mapping[epath.Path, contents.RecordSummary | None]) -> None:
+def _warn_of_unknown_documents(
+    summaries: Mapping[epath.Path, contents.RecordSummary | None],
+) -> None:
     """Warns if the documents of a directory are unknown, so that none could be compared."""
-    without = [name for name, found in known.items() if not found or found.documents is None]
+    without = [
+        name for name, summary in summaries.items() if not summary or summary.documents is None
+    ]
     if without:
         logging.warning(
             "Whether held-out documents are trained on was not looked for: the documents of %s are "
@@ -150,18 +154,18 @@ def training_contents(trained: reader.Description) -> contents.RecordSummary | N
     Raises:
       ValueError: if a file is damaged.
     """
-    kept = contents.load(trained.directory / reader.TRAINING_DATA_DIRECTORY)
-    return kept or united(reader.training_records(trained).values())
+    summary = contents.load(trained.directory / reader.TRAINING_DATA_DIRECTORY)
+    return summary or united(reader.training_records(trained).values())
 
 
 def united(record_sets: Iterable[records.RecordSet]) -> contents.RecordSummary | None:
     """Returns the contents of several record sets together, None unless all are known."""
-    found: contents.RecordSummary | None = None
+    summary: contents.RecordSummary | None = None
     for record_set in {one.directory: one for one in record_sets}.values():
         if record_set.contents is None:
             return None
-        found = found.merged(record_set.contents) if found else record_set.contents
-    return found
+        summary = summary.merged(record_set.contents) if summary else record_set.contents
+    return summary
 
 
 def _by_documents(

@@ -95,13 +95,13 @@ class PairSet:
         of_rows = np.repeat(np.arange(len(num_rows)), num_rows)
         sums = np.zeros(len(num_rows))
         np.add.at(sums, of_rows, outputs["log_likelihood"].astype(np.float64))
-        found = pair_scores.accuracy(
+        accuracies = pair_scores.accuracy(
             (sums[::2] > sums[1::2]).tolist(),
             [pair.paradigm for pair in self.pairs],
             [pair.phenomenon for pair in self.pairs],
         )
-        of_phenomena = {f"accuracy_{name}": value for name, value in found.phenomena.items()}
-        return {"accuracy": found.accuracy, "chance": pair_scores.CHANCE, **of_phenomena}
+        of_phenomena = {f"accuracy_{name}": value for name, value in accuracies.phenomena.items()}
+        return {"accuracy": accuracies.accuracy, "chance": pair_scores.CHANCE, **of_phenomena}
 
     @property
     def _num_rows(self) -> list[int]:

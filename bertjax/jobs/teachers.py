@@ -71,29 +71,31 @@ def read(
         the student's; all that does not fit at once.
     """
     path = config.distillation.teacher
-    found = formats.read(path, head=head)
+    weights = formats.read(path, head=head)
     shapes = parameters.flat(tasks.abstract_model(task)[1])
-    sizes = _as_student(found.config, config)
+    sizes = _as_student(weights.config, config)
     faults = [
         *_size_faults(config, sizes),
-        *_vocabulary_faults(found.vocabulary, vocabulary, found.source),
-        *_label_faults(tuple(found.labels[n] for n in sorted(found.labels)), labels),
+        *_vocabulary_faults(weights.vocabulary, vocabulary, weights.source),
+        *_label_faults(tuple(weights.labels[n] for n in sorted(weights.labels)), labels),
     ]
     for name, shape in shapes.items():
-        if name not in found.params:
+        if name not in weights.params:
             faults.append(f"it lacks the parameter {name}")
-        elif found.params[name].shape != shape.shape:
-            faults.append(f"{name} has shape {found.params[name].shape}, expected {shape.shape}")
-        elif not np.isfinite(found.params[name]).all():
+        elif weights.params[name].shape != shape.shape:
+            faults.append(f"{name} has shape {weights.params[name].shape}, expected {shape.shape}")
+        elif not np.isfinite(weights.params[name]).all():
             faults.append(f"{name} holds NaN or infinite values")
     if faults:
         raise ValueError(
-            f"config.distillation.teacher, {found.source}, cannot teach this run:\n  "
+            f"config.distillation.teacher, {weights.source}, cannot teach this run:\n  "
             + "\n  ".join(faults)
         )
-    params = {name: np.asarray(found.params[name], np.float32) for name in shapes}
-    logging.info("Learning from %s, %s values", found.source, f"{found.num_parameters:,}")
-    return Teacher(task, sizes, parameters.nested(params), found.source, parameters.sha256(params))
+    params = {name: np.asarray(weights.params[name], np.float32) for name in shapes}
+    logging.info("Learning from %s, %s values", weights.source, f"{weights.num_parameters:,}")
+    return Teacher(
+        task, sizes, parameters.nested(params), weights.source, parameters.sha256(params)
+    )
 
 
 def _described(path: str) -> Any:
@@ -109,8 +111,10 @@ def _as_student(
     sizes: encoder.EncoderConfig, config: ml_collections.ConfigDict
 ) -> encoder.EncoderConfig:
     # How a product is computed is the run's choice. A teacher has no backward pass to save for.
-    own = {name: config.model[name] for name in ("dtype", "gradient_reduction_dtype", "attention")}
-    return dataclasses.replace(sizes, **own, remat="none")
+    fields = {
+        name: config.model[name] for name in ("dtype", "gradient_reduction_dtype", "attention")
+    }
+    return dataclasses.replace(sizes, **fields, remat="none")
 
 
 def _size_faults(

@@ -54,22 +54,22 @@ def main(argv: list[str]) -> None:
         # libtpu would look for TPUs to run on; the plan only compiles for them.
         jax.config.update("jax_platforms", "cpu")
     directory = pathlib.Path(options.cache_dir) if options.cache_dir else cache.default_directory()
-    made = planner.plan(
+    plan = planner.plan(
         config,
         targets.make_planner(target, directory),
         with_search=options.search,
         assumptions=assumptions,
     )
     totals = planner.price_totals(
-        made, only_spot=options.spot, price_per_chip_hour=options.price_per_chip_hour
+        plan, only_spot=options.spot, price_per_chip_hour=options.price_per_chip_hour
     )
-    fields = text.to_json(made, totals)
+    fields = text.to_json(plan, totals)
     if options.workdir:
         planned.save(epath.Path(options.workdir), fields)
     if options.json:
         print(json.dumps(fields))
         return
-    print("\n".join(text.lines(made, totals)))
+    print("\n".join(text.lines(plan, totals)))
 
 
 if __name__ == "__main__":

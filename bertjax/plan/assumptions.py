@@ -96,8 +96,10 @@ def _finetuning_with_length(
         config.model.dtype, config.prng_impl = dtype, prng_impl  # those of the target
         num_examples = opened.data.num_train_examples(opened.phases[0]) or 0
         source = "its files"
-    told = f"{num_examples:,} examples ({source}), {config.finetuning.num_epochs:g} epochs of them"
-    assumptions.insert(0, told)
+    assumption = (
+        f"{num_examples:,} examples ({source}), {config.finetuning.num_epochs:g} epochs of them"
+    )
+    assumptions.insert(0, assumption)
     if config.finetuning.length_buckets:
         length = config.finetuning.max_seq_length
         assumptions.append(f"every batch {length} tokens long; length buckets make most shorter")

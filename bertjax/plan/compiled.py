@@ -124,10 +124,10 @@ def compile_step(program: program_lib.Program, phase: jobs.Phase) -> Outcome:
 def parse_refusal(message: str) -> OutOfMemory:
     """Returns the bytes that a RESOURCE_EXHAUSTED message names, with its first line."""
     first_line = message.strip().splitlines()[0]
-    if found := _USED.search(message) or _TEMPORARIES.search(message):
-        return OutOfMemory(_bytes(*found.group(1, 2)), _bytes(*found.group(3, 4)), first_line)
-    if found := _ALLOCATION.search(message):
-        return OutOfMemory(_bytes(*found.group(1, 2)), None, first_line)
+    if match := _USED.search(message) or _TEMPORARIES.search(message):
+        return OutOfMemory(_bytes(*match.group(1, 2)), _bytes(*match.group(3, 4)), first_line)
+    if match := _ALLOCATION.search(message):
+        return OutOfMemory(_bytes(*match.group(1, 2)), None, first_line)
     return OutOfMemory(None, None, first_line)
 
 

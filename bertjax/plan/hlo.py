@@ -300,10 +300,10 @@ def _fused_collectives(
 
 
 def _payload(computation: Computation, collective: Instruction) -> int:
-    given, returned = computation.operand_bytes(collective), num_bytes(collective.shape)
+    read, returned = computation.operand_bytes(collective), num_bytes(collective.shape)
     if collective.opcode.endswith("-start") or collective.opcode == "send":
-        returned -= given  # a start returns its operands too
-    return max(given, returned)
+        returned -= read  # a start returns its operands too
+    return max(read, returned)
 
 
 def _is_free(module: Module, instruction: Instruction) -> bool:
@@ -397,7 +397,7 @@ class Instruction:
     def is_scalar(self) -> bool:
         """Whether the result, or every element of it, is a single number."""
         return not any(
-            set(found["dimensions"]) - set("1,") for found in _ARRAY.finditer(self.shape)
+            set(match["dimensions"]) - set("1,") for match in _ARRAY.finditer(self.shape)
         )
 
 
@@ -478,7 +478,7 @@ def num_bytes(shape: str) -> int:
 
     Scalars of a tuple are left out: they are flags of an asynchronous operation.
     """
-    arrays = [(_bits(found["type"]), found["dimensions"]) for found in _ARRAY.finditer(shape)]
+    arrays = [(_bits(match["type"]), match["dimensions"]) for match in _ARRAY.finditer(shape)]
     return sum(
         bits * math.prod(int(size) for size in dimensions.split(",") if size) // 8
         for bits, dimensions in arrays
@@ -492,8 +492,8 @@ def trip_count(module: Module, loop: Instruction, caller: Computation) -> int | 
     Taken from the compiler's own known_trip_count, else from the condition's comparison of a
     counter with a constant, the counter's start and its step.
     """
-    if known := re.search(r'"?known_trip_count"?[:=]\{"?n"?[:=]"?(\d+)', loop.attributes):
-        return int(known[1])
+    if match := re.search(r'"?known_trip_count"?[:=]\{"?n"?[:=]"?(\d+)', loop.attributes):
+        return int(match[1])
     condition = module.computations[loop.called("condition")[0]]
     body = module.computations[loop.called("body")[0]]
     test = condition.root
@@ -527,10 +527,10 @@ def _instruction(name: str, rest: str) -> Instruction:
 
 def _end_of_group(text: str, start: int) -> int:
     depth = 0
-    for found in re.finditer(r"[()]", text[start:]):
-        depth += 1 if found[0] == "(" else -1
+    for match in re.finditer(r"[()]", text[start:]):
+        depth += 1 if match[0] == "(" else -1
         if depth == 0:
-            return start + found.end()
+            return start + match.end()
     return len(text)
 
 

@@ -49,7 +49,7 @@ class Settings:
 
 
 def largest_batch(
-    attempt: Callable[[int], Trial], asked: int, limits: Limits, *, unit: int
+    attempt: Callable[[int], Trial], first: int, limits: Limits, *, unit: int
 ) -> dict[int, Trial]:
     """Returns every batch size tried, in order; the largest that fits is the answer.
 
@@ -58,7 +58,7 @@ def largest_batch(
     when a sixteenth lies between those two.
     """
     trials: dict[int, Trial] = {}
-    guess = asked
+    guess = first
     while guess and guess not in trials and len(trials) < MAX_BATCH_TRIALS:
         trials[guess] = attempt(guess)
         guess = _next_batch(trials, guess, limits, unit=unit)

@@ -24,11 +24,11 @@ def make_target(
     Raises:
       ValueError: if the name is not known, or the config's mesh does not fit the slice.
     """
-    asked = max(abs(config.mesh.data) * config.mesh.tensor, 1)
+    num_devices = max(abs(config.mesh.data) * config.mesh.tensor, 1)
     if name in LOCAL:
         if num_slices != 1:
             raise ValueError(f"--num_slices is {num_slices}; {name} has no slices")
-        return estimates.Target(name, name, name, asked)
+        return estimates.Target(name, name, name, num_devices)
     try:
         tpu_slice = topologies.parse(name, num_slices=num_slices)
     except ValueError as error:
@@ -52,8 +52,8 @@ def make_planner(target: estimates.Target, cache_directory: pathlib.Path | None)
     local = _local_devices(target.platform)
     if len(local) >= target.num_devices:
         kind = local[0].device_kind
-        found = dataclasses.replace(target, device_kind=kind)
-        return planner.Planner(found, local[: target.num_devices], True, cache_directory)
+        on_gpu = dataclasses.replace(target, device_kind=kind)
+        return planner.Planner(on_gpu, local[: target.num_devices], True, cache_directory)
     stand_ins = _local_devices("cpu")
     if len(stand_ins) < target.num_devices:
         raise ValueError(
@@ -67,13 +67,13 @@ def _check_mesh(config: ml_collections.ConfigDict, tpu_slice: topologies.Slice) 
     mesh, there = config.mesh, tpu_slice.num_devices
     if mesh.tensor < 1:
         return  # sharding.make_mesh tells it
-    wanted = mesh.data * mesh.tensor if mesh.data != -1 else there // mesh.tensor * mesh.tensor
-    if wanted == there:
+    needed = mesh.data * mesh.tensor if mesh.data != -1 else there // mesh.tensor * mesh.tensor
+    if needed == there:
         return
     fitting = [
         name
         for name in topologies.known()[tpu_slice.generation]
-        if topologies.parse(name).num_devices * tpu_slice.num_slices == wanted
+        if topologies.parse(name).num_devices * tpu_slice.num_slices == needed
     ]
     instead = f", or plan for --topology={fitting[0]}" if fitting else ""
     raise ValueError(

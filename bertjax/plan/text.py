@@ -58,10 +58,10 @@ def lines(plan: planner.Plan, totals: dict[str, estimates.Figure]) -> Iterator[s
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
     yield f"Plan of {plan.date} for {target.name}: {target.num_devices} x {target.device_kind}"
     if target.tpu_slice:
-        found = target.tpu_slice
+        tpu_slice = target.tpu_slice
         yield (
-            f"  {found.num_chips} chips, {found.num_hosts} hosts, {found.num_slices} slices of "
-            f"{found.topology}"
+            f"  {tpu_slice.num_chips} chips, {tpu_slice.num_hosts} hosts, "
+            f"{tpu_slice.num_slices} slices of {tpu_slice.topology}"
         )
     yield f"  mesh {mesh}; vocabulary {plan.vocab_size:,}"
     yield "  " + ", ".join(f"{name} {version}" for name, version in plan.versions.items())
@@ -116,14 +116,14 @@ def _module_lines(phase: estimates.PhasePlan) -> Iterator[str]:
         yield f"  without an estimate of the compiler, so not in the cycles: {names}"
 
 
-def _search_lines(found: planner.PhaseSearch) -> Iterator[str]:
+def _search_lines(search: planner.PhaseSearch) -> Iterator[str]:
     yield "  search (each compiled)"
-    yield f"    largest global batch that fits, of those tried: {found.largest_batch or 'none'}"
-    for size, trial in sorted(found.batches.items()):
+    yield f"    largest global batch that fits, of those tried: {search.largest_batch or 'none'}"
+    for size, trial in sorted(search.batches.items()):
         yield f"      batch {size:<42} {_outcome(trial)}"
-    if found.changes:
+    if search.changes:
         yield "    changes at the batch asked for"
-    for trial in found.changes:
+    for trial in search.changes:
         names = " ".join(f"--config.{name}={value}" for name, value in trial.changes.items())
         yield f"      {names:48} {_outcome(trial)}"
 
@@ -150,9 +150,9 @@ def _total_lines(plan: planner.Plan, totals: dict[str, estimates.Figure]) -> Ite
     for name, figure in totals.items():
         is_hours = figure.unit == "hours"
         yield _row(name, f"{figure.value:,.2f}" if is_hours else f"${figure.value:,.2f}", figure)
-    found = plan.target.tpu_slice and prices.price(plan.target.tpu_slice.generation, spot=False)
-    if found and "price" not in totals:
-        yield f"    prices from {found.source}"
+    price = plan.target.tpu_slice and prices.price(plan.target.tpu_slice.generation, spot=False)
+    if price and "price" not in totals:
+        yield f"    prices from {price.source}"
     if len(totals) == 1:
         yield "    price: not in the table; give --price_per_chip_hour"
     yield "    without start, compilation, evaluation, saving, and waiting for data"

@@ -151,9 +151,9 @@ def validate(config: ml_collections.ConfigDict) -> None:
     """Raises a ValueError that lists every fault which needs no data and no device to be seen."""
     options = dict(config_lib.flatten(config))
     faults = [
-        f"config.{name} is {options[name]!r}; known are {', '.join(known)}"
-        for name, known in CHOICES.items()
-        if options[name] not in known and (name == "model.dtype" or not name.startswith("model."))
+        f"config.{name} is {options[name]!r}; known are {', '.join(names)}"
+        for name, names in CHOICES.items()
+        if options[name] not in names and (name == "model.dtype" or not name.startswith("model."))
     ]
     faults += [*_model_faults(config.model), *of(config, options)]
     if faults:
@@ -279,9 +279,9 @@ def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
 
 def _model_faults(options: ml_collections.ConfigDict) -> Iterator[str]:
     """Yields what is wrong with the encoder; the records may decide the size of its vocabulary."""
-    known = {"dtype": "float32", "vocab_size": max(options.vocab_size, 0) or 30522}
+    defaults = {"dtype": "float32", "vocab_size": max(options.vocab_size, 0) or 30522}
     try:
-        encoder_config.EncoderConfig(**{**options, **known})
+        encoder_config.EncoderConfig(**{**options, **defaults})
     except encoder_config.FaultyConfigError as error:
         yield from (f"config.model.{fault}" for fault in error.faults)
 
@@ -345,12 +345,13 @@ def _kind_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
 
 def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
     shares = {name: options[f"pretraining.{name}"] for name in _SHARES}
-    told = " and ".join(f"config.pretraining.{name} is {share}" for name, share in shares.items())
+    shown = " and ".join(f"config.pretraining.{name} is {share}" for name, share in shares.items())
     if min(shares.values()) < 0 or sum(shares.values()) > 1 + 1e-9:
-        yield f"{told}; both must be at least 0, and their sum at most 1"
+        yield f"{shown}; both must be at least 0, and their sum at most 1"
     if options["pretraining.masking"] == "static" and shares != _SHARES:
         yield (
-            f"{told}, but with config.pretraining.masking 'static' masks are those of the records: "
+            f"{shown}, but with config.pretraining.masking 'static' masks are those of the "
+            "records: "
             f"set it to 'dynamic' (records built so), or leave the shares at "
             f"{' and '.join(map(str, _SHARES.values()))}"
         )

@@ -21,13 +21,13 @@ def obstacles(
 
     `paths` are those of its parameters.
     """
-    found = []
+    faults = []
     if vocabulary is not None and (why := tokenizer.export_fault(vocabulary)):
-        found.append(f"the vocabulary is of the kind {vocabulary.kind}: {why}")
+        faults.append(f"the vocabulary is of the kind {vocabulary.kind}: {why}")
     try:
         families.holding(encoder.EncoderConfig(**config.model), pretrained.head_of(paths))
     except ValueError as error:
-        found.append(str(error))
+        faults.append(str(error))
     if config.task == "finetuning":
-        found.append(finetuning.head_task(config).export_fault)
-    return [each for each in found if each]
+        faults.append(finetuning.head_task(config).export_fault)
+    return [each for each in faults if each]

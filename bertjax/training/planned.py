@@ -59,23 +59,23 @@ def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:
     for phase in program.job.phases:
         if phase.title not in planned or phase.title not in measured:
             continue
-        found = planned[phase.title]
-        if found["fingerprint"] != fingerprint(program, phase):
+        phase_plan = planned[phase.title]
+        if phase_plan["fingerprint"] != fingerprint(program, phase):
             yield f"{phase.title}: the plan in {path} is of another step or mesh: not compared"
-        elif "step_seconds" in found["speed"]:
+        elif "step_seconds" in phase_plan["speed"]:
             yield _beside(
-                phase.title, measured[phase.title], found["speed"]["step_seconds"], target
+                phase.title, measured[phase.title], phase_plan["speed"]["step_seconds"], target
             )
 
 
 def step_seconds(workdir: epath.Path, program: program_lib.Program) -> dict[str, float]:
     """Returns the median of perf/step_seconds in metrics.jsonl for each phase that has any."""
-    found = scalars.read(workdir / scalars.FILE)
+    lines = scalars.read(workdir / scalars.FILE)
     medians = {}
     for phase in program.job.phases:
         values = [
             line["perf/step_seconds"]
-            for line in found
+            for line in lines
             if phase.first_step < line["step"] <= phase.end_step
             and line.get("perf/step_seconds") is not None
         ]

@@ -93,14 +93,14 @@ def build(job: jobs.Job, mesh: Mesh) -> Program:
       ValueError: if the mesh does not divide a batch or a parameter, what is frozen does not fit
         the model, or the attention kernel is not for these devices.
     """
-    own = _of_model(job, mesh)
-    made = {lengths.rotary_bases(job.config.model): own}
+    first = _of_model(job, mesh)
+    models = {lengths.rotary_bases(job.config.model): first}
     for phase in job.phases:
-        if phase.rotary_bases not in made:
-            made[phase.rotary_bases] = _of_model(jobs.in_phase(job, phase), mesh)
-    programs = {phase.name: made[phase.rotary_bases] for phase in job.phases}
-    of_phases = {name: program for name, program in programs.items() if program is not own}
-    return dataclasses.replace(own, of_phases=of_phases)
+        if phase.rotary_bases not in models:
+            models[phase.rotary_bases] = _of_model(jobs.in_phase(job, phase), mesh)
+    programs = {phase.name: models[phase.rotary_bases] for phase in job.phases}
+    of_phases = {name: program for name, program in programs.items() if program is not first}
+    return dataclasses.replace(first, of_phases=of_phases)
 
 
 def _of_model(job: jobs.Job, mesh: Mesh) -> Program:

@@ -425,8 +425,8 @@ def _parameter_faults(
 ) -> Iterator[str]:
     encoders, per_row = parameters.encoder_paths(params), _vocabulary_parameters(params)
     # A generator of which the source has nothing starts fresh, as a head does.
-    found = [path for path in encoders if any(n.startswith(f"{path}.layers.") for n in taken)]
-    encoders = found or encoders
+    paths = [path for path in encoders if any(n.startswith(f"{path}.layers.") for n in taken)]
+    encoders = paths or encoders
     shapes = {name: leaf.shape for name, leaf in parameters.flat(params).items()}
     for name in fresh:
         # The first layer of those with a norm before attention has none.

@@ -223,11 +223,11 @@ class Family:
 
     def lacks(self, config: models.EncoderConfig) -> list[str]:
         """Returns in what an encoder differs from all of the family's, [] if it is one of them."""
-        told = {field.ours: field for field in self.fields.values()}
+        by_our_name = {field.ours: field for field in self.fields.values()}
 
         def has(field: dataclasses.Field[Any], value: Any) -> bool:
-            if field.name in told:
-                return told[field.name].has(value)
+            if field.name in by_our_name:
+                return by_our_name[field.name].has(value)
             is_free = field.name in HOW or field.name in self.completed
             return is_free or value == getattr(alike, field.name)
 
@@ -241,10 +241,10 @@ class Family:
 
     def _alike(self, config: models.EncoderConfig) -> models.EncoderConfig:
         """Returns the family's encoder of the same sizes and rates."""
-        told = {field.ours for field in self.fields.values()}
+        our_names = {field.ours for field in self.fields.values()}
         shared = {
             field.name: field.default
             for field in dataclasses.fields(config)
-            if field.name not in told and field.name not in HOW
+            if field.name not in our_names and field.name not in HOW
         }
         return dataclasses.replace(config, **{**shared, **self.traits})

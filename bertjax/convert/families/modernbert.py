@@ -124,9 +124,9 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: if layers or rotary positions are of another kind.
     """
-    found = dict(fields)
+    result = dict(fields)
     if (kinds := fields.get("layer_types")) is not None:
-        found["global_attn_every_n_layers"] = _every(kinds)
+        result["global_attn_every_n_layers"] = _every(kinds)
     for name, kind in (("global_rope_theta", GLOBAL), ("local_rope_theta", LOCAL)):
         rotary = (fields.get("rope_parameters") or {}).get(kind) or {}
         if rotary.get("rope_type", "default") != "default":
@@ -135,17 +135,20 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
                 "'default' is supported"
             )
         if "rope_theta" in rotary:
-            found[name] = rotary["rope_theta"]
-    if found.get("global_attn_every_n_layers", 3) == 1:  # as we say that no layer has a window
-        found |= {"local_attention": 0, "local_rope_theta": found.get("global_rope_theta", 160_000)}
-    return found
+            result[name] = rotary["rope_theta"]
+    if result.get("global_attn_every_n_layers", 3) == 1:  # as we say that no layer has a window
+        result |= {
+            "local_attention": 0,
+            "local_rope_theta": result.get("global_rope_theta", 160_000),
+        }
+    return result
 
 
 def _every(kinds: Sequence[str]) -> int:
     """Returns n, where every n-th of the layers from the first on is global."""
     for n in range(1, len(kinds) + 1):
-        known = [LOCAL if layer % n else GLOBAL for layer in range(len(kinds))]
-        if list(kinds) == known:
+        expected = [LOCAL if layer % n else GLOBAL for layer in range(len(kinds))]
+        if list(kinds) == expected:
             return n
     raise ValueError(
         f"layer_types is {list(kinds)}; only every n-th layer may be {GLOBAL!r}, from the first "

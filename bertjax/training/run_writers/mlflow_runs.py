@@ -61,18 +61,18 @@ class MLflow:
 
     def _experiment(self) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-        found = self._client.get_experiment_by_name(name)
-        return found.experiment_id if found else self._client.create_experiment(name)
+        experiment = self._client.get_experiment_by_name(name)
+        return experiment.experiment_id if experiment else self._client.create_experiment(name)
 
     def _found(self, run: base.Run) -> str | None:
-        wanted = f"tags.`{IDENTITY_TAG}` = '{run.identity}'"
-        runs = self._client.search_runs([self._experiment()], wanted)
+        query = f"tags.`{IDENTITY_TAG}` = '{run.identity}'"
+        runs = self._client.search_runs([self._experiment()], query)
         return runs[0].info.run_id if runs else None
 
     def _made(self, run: base.Run) -> str:
         tags = {IDENTITY_TAG: run.identity}
-        made = self._client.create_run(self._experiment(), tags=tags, run_name=run.name)
-        return made.info.run_id
+        new_run = self._client.create_run(self._experiment(), tags=tags, run_name=run.name)
+        return new_run.info.run_id
 
     def _send_config(self, run: base.Run) -> None:
         """Adds the options; MLflow never changes one, so those that a resumed run changed stay."""
