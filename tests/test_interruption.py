@@ -24,14 +24,14 @@ from bertjax.workdirs import checkpoint
 from tests import small_records
 
 ROOT = pathlib.Path(__file__).parent.parent
-STEPS, SAVE_EVERY = 100, 5
+SAVE_EVERY = 5
 
 
 class Workplace:
     """Records, a compilation cache, and the commands of runs over them."""
 
-    def __init__(self, root):
-        self.root = root
+    def __init__(self, root, steps):
+        self.root, self.steps = root, steps
         self.records = small_records.write(root / "records")
         self.limit_seconds = 1800  # of a process, until the reference has shown what one takes
 
@@ -39,6 +39,7 @@ class Workplace:
         """Starts a process; it signals itself when it reads the batch of a step."""
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "PYTHONPATH": str(ROOT),
             "RECORDED_TO": str(self.root / f"{name}.{host}.seen"),
             "SIGNAL_AT": ":".join(str(int(it)) for it in signal_at),
@@ -50,7 +51,7 @@ class Workplace:
             f"--config.data.train_dir={self.records}", "--config.model.vocab_size=0",
             "--config.model.hidden_size=32", "--config.model.num_hidden_layers=1",
             "--config.global_batch_size=8", "--config.phases.phase1.max_seq_length=16",
-            f"--config.phases.phase1.num_steps={STEPS}", "--config.log_every_steps=1",
+            f"--config.phases.phase1.num_steps={self.steps}", "--config.log_every_steps=1",
             f"--config.checkpoint.save_every_steps={SAVE_EVERY}",
             f"--config.compilation_cache_dir={self.root / 'cache'}", *extra,
         ]  # fmt: skip
@@ -102,13 +103,23 @@ class Workplace:
         return {entry["step"]: entry["train/loss"] for entry in entries if "train/loss" in entry}
 
 
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    place = Workplace(tmp_path_factory.mktemp("runs"))
+def with_reference(root, steps):
+    place = Workplace(root, steps)
     begun = time.monotonic()
     place.run("reference")
     place.limit_seconds = max(300, 20 * (time.monotonic() - begun))
     return place
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """Long enough for what comes from outside."""
+    return with_reference(tmp_path_factory.mktemp("runs"), 100)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    return with_reference(tmp_path_factory.mktemp("short"), 20)
 
 
 def wait_until(process, condition):
@@ -123,7 +134,7 @@ def wait_until(process, condition):
 def assert_same_run(workplace, name):
     expected, _, step = checkpoint.load_params(workplace.root / "reference")
     params, _, found_step = checkpoint.load_params(workplace.root / name)
-    assert step == found_step == STEPS
+    assert step == found_step == workplace.steps
     jax.tree.map(np.testing.assert_array_equal, params, expected)
     fingerprints = [
         checkpoint.load_params(workplace.root / run)[1]["fingerprints"]
@@ -131,17 +142,17 @@ def assert_same_run(workplace, name):
     ]
     assert fingerprints[0] == fingerprints[1]
     assert workplace.seen(name) == workplace.seen("reference")
-    assert sorted(workplace.seen(name)) == list(range(STEPS))
+    assert sorted(workplace.seen(name)) == list(range(workplace.steps))
     assert workplace.losses(name) == workplace.losses("reference")
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_bit_identical(workplace):
-    killed = workplace.start("killed_once", signal_at=(17, signal.SIGKILL))
-    assert workplace.ended(killed) == -signal.SIGKILL
-    workplace.run("killed_once")
-    assert "Resuming at step" in workplace.log("killed_once")
-    assert_same_run(workplace, "killed_once")
+def test_a_killed_run_ends_bit_identical(short):
+    killed = short.start("killed_once", signal_at=(12, signal.SIGKILL))
+    assert short.ended(killed) == -signal.SIGKILL
+    short.run("killed_once")
+    assert "Resuming at step" in short.log("killed_once")
+    assert_same_run(short, "killed_once")
 
 
 @pytest.mark.faults
@@ -185,7 +196,7 @@ def test_sigterm_saves_at_once_and_exits_with_its_own_code(workplace):
     assert workplace.ended(process) == preemption.EXIT_CODE, workplace.log("terminated")
     _, _, saved = checkpoint.load_params(workplace.root / "terminated")
     # The step that was running, and those that the notice took to arrive.
-    assert seen - 1 <= saved <= seen + 15 and saved < STEPS
+    assert seen - 1 <= saved <= seen + 15 and saved < workplace.steps
     workplace.run("terminated")
     assert_same_run(workplace, "terminated")
 
@@ -203,8 +214,13 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(workplace):
     assert_same_run(workplace, "by_hand")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGTERM, 75, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.faults),
+    ],
+)
 def test_a_signal_during_the_imports_has_its_code_too(tmp_path, number, code):
     command = [sys.executable, "-X", "importtime", "-m", "bertjax.train", "--config=smoke"]
     process = subprocess.Popen(
@@ -260,36 +276,43 @@ def test_told_after_a_save_of_a_resumed_run_two_hosts_stop_at_once(workplace):
         saved = reached
 
 
-def one_host_cannot_read(workplace, saved):
-    """Both stop, in a line, and neither takes an older checkpoint or moves the newest."""
-    kept = sorted((workplace.root / "hosts" / checkpoint.DIRECTORY).iterdir())
-    hosts = workplace.start_hosts("hosts", 2, failing=1)
-    assert [workplace.ended(process) for process in hosts] == [1, 1], workplace.log("hosts")
-    assert f"step {saved} in " in workplace.log("hosts")
-    assert "another process could not read it" in workplace.log("hosts")
-    assert sorted((workplace.root / "hosts" / checkpoint.DIRECTORY).iterdir()) == kept
-    assert not (workplace.root / "hosts" / checkpoint.UNREADABLE_DIRECTORY).exists()
+def stopped_hosts(workplace, name):
+    """Stops a run of two processes; returns the step that they saved."""
+    hosts = workplace.start_hosts(name, 2, signal_at=(7, signal.SIGTERM))
+    codes = [workplace.ended(process) for process in hosts]
+    assert codes == [preemption.EXIT_CODE] * 2, workplace.log(name) + workplace.log(name, 1)
+    _, _, saved = checkpoint.load_params(workplace.root / name)
+    assert 0 < saved < workplace.steps
+    return saved
+
+
+@pytest.mark.faults
+def test_where_one_host_cannot_read_both_stop_and_no_checkpoint_is_moved(short):
+    saved = stopped_hosts(short, "unread")
+    directory = short.root / "unread" / checkpoint.DIRECTORY
+    kept = sorted(directory.iterdir())
+    hosts = short.start_hosts("unread", 2, failing=1)
+    assert [short.ended(process) for process in hosts] == [1, 1], short.log("unread")
+    assert f"step {saved} in " in short.log("unread")
+    assert "another process could not read it" in short.log("unread")
+    assert sorted(directory.iterdir()) == kept
+    assert not (short.root / "unread" / checkpoint.UNREADABLE_DIRECTORY).exists()
 
 
 @pytest.mark.slow
-def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(workplace):
-    hosts = workplace.start_hosts("hosts", 2, signal_at=(25, signal.SIGTERM))
-    codes = [workplace.ended(process) for process in hosts]
-    assert codes == [preemption.EXIT_CODE] * 2, workplace.log("hosts") + workplace.log("hosts", 1)
-    _, _, saved = checkpoint.load_params(workplace.root / "hosts")
-    assert 0 < saved < STEPS
-    one_host_cannot_read(workplace, saved)
-    hosts_rows = workplace.seen("hosts")
-    (workplace.root / "hosts.0.seen").unlink()
-    workplace.run("hosts")
+def test_two_hosts_equal_one_and_their_run_is_resumed_by_one(short):
+    saved = stopped_hosts(short, "hosts")
+    hosts_rows = short.seen("hosts")
+    (short.root / "hosts.0.seen").unlink()
+    short.run("hosts")
 
-    expected = workplace.seen("reference")
-    together, alone = workplace.seen("hosts", 1), workplace.seen("hosts")
+    expected = short.seen("reference")
+    together, alone = short.seen("hosts", 1), short.seen("hosts")
     for step in range(saved):
         assert hosts_rows[step] + together[step] == expected[step]
-    for step in range(saved, STEPS):
+    for step in range(saved, short.steps):
         assert alone[step] == expected[step]
-    losses, expected_losses = workplace.losses("hosts"), workplace.losses("reference")
+    losses, expected_losses = short.losses("hosts"), short.losses("reference")
     assert losses.keys() == expected_losses.keys()
     for step, loss in losses.items():
         np.testing.assert_allclose(loss, expected_losses[step], rtol=1e-4)

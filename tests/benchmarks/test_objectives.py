@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,10 +14,9 @@ from bertjax.jobs import pretraining
 from bertjax.training import config_faults, preemption
 from tests import stopping
 
+pytestmark = pytest.mark.usefixtures("quick_runs")
 SETTINGS = pretraining_rows.Settings()
 PATHS = ["--corpus=text", "--heldout=text", "--pairs=pairs", "--glue=glue"]
-
-
 ALL_ROWS = {**pretraining_rows.ROWS, **pretraining_rows.MODERN_ROWS}
 
 
@@ -239,12 +237,8 @@ def write_data(directory):
     rows = [f"x\t{n % 2}\t\tthe {'man saw' if n % 2 else 'saw man'}\n" for n in range(40)]
     (cola / "train.tsv").write_text("".join(rows))
     (cola / "dev.tsv").write_text("".join(rows[:10]))
-    paths = {
-        "corpus": "train.txt",
-        "heldout": "heldout.txt",
-        "pairs": "pairs.jsonl",
-        "glue": "glue",
-    }
+    paths = {"corpus": "train.txt", "heldout": "heldout.txt"}
+    paths |= {"pairs": "pairs.jsonl", "glue": "glue"}
     return [f"--{name}={directory / path}" for name, path in paths.items()]
 
 
@@ -259,9 +253,8 @@ SMALL = [
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
 def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatch, capsys):
-    one = jax.devices()[:1]  # of the eight that tests pretend to have, which take minutes here
-    monkeypatch.setattr(jax, "devices", lambda *_: one)
     argv = [f"--workdir={tmp_path / 'run'}", *write_data(tmp_path), *SMALL]
     rows = tmp_path / "run" / "rows"
     with stopping.signal_after(3):
@@ -306,9 +299,8 @@ def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
 def test_modern_rows_are_scored_on_the_same_masked_text(tmp_path, monkeypatch, capsys):
-    one = jax.devices()[:1]
-    monkeypatch.setattr(jax, "devices", lambda *_: one)
     rows = ("bert_2018", "modern")
     flags = ["--modern", f"--rows={','.join(rows)}", "--tasks=", *SMALL_MODEL]
     argv = [f"--workdir={tmp_path / 'run'}", *write_data(tmp_path), *flags]
