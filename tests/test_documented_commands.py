@@ -184,22 +184,23 @@ def write_inputs(folder):
 def run(module, command):
     """Runs a command of the README, made smaller; returns what it prints.
 
-    The programs of bertjax run in this process, which has JAX imported.
+    The shell runs what reads or writes a stream; other programs of bertjax run in this process,
+    which has JAX imported.
     """
     line, *redirected = re.split(r" ([<>]) ", command)
     files = {sign: pathlib.Path(name) for sign, name in zip(*[iter(redirected)] * 2, strict=True)}
     arguments = shlex.split(line)[3:]
     if "init_from" not in command:  # else the model is given
         arguments += SMALLER.get(module, "").split()
-    if module.startswith("data_pipelines"):
+    if files or module.startswith("data_pipelines"):
+        words = shlex.join([sys.executable, "-m", module, *arguments])
+        line = " ".join([words, *(f"{sign} {name}" for sign, name in files.items())])
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        subprocess.run([sys.executable, "-m", module, *arguments], env=environment, check=True)
-        return b""
-    given = files["<"].read_bytes() if "<" in files else None
-    done = programs.run(module, *arguments, raw=given)
+        done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True)
+        assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr.decode()
+        return done.stdout
+    done = programs.run(module, *arguments)
     assert not done.error, f"{command}\n{done.error}"
-    if ">" in files:
-        files[">"].write_bytes(done.output)
     return done.output
 
 

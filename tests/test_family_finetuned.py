@@ -171,6 +171,7 @@ STARTS = [
     *(("left_to_right", "regression"), ("left_to_right", "swag"), ("modernbert", "conll")),
     *(("electra", "squad_v1"), ("roberta", "swag"), ("albert", "conll")),
     *(("spanbert", "table"), ("distilbert", "squad_v1"), ("modernbert", "regression")),
+    *(("albert", "squad_v1"), ("left_to_right", "table")),
 ]
 
 
@@ -223,6 +224,7 @@ RUNS = [
     *(("roberta", "squad_v1", "by_depth"), ("albert", "conll", "by_depth")),
     *(("electra", "table", "by_depth"), ("spanbert", "swag", "lora")),
     *(("distilbert", "regression", "by_depth"), ("left_to_right", "swag", "by_depth")),
+    ("roberta", "conll", "by_depth"),
 ]
 
 

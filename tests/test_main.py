@@ -71,14 +71,15 @@ def test_a_program_ends_as_its_module_does(command):
     assert by_module.error and programs.run("bertjax", name, *arguments) == by_module
 
 
-def test_a_preempted_run_ends_with_75(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("by_hand", "code"), [(False, "75"), (True, "130")])
+def test_a_stopped_run_ends_with_the_code_of_its_signal(monkeypatch, tmp_path, by_hand, code):
     def preempt(_):
-        raise preemption.Preempted(3)
+        raise preemption.Preempted(3, by_hand=by_hand)
 
     monkeypatch.setattr(config_faults, "validate", preempt)
     arguments = ("--config=smoke", f"--workdir={tmp_path}")
-    assert programs.run("bertjax.train", *arguments).error == "75"
-    assert programs.run("bertjax", "train", *arguments).error == "75"
+    assert programs.run("bertjax.train", *arguments).error == code
+    assert programs.run("bertjax", "train", *arguments).error == code
 
 
 def test_a_wrong_name_lists_the_known_ones():

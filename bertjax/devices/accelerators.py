@@ -2,7 +2,7 @@
 
 A JAX device is what `jax.devices()` lists. It is a whole chip, except for TPU v2, v3 and v7x, where
 it is one of the chip's two cores; those rows carry half of the chip's numbers (two cores share its
-ports too). Prices and slice topologies belong to `planning`.
+ports too). Prices and slice topologies belong to `plan`.
 """
 
 from __future__ import annotations

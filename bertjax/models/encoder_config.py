@@ -198,10 +198,11 @@ class EncoderConfig:
                 f"{self.local_rotary_base}; the first must be above 0, the second at least 0 "
                 "(rotary_base)"
             )
-        if self.hidden_size // max(self.num_attention_heads, 1) % 2:
+        head_size = self.hidden_size // max(self.num_attention_heads, 1)
+        if head_size % 2:
             yield (
                 "position_embedding is 'rotary', which turns pairs of numbers; hidden_size / "
-                f"num_attention_heads is {self.hidden_size // self.num_attention_heads}, not even"
+                f"num_attention_heads is {head_size}, not even"
             )
         if self.position_offset:
             yield (

@@ -138,6 +138,7 @@ def on_one_device(name):
         ("adamw", "data_parallel", True),
         ("adamw", "data_parallel", False),
         ("adamw", "tensor", True),
+        ("adamw", "fsdp_tensor", True),
         ("packed", "fsdp", True),
         ("packed", "fsdp_tensor", True),
         ("muon", "data_parallel", True),

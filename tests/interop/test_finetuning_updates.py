@@ -58,7 +58,7 @@ def torch_update(model, optimizer, schedule, batch):
     return float(loss.detach())
 
 
-@pytest.mark.usefixtures("one_device", "quick_runs")
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("kind", ["glue", "regression"])
 def test_twelve_updates_have_the_losses_and_parameters_of_torch(kind, tmp_path):
     """Warm-up, decay, clipping, weight decay and partial batches included."""

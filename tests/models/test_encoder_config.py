@@ -27,6 +27,7 @@ ROTARY = {"position_embedding": "rotary"}
         ),
         ({**ROTARY, "position_offset": 2}, "there is no table of positions"),
         ({**ROTARY, "hidden_size": 36}, "not even"),
+        ({**ROTARY, "hidden_size": 33, "num_attention_heads": 0}, "num_attention_heads is 0"),
         ({**ROTARY, "rotary_base": 0.0}, "must be above 0"),
         ({"window": 2, "global_every": 1}, "no layer has that window"),
         ({"window": -1}, "at least 0"),

@@ -18,7 +18,7 @@ from bertjax.training import config_faults
 from bertjax.workdirs import scalars
 from tests import small_records
 
-pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
+pytestmark = pytest.mark.usefixtures("one_device")
 
 LENGTH, WIDTH = 12, 3
 

@@ -90,21 +90,22 @@ def test_scores_and_answers_are_those_of_all_examples_on_any_mesh(devices):
         for own in order
     ]
 
-    def step(scale, batch):
-        total = (scale * batch["x"] * batch["example_weights"]).sum()
+    def step(params, batch):
+        total = (params["scale"] * batch["x"] * batch["example_weights"]).sum()
         means = {"loss": metrics.Mean(total, batch["example_weights"].sum())}
         positions = batch["record_positions"]
         return means, {"twice": 2 * batch["x"], "record_positions": positions}
 
+    params = {"scale": jnp.float32(3)}
     replicated = jax.sharding.NamedSharding(mesh, sharding.P())
     jitted = jax.jit(step, out_shardings=replicated)
     with jax.set_mesh(mesh):
         scores, outputs = evaluation.evaluate(
-            jitted, jnp.float32(3), iter(batches), mesh=mesh, global_batch_size=4
+            jitted, params, iter(batches), mesh=mesh, global_batch_size=4
         )
         alone = prediction.predict(
             lambda *args: jitted(*args)[1],
-            jnp.float32(3),
+            params,
             iter(batches),
             mesh=mesh,
             global_batch_size=4,

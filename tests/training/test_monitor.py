@@ -104,6 +104,7 @@ def test_too_many_skipped_steps_in_a_row_stop_the_run_and_say_where():
     [
         (None, "no checkpoint yet"),
         (0, "checkpoint: step 0. A run"),
+        (61, "checkpoint: step 61. A run"),
         (63, "the newest checkpoint: step 63, with the parameters of step 61"),
     ],
 )

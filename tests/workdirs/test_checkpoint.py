@@ -354,6 +354,14 @@ def test_a_whole_checkpoint_of_another_state_is_not_set_aside(tmp_path, trained)
     assert saved_steps(tmp_path) == [6]
 
 
+def test_what_another_process_cannot_read_is_left_where_it_is(tmp_path, trained, monkeypatch):
+    save_steps(tmp_path, trained, [6])
+    monkeypatch.setattr(checkpoint, "_all_processes", lambda is_so: False)
+    with pytest.raises(checkpoint.CheckpointError, match="another process could not read it"):
+        restore(tmp_path, trained)
+    assert saved_steps(tmp_path) == [6]
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"metric": 1}'])
 def test_scores_that_cannot_be_read_are_no_scores(tmp_path, trained, saved, content, caplog):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
