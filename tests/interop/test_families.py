@@ -424,7 +424,7 @@ def test_hidden_states_are_theirs_at_lengths_around_window_and_block(tmp_path, l
     monkeypatch.setattr(plain_attention, "WINDOW_BLOCK", 8)
     monkeypatch.setattr(plain_attention, "QUERY_BLOCK", 8)
     monkeypatch.setattr(plain_attention, "MOST_AT_ONCE", 16)
-    theirs, read = of_torch("modernbert", "none", tmp_path / "hf", num_hidden_layers=2)
+    theirs, read = of_torch("modernbert", "none", tmp_path / "hf")
     assert (read.config.window, read.config.global_every) == (3, 3)
     rng = np.random.default_rng(length)
     ids = rng.integers(3, VOCAB_SIZE, (2, length))
