@@ -18,7 +18,7 @@ from bertjax.training import config_faults
 from bertjax.workdirs import scalars
 from tests import small_records
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
 LENGTH, WIDTH = 12, 3
 
