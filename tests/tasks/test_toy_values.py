@@ -18,7 +18,8 @@ from bertjax.training import config_faults
 from bertjax.workdirs import scalars
 from tests import small_records
 
-pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
+# Slow tests run optimized code: this is the whole run that is compared so.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 
 LENGTH, WIDTH = 12, 3
 
