@@ -39,6 +39,7 @@ class Workplace:
         """Starts a process; it signals itself when it reads the batch of a step."""
         environment = os.environ | {
             "JAX_PLATFORMS": "cpu",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
             "PYTHONPATH": str(ROOT),
             "RECORDED_TO": str(self.root / f"{name}.{host}.seen"),
             "SIGNAL_AT": ":".join(str(int(it)) for it in signal_at),
