@@ -146,7 +146,8 @@ SMALLER = {
     "data_pipelines.train_vocabulary": "--size=400",
     "data_pipelines.build": "--dupe_factor=1",
     "bertjax.train": "--config.model.hidden_size=32 --config.model.num_attention_heads=2 "
-    "--config.model.intermediate_size=64 --config.model.vocab_size=0 --config.global_batch_size=8",
+    "--config.model.intermediate_size=64 --config.model.vocab_size=0 --config.global_batch_size=64 "
+    "--config.phases.phase1.num_epochs=3",
 }
 # Module -> the flag of its output, and a file there.
 WRITES = {
