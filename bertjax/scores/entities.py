@@ -90,14 +90,17 @@ def extract(tags: Sequence[str]) -> list[Entity]:
     Raises:
       ValueError: if a tag is of none of the schemes.
     """
-    split = [_split(tag) for tag in tags]
-    if faults := [f"{tags[at]!r} (word {at})" for at, part in enumerate(split) if part is None]:
+    parts = [(prefix, kind) for prefix, _, kind in (tag.partition("-") for tag in tags)]
+    if faults := [
+        f"{tag!r} (word {at})"
+        for at, (tag, (prefix, _)) in enumerate(zip(tags, parts, strict=True))
+        if tag != OUTSIDE and prefix not in _PREFIXES
+    ]:
         more = f" and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
         raise ValueError(
             f"unknown tags {', '.join(faults[:_MAX_FAULTS])}{more}; a tag is O, or B, I, E or S "
             "with a type, such as B-PER"
         )
-    parts = [part for part in split if part is not None]
     entities, start = [], None
     for position, (prefix, kind) in enumerate(parts):
         before = parts[position - 1] if position else (OUTSIDE, "")
@@ -150,14 +153,6 @@ def _entities_of_both(
         return set(extract(true_tags)), set(extract(tags))
     except ValueError as error:
         raise ValueError(f"sentence {number}: {error}") from error
-
-
-def _split(tag: str) -> tuple[str, str] | None:
-    """Returns prefix and type, which begins after the first hyphen; None for another string."""
-    prefix, _, kind = tag.partition("-")
-    if tag == OUTSIDE or prefix in _PREFIXES:
-        return prefix, kind
-    return None
 
 
 def _begins(before: tuple[str, str], word: tuple[str, str]) -> bool:

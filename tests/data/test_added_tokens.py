@@ -130,40 +130,29 @@ def write(directory, **files):
     return directory
 
 
-FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
-WAYS = {
-    "added_tokens": {"added_tokens": {"[E1]": SIZE, "<url>": SIZE + 1}},
-    "decoder": {
-        "tokenizer_config": {
-            "added_tokens_decoder": {
-                str(SIZE + place): {"content": name, "normalized": True, **FLAGS}
-                for place, name in enumerate(["[E1]", "<url>"])
-            }
-        }
-    },
-    "tokenizer_json": {
-        "tokenizer": {
-            "added_tokens": [
-                {"id": SIZE + place, "content": name, "normalized": True, **FLAGS}
-                for place, name in enumerate(["[E1]", "<url>"])
-            ]
-        }
-    },
-    "names": {"special_tokens_map": {"additional_special_tokens": ["[E1]", "<url>"]}},
-}
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
+LISTED = [
+    {"id": SIZE + place, "content": name, "normalized": True, **FLAGS}
+    for place, name in enumerate(("[E1]", "<url>"))
+]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_file_in_which_they_stand_is_read(tmp_path, way):
-    made = tokenizer.load(write(tmp_path, **WAYS[way]))
-    assert made.vocab_size == SIZE + 2
-    assert made.encode("[E1] <url>") == [SIZE, SIZE + 1]
-    lower = made.encode("[e1]")
-    assert (lower == [SIZE]) == (way != "names")  # special ones are found as they are written
-
-
-def test_a_special_token_may_be_an_entry_of_the_vocabulary(tmp_path):
-    names = {"additional_special_tokens": ["[unused1]"]}
+def test_every_file_in_which_they_stand_is_read(tmp_path):
+    for number, files in enumerate(
+        (
+            {"added_tokens": {token["content"]: token["id"] for token in LISTED}},
+            {"tokenizer_config": {"added_tokens_decoder": {str(it["id"]): it for it in LISTED}}},
+            {"tokenizer": {"added_tokens": LISTED}},
+            {"special_tokens_map": {"additional_special_tokens": ["[E1]", "<url>"]}},
+        )
+    ):
+        (tmp_path / f"{number}").mkdir()
+        made = tokenizer.load(write(tmp_path / f"{number}", **files))
+        assert made.vocab_size == SIZE + 2
+        assert made.encode("[E1] <url>") == [SIZE, SIZE + 1]
+        # Special ones are found as they are written.
+        assert (made.encode("[e1]") == [SIZE]) == ("special_tokens_map" not in files)
+    names = {"additional_special_tokens": ["[unused1]"]}  # an entry of the vocabulary
     made = tokenizer.load(write(tmp_path, special_tokens_map=names))
     assert made.vocab_size == SIZE and made.encode("[unused1]") == [5]
 
@@ -188,9 +177,8 @@ def test_what_is_written_for_transformers_finds_them_as_we_do(tmp_path, lowercas
     assert special["additional_special_tokens"] == ["[unused1]", "abc"]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "said"),
-    [
+def test_ids_that_fit_no_vocabulary_and_other_tokenizations_are_refused(tmp_path):
+    for tokens, message in (
         ({"x1": SIZE + 1}, f"have the ids .{SIZE + 1}.; they must go on .* at {SIZE}, without"),
         ({"a": SIZE}, "'a' has the id .* entries it is 6"),
         ({"x1": 3}, "'x1' has the id 3; .* it is not there"),
@@ -198,25 +186,17 @@ def test_what_is_written_for_transformers_finds_them_as_we_do(tmp_path, lowercas
         ({" ": SIZE}, "is ' ': empty"),
         ({"x": "y"}, "is not an added token with a content and an id"),
         ([], "added_tokens.json holds a list"),
-    ],
-)
-def test_ids_that_fit_no_vocabulary_are_refused(tmp_path, tokens, said):
-    write(tmp_path, added_tokens=tokens)
-    with pytest.raises(ValueError, match=said):
-        tokenizer.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
+    ):
+        with pytest.raises(ValueError, match=message):
+            tokenizer.load(write(tmp_path, added_tokens=tokens))
+    (tmp_path / "added_tokens.json").unlink()
+    for fields, message in (
         ({"do_basic_tokenize": False}, "has do_basic_tokenize false"),
         ({"never_split": ["<url>"]}, r"has never_split .'<url>'., which is not supported: make"),
-    ],
-)
-def test_another_tokenization_is_refused(tmp_path, fields, said):
-    write(tmp_path, tokenizer_config=fields)
-    with pytest.raises(ValueError, match=said):
-        tokenizer.load(tmp_path)
+        ({"tokenize_chinese_chars": False}, "has tokenize_chinese_chars false"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tokenizer.load(write(tmp_path, tokenizer_config=fields))
     write(tmp_path, tokenizer_config={"do_basic_tokenize": True, "never_split": None})
     assert tokenizer.load(tmp_path).vocab_size == SIZE
 

@@ -26,15 +26,14 @@ def test_what_is_saved_is_loaded_again_and_is_the_same_bytes(tmp_path):
     assert contents.load(tmp_path / "nowhere") is None
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(0, 0), (3, 0), (0, 3), (2, 4)])
-def test_shared_documents_are_found_however_much_of_each_side_is_sampled(ours, theirs):
-    train, heldout = sampled(HASHES[::2], ours), sampled(HASHES[1::2], theirs)
-    assert heldout.share_in(train) == 0
-    both = sampled(HASHES, ours)
-    assert heldout.share_in(both) == 1
-    assert train.merged(heldout) == sampled(HASHES, max(ours, theirs))
-    half = sampled(HASHES[1::4], ours)
-    assert heldout.share_in(half) == pytest.approx(0.5, abs=0.15)
+def test_shared_documents_are_found_however_much_of_each_side_is_sampled():
+    for ours, theirs in ((0, 0), (3, 0), (0, 3), (2, 4)):
+        train, heldout = sampled(HASHES[::2], ours), sampled(HASHES[1::2], theirs)
+        assert heldout.share_in(train) == 0
+        assert heldout.share_in(sampled(HASHES, ours)) == 1
+        assert train.merged(heldout) == sampled(HASHES, max(ours, theirs))
+        half = sampled(HASHES[1::4], ours)
+        assert heldout.share_in(half) == pytest.approx(0.5, abs=0.15)
 
 
 def test_documents_of_both_are_known_only_if_those_of_each_are():
@@ -45,27 +44,21 @@ def test_documents_of_both_are_known_only_if_those_of_each_are():
     assert merged.documents is None and merged.token_counts.tolist() == [4, 6]
 
 
-@pytest.mark.parametrize(
-    "arrays",
-    [
+def test_a_damaged_file_or_one_of_something_else_is_named(tmp_path):
+    path, message = tmp_path / contents.FILE, r"contents\.npz .*copy it again"
+    for arrays in (
         {"other": np.zeros(3, np.int64)},
         {"token_counts": np.array([1, -1])},
         {"token_counts": np.array([0.5])},
         {"token_counts": np.array([{}], dtype=object)},
         {"token_counts": np.array([1]), "document_hashes": np.zeros(1), "halvings": np.int64(0)},
-    ],
-    ids=["other names", "negative", "no integers", "objects", "no hashes"],
-)
-def test_a_file_of_something_else_is_named(tmp_path, arrays):
-    np.savez(tmp_path / contents.FILE, **arrays)
-    with pytest.raises(ValueError, match=r"contents\.npz .*copy it again, or delete it"):
-        contents.load(tmp_path)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 50, -30])
-def test_a_damaged_file_is_named(tmp_path, cut):
+    ):
+        np.savez(path, **arrays)
+        with pytest.raises(ValueError, match=message + ", or delete it"):
+            contents.load(tmp_path)
     contents.RecordSummary(np.arange(50), sampled(HASHES)).save(tmp_path)
-    path = tmp_path / contents.FILE
-    path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(ValueError, match=r"contents\.npz is damaged .*copy it again"):
-        contents.load(tmp_path)
+    content = path.read_bytes()
+    for cut in (0, 1, 50, -30):
+        path.write_bytes(content[:cut])
+        with pytest.raises(ValueError, match=message):
+            contents.load(tmp_path)

@@ -55,9 +55,8 @@ def test_a_saved_vocabulary_is_the_same_and_others_are_not(vocabulary, tmp_path)
     assert other.unk_id == 3 and other.special_ids == (0, 3, 26, 27, 29)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_what_is_no_vocabulary_is_refused(tmp_path):
+    for changes, message in (
         ({"mask_id": None}, "lacks mask_id"),
         ({"bos_id": 2}, "has bos_id, which means nothing"),
         ({"sep_id": 30}, "sep_id is 30; it must be a whole number from 0 to 29"),
@@ -65,22 +64,17 @@ def test_a_saved_vocabulary_is_the_same_and_others_are_not(vocabulary, tmp_path)
         ({"vocab_size": "30"}, "vocab_size is '30'"),
         ({"vocab_size": -1}, "vocab_size is -1"),
         ({"pad_id": True}, "pad_id is True"),
-    ],
-)
-def test_what_is_no_vocabulary_is_refused(tmp_path, changes, message):
-    with pytest.raises(ValueError, match=f"not a vocabulary of integers.*{message}"):
-        tokenizer.load(saved(tmp_path, **changes))
+    ):
+        with pytest.raises(ValueError, match=f"not a vocabulary of integers.*{message}"):
+            tokenizer.load(saved(tmp_path, **changes))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_what_is_no_id_is_refused(vocabulary):
+    for text, message in (
         ("5 Hello 3", "'Hello' is not an id"),
         ("5 30", "the id 30 is not among the 30"),
         ("5 -1", "the id -1 is not among"),
         ("1.5", "'1.5' is not an id"),
-    ],
-)
-def test_what_is_no_id_is_refused(vocabulary, text, message):
-    with pytest.raises(ValueError, match=message):
-        vocabulary.encode(text)
+    ):
+        with pytest.raises(ValueError, match=message):
+            vocabulary.encode(text)

@@ -37,12 +37,8 @@ def test_an_accent_goes_to_the_character_that_it_stands_on():
     # A mark that stays stands between, although the other one comes first in the normal form.
     stripped = offsets.without_accents(offsets.placed("x\u302e\u0323"), "NFD", is_mark)
     assert stripped == [("x", 0, 1), ("\u302e", 1, 3)]
-
-
-def test_an_accent_that_stands_on_nothing_has_no_place():
+    # One that stands on nothing has no place.
     stripped = offsets.without_accents(offsets.placed("\u0301 \u0301a"), "NFD", is_mark)
     assert stripped == [(" ", 1, 2), ("a", 3, 4)]
-
-
-def test_one_character_that_becomes_several_gives_them_its_place():
+    # A character that becomes several gives them its place.
     assert offsets.lowered(offsets.placed("aİ")) == [("a", 0, 1), ("i", 1, 2), ("\u0307", 1, 2)]

@@ -50,7 +50,7 @@ def test_an_epoch_has_every_packed_row_once_on_any_number_of_hosts(record_set):
         return list(itertools.islice(made, 4))
 
     whole = batches(None)
-    parts = [batches(rows) for rows in (range(2), range(2, 4), range(4, 8))]  # three hosts
+    parts = [batches(rows) for rows in (range(2), range(2, 8))]  # two hosts
     for step, batch in enumerate(whole):
         assert all(part[step].keys() == batch.keys() for part in parts)
         for name in batch:
@@ -83,13 +83,11 @@ def test_records_packed_otherwise_have_another_digest(record_set, tmp_path):
     assert "sequence_ids" in manifest.features and "sequence_ids" not in plain.features
 
 
-@pytest.mark.parametrize(
-    "numbers", [[2, 2, 0], [1, 3, 3], [1, 0, 1], [1, 2, 1], [0, 1, 1], [1, 1, 5]]
-)
-def test_sequences_that_are_not_numbered_one_after_the_other_do_not_fit(record_set, numbers):
-    batch = {"sequence_ids": np.array([[1, 2, 0], numbers])}
-    row, fault = records.first_misfit(batch, record_set.manifest)
-    assert row == 1 and "sequence" in fault
+def test_sequences_that_are_not_numbered_one_after_the_other_do_not_fit(record_set):
+    for numbers in ([2, 2, 0], [1, 3, 3], [1, 0, 1], [1, 2, 1], [0, 1, 1], [1, 1, 5]):
+        batch = {"sequence_ids": np.array([[1, 2, 0], numbers])}
+        row, fault = records.first_misfit(batch, record_set.manifest)
+        assert row == 1 and "sequence" in fault
     fine = np.array([[1, 2, 0], [1, 1, 1], [1, 2, 3], [1, 0, 0]])
     assert records.first_misfit({"sequence_ids": fine}, record_set.manifest) is None
 

@@ -44,8 +44,3 @@ def test_on_a_terminal_it_is_a_bar(monkeypatch, capsys):
         shown.show(1_500_000, lambda: "3 documents")
     assert "tokenizing 1.50M/?B [" in (drawn := capsys.readouterr().err)
     assert drawn.rstrip().endswith("3 documents]")
-
-
-def test_errors_pass_through():
-    with pytest.raises(ValueError, match="of the work"), progress.Progress("writing", 3):
-        raise ValueError("an error of the work")

@@ -134,27 +134,26 @@ def test_streams_are_the_largest_common_divisor_within_the_limit():
 
 def test_a_batch_is_a_function_of_seed_and_step_and_not_of_tensorflows_seed(record_set):
     tf.random.set_seed(7)
-    once = read(record_set, 12)
+    once = read(record_set, 12, draw_masks=draw_masks)
     tf.random.set_seed(8)
-    assert_same_batches(read(record_set, 12), once)
-    assert (positions(once) != positions(read(record_set, 12, seed=2))).any(axis=(1, 2)).all()
-
-
-def test_tokens_are_those_of_the_record_positions(record_set):
-    for batch in read(record_set, 6):
-        np.testing.assert_array_equal(
-            batch["input_ids"][:, 1:3], batch["record_positions"] + [100, 200]
-        )
-        np.testing.assert_array_equal(batch["example_weights"], np.ones(BATCH_SIZE, np.float32))
+    assert_same_batches(read(record_set, 12, draw_masks=draw_masks), once)
+    other = read(record_set, 12, seed=2, draw_masks=draw_masks)
+    assert (positions(once) != positions(other)).any(axis=(1, 2)).all()
+    # Masks differ between steps, streams and seeds.
+    masks, others = (
+        np.stack([batch["masked_lm_positions"] for batch in batches]) for batches in (once, other)
+    )
+    assert masks.shape == (12, BATCH_SIZE, 3)
+    assert (masks[0] != masks[1]).any() and (masks != others).any()
+    assert (masks[:, :BLOCK] != masks[:, BLOCK : 2 * BLOCK]).any()
 
 
 def test_any_start_step_continues_bit_for_bit(record_set):
     # Streams of 10 to 17 records, 2 a step: an epoch takes 5 to 9 steps, a shard 2 to 6.
-    whole = read(record_set, 24)
-    for start_step in (1, 4, 7, 13, 21):
-        assert_same_batches(
-            read(record_set, 3, start_step=start_step), whole[start_step : start_step + 3]
-        )
+    whole = read(record_set, 24, draw_masks=draw_masks)
+    for step in (1, 7, 21):
+        resumed = read(record_set, 3, start_step=step, draw_masks=draw_masks)
+        assert_same_batches(resumed, whole[step : step + 3])
 
 
 def test_a_far_step_follows_the_arithmetic_of_epochs(record_set):
@@ -173,15 +172,19 @@ def test_a_far_step_follows_the_arithmetic_of_epochs(record_set):
 
 
 def test_any_number_of_hosts_reads_the_same_batches(record_set):
-    whole = read(record_set, 10, start_step=3)
-    for hosts in (2, 4):
-        parts = [read(record_set, 10, start_step=3, rows=rows) for rows in host_rows(hosts)]
-        assert_same_batches(join_hosts(parts), whole)
+    options = {"start_step": 3, "draw_masks": draw_masks}
+    parts = [read(record_set, 10, rows=rows, **options) for rows in host_rows(4)]
+    assert_same_batches(join_hosts(parts), read(record_set, 10, **options))
 
 
 def test_each_epoch_of_a_stream_sees_each_of_its_examples_once(record_set):
     steps = 3 * max(STREAM_SIZES) // BLOCK + 1
-    found = positions(read(record_set, steps)).reshape(steps, STREAMS, BLOCK, 2)
+    batches = read(record_set, steps)
+    for batch in batches:
+        tokens, places = batch["input_ids"], batch["record_positions"]
+        np.testing.assert_array_equal(tokens[:, 1:3], places + [100, 200])
+        np.testing.assert_array_equal(batch["example_weights"], np.ones(BATCH_SIZE, np.float32))
+    found = positions(batches).reshape(steps, STREAMS, BLOCK, 2)
     for stream, size in enumerate(STREAM_SIZES):
         seen = [tuple(place) for place in found[:, stream].reshape(-1, 2).tolist()]
         owned = {(s, i) for s in (stream, stream + STREAMS) for i in range(COUNTS[s])}
@@ -190,24 +193,22 @@ def test_each_epoch_of_a_stream_sees_each_of_its_examples_once(record_set):
         assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
 
 
-def test_the_order_of_shards_depends_on_seed_epoch_and_stream():
+def test_the_orders_of_shards_and_of_records_depend_on_seed_epoch_and_stream():
     def shards(*, stream=0, seed=1, epoch=0):
         visits = streams.stream_visits(
             np.ones(64, int), stream=stream, streams=2, seed=seed, start=32 * epoch
         )
         return [visit.shard // 2 for visit in itertools.islice(visits, 32)]
 
-    orders = [shards(), shards(stream=1), shards(seed=2), shards(epoch=1)]
-    assert all(sorted(order) == list(range(32)) for order in orders)
-    assert len(set(map(tuple, orders))) == 4
+    def places(*, seed=1, epoch=0, shard=0):
+        return streams.record_order(32, window=32, seed=seed, epoch=epoch, shard=shard).tolist()
 
-
-def test_the_order_of_records_depends_on_seed_epoch_and_shard():
-    base = {"window": 32, "seed": 1, "epoch": 0, "shard": 0}
-    changes = [{}, {"seed": 2}, {"epoch": 1}, {"shard": 1}]
-    orders = [streams.record_order(32, **base | change).tolist() for change in changes]
-    assert all(sorted(order) == list(range(32)) for order in orders)
-    assert len(set(map(tuple, orders))) == 4
+    for orders in (
+        [shards(), shards(stream=1), shards(seed=2), shards(epoch=1)],
+        [places(), places(shard=1), places(seed=2), places(epoch=1)],
+    ):
+        assert all(sorted(order) == list(range(32)) for order in orders)
+        assert len(set(map(tuple, orders))) == 4
 
 
 def test_a_buffer_as_large_as_the_shard_shuffles_all_of_it():
@@ -243,13 +244,6 @@ def test_nothing_tunes_a_dataset_while_it_runs(record_set, monkeypatch):
     assert [dataset.options().autotune.enabled for dataset in made] == [False, False]
 
 
-def test_dynamic_masks_do_not_depend_on_hosts_or_on_the_start(record_set):
-    whole = read(record_set, 6, draw_masks=draw_masks)
-    parts = [read(record_set, 6, rows=rows, draw_masks=draw_masks) for rows in host_rows(4)]
-    assert_same_batches(join_hosts(parts), whole)
-    assert_same_batches(read(record_set, 2, start_step=4, draw_masks=draw_masks), whole[4:])
-
-
 @pytest.mark.slow
 def test_batches_that_grow_read_on_where_smaller_ones_stopped_at_the_mask_rate_of_the_step(
     record_set,
@@ -280,20 +274,8 @@ def test_batches_that_grow_read_on_where_smaller_ones_stopped_at_the_mask_rate_o
     assert_same_batches(join_hosts(halves), whole[4:])
 
 
-def test_dynamic_masks_differ_between_epochs_streams_and_seeds(record_set):
-    def drawn(**options):
-        batches = read(record_set, 40, draw_masks=draw_masks, **options)
-        return np.stack([batch["masked_lm_positions"] for batch in batches])
-
-    masks = drawn()
-    assert masks.shape == (40, BATCH_SIZE, 3)
-    assert (masks[0] != masks[1]).any()
-    assert (masks[:, :BLOCK] != masks[:, BLOCK : 2 * BLOCK]).any()
-    assert (masks != drawn(seed=2)).any()
-
-
 def test_masks_are_not_drawn_over_stored_ones(tmp_path):
-    masked = write(tmp_path / "masked", predictions=2)
+    masked = write(tmp_path / "masked", counts=(2, 2), predictions=2)
     with pytest.raises(ValueError, match="already hold masked tokens"):
         read(masked, 1, draw_masks=draw_masks)
     with pytest.raises(ValueError, match="already hold masked tokens"):
@@ -311,31 +293,29 @@ def test_evaluation_sees_each_example_once_in_file_order(record_set):
     assert len(seen) % BATCH_SIZE == 0
 
 
-@pytest.mark.parametrize(
-    "draw", [pytest.param(None, marks=pytest.mark.slow), draw_masks], ids=["plain", "dynamic"]
-)
-def test_evaluation_on_any_number_of_hosts_is_the_same(tmp_path, draw):
+def test_evaluation_on_any_number_of_hosts_is_the_same(tmp_path):
     # 9 examples: with 4 hosts only the first has a real row in the second batch.
     small = write(tmp_path / "small", counts=(4, 5))
-    whole = list(streams.evaluation_batches(small, batch_size=8, draw_masks=draw))
+    options = {"batch_size": 8, "draw_masks": draw_masks}
+    whole = list(streams.evaluation_batches(small, **options))
     for hosts in (2, 4):
         parts = [
-            list(streams.evaluation_batches(small, batch_size=8, rows=rows, draw_masks=draw))
+            list(streams.evaluation_batches(small, rows=rows, **options))
             for rows in host_rows(hosts)
         ]
         assert [len(part) for part in parts] == [2] * hosts
         assert_same_batches(join_hosts(parts), whole)
 
 
-@pytest.mark.parametrize(
-    ("predictions", "draw"), [(2, None), (0, draw_masks)], ids=["static", "dynamic"]
-)
-def test_padding_rows_of_evaluation_weigh_nothing(tmp_path, predictions, draw):
-    small = write(tmp_path / "small", counts=(3,), predictions=predictions)
-    [batch] = streams.evaluation_batches(small, batch_size=8, draw_masks=draw)
-    np.testing.assert_array_equal(batch["example_weights"], [1, 1, 1, 0, 0, 0, 0, 0])
-    assert (batch["masked_lm_weights"][:3].sum(axis=1) > 0).all()
-    assert not batch["masked_lm_weights"][3:].any()
+def test_only_the_rows_that_fill_the_last_batch_of_an_evaluation_weigh_nothing(tmp_path):
+    for predictions, draw in ((2, None), (0, draw_masks)):
+        small = write(tmp_path / f"{predictions}", counts=(3,), predictions=predictions)
+        [batch] = streams.evaluation_batches(small, batch_size=8, draw_masks=draw)
+        np.testing.assert_array_equal(batch["example_weights"], [1, 1, 1, 0, 0, 0, 0, 0])
+        assert (batch["masked_lm_weights"][:3].sum(axis=1) > 0).all()
+        assert not batch["masked_lm_weights"][3:].any()
+        [batch] = streams.evaluation_batches(small, batch_size=3, draw_masks=draw)
+        assert batch["example_weights"].all()
 
 
 def test_masks_of_an_evaluation_do_not_depend_on_the_batch_size(record_set):
@@ -356,83 +336,61 @@ def test_masks_of_an_evaluation_do_not_depend_on_the_batch_size(record_set):
     assert len({tuple(one["masked_lm_positions"]) for one in expected.values()}) > 4
 
 
-def test_a_full_last_batch_of_evaluation_is_not_padded(tmp_path):
-    full = write(tmp_path / "full", counts=(3, 5))
-    [batch] = streams.evaluation_batches(full, batch_size=8)
-    assert batch["example_weights"].all()
-
-
 def flip_middle_byte(content):
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-def one_more(content):
-    return content + content[: len(content) // COUNTS[5]]
-
-
-def one_longer(_):
+def one_longer():
     longer = [example(5, place, length=LENGTH + 1) for place in range(COUNTS[5])]
     return b"".join(map(encoding.frame, map(records.encode, longer)))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (flip_middle_byte, " cannot be read .*copy it again"),
-        (lambda content: content[:-5], " cannot be read .*copy it again"),
-        (None, " cannot be read"),
-        (lambda content: content[: -len(content) // COUNTS[5]], " holds 4 examples, .* says 5"),
-        (one_more, " holds 6 examples, the manifest says 5"),
-        (one_longer, r" cannot be read \(Name.*size: 9.*\[8\]\);"),
-    ],
-    ids=["flipped", "truncated", "gone", "fewer", "more", "longer"],
-)
-@pytest.mark.parametrize("is_training", [True, False])
-def test_a_damaged_shard_is_named(fresh, change, message, is_training):
+def read_both_ways(record_set, message):
+    """Reads for training and for an evaluation, which both must fail with the message."""
+    with pytest.raises(ValueError, match=message):
+        read(record_set, 20)
+    with pytest.raises(ValueError, match=message):
+        list(streams.evaluation_batches(record_set, batch_size=3))
+
+
+def test_a_damaged_shard_is_named(fresh):
     path = pathlib.Path(fresh.shard_paths[5])
-    path.write_bytes(change(path.read_bytes())) if change else path.unlink()
-    with pytest.raises(ValueError, match=path.name + message):
-        if is_training:
-            read(fresh, 20)
-        else:
-            list(streams.evaluation_batches(fresh, batch_size=BATCH_SIZE))
+    content = path.read_bytes()
+    for damaged, message in (
+        (flip_middle_byte(content), " cannot be read .*copy it again"),
+        (content[:-5], " cannot be read .*copy it again"),
+        (content[: -len(content) // COUNTS[5]], " holds 4 examples, .* says 5"),
+        (content + content[: len(content) // COUNTS[5]], " holds 6 examples, the manifest says 5"),
+        (one_longer(), r" cannot be read \(Name.*size: 9.*\[8\]\);"),
+        (None, " cannot be read"),
+    ):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        read_both_ways(fresh, path.name + message)
 
 
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"input_ids": 1000}, "input_ids holds 1000, but the vocabulary has 1000 entries"),
-        ({"masked_lm_ids": 1234}, "masked_lm_ids holds 1234, but the vocabulary"),
-        ({"masked_lm_positions": 8}, "masked_lm_positions holds 8, but it has 8 places"),
-    ],
-)
-@pytest.mark.parametrize("is_training", [True, False])
-def test_a_number_that_no_table_holds_is_named_with_its_record(
-    tmp_path, changes, fault, is_training
-):
+def test_a_number_that_no_table_holds_is_named_with_its_record(tmp_path):
     made = write(tmp_path / "records", counts=(4, 4), predictions=2)
-    rows = [example(1, place, predictions=2) for place in range(4)]
-    for name, value in changes.items():
-        rows[2][name] = np.array([*rows[2][name][:-1], value])
     path = made.directory / "shard-1.tfrecord"
-    changed = records.write_shard(path, map(records.encode, rows))
-    shards = (made.manifest.shards[0], dataclasses.replace(changed, file=path.name))
-    made = dataclasses.replace(made, manifest=dataclasses.replace(made.manifest, shards=shards))
-    with pytest.raises(ValueError, match=rf"record 2 \(from 0\) of shard .*shard-1.*{fault}"):
-        if is_training:
-            read(made, 1)
-        else:
-            list(streams.evaluation_batches(made, batch_size=3))
+    for name, value, fault in (
+        ("input_ids", 1000, "input_ids holds 1000, but the vocabulary has 1000 entries"),
+        ("masked_lm_ids", 1234, "masked_lm_ids holds 1234, but the vocabulary"),
+        ("masked_lm_positions", 8, "masked_lm_positions holds 8, but it has 8 places"),
+    ):
+        rows = [example(1, place, predictions=2) for place in range(4)]
+        rows[2][name] = np.array([*rows[2][name][:-1], value])
+        changed = records.write_shard(path, map(records.encode, rows))
+        shards = (made.manifest.shards[0], dataclasses.replace(changed, file=path.name))
+        manifest = dataclasses.replace(made.manifest, shards=shards)
+        read_both_ways(
+            dataclasses.replace(made, manifest=manifest),
+            rf"record 2 \(from 0\) of shard .*shard-1.*{fault}",
+        )
 
 
-@pytest.mark.parametrize("rows", [range(3), range(1, 4), range(0, 8, 2), range(4, 12), range(0)])
-def test_rows_that_cut_a_stream_are_refused(record_set, rows):
-    with pytest.raises(ValueError, match="multiple of 2"):
-        read(record_set, 1, rows=rows)
-
-
-def test_a_stream_without_examples_is_refused(tmp_path):
-    uneven = write(tmp_path / "uneven", counts=(3, 0))
+def test_rows_that_cut_a_stream_and_streams_without_examples_are_refused(record_set, tmp_path):
+    for rows in (range(3), range(1, 4), range(0, 8, 2), range(4, 12), range(0)):
+        with pytest.raises(ValueError, match="multiple of 2"):
+            read(record_set, 1, rows=rows)
     with pytest.raises(ValueError, match="stream 1 of 2 has no examples"):
-        read(uneven, 1)
+        read(write(tmp_path / "uneven", counts=(3, 0)), 1)

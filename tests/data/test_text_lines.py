@@ -1,9 +1,7 @@
 """Claims about texts of files: plain lines, JSON objects, packed files, and what is wrong where."""
 
-import bz2
 import gzip
 import json
-import lzma
 
 import pytest
 
@@ -17,41 +15,30 @@ def texts(path, columns=COLUMNS):
     return [(line.id, line.text) for line in text_lines.read_lines([path], columns)]
 
 
-@pytest.mark.parametrize(
-    ("suffix", "packed"),
-    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
-)
-def test_lines_are_the_same_however_they_are_packed(tmp_path, suffix, packed):
-    plain, objects = tmp_path / f"a.txt{suffix}", tmp_path / f"b.jsonl{suffix}"
-    plain.write_bytes(packed("".join(f"{text}\r\n" for text in WEIRD).encode()))
-    fields = [{"_id": n, "body": text} for n, text in enumerate(WEIRD)]
-    objects.write_bytes(packed("\n".join(map(json.dumps, fields)).encode()))
-    assert texts(plain) == [("", text) for text in WEIRD]
-    assert text_lines.count([plain, objects]) == 2 * len(WEIRD)
-    columns = text_lines.Columns("body", "_id")
-    assert texts(objects, columns) == [(str(n), text) for n, text in enumerate(WEIRD)]
-    both = list(text_lines.read_lines([objects, plain], columns))
-    assert [(line.source, line.number) for line in both] == [
-        (source, number) for source in (0, 1) for number in (1, 2, 3, 4)
-    ]
+def test_lines_are_the_same_in_plain_and_in_packed_files(tmp_path):
+    for suffix, packed in (("", bytes), (".gz", gzip.compress)):
+        plain, objects = tmp_path / f"a.txt{suffix}", tmp_path / f"b.jsonl{suffix}"
+        plain.write_bytes(packed("".join(f"{text}\r\n" for text in WEIRD).encode()))
+        fields = [{"_id": n, "body": text} for n, text in enumerate(WEIRD)]
+        objects.write_bytes(packed("\n".join(map(json.dumps, fields)).encode()))
+        assert texts(plain) == [("", text) for text in WEIRD]
+        assert text_lines.count([plain, objects]) == 2 * len(WEIRD)
+        columns = text_lines.Columns("body", "_id")
+        assert texts(objects, columns) == [(str(n), text) for n, text in enumerate(WEIRD)]
+        both = list(text_lines.read_lines([objects, plain], columns))
+        places = [(source, number) for source in (0, 1) for number in (1, 2, 3, 4)]
+        assert [(line.source, line.number) for line in both] == places
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_what_is_wrong_is_named_with_file_and_line(tmp_path):
+    for content, message in (
         (b'{"text": "a"}\n\n', r"a.jsonl:2: it is not JSON"),
         (b'{"body": "a"}\n', r"a.jsonl:1: it has no text under 'text'; it has 'body'.*--text"),
         (b'{"text": "a", "id": [1]}\n', r"a.jsonl:1: it has the id \[1\] .*--id_column"),
-    ],
-)
-def test_what_is_wrong_is_named_with_file_and_line(tmp_path, content, message):
-    (tmp_path / "a.jsonl").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        texts(tmp_path / "a.jsonl")
-
-
-def test_all_files_that_are_missing_are_named(tmp_path):
-    (tmp_path / "a.txt").write_text("a\n")
-    wanted = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
+    ):
+        (tmp_path / "a.jsonl").write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            texts(tmp_path / "a.jsonl")
+    paths = [tmp_path / name for name in ("a.jsonl", "b.txt", "c.txt")]
     with pytest.raises(FileNotFoundError, match=r"b\.txt, .*c\.txt: no such file"):
-        text_lines.read_lines(wanted, COLUMNS)
+        text_lines.read_lines(paths, COLUMNS)

@@ -32,49 +32,28 @@ def test_only_newlines_end_an_entry(tmp_path):
     assert known.token(known.encode("a")[0]) == "a"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "empty"),
+def test_a_file_that_is_no_vocabulary_is_named_with_its_fault(tmp_path):
+    path = tmp_path / "broken.txt"
+    for content, message in (
         (b"\n", "empty"),
         ("\n".join([*SPECIALS, "a", "b", "a"]).encode(), "'a' stands at id 5 and again at 7"),
         (b"[PAD]\n[UNK]\n[CLS]\na\n", r"lacks \[SEP\], \[MASK\]"),
         (b"\xff\xfe[PAD]", "utf-8"),
         ("\n".join([*SPECIALS, "", "a", "b"]).encode(), "line 6 is empty, .* the 2 entries after"),
         (b"\r\n" + "\n".join(SPECIALS).encode(), "line 1 is empty"),
-    ],
-)
-def test_a_file_that_is_no_vocabulary_is_named_with_its_fault(tmp_path, content, message):
-    path = tmp_path / "broken.txt"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=f"broken.txt.*{message}"):
-        tokenizer.load(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"no model", b"\xff" * 100])
-def test_a_file_that_is_no_model_is_named(tmp_path, content):
-    path = tmp_path / "broken.model"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="broken.model.*not a sentencepiece model"):
-        tokenizer.load(path)
-
-
-def test_a_missing_vocabulary_is_named(tmp_path):
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"broken.txt.*{message}"):
+            tokenizer.load(path)
+    for content in (b"", b"no model", b"\xff" * 100):
+        (tmp_path / "broken.model").write_bytes(content)
+        with pytest.raises(ValueError, match="broken.model.*not a sentencepiece model"):
+            tokenizer.load(tmp_path / "broken.model")
     with pytest.raises(FileNotFoundError, match=r"vocab\.txt"):
         tokenizer.load(tmp_path)
-
-
-def test_two_vocabularies_in_one_directory_are_refused(tmp_path):
     characters().save(tmp_path)
     (tmp_path / "spiece.model").write_bytes(b"")
     with pytest.raises(ValueError, match=r"both vocab.txt and spiece.model"):
-        tokenizer.load(tmp_path)
-
-
-def test_a_config_with_another_tokenization_is_refused(tmp_path):
-    characters().save(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenize_chinese_chars": false}')
-    with pytest.raises(ValueError, match="tokenize_chinese_chars"):
         tokenizer.load(tmp_path)
 
 
@@ -96,27 +75,16 @@ def test_positions_behind_padding_need_its_id():
         tokenizer.check_padding(vocabulary, 2, "DIR")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"lowercase": False},
-        {"lowercase": True},
-        {"strip_accents": False},
-        {"strip_accents": True},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_a_saved_or_pickled_tokenizer_is_the_same(tmp_path, kind, options):
-    if kind == "wordpiece":
-        known = characters(**options)
-    else:
-        model = test_sentence_piece.model(**test_sentence_piece.BERT)
-        known = tokenizer.SentencePieceTokenizer(model, **options)
-    known.save(tmp_path)
-    for copy in (tokenizer.load(tmp_path), pickle.loads(pickle.dumps(known))):
-        assert copy.describe() == known.describe()
-        assert copy.encode("Hällo Élan The 博!") == known.encode("Hällo Élan The 博!")
-    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    assert config["do_lower_case"] == known.describe()["lowercase"]
+def test_a_saved_or_pickled_tokenizer_is_the_same(tmp_path):
+    model = test_sentence_piece.model(**test_sentence_piece.BERT)
+    casings = [{}, {"lowercase": False}, {"lowercase": True}]
+    casings += [{"strip_accents": False}, {"strip_accents": True}]
+    for number, casing in enumerate(casings):
+        for known in (characters(**casing), tokenizer.SentencePieceTokenizer(model, **casing)):
+            directory = tmp_path / f"{number}" / known.kind
+            known.save(directory)
+            for copy in (tokenizer.load(directory), pickle.loads(pickle.dumps(known))):
+                assert copy.describe() == known.describe()
+                assert copy.encode("Hällo Élan The 博!") == known.encode("Hällo Élan The 博!")
+            config = json.loads((directory / "tokenizer_config.json").read_text())
+            assert config["do_lower_case"] == known.describe()["lowercase"]

@@ -28,25 +28,16 @@ def characters(**options):
 RELEASED = ["want", "##want", "##ed", "wa", "un", "runn", "##ing", ","]
 
 
-def test_the_released_example_sentence():
+def test_longest_piece_first_or_unknown():
     known = known_by(*RELEASED)
-    text = "UNwant\u00e9d,running"
-    assert pieces(text, known) == ["un", "##want", "##ed", ",", "runn", "##ing"]
-    first = len(SPECIALS)
-    assert known.encode(text) == [first + place for place in (4, 1, 2, 7, 5, 6)]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", []),
-        ("unwanted running", ["un", "##want", "##ed", "runn", "##ing"]),
+    for text, expected in (
+        ("UNwant\u00e9d,running", ["un", "##want", "##ed", ",", "runn", "##ing"]),
         ("unwantedX running", ["[UNK]", "runn", "##ing"]),
         ("[UNK]", ["[UNK]"] * 3),
-    ],
-)
-def test_longest_piece_first_or_unknown(text, expected):
-    assert pieces(text, known_by(*RELEASED)) == expected
+    ):
+        assert pieces(text, known) == expected
+    first = len(SPECIALS)
+    assert known.encode("unwanted,") == [first + place for place in (4, 1, 2, 7)]
 
 
 # Every expected text is what the released code (google-research/bert @eedf5716, Python 3.11) makes
@@ -85,10 +76,10 @@ GOLDEN = [
 ]
 
 
-@pytest.mark.parametrize(("text", "options", "expected"), GOLDEN)
-def test_text_is_cleaned_and_split_as_released(text, options, expected):
-    known = characters(**options)
-    assert known.decode(known.encode(text)) == expected
+def test_text_is_cleaned_and_split_as_released():
+    for text, options, expected in GOLDEN:
+        known = characters(**options)
+        assert known.decode(known.encode(text)) == expected, text
 
 
 def test_a_word_is_unknown_from_201_characters_on():
@@ -115,20 +106,23 @@ def without_cache(text, known):
 
 
 @pytest.mark.parametrize("options", [{}, {"lowercase": False}, {"strip_accents": False}], ids=str)
-@pytest.mark.parametrize("bounds", [(2**21, 2**18), (100, 50), (0, 1)], ids=str)
-def test_chunks_kept_or_forgotten_give_the_ids_of_whole_texts(monkeypatch, options, bounds):
-    monkeypatch.setattr(wordpiece, "MAX_REMEMBERED", bounds[0])
-    monkeypatch.setattr(wordpiece, "WINDOW_CHARACTERS", bounds[1])
-    known = characters(**options)
-    texts = nasty_texts(seed=1, number=400)
-    expected = [without_cache(text, known) for text in texts]
-    for _ in range(2):
-        ids, lengths = known.encode_flat(texts)
-        assert ids.dtype == lengths.dtype == np.int32
-        assert ids.tolist() == [token_id for text in expected for token_id in text]
-        assert lengths.tolist() == [len(text) for text in expected]
-    assert known.encode_batch(texts) == expected
-    assert [known.encode(text) for text in texts[:50]] == expected[:50]
+def test_chunks_kept_or_forgotten_give_the_ids_of_whole_texts(monkeypatch, options):
+    texts = ["", " \n", *nasty_texts(seed=1, number=400)]
+    expected = [without_cache(text, characters(**options)) for text in texts]
+    for remembered, window in ((2**21, 2**18), (100, 50), (0, 1)):
+        monkeypatch.setattr(wordpiece, "MAX_REMEMBERED", remembered)
+        monkeypatch.setattr(wordpiece, "WINDOW_CHARACTERS", window)
+        known = characters(**options)
+        for _ in range(2):
+            ids, lengths = known.encode_flat(texts)
+            assert ids.dtype == lengths.dtype == np.int32
+            assert ids.tolist() == [token_id for text in expected for token_id in text]
+            assert lengths.tolist() == [len(text) for text in expected]
+        assert known.encode_batch(texts) == expected
+        assert [known.encode(text) for text in texts[:50]] == expected[:50]
+        assert known.encode_flat([])[0].shape == (0,)
+        # Memory is bounded: a text is not divided.
+        assert len(known._chunks._ids) <= remembered + window + 150
 
 
 @pytest.mark.slow
@@ -141,16 +135,15 @@ def test_every_character_stands_alone_or_inside_a_word_as_in_whole_texts():
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "bound"),
     [
-        {},
-        {"lowercase": False},
-        {"strip_accents": False},
-        {"lowercase": False, "strip_accents": True},
+        ({}, 2**17),
+        ({"lowercase": False}, 3),
+        ({"strip_accents": False}, 2**17),
+        ({"lowercase": False, "strip_accents": True}, 3),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("bound", [2**17, 3])
 def test_offsets_stand_beside_the_same_ids_and_hold_each_word(monkeypatch, options, bound):
     monkeypatch.setattr(wordpiece, "MAX_REMEMBERED_OFFSETS", bound)
     known = characters(**options)
@@ -172,9 +165,8 @@ def test_offsets_stand_beside_the_same_ids_and_hold_each_word(monkeypatch, optio
     assert bound > 3 or len(known._chunk_offsets) < 3 + 25
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "expected"),
-    [
+def test_tokens_hold_their_original_characters():
+    for text, options, expected in (
         (" HäLLo  you!\n", {}, ["H", "ä", "L", "L", "o", "y", "o", "u", "!"]),
         ("cafe\u0301 e\u0301x", {}, ["c", "a", "f", "e\u0301", "e\u0301", "x"]),
         ("cafe\u0301!", {"lowercase": False}, ["cafe\u0301", "!"]),  # one [UNK]
@@ -185,22 +177,14 @@ def test_offsets_stand_beside_the_same_ids_and_hold_each_word(monkeypatch, optio
         ("\u1100각", {"strip_accents": False}, ["\u1100각"]),
         ("", {}, []),
         (" \u0301 ", {}, []),
-    ],
-)
-def test_tokens_hold_their_original_characters(text, options, expected):
-    _, starts, ends = characters(**options).encode_with_offsets(text)
-    assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == expected
-
-
-def test_pieces_of_one_character_share_its_place():
+    ):
+        _, starts, ends = characters(**options).encode_with_offsets(text)
+        held = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+        assert held == expected, text
     known = known_by("\u1100", "##\u1161", "##\u11a8x", "##x")  # a syllable comes apart
     ids, starts, ends = known.encode_with_offsets("x 각x")
-    assert list(map(known.token, ids.tolist())) == [
-        "[UNK]",
-        "\u1100",
-        "##\u1161",
-        "##\u11a8x",
-    ]
+    entries = list(map(known.token, ids.tolist()))
+    assert entries == ["[UNK]", "\u1100", "##\u1161", "##\u11a8x"]
     assert starts.tolist() == [0, 2, 2, 2] and ends.tolist() == [1, 3, 3, 4]
 
 
@@ -212,22 +196,6 @@ def test_every_character_has_its_offset_as_in_whole_texts():
         ids, starts, ends = known.encode_with_offsets(text)
         assert ids.tolist() == expected
         assert ends[-1] == 4 and text[starts[0]] == "b", text
-
-
-def test_memory_is_bounded_by_forgetting(monkeypatch):
-    monkeypatch.setattr(wordpiece, "MAX_REMEMBERED", 100)
-    monkeypatch.setattr(wordpiece, "WINDOW_CHARACTERS", 100)
-    known = known_by("a", "##a")
-    known.encode_flat(["a" * (number % 150) for number in range(1000)])
-    assert len(known._chunks._ids) <= 100 + 100 + 150
-
-
-def test_no_texts_and_empty_texts_have_no_ids():
-    known = known_by("a")
-    for texts in ([], ["", " \n"]):
-        ids, lengths = known.encode_flat(texts)
-        assert ids.shape == (0,) and lengths.tolist() == [0] * len(texts)
-        assert known.encode_batch(texts) == [[]] * len(texts)
 
 
 def test_a_literal_mask_is_text_unless_masks_are_asked_for():
