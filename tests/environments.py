@@ -22,7 +22,7 @@ def make(directory, *, python=sys.executable, borrowed=()):
 
 
 def install(programs, *wanted):
-    """Installs packages, or what else pip takes."""
+    """Installs packages, or what else pip takes; Python compiles only the modules that are used."""
     checked(programs / "python", *PIP, "install", *wanted)
 
 
@@ -32,9 +32,13 @@ def here():
 
 
 def variables():
-    """Returns the environment variables, without what leads here and what is set for tests."""
+    """Returns the environment variables, without what leads here and what is set for tests.
+
+    pip and XLA leave out what takes them long: .ci/run installs and trains without these.
+    """
     names = os.environ.keys() - {"PYTHONPATH", "XLA_FLAGS"}
-    return {name: os.environ[name] for name in names if not name.startswith("JAX_COMPILATION")}
+    kept = {name: os.environ[name] for name in names if not name.startswith("JAX_COMPILATION")}
+    return kept | {"PIP_COMPILE": "0", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
 def checked(*command, cwd=None):

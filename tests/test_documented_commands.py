@@ -185,15 +185,15 @@ def write_inputs(folder):
 def run(module, command):
     """Runs a command of the README, made smaller; returns what it prints.
 
-    The shell runs what reads or writes a stream; other programs of bertjax run in this process,
-    which has JAX imported.
+    The shell runs what reads or writes a stream; other programs run in this process, where their
+    libraries are imported already.
     """
     line, *redirected = re.split(r" ([<>]) ", command)
     files = {sign: pathlib.Path(name) for sign, name in zip(*[iter(redirected)] * 2, strict=True)}
     arguments = shlex.split(line)[3:]
     if "init_from" not in command:  # else the model is given
         arguments += SMALLER.get(module, "").split()
-    if files or module.startswith("data_pipelines"):
+    if files:
         words = shlex.join([sys.executable, "-m", module, *arguments])
         line = " ".join([words, *(f"{sign} {name}" for sign, name in files.items())])
         environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from bertjax import train
 from bertjax.data import minimal_pairs, records
 from bertjax.jobs import pretraining
 from bertjax.training import config_faults, preemption
-from tests import stopping
+from tests import programs, stopping
 
 pytestmark = pytest.mark.usefixtures("quick_runs")
 SETTINGS = pretraining_rows.Settings()
@@ -216,6 +217,20 @@ def test_a_table_takes_the_place_of_the_one_before(tmp_path):
 # Two rows from text to the table.
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Runs the programs of data_pipelines here, where their libraries are imported already."""
+
+    start = workshop.subprocess.run
+
+    def run(command, **options):
+        if command[:2] != [sys.executable, "-m"]:
+            return start(command, **options)
+        return programs.succeed(*command[2:])
+
+    monkeypatch.setattr(workshop.subprocess, "run", run)
+
+
 def write_data(directory):
     """Writes novels, minimal pairs and a CoLA of a small language; returns the flags of all."""
     text = "the a old young man woman dog cat saw heard loved lost house garden"
@@ -253,7 +268,7 @@ SMALL = [
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
+@pytest.mark.usefixtures("one_device", "in_this_process")
 def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatch, capsys):
     argv = [f"--workdir={tmp_path / 'run'}", *write_data(tmp_path), *SMALL]
     rows = tmp_path / "run" / "rows"
@@ -299,7 +314,7 @@ def test_what_is_done_is_not_done_again_whatever_interrupts(tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
+@pytest.mark.usefixtures("one_device", "in_this_process")
 def test_modern_rows_are_scored_on_the_same_masked_text(tmp_path, monkeypatch, capsys):
     rows = ("bert_2018", "modern")
     flags = ["--modern", f"--rows={','.join(rows)}", "--tasks=", *SMALL_MODEL]
