@@ -44,13 +44,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PEER = pathlib.Path(__file__).with_name("peer_finetune.py")
 OURS, THEIRS = "ours", "theirs"
 NEVER = 1_000_000  # steps
-# The sides of --time: ours and theirs, and each with the other's batches.
-TIMED = {
-    "ours": "ours, length buckets",
-    "theirs": "transformers, padded to the longest",
-    "ours_padded": "ours, all padded to 128",
-    "theirs_by_length": "transformers, by length, padded to the longest",
-}
+# The sides of --time.
+TIMED = {OURS: "ours, length buckets", THEIRS: "transformers, padded to the longest"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,7 +286,7 @@ def time_ours(options: argparse.Namespace, case: Case) -> None:
     from bertjax import train
     from bertjax.training import warm_start
 
-    options.by_length = options.timed_side == "ours"
+    options.by_length = True
     with our_steps(options, case) as (run, step):
         source = warm_start.of_job(run.job, run.abstract_state.params)
         assert source is not None  # finetuning begins with weights
@@ -349,15 +344,13 @@ def time_our_batches(options: argparse.Namespace, case: Case) -> None:
 
 def measure(options: argparse.Namespace, case: Case, argv: Sequence[str]) -> list[dict[str, Any]]:
     """Returns what each process printed; they take turns, every other round backwards."""
-    found, order = [], list(options.sides)
+    found, order = [], list(TIMED)
     for number in range(options.rounds):
         for side in order:
-            command = [sys.executable, __file__, *argv, f"--timed_side={side}"]
-            if side.startswith(THEIRS):
-                flags = ["--by_length"] if side == "theirs_by_length" else []
-                if options.lengths:
-                    flags = ["--lengths=" + ",".join(map(str, options.lengths))]
-                command = peer_command(options, case, ["--time", *flags])
+            command = [sys.executable, __file__, *argv, "--is_timed"]
+            if side == THEIRS:
+                lengths = ",".join(map(str, options.lengths))
+                command = peer_command(options, case, ["--time", f"--lengths={lengths}"])
             (result,) = results_of(command)
             found.append({"side": side, "round": number, **result})
             told = result.get("lengths") or f"{result['seconds']:.1f}"
@@ -369,22 +362,20 @@ def measure(options: argparse.Namespace, case: Case, argv: Sequence[str]) -> lis
 def time_table(times: Sequence[dict[str, Any]]) -> str:
     """Returns the markdown table of an epoch's seconds and their ratios to `theirs`."""
     rows = {side: [row for row in times if row["side"] == side] for side in TIMED}
-    base = rows["theirs"] and statistics.median(row["seconds"] for row in rows["theirs"])
+    base = statistics.median(row["seconds"] for row in rows[THEIRS])
     lines = [
         "| side | an epoch, median (range) | of transformers' | padded tokens | before: compile, "
         "warm up |",
         "|---|---|---|---|---|",
     ]
     for side, own in rows.items():
-        if own:
-            seconds = [row["seconds"] for row in own]
-            median = statistics.median(seconds)
-            warm_up = statistics.median(row["warm_up_seconds"] for row in own)
-            ratio = f"{median / base:.3f}" if base else ""
-            lines.append(
-                f"| {TIMED[side]} | {median:.1f} s ({min(seconds):.1f} to {max(seconds):.1f}) | "
-                f"{ratio} | {own[0]['padded_tokens']:,} | {warm_up:.1f} s |"
-            )
+        seconds = [row["seconds"] for row in own]
+        median = statistics.median(seconds)
+        warm_up = statistics.median(row["warm_up_seconds"] for row in own)
+        lines.append(
+            f"| {TIMED[side]} | {median:.1f} s ({min(seconds):.1f} to {max(seconds):.1f}) | "
+            f"{median / base:.3f} | {own[0]['padded_tokens']:,} | {warm_up:.1f} s |"
+        )
     return "\n".join(lines)
 
 
@@ -418,17 +409,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--random_batches", dest="by_length", action="store_false")
     parser.add_argument("--time", action="store_true", help="an epoch of the first task, no scores")
     parser.add_argument("--rounds", type=int, default=3, help="of --time")
-    parser.add_argument("--sides", default="ours,theirs", help=f"of --time: {', '.join(TIMED)}")
     parser.add_argument("--lengths", default="", help="of --time: updates of batches of these")
-    parser.add_argument("--timed_side", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--is_timed", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     pairs = [(text.split(":") + ["3"])[:2] for text in options.tasks.split(",")]
     options.cases = [Case(task, float(epochs)) for task, epochs in pairs]
-    options.sides = options.sides.split(",")
     options.lengths = [int(length) for length in options.lengths.split(",") if length]
     known = ", ".join(peer_finetune.TASKS)
     unknown = {case.task for case in options.cases} - set(peer_finetune.TASKS)
-    unknown |= set(options.sides) - set(TIMED)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; tasks are {known}")
     if options.seeds < 2:
@@ -443,7 +431,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     options = parse(argv)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
-    if options.timed_side:
+    if options.is_timed:
         (time_our_batches if options.lengths else time_ours)(options, options.cases[0])
         return 0
     conditions = {
