@@ -85,6 +85,13 @@ def choose(choices: Mapping[str, Any], name: str, meaning: str) -> Any:
     return choices[name]
 
 
+def sizes(layers: int, hidden: int, heads: int, intermediate: int) -> dict[str, int]:
+    """Returns the options of config.model for a number of layers, their widths and their heads."""
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    numbers = (layers, hidden, heads, intermediate)
+    return {f"model.{name}": number for name, number in zip(names, numbers, strict=True)}
+
+
 def paper_config() -> ml_collections.ConfigDict:
     """Returns the paper's recipe for BERT-base: 128 tokens for 90% of the steps, then 512.
 

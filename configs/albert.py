@@ -18,29 +18,21 @@ Result:    not yet measured.
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipes import choose
+from bertjax.recipes import choose, sizes
 
 SIZES = {
     "base": {"phases.phase1.num_steps": 10_000_000},
     "large": {
+        **sizes(layers=24, hidden=1024, heads=16, intermediate=4096),
         "phases.phase1.num_steps": 3_000_000,
-        "model.num_hidden_layers": 24,
-        "model.hidden_size": 1024,
-        "model.num_attention_heads": 16,
-        "model.intermediate_size": 4096,
     },
     "xlarge": {
+        **sizes(layers=24, hidden=2048, heads=16, intermediate=8192),
         "phases.phase1.num_steps": 3_000_000,
-        "model.num_hidden_layers": 24,
-        "model.hidden_size": 2048,
-        "model.num_attention_heads": 16,
-        "model.intermediate_size": 8192,
     },
     "xxlarge": {
+        **sizes(layers=12, hidden=4096, heads=64, intermediate=16384),
         "phases.phase1.num_steps": 3_000_000,
-        "model.hidden_size": 4096,
-        "model.num_attention_heads": 64,
-        "model.intermediate_size": 16384,
     },
 }
 

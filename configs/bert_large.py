@@ -13,15 +13,12 @@ Result:    not yet measured.
 
 import ml_collections
 
-from bertjax.recipes import paper_config
+from bertjax.recipes import paper_config, sizes
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the recipe."""
     config = paper_config()
-    config.model.num_hidden_layers = 24
-    config.model.hidden_size = 1024
-    config.model.num_attention_heads = 16
-    config.model.intermediate_size = 4096
+    config.update_from_flattened_dict(sizes(24, 1024, 16, 4096))
     config.mesh.data = 16
     return config

@@ -13,14 +13,11 @@ Result:    not yet measured. Google's checkpoint of this size has a GLUE test sc
 
 import ml_collections
 
-from bertjax.recipes import paper_config
+from bertjax.recipes import paper_config, sizes
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Returns the recipe."""
     config = paper_config()
-    config.model.num_hidden_layers = 4
-    config.model.hidden_size = 256
-    config.model.num_attention_heads = 4
-    config.model.intermediate_size = 1024
+    config.update_from_flattened_dict(sizes(4, 256, 4, 1024))
     return config

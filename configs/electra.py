@@ -26,7 +26,7 @@ Result:    not yet measured. GLUE test scores of the released models: base 82.7,
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipes import choose
+from bertjax.recipes import choose, sizes
 
 SIZES = {
     "base": {
@@ -37,10 +37,8 @@ SIZES = {
         "mesh.data": 16,
     },
     "small": {
-        "model.hidden_size": 256,
+        **sizes(layers=12, hidden=256, heads=4, intermediate=1024),
         "model.embedding_size": 128,
-        "model.num_attention_heads": 4,
-        "model.intermediate_size": 1024,
         "schedule.peak_learning_rate": 5e-4,
         "global_batch_size": 128,
         "phases.phase1.num_steps": 1_000_000,
@@ -48,10 +46,7 @@ SIZES = {
         "pretraining.max_predictions_per_seq": 19,
     },
     "large": {
-        "model.hidden_size": 1024,
-        "model.num_hidden_layers": 24,
-        "model.num_attention_heads": 16,
-        "model.intermediate_size": 4096,
+        **sizes(layers=24, hidden=1024, heads=16, intermediate=4096),
         "global_batch_size": 2048,
         "phases.phase1.num_steps": 400_000,
         "phases.phase1.max_seq_length": 512,

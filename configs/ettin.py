@@ -24,33 +24,24 @@ Result:    not yet measured.
 
 import ml_collections
 
-from bertjax.recipes import choose, modern_config
+from bertjax.recipes import choose, modern_config, sizes
 
 SIZES = {
     "17m": {
-        "model.num_hidden_layers": 7,
-        "model.hidden_size": 256,
-        "model.num_attention_heads": 4,
-        "model.intermediate_size": 384,
+        **sizes(layers=7, hidden=256, heads=4, intermediate=384),
         "schedule.peak_learning_rate": 3e-3,
         "optimizer.weight_decay": 3e-4,
         "phases.phase1.ramp_tokens": 125_000_000_000,
         "phases.phase2.local_rotary_base": 0.0,  # 10,000, in this size alone (de_decay)
     },
     "32m": {
-        "model.num_hidden_layers": 10,
-        "model.hidden_size": 384,
-        "model.num_attention_heads": 6,
-        "model.intermediate_size": 576,
+        **sizes(layers=10, hidden=384, heads=6, intermediate=576),
         "schedule.peak_learning_rate": 3e-3,
         "optimizer.weight_decay": 3e-4,
         "phases.phase1.ramp_tokens": 100_000_000_000,
     },
     "68m": {
-        "model.num_hidden_layers": 19,
-        "model.hidden_size": 512,
-        "model.num_attention_heads": 8,
-        "model.intermediate_size": 768,
+        **sizes(layers=19, hidden=512, heads=8, intermediate=768),
         "schedule.peak_learning_rate": 3e-3,
         "optimizer.weight_decay": 3e-4,
         "schedule.warmup_tokens": 3_000_000_000,
@@ -58,18 +49,12 @@ SIZES = {
     },
     "150m": {"phases.phase1.ramp_tokens": 50_000_000_000},
     "400m": {
-        "model.num_hidden_layers": 28,
-        "model.hidden_size": 1_024,
-        "model.num_attention_heads": 16,
-        "model.intermediate_size": 2_624,
+        **sizes(layers=28, hidden=1_024, heads=16, intermediate=2_624),
         "schedule.peak_learning_rate": 5e-4,
         "phases.phase1.ramp_tokens": 10_000_000_000,
     },
     "1b": {
-        "model.num_hidden_layers": 28,
-        "model.hidden_size": 1_792,
-        "model.num_attention_heads": 28,
-        "model.intermediate_size": 3_840,
+        **sizes(layers=28, hidden=1_792, heads=28, intermediate=3_840),
         "schedule.peak_learning_rate": 5e-4,
         "optimizer.weight_decay": 5e-5,
         "phases.phase1.ramp_tokens": 3_000_000_000,

@@ -16,15 +16,12 @@ Result:    not yet measured.
 import ml_collections
 
 from bertjax.config import default_config
-from bertjax.recipes import choose
+from bertjax.recipes import choose, sizes
 
 SIZES = {
     "base": {"schedule.peak_learning_rate": 6e-4, "schedule.warmup_steps": 24_000},
     "large": {
-        "model.num_hidden_layers": 24,
-        "model.hidden_size": 1024,
-        "model.num_attention_heads": 16,
-        "model.intermediate_size": 4096,
+        **sizes(layers=24, hidden=1024, heads=16, intermediate=4096),
         "schedule.peak_learning_rate": 4e-4,
         "schedule.warmup_steps": 30_000,
     },

@@ -86,10 +86,7 @@ class SequenceClassifier(_OnEncoder):
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
-        self,
-        inputs: layers.Inputs,
-        *,
-        key: PRNGKeyArray | None = None,
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch classes"]:
         """Returns float32 logits."""
         encoder_key, head_key = layers.split(key, 2)
@@ -119,10 +116,7 @@ class TokenClassifier(_OnEncoder):
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
-        self,
-        inputs: layers.Inputs,
-        *,
-        key: PRNGKeyArray | None = None,
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length classes"]:
         """Returns float32 logits, at padding too."""
         encoder_key, head_key = layers.split(key, 2)
@@ -144,10 +138,7 @@ class SpanClassifier(_OnEncoder):
         self.span_head = parts.classifier(config, self.width, 2, rngs=rngs)
 
     def __call__(
-        self,
-        inputs: layers.Inputs,
-        *,
-        key: PRNGKeyArray | None = None,
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "batch length"], Float[Array, "batch length"]]:
         """Returns the float32 logits of the start and of the end, at padding too."""
         states = self.pooled(self.states(inputs, key=key))
@@ -169,10 +160,7 @@ class MultipleChoice(_OnEncoder):
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
-        self,
-        inputs: layers.Inputs,
-        *,
-        key: PRNGKeyArray | None = None,
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch choices"]:
         """Returns float32 logits, of inputs [batch, choices, length]."""
         batch, choices, _ = inputs["input_mask"].shape

@@ -21,11 +21,9 @@ class WordEmbeddings(nnx.Embed):
 
     def __call__(self, ids: Int[Array, "batch length"]) -> Float[Array, "batch length width"]:
         """Returns the rows of `ids`; an id that the table lacks gives NaN."""
-        return placement.with_own_copy(_rows_of, self.embedding[...], ids)
-
-
-def _rows_of(table: Array, ids: Array) -> Array:
-    return jnp.take(table, ids, axis=0)
+        return placement.with_own_copy(
+            lambda table, ids: jnp.take(table, ids, axis=0), self.embedding[...], ids
+        )
 
 
 class LearntEmbeddings(nnx.Module):

@@ -29,12 +29,7 @@ class FeatureBasedTagger(nnx.Module):
     """
 
     def __init__(
-        self,
-        config: EncoderConfig,
-        *,
-        num_labels: int,
-        lstm_size: int = LSTM_SIZE,
-        rngs: nnx.Rngs,
+        self, config: EncoderConfig, *, num_labels: int, lstm_size: int = LSTM_SIZE, rngs: nnx.Rngs
     ):
         self.encoder = make_encoder(config, rngs=rngs)
         self.num_feature_layers = min(NUM_FEATURE_LAYERS, config.num_hidden_layers)
@@ -47,10 +42,7 @@ class FeatureBasedTagger(nnx.Module):
         self.dropout_rate = config.hidden_dropout_prob
 
     def __call__(
-        self,
-        inputs: layers.Inputs,
-        *,
-        key: PRNGKeyArray | None = None,
+        self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "batch length classes"]:
         """Returns float32 logits, at padding too; `key` is for the dropout before each layer."""
         states = self.encoder.hidden_states(inputs, key=None)

@@ -100,9 +100,7 @@ class Dense(nnx.Linear):
         kernel, x = jnp.asarray(self.kernel[...]), x.astype(self.dtype)
         rows = string.ascii_lowercase[: x.ndim - 1]
         return einsum(
-            *(f"{rows}D,DF->{rows}F", x, kernel),
-            dtype=x.dtype,
-            gradient_dtype=self.gradient_dtype,
+            *(f"{rows}D,DF->{rows}F", x, kernel), dtype=x.dtype, gradient_dtype=self.gradient_dtype
         )
 
 
@@ -150,12 +148,6 @@ def _with_kernel_gradient(
     return y
 
 
-def _with_kernel_gradient_forward(
-    formula: str, gradient_dtype: jnp.dtype, y: Array, x: Array, kernel: Array
-) -> tuple[Array, Array]:
-    return _with_kernel_gradient(formula, gradient_dtype, y, x, kernel), x
-
-
 def _with_kernel_gradient_backward(
     formula: str, gradient_dtype: jnp.dtype, x: Array, grad: Array
 ) -> tuple[Array, None, Array]:
@@ -169,7 +161,10 @@ def _with_kernel_gradient_backward(
     return grad, None, product(f"{of_y},{of_x}->{of_kernel[::-1]}", grad, x).transpose()
 
 
-_with_kernel_gradient.defvjp(_with_kernel_gradient_forward, _with_kernel_gradient_backward)
+_with_kernel_gradient.defvjp(
+    lambda formula, dtype, y, x, kernel: (_with_kernel_gradient(formula, dtype, y, x, kernel), x),
+    _with_kernel_gradient_backward,
+)
 
 
 @jax.custom_vjp
@@ -180,15 +175,10 @@ def add_bias(
     return (x.astype(jnp.float32) + over_rows(bias, x)).astype(x.dtype)
 
 
-def _add_bias_forward(x: Array, bias: Array) -> tuple[Array, None]:
-    return add_bias(x, bias), None
-
-
-def _add_bias_backward(_: None, grad: Array) -> tuple[Array, Array]:
-    return grad, reductions.column_sums(grad)
-
-
-add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+add_bias.defvjp(
+    lambda x, bias: (add_bias(x, bias), None),
+    lambda _, grad: (grad, reductions.column_sums(grad)),
+)
 
 
 def over_rows(vector: Array, x: Array) -> Array:
@@ -229,17 +219,13 @@ def _dropped(x: Array, rate: float, seeds: MaskSeeds) -> Array:
     return jnp.where(keep_mask(seeds, x.shape, rate), scaled, 0.0).astype(x.dtype)
 
 
-def _dropped_forward(x: Array, rate: float, seeds: MaskSeeds) -> tuple[Array, MaskSeeds]:
-    return _dropped(x, rate, seeds), seeds
-
-
 def _dropped_backward(rate: float, seeds: MaskSeeds, grad: Array) -> tuple[Array, None]:
     # The barrier keeps the compiler from finding that the mask has been there before, and saving
     # it. Around `grad` as well it would cost a pass of its own.
     return _dropped(grad, rate, jax.lax.optimization_barrier(seeds)), None
 
 
-_dropped.defvjp(_dropped_forward, _dropped_backward)
+_dropped.defvjp(lambda x, rate, seeds: (_dropped(x, rate, seeds), seeds), _dropped_backward)
 
 
 def mask_seeds(key: PRNGKeyArray, planes: tuple[int, ...]) -> MaskSeeds:

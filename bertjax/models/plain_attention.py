@@ -119,10 +119,7 @@ def gradients(
 def _context(query: Array, keys: Array, values: Array, masks: _Masks, rate: float) -> Array:
     weights = _masked(_probabilities(query, keys, masks), masks)
     context = jnp.einsum(
-        "BHLS,BSHK->BLHK",
-        weights.astype(values.dtype),
-        values,
-        preferred_element_type=jnp.float32,
+        "BHLS,BSHK->BLHK", weights.astype(values.dtype), values, preferred_element_type=jnp.float32
     )
     return (context * (1 / (1 - rate))).astype(values.dtype)
 

@@ -14,11 +14,6 @@ from bertjax.models import EncoderConfig
 from bertjax.tasks import base, next_token, pretraining, replaced_tokens, span_boundary
 
 
-def _no_faults(config: Any) -> Iterator[str]:
-    del config
-    yield from ()
-
-
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """A value of config.pretraining.objective.
@@ -31,7 +26,7 @@ class Objective:
     """
 
     make: Callable[[EncoderConfig, Any], base.Task]
-    faults: Callable[[Any], Iterator[str]] = _no_faults
+    faults: Callable[[Any], Iterator[str]] = lambda config: iter(())
     reads_masks: bool = True
     token_loss: str = "mlm_loss"
     chance: Callable[[Mapping[str, float]], tuple[str, float, str] | None] | None = None

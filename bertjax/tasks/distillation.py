@@ -121,11 +121,7 @@ class Distillation:
         }
 
     def loss(
-        self,
-        model: pretraining.PretrainingModel,
-        batch: base.Batch,
-        *,
-        key: PRNGKeyArray | None,
+        self, model: pretraining.PretrainingModel, batch: base.Batch, *, key: PRNGKeyArray | None
     ) -> base.Means:
         """Returns the student's own means, soft_loss and cosine_loss; `batch` has TEACHER."""
         teacher, batch = apart(self.teacher, batch)

@@ -38,14 +38,10 @@ def predict(
     global_batch_size: int,
 ) -> Outputs:
     """Returns the predictions for batches without labels, as `in_order` does."""
-    return in_order(
-        [
-            jax.device_get(
-                step(params, sharding.to_devices(batch, mesh, global_batch_size, with_places=True))
-            )
-            for batch in batches
-        ]
+    placed = (
+        sharding.to_devices(batch, mesh, global_batch_size, with_places=True) for batch in batches
     )
+    return in_order([jax.device_get(step(params, batch)) for batch in placed])
 
 
 def in_order(parts: Sequence[Mapping[str, np.ndarray]]) -> Outputs:
@@ -69,12 +65,11 @@ def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     padding = np.finfo(arrays[0].dtype).min if is_float else -1
     longest = max(array.shape[1] for array in arrays)
     rest = [(0, 0)] * (arrays[0].ndim - 2)
-    return np.concatenate(
-        [
-            np.pad(array, [(0, 0), (0, longest - array.shape[1]), *rest], constant_values=padding)
-            for array in arrays
-        ]
-    )
+    padded = []
+    for array in arrays:
+        widths = [(0, 0), (0, longest - array.shape[1]), *rest]
+        padded.append(np.pad(array, widths, constant_values=padding))
+    return np.concatenate(padded)
 
 
 def check_numbers(outputs: Any, of_what: str) -> None:

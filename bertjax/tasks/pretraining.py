@@ -30,9 +30,7 @@ class PretrainingModel(nnx.Module):
             self.nsp_head = heads.PairHead(config, rngs=rngs)
 
     def mlm_logits(
-        self,
-        hidden: Float[Array, "batch length hidden"],
-        positions: Int[Array, "batch positions"],
+        self, hidden: Float[Array, "batch length hidden"], positions: Int[Array, "batch positions"]
     ) -> Float[Array, "batch positions vocab"]:
         """Returns the vocabulary logits at `positions` only."""
         with jax.named_scope("mlm_head"):

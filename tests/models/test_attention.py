@@ -1,4 +1,4 @@
-"""Attention in plain JAX is its definition (`models.reference_attention`), and what it keeps."""
+"""Attention in plain JAX is its definition (`models.reference_attention`); masks and weights."""
 
 import dataclasses
 
@@ -9,16 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from bertjax import models
 from bertjax.devices import sharding
 from bertjax.models import (
     attention,
+    layers,
     parameters,
     plain_attention,
     reference_attention,
     visibility,
+    weight_masks,
 )
 from bertjax.tasks import base, pretraining
 from tests import conftest, small_modules
+from tests.conftest import TINY
 from tests.models import attention_cases, test_modern
 from tests.models.attention_cases import RATE
 
@@ -67,8 +71,9 @@ def test_any_packing_window_and_order_is_the_definition(seed, stride, **options)
         np.testing.assert_array_equal(counted[is_real], rows.places[is_real])
 
 
-@pytest.mark.parametrize("rate", [0.0, RATE])
-@pytest.mark.parametrize("window, left_to_right", [(None, False), (2, False), (None, True)])
+@pytest.mark.parametrize(
+    "window, left_to_right, rate", [(None, False, RATE), (2, False, 0.0), (None, True, RATE)]
+)
 def test_any_input_mask_is_the_definition(window, left_to_right, rate):
     options = {"window": window, "left_to_right": left_to_right}
     rows = attention_cases.padded(4, 12, **options)
@@ -176,3 +181,125 @@ def test_memory_at_equal_tokens_does_not_grow_with_the_length():
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporary(1, 8192) < 1.5 * temporary(8, 1024)
+
+
+KEY = jax.random.key(0)
+SHAPE = (2, 3, 256, 384)
+
+
+@pytest.fixture(scope="module", params=[0.1, 0.5])
+def rate(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def mask(rate):
+    return np.asarray(weight_masks.kept(layers.mask_seeds(KEY, SHAPE[:2]), SHAPE, rate))
+
+
+def test_as_many_are_kept_as_the_rate_says(mask, rate):
+    keep = 1 - rate
+    deviation = np.sqrt(keep * rate / mask.size)
+    assert abs(mask.mean() - keep) < 4 * deviation
+    for axis in range(4):  # in every plane, row and column
+        others = tuple(it for it in range(4) if it != axis)
+        of_each = np.sqrt(keep * rate / (mask.size / SHAPE[axis]))
+        assert np.abs(mask.mean(axis=others) - keep).max() < 5 * of_each
+
+
+def test_the_keys_that_share_a_hash_and_all_neighbours_are_kept_independently(mask, rate):
+    kept = mask.astype(np.float64) - (1 - rate)
+    variance = rate * (1 - rate)
+    for distance in (1, 2, 4, weight_masks.PAIRED, 16, 128):
+        for axis in (2, 3):
+            first = np.take(kept, range(SHAPE[axis] - distance), axis)
+            second = np.take(kept, range(distance, SHAPE[axis]), axis)
+            assert abs((first * second).mean() / variance) < 4 / np.sqrt(first.size)
+    pairs = kept.reshape(*SHAPE[:3], -1, 2, weight_masks.PAIRED)
+    product = (pairs[..., 0, :] * pairs[..., 1, :]).mean() / variance
+    assert abs(product) < 4 / np.sqrt(kept.size / 2)
+    heads = (kept[:, 0] * kept[:, 1]).mean() / variance
+    assert abs(heads) < 4 / np.sqrt(kept[:, 0].size)
+
+
+@pytest.mark.parametrize("first", [(0, 0), (64, 128), (208, 3)])
+def test_a_block_is_a_part_of_the_mask_transposed(mask, rate, first):
+    seeds = layers.mask_seeds(KEY, SHAPE[:2])
+    block = weight_masks.kept_block(
+        (seeds[0][1, 2], seeds[1][1, 2]), first, (64, 128), SHAPE[3], rate
+    )
+    (key, query) = first
+    np.testing.assert_array_equal(block, mask[1, 2, query : query + 128, key : key + 64].T)
+
+
+def test_any_number_of_keys_has_a_mask_and_a_rate_below_the_resolution_drops_nothing():
+    for num_keys in (7, 9, 100):
+        shape = (4, 8, num_keys, num_keys)
+        seeds = layers.mask_seeds(KEY, shape[:2])
+        mask = np.asarray(weight_masks.kept(seeds, shape, 0.1))
+        assert abs(mask.mean() - 0.9) < 5 * np.sqrt(0.09 / mask.size)
+        assert np.all(weight_masks.kept(seeds, shape, 1e-7))
+
+
+LENGTH = 12
+ROTARY = {"position_embedding": "rotary", "layer": "pre_norm", "window": 2, "global_every": 2}
+KINDS = {
+    "bert": {},
+    "modern": {**ROTARY, "feed_forward": "gated"},
+    "left_to_right": {"left_to_right": True},
+    "shared": {"num_hidden_groups": 1, "inner_group_num": 2},
+}
+SEQUENCES = {
+    "padded": {"input_mask": np.arange(LENGTH) < np.array([[12], [7]])},
+    "packed": {"sequence_ids": np.array([[1] * 5 + [2] * 7, [1] * 4 + [2] * 3 + [0] * 5])},
+}
+
+
+def made(kind):
+    config = dataclasses.replace(TINY, initializer_range=0.5, **KINDS[kind])
+    return small_modules.made(models.make_encoder, config)
+
+
+def inputs_of(rows):
+    ids = np.random.default_rng(0).integers(5, TINY.vocab_size, (2, LENGTH))
+    rest = {name: jnp.asarray(value, jnp.int32) for name, value in SEQUENCES[rows].items()}
+    return {"input_ids": jnp.asarray(ids), **rest}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("modern", "padded"), *((kind, "packed") for kind in KINDS)],
+)
+def test_a_layer_averages_its_values_by_the_weights(kind, rows):
+    encoder, inputs = made(kind), inputs_of(rows)
+    visible, hidden = visibility.of(inputs), encoder.embed(inputs)
+    used = [number for numbers in encoder.uses for number in numbers]
+    found = encoder.attention_weights(inputs)
+    assert len(found) == len(used)
+    for number, weights in zip(used, found, strict=True):
+        layer = encoder.layers[number]
+        read = layer._attention_input(hidden)
+        values = layer.attention.value(read).reshape(2, LENGTH, TINY.num_attention_heads, -1)
+        context = jnp.einsum("BHLS,BSHK->BLHK", weights, values).reshape(2, LENGTH, -1)
+        attended = layer.attention(read, visible)
+        np.testing.assert_allclose(layer.attention.output(context), attended, atol=2e-5)
+        hidden = layer(hidden, visible)
+    ended = hidden if encoder.final_norm is None else encoder.final_norm(hidden)
+    np.testing.assert_allclose(encoder.hidden_states(inputs)[-1], ended, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_sum_to_one_and_fall_on_nothing_that_is_not_seen(kind):
+    for weights in made(kind).attention_weights(inputs_of("packed")):
+        assert weights.shape == (2, TINY.num_attention_heads, LENGTH, LENGTH)
+        np.testing.assert_allclose(weights[0].sum(axis=-1), 1, atol=1e-5)
+        assert weights[0, :, :5, 5:].max() == weights[0, :, 5:, :5].max() == 0
+        assert weights[1, :, :, 7:].max() == 0
+        if KINDS[kind].get("left_to_right"):
+            assert jnp.triu(weights, 1).max() == 0
+
+
+def test_a_window_is_seen_in_the_weights_of_its_layers_alone():
+    all_seen, windowed = made("modern").attention_weights(inputs_of("padded"))
+    far = np.abs(np.subtract.outer(range(LENGTH), range(LENGTH))) > 2
+    assert windowed[0, :, far].max() == 0 < all_seen[0, :, far].min()

@@ -1,4 +1,4 @@
-"""The heads of finetuning: what they depend on, and where dropout is."""
+"""The heads of finetuning: what they depend on, poolings, and where dropout is."""
 
 import dataclasses
 import functools
@@ -43,18 +43,14 @@ def test_padding_does_not_change_the_logits_of_tokens(kind, tiny, batch):
         np.testing.assert_array_equal(left, right)
 
 
-def test_a_sequence_is_classified_by_its_first_position(tiny, batch):
+def test_heads_read_the_first_position_or_all(tiny, batch):
     model = make(models.SequenceClassifier, tiny)
     pooled = model.pooler(model.encoder(batch)[:, 0])
     np.testing.assert_allclose(model(batch), model.classifier(pooled), atol=1e-6)
     assert model(batch).shape == (16, 3)
-
-
-def test_start_and_end_are_the_two_columns_of_the_head(tiny, batch):
     model = make(models.SpanClassifier, tiny)
-    start, end = model(batch)
     both = model.span_head(model.encoder(batch))
-    np.testing.assert_allclose(np.stack([start, end], -1), both, atol=1e-6)
+    np.testing.assert_allclose(np.stack(model(batch), -1), both, atol=1e-6)
 
 
 def test_choices_are_scored_one_by_one(tiny, batch):
@@ -69,16 +65,11 @@ def test_choices_are_scored_one_by_one(tiny, batch):
 @pytest.mark.parametrize("kind", [models.SequenceClassifier, models.TokenClassifier])
 def test_there_is_dropout_before_the_head(kind, tiny, batch):
     model = make(kind, dataclasses.replace(tiny, hidden_dropout_prob=0.5))
+    np.testing.assert_array_equal(model(batch), make(kind, tiny)(batch))  # none without a key
     model.encoder = small_modules.made(models.make_encoder, tiny)  # which has none
     outputs = [model(batch, key=jax.random.key(n)) for n in (0, 0, 1)]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     assert np.abs(outputs[0] - outputs[2]).max() > 0
-
-
-def test_no_key_is_no_dropout(tiny, batch):
-    dropping = make(models.SpanClassifier, dataclasses.replace(tiny, hidden_dropout_prob=0.5))
-    for left, right in zip(dropping(batch), make(models.SpanClassifier, tiny)(batch), strict=True):
-        np.testing.assert_array_equal(left, right)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, models.MultipleChoice])
@@ -98,18 +89,13 @@ def test_encoder_and_pooler_have_the_names_of_pretraining(tiny):
     assert set(finetuned) == {"encoder", "pooler", "classifier"}
 
 
-@pytest.mark.parametrize("name", ["mean", "max", "weighted", "last"])
-def test_a_pooling_of_all_positions_needs_no_pooler(name, tiny, batch):
-    model = small_modules.made(models.SequenceClassifier, tiny, num_labels=3, pooling=name)
-    pooled = pooling.pool(model.encoder(batch), batch["input_mask"], name)
-    np.testing.assert_allclose(model(batch), model.classifier(pooled), atol=1e-6)
-    assert set(parameters.split(model)[1]) == {"encoder", "classifier"}
-
-
-def test_an_unknown_pooling_is_refused(tiny):
-    with pytest.raises(
-        ValueError, match="pooling is 'first'; known are cls, mean, max, weighted, last"
-    ):
+def test_a_pooling_of_all_positions_needs_no_pooler_and_an_unknown_one_is_refused(tiny, batch):
+    for name in ("mean", "max", "weighted", "last"):
+        model = small_modules.made(models.SequenceClassifier, tiny, num_labels=3, pooling=name)
+        pooled = pooling.pool(model.encoder(batch), batch["input_mask"], name)
+        np.testing.assert_allclose(model(batch), model.classifier(pooled), atol=1e-6)
+        assert set(parameters.split(model)[1]) == {"encoder", "classifier"}
+    with pytest.raises(ValueError, match="pooling is 'first'; known are cls, mean, max, weighted"):
         models.SequenceClassifier(tiny, num_labels=3, pooling="first", rngs=nnx.Rngs(0))
 
 
@@ -157,3 +143,30 @@ def test_through_a_bilstm_the_first_token_tells_of_what_lies_right_of_it(tiny, b
     is_same = jnp.isclose(model.encoder(batch)[:, 0], model.encoder(changed)[:, 0])
     assert bool(is_same.all())
     assert jnp.abs(model(batch)[:, 0] - model(changed)[:, 0]).max() > 1e-6
+
+
+LENGTHS = (5, 3, 1)
+REFERENCES = {
+    "cls": lambda states: states[0],
+    "mean": lambda states: states.mean(axis=0),
+    "max": lambda states: states.max(axis=0),
+    "weighted": lambda states: np.average(states, axis=0, weights=np.arange(1, len(states) + 1)),
+    "last": lambda states: states[-1],
+}
+
+
+def test_real_positions_alone_are_pooled_and_a_sequence_without_tokens_is_zero():
+    assert set(REFERENCES) == set(pooling.POOLINGS)
+    hidden = np.random.default_rng(0).normal(size=(len(LENGTHS), 5, 4)) - 2
+    mask = np.arange(5) < np.array(LENGTHS)[:, None]
+    for name, reference in REFERENCES.items():
+        pooled = pooling.pool(jnp.asarray(hidden, jnp.float32), jnp.asarray(mask, jnp.int32), name)
+        for vector, states, length in zip(pooled, hidden, LENGTHS, strict=True):
+            np.testing.assert_allclose(vector, reference(states[:length]), atol=1e-6)
+        ones = jnp.ones((2, 3, 4), jnp.bfloat16)
+        assert not pooling.pool(ones, jnp.zeros((2, 3), jnp.int32), name).any()
+
+
+def test_an_unknown_pooling_is_refused():
+    with pytest.raises(ValueError, match="pooling is 'first'; known are cls, mean"):
+        pooling.pool(jnp.ones((1, 2, 3)), jnp.ones((1, 2), jnp.int32), "first")

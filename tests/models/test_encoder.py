@@ -10,7 +10,7 @@ import scipy.special
 from flax import nnx
 
 from bertjax import models
-from bertjax.models import parameters, visibility
+from bertjax.models import encoder_config, parameters, visibility
 from bertjax.tasks import pretraining
 from tests import small_modules
 
@@ -171,10 +171,8 @@ def test_what_is_kept_for_the_backward_pass_does_not_depend_on_the_type_of_its_s
 def test_gradients_of_kernels_are_rounded_to_bfloat16_only_where_it_is_asked_for(
     tiny, batch, reduction
 ):
-    config = dataclasses.replace(
-        *(tiny,), dtype="bfloat16", gradient_reduction_dtype=reduction, num_hidden_layers=1,
-        embedding_size=16,
-    )  # fmt: skip
+    types = {"dtype": "bfloat16", "gradient_reduction_dtype": reduction}
+    config = dataclasses.replace(tiny, **types, num_hidden_layers=1, embedding_size=16)
     task = pretraining.Pretraining(config)
     graphdef, params = parameters.split(small_modules.made(task.init))
 
@@ -182,15 +180,11 @@ def test_gradients_of_kernels_are_rounded_to_bfloat16_only_where_it_is_asked_for
         means = task.loss(parameters.merge(graphdef, params), batch, key=None)
         return means["mlm_loss"].total + means["nsp_loss"].total
 
-    grads = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(params))
+    grads = parameters.flat(jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(params)))
     # What no token of the batch reads has a gradient from the masked-token head alone.
-    table = grads["encoder"]["embeddings"]["word"]["embedding"]
     unread = np.setdiff1d(np.arange(config.vocab_size), batch["input_ids"])
-    found = {"head": table[unread]} | {
-        parameters.path_name(path): grad
-        for path, grad in jax.tree_util.tree_leaves_with_path(grads)
-        if path[-1].key == "kernel" or path[-2].key == "intermediate"
-    }
+    found = {"head": grads["encoder.embeddings.word.embedding"][unread]}
+    found |= {n: g for n, g in grads.items() if n.endswith(".kernel") or ".intermediate." in n}
     rounded = {name for name, grad in found.items() if (grad == grad.astype(jnp.bfloat16)).all()}
     float32_layers = {"nsp_head.dense.kernel"}
     assert len(found) == 12
@@ -208,16 +202,36 @@ def test_bfloat16_stays_near_float32(tiny, batch):
     assert np.abs(outputs[0] - outputs[1]).max() > 0
 
 
-def test_too_long_an_input_is_an_error(tiny):
-    model = small_modules.made(models.make_encoder, tiny)
-    ids = jnp.ones((1, 25), jnp.int32)
-    with pytest.raises(ValueError, match="25 positions.*max_position_embeddings = 24"):
-        model({"input_ids": ids, "input_mask": ids})
+ROTARY = {"position_embedding": "rotary"}
 
 
-def test_initial_kernels_are_truncated_at_two_sigmas(tiny):
-    _, params = parameters.split(models.make_encoder(tiny, rngs=nnx.Rngs(0)))
-    kernel = np.asarray(params["layers"]["0"]["intermediate"]["kernel"])
-    assert np.abs(kernel).max() <= 0.04
-    # The standard deviation of a normal truncated at two sigmas is 0.88 of the normal's.
-    assert np.isclose(kernel.std(), 0.88 * 0.02, rtol=0.05)
+FAULTS = [
+    ({"hidden_size": 30, "num_attention_heads": 4, "hidden_act": "gleu"},
+     "hidden_size is 30; .* a multiple of num_attention_heads, 4; hidden_act is 'gleu'"),
+    ({"type_vocab_size": -1}, "type_vocab_size is -1; it must be at least 0"),
+    ({"embedding_size": -1}, "embedding_size is -1"),
+    ({"num_hidden_groups": 13}, "num_hidden_groups is 13; it must be from 0 .* to the 12"),
+    ({"inner_group_num": 0}, "inner_group_num is 0; it must be at least 1"),
+    ({"num_hidden_groups": 1, "layer": "pre_norm"}, "set num_hidden_groups to 0"),
+    ({"position_offset": -1}, "position_offset is -1; .*at least 0"),
+    ({"position_offset": 51, "vocab_size": 50}, "offset is 51; .*at most vocab_size, 50"),
+    ({**ROTARY, "position_offset": 2}, "there is no table of positions"),
+    ({**ROTARY, "hidden_size": 36}, "not even"),
+    ({**ROTARY, "hidden_size": 33, "num_attention_heads": 0}, "num_attention_heads is 0"),
+    ({**ROTARY, "rotary_base": 0.0}, "must be above 0"),
+    ({"window": 2, "global_every": 1}, "no layer has that window"),
+    ({"window": -1}, "at least 0"),
+    ({"norm": "batch"}, "known are layer_norm, scale_only, rms_norm"),
+    ({"pooler_act": "no"}, "pooler_act is 'no'; known are tanh, gelu, gelu_tanh, "),
+    ({"hidden_size": 192, "num_attention_heads": 2, "attention": "pallas"},
+     "heads of 32, 64, 128; .* is 96: set attention='xla'"),
+    *(({field: "none such"}, f"{field} is 'none such'; known are {', '.join(known)}")
+      for field, known in encoder_config.CHOICES.items()),
+]  # fmt: skip
+
+
+def test_what_does_not_fit_is_named():
+    for options, message in FAULTS:
+        with pytest.raises(ValueError, match=message):
+            models.EncoderConfig(**options)
+    models.EncoderConfig(hidden_size=192, num_attention_heads=2)  # any size, in plain JAX

@@ -11,19 +11,10 @@ from flax import nnx
 from bertjax import models
 
 SIZES = models.EncoderConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=8,
-    position_offset=2,
-    type_vocab_size=1,
-    initializer="normal",
-    layer_norm_eps=1e-5,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+    vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+    max_position_embeddings=8, position_offset=2, type_vocab_size=1, initializer="normal",
+    layer_norm_eps=1e-5, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)  # fmt: skip
 IDS = jnp.array([[0, 7, 8, 9, 2, 1, 1, 1], [0, 7, 8, 9, 10, 11, 12, 2]])
 MASK = (IDS != 1).astype(jnp.int32)
 INPUTS = {"input_ids": IDS, "input_mask": MASK}
@@ -103,7 +94,6 @@ def test_a_row_longer_than_the_positions_is_refused(encoder):
         encoder(long)
 
 
-@pytest.mark.slow
 def test_weights_begin_as_the_config_says():
     wide = dataclasses.replace(SIZES, hidden_size=256, intermediate_size=512)
     for kind, is_truncated in (("normal", False), ("truncated_normal", True)):

@@ -19,17 +19,10 @@ from bertjax.training import optim, schedules, state
 from tests import small_modules
 
 SHARED = models.EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    intermediate_size=20,
-    max_position_embeddings=8,
-    embedding_size=6,
-    num_hidden_groups=2,
-    hidden_dropout_prob=0.2,
+    vocab_size=30, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=20,
+    max_position_embeddings=8, embedding_size=6, num_hidden_groups=2, hidden_dropout_prob=0.2,
     remat="full",
-)
+)  # fmt: skip
 UNSHARED = dataclasses.replace(SHARED, num_hidden_groups=0, remat="none")
 # Depth 0 and 1 are of group 0, depth 2 of group 1.
 USES = ((0,), (0,), (1,))
@@ -47,26 +40,6 @@ def batch():
     return {"input_ids": ids, "input_mask": jnp.asarray(np.arange(8) < np.array([[8], [5]]))}
 
 
-@pytest.fixture(scope="module")
-def beside():
-    """(hidden states, gradients) of the shared encoder, recomputed, and of the unshared."""
-    params = parameters.split(small_modules.made(models.make_encoder, SHARED))[1]
-
-    def both(config, params):
-        abstract = nnx.eval_shape(lambda: models.make_encoder(config, rngs=nnx.Rngs(0)))
-        graphdef, _ = parameters.split(abstract)
-
-        def loss(params):
-            encoder = parameters.merge(graphdef, params)
-            states = encoder.hidden_states(batch(), key=jax.random.key(2))
-            return jnp.square(states[-1] - 0.5).sum(), states
-
-        (_, states), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-        return states, grads
-
-    return both(SHARED, params), both(UNSHARED, unshared(params))
-
-
 def test_a_layer_of_the_depth_applies_those_of_its_group():
     assert SHARED.layer_uses == USES
     assert UNSHARED.layer_uses == ((0,), (1,), (2,))
@@ -79,19 +52,30 @@ def test_a_layer_of_the_depth_applies_those_of_its_group():
 
 
 @pytest.mark.slow
-def test_states_are_those_of_the_unshared_encoder_dropout_of_every_depth_too(beside):
-    (shared, _), (alone, _) = beside
-    assert len(shared) == 4
-    for mine, theirs in zip(shared, alone, strict=True):
+def test_states_are_those_of_the_unshared_encoder_and_the_gradient_is_the_sum_over_uses():
+    """The shared encoder, recomputed, has the dropout of every depth, too."""
+    params = parameters.split(small_modules.made(models.make_encoder, SHARED))[1]
+
+    def states_and_gradients(config, params):
+        abstract = nnx.eval_shape(lambda: models.make_encoder(config, rngs=nnx.Rngs(0)))
+        graphdef, _ = parameters.split(abstract)
+
+        def loss(params):
+            encoder = parameters.merge(graphdef, params)
+            states = encoder.hidden_states(batch(), key=jax.random.key(2))
+            return jnp.square(states[-1] - 0.5).sum(), states
+
+        (_, states), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+        return states, grads
+
+    states, grads = states_and_gradients(SHARED, params)
+    alone, expected = states_and_gradients(UNSHARED, unshared(params))
+    assert len(states) == len(alone) == 4
+    for mine, theirs in zip(states, alone, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_the_gradient_of_a_shared_layer_is_the_sum_over_its_uses(beside):
-    (_, grads), (_, alone) = beside
-    summed = jax.tree.map(jnp.add, alone["layers"]["0"], alone["layers"]["1"])
-    wanted = {**alone, "layers": {"0": summed, "1": alone["layers"]["2"]}}
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), grads, wanted)
+    summed = jax.tree.map(jnp.add, expected["layers"]["0"], expected["layers"]["1"])
+    expected = {**expected, "layers": {"0": summed, "1": expected["layers"]["2"]}}
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), grads, expected)
 
 
 def test_flops_count_every_use_and_the_projection():
@@ -104,12 +88,11 @@ def test_flops_count_every_use_and_the_projection():
 
 
 def test_a_projection_of_the_same_width_is_there_if_asked_for():
-    for config, has_one in (
-        (dataclasses.replace(SHARED, embedding_size=16), False),
-        (dataclasses.replace(SHARED, embedding_size=16, embedding_projection="always"), True),
-    ):
+    for projection in ({}, {"embedding_projection": "always"}):
+        config = dataclasses.replace(SHARED, embedding_size=16, **projection)
         made = nnx.eval_shape(lambda config=config: models.make_encoder(config, rngs=nnx.Rngs(0)))
-        assert ("projection" in parameters.split(made)[1]["embeddings"]) == has_one
+        tables = parameters.split(made)[1]["embeddings"]
+        assert ("projection" in tables) == bool(projection)
 
 
 @pytest.fixture(scope="module")
@@ -150,13 +133,13 @@ def test_lora_and_freezing_name_the_stored_layers(task):
     assert not any(jax.tree.leaves(frozen["encoder"]["layers"]["1"]))
 
 
-@pytest.mark.parametrize("rule_table", sharding.RULES)
-def test_every_table_of_rules_places_shared_layers(task, rule_table):
+def test_every_table_of_rules_places_shared_layers(task):
     params = base.abstract_model(task)[1]
     mesh = sharding.make_mesh(jax.devices()[:4], data=2, tensor=2)
-    placed = sharding.shardings(mesh, params, params, rule_table=rule_table)
-    query = placed["encoder"]["layers"]["3"]["attention"]["query"]["kernel"].spec
-    projection = placed["encoder"]["embeddings"]["projection"]["kernel"].spec
-    kernel = {"data_parallel": (), "tensor": (None, "tensor"), "fsdp": ("data", None)}
-    assert tuple(query) == kernel.get(rule_table, ("data", "tensor"))
-    assert tuple(projection) == (("data", None) if "fsdp" in rule_table else ())
+    for rule_table in sharding.RULES:
+        placed = sharding.shardings(mesh, params, params, rule_table=rule_table)
+        query = placed["encoder"]["layers"]["3"]["attention"]["query"]["kernel"].spec
+        projection = placed["encoder"]["embeddings"]["projection"]["kernel"].spec
+        kernel = {"data_parallel": (), "tensor": (None, "tensor"), "fsdp": ("data", None)}
+        assert tuple(query) == kernel.get(rule_table, ("data", "tensor"))
+        assert tuple(projection) == (("data", None) if "fsdp" in rule_table else ())

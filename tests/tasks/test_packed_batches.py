@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.models import packed_rows, parameters
-from bertjax.tasks import (
-    distillation,
-    next_token,
-    pretraining,
-    replaced_tokens,
-    span_boundary,
-)
+from bertjax.tasks import distillation, next_token, pretraining, replaced_tokens, span_boundary
 from tests import small_modules, small_packed
 from tests.conftest import TINY
 
@@ -26,22 +20,19 @@ SIZES = dataclasses.replace(
 )
 
 
-def masks(sequence_ids, chosen, ids):
+def masks(chosen, ids):
     """The mask features of rows in which `chosen` are masked."""
-    made = {
-        "masked_lm_positions": np.zeros((len(ids), PREDICTIONS), np.int32),
-        "masked_lm_ids": np.zeros((len(ids), PREDICTIONS), np.int32),
-        "masked_lm_weights": np.zeros((len(ids), PREDICTIONS), np.float32),
-    }
-    hidden = ids.copy()
+    positions, labels = np.zeros((2, len(ids), PREDICTIONS), np.int32)
+    weights, hidden = np.zeros(positions.shape, np.float32), ids.copy()
     for row in range(len(ids)):
         places = np.flatnonzero(chosen[row])
-        made["masked_lm_positions"][row, : len(places)] = places
-        made["masked_lm_ids"][row, : len(places)] = ids[row, places]
-        made["masked_lm_weights"][row, : len(places)] = 1
+        positions[row, : len(places)], weights[row, : len(places)] = places, 1
+        labels[row, : len(places)] = ids[row, places]
         hidden[row, places] = 4
-    weights = np.ones(len(ids), np.float32)
-    return made | {"input_ids": hidden, "example_weights": weights}
+    return {
+        **{"masked_lm_positions": positions, "masked_lm_ids": labels, "masked_lm_weights": weights},
+        **{"input_ids": hidden, "example_weights": np.ones(len(ids), np.float32)},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +52,8 @@ def batches():
             own[rng.permutation(maskable)[: max(1, length // 4)]] = True
             chosen[row, begin : begin + length] = chosen_apart[number, :length] = own
             begin, number = begin + length, number + 1
-    packed |= masks(packed["sequence_ids"], chosen, packed["input_ids"])
-    apart |= masks(apart["input_mask"], chosen_apart, apart["input_ids"])
+    packed |= masks(chosen, packed["input_ids"])
+    apart |= masks(chosen_apart, apart["input_ids"])
     return tuple({name: jnp.asarray(it[name]) for name in it} for it in (packed, apart))
 
 
@@ -86,17 +77,16 @@ def both(task, batches, **fixed):
 
 
 def assert_equal(task, batches, **fixed):
-    ((loss, means), gradients), ((wanted, wanted_means), wanted_gradients) = both(
-        task, batches, **fixed
-    )
-    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
-    assert means.keys() == wanted_means.keys()
+    packed, apart = both(task, batches, **fixed)
+    ((loss, means), gradients), ((expected_loss, expected_means), expected) = packed, apart
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    assert means.keys() == expected_means.keys()
     for name in means:
-        np.testing.assert_allclose(means[name], wanted_means[name], rtol=1e-5, err_msg=name)
-    for path, value in parameters.flat(wanted_gradients).items():
-        found = parameters.flat(gradients)[path]
-        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5, err_msg=path)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+        np.testing.assert_allclose(means[name], expected_means[name], rtol=1e-5, err_msg=name)
+    gradients = parameters.flat(gradients)
+    for path, value in parameters.flat(expected).items():
+        np.testing.assert_allclose(gradients[path], value, rtol=1e-4, atol=1e-5, err_msg=path)
+        assert np.isfinite(gradients[path]).all()
 
 
 def test_masked_tokens_pairs_and_span_boundaries_are_those_of_the_sequences_apart(batches):

@@ -27,9 +27,8 @@ SHARED, THEIRS = "encoder.embeddings", "generator.encoder.embeddings"
 
 
 def make_task(sharing="shared", sizes=SIZES, **options):
-    generator = dataclasses.replace(
-        *(sizes,), hidden_size=12, num_attention_heads=2, intermediate_size=20
-    )
+    small = {"hidden_size": 12, "num_attention_heads": 2, "intermediate_size": 20}
+    generator = dataclasses.replace(sizes, **small)
     return replaced_tokens.ReplacedTokens(sizes, generator, sharing=sharing, **options)
 
 
@@ -48,9 +47,10 @@ def small(sharing="shared"):
     return task, base.abstract_model(task)[0], parameters.nested(filled(task))
 
 
-def answers(sharing="shared"):
+@pytest.fixture(scope="module")
+def answered():
     """What the two parts say of the batch, one after the other, and the samples between them."""
-    task, graphdef, params = small(sharing)
+    task, graphdef, params = small("shared")
     batch = conftest.make_batch()
 
     @jax.jit
@@ -65,11 +65,6 @@ def answers(sharing="shared"):
         return logits, sampled, corrupted, is_replaced, found, means
 
     return {name: np.asarray(values) for name, values in batch.items()}, *run(params)
-
-
-@pytest.fixture(scope="module")
-def answered():
-    return answers()
 
 
 def test_both_losses_and_all_scores_equal_a_reference_in_float64(answered):
@@ -156,9 +151,8 @@ def test_the_noise_has_gumbels_mean_spread_and_tail():
     assert noise.std() == pytest.approx(math.pi / math.sqrt(6), rel=0.01)
     for height in (3.0, 8.0):
         above = -math.expm1(-math.exp(-height))
-        assert (noise > height).mean() == pytest.approx(
-            above, rel=4 / math.sqrt(above * noise.size)
-        )
+        error = 4 / math.sqrt(above * noise.size)
+        assert (noise > height).mean() == pytest.approx(above, rel=error)
 
 
 def test_a_rows_samples_depend_on_key_and_row_alone():
@@ -176,7 +170,7 @@ def test_a_rows_samples_depend_on_key_and_row_alone():
 
 @functools.cache
 def gradients(sharing):
-    """The gradients of each objective alone, by path, and what is shared."""
+    """The gradients of the generator's objective and of the discriminator's, by path."""
     task, graphdef, params = small(sharing)
     batch = conftest.make_batch()
 
@@ -186,10 +180,9 @@ def gradients(sharing):
             means = task.loss(parameters.merge(graphdef, params), batch, key=jax.random.key(0))
             return means[name].total
 
-        return {name: jax.grad(total)(params, name) for name in task.objectives}
+        return [jax.grad(total)(params, name) for name in ("mlm_loss", "discriminator_loss")]
 
-    found = jax.device_get(run(params))
-    return {name: parameters.flat(tree) for name, tree in found.items()}
+    return [parameters.flat(tree) for tree in jax.device_get(run(params))]
 
 
 def is_zero(array):
@@ -197,9 +190,7 @@ def is_zero(array):
 
 
 def test_shared_embeddings_get_both_gradients_and_everything_else_one():
-    of_generator, of_discriminator = (
-        gradients("shared")[name] for name in ("mlm_loss", "discriminator_loss")
-    )
+    of_generator, of_discriminator = gradients("shared")
     shared = {f"{SHARED}.{name}" for name in ("word", "position", "segment", "norm")}
     for path in of_generator:
         is_shared = path.rpartition(".")[0] in shared
@@ -233,9 +224,7 @@ def test_the_sum_is_that_of_two_models_which_are_separate():
 
 @pytest.mark.slow
 def test_disentangled_tables_get_no_gradient_from_the_discriminator():
-    of_generator, of_discriminator = (
-        gradients("gradient_disentangled")[name] for name in ("mlm_loss", "discriminator_loss")
-    )
+    of_generator, of_discriminator = gradients("gradient_disentangled")
     for table in ("word", "position"):
         assert is_zero(of_discriminator[f"{THEIRS}.{table}.embedding"])
         assert not is_zero(of_generator[f"{THEIRS}.{table}.embedding"])
@@ -245,15 +234,20 @@ def test_disentangled_tables_get_no_gradient_from_the_discriminator():
 
 
 @pytest.mark.parametrize("sharing", embedding_sharing.SHARINGS)
-def test_what_is_made_whole_and_kept_again_is_as_before(sharing):
-    kept = parameters.flat(small(sharing)[2])
+def test_what_is_made_whole_and_stored_again_is_as_before_and_in_every_rule_table(sharing):
+    stored = parameters.flat(small(sharing)[2])
     whole = embedding_sharing.apart(small(sharing)[2])
     assert embedding_sharing.apart(whole).keys() == whole.keys()
     for encoder in (whole["encoder"], whole["generator"]["encoder"]):
         assert set(encoder["embeddings"]) - {"projection"} == set(embedding_sharing.SHARED)
-    again = embedding_sharing.as_stored(parameters.flat(whole), kept)
-    for path, value in kept.items():
+    again = embedding_sharing.as_stored(parameters.flat(whole), stored)
+    for path, value in stored.items():
         np.testing.assert_allclose(again[path], value, atol=1e-7, err_msg=path)
+    params = base.abstract_model(make_task(sharing, MESH_SIZES))[1]
+    mesh = sharding.make_mesh(ALL_DEVICES[:4], data=2, tensor=2)
+    for table in sharding.RULES:
+        sharding.shardings(mesh, params, params, rule_table=table)
+    assert len(set(jax.tree.leaves(optim.rate_multipliers(HALVING, params)))) == 3
 
 
 @pytest.mark.slow
@@ -277,15 +271,6 @@ def test_projections_and_the_last_layer_begin_uniform_and_tables_as_one():
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("sharing", embedding_sharing.SHARINGS)
-def test_every_rule_table_knows_all_parameters(sharing):
-    params = base.abstract_model(make_task(sharing, MESH_SIZES))[1]
-    mesh = sharding.make_mesh(ALL_DEVICES[:4], data=2, tensor=2)
-    for table in sharding.RULES:
-        sharding.shardings(mesh, params, params, rule_table=table)
-    assert len(set(jax.tree.leaves(optim.rate_multipliers(HALVING, params)))) == 3
-
-
 def test_the_level_of_chance_is_the_entropy_of_what_is_replaced():
     name, level, told = replaced_tokens.chance(
         {"replaced_share": 0.1, "discriminator_recall": 0.0, "discriminator_loss": 0.3}
@@ -302,7 +287,7 @@ def make_config(**options):
         {
             **{"data.source": "synthetic", "model.vocab_size": 60, "model.hidden_size": 128},
             **{"pretraining.objective": "replaced_tokens", "pretraining.pair_loss": "none"},
-            **{"model.num_attention_heads": 2},
+            "model.num_attention_heads": 2,
             **options,
         }
     )
@@ -313,36 +298,24 @@ def test_the_generator_is_the_model_but_for_its_own_options():
     config = make_config()
     config.pretraining.generator.num_hidden_layers = 3
     config.model.dtype = "float32"
-    sizes = base_config(config)
+    sizes = dataclasses.replace(SIZES, **dict(config.model))
     task = replaced_tokens.of_options(sizes, config.pretraining)
-    assert task.generator == dataclasses.replace(
-        sizes,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=1,
-        intermediate_size=128,
-        embedding_size=128,
-    )
+    options = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 1}
+    options |= {"intermediate_size": 128, "embedding_size": 128}
+    assert task.generator == dataclasses.replace(sizes, **options)
     config.pretraining.generator.embeddings = "separate"
     assert replaced_tokens.of_options(sizes, config.pretraining).generator.embedding_width == 32
 
 
-def base_config(config):
-    return dataclasses.replace(SIZES, **dict(config.model))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
+def test_an_option_that_does_not_fit_is_named():
+    config_faults.validate(make_config())
+    for name, value, words in [
         ("pair_loss", "nsp", "pair_loss is 'nsp'; .* set it to 'none'"),
         ("discriminator_weight", 0.0, "discriminator_weight is 0.0; it must be above 0"),
         ("generator.temperature", 0.0, "temperature is 0.0; it must be above 0"),
         ("generator.hidden_size", -1, "generator.hidden_size is -1; it must be at least 0"),
         ("generator.num_attention_heads", 3, "generator describes no encoder: hidden_size is 32"),
         ("generator.embeddings", "tied", "embeddings is 'tied'; known are shared, separate"),
-    ],
-)
-def test_an_option_that_does_not_fit_is_named(name, value, said):
-    config_faults.validate(make_config())
-    with pytest.raises(ValueError, match=said):
-        config_faults.validate(make_config(**{f"pretraining.{name}": value}))
+    ]:
+        with pytest.raises(ValueError, match=words):
+            config_faults.validate(make_config(**{f"pretraining.{name}": value}))

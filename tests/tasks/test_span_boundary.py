@@ -21,32 +21,23 @@ from tests import small_modules, small_records
 pytestmark = pytest.mark.usefixtures("quick_runs")
 LENGTH, PREDICTIONS, VOCABULARY = 24, 20, 40
 SIZES = EncoderConfig(
-    vocab_size=VOCABULARY,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=24,
-    max_position_embeddings=LENGTH,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-    initializer_range=0.3,
-)
+    vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=24, max_position_embeddings=LENGTH, hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0, initializer_range=0.3,
+)  # fmt: skip
 TASK = span_boundary.SpanBoundary(SIZES, pair_loss="none")
 # Masked positions of each row, its tokens, and of each position (left, right, number in the span);
 # None: no target.
 ROWS = [
     # Beside [CLS]; one alone; two that touch are one, as released; beside the last [SEP].
-    (
-        [1, 2, 5, 8, 9, 10, 22],
-        24,
-        [None, None, (4, 6, 0), (7, 11, 0), (7, 11, 1), (7, 11, 2), None],
-    ),
+    ([1, 2, 5, 8, 9, 10, 22], 24,
+     [None, None, (4, 6, 0), (7, 11, 0), (7, 11, 1), (7, 11, 2), None]),
     # A span of 17: the last two are too far in.
     (list(range(3, 20)), 24, [(2, 20, i) if i < 15 else None for i in range(17)]),
     # A shorter row: its last [SEP] is at 9.
     ([4, 8], 10, [(3, 5, 0), None]),
     ([], 3, []),
-]
+]  # fmt: skip
 
 
 def batch(rows=ROWS, seed=0):
@@ -146,18 +137,15 @@ def test_what_is_beside_no_span_gets_no_gradient(computed):
     assert not np.any(grads["encoder"]["embeddings"]["segment"]["embedding"][1])
 
 
-def test_flops_are_those_of_bert_and_of_the_head():
+def test_the_head_has_its_flops_and_lies_whole_on_every_device():
     plain = super(span_boundary.SpanBoundary, TASK).train_flops(3, LENGTH, 2)
     products = (2 * 16 + 200) * 16 + 16 * 16 + 16 * VOCABULARY
     assert TASK.train_flops(3, LENGTH, 2) == plain + 3 * 3 * 2 * 2 * products
-
-
-@pytest.mark.parametrize("rule_table", sharding.RULES)
-def test_every_table_of_rules_places_the_head_on_every_device(rule_table):
     params = base.abstract_model(TASK)[1]
     mesh = sharding.make_mesh(jax.devices()[:16], data=8, tensor=2)
-    placed = sharding.shardings(mesh, params, params, rule_table=rule_table)
-    assert all(leaf.spec == sharding.P() for leaf in jax.tree.leaves(placed["sbo_head"]))
+    for rule_table in sharding.RULES:
+        placed = sharding.shardings(mesh, params, params, rule_table=rule_table)
+        assert all(leaf.spec == sharding.P() for leaf in jax.tree.leaves(placed["sbo_head"]))
 
 
 def make_config(**options):

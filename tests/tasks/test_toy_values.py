@@ -24,17 +24,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device")]
 LENGTH, WIDTH = 12, 3
 
 
+def dense(inputs, outputs, stddev, rngs):
+    options = {"kernel_init": layers.truncated_normal(stddev), "dtype": np.dtype("float32")}
+    return layers.Dense(inputs, outputs, **options, rngs=rngs)
+
+
 class ValueEmbeddings(nnx.Module):
     """A dense layer over the values of each position."""
 
     def __init__(self, config, *, rngs):
-        self.dense = layers.Dense(
-            WIDTH,
-            config.hidden_size,
-            kernel_init=layers.truncated_normal(0.5),
-            dtype=np.dtype("float32"),
-            rngs=rngs,
-        )
+        self.dense = dense(WIDTH, config.hidden_size, 0.5, rngs)
 
     def __call__(self, inputs, *, key=None):
         return self.dense(inputs["values"])
@@ -43,13 +42,7 @@ class ValueEmbeddings(nnx.Module):
 class Averager(nnx.Module):
     def __init__(self, config, *, rngs):
         self.encoder = models.make_encoder(config, rngs=rngs)
-        self.mean = layers.Dense(
-            config.hidden_size,
-            WIDTH,
-            kernel_init=layers.truncated_normal(0.02),
-            dtype=np.dtype("float32"),
-            rngs=rngs,
-        )
+        self.mean = dense(config.hidden_size, WIDTH, 0.02, rngs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from bertjax import models, recipes
 from bertjax.convert import huggingface_tokenizer, pretrained
 from bertjax.convert.families import roberta
 from bertjax.data import sentence_piece, tokenizer
-from bertjax.training import outlook
+from bertjax.training import run_log
 from tests import small_byte_bpe, small_records
 from tests.data import test_sentence_piece
 
@@ -22,7 +22,7 @@ def test_a_vocabulary_with_another_padding_is_told_before_it_is_trained():
     config = recipes.load("roberta:base")
     with config.unlocked():
         config.model.dtype = "float32"
-    assert outlook.obstacles(config, small_byte_bpe.vocabulary()) == []
+    assert run_log.obstacles(config, small_byte_bpe.vocabulary()) == []
 
 
 def test_the_tokenizer_is_read_from_either_of_its_files(tmp_path):

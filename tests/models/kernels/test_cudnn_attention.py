@@ -57,11 +57,15 @@ def inputs(is_packed):
     return {"sequence_ids": jnp.asarray(numbers)}
 
 
+def drawn(dtype):
+    shape = (BATCH, LENGTH, HEADS, SIZE)
+    draws = jax.random.split(jax.random.key(0), 4)
+    return [jax.random.normal(it, shape, jnp.float32).astype(dtype) for it in draws]
+
+
 def both(visible, dtype, implementation, rotary_base):
     """Returns the context and the gradients of query, keys and values."""
-    draws = jax.random.split(jax.random.key(0), 4)
-    shape = (BATCH, LENGTH, HEADS, SIZE)
-    *tensors, grad = (jax.random.normal(it, shape, jnp.float32).astype(dtype) for it in draws)
+    *tensors, grad = drawn(dtype)
     attend = functools.partial(
         *(attention.attend,), visible=visible, dropout_rate=0.1, key=None,
         implementation=implementation, rotary_base=rotary_base,
@@ -70,9 +74,14 @@ def both(visible, dtype, implementation, rotary_base):
     return [np.asarray(x, np.float32) for x in (context, *backward(grad))]
 
 
-@pytest.mark.parametrize("rotary_base", [None, 1e4])
-@pytest.mark.parametrize("narrow", [{}, {"window": 8}, {"left_to_right": True}], ids=str)
-@pytest.mark.parametrize("is_packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize(
+    ("is_packed", "narrow", "rotary_base"),
+    [
+        *((False, {}, None), (False, {"window": 8}, 1e4), (False, {"left_to_right": True}, None)),
+        *((True, {}, 1e4), (True, {"window": 8}, None), (True, {"left_to_right": True}, 1e4)),
+    ],
+    ids=str,
+)
 def test_it_computes_what_plain_jax_does(asked_of_jax, is_packed, narrow, rotary_base):
     visible = visibility.of(inputs(is_packed))
     visible = visible.narrowed(**{"window": None, "left_to_right": False} | narrow)
@@ -88,32 +97,23 @@ def test_it_computes_what_plain_jax_does(asked_of_jax, is_packed, narrow, rotary
 def test_the_rows_of_a_mesh_are_computed_where_they_are(asked_of_jax):
     mesh = sharding.make_mesh(jax.devices()[:8], data=4, tensor=2)
     visible = visibility.of(inputs(True))
-    alone = both(visible, jnp.bfloat16, "cudnn", None)
+    context, *_ = both(visible, jnp.bfloat16, "cudnn", None)
+    *tensors, _ = drawn(jnp.bfloat16)
+    options = {"dropout_rate": 0.0, "key": None, "implementation": "cudnn"}
     with jax.set_mesh(mesh):
-        run = jax.jit(lambda: attention_on_mesh(visible))
-        np.testing.assert_allclose(np.asarray(run(), np.float32), alone[0], atol=2e-2)
+        spread = jax.jit(lambda: attention.attend(*tensors, visible, **options))()
+        np.testing.assert_allclose(np.asarray(spread, np.float32), context, atol=2e-2)
 
 
-def attention_on_mesh(visible):
-    draws = jax.random.split(jax.random.key(0), 4)
-    shape = (BATCH, LENGTH, HEADS, SIZE)
-    query, keys, values = (
-        jax.random.normal(it, shape, jnp.float32).astype(jnp.bfloat16) for it in draws[:3]
-    )
-    return attention.attend(
-        query, keys, values, visible, dropout_rate=0.0, key=None, implementation="cudnn"
-    )
-
-
-@pytest.mark.parametrize(
-    ("length", "size", "dtype", "rate"),
-    [(63, 64, "bfloat16", 0.0), (32, 64, "bfloat16", 0.0), (8192, 64, "bfloat16", 0.0),
-     (64, 12, "bfloat16", 0.0), (64, 64, "float32", 0.0), (64, 64, "bfloat16", 0.1)],
-)  # fmt: skip
-def test_what_the_kernels_do_not_take_is_left_to_plain_jax(asked_of_jax, length, size, dtype, rate):
-    asked = functools.partial(attention.kernel_platforms, "cudnn")
-    assert asked(length, size, jnp.dtype(dtype), rate) == ()
-    assert asked(128, 64, jnp.dtype("bfloat16"), 0.0) == ("cuda",)
+def test_what_the_kernels_do_not_take_is_left_to_plain_jax(asked_of_jax):
+    for length, size, dtype, rate, platforms in [
+        *((128, 64, "bfloat16", 0.0, ("cuda",)), (63, 64, "bfloat16", 0.0, ())),
+        *((32, 64, "bfloat16", 0.0, ()), (8192, 64, "bfloat16", 0.0, ())),
+        *((64, 12, "bfloat16", 0.0, ()), (64, 64, "float32", 0.0, ())),
+        (64, 64, "bfloat16", 0.1, ()),
+    ]:
+        found = attention.kernel_platforms("cudnn", length, size, jnp.dtype(dtype), rate)
+        assert found == platforms
 
 
 def test_without_cudnn_it_is_plain_jax_and_says_so(caplog):
@@ -160,12 +160,8 @@ def test_the_trial_on_a_gpu_is_of_rows_without_dropout(asked_of_jax, monkeypatch
     job = job_of(attention_probs_dropout_prob=0.1)
     assert attention_trial.agrees(job, mesh) and not asked_of_jax  # in float32 there are no kernels
     job.config.model.dtype = "bfloat16"
-    job = dataclasses.replace(job, task=bfloat16(job.task))
+    narrow = dataclasses.replace(job.task.encoder, dtype="bfloat16")
+    job = dataclasses.replace(job, task=dataclasses.replace(job.task, encoder=narrow))
     with caplog.at_level("INFO", logger="absl"):
         assert attention_trial.agrees(job, mesh)
     assert set(asked_of_jax) == {"context", "gradients"} and "agrees with plain JAX" in caplog.text
-
-
-def bfloat16(task):
-    narrow = dataclasses.replace(task.encoder, dtype="bfloat16")
-    return dataclasses.replace(task, encoder=narrow)

@@ -23,15 +23,10 @@ from tests.models import attention_cases
 from tests.models.attention_cases import RATE
 
 CONFIG = encoder.EncoderConfig(
-    vocab_size=96,
-    hidden_size=128,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=64,
-    max_position_embeddings=128,
-    hidden_dropout_prob=0.1,
+    vocab_size=96, hidden_size=128, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=64, max_position_embeddings=128, hidden_dropout_prob=0.1,
     attention_probs_dropout_prob=0.1,
-)
+)  # fmt: skip
 SLOW = pytest.mark.slow
 
 
