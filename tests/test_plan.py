@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -13,8 +12,6 @@ from bertjax.plan import assumptions as assumptions_lib
 from bertjax.plan import cache, compiled, planner, targets, text, topologies
 from configs import bert_base, classification, smoke
 from tests import programs, small_datasets, small_records
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 def make_config(**changes):
@@ -42,35 +39,26 @@ def fake_slice(monkeypatch):
     monkeypatch.setattr(compiled, "compile_step", lambda program, phase: outcome)
 
 
-def test_an_unknown_topology_lists_what_is_known():
+def test_what_does_not_fit_the_slice_is_refused_with_what_would(fake_slice, monkeypatch):
     with pytest.raises(ValueError, match=r"--topology: .*v9-8.*v5e.*or cpu, or gpu"):
         targets.make_target("v9-8", make_config())
-
-
-def test_a_mesh_that_does_not_fit_the_slice_says_what_would():
     config = make_config(**{"mesh.data": 16})
-    with pytest.raises(
-        ValueError, match=r"data=16 x tensor=1.* v5e-8 has 8.*mesh.data=-1.*--topology=v5e-16"
-    ):
+    message = r"data=16 x tensor=1.* v5e-8 has 8.*mesh.data=-1.*--topology=v5e-16"
+    with pytest.raises(ValueError, match=message):
         targets.make_target("v5e-8", config)
     with pytest.raises(ValueError, match=r"data=-1 x tensor=3.* has 8 devices"):
         targets.make_target("v5e-8", make_config(**{"mesh.tensor": 3}))
     assert targets.make_target("v5e-16", config).num_devices == 16
     assert targets.make_target("v5e-8", config, num_slices=2).num_devices == 16
+    with pytest.raises(ValueError, match=r"phases\.phase1 is 36; it must be a multiple of 8"):
+        planned(make_config(global_batch_size=36), "v5e-8")
 
-
-def test_without_libtpu_the_way_to_it_is_told(monkeypatch):
     def missing(tpu_slice):
         raise ImportError("needs libtpu: pip install 'bertjax[plan]'")
 
     monkeypatch.setattr(topologies, "devices", missing)
     with pytest.raises(ValueError, match=r"pip install 'bertjax\[plan\]'"):
         targets.make_planner(targets.make_target("v5e-8", make_config()), None)
-
-
-def test_a_batch_that_the_slice_cannot_divide_is_named(fake_slice):
-    with pytest.raises(ValueError, match=r"phases\.phase1 is 36; it must be a multiple of 8"):
-        planned(make_config(global_batch_size=36), "v5e-8")
 
 
 def test_text_and_json_hold_what_was_asked_for(fake_slice):
@@ -86,17 +74,12 @@ def test_text_and_json_hold_what_was_asked_for(fake_slice):
     (phase,) = fields["phases"]
     assert phase["speed"]["step_seconds"]["value"] == pytest.approx(1e-3)
     assert phase["speed"]["step_seconds"]["how"] == "estimated"
-    assert phase["memory"]["activations"] == {
-        "value": 2**30, "unit": "bytes", "how": "counted", "source": "by the compiler"
-    }  # fmt: skip
+    figure = {"value": 2**30, "unit": "bytes", "how": "counted", "source": "by the compiler"}
+    assert phase["memory"]["activations"] == figure
     hours = 200 * 1e-3 / 3600
     assert fields["totals"]["price on demand"]["value"] == pytest.approx(hours * 8 * 1.2)
     assert fields["searches"]["phase1"]["largest_batch"] >= 32
     assert fields["versions"]["jax"] == jax.__version__
-
-
-def test_prices_follow_the_flags(fake_slice):
-    made, _ = planned(make_config(), "v5e-8")
     spot = planner.price_totals(made, only_spot=True, price_per_chip_hour=None)
     assert set(spot) == {"hours", "spot price"}
     given = planner.price_totals(made, only_spot=False, price_per_chip_hour=3.0)
@@ -174,22 +157,14 @@ def test_the_length_in_epochs_is_that_of_the_records_and_else_asked_for(tmp_path
     assert assumptions_lib.with_length(without, 0) == (without, [])
 
 
-def run(*arguments, cache_home):
-    small = ("hidden_size=32", "num_hidden_layers=1", "intermediate_size=64")
-    command = [sys.executable, "-m", "bertjax.plan", "--config=configs/smoke.py", *arguments]
-    command += [f"--config.model.{size}" for size in small]
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache_home)}
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=300, check=False
-    )
-
-
 @pytest.mark.slow
 def test_the_program_prints_json_and_leaves_the_plan_in_the_workdir(tmp_path):
-    ended = run(
-        *("--topology=cpu", "--json", f"--workdir={tmp_path / 'run'}", "--config.mesh.data=2"),
-        cache_home=tmp_path,
-    )
+    sizes = ("hidden_size=32", "num_hidden_layers=1", "intermediate_size=64")
+    command = [sys.executable, "-m", "bertjax.plan", "--config=configs/smoke.py", "--topology=cpu"]
+    command += ["--json", f"--workdir={tmp_path / 'run'}", "--config.mesh.data=2"]
+    command += [f"--config.model.{size}" for size in sizes]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert ended.returncode == 0, ended.stderr[-2000:]
     fields = json.loads(ended.stdout)
     assert fields["mesh"] == {"data": 2, "tensor": 1}

@@ -84,11 +84,9 @@ def _finetuning_with_length(
         config = config.copy_and_resolve_references()
         config.phases.phase1.num_steps = finetuning.num_steps(config, num_examples)
         source = "--num_examples"
-        model = config.model
-        assumptions.append(
-            f"a model of {model.num_hidden_layers} layers, {model.hidden_size} wide (config.model; "
-            "config.init_from is not read)"
-        )
+        depth, width = config.model.num_hidden_layers, config.model.hidden_size
+        sizes = f"{depth} layers, {width} wide (config.model; config.init_from is not read)"
+        assumptions.append(f"a model of {sizes}")
     else:
         opened = _opened(config)
         dtype, prng_impl = config.model.dtype, config.prng_impl
@@ -96,17 +94,14 @@ def _finetuning_with_length(
         config.model.dtype, config.prng_impl = dtype, prng_impl  # those of the target
         num_examples = opened.data.num_train_examples(opened.phases[0]) or 0
         source = "its files"
-    assumption = (
-        f"{num_examples:,} examples ({source}), {config.finetuning.num_epochs:g} epochs of them"
-    )
-    assumptions.insert(0, assumption)
+    epochs = f"{config.finetuning.num_epochs:g} epochs of them"
+    assumptions.insert(0, f"{num_examples:,} examples ({source}), {epochs}")
     if config.finetuning.length_buckets:
         length = config.finetuning.max_seq_length
         assumptions.append(f"every batch {length} tokens long; length buckets make most shorter")
     if trials.are_configured(config):
-        assumptions.append(
-            f"one of {len(trials.list_trials(config))} trainings: seeds and settings"
-        )
+        count = len(trials.list_trials(config))
+        assumptions.append(f"one of {count} trainings: seeds and settings")
     return config, assumptions
 
 

@@ -11,9 +11,27 @@ import dataclasses
 
 from bertjax import jobs
 from bertjax.devices import accelerators
-from bertjax.plan import compiled, hlo, prices, topologies
+from bertjax.plan import compiled, hlo, topologies
 
 COUNTED, ESTIMATED, MEASURED = "counted", "estimated", "measured"
+
+# Google charges by the chip for every generation, although names of v2 to v5p count TensorCores.
+_CATALOG = "skypilot-org/skypilot-catalog, catalogs/v8/gcp/vms.csv at commit 006059e0"
+_ON_DEMAND_NOTE = "list price in US regions, taken from a catalog that carries no date of its own"
+_SPOT_NOTE = "in us-central1, or where the generation is offered in the US; spot prices change"
+
+
+# Generation -> (dollars, what else the note says) on demand, and on spot. The catalog lists whole
+# machines; per chip that is v2-8 $4.50 / 4, v3-8 $8.00 / 4, v4-8 $12.88 / 4, v5litepod-1 $1.20,
+# v5p-8 $16.80 / 4, v6e-4 $10.80 / 4. No row for tpu7x.
+_DOLLARS = {
+    "v2": ((1.125, ""), (0.34, "")),
+    "v3": ((2.00, ""), (0.51, "")),
+    "v4": ((3.22, ""), (0.92, "")),
+    "v5e": ((1.20, "; $1.56 in europe-west4"), (0.245, "; up to $0.6 in other US regions")),
+    "v5p": ((4.20, ""), (0.84, "; up to $1.68 in other US regions")),
+    "v6e": ((2.70, "; $2.97 in Europe"), (0.54, "; up to $1.35 in other US regions")),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +42,16 @@ class Figure:
     unit: str
     how: str
     source: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """US dollars per chip and hour; `date` is when the source was read, `note` how sure it is."""
+
+    dollars_per_chip_hour: float
+    date: str
+    source: str
+    note: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +164,14 @@ def lacked_bytes(outcome: compiled.Outcome, target: Target) -> int | None:
     return max(needed - limit, 0)
 
 
+def price(generation: str, *, spot: bool) -> Price | None:
+    """Returns the price of a generation ("v5e", ...), None where the catalog has none (tpu7x)."""
+    if generation not in _DOLLARS:
+        return None
+    dollars, more = _DOLLARS[generation][spot]
+    return Price(dollars, "2026-11", _CATALOG, (_SPOT_NOTE if spot else _ON_DEMAND_NOTE) + more)
+
+
 def dollars(
     hours: float, target: Target, *, spot: bool, price_per_chip_hour: float | None
 ) -> Figure | None:
@@ -146,53 +182,42 @@ def dollars(
     if price_per_chip_hour is not None:
         rate, source = price_per_chip_hour, f"${price_per_chip_hour:g} per chip-hour, as given"
     else:
-        price = prices.price(target.tpu_slice.generation, spot=spot) if target.tpu_slice else None
-        if price is None:
+        listed = price(target.tpu_slice.generation, spot=spot) if target.tpu_slice else None
+        if listed is None:
             return None
-        rate = price.dollars_per_chip_hour
-        source = f"${rate:g} per chip-hour, {price.date}: {price.note}"
+        rate = listed.dollars_per_chip_hour
+        source = f"${rate:g} per chip-hour, {listed.date}: {listed.note}"
     return Figure(hours * target.num_chips * rate, "US dollars", ESTIMATED, source)
 
 
 def _memory(
     counted: compiled.StateBytes, outcome: compiled.Outcome | None, target: Target
 ) -> dict[str, Figure]:
-    shapes = "from shapes and shardings"
-    memory = {
-        name: Figure(size, "bytes", COUNTED, shapes)
-        for name, size in dataclasses.asdict(counted).items()
-    }
+    sizes = {"from shapes and shardings": dataclasses.asdict(counted)}
     if isinstance(outcome, compiled.Compiled):
         in_shapes = counted.parameters + counted.optimizer + counted.batch
-        by_compiler = {
+        sizes["by the compiler"] = {
             "activations": outcome.temp_bytes,
             "code": outcome.code_bytes,
             "padding": outcome.argument_bytes - in_shapes,
             "outputs": outcome.output_bytes - outcome.alias_bytes,
             "total": outcome.total_bytes,
         }
-        memory |= {
-            name: Figure(size, "bytes", COUNTED, "by the compiler")
-            for name, size in by_compiler.items()
-        }
-    elif outcome is not None and outcome.needed_bytes is not None:
-        memory["needed"] = Figure(outcome.needed_bytes, "bytes", COUNTED, "by the compiler")
-        if outcome.available_bytes is not None:
-            memory["available"] = Figure(
-                outcome.available_bytes, "bytes", COUNTED, "by the compiler"
-            )
+    elif outcome is not None:
+        needed, available = outcome.needed_bytes, outcome.available_bytes
+        sizes["by the compiler"] = {"needed": needed, "available": available}
     limit = accelerators.memory_bytes(target.device_kind)
-    if limit is not None:
-        memory["device"] = Figure(limit, "bytes", COUNTED, f"data sheet of {target.device_kind}")
-    return memory
+    sizes[f"data sheet of {target.device_kind}"] = {"device": limit}
+    return {
+        name: Figure(size, "bytes", COUNTED, source)
+        for source, by_name in sizes.items()
+        for name, size in by_name.items()
+        if size is not None
+    }
 
 
 def _speed(
-    phase: jobs.Phase,
-    target: Target,
-    analysis: hlo.Analysis,
-    flops: float,
-    fill: float | None,
+    phase: jobs.Phase, target: Target, analysis: hlo.Analysis, flops: float, fill: float | None
 ) -> dict[str, Figure]:
     accelerator = accelerators.ACCELERATORS[target.device_kind]
     cycles = Figure(analysis.cycles, "cycles", ESTIMATED, "by the compiler, loops x trips")
@@ -226,27 +251,18 @@ def step_parts(target: Target, analysis: hlo.Analysis) -> dict[str, Figure]:
     accelerator = accelerators.ACCELERATORS[target.device_kind]
     assert accelerator.clock_hz  # of every TPU
     clock = f"compiler's cycles / {accelerator.clock_hz / 1e6:,.0f} MHz"
-    parts = {
-        "compute_seconds": Figure(
-            analysis.cycles / accelerator.clock_hz, "seconds", ESTIMATED, clock
-        )
-    }
-    if analysis.uncounted_bytes and accelerator.memory_rate:
-        source = (
-            f"{analysis.uncounted_bytes / 2**20:,.0f} MiB of operations without an estimate / "
-            f"{accelerator.memory_rate / 1e9:,.0f} GB/s"
-        )
-        rate = accelerator.memory_rate
-        parts["memory_seconds"] = Figure(
-            analysis.uncounted_bytes / rate, "seconds", ESTIMATED, source
-        )
+    seconds = {"compute_seconds": (analysis.cycles / accelerator.clock_hz, clock)}
+    if (touched := analysis.uncounted_bytes) and (rate := accelerator.memory_rate):
+        operations = f"{touched / 2**20:,.0f} MiB of operations without an estimate"
+        seconds["memory_seconds"] = (touched / rate, f"{operations} / {rate / 1e9:,.0f} GB/s")
     sent = sum(collective.sent_bytes for collective in analysis.collectives)
     ports = target.tpu_slice.num_ports if target.tpu_slice else 0
     if sent and ports and accelerator.port_rate:
-        rate = ports * accelerator.port_rate
-        source = (
-            f"{sent / 2**20:,.0f} MiB that a device sends / {ports} ports of "
-            f"{accelerator.port_rate / 1e9:,.0f} GB/s, at best"
-        )
-        parts["collective_seconds"] = Figure(sent / rate, "seconds", ESTIMATED, source)
-    return parts
+        rate = accelerator.port_rate
+        links = f"{ports} ports of {rate / 1e9:,.0f} GB/s, at best"
+        source = f"{sent / 2**20:,.0f} MiB that a device sends / {links}"
+        seconds["collective_seconds"] = (sent / (ports * rate), source)
+    return {
+        name: Figure(value, "seconds", ESTIMATED, source)
+        for name, (value, source) in seconds.items()
+    }

@@ -234,10 +234,7 @@ def _computation_costs(module: Module) -> Callable[[str], _Costs]:
 
 
 def _instruction_costs(
-    module: Module,
-    computation: Computation,
-    instruction: Instruction,
-    seen: set[tuple[str, str]],
+    module: Module, computation: Computation, instruction: Instruction, seen: set[tuple[str, str]]
 ) -> _Costs:
     costs = _Costs()
     cycles, opcode = instruction.estimated_cycles, instruction.opcode
@@ -251,7 +248,10 @@ def _instruction_costs(
         kind = collective.opcode.removesuffix("-start")
         if place.name.startswith(_SCATTERED):
             kind = "reduce-scatter"
-        payload = _payload(place, collective)
+        read, returned = place.operand_bytes(collective), num_bytes(collective.shape)
+        if collective.opcode.endswith("-start") or collective.opcode == "send":
+            returned -= read  # a start returns its operands too
+        payload = max(read, returned)
         costs.executions[kind] += 1
         costs.payload[kind] += payload
         devices = collective.group_size(module.num_partitions)
@@ -297,13 +297,6 @@ def _fused_collectives(
                     collectives.append((computation, collective))
                 seen.add(identity)
     return collectives
-
-
-def _payload(computation: Computation, collective: Instruction) -> int:
-    read, returned = computation.operand_bytes(collective), num_bytes(collective.shape)
-    if collective.opcode.endswith("-start") or collective.opcode == "send":
-        returned -= read  # a start returns its operands too
-    return max(read, returned)
 
 
 def _is_free(module: Module, instruction: Instruction) -> bool:
@@ -565,18 +558,14 @@ def _step(module: Module, body: Computation, index: int | None) -> int | None:
         return None
     for counter, amount in (update.operands, update.operands[::-1]):
         step = inner.integer(amount)
-        if inner is not body:
-            counter = _argument(inner, counter, arguments)
-        if step is not None and counter and body.element(counter) == index:
+        if inner is not body:  # an argument of the fusion
+            parameter = inner.source(counter)
+            if parameter is None or parameter.opcode != "parameter":
+                continue
+            counter = arguments[int(parameter.literal)]
+        if step is not None and body.element(counter) == index:
             return step
     return None
-
-
-def _argument(inner: Computation, name: str, arguments: tuple[str, ...]) -> str | None:
-    source = inner.source(name)
-    if source is None or source.opcode != "parameter":
-        return None
-    return arguments[int(source.literal)]
 
 
 def _num_steps(start: int, end: int, step: int, sign: str) -> int | None:

@@ -139,7 +139,11 @@ def plan(
             searches[made.name] = search_phase(
                 config, planner, program, phase, outcome, limit=limit
             )
-    made = tuple(found for found, _ in pairs)
+    made = tuple(phase_plan for phase_plan, _ in pairs)
+    hours = [phase.speed["hours"].value for phase in made if "hours" in phase.speed]
+    totals = {}
+    if len(hours) == len(made):
+        totals["hours"] = estimates.Figure(sum(hours), "hours", estimates.ESTIMATED, "steps alone")
     return Plan(
         date=datetime.date.today().isoformat(),
         target=planner.target,
@@ -148,7 +152,7 @@ def plan(
         assumptions=tuple(assumptions),
         versions=cache.versions(),
         phases=made,
-        totals=_totals(made),
+        totals=totals,
         searches=searches,
     )
 
@@ -226,14 +230,6 @@ def _changed(
     return changed
 
 
-def _totals(phases: Sequence[estimates.PhasePlan]) -> dict[str, estimates.Figure]:
-    found = [phase.speed["hours"] for phase in phases if "hours" in phase.speed]
-    if len(found) < len(phases):
-        return {}
-    hours = sum(figure.value for figure in found)
-    return {"hours": estimates.Figure(hours, "hours", estimates.ESTIMATED, "steps alone")}
-
-
 def price_totals(
     plan: Plan, *, only_spot: bool, price_per_chip_hour: float | None
 ) -> dict[str, estimates.Figure]:
@@ -241,16 +237,14 @@ def price_totals(
     totals = dict(plan.totals)
     if "hours" not in totals:
         return totals
-    hours = totals["hours"].value
+    names = {"spot price": True} if only_spot else {"price on demand": False, "spot price": True}
     if price_per_chip_hour is not None:
         names = {"price": False}
-    else:
-        names = (
-            {"spot price": True} if only_spot else {"price on demand": False, "spot price": True}
-        )
     for name, spot in names.items():
         price = estimates.dollars(
-            hours, plan.target, spot=spot, price_per_chip_hour=price_per_chip_hour
+            *(totals["hours"].value, plan.target),
+            spot=spot,
+            price_per_chip_hour=price_per_chip_hour,
         )
         if price is not None:
             totals[name] = price

@@ -6,7 +6,7 @@ The caller passes a function that compiles one variant.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_BATCH_TRIALS = 8
@@ -74,14 +74,18 @@ def changes_that_fit(
     attempt: Callable[[dict[str, Any]], Trial], settings: Settings, batch_size: int
 ) -> list[Trial]:
     """Returns trials of single changes, then, if none of them fits, of changes together."""
-    tried = [attempt({name: value}) for name, value in _single_changes(settings)]
+    policies = ("none", "dots", "full")
+    stronger = policies[policies.index(settings.remat) + 1 :]
+    can_shard = settings.sharding == "data_parallel" and settings.data_devices > 1
+    single: list[dict[str, Any]] = [{"model.remat": policy} for policy in stronger]
+    tried = [attempt(it) for it in (*single, *([{"sharding": "fsdp"}] if can_shard else ()))]
     tried += _accumulations(attempt, {}, settings, batch_size)
     if any(trial.fits for trial in tried):
         return tried
     base: dict[str, Any] = {"model.remat": "full"}
     if settings.remat != "full":
         tried += _accumulations(attempt, base, settings, batch_size)
-    if not any(trial.fits for trial in tried) and _can_shard(settings):
+    if not any(trial.fits for trial in tried) and can_shard:
         tried += _accumulations(attempt, base | {"sharding": "fsdp"}, settings, batch_size)
     return tried
 
@@ -110,18 +114,6 @@ def _full_batch(trial: Trial, size: int, limits: Limits) -> int | None:
         return None
     room = max(limits.device_bytes - limits.fixed_bytes, 0)
     return int(size * room / (trial.needed_bytes - limits.fixed_bytes))
-
-
-def _single_changes(settings: Settings) -> Iterator[tuple[str, Any]]:
-    policies = ("none", "dots", "full")
-    for policy in policies[policies.index(settings.remat) + 1 :]:
-        yield "model.remat", policy
-    if _can_shard(settings):
-        yield "sharding", "fsdp"
-
-
-def _can_shard(settings: Settings) -> bool:
-    return settings.sharding == "data_parallel" and settings.data_devices > 1
 
 
 def _accumulations(

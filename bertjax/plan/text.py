@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.plan import estimates, planner, prices, search
+from bertjax.plan import estimates, planner, search
 
 GIB = 2**30
 MOST_MODULES = 12
@@ -150,7 +150,7 @@ def _total_lines(plan: planner.Plan, totals: dict[str, estimates.Figure]) -> Ite
     for name, figure in totals.items():
         is_hours = figure.unit == "hours"
         yield _row(name, f"{figure.value:,.2f}" if is_hours else f"${figure.value:,.2f}", figure)
-    price = plan.target.tpu_slice and prices.price(plan.target.tpu_slice.generation, spot=False)
+    price = plan.target.tpu_slice and estimates.price(plan.target.tpu_slice.generation, spot=False)
     if price and "price" not in totals:
         yield f"    prices from {price.source}"
     if len(totals) == 1:

@@ -1,7 +1,7 @@
 """TPU slices by the names of the cloud console, and devices to compile for that are not there.
 
 Only `devices` needs libtpu; names are known without it. How long a program takes on the devices
-belongs to `hlo`, what they cost to `prices`.
+belongs to `hlo`, what they cost to `estimates`.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ _PARTS_OF_A_CUBE = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 _GENERATIONS: dict[str, _Generation] = {
     "v2": _Generation(("v2",), "TPU v2", True, ("2x2", "4x4", "8x8", "8x16", "16x16")),
     "v3": _Generation(
-        *(("v3",), "TPU v3", True),
-        ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
+        *(("v3",), "TPU v3", True), ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")
     ),
     # Without "megacore" libtpu shows every core of a v4 chip as a device of its own.
     "v4": _Generation(("v4",), "TPU v4", True, (*_PARTS_OF_A_CUBE, *_CUBES), "megacore"),

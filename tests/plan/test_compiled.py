@@ -1,5 +1,6 @@
 """Claims about what the compiler tells: counted bytes are its own, its refusals are understood."""
 
+import dataclasses
 import json
 
 import jax
@@ -67,24 +68,17 @@ def test_counted_bytes_shrink_with_the_devices_that_share_them():
     assert parts.optimizer == pytest.approx(2 * parts.parameters, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("message", "needed", "available"),
-    [
+def test_the_bytes_of_a_refusal_are_read():
+    for message, needed, available in [
         (HBM, 58.95, 15.75),
         (USED, 18.25, 15.48),
         ("RESOURCE_EXHAUSTED: out of memory trying to allocate 2147483648 bytes.", 2, None),
-    ],
-)
-def test_the_bytes_of_a_refusal_are_read(message, needed, available):
-    found = compiled.parse_refusal(message)
-    assert found.needed_bytes == pytest.approx(needed * compiled.GIB, abs=1)
-    assert found.available_bytes == (available and pytest.approx(available * compiled.GIB, abs=1))
-    assert found.message == message.splitlines()[0]
-
-
-def test_a_refusal_in_other_words_is_still_one():
-    found = compiled.parse_refusal("RESOURCE_EXHAUSTED: no room")
-    assert (found.needed_bytes, found.available_bytes) == (None, None)
+        ("RESOURCE_EXHAUSTED: no room", None, None),  # in other words it is still one
+    ]:
+        found = compiled.parse_refusal(message)
+        gib = [it and pytest.approx(it * compiled.GIB, abs=1) for it in (needed, available)]
+        assert [found.needed_bytes, found.available_bytes] == gib
+        assert found.message == message.splitlines()[0]
 
 
 class Refusing:
@@ -98,33 +92,25 @@ class Refusing:
         raise jax.errors.JaxRuntimeError(self.message)
 
 
-def with_step(made, step):
-    return program.Program(**{**vars(made), "train_step": step})
-
-
 def test_running_out_of_memory_is_an_outcome_and_other_failures_are_not():
     made = small_program(1)
     phase = made.job.phases[0]
-    outcome = compiled.compile_step(with_step(made, Refusing(HBM)), phase)
-    assert isinstance(outcome, compiled.OutOfMemory)
+    refusing = dataclasses.replace(made, train_step=Refusing(HBM))
+    assert isinstance(compiled.compile_step(refusing, phase), compiled.OutOfMemory)
+    failing = dataclasses.replace(made, train_step=Refusing("INTERNAL: a fault"))
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-        compiled.compile_step(with_step(made, Refusing("INTERNAL: a fault")), phase)
+        compiled.compile_step(failing, phase)
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [
+def test_an_outcome_survives_json():
+    collectives = (hlo.Collective("all-reduce", 2, 64),)
+    analysis = hlo.Analysis(9.0, {"a/b": 9.0}, {"fusion": 9.0}, collectives, {"custom": 1})
+    for outcome in (
         compiled.OutOfMemory(3, None, "no room"),
         compiled.Compiled(1, 2, 3, 4, 5, 6.5, None),
-        compiled.Compiled(
-            1, 2, 3, 4, 5, 6.5,
-            hlo.Analysis(9.0, {"a/b": 9.0}, {"fusion": 9.0},
-                         (hlo.Collective("all-reduce", 2, 64),), {"custom": 1}),
-        ),
-    ],
-)  # fmt: skip
-def test_an_outcome_survives_json(outcome):
-    assert compiled.from_json(json.loads(json.dumps(compiled.to_json(outcome)))) == outcome
+        compiled.Compiled(1, 2, 3, 4, 5, 6.5, analysis),
+    ):
+        assert compiled.from_json(json.loads(json.dumps(compiled.to_json(outcome)))) == outcome
 
 
 def test_a_batch_is_outlined_as_it_is_made():

@@ -84,39 +84,26 @@ def test_a_fusion_counts_once_and_what_is_fused_not_at_all():
     assert analysis.uncounted == {}
 
 
-@pytest.mark.parametrize(
-    ("start", "limit", "step", "direction", "trips"),
-    [
-        (0, 7, 1, "LT", 7),
-        (2, 12, 1, "LT", 10),
-        (0, 7, 2, "LT", 4),
-        (0, 7, 1, "LE", 8),
-        (7, 0, -1, "GT", 7),
-        (7, 0, -1, "GE", 8),
-        (0, 3, 1, "NE", 3),
-        (5, 5, 1, "LT", 0),
-    ],
-)
-def test_a_loop_costs_its_trips_times_its_body(start, limit, step, direction, trips):
-    computations, run = loop(
-        "scan", [fusion("a", 100)], start=start, limit=limit, step=step, direction=direction
-    )
-    analysis = hlo.analyze(module(fusion("once", 3), *run, computations=computations))
-    assert analysis.cycles == 3 + trips * 100
-    assert analysis.uncounted == {}
+def test_a_loop_costs_its_trips_times_its_body():
+    for start, limit, step, direction, trips in [
+        *((0, 7, 1, "LT", 7), (2, 12, 1, "LT", 10), (0, 7, 2, "LT", 4), (0, 7, 1, "LE", 8)),
+        *((7, 0, -1, "GT", 7), (7, 0, -1, "GE", 8), (0, 3, 1, "NE", 3), (5, 5, 1, "LT", 0)),
+    ]:
+        options = {"start": start, "limit": limit, "step": step, "direction": direction}
+        computations, run = loop("scan", [fusion("a", 100)], **options)
+        analysis = hlo.analyze(module(fusion("once", 3), *run, computations=computations))
+        assert analysis.cycles == 3 + trips * 100
+        assert analysis.uncounted == {}
 
 
-def test_nested_loops_multiply():
+def test_nested_loops_multiply_and_the_compilers_own_trip_count_wins():
     inner, run_inner = loop("inner", [fusion("a", 10)], limit=5)
     outer, run_outer = loop("outer", [fusion("b", 1), *run_inner], limit=3)
     analysis = hlo.analyze(module(*run_outer, computations=inner + outer))
     assert analysis.cycles == 3 * (1 + 5 * 10)
-
-
-def test_the_compilers_own_trip_count_wins():
-    computations, run = loop("scan", [fusion("a", 100)], limit=7)
-    run[-1] += ', backend_config={"known_trip_count":{"n":"4"}}'
-    assert hlo.analyze(module(*run, computations=computations)).cycles == 400
+    run_outer[-1] += ', backend_config={"known_trip_count":{"n":"4"}}'
+    analysis = hlo.analyze(module(*run_outer, computations=inner + outer))
+    assert analysis.cycles == 4 * (1 + 5 * 10)
 
 
 def test_a_step_inside_a_fusion_is_found():
@@ -194,41 +181,27 @@ def test_the_largest_number_is_no_estimate():
 
 
 COLLECTIVES = [
-    (
-        "  %a = f32[30522,768]{1,0:T(8,128)} all-reduce(%g), channel_id=1, "
-        "replica_groups=mesh['axis_0'=4,'axis_1'=1] {'axis_0'}, to_apply=%add",
-        hlo.Collective("all-reduce", 1, 30522 * 768 * 4, 30522 * 768 * 4 * 3 / 2),
-    ),
-    (
-        "  %a = (f32[30522,768]{1,0}, bf16[128]{0}) all-reduce(%g, %h), to_apply=%add",
-        hlo.Collective("all-reduce", 1, 30522 * 768 * 4 + 256, (30522 * 768 * 4 + 256) * 3 / 2),
-    ),
-    (
-        "  %a = bf16[1024,1024]{1,0} all-gather(%w), replica_groups={{0,1},{2,3}}, dimensions={0}",
-        hlo.Collective("all-gather", 1, 2 * 1024 * 1024, 1024 * 1024),
-    ),
-    (
-        "  %a = bf16[64,1024]{1,0} reduce-scatter(%v), replica_groups=[2,2]<=[4], dimensions={0}, "
-        "to_apply=%add",
-        hlo.Collective("reduce-scatter", 1, 2 * 256 * 1024, 256 * 1024),
-    ),
-    (
-        "  %s = (bf16[256,1024]{1,0}, bf16[1024,1024]{1,0}) all-gather-start(%w), dimensions={0}\n"
-        "  %d = bf16[1024,1024]{1,0} all-gather-done(%s)",
-        hlo.Collective("all-gather", 1, 2 * 1024 * 1024, 2 * 1024 * 1024 * 3 / 4),
-    ),
-    (
-        "  %s = (bf16[256,1024]{1,0}, bf16[256,1024]{1,0}, u32[]{:S(2)}, u32[]{:S(2)}) "
-        "collective-permute-start(%w), source_target_pairs={{0,1},{1,0}}\n"
-        "  %d = bf16[256,1024]{1,0} collective-permute-done(%s)",
-        hlo.Collective("collective-permute", 1, 2 * 256 * 1024, 2 * 256 * 1024),
-    ),
-    (
-        "  %s = (bf16[256,1024]{1,0}, u32[], token[]) send(%w, %t), channel_id=4\n"
-        "  %d = token[] send-done(%s)",
-        hlo.Collective("send", 1, 2 * 256 * 1024),
-    ),
-]
+    ("  %a = f32[30522,768]{1,0:T(8,128)} all-reduce(%g), channel_id=1, "
+     "replica_groups=mesh['axis_0'=4,'axis_1'=1] {'axis_0'}, to_apply=%add",
+     hlo.Collective("all-reduce", 1, 30522 * 768 * 4, 30522 * 768 * 4 * 3 / 2)),
+    ("  %a = (f32[30522,768]{1,0}, bf16[128]{0}) all-reduce(%g, %h), to_apply=%add",
+     hlo.Collective("all-reduce", 1, 30522 * 768 * 4 + 256, (30522 * 768 * 4 + 256) * 3 / 2)),
+    ("  %a = bf16[1024,1024]{1,0} all-gather(%w), replica_groups={{0,1},{2,3}}, dimensions={0}",
+     hlo.Collective("all-gather", 1, 2 * 1024 * 1024, 1024 * 1024)),
+    ("  %a = bf16[64,1024]{1,0} reduce-scatter(%v), replica_groups=[2,2]<=[4], dimensions={0}, "
+     "to_apply=%add",
+     hlo.Collective("reduce-scatter", 1, 2 * 256 * 1024, 256 * 1024)),
+    ("  %s = (bf16[256,1024]{1,0}, bf16[1024,1024]{1,0}) all-gather-start(%w), dimensions={0}\n"
+     "  %d = bf16[1024,1024]{1,0} all-gather-done(%s)",
+     hlo.Collective("all-gather", 1, 2 * 1024 * 1024, 2 * 1024 * 1024 * 3 / 4)),
+    ("  %s = (bf16[256,1024]{1,0}, bf16[256,1024]{1,0}, u32[]{:S(2)}, u32[]{:S(2)}) "
+     "collective-permute-start(%w), source_target_pairs={{0,1},{1,0}}\n"
+     "  %d = bf16[256,1024]{1,0} collective-permute-done(%s)",
+     hlo.Collective("collective-permute", 1, 2 * 256 * 1024, 2 * 256 * 1024)),
+    ("  %s = (bf16[256,1024]{1,0}, u32[], token[]) send(%w, %t), channel_id=4\n"
+     "  %d = token[] send-done(%s)",
+     hlo.Collective("send", 1, 2 * 256 * 1024)),
+]  # fmt: skip
 ARRAYS = [
     "  %g = f32[30522,768]{1,0:T(8,128)} parameter(1)",
     "  %h = bf16[128]{0} parameter(2)",
@@ -238,14 +211,11 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "expected"), COLLECTIVES)
-def test_the_payload_of_a_collective_is_the_larger_of_input_and_output(line, expected):
-    analysis = hlo.analyze(module(*ARRAYS, line))
-    assert analysis.collectives == (expected,)
-    assert analysis.uncounted == {expected.kind: 1}
-
-
-def test_collectives_in_a_loop_count_as_often_as_it_runs():
+def test_the_payload_of_a_collective_is_the_larger_of_input_and_output():
+    for line, expected in COLLECTIVES:
+        analysis = hlo.analyze(module(*ARRAYS, line))
+        assert analysis.collectives == (expected,)
+        assert analysis.uncounted == {expected.kind: 1}
     line = "  %a = bf16[8,128]{1,0} all-reduce(%x), channel_id=1, to_apply=%add"
     computations, run = loop("scan", [line], limit=4)
     analysis = hlo.analyze(module(line, *run, computations=computations))
@@ -314,41 +284,33 @@ def test_a_collective_on_the_sparse_core_counts():
     assert analysis.uncounted == {"all-reduce": 1}
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        ("f32[3,5]{1,0:T(8,128)}", 60),
-        ("bf16[]{:T(256)}", 2),
-        ("pred[16]{0}", 16),
-        ("s4[16]{0}", 8),
-        ("(f32[4]{0}, (bf16[2,2]{1,0}, u32[]{:S(2)}), token[])", 24),
-    ],
-)
-def test_bytes_of_shapes(shape, expected):
-    assert hlo.num_bytes(shape) == expected
+def test_bytes_of_shapes():
+    for shape, expected in {
+        "f32[3,5]{1,0:T(8,128)}": 60,
+        "bf16[]{:T(256)}": 2,
+        "pred[16]{0}": 16,
+        "s4[16]{0}": 8,
+        "(f32[4]{0}, (bf16[2,2]{1,0}, u32[]{:S(2)}), token[])": 24,
+    }.items():
+        assert hlo.num_bytes(shape) == expected
 
 
 REMAT = "accumulate/transpose(jvp(accumulate))/jvp()/checkpoint/rematted_computation"
 
 
-@pytest.mark.parametrize(
-    ("operation", "expected"),
-    [
-        ("jvp(encoder)/layer_3/attention/scores/dot_general", "encoder/attention/scores (forward)"),
-        ("transpose(jvp(encoder))/norm/BL,DE->BE/dot_general", "encoder/norm (backward)"),
-        (f"while/body/closed_call/{REMAT}/encoder/tanh", "accumulate/encoder (recomputed)"),
-        ("jvp(mlm_head)/jit(_where)/select_n", "mlm_head (forward)"),
-        ("transpose(jvp(jit(_take)))/scatter-add", "other (backward)"),
-        ("optimizer/jit(norm)/sqrt", "optimizer"),
-        ("jvp(BMD,VD->BMV)/dot_general", "other (forward)"),
-        ("add", "other"),
-    ],
-)
-def test_operations_are_grouped_by_scopes_and_direction(operation, expected):
-    assert hlo.by_module({f"jit(train_step)/{operation}": 5.0}) == {expected: 5.0}
-
-
-def test_names_that_the_compiler_gave_are_other():
+def test_operations_are_grouped_by_scopes_and_direction():
+    for operation, expected in {
+        "jvp(encoder)/layer_3/attention/scores/dot_general": "encoder/attention/scores (forward)",
+        "transpose(jvp(encoder))/norm/BL,DE->BE/dot_general": "encoder/norm (backward)",
+        f"while/body/closed_call/{REMAT}/encoder/tanh": "accumulate/encoder (recomputed)",
+        "jvp(mlm_head)/jit(_where)/select_n": "mlm_head (forward)",
+        "transpose(jvp(jit(_take)))/scatter-add": "other (backward)",
+        "optimizer/jit(norm)/sqrt": "optimizer",
+        "jvp(BMD,VD->BMV)/dot_general": "other (forward)",
+        "add": "other",
+    }.items():
+        assert hlo.by_module({f"jit(train_step)/{operation}": 5.0}) == {expected: 5.0}
+    # Names that the compiler gave.
     assert hlo.by_module({"broadcast.391": 1.0, "": 2.0}) == {"other": 3.0}
 
 
@@ -359,13 +321,8 @@ def test_modules_come_largest_first_and_keep_the_sum():
         "jit(f)/jvp(encoder)/layer_1/feed_forward/dot_general": 4.0,
         "jit(f)/optimizer/add": 0.5,
     }
-    found = hlo.by_module(operations)
-    assert list(found) == [
-        "encoder/feed_forward (forward)",
-        "encoder/attention (forward)",
-        "optimizer",
-    ]
-    assert found["encoder/attention (forward)"] == 3.0
+    parts = {"encoder/feed_forward (forward)": 4.0, "encoder/attention (forward)": 3.0}
+    assert list(hlo.by_module(operations).items()) == [*parts.items(), ("optimizer", 0.5)]
     assert hlo.by_module(operations, depth=1) == {"encoder (forward)": 7.0, "optimizer": 0.5}
 
 

@@ -3,7 +3,8 @@
 import jax
 import pytest
 
-from bertjax.plan import compiled, estimates, hlo, planner, text, topologies
+from bertjax.plan import cache, compiled, estimates, hlo, planner, text, topologies
+from bertjax.training import planned
 from configs import smoke
 from tests import small_records
 
@@ -58,20 +59,22 @@ def test_the_figures_of_a_phase_follow_from_what_the_compiler_tells(compiler):
     kinds = ("parameters", "optimizer", "batch", "activations", "code", "padding", "outputs")
     assert phase.memory["total"].value == sum(phase.memory[kind].value for kind in kinds)
     assert phase.memory["device"].value == 16 * GIB
-    seconds = SECONDS
-    assert phase.step_seconds == pytest.approx(seconds)
+    assert phase.step_seconds == pytest.approx(SECONDS)
     speed = {name: figure.value for name, figure in phase.speed.items()}
-    assert [speed[f"{part}_seconds"] for part in ("compute", "memory", "collective")] == [
-        pytest.approx(each) for each in (2e-3, 1e-3, 2e-5)
-    ]
-    assert speed["tokens_per_second"] == pytest.approx(16 * 64 / seconds)
-    peak = 8 * 197e12
-    assert speed["model_flop_utilization"] == pytest.approx(
-        phase.model_flops.value / seconds / peak
-    )
-    assert speed["hours"] == pytest.approx(seconds * 200 / 3600) == made.totals["hours"].value
+    parts = {"compute_seconds": 2e-3, "memory_seconds": 1e-3, "collective_seconds": 2e-5}
+    assert {name: speed[name] for name in parts} == pytest.approx(parts)
+    assert speed["tokens_per_second"] == pytest.approx(16 * 64 / SECONDS)
+    utilization = phase.model_flops.value / SECONDS / (8 * 197e12)
+    assert speed["model_flop_utilization"] == pytest.approx(utilization)
+    hours = made.totals["hours"].value
+    assert speed["hours"] == pytest.approx(SECONDS * 200 / 3600) == hours
     assert sum(phase.cycles_by_module.values()) == 3e6
     assert phase.uncounted == {"my_kernel": 4} and phase.collectives == ANALYSIS.collectives
+    # Every figure says how it is known.
+    price = estimates.dollars(hours, made.target, spot=False, price_per_chip_hour=None)
+    estimated = {figure.how for figure in (*phase.speed.values(), *made.totals.values(), price)}
+    counted = {figure.how for figure in (*phase.memory.values(), phase.model_flops)}
+    assert (counted, estimated) == ({"counted"}, {"estimated"})
 
 
 def test_what_a_plan_tells_of_records_that_are_there_is_in_their_manifest(compiler, tmp_path):
@@ -98,18 +101,6 @@ def test_what_a_plan_tells_of_records_that_are_there_is_in_their_manifest(compil
     assert "real_tokens_per_second" not in made.phase_plan(program, phase)[0].speed
 
 
-def test_every_figure_says_how_it_is_known(compiler):
-    made = planner.plan(make_config(global_batch_size=16), make_planner())
-    (phase,) = made.phases
-    hours = made.totals["hours"].value
-    price = estimates.dollars(hours, made.target, spot=False, price_per_chip_hour=None)
-    assert {figure.how for figure in phase.memory.values()} == {"counted"}
-    assert phase.model_flops.how == "counted"
-    assert {figure.how for figure in (*phase.speed.values(), *made.totals.values(), price)} <= {
-        "estimated"
-    }
-
-
 def test_the_price_is_that_of_all_chips_and_can_be_overridden():
     listed = estimates.dollars(10, V5E, spot=False, price_per_chip_hour=None)
     spot = estimates.dollars(10, V5E, spot=True, price_per_chip_hour=None)
@@ -120,60 +111,47 @@ def test_the_price_is_that_of_all_chips_and_can_be_overridden():
     assert estimates.dollars(10, unlisted, spot=False, price_per_chip_hour=None) is None
 
 
-def test_a_second_plan_compiles_nothing_and_says_the_same(compiler, tmp_path):
-    first = planner.plan(make_config(), make_planner(tmp_path))
-    assert len(compiler) == 1
-    assert planner.plan(make_config(), make_planner(tmp_path)) == first
-    assert len(compiler) == 1
-
-
-def test_a_refusal_is_cached_too(compiler, tmp_path):
-    config = make_config(global_batch_size=512)
-    first = planner.plan(config, make_planner(tmp_path))
+def test_a_second_plan_compiles_nothing_and_says_the_same_also_of_a_refusal(compiler, tmp_path):
+    for number, size in enumerate((64, 512), start=1):
+        config = make_config(global_batch_size=size)
+        first = planner.plan(config, make_planner(tmp_path))
+        assert planner.plan(config, make_planner(tmp_path)) == first
+        assert len(compiler) == number
     assert first.phases[0].fits is False and "too large" in first.phases[0].refusal
     assert first.totals == {}
-    assert planner.plan(config, make_planner(tmp_path)) == first
-    assert len(compiler) == 1
 
 
 V6E = estimates.Target("v6e-8", "tpu", "TPU v6 lite", 8, topologies.parse("v6e-8"))
-UNSEEN = {"data.train_dir": "x", "checkpoint.keep_last": 9, "log_every_steps": 7, "mesh.data": 8}
 
 
-@pytest.mark.parametrize(
-    ("change", "target", "compiles"),
-    [
-        ({"model.remat": "full"}, V5E, 2),
-        ({"global_batch_size": 128}, V5E, 2),
-        ({"sharding": "fsdp"}, V5E, 2),
-        ({"mesh.tensor": 2}, V5E, 2),
-        ({"optimizer.name": "lamb"}, V5E, 2),
-        ({"pretraining.max_predictions_per_seq": 5}, V5E, 2),
-        ({"xla_preset": "large_vmem"}, V5E, 2),
-        ({}, V6E, 2),
-        (UNSEEN, V5E, 1),
-    ],
-)
-def test_what_changes_the_step_or_the_slice_is_compiled_again_and_nothing_else(
-    compiler, tmp_path, change, target, compiles
-):
+def test_what_changes_the_step_or_the_slice_is_compiled_again_and_nothing_else(compiler, tmp_path):
     planner.plan(make_config(), make_planner(tmp_path))
-    planner.plan(make_config(**change), make_planner(tmp_path, target))
-    assert len(compiler) == compiles
+    unseen = {"data.train_dir": "x", "checkpoint.keep_last": 9, "log_every_steps": 7}
+    planner.plan(make_config(**unseen, **{"mesh.data": 8}), make_planner(tmp_path))
+    assert len(compiler) == 1
+    changes = {
+        **{"model.remat": "full", "global_batch_size": 128, "sharding": "fsdp", "mesh.tensor": 2},
+        **{"optimizer.name": "lamb", "pretraining.max_predictions_per_seq": 5},
+        "xla_preset": "large_vmem",
+    }
+    for count, (name, value) in enumerate(changes.items(), start=2):
+        planner.plan(make_config(**{name: value}), make_planner(tmp_path))
+        assert len(compiler) == count, name
+    planner.plan(make_config(), make_planner(tmp_path, V6E))
+    assert len(compiler) == count + 1
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b'{"kind": "Compiled", "temp_bytes": 1}']
-)
-def test_a_damaged_entry_is_compiled_again(compiler, tmp_path, content, caplog):
+def test_a_damaged_entry_is_compiled_again(compiler, tmp_path, caplog):
     first = planner.plan(make_config(), make_planner(tmp_path))
     (entry,) = tmp_path.iterdir()
-    entry.write_bytes(content)
-    assert planner.plan(make_config(), make_planner(tmp_path)) == first
-    assert len(compiler) == 2 and entry.stem in caplog.text
-    assert "compiling again" in caplog.text
-    assert planner.plan(make_config(), make_planner(tmp_path)) == first
-    assert len(compiler) == 2
+    fields = b'{"kind": "Compiled", "temp_bytes": 1}'
+    for count, content in enumerate([b"", b"{", b"[]", b"{}", b"\xff\xfe", fields], start=2):
+        caplog.clear()
+        entry.write_bytes(content)
+        for _ in range(2):
+            assert planner.plan(make_config(), make_planner(tmp_path)) == first
+            assert len(compiler) == count
+        assert entry.stem in caplog.text and "compiling again" in caplog.text
 
 
 def test_without_compiling_shapes_are_counted_and_nothing_else_is_claimed():
@@ -203,13 +181,9 @@ def test_a_search_finds_the_largest_batch_and_what_would_help(compiler):
     assert lacked == [9, 1, 17, 1, None]  # of 15 GiB that the compiler gives
     shown = "\n".join(text.lines(made, made.totals))
     assert "does not fit, 25,769,803,776 = 24.000 GiB, 9,663,676,416 = 9.000 GiB too much" in shown
-    best = found.changes[-1]
-    assert best.step_seconds == pytest.approx(SECONDS)
-
-
-def test_a_search_where_the_batch_fits_proposes_no_changes(compiler):
-    made = planner.plan(make_config(global_batch_size=16), make_planner(), with_search=True)
-    found = made.searches["phase1"]
+    assert found.changes[-1].step_seconds == pytest.approx(SECONDS)
+    fitting = planner.plan(make_config(global_batch_size=16), make_planner(), with_search=True)
+    found = fitting.searches["phase1"]
     assert found.changes == () and found.largest_batch == 24
 
 
@@ -238,3 +212,40 @@ def test_the_step_asked_for_is_compiled_once_for_plan_and_search(compiler, tmp_p
     planner.plan(config, make_planner(tmp_path), with_search=True)
     shapes = [(phase.global_batch_size, phase.max_seq_length) for phase in compiler]
     assert len(shapes) == len(set(shapes))
+
+
+def test_a_cached_entry_comes_back_and_another_key_has_none(tmp_path, monkeypatch):
+    cache.write(tmp_path / "new", "a", {"x": [1, 2.5, None]})
+    assert cache.read(tmp_path / "new", "a") == {"x": [1, 2.5, None]}
+    assert cache.read(tmp_path / "new", "b") is None
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.json"]  # no draft stays
+    assert planned.digest({"a": 1, "b": 2}) == planned.digest({"b": 2, "a": 1})
+    assert planned.digest({"a": 1, "b": 2}) != planned.digest({"a": 1, "b": 3})
+    before = cache.environment()
+    assert before == cache.environment()
+    assert set(before["versions"]) == {"jax", "jaxlib", "libtpu", "flax", "optax"}
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_scoped_vmem_limit_kib=65536")
+    assert cache.environment() != before
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert str(cache.default_directory()) == "/somewhere/bertjax/plan"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert str(cache.default_directory()) == "/home/someone/.cache/bertjax/plan"
+
+
+def test_prices_are_by_the_chip_although_machines_are_listed():
+    """v5p-8 is a machine of 4 chips (8 TensorCores) for $16.80, v6e-4 one of 4 for $10.80."""
+    machines = {"v5p-8": 16.80, "v6e-4": 10.80, "v2-8": 4.50, "v5e-1": 1.20}
+    for name, dollars in machines.items():
+        machine = topologies.parse(name)
+        price = estimates.price(machine.generation, spot=False)
+        assert price and machine.num_chips * price.dollars_per_chip_hour == pytest.approx(dollars)
+    for generation in topologies.known():
+        spot, on_demand = (estimates.price(generation, spot=spot) for spot in (True, False))
+        if generation == "tpu7x":
+            assert spot is on_demand is None
+            continue
+        assert spot and on_demand
+        assert 0 < spot.dollars_per_chip_hour < on_demand.dollars_per_chip_hour
+        assert all(price.date and price.source and price.note for price in (spot, on_demand))
+    assert estimates.price("gpu", spot=False) is estimates.price("", spot=True) is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import subprocess
@@ -11,8 +12,6 @@ import pytest
 from bertjax.devices import accelerators
 from bertjax.plan import topologies
 
-NAMES = [name for names in topologies.known().values() for name in names]
-
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
@@ -22,83 +21,73 @@ def environment(monkeypatch):
         monkeypatch.delenv(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "topology", "chips", "devices", "hosts"),
-    [
-        ("v5e-1", "v5e:1x1", 1, 1, 1),
-        ("v5e-8", "v5e:2x4", 8, 8, 1),
-        ("v5e-16", "v5e:4x4", 16, 16, 4),
-        ("v5litepod-16", "v5e:4x4", 16, 16, 4),
-        ("V5E-256", "v5e:16x16", 256, 256, 64),
-        ("v5e:2x2", "v5e:2x2", 4, 4, 1),
-        ("v6e-256", "v6e:16x16", 256, 256, 64),
-        # The number counts TensorCores; a chip has two, shown as one device or as two.
-        ("v4-8", "v4:2x2x1", 4, 4, 1),
-        ("v5p-8", "v5p:2x2x1", 4, 4, 1),
-        ("v5:2x2x2", "v5p:2x2x2", 8, 8, 2),
-        ("v2-8", "v2:2x2", 4, 8, 1),
-        ("v3-32", "v3:4x4", 16, 32, 4),
-        ("tpu7x-8", "tpu7x:2x2x1", 4, 8, 1),
-        ("v5p:4x8x20", "v5p:4x8x20", 640, 640, 160),
-    ],
-)
-def test_names_of_the_console_are_chips_devices_and_hosts(name, topology, chips, devices, hosts):
-    found = topologies.parse(name)
-    assert (found.name, found.topology) == (name, topology)
-    assert (found.num_chips, found.num_devices, found.num_hosts) == (chips, devices, hosts)
+SLICES = [
+    ("v5e-1", "v5e:1x1", 1, 1, 1),
+    ("v5e-8", "v5e:2x4", 8, 8, 1),
+    ("v5e-16", "v5e:4x4", 16, 16, 4),
+    ("v5litepod-16", "v5e:4x4", 16, 16, 4),
+    ("V5E-256", "v5e:16x16", 256, 256, 64),
+    ("v5e:2x2", "v5e:2x2", 4, 4, 1),
+    ("v6e-256", "v6e:16x16", 256, 256, 64),
+    # The number counts TensorCores; a chip has two, shown as one device or as two.
+    ("v4-8", "v4:2x2x1", 4, 4, 1),
+    ("v5p-8", "v5p:2x2x1", 4, 4, 1),
+    ("v5:2x2x2", "v5p:2x2x2", 8, 8, 2),
+    ("v2-8", "v2:2x2", 4, 8, 1),
+    ("v3-32", "v3:4x4", 16, 32, 4),
+    ("tpu7x-8", "tpu7x:2x2x1", 4, 8, 1),
+    ("v5p:4x8x20", "v5p:4x8x20", 640, 640, 160),
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_device_of_every_known_name_has_memory_peak_clock_and_rates(name):
-    accelerator = accelerators.ACCELERATORS[topologies.parse(name).device_kind]
-    assert accelerator.memory_bytes and accelerator.flops
-    assert accelerator.memory_rate and accelerator.port_rate
-    # Peak FLOP/s over clock are the multipliers of the device, 1, 2, 4, 8 or 16 units of 128x128.
-    units = accelerator.flops / (accelerator.clock_hz or 0.0) / (2 * 128 * 128)
-    assert units == pytest.approx(2 ** round(math.log2(units)), rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("name", "ports"),
-    [
-        ("v5e-1", 0),
-        ("v5e-4", 2),
-        ("v5e-16", 2),  # four along each axis do not close to a ring
-        ("v5e-128", 3),  # 8 x 16: the second axis does
-        ("v5e-256", 4),
-        ("v4-8", 2),  # 2 x 2 x 1
-        ("v4-16", 3),
-        ("v5p-128", 6),  # a cube
-        ("v5p:4x4x2", 3),
-    ],
-)
-def test_a_chip_has_a_neighbour_at_each_port_that_counts(name, ports):
-    assert topologies.parse(name).num_ports == ports
-
-
-def test_several_slices_count_together():
+def test_names_of_the_console_are_chips_devices_and_hosts():
+    for name, topology, *counts in SLICES:
+        found = topologies.parse(name)
+        assert (found.name, found.topology) == (name, topology)
+        assert [found.num_chips, found.num_devices, found.num_hosts] == counts
     found = topologies.parse("v5e-16", num_slices=3)
     counts = (found.num_slices, found.num_chips, found.num_devices, found.num_hosts)
     assert counts == (3, 48, 48, 12)
+
+
+def test_a_device_of_every_known_name_has_memory_peak_clock_and_rates():
+    for name in itertools.chain(*topologies.known().values()):
+        accelerator = accelerators.ACCELERATORS[topologies.parse(name).device_kind]
+        assert accelerator.memory_bytes and accelerator.flops
+        assert accelerator.memory_rate and accelerator.port_rate
+        # Peak FLOP/s over clock are the multipliers of the device: 1 to 16 units of 128x128.
+        units = accelerator.flops / (accelerator.clock_hz or 0.0) / (2 * 128 * 128)
+        assert units == pytest.approx(2 ** round(math.log2(units)), rel=0.03)
+
+
+def test_a_chip_has_a_neighbour_at_each_port_that_counts():
+    for name, ports in {
+        "v5e-1": 0,
+        "v5e-4": 2,
+        "v5e-16": 2,  # four along each axis do not close to a ring
+        "v5e-128": 3,  # 8 x 16: the second axis does
+        "v5e-256": 4,
+        "v4-8": 2,  # 2 x 2 x 1
+        "v4-16": 3,
+        "v5p-128": 6,  # a cube
+        "v5p:4x4x2": 3,
+    }.items():
+        assert topologies.parse(name).num_ports == ports
 
 
 KNOWN = r"known are.*v5e-1 \.\.\. v5e-256.*v5p-8"
 SHAPE = "axes, the first two of them even"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        *((name, KNOWN) for name in ("v9-8", "v5e", "v5e-", "", "v5e-16x", "v5e:4", "h100-8")),
-        ("v5e:0x4", KNOWN),
-        ("v5e-12", "1, 4, 8, 16, 32, 64, 128, 256 chips"),
-        ("v4-4", "8, 16, 32.*TensorCores"),
-        *((name, SHAPE) for name in ("v5e:2x2x2", "v4:2x2", "v5e:3x4", "v4:1x2x1")),
-    ],
-)
-def test_a_name_that_is_no_slice_is_refused_with_what_is_offered(name, message):
-    with pytest.raises(ValueError, match=message):
-        topologies.parse(name)
+def test_a_name_that_is_no_slice_is_refused_with_what_is_offered():
+    unknown = ("v9-8", "v5e", "v5e-", "", "v5e-16x", "v5e:4", "h100-8", "v5e:0x4")
+    misshapen = ("v5e:2x2x2", "v4:2x2", "v5e:3x4", "v4:1x2x1")
+    messages = dict.fromkeys(unknown, KNOWN) | dict.fromkeys(misshapen, SHAPE)
+    messages["v5e-12"] = "1, 4, 8, 16, 32, 64, 128, 256 chips"
+    messages["v4-4"] = "8, 16, 32.*TensorCores"
+    for name, message in messages.items():
+        with pytest.raises(ValueError, match=message):
+            topologies.parse(name)
     with pytest.raises(ValueError, match="num_slices is 0"):
         topologies.parse("v5e-4", num_slices=0)
 
