@@ -18,7 +18,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import jax
@@ -89,7 +89,9 @@ def execute(
     ):
         train_state, progress, tuned = starting.start(run, workdir, checkpointer)
         step = int(train_state.step)
-        is_late = _is_evaluation_missing(run, checkpointer, step)
+        # Whether the run stopped before the evaluation of the step that it resumes from.
+        is_late = step > 0 and bool(run.job.evaluation.sets) and _is_evaluation_due(run, step)
+        is_late = is_late and not checkpointer.is_evaluated(step)
         with starting.open_writer(run, workdir, step, again=is_late) as writer:
             options = starting.monitor_options(run)
             watch = monitor.Monitor(options, writer, progress, checkpointer.latest_step, run.begun)
@@ -108,10 +110,7 @@ def execute(
 
 
 def _train(
-    run: program.Program,
-    train_state: state.TrainState,
-    saver: RunSaver,
-    profile: profiling.Profile,
+    run: program.Program, train_state: state.TrainState, saver: RunSaver, profile: profiling.Profile
 ) -> state.TrainState:
     """Returns the state after the last step; `saver` saves and evaluates on the way."""
     watch, step = saver.watch, int(train_state.step)
@@ -125,7 +124,9 @@ def _train(
         train_state, report = run.in_phase(phase).train_step(train_state, on_devices, step_inputs)
         step += 1
         profile.after(step, train_state)
-        watch.submit(step, report, batch["record_positions"], facts, _fill(run, batch))
+        mask = run.job.data.token_mask(batch)  # of this host's rows; those of others are alike
+        fill = np.count_nonzero(mask) / mask.size
+        watch.submit(step, report, batch["record_positions"], facts, fill)
         must_stop = saver.notice.reached()
         must_save, must_evaluate = due(run, phase, step)
         if not (must_stop or must_save or must_evaluate):
@@ -195,14 +196,6 @@ class RunSaver:
         raise preemption.Preempted(step, by_hand=self.notice.by_hand)
 
 
-def _is_evaluation_missing(
-    run: program.Program, checkpointer: checkpoint.Checkpointer, step: int
-) -> bool:
-    """Returns whether the run stopped before the evaluation of the step that it resumes from."""
-    is_due = bool(run.job.evaluation.sets) and step > 0 and _is_evaluation_due(run, step)
-    return is_due and not checkpointer.is_evaluated(step)
-
-
 def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> program.Program:
     """Returns the program of a run after checking config, data and devices; compiles nothing yet.
 
@@ -259,17 +252,10 @@ def _facts(job: jobs.Job, phase: jobs.Phase, shape: tuple[int, ...]) -> monitor.
     )
 
 
-def _fill(run: program.Program, batch: Mapping[str, np.ndarray]) -> float:
-    """Returns the share of this host's positions that hold a token; other hosts' rows are alike."""
-    mask = run.job.data.token_mask(batch)
-    return np.count_nonzero(mask) / mask.size
-
-
 def due(run: program.Program, phase: jobs.Phase, step: int) -> tuple[bool, bool]:
     """Returns whether to save and whether to evaluate after the step that made the count `step`."""
-    must_save = (
-        phase.is_last and step == phase.end_step
-    ) or step % run.config.checkpoint.save_every_steps == 0
+    must_save = step % run.config.checkpoint.save_every_steps == 0
+    must_save |= phase.is_last and step == phase.end_step
     must_save |= step in starting.always_kept(run)
     is_due, evaluation = _is_evaluation_due(run, step), run.job.evaluation
     return must_save or (is_due and evaluation.is_saved), is_due and bool(evaluation.sets)

@@ -134,11 +134,6 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
     sizes, layer = rows.encoder, rows.layer
     count = ROWS_PER_DEVICE * mesh.shape[sharding.DATA]
     shape = (count, rows.length, sizes.num_attention_heads, rows.head_size)
-    narrowed = functools.partial(
-        visibility.Visibility.narrowed,
-        window=sizes.window_of(layer),
-        left_to_right=sizes.left_to_right,
-    )
 
     # Every host gets the errors.
     @functools.partial(jax.jit, out_shardings=jax.sharding.NamedSharding(mesh, sharding.P()))
@@ -152,7 +147,9 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
             for key in draws[:4]
         )
         tensors[0] = tensors[0] * jnp.asarray(rows.head_size**-0.5, tensors[0].dtype)
-        visible = narrowed(visibility.of(inputs))
+        visible = visibility.of(inputs).narrowed(
+            window=sizes.window_of(layer), left_to_right=sizes.left_to_right
+        )
 
         def context_and_gradients(implementation: str) -> tuple[jax.Array, ...]:
             def attend(query: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
@@ -170,14 +167,16 @@ def _errors(rows: _Rows, mesh: Mesh) -> dict[str, float]:
         pairs = zip(context_and_gradients("auto"), context_and_gradients("xla"), strict=True)
         return jnp.stack([_error(x, y) for x, y in pairs])
 
+    numbers = np.ones((count, rows.length), np.int32)
+    if rows.is_packed:
+        numbers[:, rows.length // 4 :] = 2
+        numbers[:, rows.length // 2 :] = 3
+    numbers[1::2, 2 * rows.length // 3 :] = 0  # a third of every second row is padding
+    where = sharding.batch_sharding(mesh)
     with jax.set_mesh(mesh):
-        placed = {
-            name: jax.make_array_from_callback(
-                x.shape, sharding.batch_sharding(mesh), lambda index, x=x: x[index]
-            )
-            for name, x in _inputs(count, rows.length, rows.is_packed).items()
-        }
-        relative = np.asarray(errors(placed))
+        placed = jax.make_array_from_callback(numbers.shape, where, lambda index: numbers[index])
+        name = "sequence_ids" if rows.is_packed else "input_mask"
+        relative = np.asarray(errors({name: placed}))
     return dict(zip(("context", "query", "keys", "values"), relative.tolist(), strict=True))
 
 
@@ -185,13 +184,3 @@ def _error(actual: jax.Array, expected: jax.Array) -> jax.Array:
     actual, expected = (x.astype(jnp.float32) for x in (actual, expected))
     squares = jnp.square(actual - expected).sum(axis=-1)
     return jnp.sqrt(squares.max() / jnp.square(expected).sum(axis=-1).mean())
-
-
-def _inputs(rows: int, length: int, is_packed: bool) -> dict[str, np.ndarray]:
-    """Returns the mask or the sequences: a third of every second row is padding."""
-    numbers = np.ones((rows, length), np.int32)
-    if is_packed:
-        numbers[:, length // 4 :] = 2
-        numbers[:, length // 2 :] = 3
-    numbers[1::2, 2 * length // 3 :] = 0
-    return {"sequence_ids" if is_packed else "input_mask": numbers}

@@ -22,8 +22,6 @@ from bertjax.jobs import lengths as lengths_lib
 from bertjax.models import classification, embedding_sharing, encoder_config
 from bertjax.training import optim, profiling, run_writers, schedules, state
 
-MASKINGS = ("static", "dynamic", "none")  # stored in the records, drawn as they are read
-
 _SHARES = {"mask_share": masking.MASK_SHARE, "keep_share": masking.KEEP_SHARE}
 # Option of a phase of pretraining -> that of config.finetuning which says it there, "" where none.
 _OF_PRETRAINING = {
@@ -37,7 +35,7 @@ CHOICES: dict[str, Collection[str]] = {
     "task": tuple(jobs.JOBS),
     "pretraining.objective": tasks.OBJECTIVES.keys(),
     "pretraining.pair_loss": pair_objectives.LABELS.keys(),
-    "pretraining.masking": MASKINGS,
+    "pretraining.masking": ("static", "dynamic", "none"),  # of the records, drawn as they are read
     "pretraining.generator.embeddings": embedding_sharing.SHARINGS.keys(),
     "pretraining.mask_strategy": masking.MASKERS.keys(),
     "finetuning.dataset": finetuning.KINDS.keys(),
@@ -57,94 +55,74 @@ CHOICES: dict[str, Collection[str]] = {
 }
 
 
-# Option -> the least that it may be.
-AT_LEAST = {
-    name: least
-    for least, names in {
-        0: (
-            *("schedule.warmup_steps", "schedule.warmup_tokens", "schedule.peak_learning_rate"),
-            *("schedule.decay_steps", "schedule.decay_tokens"),
-            *("finetuning.bilstm_size", "finetuning.lora_rank", "finetuning.num_texts"),
-            *("optimizer.head_multiplier", "optimizer.clip_norm", "optimizer.muon_update_rms"),
-            *("checkpoint.keep_every_steps", "checkpoint.keep_best"),
-            *("evaluation.max_batches", "evaluation.pairs_per_paradigm"),
-            *("model.vocab_size", "pretraining.generator.hidden_size"),
-            *("pretraining.generator.num_hidden_layers", "pretraining.generator.intermediate_size"),
-            "pretraining.generator.num_attention_heads",
-        ),
-        1: (
-            *("global_batch_size", "gradient_accumulation_steps", "seeds"),
-            *("finetuning.doc_stride", "finetuning.max_query_length"),
-            *("finetuning.max_answer_length", "finetuning.n_best_size"),
-            *("checkpoint.save_every_steps", "checkpoint.keep_last"),
-            *("evaluation.global_batch_size", "log_every_steps", "max_skipped_steps"),
-            *("data.max_streams", "data.shuffle_buffer_size", "model.intermediate_size"),
-        ),
-        5: ("finetuning.max_seq_length",),
-    }.items()
-    for name in names
-}
+# The requirement in words, as a condition, and the options that must meet it.
+RANGES: tuple[tuple[str, Callable[[float], bool], tuple[str, ...]], ...] = (
+    ("at least 0", lambda value: value >= 0, (
+        *("schedule.warmup_steps", "schedule.warmup_tokens", "schedule.peak_learning_rate"),
+        *("schedule.decay_steps", "schedule.decay_tokens"),
+        *("finetuning.bilstm_size", "finetuning.lora_rank", "finetuning.num_texts"),
+        *("optimizer.head_multiplier", "optimizer.clip_norm", "optimizer.muon_update_rms"),
+        *("checkpoint.keep_every_steps", "checkpoint.keep_best", "evaluation.max_batches"),
+        *("evaluation.pairs_per_paradigm", "model.vocab_size"),
+        *(f"pretraining.generator.{size}" for size in (
+            "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")),
+    )),
+    ("at least 1", lambda value: value >= 1, (
+        *("global_batch_size", "gradient_accumulation_steps", "seeds"),
+        *("finetuning.doc_stride", "finetuning.max_query_length"),
+        *("finetuning.max_answer_length", "finetuning.n_best_size"),
+        *("checkpoint.save_every_steps", "checkpoint.keep_last", "log_every_steps"),
+        *("evaluation.global_batch_size", "max_skipped_steps", "data.max_streams"),
+        *("data.shuffle_buffer_size", "model.intermediate_size"),
+    )),
+    ("at least 5", lambda value: value >= 5, ("finetuning.max_seq_length",)),
+    ("between 0 and 1", lambda value: 0 < value < 1, ("pretraining.masked_lm_prob",)),
+    ("in (0, 1]", lambda value: 0 < value <= 1, ("optimizer.layer_decay",)),
+    ("in [0, 1)", lambda value: 0 <= value < 1, (
+        *("evaluation.masked_lm_prob", "optimizer.muon_momentum", "optimizer.ema_decay"),
+        *("schedule.warmup_share", "schedule.decay_share"),
+    )),
+    ("in [0, 1]", lambda value: 0 <= value <= 1, ("schedule.start_share", "schedule.end_share")),
+)  # fmt: skip
 _MASK_OPTIONS = "mask_strategy|masked_lm_prob|max_predictions_per_seq|mask_share|keep_share"
 # Which options, whether anything reads them, and where nothing does.
 READ_WITH: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str], ...] = (
-    (
-        r"pretraining\.(discriminator_weight|generator\..*)",
-        lambda options: options["pretraining.objective"] == "replaced_tokens",
-        "with an objective other than 'replaced_tokens'",
-    ),
-    (
-        rf"pretraining\.({_MASK_OPTIONS})",
-        lambda options: options["pretraining.masking"] != "none",
-        "with config.pretraining.masking='none'",
-    ),
-    *(
-        (
-            rf"schedule\.{option}",
-            lambda options, option=option: (
-                options["schedule.name"] not in schedules.SCHEDULES
-                or option in schedules.SCHEDULES[options["schedule.name"]].reads
-            ),
-            "with a schedule other than "
-            + ", ".join(name for name, kind in schedules.SCHEDULES.items() if option in kind.reads),
-        )
-        for option in (*schedules.DECAY_LENGTHS, "decay_shape", "start_share", "end_share")
-    ),
-    (
-        r"(model|phases\.\w+)\.(local_)?rotary_base",
-        lambda options: options["model.position_embedding"] == "rotary",
-        "with config.model.position_embedding='learnt'",
-    ),
-    (
-        r"((model|phases\.\w+)\.local_rotary_base|model\.global_every)",
-        lambda options: bool(options["model.window"]),
-        "with config.model.window 0",
-    ),
-    (
-        r"evaluation\.ema",
-        lambda options: options["optimizer.ema_decay"] != 0,
-        "with config.optimizer.ema_decay 0",
-    ),
-    (
-        r"optimizer\.muon_.*",
-        lambda options: options["optimizer.name"] == "muon",
-        "with an optimizer other than 'muon'",
-    ),
-    (
-        r"optimizer\.fully_decoupled_decay",
-        lambda options: options["optimizer.name"] != "lamb",
-        "with 'lamb', whose trust ratio takes the decay in",
-    ),
-    (
-        r"(phases\.\w+\.(final_)?|evaluation\.)masked_lm_prob",
-        lambda options: options["pretraining.masking"] == "dynamic",
-        "with a config.pretraining.masking other than 'dynamic'",
-    ),
-    (
-        r"evaluation\.pairs_per_paradigm",
-        lambda options: bool(options["evaluation.pairs_file"]),
-        "without config.evaluation.pairs_file",
-    ),
-)
+    (r"pretraining\.(discriminator_weight|generator\..*)",
+     lambda options: options["pretraining.objective"] == "replaced_tokens",
+     "with an objective other than 'replaced_tokens'"),
+    (rf"pretraining\.({_MASK_OPTIONS})",
+     lambda options: options["pretraining.masking"] != "none",
+     "with config.pretraining.masking='none'"),
+    *((rf"schedule\.{option}",
+       lambda options, option=option: (
+           options["schedule.name"] not in schedules.SCHEDULES
+           or option in schedules.SCHEDULES[options["schedule.name"]].reads
+       ),
+       "with a schedule other than "
+       + ", ".join(name for name, kind in schedules.SCHEDULES.items() if option in kind.reads))
+      for option in (*schedules.DECAY_LENGTHS, "decay_shape", "start_share", "end_share")),
+    (r"(model|phases\.\w+)\.(local_)?rotary_base",
+     lambda options: options["model.position_embedding"] == "rotary",
+     "with config.model.position_embedding='learnt'"),
+    (r"((model|phases\.\w+)\.local_rotary_base|model\.global_every)",
+     lambda options: bool(options["model.window"]),
+     "with config.model.window 0"),
+    (r"evaluation\.ema",
+     lambda options: options["optimizer.ema_decay"] != 0,
+     "with config.optimizer.ema_decay 0"),
+    (r"optimizer\.muon_.*",
+     lambda options: options["optimizer.name"] == "muon",
+     "with an optimizer other than 'muon'"),
+    (r"optimizer\.fully_decoupled_decay",
+     lambda options: options["optimizer.name"] != "lamb",
+     "with 'lamb', whose trust ratio takes the decay in"),
+    (r"(phases\.\w+\.(final_)?|evaluation\.)masked_lm_prob",
+     lambda options: options["pretraining.masking"] == "dynamic",
+     "with a config.pretraining.masking other than 'dynamic'"),
+    (r"evaluation\.pairs_per_paradigm",
+     lambda options: bool(options["evaluation.pairs_file"]),
+     "without config.evaluation.pairs_file"),
+)  # fmt: skip
 
 
 def validate(config: ml_collections.ConfigDict) -> None:
@@ -155,16 +133,15 @@ def validate(config: ml_collections.ConfigDict) -> None:
         for name, names in CHOICES.items()
         if options[name] not in names and (name == "model.dtype" or not name.startswith("model."))
     ]
-    faults += [*_model_faults(config.model), *of(config, options)]
-    if faults:
-        raise ValueError("the config cannot be used:\n  " + "\n  ".join(faults))
-
-
-def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for every fault; `options` are those of `config` by their dotted names."""
+    # The records may decide the size of the vocabulary.
+    defaults = {"dtype": "float32", "vocab_size": max(config.model.vocab_size, 0) or 30522}
+    try:
+        encoder_config.EncoderConfig(**{**config.model, **defaults})
+    except encoder_config.FaultyConfigError as error:
+        faults += [f"config.model.{fault}" for fault in error.faults]
     is_finetuning = options["task"] == "finetuning"
     of_task = _finetuning_faults if is_finetuning else _pretraining_faults
-    faults = [*_range_faults(options), *of_task(config), *_mask_faults(options)]
+    faults += [*_range_faults(options), *of_task(config), *_mask_faults(options)]
     faults += _unread_faults(options, config_lib.defaults_of(config))
     faults += _distillation_faults(config.distillation, is_finetuning)
     faults += run_writers.faults(options["writers"])
@@ -182,7 +159,8 @@ def of(config: ml_collections.ConfigDict, options: Mapping[str, Any]) -> list[st
             "config.resize_vocabulary is True, but config.init_from is empty: there is no "
             "vocabulary to resize; give --config.init_from=PATH or leave it at False"
         )
-    return faults
+    if faults:
+        raise ValueError("the config cannot be used:\n  " + "\n  ".join(faults))
 
 
 def _pretraining_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
@@ -244,46 +222,24 @@ def _distillation_faults(options: ml_collections.ConfigDict, is_finetuning: bool
 
 
 def _range_faults(options: Mapping[str, Any]) -> Iterator[str]:
-    of_task = {"evaluation.every_steps": 0 if options["task"] == "finetuning" else 1}
-    for name, least in {**AT_LEAST, **of_task}.items():
-        if options[name] < least:
-            yield f"config.{name} is {options[name]}; it must be at least {least}"
-    if not 0 < options["pretraining.masked_lm_prob"] < 1:
-        value = options["pretraining.masked_lm_prob"]
-        yield f"config.pretraining.masked_lm_prob is {value}; it must be between 0 and 1"
-    if not 0 < options["optimizer.layer_decay"] <= 1:
-        value = options["optimizer.layer_decay"]
-        yield f"config.optimizer.layer_decay is {value}; it must be in (0, 1]"
+    for words, is_in, names in RANGES:
+        for name in names:
+            if not is_in(options[name]):
+                yield f"config.{name} is {options[name]}; it must be {words}"
+    every, least = options["evaluation.every_steps"], int(options["task"] != "finetuning")
+    if every < least:
+        yield f"config.evaluation.every_steps is {every}; it must be at least {least}"
     if options["optimizer.fully_decoupled_decay"] and not options["schedule.peak_learning_rate"]:
         yield (
             "config.optimizer.fully_decoupled_decay is True, but the peak rate that it goes by, "
             "config.schedule.peak_learning_rate, is 0"
         )
-    below_1 = (
-        *("evaluation.masked_lm_prob", "optimizer.muon_momentum", "optimizer.ema_decay"),
-        *("schedule.warmup_share", "schedule.decay_share"),
-    )
-    for name in below_1:
-        if not 0 <= options[name] < 1:
-            yield f"config.{name} is {options[name]}; it must be in [0, 1)"
-    for name in ("schedule.start_share", "schedule.end_share"):
-        if not 0 <= options[name] <= 1:
-            yield f"config.{name} is {options[name]}; it must be in [0, 1]"
     lengths = [f"schedule.{name}" for name in schedules.DECAY_LENGTHS]
     if options["schedule.name"] == "wsd" and not any(options[name] for name in lengths):
         yield (
             "config.schedule.name is 'wsd', which decays at the end of the run, but not how long: "
             f"give one of {', '.join(f'config.{name}' for name in lengths)}, or 'constant'"
         )
-
-
-def _model_faults(options: ml_collections.ConfigDict) -> Iterator[str]:
-    """Yields what is wrong with the encoder; the records may decide the size of its vocabulary."""
-    defaults = {"dtype": "float32", "vocab_size": max(options.vocab_size, 0) or 30522}
-    try:
-        encoder_config.EncoderConfig(**{**options, **defaults})
-    except encoder_config.FaultyConfigError as error:
-        yield from (f"config.model.{fault}" for fault in error.faults)
 
 
 def _unread_faults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
@@ -351,8 +307,7 @@ def _mask_faults(options: Mapping[str, Any]) -> Iterator[str]:
     if options["pretraining.masking"] == "static" and shares != _SHARES:
         yield (
             f"{shown}, but with config.pretraining.masking 'static' masks are those of the "
-            "records: "
-            f"set it to 'dynamic' (records built so), or leave the shares at "
+            "records: set it to 'dynamic' (records built so), or leave the shares at "
             f"{' and '.join(map(str, _SHARES.values()))}"
         )
     strategy, masking = options["pretraining.mask_strategy"], options["pretraining.masking"]
@@ -412,7 +367,7 @@ def _phase_faults(
     """Yields what is wrong with the length, the masks and the growing batch of one phase."""
     at_least_0 = ("num_steps", "num_epochs", "num_tokens", "ramp_from", "ramp_tokens")
     least = dict.fromkeys((*at_least_0, "rotary_base", "local_rotary_base"), 0)
-    for option, value in {**least, "max_seq_length": 1}.items():
+    for option, value in (least | {"max_seq_length": 1}).items():
         if phase[option] < value:
             yield f"config.phases.{name}.{option} is {phase[option]}; it must be at least {value}"
     for option in ("masked_lm_prob", "final_masked_lm_prob"):

@@ -38,6 +38,14 @@ def _never() -> bool:
     return False
 
 
+def _batches(
+    job: jobs.Job, name: str, mesh: Mesh, batch_size: int, must_stop: Callable[[], bool]
+) -> jobs.Batches:
+    rows = sharding.local_rows(mesh, batch_size)
+    batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
+    return _until_stopped(batches, must_stop)
+
+
 def _until_stopped(batches: jobs.Batches, must_stop: Callable[[], bool]) -> jobs.Batches:
     """Yields the batches; raises Stopped if `must_stop`, called before each, returns True."""
     for batch in batches:
@@ -87,12 +95,8 @@ def evaluate_set(
     Raises:
       Stopped: if `must_stop` returns True; every process calls it before every batch.
     """
-    rows = sharding.local_rows(mesh, batch_size)
-    batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
     values, outputs = evaluate(
-        step,
-        params,
-        _until_stopped(batches, must_stop),
+        *(step, params, _batches(job, name, mesh, batch_size, must_stop)),
         mesh=mesh,
         global_batch_size=batch_size,
         max_batches=job.evaluation.max_batches,
@@ -132,15 +136,8 @@ def score_answers(
     Raises:
       Stopped: as `evaluate_set`.
     """
-    rows = sharding.local_rows(mesh, batch_size)
-    batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
-    outputs = prediction.predict(
-        step,
-        params,
-        _until_stopped(batches, must_stop),
-        mesh=mesh,
-        global_batch_size=batch_size,
-    )
+    batches = _batches(job, name, mesh, batch_size, must_stop)
+    outputs = prediction.predict(step, params, batches, mesh=mesh, global_batch_size=batch_size)
     scores = job.evaluation.answered[name].scores(outputs)
     if all(np.isfinite(answers).all() for answers in outputs.values()):
         return scores
@@ -188,14 +185,8 @@ def score(
             "Evaluation on %s at step %d: %s%s",
             name, step, _shown(scores[name]), majority_baseline(run.job, name),
         )  # fmt: skip
-    writer.scalars(
-        step,
-        {
-            f"eval/{name}/{metric}": value
-            for name, values in scores.items()
-            for metric, value in values.items()
-        },
-    )
+    pairs = [(name, *pair) for name, values in scores.items() for pair in values.items()]
+    writer.scalars(step, {f"eval/{name}/{metric}": value for name, metric, value in pairs})
     writer.curves()
     return scores[run.job.evaluation.sets[0]]
 
@@ -227,15 +218,10 @@ def write_predictions(
             draft.rmtree()  # of a process that was killed
         draft.mkdir(parents=True)
     batch_size = run.config.evaluation.global_batch_size
-    rows = sharding.local_rows(run.mesh, batch_size)
     for name in sets:
-        batches = run.job.data.evaluation_batches(name, batch_size=batch_size, rows=rows)
+        batches = _batches(run.job, name, run.mesh, batch_size, must_stop)
         outputs = prediction.predict(
-            run.predict_step,
-            params,
-            _until_stopped(batches, must_stop),
-            mesh=run.mesh,
-            global_batch_size=batch_size,
+            *(run.predict_step, params, batches), mesh=run.mesh, global_batch_size=batch_size
         )
         if is_writer:
             scorer.write_predictions(name, outputs, draft, tuned)

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
+from jaxtyping import Array, BFloat16, Float, PRNGKeyArray
 
-from bertjax.models import parameters, reductions
-from bertjax.training import moments
+from bertjax.models import layers, parameters, reductions
 
 # Weight decay is left off LayerNorm and biases (Devlin et al. 2019, appendix A.2; the released code
 # matches the names LayerNorm, layer_norm and bias). LAMB's trust ratio is left off the same ones.
@@ -51,7 +51,7 @@ class OptimizerOptions:
     sqrt(max(1, outputs / inputs)) in the spectral norm (Jordan 2024), which needs another rate.
 
     `moment_dtype` is the type of Adam's moments of matrices: "float32", or "bfloat16" with
-    stochastic rounding (`moments.in_bfloat16`).
+    stochastic rounding (`in_bfloat16`).
 
     `ema_decay` belongs to the exponential moving average of the parameters, which is part of the
     state; 0 keeps none.
@@ -169,10 +169,65 @@ def stabilized(
     return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
+def in_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Returns `adam`, which has moments `mu` and `nu`, with those of matrices in bfloat16.
+
+    A second moment moves by a thousandth of itself in a step (beta2 0.999), which is less than half
+    a unit of bfloat16: rounded to the nearest number it would stand still. Rounded up or down at
+    random, in proportion to the distances, its expectation is that of float32. An update takes a
+    `key`, new in every step. Vectors such as biases keep float32: they are few.
+    """
+
+    def init(params: Any) -> Any:
+        return _moments_as(
+            adam.init(params), lambda x: x.astype(jnp.bfloat16) if _is_kept(x) else x
+        )
+
+    def update(
+        grads: Any, state: Any, params: Any = None, *, key: PRNGKeyArray, **_: Any
+    ) -> tuple[Any, Any]:
+        state = _moments_as(state, lambda x: x.astype(jnp.float32))
+        direction, state = adam.update(grads, state, params)
+        leaves, structure = jax.tree.flatten((state.mu, state.nu))
+        words = jax.random.bits(key, (len(leaves), 2), jnp.uint32)
+        rounded = [
+            stochastically_rounded(leaf, (first, second)) if _is_kept(leaf) else leaf
+            for leaf, (first, second) in zip(leaves, words, strict=True)
+        ]
+        mu, nu = jax.tree.unflatten(structure, rounded)
+        return direction, state._replace(mu=mu, nu=nu)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def stochastically_rounded(
+    x: Float[Array, "*planes rows columns"], seeds: layers.MaskSeeds
+) -> BFloat16[Array, "*planes rows columns"]:
+    """Returns x rounded up or down to bfloat16 at random, so that the expectation is x.
+
+    Numbers that are not finite stay as they are. The random bits are a hash of an element's place
+    and of the two words, as in `layers.keep_mask`. Source: Gupta et al. 2015, "Deep learning with
+    limited numerical precision", section 2.2.
+    """
+    # bfloat16 is the upper half of float32: a carry from the lower half rounds the magnitude up.
+    chance = layers.hashed_places(seeds, x.shape) >> 16
+    raised = jax.lax.bitcast_convert_type(x, jnp.uint32) + chance
+    rounded = jax.lax.bitcast_convert_type(raised & jnp.uint32(0xFFFF0000), jnp.float32)
+    return jnp.where(jnp.isfinite(x), rounded, x).astype(jnp.bfloat16)
+
+
+def _is_kept(moment: Array) -> bool:
+    return moment.ndim > 1
+
+
+def _moments_as(state: Any, change: Any) -> Any:
+    return state._replace(mu=jax.tree.map(change, state.mu), nu=jax.tree.map(change, state.nu))
+
+
 # Type of Adam's moments of matrices -> what makes an Adam keep them in it.
 MOMENT_DTYPES: dict[str, Callable[..., optax.GradientTransformation]] = {
     "float32": lambda adam: adam,
-    "bfloat16": moments.in_bfloat16,
+    "bfloat16": in_bfloat16,
 }
 
 
@@ -291,12 +346,12 @@ def rate_multipliers(
 
     def multiplier(name: str) -> float:
         name = name.removeprefix("lora.")
-        for path, layers in (unshared | dict(uses or {})).items():
+        for path, used_at in (unshared | dict(uses or {})).items():
             if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)\.", name):
-                depths = [depth for depth, used in enumerate(layers) if int(layer[1]) in used]
-                return sum(options.layer_decay ** (len(layers) - i) for i in depths) / len(depths)
+                depths = [depth for depth, used in enumerate(used_at) if int(layer[1]) in used]
+                return sum(options.layer_decay ** (len(used_at) - i) for i in depths) / len(depths)
             if parameters.is_within(name, [f"{path}.embeddings"]):
-                return options.layer_decay ** (len(layers) + 1)
+                return options.layer_decay ** (len(used_at) + 1)
         return 1.0 if parameters.is_within(name, bodies) else options.head_multiplier
 
     return jax.tree.unflatten(jax.tree.structure(params), map(multiplier, names))

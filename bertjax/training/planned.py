@@ -46,8 +46,7 @@ def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:
     try:
         plan = json.loads(path.read_text())
         planned = {phase["name"]: phase for phase in plan["phases"]}
-        target = plan["target"]["name"]
-        kind = plan["target"]["device_kind"]
+        target, kind = plan["target"]["name"], plan["target"]["device_kind"]
     except (ValueError, KeyError, TypeError) as error:
         yield f"{path} cannot be read ({error!r}): no comparison with a plan"
         return
@@ -63,8 +62,11 @@ def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:
         if phase_plan["fingerprint"] != fingerprint(program, phase):
             yield f"{phase.title}: the plan in {path} is of another step or mesh: not compared"
         elif "step_seconds" in phase_plan["speed"]:
-            yield _beside(
-                phase.title, measured[phase.title], phase_plan["speed"]["step_seconds"], target
+            estimate, seconds = phase_plan["speed"]["step_seconds"], measured[phase.title]
+            yield (
+                f"{phase.title}: {seconds:.5f} seconds per step measured (median), "
+                f"{estimate['value']:.5f} {estimate['how']} by the plan for {target}: "
+                f"{seconds / estimate['value']:.2f} times the plan"
             )
 
 
@@ -105,11 +107,3 @@ def fingerprint(program: program_lib.Program, phase: jobs.Phase) -> str:
 def digest(inputs: Mapping[str, Any]) -> str:
     """Returns the hash of JSON-like `inputs`, the same whatever their order."""
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-
-
-def _beside(name: str, measured: float, estimate: Mapping[str, Any], target: str) -> str:
-    planned = estimate["value"]
-    return (
-        f"{name}: {measured:.5f} seconds per step measured (median), {planned:.5f} "
-        f"{estimate['how']} by the plan for {target}: {measured / planned:.2f} times the plan"
-    )

@@ -80,20 +80,15 @@ class Profile:
             return
         jax.profiler.stop_trace()
         traced, self._traced = self._traced, None
-        with traced as found:
-            _copy(Path(found), self._directory)
+        with traced as directory:
+            for path in sorted(path for path in Path(directory).rglob("*") if path.is_file()):
+                target = self._directory / path.relative_to(directory).as_posix()
+                target.parent.mkdir(parents=True, exist_ok=True)
+                atomic.write(target, path.read_bytes())
         logging.info(
             "The profile of steps %d to %d is in %s: pip install xprof, then xprof --logdir=%s",
             self._first, self._last, self._directory, self._directory,
         )  # fmt: skip
-
-
-def _copy(source: Path, target: epath.Path) -> None:
-    for path in sorted(source.rglob("*")):
-        if path.is_file():
-            goal = target / path.relative_to(source).as_posix()
-            goal.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write(goal, path.read_bytes())
 
 
 @contextlib.contextmanager
@@ -108,24 +103,14 @@ def memory_explained(workdir: epath.Path) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise OutOfMemoryError(_explained(error, _written_memory(workdir))) from error
-
-
-def _written_memory(workdir: epath.Path) -> epath.Path:
-    name = MEMORY_FILE
-    if jax.process_index():
-        name = f"{jax.process_index()}.{MEMORY_FILE}"
-    path = workdir / DIRECTORY / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, jax.profiler.device_memory_profile())
-    return path
-
-
-def _explained(error: Exception, path: epath.Path) -> str:
-    return (
-        f"a step does not fit into the memory of the devices ({str(error).splitlines()[0]}). Give "
-        "the same command with a larger --config.gradient_accumulation_steps or "
-        "--config.model.remat=full: it goes on from the newest checkpoint. Or begin another run "
-        "with a smaller --config.global_batch_size. `python -m bertjax.plan` says in advance what "
-        f"fits. What was in the memory is in {path}: pprof -top {path}"
-    )
+        process = f"{jax.process_index()}." if jax.process_index() else ""
+        path = workdir / DIRECTORY / f"{process}{MEMORY_FILE}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, jax.profiler.device_memory_profile())
+        raise OutOfMemoryError(
+            f"a step does not fit into the memory of the devices ({str(error).splitlines()[0]}). "
+            "Give the same command with a larger --config.gradient_accumulation_steps or "
+            "--config.model.remat=full: it goes on from the newest checkpoint. Or begin another "
+            "run with a smaller --config.global_batch_size. `python -m bertjax.plan` says in "
+            f"advance what fits. What was in the memory is in {path}: pprof -top {path}"
+        ) from error

@@ -5,15 +5,20 @@ What happens in between is logged where it happens.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import jax
+import ml_collections
 from absl import logging
 from etils import epath
 
 from bertjax import config as config_lib
-from bertjax import jobs
+from bertjax import finetuning, jobs
+from bertjax.convert import families, pretrained
+from bertjax.data import tokenizer
 from bertjax.devices import sharding
-from bertjax.models import parameters
-from bertjax.training import outlook, planned, program, schedules
+from bertjax.models import encoder, parameters
+from bertjax.training import planned, program, schedules
 from bertjax.workdirs import reader
 
 
@@ -53,7 +58,7 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             epochs = phase.num_steps * phase.global_batch_size / examples
             logging.info("%s: %s examples: %.3g epochs", phase.title, f"{examples:,}", epochs)
     paths = parameters.flat(shapes.params)
-    for obstacle in outlook.obstacles(run.config, run.job.data.vocabulary(), paths):
+    for obstacle in obstacles(run.config, run.job.data.vocabulary(), paths):
         logging.warning("transformers will not load this model: %s", obstacle)
     if (step := schedules.last_step_before_decay(run.step_inputs.schedule)) is not None:
         logging.info(
@@ -65,6 +70,27 @@ def start(run: program.Program, workdir: epath.Path) -> None:
             "config.schedule.warmup_steps is %d, but the run has %d steps: the learning rate will "
             "not reach its peak", warmup_steps, run.job.last_step,
         )  # fmt: skip
+
+
+def obstacles(
+    config: ml_collections.ConfigDict,
+    vocabulary: tokenizer.Tokenizer | None,
+    paths: Collection[str] = (),
+) -> list[str]:
+    """Returns a sentence for each part of a resolved config's model that cannot be exported.
+
+    `paths` are those of its parameters.
+    """
+    faults = []
+    if vocabulary is not None and (why := tokenizer.export_fault(vocabulary)):
+        faults.append(f"the vocabulary is of the kind {vocabulary.kind}: {why}")
+    try:
+        families.holding(encoder.EncoderConfig(**config.model), pretrained.head_of(paths))
+    except ValueError as error:
+        faults.append(str(error))
+    if config.task == "finetuning":
+        faults.append(finetuning.head_task(config).export_fault)
+    return [each for each in faults if each]
 
 
 def end(run: program.Program, workdir: epath.Path, *, is_new: bool) -> None:

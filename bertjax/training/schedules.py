@@ -101,12 +101,11 @@ def _bert(options: ScheduleOptions, step: Step) -> Rate:
 
 def _electra(options: ScheduleOptions, step: Step) -> Rate:
     decay = jnp.clip(1 - step / options.total_steps, 0)
-    warm = jnp.minimum(_warmup(options, step), 1.0)
-    return jnp.asarray(options.peak_learning_rate) * warm * decay
+    return jnp.asarray(options.peak_learning_rate) * _warmed(options, step) * decay
 
 
-def _constant(options: ScheduleOptions, step: Step) -> Rate:
-    return _times_peak(options, jnp.minimum(_warmup(options, step), 1.0))
+def _warmed(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
+    return jnp.minimum(_warmup(options, step), 1.0)
 
 
 def _warmup(options: ScheduleOptions, step: Step) -> Float[Array, ""]:
@@ -164,7 +163,7 @@ SCHEDULES: dict[str, Kind] = {
     "wsd": Kind(_warmup_stable_decay, (*DECAY_LENGTHS, "end_share", "decay_shape"), True),
     "one_cycle": Kind(_one_cycle, (*DECAY_LENGTHS, "start_share", "end_share", "decay_shape")),
     "inverse_sqrt": Kind(_inverse_sqrt, ("start_share",)),
-    "constant": Kind(_constant),
+    "constant": Kind(lambda options, step: _times_peak(options, _warmed(options, step))),
     "bert": Kind(_bert),
     "electra": Kind(_electra),
 }

@@ -269,17 +269,15 @@ class Learner:
         micro_batches = jax.tree.map(self._micro_batches, batch)
         indices = jnp.arange(self.accumulation_steps)
         outputs = jax.lax.map(lambda each: of_micro_batch(*each), (indices, micro_batches))
-        return jax.tree.map(_whole_batch, outputs)
+        # In the order of the batch that the micro-batches were made of.
+        return jax.tree.map(
+            lambda rows: jnp.swapaxes(rows, 0, 1).reshape(-1, *rows.shape[2:]), outputs
+        )
 
     def _micro_batches(self, rows: Array) -> Array:
         # Strided, so that every device keeps its own rows: micro-batch i takes rows i, i + n, ...
         grouped = rows.reshape(-1, self.accumulation_steps, *rows.shape[1:])
         return jnp.swapaxes(grouped, 0, 1)
-
-
-def _whole_batch(rows: Array) -> Array:
-    """Returns the rows of all micro-batches in the order of the batch they were made of."""
-    return jnp.swapaxes(rows, 0, 1).reshape(-1, *rows.shape[2:])
 
 
 def evaluate_step(

@@ -1,27 +1,28 @@
 """A fresh run's parameters from existing weights: config.init_from.
 
 Here belong the checks that the source fits the run, made before anything is compiled, and the
-replacement itself, under any sharding. Reading the formats belongs to `convert`, resuming a run to
-`starting`.
+replacement itself, under any sharding; `tiled` repeats a smaller source to fit. Reading the formats
+belongs to `convert`, resuming a run to `starting`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from jaxtyping import Int
 
 from bertjax import jobs
 from bertjax.convert import formats, pretrained
 from bertjax.data import tokenizer
 from bertjax.jobs import teachers
 from bertjax.models import embedding_sharing, encoder, parameters
-from bertjax.training import state, tiling
+from bertjax.training import state
 from bertjax.workdirs import reader, trained_positions
 
 # Fields of EncoderConfig that a run may choose anew; all others must be as in the source. The
@@ -31,6 +32,9 @@ FREE_FIELDS = ("vocab_size", *jobs.OWN_MODEL_OPTIONS, *_BASES)
 # Fields that may be larger than in a source that is repeated to fit.
 GROWING = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 SHOWN_ENTRIES = 3  # of those that differ between two vocabularies
+# Parameters whose last axis has the heads one after the other, and those whose first axis has.
+_HEADS_LAST = r".*\.attention\.(query|key|value)\.(kernel|bias)"
+_HEADS_FIRST = r".*\.attention\.output\.kernel"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +216,7 @@ def _grown(
         return values, ""
     (path,) = parameters.encoder_paths(target.params)
     depths = _stored_layers(values, path), _stored_layers(shapes, path)
-    grown = tiling.grown(
+    grown = tiled(
         values,
         shapes,
         path=path,
@@ -221,7 +225,7 @@ def _grown(
         rows=_vocabulary_parameters(target.params),
     )
     growth = [f"{name} {was} to {now}" for name, (was, now) in larger.items()]
-    growth.append(f"its layers {', '.join(map(str, tiling.layers(*depths)))} in this order")
+    growth.append(f"its layers {', '.join(map(str, repeated_layers(*depths)))} in this order")
     return grown, "; ".join(growth)
 
 
@@ -460,3 +464,63 @@ def _with_first_rows(fresh: jax.Array, value: jax.Array, rows: int) -> jax.Array
         return jnp.where(is_known.reshape(-1, *[1] * (fresh.ndim - 1)), value, fresh)
 
     return jax.jit(joined, out_shardings=fresh.sharding)(fresh, value)
+
+
+def tiled_places(old: int, new: int, unit: int = 1) -> Int[np.ndarray, " new"]:
+    """Returns which of `old` places each of `new` ones repeats: the old in the middle, then on.
+
+    Places are moved in blocks of `unit`, which divides both.
+    """
+    old, new = old // unit, new // unit
+    blocks = (np.arange(new) - (new - old) // 2) % old
+    return (blocks[:, None] * unit + np.arange(unit)).ravel()
+
+
+def repeated_layers(old: int, new: int) -> list[int]:
+    """Returns which of `old` layers each of `new` ones begins as."""
+    return [min(round(number * old / new), old - 1) for number in range(new)]
+
+
+def tiled(
+    params: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    path: str,
+    depths: tuple[int, int],
+    head_size: int,
+    rows: Collection[str],
+) -> dict[str, np.ndarray]:
+    """Returns the parameters of an encoder at `path`, and of the heads on it, in larger shapes.
+
+    As ModernBERT-large was started from base. Source: AnswerDotAI/ModernBERT, initialization.py
+    (`tile_weights_from_middle`) and model.py (`init_model_from_pretrained`), layers as Gopher's.
+    `depths` are the numbers of stored layers, old and new. Heads are repeated whole, of `head_size`
+    each, because rotary positions turn their halves together. The first axis of the parameters
+    named in `rows` stays as it is. Parameters that the smaller model lacks are left out.
+    """
+    of_layer = repeated_layers(*depths)
+
+    def source(name: str) -> str:
+        if layer := re.match(re.escape(f"{path}.layers.") + r"(\d+)(\..*)", name):
+            return f"{path}.layers.{of_layer[int(layer[1])]}{layer[2]}"
+        return name
+
+    return {
+        name: _tiled(name, params[source(name)], shape, head_size, name in rows)
+        for name, shape in shapes.items()
+        if source(name) in params and params[source(name)].ndim == len(shape)
+    }
+
+
+def _tiled(
+    name: str, value: np.ndarray, shape: tuple[int, ...], head_size: int, has_rows: bool
+) -> np.ndarray:
+    for axis in range(int(has_rows), value.ndim):
+        old, new = value.shape[axis], shape[axis]
+        if old == new:
+            continue
+        is_of_heads = (axis == value.ndim - 1 and re.fullmatch(_HEADS_LAST, name)) or (
+            axis == 0 and re.fullmatch(_HEADS_FIRST, name)
+        )
+        value = np.take(value, tiled_places(old, new, head_size if is_of_heads else 1), axis)
+    return value

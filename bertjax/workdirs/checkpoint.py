@@ -145,9 +145,8 @@ class Checkpointer:
             return
         metric = self._retention.best_metric
         score = scores.get(metric, math.nan)
-        evaluation = storage.Evaluation(
-            metric, score if math.isfinite(score) else None, dict(tuned)
-        )
+        finite = score if math.isfinite(score) else None
+        evaluation = storage.Evaluation(metric, finite, dict(tuned))
         self._evaluations[step] = evaluation
         try:
             if jax.process_index() == 0:
@@ -169,10 +168,7 @@ class Checkpointer:
     def _save(self, step: int, trees: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
         fingerprints = {name: storage.fingerprint(tree) for name, tree in trees.items()}
         saved = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}  # pyright: ignore[reportCallIssue]
-        ours = {
-            "fingerprints": fingerprints,
-            "is_higher_better": self._retention.is_higher_better,
-        }
+        ours = {"fingerprints": fingerprints, "is_higher_better": self._retention.is_higher_better}
         saved[storage.META] = ocp.args.JsonSave(dict(meta) | ours)  # pyright: ignore[reportCallIssue]
         try:
             self._manager.save(step, args=ocp.args.Composite(**saved))
@@ -293,10 +289,8 @@ class Checkpointer:
         self._manager.reload()
 
     def _save_error(self, error: BaseException) -> CheckpointError:
-        last_good = self._manager.latest_step()
-        earlier = "there is no earlier one"
-        if last_good is not None:
-            earlier = f"the last good one is step {last_good}"
+        step = self._manager.latest_step()
+        earlier = "there is no earlier one" if step is None else f"the last good one is step {step}"
         return CheckpointError(
             f"a checkpoint could not be written to {self._directory} "
             f"({storage.first_line(error)}); {earlier}. Make room or fix the permissions, then run "
@@ -401,10 +395,8 @@ def _chosen_step(directory: epath.Path, step: str | int) -> int:
     if not str(step).isdecimal():
         raise ValueError(f"the step is {step!r}; it must be {NEWEST}, {BEST} or a number")
     if int(step) not in steps:
-        existing = ", ".join(map(str, steps))
-        raise FileNotFoundError(
-            f"{directory} holds no checkpoint of step {step}; it has {existing}"
-        )
+        existing = f"it has {', '.join(map(str, steps))}"
+        raise FileNotFoundError(f"{directory} holds no checkpoint of step {step}; {existing}")
     return int(step)
 
 

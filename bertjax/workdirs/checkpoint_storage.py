@@ -269,7 +269,8 @@ def fingerprint(tree: Any) -> list[int]:
     """
     leaves = jax.tree.leaves(tree)
     if all(isinstance(leaf, np.ndarray) for leaf in leaves):
-        return [_bit_sum(leaf) for leaf in leaves]
+        words = [np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}") for x in leaves]
+        return [int(bits.sum(dtype=np.uint32)) for bits in words]
     return [int(value) for value in jax.device_get(_fingerprints(leaves))]
 
 
@@ -300,8 +301,9 @@ def make_manager(
         directory.mkdir(parents=True, exist_ok=True)
         if not mounts.is_like_a_disk(directory.parent):
             _disable_locks_and_syncs()
-        if jax.process_index() == 0:
-            _remove_drafts(directory)
+        names = names_in(directory) if jax.process_index() == 0 else ()
+        for draft in (directory / name for name in names if ocp.utils.TMP_DIR_SUFFIX in name):
+            again(functools.partial(draft.rmtree, missing_ok=True), str(draft))
     options = ocp.CheckpointManagerOptions(
         preservation_policy=_Retention(retained),
         # The loop decides when to save; orbax's own preemption check would need a call a step.
@@ -375,22 +377,13 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _unreadable(what: str, error: BaseException) -> UnreadableError:
-    is_of_storage = _is_of_storage(error)
-    return UnreadableError(f"{what}: {first_line(error)}", is_of_storage=is_of_storage)
-
-
-def _is_of_storage(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno not in _OF_THE_CONTENT
-    match = _OF_THE_STORAGE.search(str(error))
-    if match is None:
-        return False
-    return match["number"] is None or int(match["number"]) not in _OF_THE_CONTENT
-
-
-def _bit_sum(array: np.ndarray) -> int:
-    words = np.dtype(f"uint{8 * array.dtype.itemsize}")
-    return int(np.ascontiguousarray(array).view(words).sum(dtype=np.uint32))
+        is_of_storage = error.errno not in _OF_THE_CONTENT
+    else:
+        match = _OF_THE_STORAGE.search(str(error))
+        number = match and match["number"]
+        is_of_storage = bool(match) and not (number and int(number) in _OF_THE_CONTENT)
+    return UnreadableError(f"{what}: {first_line(error)}", is_of_storage=is_of_storage)
 
 
 @jax.jit
@@ -466,13 +459,6 @@ def _disable_locks_and_syncs() -> None:
     utils.get_ts_context = lambda **options: utils.ts.Context(files, parent=context(**options))
 
 
-def _remove_drafts(directory: epath.Path) -> None:
-    for name in names_in(directory):
-        if ocp.utils.TMP_DIR_SUFFIX in name:
-            draft = directory / name
-            again(functools.partial(draft.rmtree, missing_ok=True), str(draft))
-
-
 class _Retention(policies.PreservationPolicy):
     """A function of the steps as a policy, which orbax asks after every save."""
 
@@ -504,25 +490,21 @@ class _OnDisk(ocp.path.atomicity.AtomicRenameTemporaryPath):
     """
 
     async def finalize(self) -> None:
-        await asyncio.to_thread(_check_merged, self.get())
-        await asyncio.to_thread(_sync_all, self.get())
+        await asyncio.to_thread(_check_merged_and_sync, self.get())
         await super().finalize()
         await asyncio.to_thread(mounts.sync, self.get_final().parent)
 
 
-def _check_merged(directory: epath.Path) -> None:
-    """Raises OSError if the arrays that each process wrote were not merged.
+def _check_merged_and_sync(directory: epath.Path) -> None:
+    """Syncs all paths; raises OSError if the arrays that each process wrote were not merged.
 
     orbax takes a directory that it cannot list for one without arrays, without an error.
     """
-    for path in (directory, *tree(directory)):
+    paths = [*tree(directory), directory]
+    for path in paths:
         is_unmerged = path.name.startswith("ocdbt.process_")
         if is_unmerged and not (path.parent / "manifest.ocdbt").exists():
-            raise OSError(
-                errno.EIO, "the arrays of the processes were not merged", str(path.parent)
-            )
-
-
-def _sync_all(directory: epath.Path) -> None:
-    for path in (*tree(directory), directory):
+            message = "the arrays of the processes were not merged"
+            raise OSError(errno.EIO, message, str(path.parent))
+    for path in paths:
         mounts.sync(path)

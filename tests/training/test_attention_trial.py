@@ -17,15 +17,9 @@ from tests import small_records
 def job_of(**changes):
     config = config_lib.default_config()
     config.model.update(
-        vocab_size=100,
-        hidden_size=128,
-        num_attention_heads=2,
-        num_hidden_layers=2,
-        intermediate_size=16,
-        dtype="float32",
-        attention="auto",
-        **changes,
-    )
+        vocab_size=100, hidden_size=128, num_attention_heads=2, num_hidden_layers=2,
+        intermediate_size=16, dtype="float32", attention="auto", **changes,
+    )  # fmt: skip
     config.data.source = "synthetic"
     config.phases.phase1.update(max_seq_length=128, num_steps=1)
     return jobs.JOBS[config.task].outline(config)
@@ -103,35 +97,33 @@ def test_the_rotary_bases_of_all_phases_are_tried():
     assert tried == {(None, 10_000.0), (20, 10_000.0), (None, 500.0)}
 
 
-def test_a_kernel_that_is_off_in_a_few_places_is_not_taken(kernels, mesh, caplog):
+def test_a_kernel_that_is_off_gives_no_number_or_does_not_compile_is_not_taken(
+    kernels, mesh, caplog
+):
     right = pallas_attention.context
 
-    def wrong(*arguments, **options):
+    def off_in_places(*arguments, **options):
         context, statistics = right(*arguments, **options)
         return context.at[0, 3].set(0.0), statistics
 
-    kernels(wrong)
-    assert not attention_trial.agrees(job_of(), mesh)
-    assert "is off by" in caplog.text and "config.model.attention=xla" in caplog.text
+    def no_number(*arguments, **options):
+        return right(*arguments, **options)[0] * float("nan"), None
 
-
-def test_a_kernel_that_gives_no_number_is_not_taken(kernels, mesh):
-    right = pallas_attention.context
-    kernels(lambda *x, **options: (right(*x, **options)[0] * float("nan"), None))
-    assert not attention_trial.agrees(job_of(), mesh)
-
-
-def test_a_kernel_that_does_not_compile_is_not_taken(kernels, mesh, caplog):
     def refused(*arguments, **options):
         raise NotImplementedError("no such instruction")
 
-    kernels(refused)
-    assert not attention_trial.agrees(job_of(), mesh)
-    assert "does not compile" in caplog.text and "no such instruction" in caplog.text
+    for wrong, words in [
+        (off_in_places, ("is off by", "config.model.attention=xla")),
+        (no_number, ()),
+        (refused, ("does not compile", "no such instruction")),
+    ]:
+        caplog.clear()
+        kernels(wrong)
+        assert not attention_trial.agrees(job_of(), mesh)
+        assert all(it in caplog.text for it in words)
 
 
-@pytest.mark.parametrize("agrees", [True, False])
-def test_a_run_whose_trial_fails_goes_on_in_plain_jax(agrees, monkeypatch, tmp_path):
+def test_a_run_whose_trial_fails_goes_on_in_plain_jax(monkeypatch, tmp_path):
     """As on a TPU, whose "auto" is left to the trial."""
     small_records.write(tmp_path / "train", counts=(64,))
     config = config_lib.default_config()
@@ -140,15 +132,14 @@ def test_a_run_whose_trial_fails_goes_on_in_plain_jax(agrees, monkeypatch, tmp_p
     config.data.train_dir = str(tmp_path / "train")
     config.phases.phase1.update(max_seq_length=16, num_steps=1)
     config.global_batch_size = 16
-    as_on_tpu = program.resolve
+    resolve = program.resolve
     monkeypatch.setattr(
-        program, "resolve", lambda config, *_: as_on_tpu(config, "tpu", "TPU v5 lite")
+        program, "resolve", lambda config, *_: resolve(config, "tpu", "TPU v5 lite")
     )
-    monkeypatch.setattr(attention_trial, "agrees", lambda job, mesh: agrees)
-    run = train.prepare(config, tmp_path / "run")
-    expected = "auto" if agrees else "xla"
-    assert run.config.model.attention == expected
-    assert run.job.config.model.attention == expected
+    for agrees, expected in ((True, "auto"), (False, "xla")):
+        monkeypatch.setattr(attention_trial, "agrees", lambda job, mesh, agrees=agrees: agrees)
+        run = train.prepare(config, tmp_path / "run")
+        assert run.config.model.attention == run.job.config.model.attention == expected
 
 
 def test_a_gradient_that_is_no_number_is_no_agreement(kernels, mesh, monkeypatch):

@@ -40,14 +40,12 @@ def make_config(root, **changes):
     config = config_lib.default_config()
     config.pretraining.pair_loss = "none"
     config.data.train_dir = str(root / "train")
-    config.model.update(SIZES)
-    config.model.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config.model.update(SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     config.distillation.teacher = str(root / "teacher")
-    config.global_batch_size = 8
+    config.update(global_batch_size=8, log_every_steps=1)
     config.phases.phase1.update(num_steps=4, max_seq_length=16)
     config.schedule.update(warmup_steps=1, peak_learning_rate=1e-3)
     config.checkpoint.save_every_steps = 2
-    config.log_every_steps = 1
     with config.unlocked():
         config.update_from_flattened_dict(changes)
     return config
@@ -74,18 +72,14 @@ def lines(workdir):
 
 @pytest.mark.slow
 def test_the_student_alone_is_saved_and_starts_from_its_teacher(root, trained):
-    read = reader.read(root / "run")
-    assert read.params.keys() == {"encoder", "mlm_head"}
-    begun = jax.tree.leaves(trained.params)
-    assert sum(leaf.size for leaf in jax.tree.leaves(trained.opt_state)) < 2.1 * sum(
-        leaf.size for leaf in begun
-    )
+    assert reader.read(root / "run").params.keys() == {"encoder", "mlm_head"}
+    sizes = [
+        sum(leaf.size for leaf in jax.tree.leaves(it)) for it in (trained.opt_state, trained.params)
+    ]
+    assert sizes[0] < 2.1 * sizes[1]
     first = lines(root / "run")[0]
-    assert {"train/mlm_loss", "train/soft_loss", "train/cosine_loss"} <= first.keys()
-    assert first["train/loss"] == pytest.approx(
-        2 * first["train/mlm_loss"] + 5 * first["train/soft_loss"] + first["train/cosine_loss"],
-        rel=1e-5,
-    )
+    loss = 2 * first["train/mlm_loss"] + 5 * first["train/soft_loss"] + first["train/cosine_loss"]
+    assert first["train/loss"] == pytest.approx(loss, rel=1e-5)
     exported = formats.read(root / "run")
     assert (exported.family.title, exported.head) == ("DistilBERT", "masked_lm")
 
@@ -101,33 +95,23 @@ def test_a_run_may_move_its_teacher_but_not_change_it(root, trained, tmp_path):
             run(make_config(root, **{"distillation.teacher": teacher}), root / "run")
 
 
-def test_a_teacher_with_another_vocabulary_is_refused(root, tmp_path):
+def test_a_teacher_that_does_not_fit_or_teaches_nothing_is_refused(root, tmp_path):
     words = [*small_records.WORDS[:-1], "other"]
+    other, bare = str(tmp_path / "other"), str(tmp_path / "bare")
     made = weights.make("masked_lm", vocabulary=small_records.vocabulary(words))
-    formats.write(made, tmp_path / "other", format="huggingface")
-    config = make_config(root, **{"distillation.teacher": str(tmp_path / "other")})
-    with pytest.raises(ValueError, match=r"cannot teach this run:\n  .* differ from entry 94 on"):
-        run(config, tmp_path / "run")
-
-
-def test_what_teaches_nothing_is_refused(root, tmp_path):
-    formats.write(weights.make("none"), tmp_path / "bare", format="huggingface")
-    config = make_config(root, **{"distillation.teacher": str(tmp_path / "bare")})
-    with pytest.raises(ValueError, match="mlm_head|cls.predictions"):
-        run(config, tmp_path / "run")
-    for name, value, message in [
-        ("temperature", 0.0, "temperature is 0.0; it must be above 0"),
-        ("soft_weight", -1.0, "soft_weight is -1.0; it must be at least 0"),
+    formats.write(made, other, format="huggingface")
+    formats.write(weights.make("none"), bare, format="huggingface")
+    for options, error, message in [
+        ({"teacher": other}, ValueError, r"teach this run:\n  .* differ from entry 94 on"),
+        ({"teacher": bare}, ValueError, "mlm_head|cls.predictions"),
+        ({"temperature": 0.0}, ValueError, "temperature is 0.0; it must be above 0"),
+        ({"soft_weight": -1.0}, ValueError, "soft_weight is -1.0; it must be at least 0"),
+        ({"teacher": "", "temperature": 3.0}, ValueError, "temperature is 3.0, but .* no teacher"),
+        ({"teacher": "/no/where"}, FileNotFoundError, "config.distillation.teacher is /no/where"),
     ]:
-        with pytest.raises(ValueError, match=message):
-            run(make_config(root, **{f"distillation.{name}": value}), tmp_path / "run")
-    with pytest.raises(ValueError, match="temperature is 3.0, but there is no teacher"):
-        run(
-            make_config(root, **{"distillation.teacher": "", "distillation.temperature": 3.0}),
-            tmp_path / "run",
-        )
-    with pytest.raises(FileNotFoundError, match="config.distillation.teacher is /no/where"):
-        run(make_config(root, **{"distillation.teacher": "/no/where"}), tmp_path / "run")
+        changes = {f"distillation.{name}": value for name, value in options.items()}
+        with pytest.raises(error, match=message):
+            run(make_config(root, **changes), tmp_path / "run")
 
 
 def built(root, devices, **changes):

@@ -12,47 +12,30 @@ from bertjax.tasks import metrics, prediction
 from bertjax.training import evaluation
 
 
-def parts_of(lengths, batch_size=4, *, seed=0):
-    """Answers of batches of several lengths; what an example answers is told by its number."""
-    rng = np.random.default_rng(seed)
-    count = len(lengths) * batch_size - 2
-    positions = np.append(rng.permutation(count), [-1, -1]).reshape(len(lengths), batch_size)
-    return [
-        {
-            "record_positions": own,
-            "classes": own * 10,
-            "tags": np.broadcast_to(own[:, None], (batch_size, length)).astype(np.int32),
-            "logits": np.broadcast_to(own[:, None, None], (batch_size, length, 2)).astype("f4"),
-        }
-        for own, length in zip(positions, lengths, strict=True)
-    ], positions
-
-
-def test_answers_are_in_the_order_of_the_examples_and_fillers_are_dropped():
-    parts, positions = parts_of([8, 8, 8])
-    outputs = prediction.in_order(parts)
-    count = positions.size - 2
-    assert set(outputs) == {"classes", "tags", "logits"}
-    np.testing.assert_array_equal(outputs["classes"], np.arange(count) * 10)
-    np.testing.assert_array_equal(outputs["tags"][:, 0], np.arange(count))
-    np.testing.assert_array_equal(outputs["logits"][:, -1, 1], np.arange(count))
-
-
-def test_shorter_rows_are_padded_on_the_right_with_what_no_answer_is():
+def test_predictions_are_in_the_order_of_the_examples_and_shorter_rows_are_padded_on_the_right():
+    """Batches of several lengths; the prediction for an example is its number."""
     lengths = [5, 8, 3]
-    parts, positions = parts_of(lengths)
+    positions = np.append(np.random.default_rng(0).permutation(10), [-1, -1]).reshape(3, 4)
+    parts = [
+        {
+            "record_positions": rows,
+            "classes": rows * 10,
+            "tags": np.broadcast_to(rows[:, None], (4, length)).astype(np.int32),
+            "logits": np.broadcast_to(rows[:, None, None], (4, length, 2)).astype("f4"),
+        }
+        for rows, length in zip(positions, lengths, strict=True)
+    ]
     outputs = prediction.in_order(parts)
+    assert set(outputs) == {"classes", "tags", "logits"}
+    np.testing.assert_array_equal(outputs["classes"], np.arange(10) * 10)
     assert outputs["tags"].shape == (10, 8) and outputs["logits"].shape == (10, 8, 2)
-    for own, length in zip(positions, lengths, strict=True):
-        for example in own[own >= 0]:
+    for rows, length in zip(positions, lengths, strict=True):
+        for example in rows[rows >= 0]:
             assert (outputs["tags"][example, :length] == example).all()
             assert (outputs["tags"][example, length:] == -1).all()
+            assert (outputs["logits"][example, :length] == example).all()
             assert (outputs["logits"][example, length:] == np.finfo(np.float32).min).all()
-
-
-def test_a_task_without_answers_has_none():
-    assert prediction.in_order([]) == {}
-    assert prediction.in_order([{}, {}]) == {}
+    assert prediction.in_order([]) == prediction.in_order([{}, {}]) == {}
 
 
 @pytest.mark.parametrize("answers", [[3.0, 1.0, 2.0, 4.0], [3.0, np.nan, 2.0, 4.0]])
@@ -77,78 +60,66 @@ def test_a_set_without_losses_is_scored_by_its_answers_in_their_order(answers, c
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_scores_and_answers_are_those_of_all_examples_on_any_mesh(devices):
+def test_scores_and_predictions_are_those_of_all_examples_on_any_mesh(devices):
     mesh = sharding.make_mesh(jax.devices()[:devices], data=devices)
     values = np.arange(10, dtype=np.float32)
     order = np.append(np.random.default_rng(0).permutation(10), [-1, -1]).reshape(3, 4)
     batches = [
-        {
-            "x": values[own],
-            "example_weights": (own >= 0).astype(np.float32),
-            "record_positions": own,
-        }
-        for own in order
+        {"x": values[it], "example_weights": np.float32(it >= 0), "record_positions": it}
+        for it in order
     ]
 
     def step(params, batch):
         total = (params["scale"] * batch["x"] * batch["example_weights"]).sum()
         means = {"loss": metrics.Mean(total, batch["example_weights"].sum())}
-        positions = batch["record_positions"]
-        return means, {"twice": 2 * batch["x"], "record_positions": positions}
+        return means, {"twice": 2 * batch["x"], "record_positions": batch["record_positions"]}
 
     params = {"scale": jnp.float32(3)}
-    replicated = jax.sharding.NamedSharding(mesh, sharding.P())
-    jitted = jax.jit(step, out_shardings=replicated)
+    jitted = jax.jit(step, out_shardings=jax.sharding.NamedSharding(mesh, sharding.P()))
+    options = {"mesh": mesh, "global_batch_size": 4}
     with jax.set_mesh(mesh):
-        scores, outputs = evaluation.evaluate(
-            jitted, params, iter(batches), mesh=mesh, global_batch_size=4
-        )
+        scores, outputs = evaluation.evaluate(jitted, params, iter(batches), **options)
         alone = prediction.predict(
-            lambda *args: jitted(*args)[1],
-            params,
-            iter(batches),
-            mesh=mesh,
-            global_batch_size=4,
+            lambda *arguments: jitted(*arguments)[1], params, iter(batches), **options
         )
     assert scores == {"loss": pytest.approx(3 * values.mean())}
     np.testing.assert_array_equal(outputs["twice"], 2 * values)
     np.testing.assert_array_equal(alone["twice"], 2 * values)
 
 
+def scored(monkeypatch, outputs, tunes=(), **scorer):
+    """A job with a set "dev" of no batches; its scores, as `evaluate_set` returns them."""
+    evaluated = types.SimpleNamespace(
+        scorer=types.SimpleNamespace(**scorer), chance={}, max_batches=0, tunes=tunes
+    )
+    data = types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(()))
+    job = types.SimpleNamespace(evaluation=evaluated, data=data)
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: ({"loss": 0.7}, outputs))
+    mesh = sharding.make_mesh(jax.devices()[:1], data=1)
+    return job, evaluation.evaluate_set(job, "dev", None, None, mesh=mesh, batch_size=4)
+
+
 @pytest.mark.parametrize(("answer", "warnings"), [("entailment", 1), (None, 0)])
 def test_one_answer_to_a_whole_set_is_warned_of(monkeypatch, caplog, answer, warnings):
-    scorer = types.SimpleNamespace(
+    job, scores = scored(
+        monkeypatch,
+        {},
         scores=lambda name, outputs: {"accuracy": 0.5},
         only_answer=lambda name, outputs, scores: answer,
         majority=lambda name: ("entailment", {"accuracy": 0.527}),
     )
-    job = types.SimpleNamespace(
-        evaluation=types.SimpleNamespace(scorer=scorer, chance={}, max_batches=0),
-        data=types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(())),
-    )
-    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: ({"loss": 0.7}, {}))
-    mesh = sharding.make_mesh(jax.devices()[:1], data=1)
-    found = evaluation.evaluate_set(job, "dev", None, None, mesh=mesh, batch_size=4)
-    assert found == {"loss": 0.7, "accuracy": 0.5}
-    said = [
-        each for each in caplog.records if "Every answer to dev is 'entailment'" in each.message
-    ]
-    assert len(said) == warnings
+    assert scores == {"loss": 0.7, "accuracy": 0.5}
+    assert caplog.text.count("Every answer to dev is 'entailment'") == warnings
     assert evaluation.majority_baseline(job, "dev") == "; always 'entailment': accuracy 0.5270"
 
 
-@pytest.mark.parametrize(("tuned", "kept"), [({"threshold": -2.0}, {"threshold": -2.0}), ({}, {})])
-def test_answers_that_are_no_numbers_have_no_scores(monkeypatch, caplog, tuned, kept):
-    scorer = types.SimpleNamespace(scores=lambda name, outputs: {"f1": 50.0, **tuned})
-    job = types.SimpleNamespace(
-        evaluation=types.SimpleNamespace(
-            scorer=scorer, chance={}, max_batches=0, tunes=("threshold",)
-        ),
-        data=types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(())),
+@pytest.mark.parametrize("tuned", [{"threshold": -2.0}, {}])
+def test_predictions_that_are_no_numbers_have_no_scores(monkeypatch, caplog, tuned):
+    _, scores = scored(
+        monkeypatch,
+        {"start_logits": np.array([[0.0, np.nan]])},
+        tunes=("threshold",),
+        scores=lambda name, outputs: {"f1": 50.0, **tuned},
     )
-    outputs = {"start_logits": np.array([[0.0, np.nan]])}
-    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: ({"loss": 0.7}, outputs))
-    mesh = sharding.make_mesh(jax.devices()[:1], data=1)
-    found = evaluation.evaluate_set(job, "dev", None, None, mesh=mesh, batch_size=4)
-    assert np.isnan([found.pop("loss"), found.pop("f1")]).all() and found == kept
+    assert np.isnan([scores.pop("loss"), scores.pop("f1")]).all() and scores == tuned
     assert "hold NaN or infinite numbers: it has no scores" in caplog.text

@@ -1,6 +1,7 @@
 """Claims about a run beside its plan: compared where both are of one step, and told where not."""
 
 import json
+import re
 
 import pytest
 
@@ -41,7 +42,7 @@ def write_metrics(workdir, seconds):
 
 
 @pytest.mark.slow
-def test_the_end_of_a_run_tells_measured_beside_planned(tmp_path, one_device, caplog):
+def test_the_end_of_a_run_compares_measured_with_planned(tmp_path, one_device, caplog):
     caplog.set_level("INFO", logger="absl")
     save_plan(train.epath.Path(tmp_path), one_device, 1e-9)
     train.train(make_config(), tmp_path)
@@ -68,39 +69,25 @@ def test_each_phase_has_the_lines_of_its_own_steps(tmp_path, one_device):
     assert planned.step_seconds(tmp_path, run) == {"phase1": 1.0, "phase2": 4.0}
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"model.remat": "full"}, "another step or mesh"),
-        ({"global_batch_size": 16}, "another step or mesh"),
-        ({"kind": "TPU v4"}, "is for TPU v4"),
-    ],
-)
-def test_a_plan_of_something_else_is_not_compared(tmp_path, one_device, changes, reason):
+def test_a_plan_of_another_step_is_not_compared_and_one_of_other_data_is(tmp_path, one_device):
     run = train.prepare(make_config(), tmp_path)
-    save_plan(tmp_path, one_device, 0.25, **changes)
     write_metrics(tmp_path, [0.5] * 6)
-    (line,) = planned.lines(tmp_path, run)
-    assert reason in line and "not compared" in line
+    for changes, words in [
+        ({"model.remat": "full"}, "another step or mesh: not compared"),
+        ({"global_batch_size": 16}, "another step or mesh: not compared"),
+        ({"kind": "TPU v4"}, "is for TPU v4.*not compared"),
+        ({"data.train_dir": "x", "mesh.data": 1}, "times the plan"),
+    ]:
+        save_plan(tmp_path, one_device, 0.25, **changes)
+        (line,) = planned.lines(tmp_path, run)
+        assert re.search(words, line)
 
 
-def test_a_plan_of_the_same_step_counts_whatever_the_data_directories_are(tmp_path, one_device):
-    run = train.prepare(make_config(), tmp_path)
-    save_plan(tmp_path, one_device, 0.25, **{"data.train_dir": "x", "mesh.data": 1})
-    write_metrics(tmp_path, [0.5] * 6)
-    (line,) = planned.lines(tmp_path, run)
-    assert "times the plan" in line
-
-
-@pytest.mark.parametrize("content", ["{", "{}", '{"phases": [1]}', "[]"])
-def test_a_damaged_plan_does_not_spoil_the_end_of_a_run(tmp_path, one_device, content):
-    run = train.prepare(make_config(), tmp_path)
-    write_metrics(tmp_path, [0.5])
-    (tmp_path / "plan.json").write_text(content)
-    (line,) = planned.lines(tmp_path, run)
-    assert "cannot be read" in line
-
-
-def test_a_run_without_a_plan_tells_nothing(tmp_path, one_device):
+def test_a_plan_that_is_damaged_or_not_there_does_not_spoil_the_end_of_a_run(tmp_path, one_device):
     run = train.prepare(make_config(), tmp_path)
     assert list(planned.lines(tmp_path, run)) == []
+    write_metrics(tmp_path, [0.5])
+    for content in ("{", "{}", '{"phases": [1]}', "[]"):
+        (tmp_path / "plan.json").write_text(content)
+        (line,) = planned.lines(tmp_path, run)
+        assert "cannot be read" in line

@@ -71,33 +71,25 @@ def test_the_step_of_a_recipe_lowers_for_tpu_without_one(name):
     assert ("stablehlo.rng_bit_generator" in text) == has_dropout
 
 
-def test_a_resolved_config_says_nothing_of_auto():
+def test_a_resolved_config_has_no_auto_and_keeps_choices():
     for platform, dtype, bits in (("cpu", "float32", "threefry2x32"), ("tpu", "bfloat16", "rbg")):
         config = program.resolve(config_lib.default_config(), platform)
         assert (config.model.dtype, config.prng_impl) == (dtype, bits)
-
-
-@pytest.mark.parametrize(
-    ("platform", "kind", "attention"),
-    [
-        ("cpu", "", "xla"),
-        ("gpu", "", "xla"),
-        ("tpu", "TPU v4", "xla"),
-        ("tpu", "TPU v5 lite", "auto"),
-    ],
-)
-def test_attention_is_left_open_on_devices_that_take_the_kernels(platform, kind, attention):
-    config = config_lib.default_config()
-    assert program.resolve(config, platform, kind).model.attention == attention
-    config.model.attention = "pallas"
-    assert program.resolve(config, platform, kind).model.attention == "pallas"
-
-
-def test_a_choice_of_the_config_outlives_its_resolution():
     config = config_lib.default_config()
     config.model.dtype, config.prng_impl = "float32", "threefry2x32"
     resolved = program.resolve(config, "tpu")
     assert (resolved.model.dtype, resolved.prng_impl) == ("float32", "threefry2x32")
+
+
+def test_attention_is_left_open_on_devices_that_take_the_kernels():
+    for platform, kind, attention in [
+        *(("cpu", "", "xla"), ("gpu", "", "xla")),
+        *(("tpu", "TPU v4", "xla"), ("tpu", "TPU v5 lite", "auto")),
+    ]:
+        config = config_lib.default_config()
+        assert program.resolve(config, platform, kind).model.attention == attention
+        config.model.attention = "pallas"
+        assert program.resolve(config, platform, kind).model.attention == "pallas"
 
 
 def test_a_share_of_warm_up_is_rounded_down_as_in_the_released_code():
@@ -205,17 +197,14 @@ def test_the_rotary_bases_of_a_recipe_are_those_of_the_released_runs(name, bases
     assert list(found.values()) == bases
 
 
-def test_the_presets_are_those_that_a_config_may_name():
+def test_a_preset_is_for_tpu_alone_and_says_so_elsewhere(caplog):
     assert tuple(xla_presets.PRESETS) == config_faults.CHOICES["xla_preset"]
-    assert recipe("bert_base").xla_preset == "none"
-
-
-@pytest.mark.parametrize("name", xla_presets.PRESETS)
-def test_a_preset_is_for_tpu_alone_and_says_so_elsewhere(name, caplog):
-    assert xla_presets.compiler_options(name, "tpu") == (xla_presets.PRESETS[name] or None)
-    assert not caplog.messages
-    assert xla_presets.compiler_options(name, "gpu") is None
-    assert len(caplog.messages) == (name != "none")
+    for name, options in xla_presets.PRESETS.items():
+        caplog.clear()
+        assert xla_presets.compiler_options(name, "tpu") == (options or None)
+        assert not caplog.messages
+        assert xla_presets.compiler_options(name, "gpu") is None
+        assert len(caplog.messages) == (name != "none")
 
 
 def test_the_attention_kernel_is_for_tpu_v4_and_newer():

@@ -5,13 +5,13 @@ import math
 import pathlib
 import re
 import struct
-import time
 
 import pytest
 
 from bertjax import config as config_lib
 from bertjax.training import config_faults, preemption, run_writers, writers
 
+pytestmark = pytest.mark.usefixtures("quick_runs")  # which draw no curves
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = {"seed": 0, "model.hidden_size": 64, "optimizer.frozen": ("a", "b")}
 
@@ -79,10 +79,7 @@ def test_every_writer_is_told_the_same_and_how_the_run_ended(tmp_path, opened):
     [(preemption.Preempted(3), "stopped"), (KeyboardInterrupt(), "stopped"), (OSError(), "failed")],
 )
 def test_a_run_that_ends_early_is_told_as_what_it_is(tmp_path, opened, error, outcome):
-    with (
-        pytest.raises(type(error)),
-        writers.RunWriter(tmp_path, total_steps=10, kinds=("memory",)),
-    ):
+    with pytest.raises(type(error)), writers.RunWriter(tmp_path, total_steps=10, kinds=("memory",)):
         raise error
     assert opened[0].outcome == outcome
 
@@ -101,24 +98,20 @@ def test_what_cannot_forget_is_told_every_scalar_once_however_often_the_run_is_k
     assert len({it.run.identity for it in opened}) == 1
 
 
-def test_an_evaluation_that_is_made_up_for_is_told(tmp_path, opened):
-    write(tmp_path, [1, 2], kinds=("memory",))
-    write(tmp_path, [], kinds=("memory",), start_step=2, evaluates_again=True)
-    with writers.RunWriter(tmp_path, total_steps=10, start_step=2, kinds=("memory",)) as writer:
-        writer.scalars(2, {"eval/heldout/loss": 1.0})
-    assert steps_of(opened[-1].sent, "eval/heldout/loss") == [2]
-
-
-def test_a_writer_that_is_new_in_a_resumed_run_is_told_all_that_comes(tmp_path, opened):
+def test_a_writer_that_is_new_in_a_resumed_run_is_sent_all_scalars(tmp_path, opened):
     write(tmp_path, range(1, 7), kinds=("tensorboard",))
     write(tmp_path, range(3, 11), kinds=("memory",), start_step=2)
     assert steps_of(opened[0].sent) == [*range(3, 11)]
 
 
-def test_runs_in_two_workdirs_have_identities_of_their_own(tmp_path, opened):
-    for name in ("one", "two"):
-        write(tmp_path / name, [1], kinds=("memory",))
-    assert opened[0].run.identity != opened[1].run.identity
+def test_a_repeated_evaluation_is_sent_and_another_workdir_is_another_run(tmp_path, opened):
+    write(tmp_path, [1, 2], kinds=("memory",))
+    write(tmp_path, [], kinds=("memory",), start_step=2, evaluates_again=True)
+    with writers.RunWriter(tmp_path, total_steps=10, start_step=2, kinds=("memory",)) as writer:
+        writer.scalars(2, {"eval/heldout/loss": 1.0})
+    assert steps_of(opened[-1].sent, "eval/heldout/loss") == [2]
+    write(tmp_path / "other", [1], kinds=("memory",))
+    assert opened[-1].run.identity != opened[0].run.identity
 
 
 def test_metrics_are_written_whatever_the_writers_are(tmp_path):
@@ -150,11 +143,6 @@ def test_writers_that_are_open_are_closed_where_the_next_cannot_be_opened(
     assert opened[0].outcome == "failed"
 
 
-def test_processes_other_than_the_first_open_no_writer(tmp_path, opened):
-    write(tmp_path / "run", [1], kinds=("memory",), enabled=False)
-    assert not opened and not (tmp_path / "run").exists()
-
-
 def usable_config(**options):
     config = config_lib.default_config()
     config.data.train_dir = "records"
@@ -162,18 +150,14 @@ def usable_config(**options):
     return config
 
 
-def test_an_unknown_writer_is_a_fault_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match="the config cannot be used") as caught:
-        config_faults.validate(usable_config(writers=("tensorboard", "wandv")))
-    (line,) = str(caught.value).splitlines()[1:]
-    assert "config.writers names 'wandv'; known are json_lines, tensorboard, wandb, mlflow" in line
-
-
-def test_a_writer_whose_package_lacks_is_a_fault_that_says_how_to_install_it(monkeypatch):
+def test_writers_that_are_unknown_or_lack_their_package_are_faults(monkeypatch):
     kind = run_writers.WriterKind(Memory, package="no_such_package", extra="none")
     monkeypatch.setitem(run_writers.WRITERS, "lacking", kind)
-    with pytest.raises(ValueError, match=re.escape("pip install 'bertjax[none]'")):
-        config_faults.validate(usable_config(writers=("lacking",)))
+    with pytest.raises(ValueError, match="the config cannot be used") as caught:
+        config_faults.validate(usable_config(writers=("tensorboard", "wandv", "lacking")))
+    unknown, lacking = str(caught.value).splitlines()[1:]
+    assert "writers names 'wandv'; known are json_lines, tensorboard, wandb, mlflow" in unknown
+    assert "pip install 'bertjax[none]'" in lacking
     config_faults.validate(usable_config(writers=("tensorboard", "json_lines")))
 
 
@@ -216,38 +200,23 @@ def wandb_records(path):
             parts = b""
 
 
-def ended_wandb_records(path, seconds=300):
-    """Returns the records of a run that has ended, once they are there.
-
-    W&B writes in a process of its own, which is waited for when Python leaves, not by `finish`: on
-    a busy machine the last records come after it.
-    """
-    deadline = time.monotonic() + seconds
-    while True:
-        records = list(wandb_records(path))
-        if any(it.WhichOneof("record_type") == "exit" for it in records):
-            return records
-        assert time.monotonic() < deadline, f"{path} has no end after {seconds} seconds"
-        time.sleep(0.2)
-
-
 @pytest.mark.slow
-def test_weights_and_biases_offline_has_one_run_whose_scalars_are_told_once(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
+def test_weights_and_biases_offline_has_one_run_whose_scalars_are_sent_once(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     for name in ("WANDB_DIR", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     write(tmp_path / "run", range(1, 5), kinds=("wandb",), evaluates_at=[2])
     write(tmp_path / "run", range(3, 8), kinds=("wandb",), start_step=2, evaluates_at=[4])
+    wandb.teardown()  # waits for the process that writes
     files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
-    records = [it for path in files for it in ended_wandb_records(path)]
+    records = [it for path in files for it in wandb_records(path)]
     runs = [it.run for it in records if it.WhichOneof("record_type") == "run"]
     assert len({run.run_id for run in runs}) == 1
-    assert {(run.project, run.display_name) for run in runs} == {
-        ("bertjax", f"{tmp_path.name}/run")
-    }
+    names = {(run.project, run.display_name) for run in runs}
+    assert names == {("bertjax", f"{tmp_path.name}/run")}
     config = {it.key: it.value_json for it in runs[0].config.update}
     assert config["model.hidden_size"] == "64"
     rows = [

@@ -19,27 +19,20 @@ def test_linear_schedule_rises_to_the_peak_and_falls_to_zero():
     steps = np.arange(101)
     expected = 2.0 * np.where(steps < 10, steps / 10, (100 - steps) / 90)
     np.testing.assert_allclose([rate(step) for step in steps], expected, rtol=1e-6)
+    assert float(schedule("linear", warmup=0)(0)) == float(schedule("bert", warmup=0)(0)) == 2.0
 
 
-def test_bert_schedule_decays_from_step_zero_and_drops_after_warmup():
-    """Values of the released code: google-research/bert optimization.py."""
-    rate = schedule("bert", warmup=10_000, total=1_000_000, peak=1e-4)
-    expected = {0: 0.0, 5_000: 5e-5, 9_999: 9.999e-5, 10_000: 9.9e-5, 500_000: 5e-5, 1_000_000: 0.0}
-    for step, value in expected.items():
-        np.testing.assert_allclose(rate(step), value, rtol=1e-5, atol=1e-12)
-
-
-def test_electra_schedule_is_warm_up_times_a_decay_from_step_zero():
-    """Values of the released code: google-research/electra model/optimization.py."""
-    rate = schedule("electra", warmup=10_000, total=1_000_000, peak=5e-4)
-    expected = {0: 0.0, 5_000: 2.4875e-4, 10_000: 4.95e-4, 500_000: 2.5e-4, 1_000_000: 0.0}
-    for step, value in expected.items():
-        np.testing.assert_allclose(rate(step), value, rtol=1e-5, atol=1e-12)
-
-
-def test_schedules_without_warmup_start_at_the_peak():
-    assert float(schedule("linear", warmup=0)(0)) == 2.0
-    assert float(schedule("bert", warmup=0)(0)) == 2.0
+@pytest.mark.parametrize(
+    ("name", "peak", "expected"),
+    [  # google-research/bert optimization.py, google-research/electra model/optimization.py
+        ("bert", 1e-4, [0.0, 5e-5, 9.999e-5, 9.9e-5, 5e-5, 0.0]),
+        ("electra", 5e-4, [0.0, 2.4875e-4, 4.94950950e-4, 4.95e-4, 2.5e-4, 0.0]),
+    ],
+)
+def test_schedules_of_released_code_decay_from_step_zero(name, peak, expected):
+    rate = schedule(name, warmup=10_000, total=1_000_000, peak=peak)
+    steps = [0, 5_000, 9_999, 10_000, 500_000, 1_000_000]
+    np.testing.assert_allclose([rate(step) for step in steps], expected, rtol=1e-5, atol=1e-12)
 
 
 def rates(name, warmup=10, total=100, **options):
@@ -118,15 +111,14 @@ def test_the_inverse_root_falls_from_the_end_of_the_warm_up_on_whatever_the_leng
 
 
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
-@pytest.mark.parametrize("warmup", [0, 10])
-def test_a_schedule_of_arrays_is_that_of_numbers(name, warmup):
-    numbers = schedules.ScheduleOptions(name, 2.0, warmup, 100, 30, 0.1, 0.2, "cosine")
-    arrays = jax.tree.map(jnp.asarray, numbers)
+def test_a_schedule_of_arrays_is_that_of_numbers(name):
     traced = jax.jit(lambda options, step: schedules.make_schedule(options)(step))
-    for step in (0, 5, 10, 50, 100, 120):
-        np.testing.assert_allclose(
-            traced(arrays, step), schedules.make_schedule(numbers)(step), rtol=1e-6, atol=1e-9
-        )
+    for warmup in (0, 10):
+        numbers = schedules.ScheduleOptions(name, 2.0, warmup, 100, 30, 0.1, 0.2, "cosine")
+        arrays = jax.tree.map(jnp.asarray, numbers)
+        for step in (0, 5, 10, 50, 100, 120):
+            expected = schedules.make_schedule(numbers)(step)
+            np.testing.assert_allclose(traced(arrays, step), expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["wsd", "linear", "bert"])

@@ -47,14 +47,6 @@ def assert_trees_close(left, right, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), left, right)
 
 
-def test_split_and_merge_are_inverse():
-    learner, start, _, _ = small()
-    params = start.params
-    assert set(params["encoder"]["layers"]) == {"0"}
-    _, again = parameters.split(parameters.merge(learner.graphdef, params))
-    assert jax.tree.structure(params) == jax.tree.structure(again)
-
-
 def test_the_pass_for_the_weights_costs_nothing(batch):
     """The compiler drops all of the full-batch pass but the weights."""
     learner, start, _, _ = small()
@@ -107,7 +99,9 @@ def test_dropout_is_a_function_of_seed_and_step(tiny, batch):
 
 
 def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, batch):
-    nsp, sop = (make_learner(tiny, pair_loss=pair_loss) for pair_loss in ("nsp", "sop"))
+    nsp, sop, none = (
+        make_learner(tiny, pair_loss=pair_loss) for pair_loss in ("nsp", "sop", "none")
+    )
     params = small()[1].params
     assert jax.tree.structure(params) == jax.tree.structure(jax.eval_shape(sop.init).params)
     assert dict(sop.task.objectives) == {"mlm_loss": 1.0, "sop_loss": 1.0}
@@ -115,13 +109,9 @@ def test_sentence_order_is_next_sentence_prediction_under_another_name(tiny, bat
     assert {name.replace("nsp", "sop") for name in old} == set(new)
     for name in ("loss", "accuracy"):
         assert old[f"nsp_{name}"].value() == new[f"sop_{name}"].value()
-
-
-def test_without_pair_loss_there_is_no_pair_head(tiny, batch):
-    learner = make_learner(tiny, pair_loss="none")
-    start = jax.eval_shape(learner.init)
+    start = jax.eval_shape(none.init)
     assert set(start.params) == {"encoder", "mlm_head"}
-    _, report = jax.eval_shape(learner.train_step, start, batch)
+    _, report = jax.eval_shape(none.train_step, start, batch)
     assert set(report.means) == {"mlm_loss", "mlm_accuracy"}
 
 
@@ -132,20 +122,9 @@ def test_rows_of_weight_zero_count_for_nothing(batch):
     padded["example_weights"] = weights
     padded["masked_lm_weights"] = padded["masked_lm_weights"] * weights[:, None]
     evaluate = jit(functools.partial(means_of, learner))
-    others = evaluate(start.params, padded)
-    for name, mean in evaluate(start.params, batch).items():
-        other = others[name]
-        np.testing.assert_allclose(mean.value(), other.value(), rtol=1e-6)
-
-
-def test_training_on_one_batch_learns_it(batch):
-    _, train_state, step, _ = small()
-    losses = []
-    for _ in range(60):
-        train_state, report = step(train_state, batch)
-        losses.append(report.means["mlm_loss"].value())
-    assert losses[0] > 4.0
-    assert losses[-1] < 0.5
+    means, others = evaluate(start.params, batch), evaluate(start.params, padded)
+    for name, mean in means.items():
+        np.testing.assert_allclose(mean.value(), others[name].value(), rtol=1e-6)
 
 
 def test_what_is_frozen_stays_bit_for_bit_and_gets_no_gradient(tiny, batch):
@@ -153,17 +132,15 @@ def test_what_is_frozen_stays_bit_for_bit_and_gets_no_gradient(tiny, batch):
     start = small()[1]
     start = dataclasses.replace(start, opt_state=learner.optimizer.init(start.params))
     grads, _ = jit(learner._gradients)(start.params, batch, jax.random.key(0))
-    train_state, report = start, None
     step = jit(learner.train_step)
-    for _ in range(2):
-        train_state, report = step(train_state, batch)
+    after, report = step(step(start, batch)[0], batch)
     assert report.grad_norm > 0
 
     def parts(tree):
         layer = tree["encoder"]["layers"]["0"]
         return tree["encoder"]["embeddings"], layer["attention"], layer["output"]
 
-    trees = map(parts, (start.params, train_state.params, grads))
+    trees = map(parts, (start.params, after.params, grads))
     for is_frozen, old, new, grad in zip((True, True, False), *trees, strict=True):
         same = jax.tree.map(lambda a, b: bool((a == b).all()), old, new)
         assert all(jax.tree.leaves(same)) == is_frozen
@@ -212,12 +189,12 @@ def test_one_compiled_step_serves_other_seeds_and_rates(tiny, batch):
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-@pytest.mark.parametrize("seed", [0, 5, 2**31 - 1, -3])
-def test_the_key_of_a_seed_is_the_one_of_the_python_int(seed, impl):
+def test_the_key_of_a_seed_is_the_one_of_the_python_int(impl):
     schedule = schedules.ScheduleOptions("linear", 1e-2, 0, 100)
     traced = jax.jit(lambda s: jax.random.key_data(jax.random.key(s, impl=impl)))
-    found = traced(state.make_step_inputs(seed, schedule).seed)
-    np.testing.assert_array_equal(found, jax.random.key_data(jax.random.key(seed, impl=impl)))
+    for seed in (0, 5, 2**31 - 1, -3):
+        key = traced(state.make_step_inputs(seed, schedule).seed)
+        np.testing.assert_array_equal(key, jax.random.key_data(jax.random.key(seed, impl=impl)))
 
 
 def test_answers_cost_no_second_forward_pass(tiny):

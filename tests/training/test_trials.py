@@ -1,6 +1,5 @@
 """Several trainings in one process: each is what it would be alone, and statistics add up."""
 
-import dataclasses
 import json
 import math
 import os
@@ -24,20 +23,12 @@ SCORE = "eval/dev/accuracy"
 @pytest.fixture(scope="module")
 def config(source, tmp_path_factory):
     """Two seeds of two epochs, 4 steps in all, with dropout."""
-    return small_datasets.make_config(
-        tmp_path_factory.mktemp("data") / "table",
-        "table",
-        source,
-        **{
-            "seeds": 2,
-            "seed": 3,
-            "finetuning.num_epochs": 2.0,
-            "finetuning.test_file": "",
-            "model.hidden_dropout_prob": 0.1,
-            "evaluation.every_steps": 0,
-            "log_every_steps": 2,
-        },
-    )
+    options = {
+        "seeds": 2, "seed": 3, "finetuning.num_epochs": 2.0, "finetuning.test_file": "",
+        "model.hidden_dropout_prob": 0.1, "evaluation.every_steps": 0, "log_every_steps": 2,
+    }  # fmt: skip
+    data = tmp_path_factory.mktemp("data") / "table"
+    return small_datasets.make_config(data, "table", source, **options)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +63,8 @@ def test_the_seeds_follow_that_of_the_config_and_share_one_compilation(done, con
     assert programs[0].train_step is programs[1].train_step
     assert programs[0].train_step._cache_size() == 1
     assert all(run.config.seeds == 1 and not run.config.search for run in programs)
+    kernels = [state.params["classifier"]["kernel"] for state in states.values()]
+    assert not np.allclose(*kernels)
 
 
 @pytest.mark.slow
@@ -81,18 +74,11 @@ def test_a_trial_is_the_training_it_would_be_alone(done, config, tmp_path):
     alone.update(seed=4, seeds=1)
     state = train.train(alone, tmp_path)
     jax.tree.map(np.testing.assert_array_equal, state, states["seed_4"])
-    ours, theirs = lines_of(tmp_path), lines_of(workdir / "seed_4")
-    for one, other in zip(ours, theirs, strict=True):
-        timeless = {name for name in one if not name.startswith("perf/")}
-        assert timeless == {name for name in other if not name.startswith("perf/")}
-        assert {name: one[name] for name in timeless} == {name: other[name] for name in timeless}
-
-
-@pytest.mark.slow
-def test_other_seeds_are_other_heads(done):
-    _, _, _, states = done
-    kernels = [state.params["classifier"]["kernel"] for state in states.values()]
-    assert not np.allclose(*kernels)
+    ours, theirs = (
+        [{k: v for k, v in line.items() if not k.startswith("perf/")} for line in lines_of(it)]
+        for it in (tmp_path, workdir / "seed_4")
+    )
+    assert ours == theirs
 
 
 @pytest.mark.slow
@@ -133,25 +119,10 @@ def test_results_are_there_whole_or_not_at_all(done, config, tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_trials_that_were_stopped_go_on_and_end_in_the_same_results(
+def test_trials_stopped_between_two_and_within_one_go_on_and_end_in_the_same_results(
     done, config, tmp_path, monkeypatch
 ):
     _, results, _, states = done
-    with (
-        stopping.signal_after(1, nth=2),
-        pytest.raises(preemption.Preempted, match="saved at step 1"),
-    ):  # in the second trial
-        train.train_trials(config, tmp_path)
-    assert train.train_trials(config, tmp_path) == results
-    last = train.checkpoint.load_params(tmp_path / "seed_4")[0]
-    jax.tree.map(np.testing.assert_array_equal, last, states["seed_4"].params)
-
-
-@pytest.mark.slow
-def test_a_notice_after_the_end_of_a_trial_stops_those_that_follow(
-    done, config, tmp_path, monkeypatch
-):
-    _, results, _, _ = done
     write = train.RunSaver.write_predictions
 
     def signalled(saver, *given, **options):
@@ -163,7 +134,11 @@ def test_a_notice_after_the_end_of_a_trial_stops_those_that_follow(
         with pytest.raises(preemption.Preempted, match="saved at step 4"):
             train.train_trials(config, tmp_path)
     assert not (tmp_path / "seed_4").exists()
+    with stopping.signal_after(1), pytest.raises(preemption.Preempted, match="saved at step 1"):
+        train.train_trials(config, tmp_path)
     assert train.train_trials(config, tmp_path) == results
+    last = train.checkpoint.load_params(tmp_path / "seed_4")[0]
+    jax.tree.map(np.testing.assert_array_equal, last, states["seed_4"].params)
 
 
 def test_without_an_evaluation_set_there_is_nothing_to_compare(config, tmp_path):
@@ -239,14 +214,10 @@ def test_a_score_that_is_no_number_is_the_worst_and_no_json_error():
     assert shown[-1].endswith("seed1: 0.9000")
 
 
-def test_a_score_that_is_missing_is_named():
+def test_one_seed_has_no_deviation_and_a_missing_score_is_named():
+    trial = made_trials()[0]
+    scores = {trial.name: {SCORE: 0.5}}
+    results = trials.summarize([trial], scores, score=SCORE, is_higher_better=True)
+    assert results["settings"][0]["std"] is None
     with pytest.raises(ValueError, match="has no score eval/dev/f1; it has eval/dev/accuracy"):
         summary([0.0] * 6, score="eval/dev/f1")
-
-
-def test_one_seed_has_no_deviation():
-    trial = dataclasses.replace(made_trials()[0], seed=0)
-    results = trials.summarize(
-        [trial], {trial.name: {SCORE: 0.5}}, score=SCORE, is_higher_better=True
-    )
-    assert results["settings"][0]["std"] is None

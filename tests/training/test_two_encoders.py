@@ -54,12 +54,9 @@ def names_under(*paths):
 
 
 def test_encoders_are_found_in_a_module_an_abstract_one_and_its_parameters(tiny):
-    assert parameters.encoder_paths(make()) == ENCODERS
-    assert (
-        parameters.encoder_paths(nnx.eval_shape(lambda: TwoEncoders(SIZES, rngs=nnx.Rngs(0))))
-        == ENCODERS
-    )
-    assert parameters.encoder_paths(abstract()) == ENCODERS
+    shapes = nnx.eval_shape(lambda: TwoEncoders(SIZES, rngs=nnx.Rngs(0)))
+    for it in (make(), shapes, abstract()):
+        assert parameters.encoder_paths(it) == ENCODERS
     plain = small_modules.made(models.SequenceClassifier, tiny, num_labels=2)
     assert models.encoder_paths(plain) == ("encoder",)
     assert models.encoder_paths(small_modules.made(models.make_bare, tiny)) == ("encoder",)
@@ -130,12 +127,9 @@ def test_of_encoders_with_lora_only_the_factors_are_trained(batch):
     @jax.grad
     def gradients(params):
         module = lora.merged(parameters.merge(graphdef, params), alpha=2.0)
-        total = sum(
-            (part.encoder(batch) ** 3).sum() for part in (module.generator, module.discriminator)
-        )
-        return (
-            total + (module.discriminator.pooler(module.discriminator.encoder(batch)[:, 0])).sum()
-        )
+        one, other = module.discriminator.encoder(batch), module.generator.encoder(batch)
+        pooled = module.discriminator.pooler(one[:, 0])
+        return (one**3).sum() + (other**3).sum() + pooled.sum()
 
     found = parameters.flat(gradients(params))
     for name in names_under(*(f"{encoder}." for encoder in ENCODERS)):
@@ -166,14 +160,12 @@ def test_each_table_of_words_grows_with_the_vocabulary():
     weights = source()
     made = warm_start.apply(warm_start.match(weights, target), cold(sizes))
     found, fresh = (parameters.flat(each.params) for each in (made, cold(sizes)))
-    per_row = [f"{path}.embeddings.word.embedding" for path in ENCODERS] + [
-        "generator.mlm_head.bias"
-    ]
+    per_row = {f"{path}.embeddings.word.embedding" for path in ENCODERS}
     for name in found:
-        known = len(weights.params[name])
-        np.testing.assert_array_equal(found[name][:known], weights.params[name], err_msg=name)
-        np.testing.assert_array_equal(found[name][known:], fresh[name][known:], err_msg=name)
-        assert (len(found[name]) > known) == (name in per_row)
+        rows = len(weights.params[name])
+        np.testing.assert_array_equal(found[name][:rows], weights.params[name], err_msg=name)
+        np.testing.assert_array_equal(found[name][rows:], fresh[name][rows:], err_msg=name)
+        assert (len(found[name]) > rows) == (name in per_row | {"generator.mlm_head.bias"})
 
 
 def test_what_either_encoder_lacks_is_named():

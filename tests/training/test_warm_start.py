@@ -94,25 +94,30 @@ def fault_lines(source, target):
     return str(caught.value).splitlines()[1:]
 
 
-def test_what_the_source_has_replaces_what_the_seed_drew():
+def test_what_the_source_has_replaces_what_the_seed_drew_and_training_leaves_it_alone():
     source = make_source()
+    before = jax.tree.map(np.copy, dict(source.params))
     made = warm_start.apply(warm_start.match(source, make_target()), cold())
     assert not made.opt_state
     jax.tree.map(np.testing.assert_array_equal, flat(made.params), source.params)
+    jax.jit(lambda params: jax.tree.map(lambda x: x + 1, params), donate_argnums=0)(made.params)
+    jax.tree.map(np.testing.assert_array_equal, dict(source.params), before)
 
 
-def test_heads_that_the_source_lacks_are_those_of_a_cold_start():
+def test_heads_that_the_source_lacks_are_those_of_a_cold_start_and_others_are_unused():
     source = make_source(pair_loss="none", unused=("cls.seq_relationship.weight",))
     matched = warm_start.match(source, make_target())
-    heads = {
-        f"{part}.dense.{leaf}" for part in ("pooler", "nsp_head") for leaf in ("kernel", "bias")
-    }
+    parts, leaves = ("pooler", "nsp_head"), ("kernel", "bias")
+    heads = {f"{part}.dense.{leaf}" for part in parts for leaf in leaves}
     assert set(matched.fresh) == heads
     assert matched.unused == ("cls.seq_relationship.weight",)
     made, fresh = flat(warm_start.apply(matched, cold()).params), flat(cold().params)
     for name in made:
         expected = fresh[name] if name in heads else source.params[name]
         np.testing.assert_array_equal(made[name], expected, err_msg=name)
+    params = jax.eval_shape(lambda: cold(pair_loss="none")).params
+    matched = warm_start.match(make_source(), make_target(params=params))
+    assert not matched.fresh and set(matched.unused) == heads
 
 
 def shapes_of(sizes):
@@ -129,12 +134,8 @@ def smaller_source(sizes):
     return dataclasses.replace(make_source(pair_loss="none"), config=sizes, params=params)
 
 
-LARGER = {
-    "hidden_size": 48,
-    "num_attention_heads": 6,
-    "num_hidden_layers": 3,
-    "intermediate_size": 80,
-}
+LARGER = {"hidden_size": 48, "num_attention_heads": 6}
+LARGER |= {"num_hidden_layers": 3, "intermediate_size": 80}
 
 
 def test_a_larger_model_begins_as_a_smaller_one_repeated():
@@ -191,13 +192,6 @@ def test_the_norm_that_a_first_layer_lacks_is_fresh_in_its_repetitions():
     assert matched.fresh and {re.sub(r"\d", "N", name) for name in matched.fresh} == {
         f"encoder.layers.N.attention_norm.{leaf}" for leaf in ("scale", "bias")
     }
-
-
-def test_heads_that_the_run_lacks_are_unused():
-    params = jax.eval_shape(lambda: cold(pair_loss="none")).params
-    matched = warm_start.match(make_source(), make_target(params=params))
-    assert not matched.fresh
-    assert {name.split(".")[0] for name in matched.unused} == {"pooler", "nsp_head"}
 
 
 MODERN = dataclasses.replace(
@@ -281,13 +275,6 @@ def test_every_size_that_differs_is_named_at_once_with_the_flags_to_copy():
     assert len(lines) == len(changes) + 1
 
 
-def test_of_a_target_with_own_heads_only_the_body_is_taken():
-    made = warm_start.match(make_source(), make_target(has_own_heads=True))
-    assert {name.split(".")[0] for name in made.values} == {"encoder", "pooler"}
-    assert {name.split(".")[0] for name in made.fresh} == {"mlm_head", "nsp_head"}
-    assert set(made.fresh) == set(made.unused)
-
-
 def test_what_a_run_may_choose_anew_is_no_fault():
     changes = {
         "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2,
@@ -296,75 +283,53 @@ def test_what_a_run_may_choose_anew_is_no_fault():
     warm_start.match(make_source(dataclasses.replace(SIZES, **changes)), make_target())
 
 
-def test_a_larger_vocabulary_keeps_the_sources_rows_and_adds_those_of_a_cold_start():
-    source = make_source()
-    target = resized_target(resize_vocabulary=True)
-    made = warm_start.apply(warm_start.match(source, target), cold(target.encoder))
-    made, fresh = flat(made.params), flat(cold(target.encoder).params)
+@pytest.mark.parametrize("rounded", [0, 128])  # a table that was rounded up has rows to spare
+def test_a_larger_vocabulary_keeps_the_sources_rows_and_adds_those_of_a_cold_start(rounded):
+    source = make_source(dataclasses.replace(SIZES, vocab_size=rounded or ENTRIES))
+    vocabulary = small_records.vocabulary(MORE_WORDS)
+    sizes = dataclasses.replace(SIZES, vocab_size=rounded or vocabulary.vocab_size)
+    target = make_target(sizes, vocabulary=vocabulary, resize_vocabulary=True)
+    made = flat(warm_start.apply(warm_start.match(source, target), cold(sizes)).params)
+    fresh = flat(cold(sizes).params)
     for name in (WORD, BIAS):
-        np.testing.assert_array_equal(made[name][:ENTRIES], source.params[name])
+        np.testing.assert_array_equal(made[name][:ENTRIES], source.params[name][:ENTRIES])
         np.testing.assert_array_equal(made[name][ENTRIES:], fresh[name][ENTRIES:])
     assert made[WORD][ENTRIES:].std() > 0
     assert not made[BIAS][ENTRIES:].any()
 
 
-def test_rows_of_a_rounded_table_that_new_entries_take_are_fresh():
-    sizes = dataclasses.replace(SIZES, vocab_size=128)
-    target = make_target(
-        sizes, vocabulary=small_records.vocabulary(MORE_WORDS), resize_vocabulary=True
-    )
-    source = make_source(sizes)
-    made = flat(warm_start.apply(warm_start.match(source, target), cold(sizes)).params)
-    np.testing.assert_array_equal(made[WORD][:ENTRIES], source.params[WORD][:ENTRIES])
-    np.testing.assert_array_equal(made[WORD][ENTRIES:], flat(cold(sizes).params)[WORD][ENTRIES:])
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (MORE_WORDS, "98 entries, the source's 95, the first of them: --config.resize_vocabulary"),
+def test_another_vocabulary_is_refused():
+    for words, said in [
+        (MORE_WORDS, "98 entries, the source's 95, the first .*: --config.resize_vocabulary"),
         (small_records.WORDS[:-1], "94 entries, the source's goes on to 95"),
         (["x", *small_records.WORDS[1:]], r"1 of 95 entries differ: entry 5 is 'x'.* 'w0'"),
         (["x", *MORE_WORDS], "90 of 95 entries differ: entry 5 .*; entry 6 .*; entry 7 [^;]*; new"),
-    ],
-    ids=["more", "fewer", "one", "shifted"],
-)
-def test_another_vocabulary_is_refused(words, said):
-    (line, *_) = fault_lines(make_source(), resized_target(words))
-    assert re.search(said, line)
+    ]:
+        (line, *_) = fault_lines(make_source(), resized_target(words))
+        assert re.search(said, line)
+    (line,) = fault_lines(make_source(), resized_target(["x", *MORE_WORDS], resize_vocabulary=True))
+    assert "entries differ" in line
 
 
-def test_another_casing_is_refused_even_with_the_same_entries():
+def test_the_same_entries_in_another_casing_or_merged_otherwise_are_refused():
     entries = [*small_records.SPECIALS, *small_records.WORDS]
     vocabulary = tokenizer.WordPieceTokenizer(entries, lowercase=False, strip_accents=True)
     (line,) = fault_lines(make_source(), make_target(vocabulary=vocabulary))
     assert "the data has lowercase False, the source's has True" in line
-
-
-def test_the_same_entries_merged_otherwise_are_refused():
-    known = small_byte_bpe.vocabulary()
-    sizes = dataclasses.replace(SIZES, vocab_size=known.vocab_size)
-    source = make_source(sizes, vocabulary=known)
-    warm_start.match(source, make_target(sizes, vocabulary=known))
+    vocabulary = small_byte_bpe.vocabulary()
+    sizes = dataclasses.replace(SIZES, vocab_size=vocabulary.vocab_size)
+    source = make_source(sizes, vocabulary=vocabulary)
+    warm_start.match(source, make_target(sizes, vocabulary=vocabulary))
     prefixed = small_byte_bpe.vocabulary(add_prefix_space=True)
     (line,) = fault_lines(source, make_target(sizes, vocabulary=prefixed))
     assert "merges bytes otherwise than the source's" in line
 
 
-def test_a_resize_does_not_excuse_entries_that_differ():
-    target = resized_target(["x", *MORE_WORDS], resize_vocabulary=True)
-    (line,) = fault_lines(make_source(), target)
-    assert "entries differ" in line
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [(64, "--config.model.vocab_size=95"), (128, "--config.resize_vocabulary=True")],
-)
-def test_without_a_vocabulary_the_sizes_are_checked_and_a_warning_given(rows, said, caplog):
-    target = make_target(dataclasses.replace(SIZES, vocab_size=rows))
-    (line,) = fault_lines(make_source(vocabulary=None), target)
-    assert f"config.model.vocab_size is {rows}, the source has 95 rows: {said}" in line
+def test_without_a_vocabulary_the_sizes_are_checked_and_a_warning_given(caplog):
+    for rows, said in [(64, "--config.model.vocab_size=95"), (128, "--config.resize_vocabulary")]:
+        target = make_target(dataclasses.replace(SIZES, vocab_size=rows))
+        (line,) = fault_lines(make_source(vocabulary=None), target)
+        assert f"config.model.vocab_size is {rows}, the source has 95 rows: {said}" in line
     caplog.clear()
     warm_start.match(make_source(vocabulary=None), make_target())
     warm_start.match(make_source(), make_target(vocabulary=None))
@@ -406,14 +371,6 @@ def test_a_sharded_start_equals_a_replicated_one_and_lies_as_declared(table):
     assert jax.tree.map(lambda leaf: leaf.sharding, made) == placed
     replicated = warm_start.apply(matched, fresh).params
     jax.tree.map(np.testing.assert_array_equal, flat(made), flat(replicated))
-
-
-def test_training_on_leaves_the_values_of_the_source_alone():
-    source = make_source()
-    before = jax.tree.map(np.copy, dict(source.params))
-    made = warm_start.apply(warm_start.match(source, make_target()), cold())
-    jax.jit(lambda params: jax.tree.map(lambda x: x + 1, params), donate_argnums=0)(made.params)
-    jax.tree.map(np.testing.assert_array_equal, dict(source.params), before)
 
 
 def make_config(record_dir, **changes):
@@ -508,19 +465,45 @@ def test_a_resumed_run_needs_no_source_and_keeps_telling_where_it_began(
     assert checkpoint.load_params(parts)[1]["config"]["init_from"] == str(source)
 
 
-def test_a_source_that_does_not_fit_stops_the_run_before_it_writes(record_dir, first, tmp_path):
+def test_a_source_that_does_not_fit_or_is_not_there_stops_the_run_before_it_writes(
+    record_dir, first, tmp_path
+):
     other = small_records.write(tmp_path / "other", words=["x", *small_records.WORDS[1:]])
     made = make_config(other, **{"init_from": str(first), "model.hidden_size": 16})
     with pytest.raises(ValueError, match="does not fit this run") as caught:
         train.train(made, tmp_path / "warm")
     assert "--config.model.hidden_size=32" in str(caught.value)
     assert "entry 5 is 'x'" in str(caught.value)
+    made = make_config(record_dir, init_from=str(tmp_path / "nothing"))
+    with pytest.raises(FileNotFoundError, match="init_from is .*nothing, to start from.*give a w"):
+        train.train(made, tmp_path / "warm")
     assert not (tmp_path / "warm" / reader.CONFIG_FILE).exists()
 
 
-def test_a_source_that_is_not_there_is_an_error_that_names_it(record_dir, tmp_path):
-    made = make_config(record_dir, init_from=str(tmp_path / "nothing"))
-    with pytest.raises(
-        FileNotFoundError, match="config.init_from is .*nothing, to start from.*give a w"
-    ):
-        train.train(made, tmp_path / "run")
+def released(values, size):
+    """One axis as ModernBERT's initialization.py writes it out, from the middle to both sides."""
+    old = len(values)
+    offset = (size - old) // 2
+    result = np.zeros(size, values.dtype)
+    result[offset : offset + old] = values
+    for i in range(offset):
+        result[offset - 1 - i] = values[old - 1 - i % old]
+    for i in range(offset + old, size):
+        result[i] = values[(i - offset) % old]
+    return result
+
+
+def test_values_repeat_from_the_middle_as_released_and_heads_whole():
+    for old, new in [(3, 3), (3, 4), (3, 5), (4, 13), (1, 6), (768, 1024)]:
+        values = np.arange(old)
+        np.testing.assert_array_equal(
+            values[warm_start.tiled_places(old, new)], released(values, new)
+        )
+    heads = warm_start.tiled_places(4, 10, unit=2)  # 0 and 1, of two each
+    np.testing.assert_array_equal(heads, [2, 3, 0, 1, 2, 3, 0, 1, 2, 3])
+
+
+def test_layers_are_spread_evenly_over_the_depth():
+    assert warm_start.repeated_layers(22, 28) == [round(number * 22 / 28) for number in range(28)]
+    assert warm_start.repeated_layers(2, 2) == [0, 1]
+    assert warm_start.repeated_layers(1, 3) == [0, 0, 0]  # the last would be the second of one

@@ -55,10 +55,17 @@ def logged(monkeypatch) -> list[str]:
     return lines
 
 
-def test_scalars_are_one_json_line_and_one_event_each(tmp_path):
+def test_scalars_are_one_json_line_at_once_and_one_event_each(tmp_path):
+    others = {"numpy": np.float32(0.5), "integer": 2, "array": np.array(1.5)}
+    not_finite = {"nan": math.nan, "up": math.inf, "down": -math.inf}
     with writers.RunWriter(tmp_path, total_steps=10) as writer:
         writer.scalars(3, SCALARS)
-    assert strict_lines(tmp_path / "metrics.jsonl") == [{"step": 3, **SCALARS}]
+        assert strict_lines(tmp_path / "metrics.jsonl") == [{"step": 3, **SCALARS}]
+        writer.scalars(4, others | not_finite)
+        writer.curves()
+    expected = {"step": 4, "numpy": 0.5, "integer": 2.0, "array": 1.5}
+    expected |= dict.fromkeys(not_finite)
+    assert strict_lines(tmp_path / "metrics.jsonl")[1] == expected
     written = {
         value.tag: value.simple_value
         for event in events(tmp_path / "tensorboard")
@@ -66,28 +73,6 @@ def test_scalars_are_one_json_line_and_one_event_each(tmp_path):
         if event.step == 3
     }
     assert written == pytest.approx(SCALARS)
-
-
-def test_scalars_of_numpy_are_taken_as_numbers(tmp_path):
-    with writers.RunWriter(tmp_path, total_steps=10) as writer:
-        writer.scalars(1, {"loss": np.float32(0.5), "skipped": 2, "array": np.array(1.5)})
-    expected = {"step": 1, "loss": 0.5, "skipped": 2.0, "array": 1.5}
-    assert strict_lines(tmp_path / "metrics.jsonl") == [expected]
-
-
-def test_a_line_is_on_disk_as_soon_as_it_is_written(tmp_path):
-    with writers.RunWriter(tmp_path, total_steps=10) as writer:
-        writer.scalars(1, SCALARS)
-        assert len(strict_lines(tmp_path / "metrics.jsonl")) == 1
-
-
-def test_values_that_are_not_finite_are_null_in_valid_json(tmp_path):
-    values = {"nan": math.nan, "up": math.inf, "down": -math.inf, "one": 1.0}
-    with writers.RunWriter(tmp_path, total_steps=10) as writer:
-        writer.scalars(1, values)
-        writer.curves()
-    expected = {"step": 1, "nan": None, "up": None, "down": None, "one": 1.0}
-    assert strict_lines(tmp_path / "metrics.jsonl") == [expected]
 
 
 def test_a_resumed_run_leaves_the_file_of_a_run_that_never_stopped(tmp_path):
@@ -123,7 +108,8 @@ def test_tensorboard_is_told_to_drop_the_steps_that_are_run_again(tmp_path):
 
 
 def test_processes_other_than_the_first_write_nothing(tmp_path):
-    with writers.RunWriter(tmp_path / "run", total_steps=10, enabled=False) as writer:
+    kinds = ("json_lines", "tensorboard")
+    with writers.RunWriter(tmp_path / "run", total_steps=10, enabled=False, kinds=kinds) as writer:
         writer.scalars(1, SCALARS)
         writer.progress(1, SCALARS)
         writer.curves()
@@ -157,17 +143,32 @@ def test_each_panel_draws_its_scalars_and_no_others():
         {"step": 2, "train/loss": None, "eval/held_out/mlm_loss": 8.0},
     ]
     axes = writers.draw_curves(entries).axes
-    labels = [[str(line.get_label()) for line in panel.lines] for panel in axes]
-    assert labels == [["train/loss", "eval/held_out/mlm_loss"], ["train/nsp_accuracy"], [], []]
+    assert labels(axes) == [
+        ["train/loss", "eval/held_out/mlm_loss"],
+        ["train/nsp_accuracy"],
+        [],
+        [],
+    ]
     assert list(axes[0].lines[0].get_xdata()) == [1, 2]
     assert math.isnan(axes[0].lines[0].get_ydata()[1])
+    of_discriminator = {"train/discriminator_loss": 0.3, "eval/heldout/discriminator_auc": 0.8}
+    axes = writers.draw_curves([{"step": 1, "train/loss": 22.0, **of_discriminator}]).axes
+    assert labels(axes) == [["train/loss"], [], [], [], *([name] for name in of_discriminator)]
 
 
-def test_a_discriminator_has_panels_of_its_own_where_there_is_one():
-    scores = {"train/discriminator_loss": 0.3, "eval/heldout/discriminator_auc": 0.8}
-    axes = writers.draw_curves([{"step": 1, "train/loss": 22.0, **scores}]).axes
-    labels = [[str(line.get_label()) for line in panel.lines] for panel in axes]
-    assert labels == [["train/loss"], [], [], [], *([name] for name in scores)]
+def labels(axes):
+    return [[str(line.get_label()) for line in panel.lines] for panel in axes]
+
+
+def test_scores_in_percent_have_an_axis_of_their_own():
+    entries = [{"step": 1, "train/accuracy": 0.5, "eval/dev/f1": 88.0, "eval/dev/loss": 3.0}]
+    axes = writers.draw_curves(entries).axes
+    scores, percent = axes[1], axes[-1]
+    assert labels([scores, percent]) == [["train/accuracy"], ["eval/dev/f1"]]
+    assert percent.get_ylabel() == "percent" and percent.bbox.bounds == scores.bbox.bounds
+    legend = [text.get_text() for text in percent.get_legend().get_texts()]
+    assert legend == ["train/accuracy", "eval/dev/f1"]
+    assert len(axes[0].lines) == 1
 
 
 def test_what_answering_without_reading_scores_is_a_dashed_line():
@@ -212,6 +213,7 @@ def test_progress_on_a_terminal_is_a_bar_from_the_resumed_step(tmp_path, monkeyp
 
 
 def test_a_remote_workdir_receives_the_files_and_is_resumed_from(tmp_path, monkeypatch):
+    assert atomic.is_remote("gs://bucket/run") and not atomic.is_remote(tmp_path)
     monkeypatch.setattr(atomic, "is_remote", lambda path: True)
     with writers.RunWriter(tmp_path, total_steps=10) as writer:
         writer.scalars(1, SCALARS)
@@ -224,20 +226,11 @@ def test_a_remote_workdir_receives_the_files_and_is_resumed_from(tmp_path, monke
     assert len(list((tmp_path / "tensorboard").iterdir())) == 2
 
 
-def test_addresses_of_stores_are_remote_and_paths_are_not():
-    assert atomic.is_remote("gs://bucket/run")
-    assert not atomic.is_remote(Path("runs/base"))
-
-
-def test_two_cores_of_one_chip_are_half_a_chip_each():
+def test_two_cores_of_one_chip_are_half_a_chip_each_and_a_cpu_has_no_known_peak():
     assert accelerators.peak_flops("TPU v3") == 61.5e12
     assert accelerators.memory_bytes("TPU7x") == 96 * 2**30
     assert accelerators.peak_flops("TPU v5 lite") == accelerators.peak_flops("TPU v5e") == 197e12
-
-
-def test_the_peak_of_a_cpu_is_not_known():
-    assert accelerators.peak_flops("cpu") is None
-    assert accelerators.memory_bytes("cpu") is None
+    assert accelerators.peak_flops("cpu") is accelerators.memory_bytes("cpu") is None
 
 
 @pytest.mark.parametrize(("count", "columns"), [(0, 1), (5, 1), (60, 2)])
@@ -250,16 +243,3 @@ def test_each_of_several_runs_has_a_colour_and_its_name_once(count, columns):
     assert legend._ncols == columns
     for axes in picture.axes:
         assert len({tuple(line.get_color()) for line in axes.lines}) == len(axes.lines) == count
-
-
-def test_scores_in_percent_have_an_axis_of_their_own():
-    entries = [{"step": 1, "train/accuracy": 0.5, "eval/dev/f1": 88.0, "eval/dev/loss": 3.0}]
-    loss, scores, *_, percent = writers.draw_curves(entries).axes
-    assert [line.get_label() for line in scores.lines] == ["train/accuracy"]
-    assert [line.get_label() for line in percent.lines] == ["eval/dev/f1"]
-    assert percent.get_ylabel() == "percent" and percent.bbox.bounds == scores.bbox.bounds
-    assert [text.get_text() for text in percent.get_legend().get_texts()] == [
-        "train/accuracy",
-        "eval/dev/f1",
-    ]
-    assert len(loss.lines) == 1

@@ -8,7 +8,7 @@ import os
 import pathlib
 import resource
 import shutil
-import time
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,7 @@ def no_waiting(monkeypatch):
     monkeypatch.setattr(checkpoint_storage, "RETRY_SECONDS", (0.0, 0.3))
 
 
-META_COUNTS = {"skipped": {"in_a_row": 0, "total": 1}}
-META = {"config": {"seed": 3}, **META_COUNTS}
+META = {"config": {"seed": 3}, "skipped": {"in_a_row": 0, "total": 1}}
 
 
 def make_learner():
@@ -68,11 +67,8 @@ def placements(tree, *, data=1, tensor=1, rule_table="data_parallel"):
 
 def on_devices(tree, step=None, **where):
     placed = jax.device_put(tree, placements(tree, **where))
-    if step is None:
-        return placed
-    return state.TrainState(
-        jax.device_put(np.int32(step), placed.step.sharding), placed.params, placed.opt_state
-    )
+    step = placed.step if step is None else jax.device_put(np.int32(step), placed.step.sharding)
+    return dataclasses.replace(placed, step=step)
 
 
 def abstract(tree, **where):
@@ -83,11 +79,17 @@ def abstract(tree, **where):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory, trained):
-    """A workdir with steps 4 and 6, which tests copy and then damage."""
+def kept(tmp_path_factory, trained):
+    """A workdir with steps 4 and 6."""
     workdir = tmp_path_factory.mktemp("saved")
     save_steps(workdir, trained, [4, 6])
     return workdir
+
+
+@pytest.fixture
+def saved(kept, tmp_path):
+    """A copy of it, to be damaged."""
+    return shutil.copytree(kept, tmp_path / "saved")
 
 
 def save_steps(workdir, tree, steps, retention=RETENTION):
@@ -129,27 +131,18 @@ PLACES = [
 
 @pytest.mark.parametrize("saved_at", PLACES[:2], ids=str)
 def test_a_state_comes_back_bit_for_bit_on_any_mesh(tmp_path, trained, saved_at):
+    assert restore(tmp_path, trained) is None
     with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+        assert checkpointer.latest_step() is checkpointer.read_meta() is None
         checkpointer.save(on_devices(trained, **saved_at), META)
     for place in PLACES:
         restored = restore(tmp_path, trained, **place)
         assert_identical(restored.state, trained)
         assert jax.tree.structure(restored.state) == jax.tree.structure(trained)
-        assert restored.meta["config"] == META["config"]
-        assert restored.meta["skipped"] == META["skipped"]
-        for leaf, wanted in zip(
-            jax.tree.leaves(restored.state),
-            jax.tree.leaves(placements(trained, **place)),
-            strict=True,
-        ):
-            assert leaf.sharding.is_equivalent_to(wanted, leaf.ndim)
-
-
-def test_a_workdir_without_checkpoints_restores_nothing(tmp_path, trained):
-    assert restore(tmp_path, trained) is None
-    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
-        assert checkpointer.latest_step() is None
-        assert checkpointer.read_meta() is None
+        assert restored.meta.items() >= META.items()
+        shardings = jax.tree.leaves(placements(trained, **place))
+        for leaf, expected in zip(jax.tree.leaves(restored.state), shardings, strict=True):
+            assert leaf.sharding.is_equivalent_to(expected, leaf.ndim)
 
 
 def test_the_newest_the_regular_and_the_best_checkpoints_stay(tmp_path, trained):
@@ -167,11 +160,6 @@ def test_the_newest_the_regular_and_the_best_checkpoints_stay(tmp_path, trained)
     assert saved_steps(tmp_path) == [3, 4, 8, 10, 11]
 
 
-def test_what_is_always_kept_stays_behind_newer_and_better_ones():
-    retention = checkpoint.RetentionOptions(keep_last=1, keep_best=1, always_kept=(3, 5))
-    assert checkpoint.retained([1, 2, 3, 4, 6, 7], {4: 0.5}, retention) == {3, 4, 7}
-
-
 @pytest.mark.parametrize("is_higher_better", [False, True])
 def test_the_two_best_of_a_loss_are_the_lowest_and_of_a_score_the_highest(is_higher_better):
     retention = checkpoint.RetentionOptions(
@@ -182,20 +170,18 @@ def test_the_two_best_of_a_loss_are_the_lowest_and_of_a_score_the_highest(is_hig
     assert checkpoint.retained(range(1, 7), scores, retention) == {2, 3, 6}
     del scores[2]  # not evaluated
     assert checkpoint.retained(range(1, 7), scores, retention) == {3, 4, 6}
+    always = dataclasses.replace(retention, always_kept=(1, 9))
+    assert checkpoint.retained(range(1, 7), scores, always) == {1, 3, 4, 6}
 
 
-def test_a_metric_that_the_task_lacks_ranks_nothing(tmp_path, trained):
+def test_a_metric_that_the_task_lacks_ranks_nothing_and_a_step_is_saved_once(tmp_path, trained):
     retention = checkpoint.RetentionOptions(keep_last=1, best_metric="f1")
     with checkpoint.Checkpointer(tmp_path, retention) as checkpointer:
         for step in (1, 2):
-            checkpointer.save(on_devices(trained, step), META)
+            for _ in range(2):
+                checkpointer.save(on_devices(trained, step), META)
             checkpointer.add_evaluation(step, {"mlm_loss": 1.0}, {})
     assert saved_steps(tmp_path) == [2]
-
-
-def test_a_step_that_is_saved_already_is_left_alone(tmp_path, trained):
-    save_steps(tmp_path, trained, [1, 1])
-    assert saved_steps(tmp_path) == [1]
 
 
 def cut(path):
@@ -215,65 +201,43 @@ def remove_item(path):
 
 @pytest.mark.parametrize("item", ["params", "opt_state"])
 @pytest.mark.parametrize("damage", [cut, flip_byte, remove_item])
-def test_a_damaged_checkpoint_is_reported_set_aside_and_passed_over(
-    tmp_path, trained, saved, caplog, item, damage
+def test_a_damaged_checkpoint_is_reported_set_aside_passed_over_and_saved_again(
+    trained, saved, caplog, item, damage
 ):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    damage(data_file(tmp_path, 6, item))
-    restored = restore(tmp_path, trained)
-    assert int(restored.state.step) == 4
-    assert_identical(restored.state.params, trained.params)
-    assert_identical(restored.state.opt_state, trained.opt_state)
-    assert "A checkpoint cannot be read and is set aside, step 6: " in caplog.text
-    assert saved_steps(tmp_path) == [4]
-    assert [p.name for p in (tmp_path / checkpoint.UNREADABLE_DIRECTORY).iterdir()] == ["6_0"]
+    damage(data_file(saved, 6, item))
+    with checkpoint.Checkpointer(saved, RETENTION) as checkpointer:
+        restored = checkpointer.restore(abstract(trained))
+        assert int(restored.state.step) == checkpointer.latest_step() == 4
+        assert_identical(restored.state.params, trained.params)
+        assert_identical(restored.state.opt_state, trained.opt_state)
+        assert "A checkpoint cannot be read and is set aside, step 6: " in caplog.text
+        if damage is flip_byte:  # which orbax reads without complaint
+            assert f"the values of item '{item}' are not those that were saved" in caplog.text
+        assert saved_steps(saved) == [4]
+        assert [p.name for p in (saved / checkpoint.UNREADABLE_DIRECTORY).iterdir()] == ["6_0"]
+        checkpointer.save(on_devices(trained, 6), META)
+    assert int(restore(saved, trained).state.step) == 6
 
 
-def test_a_byte_that_orbax_reads_without_complaint_fails_the_fingerprint(
-    tmp_path, trained, saved, caplog
-):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    flip_byte(data_file(tmp_path, 6, "params"))
-    restore(tmp_path, trained)
-    assert "the values of item 'params' are not those that were saved" in caplog.text
-
-
-def test_a_checkpoint_without_meta_is_passed_over(tmp_path, trained, saved):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    shutil.rmtree(tmp_path / checkpoint.DIRECTORY / "6" / "meta")
-    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+def test_a_checkpoint_without_meta_is_passed_over(trained, saved):
+    shutil.rmtree(saved / checkpoint.DIRECTORY / "6" / "meta")
+    with checkpoint.Checkpointer(saved, RETENTION) as checkpointer:
         assert checkpointer.read_meta()["config"] == META["config"]
         assert int(checkpointer.restore(abstract(trained)).state.step) == 4
 
 
-def test_a_step_that_was_set_aside_is_saved_again(tmp_path, trained, saved):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    cut(data_file(tmp_path, 6, "params"))
-    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
-        assert int(checkpointer.restore(abstract(trained)).state.step) == 4
-        assert checkpointer.latest_step() == 4
-        checkpointer.save(on_devices(trained, 6), META)
-    assert int(restore(tmp_path, trained).state.step) == 6
-
-
-def test_when_none_can_be_read_all_are_named(tmp_path, trained, saved):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    cut(data_file(tmp_path, 4, "params"))
-    remove_item(data_file(tmp_path, 6, "opt_state"))
+def test_when_none_can_be_read_all_are_named_and_nothing_starts_afresh(trained, saved):
+    cut(data_file(saved, 4, "params"))
+    remove_item(data_file(saved, 6, "opt_state"))
+    aside = saved / checkpoint.UNREADABLE_DIRECTORY
     with pytest.raises(checkpoint.CheckpointError, match=r"(?s)step 6: .*step 4: ") as caught:
-        restore(tmp_path, trained)
-    assert str(tmp_path / checkpoint.UNREADABLE_DIRECTORY) in str(caught.value)
-    assert len(list((tmp_path / checkpoint.UNREADABLE_DIRECTORY).iterdir())) == 2
-
-
-def test_where_all_were_set_aside_nothing_starts_afresh_unasked(tmp_path, trained):
-    save_steps(tmp_path, trained, [4])
-    cut(data_file(tmp_path, 4, "params"))
-    for _ in range(2):
-        with pytest.raises(checkpoint.CheckpointError, match="remove that directory|Remove that"):
-            restore(tmp_path, trained)
-    shutil.rmtree(tmp_path / checkpoint.UNREADABLE_DIRECTORY)
-    assert restore(tmp_path, trained) is None
+        restore(saved, trained)
+    assert str(aside) in str(caught.value)
+    assert len(list(aside.iterdir())) == 2
+    with pytest.raises(checkpoint.CheckpointError, match="remove that directory|Remove that"):
+        restore(saved, trained)
+    shutil.rmtree(aside)
+    assert restore(saved, trained) is None
 
 
 @contextlib.contextmanager
@@ -301,42 +265,37 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_passing_error_of_the_disk_costs_nothing(tmp_path, trained, saved, error):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+def test_a_passing_error_of_the_disk_costs_nothing(trained, saved, error):
     with failing(error, times=2):
-        assert int(restore(tmp_path, trained).state.step) == 6
-    assert saved_steps(tmp_path) == [4, 6]
+        assert int(restore(saved, trained).state.step) == 6
+    assert saved_steps(saved) == [4, 6]
 
 
-def test_an_error_of_the_disk_that_stays_stops_and_moves_nothing(
-    tmp_path, trained, saved, monkeypatch
-):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+def test_an_error_of_the_disk_that_stays_stops_and_moves_nothing(trained, saved, monkeypatch):
     monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "restore", raising(ERRORS[0]))
     message = "step 6 in .* cannot be read now.*Nothing was moved"
     with pytest.raises(checkpoint.CheckpointError, match=message), failing(ERRORS[1], times=99):
-        restore(tmp_path, trained)
-    assert saved_steps(tmp_path) == [4, 6]
-    assert not (tmp_path / checkpoint.UNREADABLE_DIRECTORY).exists()
+        restore(saved, trained)
+    assert saved_steps(saved) == [4, 6]
+    assert not (saved / checkpoint.UNREADABLE_DIRECTORY).exists()
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "6"])
+@pytest.mark.parametrize("name", ["checkpoints", "checkpoints/6"])
 def test_what_cannot_be_looked_at_is_not_taken_for_what_is_not_there(
-    tmp_path, trained, saved, monkeypatch, name
+    trained, saved, monkeypatch, name
 ):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     stat = os.stat
 
     def fail(path, *args, **options):
-        if os.fspath(path) == str(tmp_path) + {"6": "/checkpoints/6"}.get(name, "/checkpoints"):
+        if os.fspath(path) == f"{saved}/{name}":
             raise ERRORS[0]
         return stat(path, *args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", fail)
-        with pytest.raises((checkpoint.CheckpointError, OSError), match=str(tmp_path)):
-            restore(tmp_path, trained)
-    assert int(restore(tmp_path, trained).state.step) == 6
+        with pytest.raises((checkpoint.CheckpointError, OSError), match=str(saved)):
+            restore(saved, trained)
+    assert int(restore(saved, trained).state.step) == 6
 
 
 def raising(error):
@@ -346,54 +305,42 @@ def raising(error):
     return fail
 
 
-def test_a_whole_checkpoint_of_another_state_is_not_set_aside(tmp_path, trained):
-    save_steps(tmp_path, trained, [6])
+def test_what_is_whole_but_does_not_fit_or_another_process_cannot_read_stays(
+    trained, saved, monkeypatch
+):
     fewer = dataclasses.replace(trained, params={"mlm_head": trained.params["mlm_head"]})
     with pytest.raises(checkpoint.CheckpointError, match="step 6 in .* is whole, but"):
-        restore(tmp_path, fewer)
-    assert saved_steps(tmp_path) == [6]
-
-
-def test_what_another_process_cannot_read_is_left_where_it_is(tmp_path, trained, monkeypatch):
-    save_steps(tmp_path, trained, [6])
+        restore(saved, fewer)
+    assert saved_steps(saved) == [4, 6]
     monkeypatch.setattr(checkpoint, "_all_processes", lambda is_so: False)
     with pytest.raises(checkpoint.CheckpointError, match="another process could not read it"):
-        restore(tmp_path, trained)
-    assert saved_steps(tmp_path) == [6]
+        restore(saved, trained)
+    assert saved_steps(saved) == [4, 6]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"metric": 1}'])
-def test_scores_that_cannot_be_read_are_no_scores(tmp_path, trained, saved, content, caplog):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / checkpoint.DIRECTORY / "6" / "evaluation.json"
+def test_scores_that_cannot_be_read_are_no_scores(trained, saved, content, caplog):
+    path = saved / checkpoint.DIRECTORY / "6" / "evaluation.json"
     path.write_text(content)
-    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
+    with checkpoint.Checkpointer(saved, RETENTION) as checkpointer:
         assert int(checkpointer.restore(abstract(trained)).state.step) == 6
         checkpointer.add_evaluation(4, {"mlm_loss": 1.0}, {})
-    assert checkpoint.load_params(tmp_path, "best")[2] == 4
+    assert checkpoint.load_params(saved, "best")[2] == 4
     assert str(path.parent) in caplog.text
 
 
-def test_a_score_that_the_disk_does_not_give_now_is_not_taken_for_none(
-    tmp_path, trained, monkeypatch
-):
-    save_steps(tmp_path, trained, [4])
-    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
-        checkpointer.add_evaluation(4, {"mlm_loss": 1.0}, {})
+def test_what_an_evaluation_tuned_after_the_save_is_in_the_meta_item(saved, monkeypatch):
+    with checkpoint.Checkpointer(saved, RETENTION) as checkpointer:
+        assert not checkpointer.is_evaluated(6)
+        checkpointer.add_evaluation(6, {"f1": 1.0}, {"null_threshold": 0.25})
+        checkpointer.add_evaluation(9, {"f1": 1.0}, {"null_threshold": 0.5})  # of no checkpoint
+        assert checkpointer.is_evaluated(6)
+    assert checkpoint.load_params(saved)[1]["tuned"] == {"null_threshold": 0.25}
+    assert checkpoint.read_meta(saved)[0]["tuned"] == {"null_threshold": 0.25}
+    # An error of the disk is not read as the absence of a score.
     monkeypatch.setattr(checkpoint_storage.json, "loads", raising(ERRORS[0]))
     with pytest.raises(checkpoint.CheckpointError, match="so the best is unknown"):
-        checkpoint.Checkpointer(tmp_path, RETENTION)
-
-
-def test_what_an_evaluation_tuned_after_the_save_is_in_the_meta_item(tmp_path, trained):
-    save_steps(tmp_path, trained, [4])
-    with checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer:
-        assert not checkpointer.is_evaluated(4)
-        checkpointer.add_evaluation(4, {"f1": 1.0}, {"null_threshold": 0.25})
-        checkpointer.add_evaluation(9, {"f1": 1.0}, {"null_threshold": 0.5})  # of no checkpoint
-        assert checkpointer.is_evaluated(4)
-    assert checkpoint.load_params(tmp_path)[1]["tuned"] == {"null_threshold": 0.25}
-    assert checkpoint.read_meta(tmp_path)[0]["tuned"] == {"null_threshold": 0.25}
+        checkpoint.Checkpointer(saved, RETENTION)
 
 
 def test_a_checkpoint_has_its_name_only_when_all_of_it_is_on_disk(tmp_path, trained, monkeypatch):
@@ -417,26 +364,30 @@ def test_what_an_interrupted_save_left_is_gone_before_anything_else_is_done(tmp_
     # Removed behind our back it was still going when the next one in the process opened.
     draft = tmp_path / checkpoint.DIRECTORY / f"7{ocp.utils.TMP_DIR_SUFFIX}"
     draft.mkdir(parents=True)
-    remove = shutil.rmtree
-    monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: (time.sleep(0.3), remove(*a, **k)))
+    removers, remove = [], shutil.rmtree
+
+    def removed(*arguments, **options):
+        removers.append(threading.current_thread())
+        remove(*arguments, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
     with checkpoint.Checkpointer(tmp_path, RETENTION):
         assert not draft.exists()
+        assert set(removers) == {threading.main_thread()}
 
 
 def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):
     rng = np.random.default_rng(0)
     params = {"kernel": rng.standard_normal((512, 1024), np.float32)}
-    optimizer = optax.scale_by_adam()
-    first = state.TrainState(np.int32(0), params, optimizer.init(params))
+    first = state.TrainState(np.int32(0), params, optax.scale_by_adam().init(params))
     expected = {0: params["kernel"] + np.float32(1)}
     step_on = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    running = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 1, tree))(
+    before = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 1, tree))(
         jax.device_put(first, here)
     )
-    before, running = running, step_on(running)
+    running = dataclasses.replace(step_on(before), step=jnp.int32(0))
     assert before.params["kernel"].is_deleted()
-    running = dataclasses.replace(running, step=jnp.int32(0))
     with checkpoint.Checkpointer(tmp_path, KEEP_ALL) as checkpointer:
         for step in range(8):
             checkpointer.save(running, META)
@@ -447,16 +398,12 @@ def test_a_state_donated_right_after_save_is_saved_as_it_was(tmp_path):
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), running
     )
     for step in reversed(range(8)):
-        restored = restore_only(tmp_path, shapes)
+        with checkpoint.Checkpointer(tmp_path, KEEP_ALL) as checkpointer:
+            restored = checkpointer.restore(shapes)
         assert int(restored.state.step) == step
         assert_identical(restored.state.params["kernel"], expected[step])
         assert int(restored.state.opt_state.count) == 2 * step + 1
         shutil.rmtree(tmp_path / checkpoint.DIRECTORY / str(step))
-
-
-def restore_only(workdir, shapes):
-    with checkpoint.Checkpointer(workdir, KEEP_ALL) as checkpointer:
-        return checkpointer.restore(shapes)
 
 
 @contextlib.contextmanager
@@ -501,71 +448,57 @@ def test_a_save_that_failed_in_the_background_is_reported_by_the_next(tmp_path, 
     assert saved_steps(tmp_path) == []
 
 
-def test_leaving_the_block_reports_a_save_that_failed(tmp_path, trained):
-    with (
-        pytest.raises(checkpoint.CheckpointError, match="could not be written"),
-        no_file_larger_than(30_000),
-        checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
-    ):
-        checkpointer.save(on_devices(trained, 4), META)
-
-
-def test_a_save_that_failed_does_not_hide_the_error_that_ends_the_run(tmp_path, trained, caplog):
-    with (
-        pytest.raises(KeyboardInterrupt),
-        no_file_larger_than(30_000),
-        checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
-    ):
-        checkpointer.save(on_devices(trained, 4), META)
-        raise KeyboardInterrupt
+def test_leaving_the_block_reports_a_save_that_failed_and_hides_no_other_error(
+    tmp_path, trained, caplog
+):
+    for error, words in ((None, "could not be written"), (KeyboardInterrupt, "^$")):
+        with (
+            pytest.raises(error or checkpoint.CheckpointError, match=words),
+            no_file_larger_than(30_000),
+            checkpoint.Checkpointer(tmp_path, RETENTION) as checkpointer,
+        ):
+            checkpointer.save(on_devices(trained, 4), META)
+            if error:
+                raise error
     assert "a checkpoint could not be written to" in caplog.text
 
 
-def test_load_params_gives_numpy_parameters_meta_and_step(tmp_path, trained, saved):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    params, meta, step = checkpoint.load_params(tmp_path)
+def test_load_params_gives_numpy_parameters_meta_and_step_and_reads_no_optimizer(trained, saved):
+    remove_item(data_file(saved, 6, "opt_state"))
+    params, meta, step = checkpoint.load_params(saved)
     assert step == 6 and meta["config"] == META["config"]
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
     assert jax.tree.structure(params) == jax.tree.structure(trained.params)
     assert_identical(params, trained.params)
 
 
-def test_an_average_lies_beside_the_parameters_and_is_read_where_it_was_evaluated(
-    tmp_path, trained
-):
+def test_an_average_is_saved_with_the_parameters_and_read_where_it_was_evaluated(tmp_path, trained):
     averaged = dataclasses.replace(trained, ema=jax.tree.map(lambda leaf: leaf + 1, trained.params))
     averaged = jax.device_put(averaged, placements(averaged))
-    for directory, is_evaluated in (("scored", True), ("kept", False)):
-        meta = {"config": {"seed": 3, "evaluation": {"ema": is_evaluated}}, **META_COUNTS}
-        with checkpoint.Checkpointer(tmp_path / directory, RETENTION) as checkpointer:
+    for is_evaluated in (True, False):
+        directory = tmp_path / str(is_evaluated)
+        meta = META | {"config": {"evaluation": {"ema": is_evaluated}}}
+        with checkpoint.Checkpointer(directory, RETENTION) as checkpointer:
             checkpointer.save(averaged, meta)
             checkpointer.wait()
-            restored = checkpointer.restore(abstract(averaged))
-            assert_identical(restored.state, averaged)
-        for asked, is_average in ((None, is_evaluated), (True, True), (False, False)):
-            found, _, _ = checkpoint.load_params(tmp_path / directory, ema=asked)
-            assert_identical(found, averaged.ema if is_average else averaged.params)
+            assert_identical(checkpointer.restore(abstract(averaged)).state, averaged)
+        for ema, is_average in ((None, is_evaluated), (True, True), (False, False)):
+            params, _, _ = checkpoint.load_params(directory, ema=ema)
+            assert_identical(params, averaged.ema if is_average else averaged.params)
 
 
-def test_a_run_without_an_average_has_the_checkpoints_that_it_always_had(tmp_path, trained, saved):
+def test_a_run_without_an_average_has_three_items(saved):
     items = {path.name for path in (saved / "checkpoints" / "6").iterdir() if path.is_dir()}
     assert items == {"params", "opt_state", "meta"}
     with pytest.raises(ValueError, match="holds no average.*ema_decay"):
         checkpoint.load_params(saved, ema=True)
 
 
-def test_load_params_reads_nothing_of_the_optimizer(tmp_path, trained):
-    save_steps(tmp_path, trained, [6])
-    remove_item(data_file(tmp_path, 6, "opt_state"))
-    assert_identical(checkpoint.load_params(tmp_path)[0], trained.params)
-
-
 @pytest.mark.parametrize("damage", [cut, flip_byte, remove_item])
-def test_load_params_refuses_damaged_parameters(tmp_path, trained, saved, damage):
-    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    damage(data_file(tmp_path, 6, "params"))
+def test_load_params_refuses_damaged_parameters(saved, damage):
+    damage(data_file(saved, 6, "params"))
     with pytest.raises(checkpoint.CheckpointError, match="the checkpoint of step 6 in .* cannot"):
-        checkpoint.load_params(tmp_path)
+        checkpoint.load_params(saved)
 
 
 def test_load_params_says_what_a_directory_without_checkpoints_is(tmp_path):
@@ -596,17 +529,14 @@ def test_narrow_moments_are_saved_and_a_flipped_bit_of_them_is_noticed(tmp_path,
 
     narrow = dataclasses.replace(trained, opt_state=jax.tree.map(narrowed, trained.opt_state))
     save_steps(tmp_path, narrow, [6])
-    found = restore(tmp_path, narrow, data=4, tensor=2)
-    assert_identical(found.state.opt_state, narrow.opt_state)
-    leaves, structure = jax.tree.flatten(narrow.opt_state)
-    wide = next(i for i, leaf in enumerate(leaves) if leaf.dtype == jnp.bfloat16)
-    words = leaves[wide].copy().view(np.uint16)
-    words[0, 0] ^= 1
-    flipped = [*leaves[:wide], words.view(jnp.bfloat16), *leaves[wide + 1 :]]
-    tree = jax.tree.unflatten(structure, flipped)
-    known = checkpoint_storage.fingerprint(narrow.opt_state)
-    assert known == checkpoint_storage.fingerprint(jax.tree.map(jnp.asarray, narrow.opt_state))
-    assert checkpoint_storage.fingerprint(tree) != known
+    restored = restore(tmp_path, narrow, data=4, tensor=2)
+    assert_identical(restored.state.opt_state, narrow.opt_state)
+    before = checkpoint_storage.fingerprint(narrow.opt_state)
+    assert before == checkpoint_storage.fingerprint(jax.tree.map(jnp.asarray, narrow.opt_state))
+    flipped = jax.tree.map(np.copy, narrow.opt_state)
+    leaf = next(it for it in jax.tree.leaves(flipped) if it.dtype == jnp.bfloat16)
+    leaf.view(np.uint16)[0, 0] ^= 1
+    assert checkpoint_storage.fingerprint(flipped) != before
 
 
 def test_a_process_that_could_not_write_waits_for_no_other(monkeypatch):
@@ -631,23 +561,46 @@ def test_a_process_waits_for_no_directory_that_it_cannot_look_at(tmp_path, monke
     monkeypatch.setattr(metadata_store.multihost, "is_primary_host", lambda host: False)
     monkeypatch.setattr(checkpoint_storage, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(checkpoint_storage, "RETRY_SECONDS", ())
-    store = metadata_store.Store()
+    looks, names_in = threading.Semaphore(0), checkpoint_storage.names_in
+
+    def looked(directory):
+        names = names_in(directory)
+        looks.release()
+        return names
+
+    monkeypatch.setattr(checkpoint_storage, "names_in", looked)
+    store, made = metadata_store.Store(), epath.Path(tmp_path / "made")
 
     async def made_while_waiting():
-        waiting = asyncio.ensure_future(store._maybe_create_base_dir(epath.Path(tmp_path / "made")))
-        await asyncio.sleep(0.3)
+        waiting = asyncio.ensure_future(store._maybe_create_base_dir(made))
+        for _ in range(3):
+            await asyncio.to_thread(looks.acquire)
         assert not waiting.done()
-        (tmp_path / "made").mkdir()
+        made.mkdir()
         await waiting
         with monkeypatch.context() as disk:
-            disk.setattr(epath.Path(tmp_path).__class__, "exists", lambda path: False)
-            await store._maybe_create_base_dir(epath.Path(tmp_path / "made"))
+            disk.setattr(type(made), "exists", lambda path: False)
+            await store._maybe_create_base_dir(made)
 
     asyncio.run(made_while_waiting())
-
-    def lost(path):
-        raise OSError(errno.EIO, "the disk is gone", str(path))
-
-    monkeypatch.setattr(epath.Path(tmp_path).__class__, "iterdir", lost)
+    lost = OSError(errno.EIO, "the disk is gone", str(tmp_path))
+    monkeypatch.setattr(type(made), "iterdir", raising(lost))
     with pytest.raises(checkpoint_storage.UnreadableError, match="the disk is gone"):
         asyncio.run(store._maybe_create_base_dir(epath.Path(tmp_path / "never")))
+
+
+def test_the_host_and_the_devices_find_the_same_fingerprints():
+    rng = np.random.default_rng(0)
+    arrays = {
+        "matrix": rng.normal(size=(5, 7)).astype(np.float32),
+        "of other strides": rng.normal(size=(4, 6)).astype(np.float32).T,
+        "number": np.array(-3, np.int32),
+        "none": np.zeros((0, 3), np.float32),
+    }
+    with jax.transfer_guard("disallow"):  # on the host, where the arrays are
+        before = checkpoint_storage.fingerprint(arrays)
+    assert len(set(before)) == len(arrays)
+    assert checkpoint_storage.fingerprint(jax.tree.map(jnp.asarray, arrays)) == before
+    arrays["matrix"].view(np.uint32)[2, 3] ^= 1
+    after = checkpoint_storage.fingerprint(arrays)
+    assert [one != other for one, other in zip(before, after, strict=True)].count(True) == 1

@@ -33,32 +33,24 @@ def write(directory, scores=SCORES, *, is_higher_better=True):
 @pytest.mark.parametrize(("is_higher_better", "best"), [(True, 4), (False, 2)])
 def test_the_newest_the_best_or_that_of_a_step_is_read(tmp_path, is_higher_better, best):
     write(tmp_path, is_higher_better=is_higher_better)
-    for wanted, step in [("newest", 6), ("best", best), ("4", 4), (2, 2)]:
-        found = reader.read(tmp_path, step=wanted)
-        assert found.step == step
-        np.testing.assert_array_equal(found.params["w"]["kernel"], step)
-        assert isinstance(found.params["w"]["kernel"], np.ndarray)
-
-
-def test_a_step_that_is_not_there_is_told_with_those_that_are(tmp_path):
-    write(tmp_path)
+    for name, step in [("newest", 6), ("best", best), ("4", 4), (2, 2)]:
+        workdir = reader.read(tmp_path, step=name)
+        assert workdir.step == step
+        np.testing.assert_array_equal(workdir.params["w"]["kernel"], step)
+        assert isinstance(workdir.params["w"]["kernel"], np.ndarray)
     with pytest.raises(FileNotFoundError, match="no checkpoint of step 5; it has 2, 4, 6"):
         reader.read(tmp_path, step="5")
     with pytest.raises(ValueError, match="the step is 'last'; it must be newest, best or a number"):
         reader.read(tmp_path, step="last")
+    mesh = sharding.make_mesh(jax.devices()[:4], data=4)
+    kernel = reader.read(tmp_path, mesh=mesh).params["w"]["kernel"]
+    assert kernel.sharding.is_fully_replicated and len(kernel.sharding.device_set) == 4
 
 
 def test_without_a_score_none_is_the_best(tmp_path):
     write(tmp_path, {2: None, 4: None})
     with pytest.raises(ValueError, match="has a score to choose the best by.* 2, 4"):
         reader.read(tmp_path, step="best")
-
-
-def test_with_a_mesh_parameters_lie_whole_on_every_device(tmp_path):
-    write(tmp_path)
-    mesh = sharding.make_mesh(jax.devices()[:4], data=4)
-    kernel = reader.read(tmp_path, mesh=mesh).params["w"]["kernel"]
-    assert kernel.sharding.is_fully_replicated and len(kernel.sharding.device_set) == 4
 
 
 def test_a_description_reads_no_parameters_and_says_what_misses(tmp_path):
@@ -72,23 +64,22 @@ def test_a_description_reads_no_parameters_and_says_what_misses(tmp_path):
     assert reader.describe(tmp_path / "nothing") is None
 
 
-@pytest.mark.parametrize(("run", "read"), [("auto", "xla"), ("pallas", "pallas"), ("xla", "xla")])
-def test_what_the_run_left_to_its_trial_is_read_as_plain_jax(run, read):
-    config = config_lib.default_config().to_dict()
-    config["model"]["attention"] = run
-    assert reader.config_of({"config": config}, 1).model.attention == read
+def test_what_the_run_left_to_its_trial_is_read_as_plain_jax():
+    for run, read in {"auto": "xla", "pallas": "pallas", "xla": "xla"}.items():
+        config = config_lib.default_config().to_dict()
+        config["model"]["attention"] = run
+        assert reader.config_of({"config": config}, 1).model.attention == read
 
 
-def test_the_model_of_a_step_turns_positions_as_its_phase_did():
+def test_the_model_of_a_step_has_the_rotary_bases_of_its_phase():
     config = config_lib.default_config()
     config.model.update(position_embedding="rotary", window=4, global_every=2)
     with config.phases.unlocked():
         config.phases.phase2 = config_lib.phase_config()
     config.phases.phase1.num_steps = config.phases.phase2.num_steps = 3
     config.phases.phase2.rotary_base = 500.0
-    meta = {"config": config.to_dict()}
-    found = [reader.config_of(meta, step).model for step in (0, 1, 3, 4, 6)]
-    assert [it.rotary_base for it in found] == [10_000.0] * 3 + [500.0] * 2
-    assert [it.local_rotary_base or it.rotary_base for it in found] == [10_000.0] * 5
-    later = reader.config_of(meta, 4)
-    assert later.phases.phase2.rotary_base == 0.0  # said of the model, and not once more
+    configs = [reader.config_of({"config": config.to_dict()}, step) for step in (0, 1, 3, 4, 6)]
+    models = [it.model for it in configs]
+    assert [it.rotary_base for it in models] == [10_000.0] * 3 + [500.0] * 2
+    assert [it.local_rotary_base or it.rotary_base for it in models] == [10_000.0] * 5
+    assert configs[-1].phases.phase2.rotary_base == 0.0  # said of the model, and not once more

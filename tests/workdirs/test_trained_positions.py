@@ -25,9 +25,7 @@ def test_they_are_those_of_the_longest_phase_that_has_steps():
     assert trained_positions.number(described(lengths=(128, 512), steps=(9, 0))) == 128
     finetuned = described("finetuning", **{"finetuning.max_seq_length": 48})
     assert trained_positions.number(finetuned) == 48
-
-
-def test_converted_weights_are_taken_to_be_trained():
+    # Converted weights are taken to be trained.
     assert trained_positions.number(described(meta={"converted": {}})) is None
     assert trained_positions.number(described(init_from="elsewhere/bert")) is None
 
@@ -54,9 +52,9 @@ def test_sources_that_are_damaged_or_name_each_other_are_not_known(tmp_path, mon
     assert trained_positions.number(circle) is None
 
 
-@pytest.mark.parametrize(
-    ("trained", "length", "is_told"), [(64, 64, False), (64, 65, True), (None, 512, False)]
-)
-def test_only_longer_texts_are_warned_of(caplog, trained, length, is_told):
-    assert trained_positions.warn_beyond(trained, length, "finetuning at 65") == is_told
-    assert ("finetuning at 65: positions 64 to 64 were never trained" in caplog.text) == is_told
+def test_only_longer_texts_are_warned_of(caplog):
+    for trained, length, is_warned in [(64, 64, False), (64, 65, True), (None, 512, False)]:
+        caplog.clear()
+        assert trained_positions.warn_beyond(trained, length, "finetuning at 65") == is_warned
+        words = "finetuning at 65: positions 64 to 64 were never trained"
+        assert (words in caplog.text) == is_warned

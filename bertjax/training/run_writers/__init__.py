@@ -6,7 +6,6 @@ Values and steps belong to the loop; the progress line and curves.png to `traini
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
@@ -54,17 +53,6 @@ def faults(names: Sequence[str]) -> Iterator[str]:
             )
 
 
-@contextlib.contextmanager
-def closed_where_another_fails(opened: list[base.Writer]) -> Iterator[None]:
-    """Closes the open writers if the block fails."""
-    try:
-        yield
-    except BaseException:
-        for writer in opened:
-            writer.close("failed")
-        raise
-
-
 def open_all(
     names: Sequence[str], run: base.Run, sent: sent_scalars.SentScalars | None
 ) -> list[base.Writer]:
@@ -77,18 +65,17 @@ def open_all(
       OSError: if the workdir cannot be written to.
     """
     opened: list[base.Writer] = []
-    with closed_where_another_fails(opened):
-        for name in with_json_lines(names):
+    try:
+        for name in dict.fromkeys((JSON_LINES, *names)):
             writer = WRITERS[name].open(run)
             if sent is not None and not WRITERS[name].forgets:
                 writer = sent_scalars.UnsentScalars(writer, sent.last_steps[name])
             opened.append(writer)
+    except BaseException:
+        for writer in opened:
+            writer.close("failed")
+        raise
     return opened
-
-
-def with_json_lines(names: Sequence[str]) -> list[str]:
-    """Returns the names of a run's writers, each once; metrics.jsonl comes first."""
-    return [*dict.fromkeys((JSON_LINES, *names))]
 
 
 def services(names: Sequence[str]) -> list[str]:

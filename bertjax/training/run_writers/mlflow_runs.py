@@ -50,7 +50,7 @@ class MLflow:
         self._unsent: list[Any] = []
         try:
             self._client = mlflow.MlflowClient()
-            self._run_id = self._found(run) or self._made(run)
+            self._run_id = self._run_of(run)
             self._client.update_run(self._run_id, status="RUNNING")
             self._send_config(run)
         except mlflow.exceptions.MlflowException as error:
@@ -64,12 +64,11 @@ class MLflow:
         experiment = self._client.get_experiment_by_name(name)
         return experiment.experiment_id if experiment else self._client.create_experiment(name)
 
-    def _found(self, run: base.Run) -> str | None:
+    def _run_of(self, run: base.Run) -> str:
+        """Returns the id of the run of this identity, which is made if it is new."""
         query = f"tags.`{IDENTITY_TAG}` = '{run.identity}'"
-        runs = self._client.search_runs([self._experiment()], query)
-        return runs[0].info.run_id if runs else None
-
-    def _made(self, run: base.Run) -> str:
+        if runs := self._client.search_runs([self._experiment()], query):
+            return runs[0].info.run_id
         tags = {IDENTITY_TAG: run.identity}
         new_run = self._client.create_run(self._experiment(), tags=tags, run_name=run.name)
         return new_run.info.run_id
