@@ -21,19 +21,16 @@ command_line.run(lambda argv: [print(number) for number in range({count})])
 @pytest.mark.parametrize("count", [1, 100_000], ids=["at the end", "before"])
 def test_a_reader_that_has_enough_ends_the_program_without_a_word(count):
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM.format(count=count)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=buffered,
-    )
+    command = [sys.executable, "-c", PROGRAM.format(count=count)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    program = subprocess.Popen(command, env=buffered, **pipes)
     program.stdout.close()
     _, errors = program.communicate()
     assert (program.returncode, errors) == (1, b"")
 
 
 @pytest.mark.slow
-def test_a_recipe_that_is_not_there_is_told_without_a_traceback(tmp_path):
+def test_a_recipe_that_is_not_there_is_reported_without_a_traceback(tmp_path):
     command = [sys.executable, "-m", "bertjax.train", "--config=configs/squat.py"]
     ended = subprocess.run(
         [*command, f"--workdir={tmp_path}"], capture_output=True, text=True, timeout=120
@@ -56,41 +53,42 @@ def test_a_device_that_is_not_there_is_told_in_a_line(platform):
     assert "unset JAX_PLATFORMS" in ended.stderr and len(ended.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ("--workdirr=x --config=smoke --config.data.train_dir=y",
-         "--workdirr is not a flag. Did you mean --workdir? --help lists the flags"),
-        ("--workdir=x --confg=smoke --config.seed=3",
-         "--confg is not a flag. Did you mean --config? --help lists the flags"),
-        ("--workdir=x --config.seed=3",
-         "--config.seed is an option of a recipe; give --config=RECIPE before it"),
-        ("--workdir=x --config.seed=3 --config=smoke",
-         "--config.seed is an option of a recipe; give --config=RECIPE before it"),
-        ("--config=smoke --config.seed=3", "--workdir must be given; --help lists the flags"),
-        ("", "--config and --workdir must be given; --help lists the flags"),
-        ("--config=smoke --workdir=x --config.model.hiden_size=3 --noconfig.serch "
-         "--config.peak_learning_rate=1",
-         "config.model.hiden_size is not an option. Did you mean config.model.hidden_size?; "
-         "config.serch is not an option. Did you mean config.search?; config.peak_learning_rate "
-         "is not an option. Did you mean config.schedule.peak_learning_rate?"),
-        ("--config=configs/squad.py:v3 --workdir=x",
-         "flag --config=configs/squad.py:v3: the version is 'v3'; known are v1, v2"),
-        ("--config=smoke --workdir=x --config.seed=1.5",
-         "flag --config.seed=1.5: '1.5' is not a whole number"),
-        ("--config=smoke --workdir=x --config.seed=many",
-         "flag --config.seed=many: 'many' is not a whole number"),
-        ("--config=smoke --workdir=x --config.seed=1.5e0",
-         "flag --config.seed=1.5e0: '1.5e0' is not a whole number"),
-        ("--config=smoke --workdir=x --config.phases.phase1.num_steps=3 "
-         "--config.phases.phase1.num_epochs=3",
-         "flag --config=smoke: --config.phases.phase1.num_steps and "
-         "--config.phases.phase1.num_epochs are both given; one is enough"),
-    ],
-)  # fmt: skip
-def test_a_command_that_cannot_be_used_is_told_in_a_line_that_names_the_fault(arguments, reason):
-    done = programs.run("bertjax.train", *arguments.split())
-    assert done.error == f"bertjax: the command line cannot be used: {reason}"
+# The error of a command, as the program prints it in one line.
+UNUSABLE = [
+    ("--workdirr=x --config=smoke --config.data.train_dir=y",
+     "--workdirr is not a flag. Did you mean --workdir? --help lists the flags"),
+    ("--workdir=x --confg=smoke --config.seed=3",
+     "--confg is not a flag. Did you mean --config? --help lists the flags"),
+    ("--workdir=x --config.seed=3",
+     "--config.seed is an option of a recipe; give --config=RECIPE before it"),
+    ("--workdir=x --config.seed=3 --config=smoke",
+     "--config.seed is an option of a recipe; give --config=RECIPE before it"),
+    ("--config=smoke --config.seed=3", "--workdir must be given; --help lists the flags"),
+    ("", "--config and --workdir must be given; --help lists the flags"),
+    ("--config=smoke --workdir=x --config.model.hiden_size=3 --noconfig.serch "
+     "--config.peak_learning_rate=1",
+     "config.model.hiden_size is not an option. Did you mean config.model.hidden_size?; "
+     "config.serch is not an option. Did you mean config.search?; config.peak_learning_rate "
+     "is not an option. Did you mean config.schedule.peak_learning_rate?"),
+    ("--config=configs/squad.py:v3 --workdir=x",
+     "flag --config=configs/squad.py:v3: the version is 'v3'; known are v1, v2"),
+    ("--config=smoke --workdir=x --config.seed=1.5",
+     "flag --config.seed=1.5: '1.5' is not a whole number"),
+    ("--config=smoke --workdir=x --config.seed=many",
+     "flag --config.seed=many: 'many' is not a whole number"),
+    ("--config=smoke --workdir=x --config.seed=1.5e0",
+     "flag --config.seed=1.5e0: '1.5e0' is not a whole number"),
+    ("--config=smoke --workdir=x --config.phases.phase1.num_steps=3 "
+     "--config.phases.phase1.num_epochs=3",
+     "flag --config=smoke: --config.phases.phase1.num_steps and "
+     "--config.phases.phase1.num_epochs are both given; one is enough"),
+]  # fmt: skip
+
+
+def test_a_command_that_cannot_be_used_is_reported_in_a_line_that_names_the_fault():
+    for arguments, reason in UNUSABLE:
+        done = programs.run("bertjax.train", *arguments.split())
+        assert done.error == f"bertjax: the command line cannot be used: {reason}"
 
 
 def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
@@ -101,21 +99,14 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
     assert "not a whole number" not in done.error and "num_steps" not in done.error
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ("1.5", "'1.5' is not a whole number"),
-        ("1e-3", "'1e-3' is not a whole number"),
-        ("1.2.3e4", "'1.2.3e4' is not a whole number"),
-        ("1e999", "'1e999' is not a whole number"),
-        ("-1e3", "-1000 is not a positive integer"),
-    ],
-)
-def test_a_flag_of_a_program_is_a_whole_number_in_its_bounds(value, reason):
+def test_a_flag_of_a_program_is_a_whole_number_in_its_bounds():
     values = flags.FlagValues()
     program_flags.DEFINE_integer("size", 32, "Rows.", lower_bound=1, flag_values=values)
-    with pytest.raises(flags.IllegalFlagValueError, match=re.escape(f"--size={value}: {reason}")):
-        values(["program", f"--size={value}"])
+    reasons = {it: f"'{it}' is not a whole number" for it in ("1.5", "1e-3", "1.2.3e4", "1e999")}
+    for value, reason in (reasons | {"-1e3": "-1000 is not a positive integer"}).items():
+        message = re.escape(f"--size={value}: {reason}")
+        with pytest.raises(flags.IllegalFlagValueError, match=message):
+            values(["program", f"--size={value}"])
 
 
 def test_every_program_takes_an_exponent_for_its_whole_numbers(tmp_path):
@@ -133,29 +124,25 @@ def test_every_program_takes_an_exponent_for_its_whole_numbers(tmp_path):
         assert error and "command line" not in error, (module, error)
 
 
-def test_help_lists_the_flags_of_a_program_and_ends_well():
-    shown = programs.succeed("bertjax.predict", "--help").output.decode()
-    assert shown.startswith("A finetuned model answers JSON lines")
-    assert "\n  --checkpoint: Workdir of " in shown
-    assert "  --batch_size: Rows at a time, over all devices. (default: '32')" in shown.splitlines()
-    assert "--help=config" not in shown
-    assert "--help=config lists them" in programs.succeed("bertjax.train", "-h").output.decode()
+def test_help_lists_the_flags_of_a_program_and_the_options_of_a_recipe_with_their_comments():
+    def shown(program, *arguments):
+        return programs.succeed(f"bertjax.{program}", *arguments).output.decode()
 
-
-def test_help_lists_the_options_of_a_recipe_with_their_comments():
-    shown = programs.succeed("bertjax.train", "--help=config", "--config=squad:v2").output.decode()
-    options = dict(line.strip().partition("  ")[::2] for line in shown.splitlines())
+    flags_of_predict = shown("predict", "--help")
+    assert flags_of_predict.startswith("A finetuned model answers JSON lines")
+    assert "\n  --checkpoint: Workdir of " in flags_of_predict
+    assert "\n  --batch_size: Rows at a time, over all devices. (default: '32')" in flags_of_predict
+    assert "--help=config" not in flags_of_predict
+    assert "--help=config lists them" in shown("train", "-h")
+    lines = shown("train", "--help=config", "--config=squad:v2").splitlines()
+    options = dict(map(str.strip, line.strip().partition("  ")[::2]) for line in lines)
     assert "--config.finetuning.name=v2" in options
-    assert (
-        options["--config.finetuning.doc_stride=128"].strip()
-        == "squad: tokens from window to window"
-    )
+    stride = options["--config.finetuning.doc_stride=128"]
+    assert stride == "squad: tokens from window to window"
     assert options["--config.task=finetuning"].endswith("; known are pretraining, finetuning")
-    shown = programs.succeed("bertjax.glue", "--help=warmup").output.decode()
-    assert [line.split()[0] for line in shown.splitlines()] == [
+    assert [line.split()[0] for line in shown("glue", "--help=warmup").splitlines()] == [
         *("--config.schedule.warmup_share=0.1", "--config.schedule.warmup_steps=10000"),
         "--config.schedule.warmup_tokens=0",
     ]
-    default = programs.succeed("bertjax.train", "--help=phase1").output.decode()
-    assert "--config.phases.phase1.num_steps=1000000" in default
+    assert "--config.phases.phase1.num_steps=1000000" in shown("train", "--help=phase1")
     assert "no recipe smok" in programs.run("bertjax.train", "--help=x", "--config=smok").error

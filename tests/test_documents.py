@@ -82,18 +82,15 @@ def test_what_a_page_names_exists(source):
     SITE.linked(text_of(source), PAGES[source], "")  # an error where a link leads nowhere
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
+def test_a_name_that_does_not_exist_is_found():
+    for text, name in [
         ("--config.optimizer.weight_decay=0 --config.optimizer.decay=0", "optimizer.decay"),
         ("`configs/bert_base.py` and `configs/bert_huge.py`", "configs/bert_huge.py"),
         ("python -m bertjax.train and python -m bertjax.train_all", "bertjax/train_all"),
         ("python -m data_pipelines.build --input=x \\\n  --length_of=128", "length_of"),
         ("`--nodo_lower_case`, `--lower_case`, `--distributed`", "lower_case"),
-    ],
-)
-def test_a_name_that_does_not_exist_is_found(text, name):
-    assert missing(text) == {name}
+    ]:
+        assert missing(text) == {name}
 
 
 def test_a_link_leads_to_the_page_of_the_site_or_to_the_file_at_github():

@@ -18,28 +18,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_device", "quick_run
 
 STEPS = 150
 SIZES = {
-    "model.vocab_size": 0,
-    "model.hidden_size": 32,
-    "model.num_hidden_layers": 2,
-    "model.num_attention_heads": 2,
-    "model.intermediate_size": 64,
-    "model.max_position_embeddings": 24,
-    "model.hidden_dropout_prob": 0.0,  # it is drawn for each micro-batch
-    "model.attention_probs_dropout_prob": 0.0,
-    "schedule.warmup_steps": 10,
-    "schedule.peak_learning_rate": 3e-3,
-    "global_batch_size": 16,
-    "phases.phase1.max_seq_length": 16,
-    "checkpoint.save_every_steps": 1_000,
-    "checkpoint.keep_best": 0,
-    "log_every_steps": 1,
+    **{"model.vocab_size": 0, "model.hidden_size": 32, "model.num_hidden_layers": 2},
+    **{"model.num_attention_heads": 2, "model.intermediate_size": 64},
+    **{"model.max_position_embeddings": 24, "phases.phase1.max_seq_length": 16},
+    **{"model.hidden_dropout_prob": 0.0, "model.attention_probs_dropout_prob": 0.0},
+    **{"schedule.warmup_steps": 10, "schedule.peak_learning_rate": 3e-3, "log_every_steps": 1},
+    **{"global_batch_size": 16, "checkpoint.save_every_steps": 1_000, "checkpoint.keep_best": 0},
 }
 # What is said of masks, where there are any.
 MASKS = {
-    "pretraining.masking": "static",
-    "pretraining.mask_share": 0.8,
-    "pretraining.keep_share": 0.1,
-    "pretraining.max_predictions_per_seq": 3,
+    **{"pretraining.masking": "static", "pretraining.max_predictions_per_seq": 3},
+    **{"pretraining.mask_share": 0.8, "pretraining.keep_share": 0.1},
 }
 
 
@@ -71,11 +60,8 @@ FAMILIES = {
             **{f"phases.phase{number}.num_tokens": 0 for number in (2, 3)},
             **{f"phases.phase{number}.num_steps": 0 for number in (2, 3)},
             **{"phases.phase1.global_batch_size": 0, "phases.phase3.masked_lm_prob": 0.0},
-            **{
-                "schedule.warmup_tokens": 0,
-                "schedule.decay_tokens": 0,
-                "schedule.decay_share": 0.3,
-            },
+            **{"schedule.warmup_tokens": 0, "schedule.decay_tokens": 0},
+            "schedule.decay_share": 0.3,
             **{"model.window": 2, "model.global_every": 2, "optimizer.weight_decay": 1e-3},
             "phases.phase1.rotary_base": 160_000.0,  # in windows 10,000
             "evaluation.masked_lm_prob": 0.0,  # the records' own masks

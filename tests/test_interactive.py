@@ -48,34 +48,25 @@ def finetuned(tmp_path_factory):
     return directory
 
 
-@pytest.fixture
-def log_as_before():
-    """Gives back the levels and handlers of logging."""
-    root, verbosity = std_logging.getLogger(), absl.logging.get_verbosity()
-    handlers = list(root.handlers)
-    yield root
-    root.handlers[:] = handlers
-    absl.logging.set_verbosity(verbosity)
-
-
 def test_modules_are_attributes_when_they_are_first_used():
     done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_names_of_the_package_are_no_modules_and_unknown_ones_are_errors():
     modules = {path.stem for path in pathlib.Path(bertjax.__file__).parent.iterdir()}
     assert not modules & set(bertjax._FROM_INTERACTIVE)
     with pytest.raises(AttributeError, match="'bertjax' has no attribute 'lode'"):
         _ = bertjax.lode
 
 
-def test_a_pretrained_model_fills_masks_and_encodes(pretrained, one_device, monkeypatch):
-    model = bertjax.load(pretrained)
+def test_a_pretrained_model_fills_masks_encodes_and_logs_nothing(
+    pretrained, one_device, monkeypatch, caplog, capfd
+):
+    with caplog.at_level("INFO", logger="absl"):
+        model = bertjax.load(pretrained)
+    assert caplog.records == [] and capfd.readouterr() == ("", "")
     ((best, *rest),) = model.fill_mask("w1 [MASK] w2", num_candidates=3)
     assert len(rest) == 2 and best["probability"] >= rest[0]["probability"]
-    found = model.encode(["w1 w2", "w3"], pooling="cls")
-    assert found["features"].shape[0] == len(found["lengths"]) == 2
+    encoded = model.encode(["w1 w2", "w3"], pooling="cls")
+    assert encoded["features"].shape[0] == len(encoded["lengths"]) == 2
     monkeypatch.setattr(evaluate, "evaluate_checkpoint", lambda *where, **how: (where, how))
     where, how = model.evaluate(pathlib.Path("heldout"), batch_size=8)
     assert where == (pretrained, "heldout")
@@ -84,26 +75,27 @@ def test_a_pretrained_model_fills_masks_and_encodes(pretrained, one_device, monk
         model.predict([{"text": "w1 w2"}])
     with pytest.raises(ValueError, match=r"give a list of texts"):
         model.encode("w1 w2")
-
-
-def test_the_attention_to_a_text_has_a_row_for_each_token(pretrained, one_device):
-    tokens, weights = bertjax.load(pretrained).attention("w1 [MASK] w2")
+    tokens, weights = model.attention("w1 [MASK] w2")
     assert tokens[0] == "[CLS]" and tokens[-1] == "[SEP]" and "[MASK]" in tokens
     assert weights.shape[2:] == (len(tokens), len(tokens))
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
     assert len(bertjax.pictures.attention_heads(tokens, weights[0]).axes) == weights.shape[1]
     with pytest.raises(ValueError, match="the model reads at most"):
-        bertjax.load(pretrained).attention("w1 " * 60)
+        model.attention("w1 " * 60)
 
 
-def test_a_finetuned_model_answers(finetuned, one_device):
+def test_a_finetuned_model_answers_and_logs_nothing(finetuned, one_device, caplog):
     model = bertjax.load(str(finetuned), step="newest")
     answers = model.predict([{"text": "w1 w2", "id": 7}, {"text": "w3"}])
-    assert [set(answer) for answer in answers] == [
-        {"id", "label", "probabilities"}, {"label", "probabilities"}
-    ]  # fmt: skip
+    fields = {"label", "probabilities"}
+    assert [set(answer) for answer in answers] == [fields | {"id"}, fields]
     with pytest.raises(ValueError, match="give a list of objects"):
         model.predict({"text": "w1"})
+    checkpoint = f"--checkpoint={finetuned}"
+    with caplog.at_level("INFO"):
+        done = programs.succeed("bertjax.predict", checkpoint, lines=('{"text": "w1 w2"}',))
+    assert [set(line) for line in done.lines] == [fields]
+    assert [record.message for record in caplog.records if record.name == "absl"] == []
 
 
 def test_a_folder_without_a_checkpoint_is_no_model(tmp_path):
@@ -114,41 +106,25 @@ def test_a_folder_without_a_checkpoint_is_no_model(tmp_path):
         bertjax.load(tmp_path)
 
 
-def test_loading_says_nothing(pretrained, one_device, caplog, capfd):
-    with caplog.at_level("INFO", logger="absl"):
-        bertjax.inference.load(pretrained)
-    assert caplog.records == []
-    assert capfd.readouterr() == ("", "")
-
-
-def test_answering_lines_says_nothing_but_the_answers(finetuned, one_device, caplog):
-    with caplog.at_level("INFO"):
-        done = programs.succeed(
-            "bertjax.predict", f"--checkpoint={finetuned}", lines=('{"text": "w1 w2"}',)
-        )
-    assert len(done.lines) == 1 and set(done.lines[0]) == {"label", "probabilities"}
-    assert [record.message for record in caplog.records if record.name == "absl"] == []
-
-
-def test_a_recipe_is_run_by_its_name_and_its_log_is_seen(
-    monkeypatch, tmp_path, log_as_before, capsys
-):
-    seen = {}
+def test_a_recipe_is_run_by_its_name_and_its_log_is_seen(monkeypatch, tmp_path, capsys):
+    runs, verbosity = [], absl.logging.get_verbosity()
 
     def trained(config, workdir):
-        seen.update(config=config, workdir=workdir)
+        runs.append(config)
         absl.logging.info("the loss falls")
 
     monkeypatch.setattr(train, "train", trained)
-    log_as_before.handlers[:] = []
-    monkeypatch.setattr(absl.logging.get_absl_handler().python_handler, "stream", sys.stderr)
+    monkeypatch.setattr(std_logging.getLogger(), "handlers", [])
     absl.logging.set_verbosity(absl.logging.WARNING)
-    done = bertjax.run("smoke", tmp_path, verbose=False)
-    assert "the loss falls" not in capsys.readouterr().err
-    assert seen["config"] == recipes.load("smoke") and done.scores == {} == done.paths
-    monkeypatch.setattr(absl.logging.get_absl_handler().python_handler, "stream", sys.stderr)
-    bertjax.run("smoke", tmp_path)
-    assert "the loss falls" in capsys.readouterr().err
+    try:
+        for verbose in (False, True):
+            python_handler = absl.logging.get_absl_handler().python_handler
+            monkeypatch.setattr(python_handler, "stream", sys.stderr)
+            done = bertjax.run("smoke", tmp_path, verbose=verbose)
+            assert ("the loss falls" in capsys.readouterr().err) == verbose
+    finally:
+        absl.logging.set_verbosity(verbosity)
+    assert runs == [recipes.load("smoke")] * 2 and done.scores == {} == done.paths
 
 
 def test_of_several_trainings_the_best_is_the_model(monkeypatch, tmp_path):
@@ -174,19 +150,14 @@ class Cell:
 
     def handle(self):
         place = []
-        cell = self
 
-        class Handle:
-            def display(self, content, raw):
-                assert raw
-                cell.places.append(place)
-                place[:] = [content]
+        def show(content, raw):
+            assert raw
+            if not any(it is place for it in self.places):
+                self.places.append(place)
+            place[:] = [content]
 
-            def update(self, content, raw):
-                assert raw
-                place[:] = [content]
-
-        return Handle()
+        return types.SimpleNamespace(display=show, update=show)
 
     def shown(self, kind):
         return [place[0][kind] for place in self.places if kind in place[0]]

@@ -28,71 +28,63 @@ def elsewhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "recipe", ["bert_base", "bert_base.py", "configs/bert_base.py", str(CONFIGS / "bert_base.py")]
-)
-def test_a_recipe_is_found_from_any_folder_by_name_and_by_path(recipe):
-    assert recipes.find(recipe) == CONFIGS / "bert_base.py"
-    config = recipes.load(recipe)
-    assert config.is_locked and config.mesh.data == 4
+def test_a_recipe_is_found_from_any_folder_by_name_and_by_path():
+    path = CONFIGS / "bert_base.py"
+    for recipe in ("bert_base", "bert_base.py", "configs/bert_base.py", str(path)):
+        assert recipes.find(recipe) == path
+        config = recipes.load(recipe)
+        assert config.is_locked and config.mesh.data == 4
 
 
-def test_the_table_says_what_each_recipe_is():
+def test_every_file_of_configs_is_in_the_table_with_a_description():
     table = recipes.table()
     assert list(table) == recipes.names()
+    assert set(table) == {path.stem for path in CONFIGS.glob("*.py")}
     assert table["smoke"].startswith("A minute on a laptop: two layers of 64 on random tokens")
     assert all(table.values())
 
 
-def test_every_file_of_configs_is_known_by_its_name():
-    assert set(recipes.names()) == {path.stem for path in CONFIGS.glob("*.py")}
-
-
 def test_what_follows_the_colon_is_the_recipes_argument():
-    assert recipes.load("glue:stsb").finetuning.name == "stsb"
-    assert recipes.load("configs/squad.py:v2").finetuning.num_epochs == 2.0
+    for recipe, options in {
+        "glue:stsb": {"dataset": "glue", "name": "stsb"},
+        "configs/squad.py:v2": {"dataset": "squad", "name": "v2", "num_epochs": 2.0},
+        "conll:feature_based": {"dataset": "conll", "feature_based": True},
+        "classification:regression": {"dataset": "table", "is_regression": True},
+        "embeddings:simcse": {"dataset": "embeddings", "loss": "simcse", "max_seq_length": 32},
+    }.items():
+        assert options.items() <= recipes.load(recipe).finetuning.to_dict().items()
     with pytest.raises(ValueError, match="smoke takes no argument, but 'large' follows"):
         recipes.load("smoke:large")
+    for name in "albert", "classification", "conll", "embeddings", "ettin", "roberta", "squad":
+        with pytest.raises(ValueError, match=r"is 'huge'; known are \w+, \w+"):
+            recipes.load(f"{name}:huge")
 
 
-@pytest.mark.parametrize(
-    ("family", "usual"),
-    [(name, "base") for name in ("albert", "electra", "modernbert", "roberta", "spanbert")]
-    + [("ettin", "150m")],
-)
-def test_a_family_is_one_file_of_several_sizes(family, usual):
-    sizes = importlib.import_module(f"configs.{family}").SIZES
-    configs = {size: recipes.load(f"{family}:{size}") for size in sizes}
-    assert recipes.load(family) == configs[usual]
-    widths = [(it.model.num_hidden_layers, it.model.hidden_size) for it in configs.values()]
-    assert len(set(widths)) == len(sizes) > 1
+def test_a_family_is_one_file_of_several_sizes():
+    base = dict.fromkeys(("albert", "electra", "modernbert", "roberta", "spanbert"), "base")
+    for family, usual in (base | {"ettin": "150m"}).items():
+        sizes = importlib.import_module(f"configs.{family}").SIZES
+        configs = {size: recipes.load(f"{family}:{size}") for size in sizes}
+        assert recipes.load(family) == configs[usual]
+        widths = {(it.model.num_hidden_layers, it.model.hidden_size) for it in configs.values()}
+        assert len(widths) == len(sizes) > 1
 
 
-@pytest.mark.parametrize(
-    "name", ["albert", "classification", "conll", "embeddings", "ettin", "roberta", "squad"]
-)
-def test_an_unknown_size_or_other_argument_is_an_error_that_lists_the_known(name):
-    with pytest.raises(ValueError, match=r"is 'huge'; known are \w+, \w+"):
-        recipes.load(f"{name}:huge")
+def test_a_file_that_is_there_comes_before_a_recipe_of_its_name(elsewhere):
+    for name in ("mine.py", "bert_base.py", "configs/bert_base.py"):
+        path = elsewhere / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(OF_MINE)
+        assert recipes.load(name).seed == recipes.load(str(path)).seed == 3
+        assert recipes.load(f"{name}:7").seed == 7
 
 
-@pytest.mark.parametrize("name", ["mine.py", "bert_base.py", "configs/bert_base.py"])
-def test_a_file_that_is_there_comes_before_a_recipe_of_its_name(elsewhere, name):
-    path = elsewhere / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(OF_MINE)
-    assert recipes.load(name).seed == recipes.load(str(path)).seed == 3
-    assert recipes.load(f"{name}:7").seed == 7
-
-
-@pytest.mark.parametrize(
-    "recipe", ["bert_bas", "other/bert_base.py", "configs/bert_bas.py", "glu:rte"]
-)
-def test_an_unknown_recipe_is_an_error_that_lists_the_known(recipe):
-    with pytest.raises(FileNotFoundError) as caught:
-        recipes.load(recipe)
-    assert f"no recipe {recipe.split(':')[0]}:" in str(caught.value)
-    assert ", ".join(recipes.names()) in str(caught.value)
+def test_an_unknown_recipe_is_an_error_that_lists_the_known():
+    for recipe in ("bert_bas", "other/bert_base.py", "configs/bert_bas.py", "glu:rte"):
+        with pytest.raises(FileNotFoundError) as caught:
+            recipes.load(recipe)
+        assert f"no recipe {recipe.split(':')[0]}:" in str(caught.value)
+        assert ", ".join(recipes.names()) in str(caught.value)
 
 
 def test_a_flag_has_a_default_recipe_and_options_after_it(monkeypatch):

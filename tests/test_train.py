@@ -80,10 +80,6 @@ def metrics_of(workdir):
     return [json.loads(line) for line in lines]
 
 
-def config_in(workdir):
-    return json.loads((workdir / "config.json").read_text(encoding="utf-8"))
-
-
 def two_phases(record_root):
     config = make_config(record_root / "train_{max_seq_length}")
     config.data.eval_dir = str(record_root / "heldout")
@@ -166,7 +162,7 @@ def test_what_a_run_says_of_pairs_is_what_evaluate_says_of_its_model(record_root
 def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
     record_root, tmp_path, seen, caplog, monkeypatch
 ):
-    config = make_config(record_root / "train_16")
+    config, options = make_config(record_root / "train_16"), tmp_path / "config.json"
     with caplog.at_level("INFO", logger="absl"):
         first = train.train(config, tmp_path)
         assert f"Finished: the model of step 8 is in {tmp_path}" in caplog.text
@@ -176,7 +172,7 @@ def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
         config.log_every_steps = 5
         again = train.train(config, tmp_path)
     assert not seen
-    assert config_in(tmp_path)["log_every_steps"] == 5
+    assert json.loads(options.read_text())["log_every_steps"] == 5
     assert "This run was finished already" in caplog.text
     assert "other versions" not in caplog.text
     monkeypatch.setattr(weight_masks, "VERSION", 3)
@@ -184,10 +180,17 @@ def test_a_finished_run_trains_no_further_and_says_where_its_model_is(
     assert "saved by other versions (attention_masks: was 2, is 3)" in caplog.text
     jax.tree.map(np.testing.assert_array_equal, first, again)
     config.phases.phase1.num_steps = 12  # linear: the rates so far would have been others
-    written = (tmp_path / "config.json").read_bytes()
+    written = options.read_bytes()
     with pytest.raises(ValueError, match=f"num_steps: was 8, is 12(.|\n)*init_from={tmp_path}"):
         train.train(config, tmp_path)
-    assert (tmp_path / "config.json").read_bytes() == written
+    config.update_from_flattened_dict({"seed": 5, "optimizer.beta2": 0.98, "log_every_steps": 2})
+    with pytest.raises(ValueError, match="another --workdir") as caught:
+        train.train(config, tmp_path)
+    message = str(caught.value)
+    assert "config.seed: was 0, is 5" in message
+    assert "config.optimizer.beta2: was 0.999, is 0.98" in message
+    assert "log_every_steps" not in message
+    assert options.read_bytes() == written
 
 
 @pytest.mark.slow
@@ -196,11 +199,18 @@ def test_a_run_whose_schedule_goes_by_no_length_can_be_lengthened(record_root, t
     train.train(config, tmp_path / "parts")
     config.phases.phase1.num_steps = 12
     parts = train.train(config, tmp_path / "parts")
-    assert config_in(tmp_path / "parts")["phases"]["phase1"]["num_steps"] == 12
+    saved = json.loads((tmp_path / "parts" / "config.json").read_text())
+    assert saved["phases"]["phase1"]["num_steps"] == 12
     whole = train.train(config, tmp_path / "whole")
     jax.tree.map(np.testing.assert_array_equal, parts, whole)
     config.phases.phase1.num_steps = 10
     with pytest.raises(ValueError, match="num_steps: was 12, is 10"):  # steps were taken beyond
+        train.train(config, tmp_path / "parts")
+    small_records.write(tmp_path / "other", seed=7)
+    config.update_from_flattened_dict(
+        {"phases.phase1.num_steps": 12, "data.train_dir": str(tmp_path / "other")}
+    )
+    with pytest.raises(ValueError, match="records or the vocabulary are not those"):
         train.train(config, tmp_path / "parts")
 
 
@@ -244,41 +254,14 @@ def test_a_stop_loses_nothing_and_leaves_no_trace(never_stopped, tmp_path, stop,
     assert scalars_of(tmp_path / "parts") == scalars_of(workdir)
 
 
-def test_a_resume_with_another_config_lists_what_differs_and_refuses(record_root, tmp_path):
-    train.train(make_config(record_root / "train_16"), tmp_path)
-    changed = make_config(
-        record_root / "train_16", **{"seed": 5, "optimizer.beta2": 0.98, "log_every_steps": 2}
-    )
-    with pytest.raises(ValueError) as caught:
-        train.train(changed, tmp_path)
-    message = str(caught.value)
-    assert "config.seed: was 0, is 5" in message
-    assert "config.optimizer.beta2: was 0.999, is 0.98" in message
-    assert "log_every_steps" not in message
-    assert "another --workdir" in message
-
-
-@pytest.mark.slow
-def test_a_resume_on_other_records_is_refused(record_root, tmp_path):
-    small_records.write(tmp_path / "other", seed=7)
-    train.train(make_config(record_root / "train_16"), tmp_path / "run")
-    with pytest.raises(ValueError, match="records or the vocabulary are not those"):
-        train.train(make_config(tmp_path / "other"), tmp_path / "run")
-
-
 @pytest.mark.slow
 def test_divergence_stops_the_run_and_names_step_records_and_checkpoint(record_root, tmp_path):
-    config = make_config(
-        record_root / "train_16",
-        **{
-            "schedule.peak_learning_rate": 1e30,
-            "max_skipped_steps": 3,
-            "checkpoint.save_every_steps": 2,
-            "phases.phase1.num_steps": 50,
-        },
-    )
+    changes = {
+        **{"schedule.peak_learning_rate": 1e30, "max_skipped_steps": 3},
+        **{"checkpoint.save_every_steps": 2, "phases.phase1.num_steps": 50},
+    }
     with pytest.raises(monitor.DivergedError, match=r"3 steps in a row up to step \d+") as caught:
-        train.train(config, tmp_path)
+        train.train(make_config(record_root / "train_16", **changes), tmp_path)
     assert "shard:index" in str(caught.value)
     assert "checkpoint: step" in str(caught.value)
     params, _, _ = checkpoint.load_params(tmp_path)
@@ -301,28 +284,21 @@ def test_a_damaged_shard_is_named_and_the_checkpoint_stays(tmp_path):
         assert checkpoint.load_params(tmp_path / "run")[2] == 2
 
 
-def test_another_vocabulary_of_the_held_out_records_is_refused(record_root, tmp_path):
-    words = [f"x{number}" for number in range(90)]
-    small_records.write(tmp_path / "heldout", words=words)
-    config = make_config(record_root / "train_16")
-    config.data.eval_dir = str(tmp_path / "heldout")
+def test_a_run_that_cannot_begin_is_refused_before_anything_is_compiled(
+    record_root, tmp_path, monkeypatch
+):
+    small_records.write(tmp_path / "heldout", words=[f"x{number}" for number in range(90)])
+    config = make_config(record_root / "train_16", **{"data.eval_dir": str(tmp_path / "heldout")})
     with pytest.raises(ValueError, match=r"heldout.*\n.*vocabulary has sha256"):
         train.prepare(config, tmp_path)
-
-
-def test_a_batch_that_the_mesh_cannot_divide_is_named(record_root, tmp_path, monkeypatch):
-    monkeypatch.undo()
-    config = make_config(record_root / "train_16", **{"global_batch_size": 24, "mesh.data": 16})
-    with pytest.raises(
-        ValueError, match=r"phases\.phase1 is 24; it must be a multiple of 16.*16 or 32"
-    ):
-        train.prepare(config, tmp_path)
-
-
-def test_a_workdir_that_is_a_file_is_named(record_root, tmp_path):
     (tmp_path / "run").touch()
     with pytest.raises(NotADirectoryError, match="the workdir, .*run, is a file; give a directory"):
         train.prepare(make_config(record_root / "train_16"), tmp_path / "run")
+    monkeypatch.undo()
+    config = make_config(record_root / "train_16", **{"global_batch_size": 24, "mesh.data": 16})
+    message = r"phases\.phase1 is 24; it must be a multiple of 16.*16 or 32"
+    with pytest.raises(ValueError, match=message):
+        train.prepare(config, tmp_path)
 
 
 @pytest.mark.slow
@@ -330,7 +306,7 @@ def test_a_run_of_one_step_in_a_relative_workdir_logs_its_options_and_gives_sign
     record_root, tmp_path, caplog, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_log.outlook, "obstacles", lambda config, known, paths: [known.kind])
+    monkeypatch.setattr(run_log, "obstacles", lambda config, known, paths: [known.kind])
     config = make_config(record_root / "train_16", **{"phases.phase1.num_steps": 1})
     before = signal.getsignal(signal.SIGTERM)
     with caplog.at_level("INFO", logger="absl"):

@@ -52,9 +52,7 @@ class Case:
 CASES = {
     "adamw": Case(dataclasses.replace(BERT, **DROPPING), optim.OptimizerOptions(), 2, off=2e-3),
     "packed": Case(
-        MODERN,
-        optim.OptimizerOptions("stable_adamw", eps=1e-3, ema_decay=0.7),
-        is_packed=True,
+        MODERN, optim.OptimizerOptions("stable_adamw", eps=1e-3, ema_decay=0.7), is_packed=True
     ),
     "muon": Case(BERT, optim.OptimizerOptions("muon", eps=1e-3, ema_decay=0.7)),
 }
@@ -99,13 +97,6 @@ def placed_step(learner, mesh, rule_table, *, split_kernels=False):
         compiler_options=conftest.QUICK_COMPILER,
     )
     return step, placed, rows
-
-
-def compiled_step(learner, batch, mesh):
-    """Returns the text of the compiled step, whole parameters on each device."""
-    step, *_ = placed_step(learner, mesh, "data_parallel")
-    with jax.set_mesh(mesh):
-        return step.lower(jax.eval_shape(learner.init), batch).compile().as_text()
 
 
 def three_steps(learner, batch, mesh, rule_table, *, split_kernels=False):
@@ -160,7 +151,11 @@ def test_eight_devices_equal_one(name, rule_table, split_kernels):
 def test_the_gradient_of_the_tied_table_goes_over_the_devices_once(accumulation_steps):
     learner = make_learner(BERT, accumulation_steps)
     mesh = sharding.make_mesh(jax.devices()[:8], data=8)
-    text = compiled_step(learner, conftest.make_batch(), mesh)
+    step, *_ = placed_step(learner, mesh, "data_parallel")  # whole parameters on each device
+    batch = conftest.make_batch()
+    with jax.set_mesh(mesh):
+        lowered = step.lower(jax.eval_shape(learner.init), batch)
+    text = lowered.compile().as_text()
     table = rf"f32\[(1,)?{BERT.vocab_size},{BERT.hidden_size}\]"
     entry = text[text.index("\nENTRY") :]  # outside of the loop over micro-batches
     for part in (text, entry):
@@ -220,8 +215,10 @@ def test_kernels_that_data_devices_all_hold_are_split_where_they_divide_them():
     assert found == {name: sharding.P(*spec) for name, (_, spec) in expected.items()}
 
 
-@pytest.mark.parametrize("rule_table", ["fsdp", "tensor"])
-def test_what_a_table_splits_stays_as_it_says(tiny, rule_table):
+@pytest.mark.parametrize(
+    ("rule_table", "kernel"), [("fsdp", ("data", None)), ("tensor", ("data", "tensor"))]
+)
+def test_what_a_table_splits_stays_as_it_says(tiny, rule_table, kernel):
     mesh = sharding.make_mesh(jax.devices()[:8], **MESHES[rule_table])
     _, params = tasks_base.abstract_model(pretraining.Pretraining(tiny))
 
@@ -234,13 +231,7 @@ def test_what_a_table_splits_stays_as_it_says(tiny, rule_table):
         assert after == before
     query = "encoder.layers.0.attention.query"
     assert before[f"{query}.bias"] == after[f"{query}.bias"]
-    assert (
-        tuple(after[f"{query}.kernel"])
-        == {
-            "fsdp": ("data", None),
-            "tensor": ("data", "tensor"),
-        }[rule_table]
-    )
+    assert tuple(after[f"{query}.kernel"]) == kernel
 
 
 def test_by_default_kernels_and_their_moments_are_split():
@@ -260,26 +251,26 @@ def test_by_default_kernels_and_their_moments_are_split():
     assert share(moments.nu["encoder"]["layers"]) < 1.2 / 8  # vectors are whole
 
 
-def test_a_dimension_that_does_not_divide_is_named(tiny):
+def test_a_dimension_that_does_not_divide_and_a_mesh_that_is_not_filled_are_errors(tiny):
     params = jax.eval_shape(make_learner(tiny).init).params
     mesh = sharding.make_mesh(jax.devices()[:5], data=5)
     with pytest.raises(ValueError, match=r"embeddings\.word\.embedding has a dimension of 32.* 5 "):
         sharding.shardings(mesh, params, params, rule_table="fsdp")
-
-
-def test_a_mesh_that_the_devices_do_not_fill_is_an_error():
     with pytest.raises(ValueError, match=r"data=4 x tensor=1 = 4 devices, but there are 3"):
         sharding.make_mesh(jax.devices()[:3], data=4)
     with pytest.raises(ValueError, match="at least 1"):
         sharding.make_mesh(jax.devices(), data=0)
 
 
+def foreign_mesh():
+    auto = (jax.sharding.AxisType.Auto,)
+    return jax.make_mesh((2,), ("rows",), axis_types=auto, devices=jax.devices()[:2])
+
+
 def test_models_run_under_a_mesh_of_other_axis_names(tiny, batch):
     task = pretraining.Pretraining(tiny)
     graphdef, params = parameters.split(small_modules.made(task.init))
-    mesh = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,),
-                         devices=jax.devices()[:2])  # fmt: skip
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(foreign_mesh()):
         means = jax.jit(lambda p: task.loss(parameters.merge(graphdef, p), batch, key=None))(params)
     assert np.isfinite(means["mlm_loss"].value())
 
@@ -317,8 +308,7 @@ def test_without_a_mesh_or_with_a_foreign_one_a_function_gets_everything():
         return placement.per_device(shape_of, (x,), [sharding.P(sharding.DATA)], [sharding.P()])
 
     jax.jit(run)(np.zeros(4))
-    with jax.set_mesh(jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,),
-                                    devices=jax.devices()[:2])):  # fmt: skip
+    with jax.set_mesh(foreign_mesh()):
         jax.jit(lambda x: run(x))(np.zeros(4))
     assert seen == [(4,), (4,)]
 

@@ -44,8 +44,11 @@ def job():
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "bert"}, "spec": spec}
 
 
-def test_only_the_code_75_starts_the_jobset_again():
+def test_only_the_code_75_starts_the_jobset_or_a_task_of_skypilot_again():
     """And a preempted host, whatever its code."""
+    task = yaml.safe_load((fakes.ROOT / "launch" / "skypilot.yaml").read_text())
+    assert task["resources"]["job_recovery"] == {"recover_on_exit_codes": [75]}
+    assert task["resources"]["use_spot"] is True
     rules = job()["spec"]["podFailurePolicy"]["rules"]
     assert [rule["action"] for rule in rules] == ["Count", "FailJob"]
     assert rules[0]["onPodConditions"][0]["type"] == "DisruptionTarget"
@@ -93,13 +96,11 @@ def test_gcloud_knows_our_commands_and_flags(tmp_path):
 def linted(commands, folder):
     file = folder / "commands.json"
     file.write_text(json.dumps([{"command_string": it} for it in commands]))
+    environment = {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
     done = subprocess.run(
         ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={file}"],
-        env=os.environ | {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        env=os.environ | environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     return json.loads(done.stdout)
 
 
@@ -172,9 +173,3 @@ def test_skypilot_takes_our_task(tmp_path):
     wrong.write_text(task.read_text().replace("exit_codes: [75]", "exit_codes: '75!'"))
     with pytest.raises(AssertionError, match="75!"):
         environments.checked(python, "-c", SKYPILOT_READS, wrong)
-
-
-def test_only_the_code_75_starts_a_task_of_skypilot_again():
-    task = yaml.safe_load((fakes.ROOT / "launch" / "skypilot.yaml").read_text())
-    assert task["resources"]["job_recovery"] == {"recover_on_exit_codes": [75]}
-    assert task["resources"]["use_spot"] is True
