@@ -41,10 +41,10 @@ TURNS = {
 }
 MOST = {
     "a sentence that begins with Of": 9,
-    "a sentence that begins with What": 34,
-    "told (logged, reported)": 15,
+    "a sentence that begins with What": 33,
+    "told (logged, reported)": 14,
     "whoever, whomever (a user)": 1,
-    "beside (with, next to, compared with)": 16,
+    "beside (with, next to, compared with)": 14,
     "none is, none are (no x is)": 3,
     "so many, so much (that number)": 2,
     "how many (the number of)": 3,
