@@ -25,11 +25,7 @@ OUTPUT_FLAGS = ("input", "format", "shard_size", "store_texts", "text_column", "
 
 
 def encode(
-    model: inference.TrainedModel,
-    texts: Sequence[str],
-    *,
-    batch_size: int = 32,
-    **options: Any,
+    model: inference.TrainedModel, texts: Sequence[str], *, batch_size: int = 32, **options: Any
 ) -> dict[str, np.ndarray]:
     """Returns float32 `features` of the texts, and `lengths` in tokens with [CLS] and [SEP].
 
@@ -69,10 +65,7 @@ def write(
 
 
 def _members(
-    model: inference.TrainedModel,
-    texts: Iterable[str],
-    options: encoding.Options,
-    batch_size: int,
+    model: inference.TrainedModel, texts: Iterable[str], options: encoding.Options, batch_size: int
 ) -> dict[str, tuple[int, Iterator[np.ndarray]]]:
     """Returns the length of each array that `encode` returns, and its parts."""
     texts = iter(texts)

@@ -60,13 +60,7 @@ def fill_mask(
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "num_tokens", "num_candidates"))
 def _best(
-    params: Any,
-    batch: Any,
-    positions: Any,
-    *,
-    graphdef: Any,
-    num_tokens: int,
-    num_candidates: int,
+    params: Any, batch: Any, positions: Any, *, graphdef: Any, num_tokens: int, num_candidates: int
 ) -> Any:
     module = parameters.merge(graphdef, params)
     hidden = module.encoder(batch)

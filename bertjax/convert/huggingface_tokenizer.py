@@ -22,14 +22,7 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.convert.families import base
-from bertjax.data import (
-    added_tokens,
-    byte_bpe,
-    json_text,
-    sentence_piece,
-    tokenizer,
-    wordpiece,
-)
+from bertjax.data import added_tokens, byte_bpe, json_text, sentence_piece, tokenizer, wordpiece
 
 TOKENIZER_FILE = added_tokens.TOKENIZER_FILE
 SPECIAL_TOKENS_FILE = added_tokens.SPECIAL_TOKENS_FILE

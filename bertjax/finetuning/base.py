@@ -153,11 +153,7 @@ class Scorer(abc.ABC):
 
     @abc.abstractmethod
     def predictions(
-        self,
-        examples: Sequence[Any],
-        rows: feature_sets.FeatureSet,
-        outputs: Outputs,
-        tuned: Tuned,
+        self, examples: Sequence[Any], rows: feature_sets.FeatureSet, outputs: Outputs, tuned: Tuned
     ) -> list[Prediction]:
         """Returns the prediction for each example as JSON; `rows` are the reader's of them."""
 

@@ -190,12 +190,7 @@ def tagged_rows(
         tokens["labels"].append(row_labels)
     num_words = np.array([len(sentence.words) for sentence in sentences])
     return TaggedRows(
-        tokens,
-        {},
-        pad_id=tokenizer.pad_id,
-        rows=rows,
-        positions=positions,
-        num_words=num_words,
+        tokens, {}, pad_id=tokenizer.pad_id, rows=rows, positions=positions, num_words=num_words
     )
 
 

@@ -20,13 +20,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.finetuning import (
-    base,
-    embedding_files,
-    example_files,
-    feature_sets,
-    glue_submission,
-)
+from bertjax.finetuning import base, embedding_files, example_files, feature_sets, glue_submission
 from bertjax.models import encoder as encoders
 from bertjax.models import sentence_encoder
 from bertjax.tasks import base as tasks

@@ -133,18 +133,10 @@ TASKS: dict[str, Task] = {
         **_named(_DIAGNOSTIC),
     ),
     "qnli": Task(
-        "QNLI",
-        ("question", "sentence"),
-        ("accuracy",),
-        {"test": "QNLI.tsv"},
-        **_named(_ENTAILMENT),
+        "QNLI", ("question", "sentence"), ("accuracy",), {"test": "QNLI.tsv"}, **_named(_ENTAILMENT)
     ),
     "rte": Task(
-        "RTE",
-        ("sentence1", "sentence2"),
-        ("accuracy",),
-        {"test": "RTE.tsv"},
-        **_named(_ENTAILMENT),
+        "RTE", ("sentence1", "sentence2"), ("accuracy",), {"test": "RTE.tsv"}, **_named(_ENTAILMENT)
     ),
     "wnli": Task(
         "WNLI",

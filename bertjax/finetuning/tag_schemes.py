@@ -85,10 +85,7 @@ def convert(tags: Tags, scheme: str) -> tuple[str, ...]:
 
 def labels(types: Sequence[str], scheme: str) -> tuple[str, ...]:
     """Returns all tags of a scheme for the entity types: "O", then by type."""
-    return (
-        OUTSIDE,
-        *(f"{prefix}-{kind}" for kind in sorted(types) for prefix in SCHEMES[scheme]),
-    )
+    return (OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(types) for prefix in SCHEMES[scheme]))
 
 
 def _prefixes(length: int, scheme: str, *, touches_its_like: bool) -> str:

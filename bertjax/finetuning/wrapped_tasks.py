@@ -150,6 +150,5 @@ def with_factors(task: base.FinetuningTask, options: base.Options) -> base.Finet
     if not options.lora_rank:
         return task
     return LowRank(
-        task,
-        lora.LoraOptions(options.lora_rank, options.lora_alpha, tuple(options.lora_targets)),
+        task, lora.LoraOptions(options.lora_rank, options.lora_alpha, tuple(options.lora_targets))
     )

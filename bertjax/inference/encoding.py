@@ -292,14 +292,7 @@ def _batch(
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooling", "dims", "normalize"))
 def _features(
-    params: Any,
-    batch: Any,
-    *,
-    graphdef: Any,
-    layers: str,
-    pooling: str,
-    dims: int,
-    normalize: bool,
+    params: Any, batch: Any, *, graphdef: Any, layers: str, pooling: str, dims: int, normalize: bool
 ) -> Array:
     """Returns the vectors of a batch, [batch, size], or of its tokens, [batch, length, size].
 

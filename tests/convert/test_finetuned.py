@@ -15,12 +15,7 @@ from tests.convert import weights
 
 # The data set and its options, the class of transformers, and id2label.
 EXPORTS = [
-    (
-        "glue",
-        {},
-        "BertForSequenceClassification",
-        {"0": "entailment", "1": "not_entailment"},
-    ),
+    ("glue", {}, "BertForSequenceClassification", {"0": "entailment", "1": "not_entailment"}),
     (
         "table",
         {"lora_rank": 2},

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bertjax.convert import (
-    formats,
-    huggingface_read,
-    huggingface_write,
-    pretrained,
-)
+from bertjax.convert import formats, huggingface_read, huggingface_write, pretrained
 from bertjax.data import sentence_piece
 from tests.convert import weights
 from tests.data import test_sentence_piece

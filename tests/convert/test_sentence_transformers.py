@@ -74,10 +74,7 @@ def test_the_files_have_their_documented_keys(exported):
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        *zip(("cls", "mean", "max", "weighted", "last"), MODES, strict=True),
-    ],
+    ("ours", "theirs"), [*zip(("cls", "mean", "max", "weighted", "last"), MODES, strict=True)]
 )
 def test_each_pooling_is_read_by_its_older_key(directory, ours, theirs):
     keys = {f"pooling_mode_{mode}": mode == theirs for mode in MODES}

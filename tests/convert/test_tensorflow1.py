@@ -166,10 +166,7 @@ GRAPHS = {
     "none": (),
     "sequence_classification": {"output_weights": (3, HIDDEN), "output_bias": (3,)},
     "token_classification": {"output_weights": (5, HIDDEN), "output_bias": (5,)},
-    "question_answering": {
-        "cls/squad/output_weights": (2, HIDDEN),
-        "cls/squad/output_bias": (2,),
-    },
+    "question_answering": {"cls/squad/output_weights": (2, HIDDEN), "cls/squad/output_bias": (2,)},
     "multiple_choice": {"output_weights": (1, HIDDEN), "output_bias": (1,)},
 }
 
@@ -221,8 +218,7 @@ def test_half_precision_becomes_float32(tmp_path, kind):
     model = tensorflow1.read(released(tmp_path / "model", halves))
     assert {value.dtype.name for value in model.params.values()} == {"float32"}
     np.testing.assert_array_equal(
-        model.params["pooler.dense.kernel"],
-        halves["bert/pooler/dense/kernel"].astype(np.float32),
+        model.params["pooler.dense.kernel"], halves["bert/pooler/dense/kernel"].astype(np.float32)
     )
 
 

@@ -186,10 +186,7 @@ def test_features_without_labels_make_batches():
 
 @pytest.mark.parametrize(
     ("max_seq_length", "buckets"),
-    [
-        (20, (16, 20)),
-        (1024, (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)),
-    ],
+    [(20, (16, 20)), (1024, (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024))],
 )
 def test_buckets_end_with_the_longest_row(max_seq_length, buckets):
     assert padding.default_buckets(max_seq_length) == buckets

@@ -52,10 +52,7 @@ def test_swags_second_sentence_begins_before_each_ending(tmp_path):
     path = write(tmp_path / "val.csv", SWAG)
     assert choices.read_examples(path) == [
         Example(
-            "A dog barks.",
-            ("He runs.", "He sits.", "He sleeps.", "He runs home."),
-            2,
-            f"{path}:2",
+            "A dog barks.", ("He runs.", "He sits.", "He sleeps.", "He runs home."), 2, f"{path}:2"
         ),
         Example(
             "She sits.", ('A dog "barks", quietly.', "A dog.", "A runs", "A sleeps"), 0, f"{path}:3"

@@ -36,10 +36,7 @@ def truncated(a, b, limit):
 
 def test_one_text_stands_between_cls_and_sep():
     rows = feature_sets.sequence_pairs(TOKENIZER, [text(0, 3), text(5, 1)], max_seq_length=8)
-    assert lists(rows) == (
-        [[CLS, *ids(0, 3), SEP], [CLS, *ids(5, 1), SEP]],
-        [[0] * 5, [0] * 3],
-    )
+    assert lists(rows) == ([[CLS, *ids(0, 3), SEP], [CLS, *ids(5, 1), SEP]], [[0] * 5, [0] * 3])
 
 
 def test_the_second_text_and_its_sep_are_segment_one():

@@ -43,12 +43,7 @@ def test_every_test_split_has_a_file_and_every_file_its_rows():
 def test_a_file_has_a_header_and_a_label_for_each_row():
     content = glue_submission.prediction_file("RTE.tsv", np.arange(3000) % 2)
     lines = content.split("\n")
-    assert lines[:4] == [
-        "index\tprediction",
-        "0\tentailment",
-        "1\tnot_entailment",
-        "2\tentailment",
-    ]
+    assert lines[:4] == ["index\tprediction", "0\tentailment", "1\tnot_entailment", "2\tentailment"]
     assert lines[-2:] == ["2999\tnot_entailment", ""]
     assert len(lines) == 3002
     content = glue_submission.prediction_file("CoLA.tsv", [1] * 1063)

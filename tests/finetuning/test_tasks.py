@@ -93,8 +93,7 @@ TASKS = make_tasks(TINY)
 # One head with a BiLSTM is enough for every day.
 SLOW = [name for name in TASKS if "BiLSTM" in name and name != "classification, BiLSTM"]
 every_task = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in TASKS],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in TASKS]
 )
 
 

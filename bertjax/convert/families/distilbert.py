@@ -39,7 +39,7 @@ FIXED: dict[str, Any] = {
 # Sinusoidal positions are a table as any other, saved with the weights, which is not trained; here
 # config.optimizer.frozen keeps it as it is. The dropouts before the heads are hidden_dropout_prob.
 WITHOUT_EFFECT = base.BOOKKEEPING | {
-    *("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "output_past"),
+    *("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "output_past")
 }
 
 _BODY, _HF_LAYER, _LAYER = "distilbert", "distilbert.transformer.layer.{layer}", bert.LAYER

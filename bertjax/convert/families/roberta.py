@@ -72,7 +72,7 @@ FAMILY = base.Family(
     fixed=FIXED,
     reasons={
         "pad_token_id": "positions begin behind the row of padding, so that another id leaves too "
-        "few or unused rows, and the released models have 1",
+        "few or unused rows, and the released models have 1"
     },
     stated={
         "position_embedding_type": "absolute",
