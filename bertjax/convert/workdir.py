@@ -30,7 +30,7 @@ def read(path: epath.PathLike, *, step: str | int = "newest") -> pretrained.Pret
     """Returns a checkpoint of a workdir, whatever its mesh and the type of its products.
 
     Raises:
-      FileNotFoundError, ValueError, checkpoint.CheckpointError: as `reader.read`.
+      FileNotFoundError, ValueError, checkpoint.CheckpointError: as `reader.read`, `weights_of`.
     """
     return weights_of(reader.read(path, step=step))
 
@@ -49,7 +49,11 @@ def describe(path: epath.PathLike) -> pretrained.Description:
 
 
 def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
-    """Returns what was read of a workdir as the writers of all formats take it."""
+    """Returns what was read of a workdir as the writers of all formats take it.
+
+    Raises:
+      ValueError: if a finetuned checkpoint does not name its head.
+    """
     flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(workdir.params).items()}
     config = workdir.config
     is_finetuned = config.task == "finetuning"
@@ -136,19 +140,28 @@ def _pretrained_fields(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]
 
 
 def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
-    """Returns the fields of the head that a finetuning trained."""
+    """Returns the fields of the head that a finetuning trained.
+
+    Raises:
+      ValueError: if the checkpoint does not name it.
+    """
+    if "finetuned" not in trained.meta:
+        raise ValueError(
+            f"{trained.directory} was finetuned, but its checkpoint does not name the head, as "
+            "those of this version do: finetune again into a new workdir. `python -m "
+            "bertjax.predict` uses it as it is"
+        )
     options = trained.config.finetuning
     labels = dict(enumerate(options.labels))
     if options.is_regression:
         labels = {0: "LABEL_0"}  # as transformers calls it
     head = trained.meta["finetuned"]["head"]
     return {
-        "head": head,
         "labels": labels,
         "is_regression": options.is_regression,
         "is_multi_label": options.is_multi_label,
-        "export_fault": trained.meta["finetuned"]["export_fault"],
         "pooling": options.pooling if head == "sequence_classification" else "cls",
+        **trained.meta["finetuned"],  # head, export_fault
     }
 
 

@@ -2,32 +2,24 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
-from bertjax import inference, predict
+from bertjax import finetuning, inference, jobs, predict
 from bertjax.convert import __main__ as program
 from bertjax.convert import formats, huggingface_config, pretrained, workdir
+from bertjax.convert.families import bert
 from bertjax.models import parameters
+from bertjax.tasks import base as tasks
 from tests import finetuned_workdir
 from tests.convert import weights
 
+TABLE = {"0": "bad", "1": "good", "2": "so-so"}
 # The data set and its options, the class of transformers, and id2label.
 EXPORTS = [
     ("glue", {}, "BertForSequenceClassification", {"0": "entailment", "1": "not_entailment"}),
-    (
-        "table",
-        {"lora_rank": 2},
-        "BertForSequenceClassification",
-        {"0": "bad", "1": "good", "2": "so-so"},
-    ),
-    (
-        "table",
-        {"is_multi_label": True},
-        "BertForSequenceClassification",
-        {"0": "bad", "1": "good", "2": "so-so"},
-    ),
+    ("table", {"lora_rank": 2}, "BertForSequenceClassification", TABLE),
+    ("table", {"is_multi_label": True}, "BertForSequenceClassification", TABLE),
     ("table", {"is_regression": True}, "BertForSequenceClassification", {"0": "LABEL_0"}),
     (
         "conll",
@@ -44,7 +36,7 @@ EXPORTS = [
 def test_an_export_names_the_class_of_its_task_and_its_labels(
     tmp_path, dataset, options, name, labels
 ):
-    finetuned_workdir.write(tmp_path / "run", dataset, **options)
+    made = finetuned_workdir.write(tmp_path / "run", dataset, **options)
     program.convert(tmp_path / "run", tmp_path / "hf")
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == [name]
@@ -59,6 +51,10 @@ def test_an_export_names_the_class_of_its_task_and_its_labels(
     weights.assert_equal(read, ours)
     assert read.is_regression == ours.is_regression
     assert read.is_multi_label == ours.is_multi_label == is_multi_label
+    # Each parameter of the task is there, but for LoRA's factors.
+    _, shapes = tasks.abstract_model(jobs.JOBS["finetuning"].task(made))
+    paths = {path for path in parameters.flat(shapes) if not path.startswith("lora")}
+    assert ours.params.keys() == paths
 
 
 def test_lora_is_merged_into_the_kernels_that_it_changed(tmp_path):
@@ -104,35 +100,39 @@ def test_what_no_format_can_hold_is_refused_and_its_encoder_is_not(
     assert encoder.keys() == {path for path in ours if path.startswith("encoder")}
 
 
-def test_a_regression_stays_one_through_every_format_that_can_say_so(tmp_path):
-    finetuned_workdir.write(tmp_path / "run", "table", is_regression=True)
-    made = workdir.read(tmp_path / "run")
-    formats.write(made, tmp_path / "again", format="bertjax")
-    assert workdir.read(tmp_path / "again").is_regression
-    assert not pretrained.select(made, "none").is_regression
+@pytest.mark.parametrize("option", ["is_regression", "is_multi_label"])
+def test_what_a_classifier_is_for_goes_through_every_format(tmp_path, option):
+    finetuned_workdir.write(tmp_path / "run", "table", **{option: True})
+    assert not getattr(pretrained.select(workdir.read(tmp_path / "run"), "none"), option)
+    source = "run"
+    for format in ("huggingface", "bertjax"):
+        target = f"{source}_{format}"
+        program.convert(tmp_path / source, tmp_path / target, format=format)
+        assert getattr(formats.read(tmp_path / target), option)
+        source = target
+    lines = [{"text": "w1 w2"}, {"text": "w3"}]
+    answers = [
+        list(predict.predict(inference.load_finetuned(tmp_path / name), lines, batch_size=2))
+        for name in ("run", source)
+    ]
+    assert answers[0] == answers[1] and ("labels" in answers[0][0]) == (option == "is_multi_label")
+
+
+def test_a_regression_has_one_label(tmp_path):
     fields = huggingface_config.to_json(
-        made.config, made.family, head=made.head, labels={0: "a", 1: "b"}
+        weights.CONFIG, bert.FAMILY, head="sequence_classification", labels={0: "a", 1: "b"}
     )
     two = huggingface_config.parse_config(fields | {"problem_type": "regression"}, source="a test")
     assert not two.is_regression
 
 
-@pytest.mark.parametrize("option", ["is_regression", "is_multi_label"])
-def test_what_a_classifier_is_for_goes_through_every_format(tmp_path, option):
-    finetuned_workdir.write(tmp_path / "run", "table", **{option: True})
-    source = "run"
-    for format in ("huggingface", "bertjax", "huggingface"):
-        target = f"{source}_{format}"
-        program.convert(tmp_path / source, tmp_path / target, format=format)
-        assert getattr(formats.read(tmp_path / target), option)
-        source = target
-    program.convert(tmp_path / source, tmp_path / "back", format="bertjax")
-    lines = [{"text": "w1 w2"}, {"text": "w3"}]
-    answers = [
-        list(predict.predict(inference.load_finetuned(tmp_path / name), lines, batch_size=2))
-        for name in ("run", "back")
-    ]
-    assert answers[0] == answers[1] and ("labels" in answers[0][0]) == (option == "is_multi_label")
+def test_a_checkpoint_that_does_not_name_its_head_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(finetuning, "checkpoint_meta", lambda config: {})
+    finetuned_workdir.write(tmp_path / "run", "table")
+    for read in (formats.read, lambda path: program.convert(path, tmp_path / "hf")):
+        with pytest.raises(ValueError, match=r"run was finetuned, but .* finetune again into a ne"):
+            read(tmp_path / "run")
+    assert list(predict.predict(inference.load_finetuned(tmp_path / "run"), [{"text": "w1"}]))
 
 
 def test_the_card_of_a_finetuned_model_tells_its_data_and_no_path(tmp_path):
@@ -153,14 +153,3 @@ def test_the_card_of_a_finetuned_model_tells_its_data_and_no_path(tmp_path):
     ):
         assert fact in card, card
     assert "secret" not in card and "masked" not in card
-
-
-def test_the_weights_of_every_head_are_all_there(tmp_path):
-    """What is written has each parameter of the task, but for LoRA's factors."""
-    for dataset, options, _, _ in EXPORTS:
-        directory = tmp_path / f"{dataset}{len(options)}"
-        config = finetuned_workdir.write(directory, dataset, **options)
-        params = parameters.flat(finetuned_workdir.random_params(config))
-        wanted = {path for path in params if not path.startswith("lora")}
-        assert workdir.read(directory).params.keys() == wanted
-        assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
