@@ -61,7 +61,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     weights_file = _weights_file(path)
     weights = _unwrapped(read_weights(weights_file))
     try:
-        weights = names.parted(untie(weights, family), family.fused, spelling=family.spelling)
+        weights = names.unfuse(untie(weights, family), family.fused, spelling=family.spelling)
         is_of_sentences = sentence_transformers.is_there(directory)
         if head is None and is_of_sentences:
             head = "none"  # whatever else its weights hold

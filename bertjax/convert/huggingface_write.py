@@ -49,7 +49,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     params = {path: array for path, array in weights.params.items() if not is_beside(path)}
     params = {**family.completion(sizes), **params}
     tensors = names.to_theirs(params, table)
-    tensors = names.joined(tensors, family.fused)
+    tensors = names.fuse(tensors, family.fused)
     if head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)

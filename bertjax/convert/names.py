@@ -102,42 +102,42 @@ def our_paths(
     return {_ours(entry, layer) for entry, layer in filter(None, matches)}
 
 
-def parted(
+def unfuse(
     theirs: Mapping[str, np.ndarray],
     fused: Mapping[str, Sequence[str]],
     *,
     spelling: Callable[[str], str] = str,
 ) -> dict[str, np.ndarray]:
-    """Returns their tensors with the parts of those that hold several, in equal shares, in place.
+    """Returns their tensors, those that hold several split into them, in equal shares.
 
     Raises:
       ValueError: if one has no equal shares.
     """
-    split: dict[str, np.ndarray] = {}
+    tensors: dict[str, np.ndarray] = {}
     for name, array in theirs.items():
-        found = ((p, _pattern(whole).fullmatch(spelling(name))) for whole, p in fused.items())
-        parts, match = next((pair for pair in found if pair[1]), ((), None))
-        if match is None:
-            split[name] = array
-            continue
-        if len(array) % len(parts):
-            raise ValueError(f"{name} has {len(array)} rows; it must hold {', '.join(parts)}")
-        layer = match.groupdict().get("layer", "")
-        shares = np.split(array, len(parts))
-        split |= {p.format(layer=layer): a for p, a in zip(parts, shares, strict=True)}
-    return split
+        for whole, parts in fused.items():
+            if match := _pattern(whole).fullmatch(spelling(name)):
+                if len(array) % len(parts):
+                    raise ValueError(
+                        f"{name} has {len(array)} rows; it must hold {', '.join(parts)}"
+                    )
+                names = [part.format(**match.groupdict()) for part in parts]
+                tensors |= zip(names, np.split(array, len(parts)), strict=True)
+                break
+        else:
+            tensors[name] = array
+    return tensors
 
 
-def joined(
+def fuse(
     theirs: Mapping[str, np.ndarray], fused: Mapping[str, Sequence[str]]
 ) -> dict[str, np.ndarray]:
-    """Returns their tensors with those that they keep as one joined; undoes `parted`."""
+    """Returns their tensors, those that they keep as one concatenated; undoes `unfuse`."""
     tensors = dict(theirs)
     for whole, parts in fused.items():
         for match in filter(None, map(_pattern(parts[0]).fullmatch, theirs)):
-            layer = match.groupdict().get("layer", "")
-            shares = [tensors.pop(part.format(layer=layer)) for part in parts]
-            tensors[whole.format(layer=layer)] = np.concatenate(shares)
+            shares = [tensors.pop(part.format(**match.groupdict())) for part in parts]
+            tensors[whole.format(**match.groupdict())] = np.concatenate(shares)
     return tensors
 
 
@@ -199,27 +199,17 @@ def knows(table: Sequence[Name], path: str) -> bool:
 
 
 def to_theirs(params: Mapping[str, np.ndarray], table: Sequence[Name]) -> dict[str, np.ndarray]:
-    """Returns our parameters under their names and in their layout, in the order of the table.
+    """Returns our parameters under their names and in their layout.
 
     Raises:
       ValueError: listing every path that the table does not know.
     """
-    entries = {path: _find(path, table, "ours") for path in params}
-    if unknown := sorted(path for path, entry in entries.items() if entry is None):
+    matches = {path: match for path in params if (match := _find(path, table, "ours"))}
+    if unknown := sorted(params.keys() - matches.keys()):
         raise ValueError("there is no name in the other format for:\n  " + "\n  ".join(unknown))
-    order = {entry.theirs: index for index, entry in enumerate(table)}
-    entries_of_paths = [(*entry, path) for path, entry in entries.items() if entry]
-    # The layers stand together, one after the other, where the table has the first of their names.
-    first_of_layer = min(order[e.theirs] for e in table if "{layer}" in e.ours)
-
-    def place(item: tuple[Name, str, str]) -> tuple[int, int, int]:
-        entry, layer, _ = item
-        index = order[entry.theirs]
-        return (first_of_layer, int(layer), index) if layer else (index, 0, 0)
-
     return {
         entry.theirs.format(layer=layer): TRANSFORMS[entry.transform][1](np.asarray(params[path]))
-        for entry, layer, path in sorted(entries_of_paths, key=place)
+        for path, (entry, layer) in matches.items()
     }
 
 

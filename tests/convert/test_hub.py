@@ -65,30 +65,17 @@ def test_a_directory_goes_to_a_new_repository_as_one_commit(server, source, tmp_
     weights.assert_equal(formats.read(target), weights.make())
 
 
-def test_a_repository_that_is_made_may_be_private_and_one_that_is_there_is_taken(
-    server, source, tmp_path
-):
-    program.convert(source, tmp_path / "1", push=hub.Destination(NAME, private=True))
-    assert server.repositories[NAME]["private"]
-    program.convert(source, tmp_path / "2", push=hub.Destination(NAME))
-    assert server.repositories[NAME]["private"]
-
-
 def test_checkpoints_are_revisions_named_by_their_step(server, run, tmp_path):
     destination = hub.Destination(NAME, "step-{step}")
-    program.convert(run, tmp_path / "out", push=destination)
+    private = hub.Destination(NAME, "step-{step}", private=True)
+    program.convert(run, tmp_path / "out", push=private)
     program.convert(run, tmp_path / "out", push=destination, overwrite=True)  # the branch is there
+    assert server.repositories[NAME]["private"]  # and the repository, as it is
     branches = server.repositories[NAME]["branches"]
     assert {*branches} == {"main", "step-0"}
     assert commits(server) == ["initial commit"]
     assert commits(server, "step-0") == ["initial commit", *["Weights of step 0"] * 2]
     assert server.files(NAME, "step-0").keys() == {".gitattributes", *files_of(tmp_path / "out")}
-
-
-def test_a_step_is_asked_of_a_workdir_only(server, source, tmp_path):
-    with pytest.raises(ValueError, match=r"--from is not a workdir: write the name out"):
-        program.convert(source, tmp_path / "out", push=hub.Destination(NAME, "step-{step}"))
-    assert not server.asked and not (tmp_path / "out").exists()
 
 
 def refused(server, source, target, destination=None):
@@ -122,12 +109,6 @@ def test_a_push_that_fails_leaves_no_commit_and_no_branch(server, source, tmp_pa
         assert commits(server) == ["initial commit"]
 
 
-def test_a_token_that_the_hub_does_not_know_is_told(server, source, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_of_another")
-    assert "the token is not valid: `hf auth login`" in refused(server, source, tmp_path / "out")
-    assert not server.repositories
-
-
 def test_a_branch_that_cannot_be_taken_away_again_is_told(server, source, tmp_path):
     server.faults |= {"commit/": 500, "DELETE": "gone"}
     said = refused(server, source, tmp_path / "out", hub.Destination(NAME, "step-7"))
@@ -144,32 +125,25 @@ def test_a_branch_that_was_there_stays_as_it_was(server, run, tmp_path):
     assert commits(server, "step-0") == ["initial commit", "Weights of step 0"]
 
 
-FAULTS = [
-    ({"repository": "notes"}, {}, "--push_to is 'notes'; it must be ORG/NAME"),
-    ({"revision": "step 7"}, {}, "--revision is 'step 7'; give a branch, such as step-100000"),
-    ({}, {"format": "bertjax"}, "--push_to takes --format=huggingface; it is bertjax"),
-]
-
-
-@pytest.mark.parametrize(("destination", "options", "reason"), FAULTS)
-def test_what_cannot_be_pushed_is_told_before_anything_is_read(
-    server, tmp_path, destination, options, reason
+def test_what_cannot_be_pushed_is_told_before_anything_is_sent(
+    server, source, tmp_path, monkeypatch
 ):
-    with pytest.raises(ValueError) as caught:
-        program.convert(
-            tmp_path / "nowhere",
-            tmp_path / "out",
-            push=hub.Destination(**{"repository": NAME, **destination}),
-            **options,
-        )
-    assert reason in str(caught.value) and not server.asked
-
-
-def test_without_a_token_nothing_is_read(server, source, tmp_path, monkeypatch):
+    steps = hub.Destination(NAME, "step-{step}")
+    for path, destination, options, reason in (
+        ("nowhere", hub.Destination("notes"), {}, "--push_to is 'notes'; it must be ORG/NAME"),
+        ("nowhere", hub.Destination(NAME, "step 7"), {}, "is 'step 7'; give a branch, such as st"),
+        ("nowhere", steps, {"format": "bertjax"}, "--push_to takes --format=huggingface; it is be"),
+        (source, steps, {}, "--from is not a workdir: write the name out"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            program.convert(tmp_path / path, tmp_path / "out", push=destination, **options)
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(ValueError, match="needs a token: `hf auth login`, or set HF_TOKEN"):
         program.convert(source, tmp_path / "out", push=hub.Destination(NAME))
     assert not server.asked and not (tmp_path / "out").exists()
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another")
+    assert "the token is not valid: `hf auth login`" in refused(server, source, tmp_path / "out")
+    assert not server.repositories
 
 
 def test_the_flags_push(server, source, tmp_path):

@@ -43,83 +43,64 @@ def test_fields_map_one_to_one(warnings):
     assert not warnings.records
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
-def test_what_is_written_is_read_back(activation):
+def test_what_is_written_is_read_back_and_each_gelu_is_the_one_that_is_meant():
     """Every head: families/test_families.py."""
-    head = "sequence_classification"
-    config = models.EncoderConfig(hidden_act=activation, hidden_size=24, num_attention_heads=3)
-    labels = {0: "no", 1: "yes"}
-    fields = huggingface_config.to_json(config, bert.FAMILY, head=head, labels=labels)
-    read = huggingface_config.parse_config(json.loads(json.dumps(fields)), source="config.json")
-    assert (read.encoder, read.head, read.labels) == (config, head, labels)
-
-
-def test_fields_that_are_not_there_have_the_defaults_of_bert():
+    head, labels = "sequence_classification", {0: "no", 1: "yes"}
+    for activation in ("gelu", "gelu_tanh", "relu"):
+        config = models.EncoderConfig(hidden_act=activation, hidden_size=24, num_attention_heads=3)
+        fields = huggingface_config.to_json(config, bert.FAMILY, head=head, labels=labels)
+        read = huggingface_config.parse_config(json.loads(json.dumps(fields)), source="config.json")
+        assert (read.encoder, read.head, read.labels) == (config, head, labels)
+    names = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+    for theirs, ours in names.items():
+        assert parse(hidden_act=theirs).encoder.hidden_act == ours
+    # Fields that are not there have the defaults of BERT.
     assert huggingface_config.parse_config({}, source="").encoder == models.EncoderConfig()
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [("gelu", "gelu"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")],
-)
-def test_each_gelu_is_the_one_that_is_meant(theirs, ours):
-    assert parse(hidden_act=theirs).encoder.hidden_act == ours
+UNSUPPORTED = [
+    ("position_embedding_type", "relative_key"),
+    ("hidden_act", "swish"),
+    ("is_decoder", True),
+    ("add_cross_attention", True),
+    ("model_type", "gpt2"),
+    ("tie_word_embeddings", False),
+    ("pruned_heads", {"0": [1]}),
+    ("quantization_config", {"bits": 4}),
+    ("hidden_size", "24"),
+    ("hidden_size", 25),
+    ("num_hidden_layers", True),
+    ("layer_norm_eps", None),
+    ("id2label", {"1": "yes"}),
+    ("architectures", "BertModel"),
+]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("position_embedding_type", "relative_key"),
-        ("hidden_act", "swish"),
-        ("is_decoder", True),
-        ("add_cross_attention", True),
-        ("model_type", "gpt2"),
-        ("tie_word_embeddings", False),
-        ("pruned_heads", {"0": [1]}),
-        ("quantization_config", {"bits": 4}),
-        ("hidden_size", "24"),
-        ("hidden_size", 25),
-        ("num_hidden_layers", True),
-        ("layer_norm_eps", None),
-        ("id2label", {"1": "yes"}),
-        ("architectures", "BertModel"),
-    ],
-)
-def test_an_unsupported_value_is_named(field, value):
-    with pytest.raises(ValueError, match=rf"^config\.json .*{field}"):
-        parse(**{field: value})
-
-
-def test_all_unsupported_values_are_told_at_once():
+def test_unsupported_values_are_named_all_at_once():
+    for field, value in UNSUPPORTED:
+        with pytest.raises(ValueError, match=rf"^config\.json .*{field}"):
+            parse(**{field: value})
     with pytest.raises(ValueError, match=r"position_embedding_type is 'x'.*hidden_act is 'y'.*12"):
         parse(position_embedding_type="x", hidden_act="y", hidden_size=12, num_attention_heads=5)
 
 
-def test_an_unknown_field_is_warned_of(warnings):
-    parse(rotary_base=10000)
-    assert [r.getMessage() for r in warnings.records if "rotary_base = 10000" in r.getMessage()]
+MODERN = {"model_type": "modernbert", "hidden_size": 24, "num_attention_heads": 3}
 
 
-def test_a_classifier_dropout_of_its_own_is_warned_of(warnings):
-    parse(classifier_dropout=0.4)
-    assert "classifier_dropout 0.4" in warnings.text
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"mlp_dropout": 0.0, "classifier_dropout": 0.0}, []),
-        ({"embedding_dropout": 0.1, "classifier_dropout": 0.1}, []),
-        ({"classifier_dropout": 0.1}, ["classifier_dropout 0.1"]),
-        ({"mlp_dropout": 0.2, "embedding_dropout": 0.2}, ["mlp_dropout 0.2"]),
-    ],
-)
-def test_dropouts_of_modernbert_that_are_others_here_are_warned_of(fields, told, warnings):
-    fields |= {"model_type": "modernbert", "hidden_size": 24, "num_attention_heads": 3}
-    huggingface_config.parse_config(fields, source="config.json")
-    assert [r.getMessage().split(";")[0] for r in warnings.records] == [
-        f"config.json has {it}" for it in told
-    ]
+def test_unknown_fields_and_other_dropouts_are_warned_of(warnings):
+    for fields, told in (
+        (FIELDS | {"rotary_base": 10000}, ["the field rotary_base = 10000, which is"]),
+        (FIELDS | {"classifier_dropout": 0.4}, ["classifier_dropout 0.4"]),
+        (MODERN | {"mlp_dropout": 0.0, "classifier_dropout": 0.0}, []),
+        (MODERN | {"embedding_dropout": 0.1, "classifier_dropout": 0.1}, []),
+        (MODERN | {"classifier_dropout": 0.1}, ["classifier_dropout 0.1"]),
+        (MODERN | {"mlp_dropout": 0.2, "embedding_dropout": 0.2}, ["mlp_dropout 0.2"]),
+    ):
+        warnings.clear()
+        huggingface_config.parse_config(fields, source="config.json")
+        assert len(warnings.messages) == len(told)
+        for message, text in zip(warnings.messages, told, strict=True):
+            assert message.startswith(f"config.json has {text}")
 
 
 def test_labels_are_in_the_order_of_their_numbers():
@@ -128,13 +109,10 @@ def test_labels_are_in_the_order_of_their_numbers():
     assert parse(num_labels=2).labels == {0: "LABEL_0", 1: "LABEL_1"}
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "holds a list")])
-def test_a_file_that_is_no_config_is_an_error(tmp_path, text, message):
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        huggingface_config.read_config(tmp_path)
-
-
-def test_a_missing_config_is_an_error(tmp_path):
+def test_a_file_that_is_not_a_config_or_is_missing_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"config\.json does not exist"):
         huggingface_config.read_config(tmp_path)
+    for text, message in (("{", "is not JSON"), ("[]", "holds a list")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            huggingface_config.read_config(tmp_path)

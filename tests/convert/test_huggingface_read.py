@@ -80,38 +80,29 @@ def test_a_model_without_prefix_and_heads_is_read(directory):
     assert_same(read, wanted)
 
 
-def test_a_tied_copy_alone_stands_for_its_original(directory):
-    wanted = huggingface_read.read(directory)
-    weights = load(directory)
-    weights["cls.predictions.decoder.weight"] = weights.pop(TABLE)
-    save(directory, weights)
+def test_a_tied_copy_alone_stands_for_its_original_and_an_untied_one_is_an_error(directory):
+    wanted, weights = huggingface_read.read(directory), load(directory)
+    alone = weights | {"cls.predictions.decoder.weight": weights[TABLE]}
+    del alone[TABLE]
+    save(directory, alone)
     assert_same(huggingface_read.read(directory), wanted)
-
-
-def test_untied_copies_are_an_error(directory):
-    weights = load(directory)
     weights["cls.predictions.decoder.weight"] = weights[TABLE] + 1
     weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"] + 1
     save(directory, weights)
-    with pytest.raises(
-        ValueError, match=rf"decoder\.weight is not equal to {TABLE}.*decoder\.bias"
-    ):
+    unequal = rf"decoder\.weight is not equal to {TABLE}.*decoder\.bias"
+    with pytest.raises(ValueError, match=unequal):
         huggingface_read.read(directory)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_half_precision_becomes_float32(directory, dtype):
-    weights = {name: array.astype(dtype) for name, array in load(directory).items()}
-    save(directory, weights)
-    read = huggingface_read.read_weights(directory / "model.safetensors")
-    assert {array.dtype for array in read.values()} == {np.dtype(np.float32)}
-    table = huggingface_read.read(directory).params["encoder.embeddings.word.embedding"]
-    assert table.dtype == np.float32
-    np.testing.assert_array_equal(table, weights[TABLE].astype(np.float32))
-
-
-def test_double_precision_becomes_float32_where_that_holds_it(directory):
+def test_half_and_double_precision_become_float32_where_that_holds_them(directory):
     wanted, weights = huggingface_read.read(directory), load(directory)
+    dtypes = {"a": np.float16, "b": ml_dtypes.bfloat16}
+    halves = {name: array.astype(dtypes["ab"[len(name) % 2]]) for name, array in weights.items()}
+    save(directory, halves)
+    read = huggingface_read.read_weights(directory / "model.safetensors")
+    for name, array in halves.items():
+        assert read[name].dtype == np.float32
+        np.testing.assert_array_equal(read[name], array.astype(np.float32))
     save(directory, {name: array.astype(np.float64) for name, array in weights.items()})
     assert_same(huggingface_read.read(directory), wanted)
     table = weights[TABLE].astype(np.float64)
@@ -121,13 +112,13 @@ def test_double_precision_becomes_float32_where_that_holds_it(directory):
         huggingface_read.read(directory)
 
 
-@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_a_wrapped_module_is_read_as_what_it_wraps(directory, wrapper):
-    wanted = huggingface_read.read(directory)
-    save(directory, {f"{wrapper}{name}": array for name, array in load(directory).items()})
-    read = huggingface_read.read(directory)
-    assert_same(read, wanted)
-    assert (read.head, read.unused) == (wanted.head, ())
+def test_a_wrapped_module_is_read_as_what_it_wraps(directory):
+    wanted, weights = huggingface_read.read(directory), load(directory)
+    for wrapper in ("module.", "_orig_mod.", "module._orig_mod."):
+        save(directory, {f"{wrapper}{name}": array for name, array in weights.items()})
+        read = huggingface_read.read(directory)
+        assert_same(read, wanted)
+        assert (read.head, read.unused) == (wanted.head, ())
 
 
 def test_a_pair_head_alone_is_one_of_next_sentences(directory):
@@ -154,16 +145,12 @@ def test_what_another_head_needs_is_told_as_unused(directory):
     assert not any(path.startswith(("mlm_head", "nsp_head")) for path in read.params)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "head"),
-    [("BertForPreTraining", "pretraining"), ("BertForMaskedLM", "pretraining"),
-     ("BertModel", "pretraining"), ("MyBert", "pretraining"), (None, "pretraining")],
-)  # fmt: skip
-def test_the_released_weights_keep_both_heads_whatever_their_config_says(
-    directory, architecture, head
-):
-    set_config(directory, architectures=architecture and [architecture])
-    assert huggingface_read.read(directory).head == head
+def test_the_released_weights_keep_both_heads_whatever_their_config_says(directory):
+    for name in ("BertForPreTraining", "BertForMaskedLM", "BertModel", "MyBert", None):
+        set_config(directory, architectures=name and [name])
+        assert huggingface_read.read(directory).head == "pretraining"
+    with pytest.raises(ValueError, match=r"head is 'mlm'; known are pretraining"):
+        huggingface_read.read(directory, head="mlm")
 
 
 def test_all_faults_of_the_parameters_are_told_at_once(directory):
@@ -195,22 +182,11 @@ def shards(directory):
     return index, places
 
 
-def test_shards_are_joined(directory):
+def test_shards_are_joined_and_must_be_those_of_their_index(directory):
     wanted = huggingface_read.read(directory)
-    index, _ = shards(directory)
+    index, places = shards(directory)
     assert_same(huggingface_read.read(directory), wanted)
     assert_same(huggingface_read.read(index), wanted)
-
-
-def test_a_missing_shard_is_named(directory):
-    shards(directory)
-    (directory / "two.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"names two\.safetensors"):
-        huggingface_read.read(directory)
-
-
-def test_an_index_that_does_not_fit_its_shards_is_an_error(directory):
-    index, places = shards(directory)
     del places["bert.pooler.dense.bias"]
     places[TABLE] = "one.safetensors" if places[TABLE] == "two.safetensors" else "two.safetensors"
     index.write_text(json.dumps({"weight_map": places}))
@@ -218,19 +194,17 @@ def test_an_index_that_does_not_fit_its_shards_is_an_error(directory):
         huggingface_read.read(directory)
     assert f"{TABLE} is not in " in str(caught.value)
     assert "bert.pooler.dense.bias of " in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "not an index"), ("[]", "not an index"), ('{"weight_map": []}', "not an index"),
-     ('{"weight_map": {"a": 1}}', "not an index"),
-     ('{"weight_map": {"a": "../../x.safetensors"}}', "outside its directory")],
-)  # fmt: skip
-def test_a_broken_index_is_an_error(directory, text, message):
-    index, _ = shards(directory)
-    index.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    (directory / "two.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"names two\.safetensors"):
         huggingface_read.read(directory)
+    for text, message in (
+        *((it, "not an index") for it in ("{", "[]", '{"weight_map": []}')),
+        ('{"weight_map": {"a": 1}}', "not an index"),
+        ('{"weight_map": {"a": "../../x.safetensors"}}', "outside its directory"),
+    ):
+        index.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            huggingface_read.read(directory)
 
 
 def lying_header(length):
@@ -238,41 +212,22 @@ def lying_header(length):
     return struct.pack("<Q", len(header)) + header.encode() + bytes(3840)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda whole: b"",
-        lambda whole: whole[:5],
-        lambda whole: whole[:300],
-        lambda whole: whole[:-4],
-        lambda whole: whole + bytes(4),
-        lambda whole: struct.pack("<Q", 2**60) + whole[8:],
-        lambda whole: whole[:8] + b"[" + whole[9:],
-        lambda whole: lying_header(3836),
-        lambda whole: lying_header(2**40),
-    ],
-)
-def test_a_truncated_or_lying_safetensors_file_is_an_error(directory, make):
+def test_a_truncated_or_lying_file_a_pointer_and_a_missing_one_are_errors(directory):
     path = directory / "model.safetensors"
-    path.write_bytes(make(path.read_bytes()))
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole safetensors file"):
-        huggingface_read.read(directory)
-
-
-def test_a_git_lfs_pointer_is_told_as_such(directory):
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
-    (directory / "model.safetensors").write_text(pointer)
+    whole = path.read_bytes()
+    for content in (
+        *(b"", whole[:5], whole[:300], whole[:-4], whole + bytes(4)),
+        struct.pack("<Q", 2**60) + whole[8:],
+        whole[:8] + b"[" + whole[9:],
+        *(lying_header(3836), lying_header(2**40)),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"^{path} is not a whole safetensors file"):
+            huggingface_read.read(directory)
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(ValueError, match="git lfs pull"):
         huggingface_read.read(directory)
-
-
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
-def test_a_directory_without_config_or_weights_is_an_error(directory, file):
-    (directory / file).unlink()
-    with pytest.raises(FileNotFoundError, match=file):
-        huggingface_read.read(directory)
-
-
-def test_an_unknown_head_is_an_error(directory):
-    with pytest.raises(ValueError, match=r"head is 'mlm'; known are pretraining"):
-        huggingface_read.read(directory, head="mlm")
+    for file in ("model.safetensors", "config.json"):
+        (directory / file).unlink()
+        with pytest.raises(FileNotFoundError, match=file):
+            huggingface_read.read(directory)

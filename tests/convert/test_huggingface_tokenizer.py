@@ -6,11 +6,10 @@ import random
 import pytest
 import tokenizers
 
-from bertjax.convert import huggingface_tokenizer, huggingface_write
+from bertjax.convert import huggingface_tokenizer
 from bertjax.convert.families import albert, bert
 from bertjax.data import sentence_piece, tokenizer
 from tests import small_byte_bpe
-from tests.convert import weights
 from tests.data import test_sentence_piece
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "C"]
@@ -43,47 +42,39 @@ def tokenizer_json(**normalizer):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path, lowercase):
-    wanted = tokenizer.WordPieceTokenizer(VOCABULARY, lowercase=lowercase).describe()
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json(lowercase=lowercase)))
-    read = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
-    assert read is not None
-    assert read.describe() == wanted
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
-    assert huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER).describe() == wanted
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path):
+    for lowercase in (True, False):
+        directory = tmp_path / str(lowercase)
+        directory.mkdir()
+        wanted = tokenizer.WordPieceTokenizer(VOCABULARY, lowercase=lowercase).describe()
+        (directory / "tokenizer.json").write_text(json.dumps(tokenizer_json(lowercase=lowercase)))
+        read = huggingface_tokenizer.read_tokenizer(directory, bert.TOKENIZER)
+        assert read is not None and read.describe() == wanted
+        (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+        config = json.dumps({"do_lower_case": lowercase})
+        (directory / "tokenizer_config.json").write_text(config)
+        read = huggingface_tokenizer.read_tokenizer(directory, bert.TOKENIZER)
+        assert read.describe() == wanted
+    for fields, message in (
         ({"normalizer": {"type": "NFC"}}, r"normalizer\.type is 'NFC'"),
         ({"model": {"type": "Unigram", "vocab": {}}}, r"model\.type is 'Unigram'"),
         ({"model": {"vocab": {"[PAD]": 1}}, "added_tokens": []}, "the ids"),
         ({"model": 3}, "is not a tokenizer of `tokenizers`"),
-    ],
-)
-def test_a_tokenizer_of_another_kind_is_an_error(tmp_path, fields, message):
-    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json() | fields))
-    with pytest.raises(ValueError, match=message):
-        huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
+    ):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json() | fields))
+        with pytest.raises(ValueError, match=message):
+            huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
 
 
-@pytest.mark.parametrize(
-    "casing",
-    [
-        {},
-        {"lowercase": False},
-        {"strip_accents": False},
-        {"lowercase": False, "strip_accents": True},
-    ],
-)
-def test_tokenizer_json_gives_our_ids(tmp_path, casing):
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip_accents", [True, False])
+def test_tokenizer_json_gives_our_ids_and_has_the_casing(lowercase, strip_accents):
+    casing = {"lowercase": lowercase, "strip_accents": strip_accents}
     ours = vocabulary(**casing)
-    made = weights.make(vocabulary=ours)
-    huggingface_write.write(made, tmp_path / "hf", card="")
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    written = huggingface_tokenizer.fast_tokenizer(ours, bert.TOKENIZER).to_str()
+    assert huggingface_tokenizer.casing(json.loads(written)["normalizer"]) == casing
+    assert huggingface_tokenizer.casing({"type": "BertNormalizer"}) is None
+    theirs = tokenizers.Tokenizer.from_str(written)
     rng = random.Random(0)
     pools = [range(32, 127), range(0x500), range(0x2000, 0x3000), [0x3A3, 0x391, 0x27, 0x61, 0x41]]
     drawn = ["".join(chr(rng.choice(rng.choice(pools))) for _ in range(20)) for _ in range(300)]
@@ -93,16 +84,6 @@ def test_tokenizer_json_gives_our_ids(tmp_path, casing):
     pair = theirs.encode("a", "b")
     assert pair.tokens == ["[CLS]", "a", "[SEP]", "b", "[SEP]"]
     assert pair.type_ids == [0, 0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("strip_accents", [True, False])
-def test_the_casing_stands_in_tokenizer_json_alone(lowercase, strip_accents):
-    casing = {"lowercase": lowercase, "strip_accents": strip_accents}
-    made = huggingface_tokenizer.fast_tokenizer(vocabulary(**casing), bert.TOKENIZER)
-    normalizer = json.loads(made.to_str())["normalizer"]
-    assert huggingface_tokenizer.casing(normalizer) == casing
-    assert huggingface_tokenizer.casing({"type": "BertNormalizer"}) is None
 
 
 @pytest.mark.parametrize("prefix", [False, True])
@@ -135,11 +116,8 @@ def test_a_unigram_model_gives_the_same_ids_to_characters_of_all_kinds(casing):
     ours = sentence_piece.SentencePieceTokenizer(model, **casing)
     theirs = huggingface_tokenizer.unigram_tokenizer(ours, albert.TOKENIZER)
     rng = random.Random(3)
-    pool = [
-        *"  \t\n\u3000\u00a0\u200bélanTheRunning,.!?：～①½ﬁ博推각ΑΣσİßǅ\x00\ufffd",
-        "the ",
-        "runner",
-    ]
+    pool = [*"  \t\n\u3000\u00a0\u200bélanTheRunning,.!?：～①½ﬁ博推각ΑΣσİßǅ\x00\ufffd"]
+    pool += ["the ", "runner"]
     assert sum(piece in ours.vocabulary for piece in "élan") > 2
     for _ in range(500):
         text = "".join(rng.choices(pool, k=rng.randrange(25)))

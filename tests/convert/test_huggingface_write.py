@@ -14,23 +14,13 @@ from tests.data import test_sentence_piece
 
 def test_the_library_reads_the_weights_and_tied_ones_stand_once(tmp_path):
     made = weights.make()
-    huggingface_write.write(made, tmp_path / "hf", card="")
+    huggingface_write.write(made, tmp_path / "hf", card="The card.\n")
     loaded = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
     kernel = made.params["encoder.layers.1.intermediate.kernel"]
     assert (loaded["bert.encoder.layer.1.intermediate.dense.weight"] == kernel.T).all()
     assert not [name for name in loaded if "decoder" in name]
     assert sum(array.size for array in loaded.values()) == made.num_parameters
     assert {array.dtype for array in loaded.values()} == {np.dtype(np.float32)}
-
-
-def test_a_model_without_a_head_has_names_without_prefix(tmp_path):
-    huggingface_write.write(weights.make("none"), tmp_path / "hf", card="")
-    loaded = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
-    assert {name.split(".")[0] for name in loaded} == {"embeddings", "encoder", "pooler"}
-
-
-def test_the_config_names_the_padding_and_the_tokenizer_its_longest_input(tmp_path):
-    huggingface_write.write(weights.make(), tmp_path / "hf", card="The card.\n")
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["pad_token_id"] == 0 and config["architectures"] == ["BertForPreTraining"]
     told = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
@@ -38,28 +28,27 @@ def test_the_config_names_the_padding_and_the_tokenizer_its_longest_input(tmp_pa
     assert (tmp_path / "hf" / "README.md").read_text() == "The card.\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"model_type": "bpe"}, "it is a model of type bpe, and only unigram models"),
-        ({"normalization_rule_name": "identity"}, "it normalizes by 'identity'; for .* 'nmt_nfkc'"),
-        ({"add_dummy_prefix": False}, "it treats white space or unknown characters in ways"),
-    ],
-    ids=str,
-)
-def test_models_that_cannot_be_spelled_out_are_refused_and_kept_elsewhere(tmp_path, options, said):
-    model = test_sentence_piece.model(**test_sentence_piece.BERT, **options)
-    made = weights.make(vocabulary=sentence_piece.SentencePieceTokenizer(model))
-    with pytest.raises(ValueError, match=said):
-        formats.write(made, tmp_path / "hf", format="huggingface")
-    assert not (tmp_path / "hf").exists()
-    formats.write(made, tmp_path / "run", format="bertjax")
-    weights.assert_equal(formats.read(tmp_path / "run"), made)
-
-
-def test_a_pooler_beside_a_head_that_has_no_use_for_it_is_not_written(tmp_path):
+def test_a_model_without_a_head_has_names_without_prefix_and_a_tagger_no_pooler(tmp_path):
+    huggingface_write.write(weights.make("none"), tmp_path / "hf", card="")
+    loaded = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
+    assert {name.split(".")[0] for name in loaded} == {"embeddings", "encoder", "pooler"}
     made = weights.make("sequence_classification")
     tagger = pretrained.select(made, "token_classification")
     assert "pooler.dense.kernel" in tagger.params
-    huggingface_write.write(tagger, tmp_path / "hf", card="")
-    assert "pooler.dense.kernel" not in huggingface_read.read(tmp_path / "hf").params
+    huggingface_write.write(tagger, tmp_path / "tagger", card="")
+    assert "pooler.dense.kernel" not in huggingface_read.read(tmp_path / "tagger").params
+
+
+def test_models_that_cannot_be_spelled_out_are_refused_and_kept_elsewhere(tmp_path):
+    for options, said in (
+        ({"model_type": "bpe"}, "it is a model of type bpe, and only unigram models"),
+        ({"normalization_rule_name": "identity"}, "it normalizes by 'identity'; for .*nmt_nfkc"),
+        ({"add_dummy_prefix": False}, "it treats white space or unknown characters in ways"),
+    ):
+        model = test_sentence_piece.model(**test_sentence_piece.BERT, **options)
+        made = weights.make(vocabulary=sentence_piece.SentencePieceTokenizer(model))
+        with pytest.raises(ValueError, match=said):
+            formats.write(made, tmp_path / "hf", format="huggingface")
+        assert not (tmp_path / "hf").exists()
+    formats.write(made, tmp_path / "run", format="bertjax")
+    weights.assert_equal(formats.read(tmp_path / "run"), made)

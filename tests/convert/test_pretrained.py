@@ -2,11 +2,9 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from bertjax.convert import pretrained
-from bertjax.models import parameters
 from tests.convert import weights
 
 
@@ -14,9 +12,8 @@ def parts(made):
     return {path.split(".")[0] for path in made.params}
 
 
-@pytest.mark.parametrize(
-    ("head", "chosen", "wanted"),
-    [
+def test_the_chosen_head_has_its_parts_and_the_rest_is_unused():
+    for head, chosen, wanted in (
         ("pretraining", "masked_lm", {"encoder", "mlm_head"}),
         ("pretraining", "none", {"encoder", "pooler"}),
         ("masked_lm", "none", {"encoder"}),
@@ -25,15 +22,16 @@ def parts(made):
         ("pretraining", "next_sentence", {"encoder", "pooler", "nsp_head"}),
         ("multiple_choice", "sequence_classification", {"encoder", "pooler", "classifier"}),
         ("pretraining", "pretraining", {"encoder", "pooler", "mlm_head", "nsp_head"}),
-    ],
-)
-def test_the_chosen_head_has_its_parts_and_the_rest_is_unused(head, chosen, wanted):
-    made = weights.make(head)
-    selected = pretrained.select(made, chosen)
-    assert selected.head == chosen and parts(selected) == wanted
-    assert set(selected.params) | set(selected.unused) == set(made.params)
-    for path, array in selected.params.items():
-        assert array.tobytes() == made.params[path].tobytes()
+    ):
+        made = weights.make(head)
+        selected = pretrained.select(made, chosen)
+        assert selected.head == chosen and parts(selected) == wanted
+        assert set(selected.params) | set(selected.unused) == set(made.params)
+        for path, array in selected.params.items():
+            assert array.tobytes() == made.params[path].tobytes()
+    for head in pretrained.PARTS:
+        if head != "multiple_choice":  # which has the parts of a classifier
+            assert pretrained.head_of(weights.make(head).params) == head
 
 
 def test_labels_go_with_the_classifier():
@@ -46,27 +44,12 @@ def test_labels_go_with_the_classifier():
     assert pretrained.select(regression, "multiple_choice").labels == {}
 
 
-@pytest.mark.parametrize(
-    ("head", "chosen", "said"),
-    [
+def test_a_head_that_the_weights_cannot_make_is_refused():
+    for head, chosen, said in (
         ("masked_lm", "pretraining", "has no pooler, nsp_head, .* its own head is 'masked_lm'"),
         ("none", "question_answering", "has no span_head"),
         ("sequence_classification", "multiple_choice", "has 3 numbers for a sequence"),
         ("none", "tail", "the head is 'tail'; known are pretraining"),
-    ],
-)
-def test_a_head_that_the_weights_cannot_make_is_refused(head, chosen, said):
-    with pytest.raises(ValueError, match=said):
-        pretrained.select(weights.make(head), chosen)
-
-
-@pytest.mark.parametrize("head", [head for head in pretrained.PARTS if head != "multiple_choice"])
-def test_the_parts_tell_the_head(head):
-    assert pretrained.head_of(weights.make(head).params) == head
-
-
-def test_flat_undoes_nested():
-    params = weights.make().params
-    again = parameters.flat(parameters.nested(params))
-    assert again.keys() == params.keys()
-    assert all(np.shares_memory(again[path], params[path]) for path in params)
+    ):
+        with pytest.raises(ValueError, match=said):
+            pretrained.select(weights.make(head), chosen)

@@ -51,10 +51,6 @@ def sentence(directory):
     return found
 
 
-def test_what_is_read_is_what_was_written(exported):
-    assert formats.read(exported).sentence == small_sentences.VECTORS
-
-
 def test_the_files_have_their_documented_keys(exported):
     pooling = json.loads((exported / "1_Pooling" / "config.json").read_text())
     assert {key for key, value in pooling.items() if value is True} == {
@@ -73,22 +69,16 @@ def test_the_files_have_their_documented_keys(exported):
     assert (exported / "2_Normalize").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"), [*zip(("cls", "mean", "max", "weighted", "last"), MODES, strict=True)]
-)
-def test_each_pooling_is_read_by_its_older_key(directory, ours, theirs):
-    keys = {f"pooling_mode_{mode}": mode == theirs for mode in MODES}
-    change(directory, "1_Pooling/config.json", **keys)
-    assert sentence(directory).pooling == ours
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [("cls", "cls"), ("weighted", "weightedmean"), ("last", "lasttoken"), ("max", ["max"])],
-)
-def test_each_pooling_is_read_by_its_newer_name(directory, ours, theirs):
-    (directory / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": theirs}))
-    assert sentence(directory).pooling == ours
+def test_each_pooling_is_read_by_its_older_key_and_its_newer_name(directory):
+    for ours, key in zip(("cls", "mean", "max", "weighted", "last"), MODES, strict=True):
+        keys = {f"pooling_mode_{mode}": mode == key for mode in MODES}
+        change(directory, "1_Pooling/config.json", **keys)
+        assert sentence(directory).pooling == ours
+    names = {"cls": "cls", "weighted": "weightedmean", "last": "lasttoken", "max": ["max"]}
+    for ours, theirs in names.items():
+        config = json.dumps({"pooling_mode": theirs})
+        (directory / "1_Pooling" / "config.json").write_text(config)
+        assert sentence(directory).pooling == ours
 
 
 def test_the_oldest_files_are_read(directory):
@@ -112,93 +102,77 @@ def test_without_a_stated_length_it_is_the_tokenizers(directory):
     assert sentence(directory).max_seq_length == 0
 
 
-@pytest.mark.parametrize(
-    ("kinds", "message"),
-    [
+def test_other_modules_are_refused(directory):
+    for kinds, message in (
         (("Transformer", "Pooling", "Dense", "Normalize"), "modules Transformer, Pooling, Dense"),
         (("Transformer", "Normalize", "Pooling"), "modules Transformer, Normalize, Pooling"),
         (("Transformer",), "supported is a Transformer with a Pooling"),
         (("CLIPModel",), "has the modules CLIPModel"),
         (("Transformer", "Pooling", "Pooling"), "modules Transformer, Pooling, Pooling"),
-    ],
-)
-def test_other_modules_are_refused(directory, kinds, message):
-    modules(directory, *kinds)
-    with pytest.raises(ValueError, match=rf"modules.json .*{message}"):
-        formats.read(directory)
-
-
-@pytest.mark.parametrize(
-    ("name", "fields", "message"),
-    [
-        ("1_Pooling/config.json", {"pooling_mode_cls_token": True}, "cls with mean; supported is"),
-        (
-            "1_Pooling/config.json",
-            {"pooling_mode_mean_tokens": False, "pooling_mode_mean_sqrt_len_tokens": True},
-            "has the pooling pooling_mode_mean_sqrt_len_tokens; supported is one of cls, mean",
-        ),
-        ("1_Pooling/config.json", {"pooling_mode": "attention"}, "has the pooling attention"),
-        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt false"),
-        ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "token_embeddings"),
-        ("config_sentence_transformers.json", {"similarity_fn_name": "manhattan"}, "manhattan"),
-        ("config_sentence_transformers.json", {"prompts": {"query": 3}}, "'query' is not a string"),
-        ("config_sentence_transformers.json", {"default_prompt_name": "sts"}, "'sts'; known are"),
-        ("sentence_bert_config.json", {"module_output_name": "x"}, "module_output_name 'x'"),
-    ],
-)
-def test_choices_that_would_give_other_vectors_are_refused(directory, name, fields, message):
-    change(directory, name, **fields)
-    with pytest.raises(ValueError, match=rf"{name}.*{message}"):
-        formats.read(directory)
-
-
-def test_a_list_of_modules_that_is_none_is_refused(directory):
+    ):
+        modules(directory, *kinds)
+        with pytest.raises(ValueError, match=rf"modules.json .*{message}"):
+            formats.read(directory)
     for content in ("{", "[1]", '[{"idx": 0, "type": "a.Transformer"}]'):
         (directory / "modules.json").write_text(content)
         with pytest.raises(ValueError, match="modules.json is not a list of modules"):
             formats.read(directory)
 
 
-def test_a_missing_pooling_is_named(directory):
+POOLING, CONFIG = "1_Pooling/config.json", "config_sentence_transformers.json"
+MEAN_SQRT = "pooling_mode_mean_sqrt_len_tokens"
+# A file, its fields, and what is said of them.
+CHOICES = [
+    (POOLING, {"pooling_mode_cls_token": True}, "cls with mean; supported is"),
+    (
+        *(POOLING, {"pooling_mode_mean_tokens": False, MEAN_SQRT: True}),
+        f"has the pooling {MEAN_SQRT}; supported is one of cls, mean",
+    ),
+    (POOLING, {"pooling_mode": "attention"}, "has the pooling attention"),
+    (POOLING, {"include_prompt": False}, "include_prompt false"),
+    ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "token_embeddings"),
+    (CONFIG, {"similarity_fn_name": "manhattan"}, "manhattan"),
+    (CONFIG, {"prompts": {"query": 3}}, "'query' is not a string"),
+    (CONFIG, {"default_prompt_name": "sts"}, "'sts'; known are"),
+    ("sentence_bert_config.json", {"module_output_name": "x"}, "module_output_name 'x'"),
+]
+
+
+def test_choices_that_would_give_other_vectors_are_refused(directory):
+    for name, fields, message in CHOICES:
+        before = (directory / name).read_text()
+        change(directory, name, **fields)
+        with pytest.raises(ValueError, match=rf"{name}.*{message}"):
+            formats.read(directory)
+        (directory / name).write_text(before)
     (directory / "1_Pooling" / "config.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"1_Pooling/config.json"):
         formats.read(directory)
 
 
-def test_a_workdir_made_of_it_keeps_its_choices(exported, tmp_path):
+def test_what_was_written_is_read_also_of_a_workdir_made_of_it(exported, tmp_path):
+    assert formats.read(exported).sentence == small_sentences.VECTORS
     convert.convert(exported, tmp_path / "workdir", format="bertjax")
     assert inference.load(tmp_path / "workdir").sentence == small_sentences.VECTORS
     assert formats.read(tmp_path / "workdir").sentence == small_sentences.VECTORS
-
-
-def test_the_card_tells_how_vectors_are_made(exported):
     card = (exported / "README.md").read_text()
     assert "SentenceTransformer(" in card and "| pooling | mean |" in card
     assert "| prompt `query` | `w9 ` |" in card
-
-
-def test_a_step_of_weights_that_have_none_is_refused(exported):
     with pytest.raises(ValueError, match="--step=3 chooses a checkpoint of a workdir"):
         inference.load(exported, step=3)
 
 
 def test_other_programs_take_weights_where_they_lie(tmp_path):
-    directories = {}
-    for head in ("masked_lm", "sequence_classification"):
-        directories[head] = tmp_path / head
-        formats.write(weights.make(head), directories[head], format="huggingface")
-        formats.write(weights.make(head), tmp_path / f"{head}_workdir", format="bertjax")
-    asked = {
-        "masked_lm": (("bertjax.fill_mask", "--json", "w1 [MASK]"), ("bertjax.score",)),
-        "sequence_classification": (("bertjax.predict",),),
-    }
-    line = {"bertjax.score": "w1 w2", "bertjax.predict": '{"text": "w1 w2"}'}
-    for head, programs_asked in asked.items():
-        for name, *arguments in programs_asked:
-            found = [
-                programs.succeed(
-                    name, f"--checkpoint={place}", *arguments, lines=(line.get(name, ""),)
-                ).output
-                for place in (directories[head], tmp_path / f"{head}_workdir")
-            ]
-            assert found[0] == found[1] != b""
+    for head, module, arguments, line in (
+        ("masked_lm", "fill_mask", ("--json", "w1 [MASK]"), ""),
+        ("masked_lm", "score", (), "w1 w2"),
+        ("sequence_classification", "predict", (), '{"text": "w1 w2"}'),
+    ):
+        outputs = []
+        for format in ("huggingface", "bertjax"):
+            place = tmp_path / f"{head}_{format}"
+            if not place.exists():
+                formats.write(weights.make(head), place, format=format)
+            flags = (f"--checkpoint={place}", *arguments)
+            outputs.append(programs.succeed(f"bertjax.{module}", *flags, lines=(line,)).output)
+        assert outputs[0] == outputs[1] != b""

@@ -119,6 +119,17 @@ def test_a_released_checkpoint_is_read_whole(saved):
     assert len(model.params) == len(released_shapes())
     assert isinstance(model.vocabulary, tokenizer.WordPieceTokenizer)
     assert model.vocabulary.vocabulary == ENTRIES
+    variables = released_variables()
+    for theirs, ours in SAME.items():
+        np.testing.assert_array_equal(model.params[ours], variables[theirs], err_msg=theirs)
+    # The released code multiplies with transpose_b; its kernels lie as ours do.
+    kernel = model.params["nsp_head.dense.kernel"]
+    np.testing.assert_array_equal(kernel, variables["cls/seq_relationship/output_weights"].T)
+    # The names of both formats are those of one model.
+    torch = names.to_theirs(model.params, bert.TENSORS)
+    back = names.to_ours(torch, bert.TENSORS, shapes=pretrained.shapes(CONFIG))
+    read_again = dataclasses.replace(model, params=back)
+    assert_same(released_checkpoint.variables_of(read_again), variables)
 
 
 # Variable -> parameter.
@@ -142,20 +153,6 @@ SAME = {
     "cls/predictions/output_bias": "mlm_head.bias",
     "cls/seq_relationship/output_bias": "nsp_head.dense.bias",
 }
-
-
-def test_variables_are_the_parameters_of_the_same_places(saved):
-    model, variables = tensorflow1.read(saved), released_variables()
-    for theirs, ours in SAME.items():
-        np.testing.assert_array_equal(model.params[ours], variables[theirs], err_msg=theirs)
-    # The released code multiplies with transpose_b; its kernels lie as ours do.
-    kernel = model.params["nsp_head.dense.kernel"]
-    np.testing.assert_array_equal(kernel, variables["cls/seq_relationship/output_weights"].T)
-    # The names of both formats are those of one model.
-    torch = names.to_theirs(model.params, bert.TENSORS)
-    back = names.to_ours(torch, bert.TENSORS, shapes=pretrained.shapes(CONFIG))
-    read_again = dataclasses.replace(model, params=back)
-    assert_same(released_checkpoint.variables_of(read_again), variables)
 
 
 # The released programs make the pooler in each of their graphs. Head -> what else they make.
@@ -212,83 +209,65 @@ def test_a_classifier_has_names_for_its_classes_that_transformers_can_count(tmp_
     assert len(fields["id2label"]) == 3
 
 
-@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
-def test_half_precision_becomes_float32(tmp_path, kind):
-    halves = {name: value.astype(kind) for name, value in released_variables().items()}
-    model = tensorflow1.read(released(tmp_path / "model", halves))
-    assert {value.dtype.name for value in model.params.values()} == {"float32"}
-    np.testing.assert_array_equal(
-        model.params["pooler.dense.kernel"], halves["bert/pooler/dense/kernel"].astype(np.float32)
-    )
-
-
-def test_what_the_optimizer_kept_is_unused(tmp_path):
-    variables = released_variables()
+def test_half_precision_becomes_float32_and_slots_of_the_optimizer_are_unused(tmp_path):
+    halves = {
+        name: value.astype((np.float16, ml_dtypes.bfloat16)[place % 2])
+        for place, (name, value) in enumerate(released_variables().items())
+    }
     slots: dict[str, np.ndarray] = {
         f"{name}/{slot}": np.zeros_like(value)
-        for name, value in variables.items()
+        for name, value in halves.items()
         for slot in ("adam_m", "adam_v")
     }
     slots["global_step"] = np.asarray(7, np.int64)
-    model = tensorflow1.read(released(tmp_path / "model", variables | slots))
+    model = tensorflow1.read(released(tmp_path / "model", halves | slots))
     assert set(model.unused) == set(slots)
-    assert len(model.params) == len(variables)
+    assert len(model.params) == len(halves)
+    assert {value.dtype.name for value in model.params.values()} == {"float32"}
+    for theirs, ours in SAME.items():
+        np.testing.assert_array_equal(model.params[ours], halves[theirs].astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    "given", ["", "bert_model.ckpt", "bert_model.ckpt.index", "bert_model.ckpt.meta"]
-)
-def test_a_directory_a_prefix_and_a_file_of_it_mean_the_same(saved, given):
-    assert tensorflow1.find_checkpoint(saved / given) == saved / "bert_model.ckpt"
-
-
-def test_one_of_several_checkpoints_must_be_named(saved, tmp_path):
+def test_a_checkpoint_is_found_by_its_directory_a_prefix_or_a_file(saved, tmp_path):
+    for given in ("", "bert_model.ckpt", "bert_model.ckpt.index", "bert_model.ckpt.meta"):
+        assert tensorflow1.find_checkpoint(saved / given) == saved / "bert_model.ckpt"
+    for given in ("", "nowhere", "bert_model.ckpt"):
+        with pytest.raises(FileNotFoundError, match=r"uncased_L-12|vocab\.txt"):
+            tensorflow1.find_checkpoint(tmp_path / given)
     for step in (100, 200):
         (tmp_path / f"model.ckpt-{step}.index").touch()
     with pytest.raises(ValueError, match=r"several.*model.ckpt-100, model.ckpt-200"):
         tensorflow1.find_checkpoint(tmp_path)
-    found = tensorflow1.find_checkpoint(tmp_path / "model.ckpt-100")
-    assert found.name == "model.ckpt-100"
+    assert tensorflow1.find_checkpoint(tmp_path / "model.ckpt-100").name == "model.ckpt-100"
 
 
-@pytest.mark.parametrize("given", ["", "nowhere", "bert_model.ckpt"])
-def test_no_checkpoint_is_said_in_plain_words(tmp_path, given):
-    with pytest.raises(FileNotFoundError, match=r"uncased_L-12|vocab\.txt"):
-        tensorflow1.find_checkpoint(tmp_path / given)
-
-
-@pytest.mark.parametrize(
-    ("name", "vocabulary", "lowercase"),
-    [
+def test_the_casing_is_that_of_a_config_the_directorys_name_or_the_vocabulary(saved, tmp_path):
+    cased = (*ENTRIES, "Court")
+    for name, vocabulary, lowercase in (
         ("uncased_L-12_H-768_A-12", ENTRIES, True),
-        ("wwm_cased_L-24_H-1024_A-16", (*ENTRIES, "Court"), False),
-        ("multi_cased_L-12_H-768_A-12", (*ENTRIES, "Court"), False),
+        ("wwm_cased_L-24_H-1024_A-16", cased, False),
+        ("multi_cased_L-12_H-768_A-12", cased, False),
         ("chinese_L-12_H-768_A-12", ENTRIES, True),
         ("biobert", ENTRIES, True),
-        ("biobert", (*ENTRIES, "Court"), False),
+        ("biobert", cased, False),
         ("cased_L-12_H-768_A-12", ENTRIES, False),  # The name goes first.
-    ],
-)
-def test_the_directory_name_tells_the_casing_else_the_vocabulary(name, vocabulary, lowercase):
-    assert tensorflow1.is_lowercase(name, vocabulary, bert.RELEASED)[0] == lowercase
-
-
-def test_a_tokenizer_config_tells_the_casing_first(saved, tmp_path):
+    ):
+        assert tensorflow1.is_lowercase(name, vocabulary, bert.RELEASED)[0] == lowercase
     directory = copied(saved, tmp_path / "uncased_L-2")
     (directory / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     vocabulary = tensorflow1.read(directory).vocabulary
     assert vocabulary is not None and vocabulary.describe()["lowercase"] is False
-
-
-def test_without_a_vocabulary_there_are_weights_alone(saved, tmp_path):
-    directory = copied(saved, tmp_path / "model")
-    (directory / "vocab.txt").unlink()
+    (directory / "vocab.txt").unlink()  # Then there are weights alone.
     assert tensorflow1.read(directory).vocabulary is None
 
 
 def truncate_data(directory: pathlib.Path) -> None:
     data = directory / DATA
     data.write_bytes(data.read_bytes()[:-100])
+
+
+def write_objects(directory: pathlib.Path) -> None:
+    tf.train.Checkpoint(kernel=tf.Variable([1.0])).write(str(directory / "bert_model.ckpt"))
 
 
 def flip_a_bit(directory: pathlib.Path) -> None:
@@ -298,30 +277,28 @@ def flip_a_bit(directory: pathlib.Path) -> None:
     data.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (
-            truncate_data,
-            r"3 of \d+ variables cannot be read .*: copy bert_model.ckpt.data-\* again",
-        ),
-        (flip_a_bit, r"1 of \d+ variables cannot be read .*Checksum"),
-        (lambda d: (d / INDEX).write_bytes(b"no table"), f"{INDEX} cannot be read"),
-        (lambda d: (d / DATA).unlink(), f"not its data, {DATA}"),
-        (lambda d: (d / "bert_config.json").unlink(), "bert_config.json is missing"),
-        (lambda d: (d / "tokenizer_config.json").write_text("{"), "tokenizer_config.json is not"),
-        (lambda d: (d / "vocab.txt").write_text("a\na\n"), "vocab.txt is not a WordPiece"),
-        (lambda d: write_config(d, vocab_size=5), "has 11 entries, .* vocab_size 5"),
-        (lambda d: write_config(d, hidden_size=8), r"query/kernel has the shape \[4, 4\]"),
-        (lambda d: write_config(d, num_hidden_layers=3), "layer_2/output/dense/kernel .*missing"),
-        (lambda d: write_config(d, num_hidden_layers=1), "layer_1/output/dense/kernel"),
-    ],
-)
-def test_a_broken_file_is_named(saved, tmp_path, damage, said):
-    directory = copied(saved, tmp_path / "model")
-    damage(directory)
-    with pytest.raises(ValueError, match=said):
-        tensorflow1.read(directory)
+DAMAGES = [
+    (truncate_data, r"3 of \d+ variables cannot be read .*: copy bert_model.ckpt.data-\* again"),
+    (flip_a_bit, r"1 of \d+ variables cannot be read .*Checksum"),
+    (lambda d: (d / INDEX).write_bytes(b"no table"), f"{INDEX} cannot be read"),
+    (lambda d: (d / DATA).unlink(), f"not its data, {DATA}"),
+    (lambda d: (d / "bert_config.json").unlink(), "bert_config.json is missing"),
+    (lambda d: (d / "tokenizer_config.json").write_text("{"), "tokenizer_config.json is not"),
+    (lambda d: (d / "vocab.txt").write_text("a\na\n"), "vocab.txt is not a WordPiece"),
+    (lambda d: write_config(d, vocab_size=5), "has 11 entries, .* vocab_size 5"),
+    (lambda d: write_config(d, hidden_size=8), r"query/kernel has the shape \[4, 4\]"),
+    (lambda d: write_config(d, num_hidden_layers=3), "layer_2/output/dense/kernel .*missing"),
+    (lambda d: write_config(d, num_hidden_layers=1), "layer_1/output/dense/kernel"),
+    (write_objects, "TensorFlow 2 objects"),
+]
+
+
+def test_a_broken_file_is_named(saved, tmp_path):
+    for number, (damage, said) in enumerate(DAMAGES):
+        directory = copied(saved, tmp_path / str(number))
+        damage(directory)
+        with pytest.raises(ValueError, match=said):
+            tensorflow1.read(directory)
 
 
 def test_all_faults_are_reported_at_once(tmp_path):
@@ -344,43 +321,26 @@ def test_all_faults_are_reported_at_once(tmp_path):
         assert said in str(caught.value)
 
 
-def test_a_checkpoint_of_tensorflow_2_is_told_apart(saved, tmp_path):
-    directory = copied(saved, tmp_path / "model")
-    tf.train.Checkpoint(kernel=tf.Variable([1.0])).write(str(directory / "bert_model.ckpt"))
-    with pytest.raises(ValueError, match="TensorFlow 2 objects"):
-        tensorflow1.read(directory)
-
-
-@pytest.fixture
-def config_path(tmp_path) -> epath.Path:
-    return epath.Path(tmp_path) / "bert_config.json"
-
-
-def config_of(path: epath.Path) -> EncoderConfig:
+def config_of(directory: pathlib.Path, text: str) -> EncoderConfig:
+    path = epath.Path(directory) / "bert_config.json"
+    path.write_text(text)
     return tensorflow1.read_configs(path, bert.FAMILY)[0]
 
 
-def test_left_out_fields_are_those_of_the_released_code(config_path):
-    config_path.write_text('{"vocab_size": 7}')
+def test_a_config_has_the_numbers_of_its_file_or_those_of_the_released_code(tmp_path):
     # The released BertConfig says 16 segments; its models have 2, and their files say so.
-    assert config_of(config_path) == EncoderConfig(vocab_size=7, type_vocab_size=16)
-
-
-def test_the_fields_of_the_released_multilingual_files_are_passed_over(config_path):
-    config_path.write_text('{"vocab_size": 7, "directionality": "bidi", "pooler_fc_size": 768}')
-    assert config_of(config_path).vocab_size == 7
-
-
-def test_numbers_and_activations_are_those_of_the_file(config_path):
+    default = EncoderConfig(vocab_size=7, type_vocab_size=16)
+    assert config_of(tmp_path, '{"vocab_size": 7}') == default
+    # Fields of the released multilingual files.
+    unread = '{"vocab_size": 7, "directionality": "bidi", "pooler_fc_size": 768}'
+    assert config_of(tmp_path, unread) == default
     fields = {"vocab_size": 12, "hidden_act": "relu", "hidden_dropout_prob": 0}
-    config_path.write_text(json.dumps(fields | {"type_vocab_size": 2}))
     expected = EncoderConfig(vocab_size=12, hidden_act="relu", hidden_dropout_prob=0.0)
-    assert config_of(config_path) == expected
+    assert config_of(tmp_path, json.dumps(fields | {"type_vocab_size": 2})) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_what_is_not_a_config_is_named(tmp_path):
+    for text, said in (
         ("{", "bert_config.json is not JSON"),
         ("[1]", "must hold a JSON object"),
         ('{"hidden_size": 8}', "vocab_size is missing"),
@@ -391,9 +351,6 @@ def test_numbers_and_activations_are_those_of_the_file(config_path):
             '{"hidden_act": "swish", "hidden_size": 10, "position_embedding_type": "rope"}',
             "vocab_size.*position_embedding_type.*multiple.*swish",  # all faults at once
         ),
-    ],
-)
-def test_what_is_no_config_is_named(config_path, text, said):
-    config_path.write_text(text)
-    with pytest.raises(ValueError, match=said):
-        config_of(config_path)
+    ):
+        with pytest.raises(ValueError, match=said):
+            config_of(tmp_path, text)

@@ -39,9 +39,8 @@ def answer(ours, line):
     return found
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_pair_of_texts_has_the_same_class(exported, rank):
-    ours, theirs, tokenizer = exported("glue", "AutoModelForSequenceClassification", lora_rank=rank)
+def test_a_pair_of_texts_has_the_same_class(exported):
+    ours, theirs, tokenizer = exported("glue", "AutoModelForSequenceClassification", lora_rank=2)
     with torch.no_grad():
         logits = theirs(**tokenizer("w1 w2", "w3 w4 w5", return_tensors="pt")).logits[0]
     found = answer(ours, {"sentence1": "w1 w2", "sentence2": "w3 w4 w5"})
@@ -62,9 +61,9 @@ def test_several_labels_have_the_same_probabilities_in_their_pipeline(exported):
     assert found == pytest.approx(wanted, abs=1e-4)
     inputs = tokenizer("w1 w2 w3", return_tensors="pt")
     loss = theirs(**inputs, labels=torch.tensor([[1.0, 0.0, 1.0]])).loss
-    batch = {name: np.asarray(inputs[it]) for name, it in
-             (("input_ids", "input_ids"), ("input_mask", "attention_mask"),
-              ("segment_ids", "token_type_ids"))}  # fmt: skip
+    batch = {"input_ids": inputs["input_ids"], "input_mask": inputs["attention_mask"]}
+    batch["segment_ids"] = inputs["token_type_ids"]
+    batch = {name: np.asarray(rows) for name, rows in batch.items()}
     batch |= {"labels": np.float32([[1, 0, 1]]), "example_weights": np.ones(1, np.float32)}
     module = parameters.merge(ours.graphdef, jax.tree.map(jnp.asarray, ours.params))
     mine = ours.task.loss(module, jax.tree.map(jnp.asarray, batch), key=None)["loss"]

@@ -73,8 +73,6 @@ VECTORS = sentence_vectors.SentenceVectors(
         ("modernbert", "cls", True, False),
         ("roberta", "weighted", True, False),
         ("distilbert", "last", False, False),
-        ("electra", "mean", True, False),
-        ("albert", "mean", True, False),
     ],
 )
 def test_an_export_gives_our_vectors_without_a_word(
@@ -118,7 +116,7 @@ def test_what_is_written_comes_back(tmp_path, format):
         assert path.read_bytes() == other.read_bytes(), path
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "weighted", "last"])
+@pytest.mark.parametrize("pooling", ["weighted", "last"])
 def test_what_they_save_in_their_newest_dialect_is_read(tmp_path, heard, capfd, pooling):
     sentence = dataclasses.replace(VECTORS, pooling=pooling)
     formats.write(made("bert", sentence), tmp_path / "ours", format="huggingface")
@@ -172,13 +170,11 @@ def test_a_model_that_was_trained_for_embeddings_answers_the_same_there(
     assert theirs.max_seq_length == MAX_LENGTH
     texts = [text for text in TEXTS if 0 < len(text.split()) < MAX_LENGTH - 4]
     model = inference.load_finetuned(workdir)
-    for name, encoded in (
-        ("text", theirs.encode_query(texts)),
-        ("document", theirs.encode_document(texts)),
-    ):
+    encoded = {"text": theirs.encode_query(texts), "document": theirs.encode_document(texts)}
+    for name, wanted in encoded.items():
         answers = predict.predict(model, [{name: text} for text in texts])
         ours = np.array([answer["embedding"] for answer in answers])
-        np.testing.assert_allclose(ours, encoded, atol=3e-6)
+        np.testing.assert_allclose(ours, wanted, atol=3e-6)
     found = encode.encode(inference.load(workdir), texts)["features"]
     np.testing.assert_allclose(found, theirs.encode_document(texts), atol=3e-6)
     card = (tmp_path / "st" / "README.md").read_text()
@@ -212,11 +208,8 @@ def test_an_export_runs_in_mteb(tmp_path):
             self.dataset = datasets.DatasetDict(test=datasets.Dataset.from_dict(rows))
             self.data_loaded = True
 
-    formats.write(
-        made("bert", dataclasses.replace(VECTORS, prompts={})),
-        tmp_path / "st",
-        format="huggingface",
-    )
+    weights_made = made("bert", dataclasses.replace(VECTORS, prompts={}))
+    formats.write(weights_made, tmp_path / "st", format="huggingface")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # theirs, about theirs
         theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "st"), device="cpu")
