@@ -49,78 +49,53 @@ def positions(found):
     return np.concatenate([batch["record_positions"] for batch in found])
 
 
-@pytest.mark.parametrize("buckets", [BUCKETS, (24,)])
-def test_started_at_any_step_the_batches_are_the_same(buckets):
-    made = feature_set()
-    whole = training(made, 40, buckets=buckets)
+every_order = pytest.mark.parametrize("buckets", [BUCKETS, (24,)])
+
+
+@every_order
+def test_every_example_comes_once_an_epoch_and_any_step_may_be_the_first(buckets):
+    for count in (5, 8, 64, 103):
+        made = feature_set(count)
+        steps = batches.steps_per_epoch(count, 8)
+        assert steps == -(-count // 8)
+        found = training(made, 3 * steps, buckets=buckets)
+        for epoch in range(3):
+            seen = positions(found[epoch * steps : (epoch + 1) * steps])
+            assert sorted(seen[seen >= 0].tolist()) == list(range(count))
     for start in (1, 12, 13, 14, 30):
-        assert_same(training(made, 5, start_step=start, buckets=buckets), whole[start : start + 5])
+        assert_same(training(made, 5, start_step=start, buckets=buckets), found[start : start + 5])
 
 
-@pytest.mark.parametrize("buckets", [BUCKETS, (24,)])
-@pytest.mark.parametrize("count", [5, 8, 64, 103])
-def test_every_example_comes_once_an_epoch(count, buckets):
-    made = feature_set(count)
-    steps = batches.steps_per_epoch(count, 8)
-    assert steps == -(-count // 8)
-    found = training(made, 3 * steps, buckets=buckets)
-    for epoch in range(3):
-        seen = positions(found[epoch * steps : (epoch + 1) * steps])
-        assert sorted(seen[seen >= 0].tolist()) == list(range(count))
-
-
-@pytest.mark.parametrize("buckets", [BUCKETS, (24,)])
+@every_order
 def test_seeds_and_epochs_have_orders_of_their_own(buckets):
     made = feature_set(104)
-    two_epochs = positions(training(made, 26, buckets=buckets))
+    batches_of_two = training(made, 26, buckets=buckets)
+    two_epochs = positions(batches_of_two)
     assert not np.array_equal(two_epochs[:104], two_epochs[104:])
     assert not np.array_equal(two_epochs, positions(training(made, 26, seed=2, buckets=buckets)))
-
-
-def test_examples_share_a_batch_with_others_in_every_epoch():
-    made = feature_set(104)
-    groups = [frozenset(batch["record_positions"].tolist()) for batch in training(made, 26)]
+    # Examples share a batch with others in every epoch.
+    groups = [frozenset(batch["record_positions"].tolist()) for batch in batches_of_two]
     assert len(set(groups)) > 20
 
 
+READS = {"training": lambda made, **options: training(made, 30, **options), "once": evaluation}
+every_read = pytest.mark.parametrize("read", READS.values(), ids=READS)
+
+
+@every_read
 @pytest.mark.parametrize("choices", [1, 4])
-@pytest.mark.parametrize("read", [lambda made: training(made, 30), evaluation])
-def test_a_batch_is_padded_to_the_smallest_bucket_that_holds_it(read, choices):
+def test_rows_hold_their_tokens_and_padding_to_the_smallest_bucket_on_every_host(read, choices):
     made = feature_set(choices=choices)
     lengths = made.lengths()
     found = read(made)
     for batch in found:
-        real = batch["record_positions"] >= 0
-        longest = lengths[batch["record_positions"][real]].max()
-        shape = (8, min(bucket for bucket in BUCKETS if bucket >= longest))
-        wanted = shape if choices == 1 else (shape[0], choices, shape[1])
+        places = batch["record_positions"]
+        longest = lengths[places[places >= 0]].max()
+        width = min(bucket for bucket in BUCKETS if bucket >= longest)
+        wanted = (8, width) if choices == 1 else (8, choices, width)
         for name in ("input_ids", "input_mask", "segment_ids"):
-            assert batch[name].shape == wanted
-            assert batch[name].dtype == np.int32
-    assert len({batch["input_ids"].shape for batch in found}) > 1
-
-
-def test_short_and_long_batches_come_in_no_order():
-    widths = [batch["input_ids"].shape[1] for batch in training(feature_set(512), 64)]
-    turns = np.count_nonzero(np.diff(widths))
-    assert turns > 10  # sorted, there would be one for each further bucket
-
-
-def test_sorting_by_length_saves_padding():
-    made = feature_set(800)
-    shares = []
-    for buckets in (BUCKETS, (24,)):
-        masks = [batch["input_mask"] for batch in training(made, 100, buckets=buckets)]
-        shares.append(sum(m.sum() for m in masks) / sum(m.size for m in masks))
-    assert shares[0] > 0.75 > 0.6 > shares[1]
-
-
-@pytest.mark.parametrize("choices", [1, 4])
-@pytest.mark.parametrize("read", [lambda made: training(made, 13), evaluation])
-def test_rows_hold_their_tokens_and_padding_only(read, choices):
-    made = feature_set(choices=choices)
-    for batch in read(made):
-        for place, example in enumerate(batch["record_positions"].tolist()):
+            assert (batch[name].shape, batch[name].dtype) == (wanted, np.int32)
+        for place, example in enumerate(places.tolist()):
             if example < 0:
                 continue
             assert batch["labels"][place] == example
@@ -128,10 +103,29 @@ def test_rows_hold_their_tokens_and_padding_only(read, choices):
                 row = example * choices + choice
                 own = place if choices == 1 else (place, choice)
                 length = len(made.tokens["input_ids"][row])
-                rest = batch["input_ids"].shape[-1] - length
-                assert batch["input_ids"][own].tolist() == [row] * length + [PAD_ID] * rest
-                assert batch["input_mask"][own].tolist() == [1] * length + [0] * rest
-                assert batch["segment_ids"][own].tolist() == [1] * length + [0] * rest
+                assert batch["input_ids"][own].tolist() == [row] * length + [PAD_ID] * (
+                    width - length
+                )
+                for name in ("input_mask", "segment_ids"):
+                    assert batch[name][own].tolist() == [1] * length + [0] * (width - length)
+    assert len({batch["input_ids"].shape for batch in found}) > 1
+    parts = [read(made, rows=rows) for rows in (range(0, 2), range(2, 7), range(7, 8))]
+    joined = [
+        {name: np.concatenate([part[name] for part in step]) for name in step[0]}
+        for step in zip(*parts, strict=True)
+    ]
+    assert_same(joined, found)
+
+
+def test_batches_of_a_length_save_padding_and_come_in_no_order():
+    made = feature_set(800)
+    shares = []
+    for buckets in (BUCKETS, (24,)):
+        masks = [batch["input_mask"] for batch in training(made, 100, buckets=buckets)]
+        shares.append(sum(m.sum() for m in masks) / sum(m.size for m in masks))
+    assert shares[0] > 0.75 > 0.6 > shares[1]
+    widths = [batch["input_ids"].shape[1] for batch in training(made, 64)]
+    assert np.count_nonzero(np.diff(widths)) > 10  # sorted, there would be one for each bucket
 
 
 @pytest.mark.parametrize("read", [lambda made: training(made, 13), evaluation])
@@ -139,9 +133,8 @@ def test_only_the_rows_that_fill_up_have_no_weight(read):
     made = feature_set(103, token_labels=True)
     found = read(made)
     weights = np.concatenate([batch["example_weights"] for batch in found])
-    assert weights.dtype == np.float32
+    assert weights.dtype == np.float32 and weights.sum() == 103
     assert weights.tolist() == (positions(found) >= 0).astype(float).tolist()
-    assert weights.sum() == 103
     for batch in found:
         is_filler = batch["example_weights"] == 0
         assert (batch["labels"][is_filler] == -1).all()
@@ -152,52 +145,26 @@ def test_only_the_rows_that_fill_up_have_no_weight(read):
         assert set(np.unique(batch["labels"])) <= {-1, 7}
 
 
-@pytest.mark.parametrize("read", [lambda *args, **kw: training(*args, 30, **kw), evaluation])
-@pytest.mark.parametrize("choices", [1, 4])
-def test_the_rows_of_hosts_are_the_batch(read, choices):
-    made = feature_set(choices=choices)
-    whole = read(made)
-    parts = [read(made, rows=rows) for rows in (range(0, 2), range(2, 7), range(7, 8))]
-    joined = [
-        {name: np.concatenate([part[name] for part in step]) for name in step[0]}
-        for step in zip(*parts, strict=True)
-    ]
-    assert_same(joined, whole)
-
-
-@pytest.mark.parametrize("count", [1, 8, 103])
-def test_evaluation_reads_every_example_once_and_the_longest_first(count):
-    made = feature_set(count)
-    found = evaluation(made)
-    assert len(found) == -(-count // 8)
-    seen = positions(found)
-    assert sorted(seen[seen >= 0].tolist()) == list(range(count))
-    assert (seen[count:] == -1).all()
-    assert (np.diff(made.lengths()[seen[:count]]) <= 0).all()
-
-
-def test_features_without_labels_make_batches():
-    made = feature_set(9)
+def test_evaluation_reads_every_example_once_and_the_longest_first():
+    for count in (1, 8, 103):
+        made = feature_set(count)
+        found = evaluation(made)
+        assert len(found) == -(-count // 8)
+        seen = positions(found)
+        assert sorted(seen[:count].tolist()) == list(range(count))
+        assert (seen[count:] == -1).all()
+        assert (np.diff(made.lengths()[seen[:count]]) <= 0).all()
     unlabelled = feature_sets.FeatureSet(made.tokens, {}, pad_id=PAD_ID)
-    assert [batch.keys() - {"labels"} for batch in evaluation(made)] == [
-        batch.keys() for batch in evaluation(unlabelled)
-    ]
+    for one, other in zip(evaluation(unlabelled), found, strict=True):
+        assert one.keys() == other.keys() - {"labels"}
 
 
-@pytest.mark.parametrize(
-    ("max_seq_length", "buckets"),
-    [(20, (16, 20)), (1024, (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024))],
-)
-def test_buckets_end_with_the_longest_row(max_seq_length, buckets):
-    assert padding.default_buckets(max_seq_length) == buckets
-
-
-def test_examples_that_no_bucket_holds_are_an_error_at_once():
+def test_buckets_end_with_the_longest_row_and_hold_every_example():
+    assert padding.default_buckets(20) == (16, 20)
+    lengths = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+    assert padding.default_buckets(1024) == lengths
     with pytest.raises(ValueError, match="longest example has 24 tokens, the last bucket holds 16"):
         batches.train_batches(feature_set(), global_batch_size=8, seed=1, buckets=(8, 16))
-
-
-def test_no_examples_are_an_error():
-    empty = feature_sets.FeatureSet({"input_ids": []}, {})
     with pytest.raises(ValueError, match="no examples"):
+        empty = feature_sets.FeatureSet({"input_ids": []}, {})
         batches.evaluation_batches(empty, batch_size=8, buckets=BUCKETS)

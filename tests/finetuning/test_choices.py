@@ -11,9 +11,8 @@ Example = choices.Example
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "dog", "barks", ".", "he", "she", "runs", "sits", "sleeps", "home", ",", "quietly"]
 
-SWAG_HEADER = (
-    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
-)
+SWAG_HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+SWAG_HEADER += "ending0,ending1,ending2,ending3,label"
 # As the official files are: a row has quotes only where it must.
 SWAG = [
     SWAG_HEADER,
@@ -36,27 +35,13 @@ def write(path, lines):
     return path
 
 
-def examples(count, labels=True):
-    return [
-        Example(
-            " ".join(WORDS[: 1 + number % 5]),
-            tuple(" ".join(WORDS[: 1 + (number + choice) % 3]) for choice in range(4)),
-            number % 4 if labels else None,
-            f"file:{number + 1}",
-        )
-        for number in range(count)
-    ]
-
-
 def test_swags_second_sentence_begins_before_each_ending(tmp_path):
     path = write(tmp_path / "val.csv", SWAG)
+    endings = ("He runs.", "He sits.", "He sleeps.", "He runs home.")
+    others = ('A dog "barks", quietly.', "A dog.", "A runs", "A sleeps")
     assert choices.read_examples(path) == [
-        Example(
-            "A dog barks.", ("He runs.", "He sits.", "He sleeps.", "He runs home."), 2, f"{path}:2"
-        ),
-        Example(
-            "She sits.", ('A dog "barks", quietly.', "A dog.", "A runs", "A sleeps"), 0, f"{path}:3"
-        ),
+        Example("A dog barks.", endings, 2, f"{path}:2"),
+        Example("She sits.", others, 0, f"{path}:3"),
     ]
 
 
@@ -78,15 +63,11 @@ def test_a_file_without_labels_is_a_test_file(tmp_path, words):
     assert len(features) == 2
 
 
-def test_without_two_sentences_the_start_phrase_is_the_context(tmp_path):
+def test_a_start_phrase_may_be_the_context_and_an_empty_second_sentence_begins_nothing(tmp_path):
     header = "startphrase,ending0,ending1,ending2,ending3,label"
     path = write(tmp_path / "own.csv", [header, "A dog,runs,sits,barks,sleeps,3"])
-    assert choices.read_examples(path) == [
-        Example("A dog", ("runs", "sits", "barks", "sleeps"), 3, f"{path}:2")
-    ]
-
-
-def test_a_second_sentence_that_is_not_begun_leaves_the_ending_alone(tmp_path):
+    endings = ("runs", "sits", "barks", "sleeps")
+    assert choices.read_examples(path) == [Example("A dog", endings, 3, f"{path}:2")]
     path = write(tmp_path / "own.csv", [SWAG_HEADER, "0,v,1,A.,A.,,gold,runs,sits,barks,x,1"])
     (example,) = choices.read_examples(path)
     assert example.endings == ("runs", "sits", "barks", "x")
@@ -127,28 +108,23 @@ def test_a_long_context_loses_its_end_and_the_ending_stays(words):
     assert last.endswith("a dog [SEP]")
 
 
-@pytest.mark.parametrize(
-    ("name", "lines", "fault"),
-    [
-        ("a.tsv", [*CODAH, "o\tA dog\truns"], r"a\.tsv:3: the row has 3 columns; .* the 7 of"),
-        ("a.tsv", ["o\tA\tb\tc\td\te\t4"], r"a\.tsv:1: label '4' is unknown; labels are 0, 1, 2"),
-        ("a.tsv", ["o\tA\tb\t \td\t\t1"], r"a\.tsv:1: ending1, ending3 is empty"),
-        ("a.csv", [*SWAG, "1,2,3"], r"a\.csv:4: the row has 3 columns; .* the 12 of the header"),
-        ("a.csv", [SWAG[0], SWAG[1].replace("A dog barks.,", ",")], r"a\.csv:2: sent1 is empty"),
-        ("a.csv", [SWAG_HEADER.replace("ending3", "x")], r"a\.csv:1: there is no column 'ending3'"),
-        ("a.csv", [SWAG_HEADER], "a.csv holds no examples"),
-        ("a.txt", CODAH, r"must end with \.csv .*but ends with '\.txt'"),
-    ],
-)
-def test_a_faulty_file_is_told_with_its_line(tmp_path, name, lines, fault):
-    path = tmp_path / name
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    with pytest.raises(ValueError, match=fault):
-        choices.read_examples(path)
+FAULTS = [
+    ("a.tsv", [*CODAH, "o\tA dog\truns"], r"a\.tsv:3: the row has 3 columns; .* the 7 of"),
+    ("a.tsv", ["o\tA\tb\tc\td\te\t4"], r"a\.tsv:1: label '4' is unknown; labels are 0, 1, 2"),
+    ("a.tsv", ["o\tA\tb\t \td\t\t1"], r"a\.tsv:1: ending1, ending3 is empty"),
+    ("a.csv", [*SWAG, "1,2,3"], r"a\.csv:4: the row has 3 columns; .* the 12 of the header"),
+    ("a.csv", [SWAG[0], SWAG[1].replace("A dog barks.,", ",")], r"a\.csv:2: sent1 is empty"),
+    ("a.csv", [SWAG_HEADER.replace("ending3", "x")], r"a\.csv:1: there is no column 'ending3'"),
+    ("a.csv", [SWAG_HEADER], "a.csv holds no examples"),
+    ("a.txt", CODAH, r"must end with \.csv .*but ends with '\.txt'"),
+]
 
 
-def test_examples_without_labels_among_labelled_ones_are_refused(words):
-    mixed = [*examples(2), *examples(1, labels=False)]
+def test_a_faulty_file_is_named_with_its_line(tmp_path, words):
+    for name, lines, fault in FAULTS:
+        with pytest.raises(ValueError, match=fault):
+            choices.read_examples(write(tmp_path / name, lines))
+    mixed = [Example("a dog", ("he",) * 4, label, "file:1") for label in (0, 1, None)]
     with pytest.raises(ValueError, match="2 of 3 examples have a label"):
         choices.choice_rows(mixed, words, max_seq_length=32)
 

@@ -34,21 +34,27 @@ TOKENIZER = wordpiece.WordPieceTokenizer(VOCABULARY, lowercase=True)
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text, name="train.txt"):
+def read(tmp_path):
+    def read(text, name="train.txt", **options):
         path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
+        path.write_bytes(text.encode())
+        return conll_files.read_sentences(path, **options)
 
-    return write
+    return read
 
 
 def tags(sentences):
     return [sentence.tags for sentence in sentences]
 
 
-def test_conll_2003_is_read_in_iob2(write):
-    sentences = conll_files.read_sentences(write(CONLL_2003))
+def rows_of(sentences, *, labels=("O",), max_seq_length=16, tokenizer=TOKENIZER, **options):
+    return conll_files.tagged_rows(
+        sentences, tokenizer, labels=labels, max_seq_length=max_seq_length, **options
+    )
+
+
+def test_conll_2003_is_read_in_iob2_and_written_in_the_columns_of_conlleval(read, tmp_path):
+    sentences = read(CONLL_2003)
     assert [sentence.words for sentence in sentences] == [
         ("EU", "rejects", "German", "call"), ("Peter", "Blackburn"), ("Fischler", "Vienna", "Graz"),
     ]  # fmt: skip
@@ -58,102 +64,80 @@ def test_conll_2003_is_read_in_iob2(write):
     assert sentences[0].parts_of_speech == ("NNP", "VBZ", "JJ", "NN")
     assert [sentence.document for sentence in sentences] == [1, 1, 2]
     assert [sentence.line for sentence in sentences] == [3, 8, 13]
+    path = tmp_path / "predictions.txt"
+    conll_files.write_predictions(path, sentences[:2], [("O", "O", "B-MISC", "O"), ("B-PER", "O")])
+    assert path.read_text() == (
+        "EU NNP B-ORG O\nrejects VBZ O O\nGerman JJ B-MISC B-MISC\ncall NN O O\n\n"
+        "Peter NNP B-PER B-PER\nBlackburn NNP I-PER O\n\n"
+    )
+    conll_files.write_predictions(path, read("a b\tO\n"), [("O",)])
+    assert path.read_text() == "a_b _ O O\n\n"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a\tB-X\nb c\tI-X\n\nd\tO\n",
-        "\ufeffa\tB-X\r\nb c\tI-X\r\n \t\r\n\r\nd\tO",
-        "\n\na\tB-X\nb c\tI-X\n\t\nd\tO\n\n\n",
-    ],
-)
-def test_tabs_line_ends_and_empty_lines_are_as_people_write_them(write, text):
-    sentences = conll_files.read_sentences(write(text))
-    assert [sentence.words for sentence in sentences] == [("a", "b c"), ("d",)]
-    assert tags(sentences) == [("B-X", "I-X"), ("O",)]
+X = ("B-X", "I-X", "B-X")
+# The text of a file, options, and its words and tags: lines as people end them, spaces of other
+# kinds, every scheme.
+READ = [
+    ("a\tB-X\nb c\tI-X\n\nd\tO\n", {}, ["a", "b c", "d"], [("B-X", "I-X"), ("O",)]),
+    ("\ufeffa\tB-X\r\nb c\tI-X\r\n \t\r\n\r\nd\tO", {}, ["a", "b c", "d"], [X[:2], ("O",)]),
+    ("\n\na\tB-X\nb c\tI-X\n\t\nd\tO\n\n\n", {}, ["a", "b c", "d"], [X[:2], ("O",)]),
+    ("a\u00a0b   O\n c\u2028d O \n", {}, ["a\u00a0b", "c\u2028d"], [("O", "O")]),
+    ("a B-X\nb I-X\nc B-X\n", {}, ["a", "b", "c"], [X]),
+    ("a I-X\nb I-X\nc B-X\n", {}, ["a", "b", "c"], [X]),
+    ("a B-X\nb E-X\nc S-X\n", {}, ["a", "b", "c"], [X]),
+    ("a B-X\nb I-X\nc B-X\n", {"scheme": "iob1"}, ["a", "b", "c"], [X]),
+    ("EU NNP\n, ,\n", {"scheme": "plain"}, ["EU", ","], [("NNP", ",")]),
+]
 
 
-def test_only_spaces_part_columns_and_only_line_feeds_end_lines(write):
-    (sentence,) = conll_files.read_sentences(write("a\u00a0b   O\n c\u2028d O \n"))
-    assert sentence.words == ("a\u00a0b", "c\u2028d")
+def test_lines_spaces_and_schemes_are_read_as_people_write_them(read):
+    for text, options, words, wanted in READ:
+        sentences = read(text, **options)
+        assert [word for it in sentences for word in it.words] == words, text
+        assert tags(sentences) == wanted, text
 
 
-@pytest.mark.parametrize(
-    ("scheme", "text"),
-    [
-        (None, "a B-X\nb I-X\nc B-X\n"),
-        (None, "a I-X\nb I-X\nc B-X\n"),
-        (None, "a B-X\nb E-X\nc S-X\n"),
-        ("iob1", "a B-X\nb I-X\nc B-X\n"),
-    ],
-)
-def test_every_scheme_comes_out_the_same(write, scheme, text):
-    assert tags(conll_files.read_sentences(write(text), scheme=scheme)) == [("B-X", "I-X", "B-X")]
-
-
-def test_plain_tags_are_taken_as_they_are(write):
-    sentences = conll_files.read_sentences(write("EU NNP\n, ,\n"), scheme="plain")
-    assert tags(sentences) == [("NNP", ",")]
+def test_labels_hold_all_tags_of_the_types_that_occur_or_the_plain_tags(read):
+    assert conll_files.labels(read("a I-Y\nb O\nc I-X\n")) == ("O", "B-X", "I-X", "B-Y", "I-Y")
+    sentences = read("EU NNP\n, ,\n", scheme="plain")
     assert conll_files.labels(sentences, scheme="plain") == (",", "NNP")
 
 
-def test_labels_hold_all_tags_of_the_types_that_occur(write):
-    sentences = conll_files.read_sentences(write("a I-Y\nb O\nc I-X\n"))
-    assert conll_files.labels(sentences) == ("O", "B-X", "I-X", "B-Y", "I-Y")
+# The text of a file, options, and what its error names.
+FAULTS = [
+    ("a O\nb O O\n\nc\n", {}, [":2: the line has 3 columns", ":4: the line has 1"]),
+    ("a O\n\nb B_X\nc b-X\n", {}, [":3: the tag is 'B_X'", ":4: the tag is 'b-X'"]),
+    ("a B-X\nb O\n\nc O\nd I-X\n", {}, [":5: I-X comes after O", "scheme iob1"]),
+    ("a E-X\nb O\n", {"scheme": "iob2"}, [":1: the tag is 'E-X'"]),
+    ("a\tO\n\tO\n", {}, [":2: the word is empty"]),
+    ("\n\na\nb\n", {}, [":3: word and tag are both column 0"]),
+    ("\n\n", {}, ["has no words"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "parts"),
-    [
-        ("a O\nb O O\n\nc\n", {}, [":2: the line has 3 columns", ":4: the line has 1"]),
-        ("a O\n\nb B_X\nc b-X\n", {}, [":3: the tag is 'B_X'", ":4: the tag is 'b-X'"]),
-        ("a B-X\nb O\n\nc O\nd I-X\n", {}, [":5: I-X comes after O", "scheme iob1"]),
-        ("a E-X\nb O\n", {"scheme": "iob2"}, [":1: the tag is 'E-X'"]),
-        ("a\tO\n\tO\n", {}, [":2: the word is empty"]),
-        ("\n\na\nb\n", {}, [":3: word and tag are both column 0"]),
-        ("\n\n", {}, ["has no words"]),
-    ],
-)
-def test_a_bad_file_is_refused_by_name_and_line(write, text, options, parts):
-    path = write(text)
-    with pytest.raises(ValueError) as error:
-        conll_files.read_sentences(path, **options)
-    for part in parts:
-        assert (f"{path}{part}" if part.startswith(":") else part) in str(error.value)
+def test_a_bad_file_is_refused_by_name_and_line(read, tmp_path):
+    for text, options, parts in FAULTS:
+        with pytest.raises(ValueError) as error:
+            read(text, **options)
+        for part in parts:
+            whole = f"{tmp_path / 'train.txt'}{part}" if part.startswith(":") else part
+            assert whole in str(error.value)
 
 
-def test_an_unknown_tag_is_named_with_its_line(write):
-    train, dev = write("a I-X\n"), write("\na O\nb I-NEW\nc O\n", "dev.txt")
-    known = conll_files.labels(conll_files.read_sentences(train))
+def test_an_unknown_tag_and_an_option_out_of_range_are_refused(read):
+    known = conll_files.labels(read("a I-X\n"))
     with pytest.raises(ValueError, match=r"dev\.txt:3: the tag is 'B-NEW'.*O, B-X, I-X"):
-        conll_files.tagged_rows(
-            conll_files.read_sentences(dev), TOKENIZER, labels=known, max_seq_length=8
-        )
+        rows_of(read("\na O\nb I-NEW\nc O\n", "dev.txt"), labels=known)
+    with pytest.raises(ValueError, match="max_seq_length is 2; it must be at least 3"):
+        rows_of(read("a O\n"), max_seq_length=2)
+    with pytest.raises(ValueError, match="has no -DOCSTART-"):
+        rows_of(read("a O\n"), context="document")
 
 
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        ({"max_seq_length": 2}, "max_seq_length is 2; it must be at least 3"),
-        ({"max_seq_length": 8, "context": "document"}, "has no -DOCSTART-"),
-    ],
-)
-def test_an_option_out_of_range_is_refused(write, options, part):
-    sentences = conll_files.read_sentences(write("a O\n"))
-    with pytest.raises(ValueError, match=part):
-        conll_files.tagged_rows(sentences, TOKENIZER, labels=["O"], **options)
-
-
-def test_the_first_token_of_a_word_has_its_label(write):
-    made = conll_files.tagged_rows(
-        conll_files.read_sentences(
-            write("abc I-X\n\u0007 O\nd I-X\n")
-        ),  # the second word has no tokens at all
-        TOKENIZER,
-        labels=["O", "B-X", "I-X"],
-        max_seq_length=16,
-    )
+def test_the_first_token_of_a_word_has_its_label(read):
+    # The second word has no tokens at all.
+    sentences = read("abc I-X\n\u0007 O\nd I-X\n")
+    made = rows_of(sentences, labels=["O", "B-X", "I-X"])
     (ids,), (labels,) = made.tokens["input_ids"], made.tokens["labels"]
     assert [TOKENIZER.token(token) for token in ids.tolist()] == [
         "[CLS]", "a", "##b", "##c", "[UNK]", "d", "[SEP]",
@@ -174,106 +158,52 @@ def random_file(rng, *, sentences=20, longest=40):
     return "\n".join(lines)
 
 
-every_context = pytest.mark.parametrize("context", ["sentence", "document"])
+@pytest.mark.parametrize("context", ["sentence", "document"])
+def test_every_word_is_scored_once_and_comes_back_to_its_place(read, context):
+    for length in (3, 7, 30, 64, 512):
+        sentences = read(random_file(np.random.default_rng(length)))
+        labels = conll_files.labels(sentences)
+        made = rows_of(sentences, labels=labels, max_seq_length=length, context=context)
+        assert made.lengths().max() <= length
+        row_labels = made.tokens["labels"]
+        words = [word for sentence in sentences for word in sentence.words]
+        assert sum((row != -1).sum() for row in row_labels) == len(words)
+        for word, row, position in zip(words, made.rows, made.positions, strict=True):
+            assert made.tokens["input_ids"][row][position] == VOCABULARY.index(word[0])
+        assert made.tags(row_labels, labels) == tags(sentences)
+        # And out of batches.
+        rows = [np.zeros(0, np.int32)] * len(made)
+        for batch in batches.evaluation_batches(made, batch_size=8, buckets=(length // 2, length)):
+            for row, position in zip(batch["labels"], batch["record_positions"], strict=True):
+                if position >= 0:
+                    rows[position] = row
+        assert made.tags(rows, labels) == tags(sentences)
 
 
-@every_context
-@pytest.mark.parametrize("max_seq_length", [3, 7, 30, 64, 512])
-def test_every_word_is_scored_once_and_comes_back_to_its_place(write, context, max_seq_length):
-    sentences = conll_files.read_sentences(
-        write(random_file(np.random.default_rng(max_seq_length)))
-    )
-    labels = conll_files.labels(sentences)
-    made = conll_files.tagged_rows(
-        sentences, TOKENIZER, labels=labels, max_seq_length=max_seq_length, context=context
-    )
-    assert made.lengths().max() <= max_seq_length
-    row_labels = made.tokens["labels"]
-    assert sum((row != -1).sum() for row in row_labels) == sum(len(s.words) for s in sentences)
-    assert made.tags(row_labels, labels) == tags(sentences)
-
-
-@every_context
-def test_the_token_at_a_words_place_is_its_first(write, context):
-    sentences = conll_files.read_sentences(write(random_file(np.random.default_rng(1))))
-    made = conll_files.tagged_rows(
-        sentences,
-        TOKENIZER,
-        labels=conll_files.labels(sentences),
-        max_seq_length=24,
-        context=context,
-    )
-    words = [word for sentence in sentences for word in sentence.words]
-    for word, row, position in zip(words, made.rows, made.positions, strict=True):
-        assert made.tokens["input_ids"][row][position] == VOCABULARY.index(word[0])
-
-
-def test_a_document_is_read_in_one_and_no_two_documents_are(write):
-    sentences = conll_files.read_sentences(write("-DOCSTART- O\na O\n\nb O\n-DOCSTART- O\nc O\n"))
-    kinds = {
-        context: conll_files.tagged_rows(
-            sentences, TOKENIZER, labels=["O"], max_seq_length=16, context=context
-        )
-        for context in ("sentence", "document")
+def test_a_document_is_read_in_one_and_no_two_documents_are(read):
+    text = "-DOCSTART- O\na O\n\nb O\n-DOCSTART- O\nc O\n"
+    sentences = read(text) + read("-DOCSTART- O\nd O\n", "more.txt")
+    wanted = {
+        "sentence": [f"[CLS] {word} [SEP]" for word in "abcd"],
+        "document": [f"[CLS] {words} [SEP]" for words in ("a b", "c", "d")],
     }
-    decoded = {
-        context: [TOKENIZER.decode(row.tolist()) for row in made.tokens["input_ids"]]
-        for context, made in kinds.items()
-    }
-    assert decoded["sentence"] == ["[CLS] a [SEP]", "[CLS] b [SEP]", "[CLS] c [SEP]"]
-    assert decoded["document"] == ["[CLS] a b [SEP]", "[CLS] c [SEP]"]
+    for context, texts in wanted.items():
+        made = rows_of(sentences, context=context)
+        assert [TOKENIZER.decode(row.tolist()) for row in made.tokens["input_ids"]] == texts
 
 
-def test_documents_of_two_files_stay_apart(write):
-    text = "-DOCSTART- O\na O\n"
-    sentences = conll_files.read_sentences(write(text)) + conll_files.read_sentences(
-        write(text, "more.txt")
-    )
-    made = conll_files.tagged_rows(
-        sentences, TOKENIZER, labels=["O"], max_seq_length=16, context="document"
-    )
-    assert len(made) == 2
-
-
-def test_predictions_out_of_batches_come_back_to_their_words(write):
-    sentences = conll_files.read_sentences(write(random_file(np.random.default_rng(2))))
-    labels = conll_files.labels(sentences)
-    made = conll_files.tagged_rows(sentences, TOKENIZER, labels=labels, max_seq_length=20)
-    rows = [np.zeros(0, np.int32)] * len(made)
-    for batch in batches.evaluation_batches(made, batch_size=8, buckets=(10, 20)):
-        for row, position in zip(batch["labels"], batch["record_positions"], strict=True):
-            if position >= 0:
-                rows[position] = row
-    assert made.tags(rows, labels) == tags(sentences)
-
-
-def test_words_without_tags_are_scored_nowhere_and_predicted_everywhere(write):
-    tagged = conll_files.read_sentences(write("ab O\nc O\n\nd O\n"))
-    sentences = [dataclasses.replace(sentence, tags=()) for sentence in tagged]
-    made = conll_files.tagged_rows(sentences, TOKENIZER, labels=["O", "B-X"], max_seq_length=8)
+def test_words_without_tags_are_scored_nowhere_and_predicted_everywhere(read):
+    sentences = [dataclasses.replace(it, tags=()) for it in read("ab O\nc O\n\nd O\n")]
+    made = rows_of(sentences, labels=["O", "B-X"], max_seq_length=8)
     assert all((row == -1).all() for row in made.tokens["labels"])
     ones = [np.ones(8, np.int32)] * 2
     assert made.tags(ones, ["O", "B-X"]) == [("B-X", "B-X"), ("B-X",)]
 
 
-def test_predictions_are_written_in_the_columns_of_conlleval(write, tmp_path):
-    path = tmp_path / "predictions.txt"
-    sentences = conll_files.read_sentences(write(CONLL_2003))[:2]
-    conll_files.write_predictions(path, sentences, [("O", "O", "B-MISC", "O"), ("B-PER", "O")])
-    assert path.read_text() == (
-        "EU NNP B-ORG O\nrejects VBZ O O\nGerman JJ B-MISC B-MISC\ncall NN O O\n\n"
-        "Peter NNP B-PER B-PER\nBlackburn NNP I-PER O\n\n"
-    )
-    (sentence,) = conll_files.read_sentences(write("a b\tO\n"))
-    conll_files.write_predictions(path, [sentence], [("O",)])
-    assert path.read_text() == "a_b _ O O\n\n"
-
-
-def test_words_have_the_tokens_that_they_have_in_a_text(write):
-    path = write("the O\nrunner O\nran O\n, O\nhome O\n")
-    sentences = conll_files.read_sentences(path)
+def test_words_have_the_tokens_that_they_have_in_a_text(read):
     known = small_byte_bpe.vocabulary()
-    made = conll_files.tagged_rows(sentences, known, labels=("O",), max_seq_length=64)
+    sentences = read("the O\nrunner O\nran O\n, O\nhome O\n")
+    made = rows_of(sentences, max_seq_length=64, tokenizer=known)
     ids = made.tokens["input_ids"][0].tolist()
     assert ids == [known.cls_id, *known.encode(" the runner ran , home"), known.sep_id]
     firsts = [known.surface(ids[place]) for place in made.positions.tolist()]
@@ -309,31 +239,16 @@ def test_every_word_is_scored_once_and_where_it_has_most_around_it(case):
             assert around(word, first, end, lengths) == max(others)
 
 
-def test_what_fits_is_one_piece():
-    assert [piece[:2] for piece in conll_files.pieces(np.array([3, 2, 5]), 10, 1)] == [(0, 3)]
-    assert len(conll_files.pieces(np.array([3, 2, 5]), 9, 9)) == 2
-
-
 def test_pieces_overlap_by_what_the_stride_leaves_and_the_last_one_is_full():
-    pieces = conll_files.pieces(np.ones(100, int), 40, 10)
-    assert [piece[:2] for piece in pieces] == [
-        (0, 40), (10, 50), (20, 60), (30, 70), (40, 80), (50, 90), (60, 100),
-    ]  # fmt: skip
-    assert [piece[:2] for piece in conll_files.pieces(np.ones(50, int), 40, 40)] == [
-        (0, 40),
-        (10, 50),
-    ]
-
-
-@pytest.mark.parametrize(("capacity", "stride"), [(30, 15), (100, 50)])
-def test_half_a_piece_of_stride_leaves_a_quarter_on_both_sides_of_every_word(capacity, stride):
-    count = 500
-    for first, end, words in conll_files.pieces(np.ones(count, int), capacity, stride):
-        inner = words[(words >= capacity // 4) & (words < count - capacity // 4)]
-        assert (inner - first >= capacity // 4 - 1).all()
-        assert (end - inner >= capacity // 4 - 1).all()
-
-
-def test_of_two_equal_pieces_the_first_scores_the_word():
+    # Lengths of words, tokens of a piece, stride; where the pieces begin and end.
+    for lengths, capacity, stride, wanted in (
+        ([3, 2, 5], 10, 1, [(0, 3)]),
+        ([3, 2, 5], 9, 9, [(0, 2), (1, 3)]),
+        ([1] * 100, 40, 10, [(first, first + 40) for first in range(0, 61, 10)]),
+        ([1] * 50, 40, 40, [(0, 40), (10, 50)]),
+    ):
+        pieces = conll_files.pieces(np.array(lengths), capacity, stride)
+        assert [piece[:2] for piece in pieces] == wanted
+    # Of two equal pieces the first scores the word.
     (_, _, first), (_, _, second) = conll_files.pieces(np.ones(7, int), 5, 2)  # 0 to 4 and 2 to 6
     assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [4, 5, 6])

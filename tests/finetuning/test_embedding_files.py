@@ -1,4 +1,4 @@
-"""Files of pairs, triplets, scored and labelled pairs: what is read, and what is refused where."""
+"""Files of pairs, scored and labelled pairs, corpora: what is read, and what is refused where."""
 
 import json
 
@@ -28,19 +28,17 @@ def texts_of(examples):
     return [example.texts for example in examples]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-def test_every_kind_of_file_has_the_same_pairs_and_scores(tmp_path, suffix):
+def test_every_kind_of_file_has_the_same_pairs_and_scores(tmp_path):
     pairs = [{"anchor": "a b", "positive": "c"}, {"anchor": "d", "positive": "e f"}]
-    found = embedding_files.read(write(tmp_path / f"pairs{suffix}", pairs), "pairs")
-    assert texts_of(found) == [("a b", "c"), ("d", "e f")]
-    assert found[0].roles == ("query", "document")
     scored = [SCORED, {**SCORED, "score": 5}, {**SCORED, "score": 0}]
-    found = embedding_files.read(write(tmp_path / f"scored{suffix}", scored), "scored")
-    assert [example.value for example in found] == [0.5, 1.0, 0.0]
-    assert found[0].roles == ("query", "query")
-
-
-def test_scores_of_another_range_become_numbers_from_0_to_1(tmp_path):
+    for suffix in (".csv", ".tsv", ".jsonl", ".parquet"):
+        found = embedding_files.read(write(tmp_path / f"pairs{suffix}", pairs), "pairs")
+        assert texts_of(found) == [("a b", "c"), ("d", "e f")]
+        assert found[0].roles == ("query", "document")
+        found = embedding_files.read(write(tmp_path / f"scored{suffix}", scored), "scored")
+        assert [example.value for example in found] == [0.5, 1.0, 0.0]
+        assert found[0].roles == ("query", "query")
+    # Scores of another range become numbers from 0 to 1, too.
     path = write(tmp_path / "a.jsonl", [{**SCORED, "score": value} for value in (-1, 0, 1)])
     found = embedding_files.read(path, "scored", score_range=(-1.0, 1.0))
     assert [example.value for example in found] == [0.0, 0.5, 1.0]
@@ -55,9 +53,6 @@ def test_negatives_are_columns_in_their_order_or_a_list(tmp_path):
     for name in ("a.jsonl", "a.parquet"):
         found = embedding_files.read(write(tmp_path / name, rows), "pairs")
         assert texts_of(found) == [("a", "p", "x", "y")]
-
-
-def test_rows_with_another_number_of_negatives_are_named(tmp_path):
     rows = [{"anchor": "a", "positive": "p", "negatives": ["x"] * count} for count in (2, 2, 3)]
     path = write(tmp_path / "a.jsonl", rows)
     with pytest.raises(ValueError, match=r"a\.jsonl:3: it has 5 texts .*a\.jsonl:1, has 4"):
@@ -74,16 +69,14 @@ NLI = [
 ]
 
 
-def test_nli_is_labelled_pairs_without_those_that_the_judges_did_not_agree_on(tmp_path, caplog):
+def test_nli_is_labelled_pairs_on_which_the_judges_agreed_or_triplets(tmp_path, caplog):
     path = write(tmp_path / "snli.jsonl", [{**row, "pairID": "7"} for row in NLI])
     with caplog.at_level("INFO", logger="absl"):
         found = embedding_files.read(path, "labelled")
     assert len(found) == 5 and found[1].value == "contradiction"
     assert "1 rows without a class ('-') are left out" in caplog.text
-
-
-def test_nli_makes_a_triplet_of_each_entailment_that_has_a_contradiction(tmp_path):
-    found = embedding_files.read(write(tmp_path / "snli.jsonl", NLI), "pairs")
+    # A triplet of each entailment that has a contradiction.
+    found = embedding_files.read(path, "pairs")
     assert texts_of(found) == [("p", "e1", "c1"), ("p", "e2", "c1")]
     with pytest.raises(ValueError, match="no sentence1 has both an entailment and"):
         embedding_files.read(write(tmp_path / "few.jsonl", NLI[3:5]), "pairs")
@@ -99,27 +92,34 @@ def test_plain_text_is_a_text_a_line(tmp_path):
         embedding_files.read(path, "pairs")
 
 
-@pytest.mark.parametrize(
-    ("rows", "row", "fault"),
-    [
-        ("pairs", {"anchor": " ", "positive": "p"}, "'anchor' is empty"),
-        ("pairs", {"anchor": "a", "positive": None}, "'positive' is None; it must be a text"),
-        ("scored", {**SCORED, "score": 5.1}, "'score' is 5.1; it must be a number from 0 to 5"),
-        ("scored", {**SCORED, "score": "NaN"}, "'score' is 'NaN'; it must be a number"),
-        ("scored", {**SCORED, "score": True}, "'score' is True; it must be a number"),
-        ("labelled", {"sentence1": "a", "sentence2": "b", "label": ""}, "'label' is ''; it must"),
-        ("texts", {"text": 7}, "'text' is 7; it must be a text"),
-    ],
-)
-def test_a_row_that_cannot_be_used_is_named_with_its_line(tmp_path, rows, row, fault):
-    good = {"pairs": {"anchor": "a", "positive": "p"}, "scored": SCORED, "texts": {"text": "a"}}
-    good["labelled"] = {"sentence1": "a", "sentence2": "b", "label": "x"}
-    path = write(tmp_path / "a.jsonl", [good[rows], row])
-    with pytest.raises(ValueError, match=f"a.jsonl:2: {fault}"):
-        embedding_files.read(path, rows)
+FAULTS = [
+    ("pairs", {"anchor": " ", "positive": "p"}, "'anchor' is empty"),
+    ("pairs", {"anchor": "a", "positive": None}, "'positive' is None; it must be a text"),
+    ("scored", {**SCORED, "score": 5.1}, "'score' is 5.1; it must be a number from 0 to 5"),
+    ("scored", {**SCORED, "score": "NaN"}, "'score' is 'NaN'; it must be a number"),
+    ("scored", {**SCORED, "score": True}, "'score' is True; it must be a number"),
+    ("labelled", {"sentence1": "a", "sentence2": "b", "label": ""}, "'label' is ''; it must"),
+    ("texts", {"text": 7}, "'text' is 7; it must be a text"),
+]
+# A row, and what its columns say that a file holds.
+LAYOUTS = [
+    ({"anchor": "a", "positive": "p"}, "pairs"),
+    (SCORED, "scored"),
+    ({"sentence1": "a", "sentence2": "b", "label": "x"}, "labelled"),
+    ({"text": "a", "label": "x"}, "classes"),
+    ({"sentence1": "a", "sentence2": "b"}, "two_texts"),
+    ({"text": "a"}, "texts"),
+]
 
 
-def test_columns_that_are_not_those_needed_are_told_beside_them(tmp_path):
+def test_columns_say_what_a_file_holds_and_a_row_that_cannot_be_used_is_named(tmp_path):
+    good = {rows: row for row, rows in LAYOUTS}
+    for rows, row in good.items():
+        assert embedding_files.holds(write(tmp_path / "a.jsonl", [row])) == rows
+    for rows, row, fault in FAULTS:
+        path = write(tmp_path / "a.jsonl", [good[rows], row])
+        with pytest.raises(ValueError, match=f"a.jsonl:2: {fault}"):
+            embedding_files.read(path, rows)
     path = tmp_path / "a.csv"
     path.write_text("question,answer\na,p\n")
     with pytest.raises(ValueError, match=r"a\.csv:1: .*'question', 'answer'; needed are anchor"):
@@ -128,40 +128,68 @@ def test_columns_that_are_not_those_needed_are_told_beside_them(tmp_path):
         embedding_files.holds(path)
 
 
-@pytest.mark.parametrize(
-    ("row", "rows"),
-    [
-        ({"anchor": "a", "positive": "p"}, "pairs"),
-        (SCORED, "scored"),
-        ({"sentence1": "a", "sentence2": "b", "label": "x"}, "labelled"),
-        ({"text": "a", "label": "x"}, "classes"),
-        ({"sentence1": "a", "sentence2": "b"}, "two_texts"),
-        ({"text": "a"}, "texts"),
-    ],
-)
-def test_columns_tell_what_a_file_holds(tmp_path, row, rows):
-    assert embedding_files.holds(write(tmp_path / "a.jsonl", [row])) == rows
-
-
-def test_files_may_have_weights():
+def test_files_may_have_weights_and_must_have_as_many_texts(tmp_path):
     found = embedding_files.files("a=1.csv, b.csv=0.5,c.csv=2")
-    assert [(file.path, file.weight) for file in found] == [
-        ("a=1.csv", 1.0),
-        ("b.csv", 0.5),
-        ("c.csv", 2.0),
-    ]
+    wanted = [("a=1.csv", 1.0), ("b.csv", 0.5), ("c.csv", 2.0)]
+    assert [(file.path, file.weight) for file in found] == wanted
     with pytest.raises(ValueError, match=r"'b=0' has the weight 0; it must be above 0"):
         embedding_files.files("a,b=0")
     with pytest.raises(ValueError, match="a is named 2 times.*a=2"):
         embedding_files.files("a,a")
-
-
-def test_files_that_are_mixed_have_as_many_texts(tmp_path):
-    two = embedding_files.read(
-        write(tmp_path / "a.jsonl", [{"anchor": "a", "positive": "p"}]), "pairs"
+    rows = [{"anchor": "a", "positive": "p"}, {"anchor": "a", "positive": "p", "negative": "n"}]
+    two, three = (
+        embedding_files.read(write(tmp_path / f"{name}.jsonl", [row]), "pairs")
+        for name, row in zip("ab", rows, strict=True)
     )
-    row = {"anchor": "a", "positive": "p", "negative": "n"}
-    three = embedding_files.read(write(tmp_path / "b.jsonl", [row]), "pairs")
     embedding_files.check_alike([two, two])
     with pytest.raises(ValueError, match=r"b\.jsonl:1 has 3 texts .*a\.jsonl:1 has 2"):
         embedding_files.check_alike([two, three])
+
+
+DOCUMENTS = [
+    {"_id": "d1", "title": "A title", "text": "of a text"},
+    {"_id": "d2", "text": "no title"},
+    {"_id": "d3", "title": "", "text": ""},
+]
+QUERIES = [{"_id": "q1", "text": "first"}, {"_id": "q2", "text": "not judged"}]
+
+
+def write_collection(directory, relevances=(), documents=DOCUMENTS, queries=QUERIES):
+    write(directory / embedding_files.CORPUS, documents)
+    write(directory / embedding_files.QUERIES, queries)
+    (directory / "qrels").mkdir(exist_ok=True)
+    lines = ["query-id\tcorpus-id\tscore", *relevances]
+    (directory / embedding_files.RELEVANCES).write_text("\n".join(lines) + "\n")
+    return directory
+
+
+def test_titles_stand_before_texts_and_queries_without_relevances_are_left_out(tmp_path, caplog):
+    with caplog.at_level("INFO", logger="absl"):
+        directory = write_collection(tmp_path, ["q1\td1\t2", "q1\td2\t0"])
+        found = embedding_files.read_collection(directory)
+    assert found.documents == {"d1": "A title of a text", "d2": "no title", "d3": ""}
+    assert found.queries == {"q1": "first"}
+    assert found.relevances == {"q1": {"d1": 2, "d2": 0}}
+    assert "1 without are left out" in caplog.text
+
+
+COLLECTION_FAULTS = [
+    *(
+        ({"relevances": ["q1\td1\t1", line]}, rf"qrels/test\.tsv:3: {fault}")
+        for line, fault in (
+            ("q1\tnowhere\t1", "there is no document 'nowhere' in corpus.jsonl"),
+            ("nobody\td1\t1", "there is no query 'nobody' in queries.jsonl"),
+            ("q1\td2\thigh", "'score' is 'high'; it must be a whole number"),
+            ("q1\td1\t1", "query 'q1' and document 'd1' stood in a line before"),
+        )
+    ),
+    ({"relevances": ["q1\td1\t0"]}, "no document is relevant to any query"),
+    ({"documents": [*DOCUMENTS, DOCUMENTS[0]]}, r"corpus\.jsonl:4: '_id' is 'd1', as in"),
+    ({"queries": [{"_id": "q1", "text": " "}]}, r"queries\.jsonl:1: 'text' is empty"),
+]
+
+
+def test_a_collection_that_cannot_be_used_is_named_with_its_line(tmp_path):
+    for changes, fault in COLLECTION_FAULTS:
+        with pytest.raises(ValueError, match=fault):
+            embedding_files.read_collection(write_collection(tmp_path, **changes))

@@ -36,68 +36,50 @@ def open_scorer(config):
     return opened
 
 
-@pytest.mark.parametrize(
-    ("loss", "changes", "fault"),
-    [
-        ("simcse", {"model.hidden_dropout_prob": 0.0}, "tells a text from itself by two dropout"),
-        ("distillation", {}, "'distillation', but there is no teacher: give"),
-        ("ranking", {"distillation.teacher": "there"}, "which the loss 'ranking' does not read"),
-        (
-            "ranking",
-            {"finetuning.matryoshka_dims": (8, 8)},
-            r"matryoshka_dims is \(8, 8\); it must",
-        ),
-        ("cosine", {"finetuning.score_range": (1.0, 1.0)}, r"score_range is \(1.0, 1.0\)"),
-        ("cosine", {"finetuning.labels": ("a", "b")}, "only the loss 'softmax' learns classes"),
-        ("ranking", {"finetuning.eval_file": "a=2"}, "eval_file is 'a=2'; weights are for files"),
-        ("ranking", {"finetuning.test_file": "a,b"}, "test_file is 'a,b'; it must be one file"),
-        ("nothing", {}, "finetuning.loss is 'nothing'; known are ranking, simcse, cosine"),
-    ],
-)
-def test_what_is_wrong_with_the_options_is_told_before_anything_is_read(
-    config, loss, changes, fault
-):
-    made = config("ranking")
-    made.finetuning.loss = loss
-    made.update_from_flattened_dict(changes)
-    with pytest.raises(ValueError, match=fault):
+OF_ANOTHER_KIND = {
+    **{"finetuning.dataset": "table", "finetuning.pooling": "cls"},
+    "finetuning.query_prompt": "q: ",
+}
+# Loss, changes of its config, and what is said before anything is read.
+FAULTS = [
+    ("simcse", {"model.hidden_dropout_prob": 0.0}, "tells a text from itself by two dropout"),
+    ("distillation", {}, "'distillation', but there is no teacher: give"),
+    ("ranking", {"distillation.teacher": "there"}, "which the loss 'ranking' does not read"),
+    ("ranking", {"finetuning.matryoshka_dims": (8, 8)}, r"matryoshka_dims is \(8, 8\); it must"),
+    ("cosine", {"finetuning.score_range": (1.0, 1.0)}, r"score_range is \(1.0, 1.0\)"),
+    ("cosine", {"finetuning.labels": ("a", "b")}, "only the loss 'softmax' learns classes"),
+    ("ranking", {"finetuning.eval_file": "a=2"}, "eval_file is 'a=2'; weights are for files"),
+    ("ranking", {"finetuning.test_file": "a,b"}, "test_file is 'a,b'; it must be one file"),
+    ("nothing", {}, "finetuning.loss is 'nothing'; known are ranking, simcse, cosine"),
+    ("ranking", OF_ANOTHER_KIND, "query_prompt is 'q: '; it is for the dataset 'embedd"),
+]
+
+
+def test_options_that_cannot_be_used_are_refused_and_each_recipe_can(config):
+    for loss, changes, fault in FAULTS:
+        made = config("ranking")
+        made.finetuning.loss = loss
+        made.update_from_flattened_dict(changes)
+        with pytest.raises(ValueError, match=fault):
+            config_faults.validate(made)
+    # Dropout of attention is dropout, too.
+    config_faults.validate(config("simcse", **{"model.attention_probs_dropout_prob": 0.1}))
+    for loss in embeddings.LOSSES:
+        made = recipes.load(f"configs/embeddings.py:{loss}")
+        made.init_from, made.finetuning.train_file = "weights", "pairs.jsonl"
+        if loss == "distillation":
+            made.distillation.teacher = "teacher"
         config_faults.validate(made)
+        assert made.finetuning.loss == loss
 
 
-def test_an_encoder_with_dropout_may_learn_by_it(config):
-    made = config("simcse", **{"model.attention_probs_dropout_prob": 0.1})
-    config_faults.validate(made)
-
-
-def test_options_of_embeddings_are_for_no_other_kind(config):
-    made = config()
-    made.finetuning.update(dataset="table", query_prompt="query: ", pooling="cls")
-    with pytest.raises(
-        ValueError, match="query_prompt is 'query: '; it is for the dataset 'embedd"
-    ):
-        config_faults.validate(made)
-
-
-@pytest.mark.parametrize("loss", embeddings.LOSSES)
-def test_the_recipe_of_every_loss_can_be_used(loss):
-    made = recipes.load(f"configs/embeddings.py:{loss}")
-    made.init_from, made.finetuning.train_file = "weights", "pairs.jsonl"
-    if loss == "distillation":
-        made.distillation.teacher = "teacher"
-    config_faults.validate(made)
-    assert made.finetuning.loss == loss
-
-
-def test_a_teacher_must_be_as_wide_as_its_student(config):
+def test_a_teacher_is_as_wide_as_its_student_and_a_prefix_no_longer_than_a_vector(config):
     teacher = embeddings.SentenceEmbedding(ONE_LAYER)
     wider = dataclasses.replace(ONE_LAYER, hidden_size=64)
     options = config("distillation").finetuning
     with pytest.raises(ValueError, match="teacher have 32 numbers, those of config.init_from 64"):
         embeddings.embedding_task(wider, options).taught_by(teacher)
     assert embeddings.embedding_task(ONE_LAYER, options).taught_by(teacher).teacher == teacher
-
-
-def test_a_prefix_is_no_longer_than_a_vector():
     with pytest.raises(ValueError, match="matryoshka_dims has 33; the vectors .* have 32 numbers"):
         embeddings.SentenceEmbedding(ONE_LAYER, matryoshka_dims=(33,))
 
@@ -121,25 +103,19 @@ def test_prompts_stand_before_texts_by_their_roles(open_scorer):
     assert asked[0].texts == ("w1 w2 w9",) and asked[1].texts == ("w3 w9",)
 
 
-def test_texts_that_are_the_same_but_for_their_prompts_are_kept_apart(open_scorer, tmp_path):
-    path = tmp_path / "same.jsonl"
-    small_embeddings.write_lines(
-        path, [{"anchor": "w1", "positive": "w2"}, {"anchor": "w3", "positive": "w1"}]
-    )
+def test_a_text_has_one_number_whatever_its_prompt_and_is_read_once_in_a_set(open_scorer, tmp_path):
+    rows = [{"anchor": "w1", "positive": "w2"}, {"anchor": "w3", "positive": "w1"}]
+    path = small_embeddings.write_lines(tmp_path / "same.jsonl", rows)
     made = open_scorer(query_prompt="w5 ", train_file=str(path))
     numbers = made.reader.features("train").apart
     assert numbers[0, 0] == numbers[1, 1] and len(set(numbers.reshape(-1))) == 3
-
-
-def test_every_text_of_a_set_is_read_once(open_scorer, tmp_path):
     rows = [{"sentence1": "w1", "sentence2": f"w{2 + n % 2}", "score": n} for n in range(4)]
     made = open_scorer(eval_file=str(small_embeddings.write_lines(tmp_path / "sts.jsonl", rows)))
     assert made.reader.evaluation_sets == ("dev",)
     assert len(made.reader.features("dev")) == 3 and len(made.reader.examples("dev")) == 4
     vectors = np.array([[1.0, 0], [1, 1], [1, 0.1]])  # of w1, w2, w3
-    assert made.scores("dev", {"embeddings": vectors})["spearman"] == pytest.approx(
-        0.4472, abs=1e-4
-    )
+    spearman = made.scores("dev", {"embeddings": vectors})["spearman"]
+    assert spearman == pytest.approx(0.4472, abs=1e-4)
 
 
 def test_several_files_are_mixed_by_their_weights(open_scorer, tmp_path):
@@ -175,19 +151,19 @@ SCORES = {
 }
 
 
-@pytest.mark.parametrize("name", SCORES)
-def test_vectors_that_know_the_topic_have_the_best_score_and_others_a_lower_one(open_scorer, name):
+def test_vectors_that_know_the_topic_have_the_best_score_and_others_a_lower_one(open_scorer):
     made = open_scorer()
-    texts = [it.text for it in made.reader.sets[name].texts]
-    topics = np.array([int(text.split()[0].removeprefix("w")) for text in texts])
-    vectors = np.eye(small_embeddings.TOPICS)[topics].astype(np.float32)
-    found = made.scores(name, {"embeddings": vectors})
-    assert set(found) == SCORES[name]
-    best = made.reader.sets[name].best_score
-    if name != "pairs":  # where a topic has several positives, of which one alone is right
-        assert found[best] == pytest.approx(1)
-    shuffled = np.random.default_rng(0).permutation(vectors)
-    assert made.scores(name, {"embeddings": shuffled})[best] < found[best]
+    for name, scores in SCORES.items():
+        texts = [it.text for it in made.reader.sets[name].texts]
+        topics = np.array([int(text.split()[0].removeprefix("w")) for text in texts])
+        vectors = np.eye(small_embeddings.TOPICS)[topics].astype(np.float32)
+        found = made.scores(name, {"embeddings": vectors})
+        assert set(found) == scores
+        best = made.reader.sets[name].best_score
+        if name != "pairs":  # where a topic has several positives, of which one alone is right
+            assert found[best] == pytest.approx(1)
+        shuffled = np.random.default_rng(0).permutation(vectors)
+        assert made.scores(name, {"embeddings": shuffled})[best] < found[best]
 
 
 def test_labelled_pairs_are_told_apart_by_a_probe_of_how_their_vectors_differ(
@@ -215,44 +191,33 @@ def test_labelled_pairs_are_told_apart_by_a_probe_of_how_their_vectors_differ(
     assert shuffled["accuracy"] < 0.8
 
 
-def test_the_first_set_decides_what_is_best(open_scorer):
+def test_the_first_set_decides_and_sets_of_a_name_are_told_apart(open_scorer, tmp_path):
     made = open_scorer()
     assert made.best_score == "spearman"
     beir = made.reader.options.eval_file.split(",")[-1]
     assert open_scorer(eval_file=beir).best_score == "ndcg_at_10"
-
-
-def test_a_set_without_scores_says_what_there_is(open_scorer, tmp_path):
-    path = small_embeddings.write_lines(
-        tmp_path / "two.jsonl", [{"sentence1": "a", "sentence2": "b", "other": "x"}]
-    )
-    with pytest.raises(
-        ValueError, match="two.jsonl holds two_texts, of which vectors have no score"
-    ):
-        open_scorer(eval_file=str(path)).reader.features("dev")
-
-
-def test_sets_of_the_same_name_are_told_apart_by_their_directories(open_scorer, tmp_path):
     paths = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         rows = small_embeddings.scored(4, 0)
         paths.append(str(small_embeddings.write_lines(tmp_path / name / "dev.jsonl", rows)))
     assert open_scorer(eval_file=",".join(paths)).reader.evaluation_sets == ("one_dev", "two_dev")
+    row = {"sentence1": "a", "sentence2": "b", "other": "x"}
+    path = small_embeddings.write_lines(tmp_path / "two.jsonl", [row])
+    with pytest.raises(ValueError, match="two.jsonl holds two_texts, of which vectors have no sc"):
+        open_scorer(eval_file=str(path)).reader.features("dev")
 
 
-@pytest.mark.parametrize(
-    ("fields", "fault"),
-    [
+def test_lines_that_predict_cannot_use_are_refused(open_scorer):
+    reader = open_scorer().reader
+    for fields, fault in (
         ({"sentence": "a"}, "the key 'text' is missing"),
         ({"second_text": "a"}, "it must have 'text' or 'document'"),
         ({"text": "a", "second_text": "b", "document": "c"}, "or 'text' with 'second_text' or"),
         ({"text": " "}, "'text' is empty; it must be a text"),
-    ],
-)
-def test_what_predict_cannot_use_is_told(open_scorer, fields, fault):
-    with pytest.raises(ValueError, match=fault):
-        open_scorer().reader.example(fields, "line 1")
+    ):
+        with pytest.raises(ValueError, match=fault):
+            reader.example(fields, "line 1")
 
 
 def make_batch(shape=(8, 2, 6), seed=0):

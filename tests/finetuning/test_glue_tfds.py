@@ -68,9 +68,6 @@ def test_rows_come_in_the_order_of_the_official_file_with_our_classes(mnli):
     assert names == ["neutral", "contradiction", "entailment"]
     assert [e.texts for e in found] == [(f"premise {t}", f"hypothesis {t}") for t in TEXTS[:3]]
     assert found[2].source == f"{mnli}:train:2"
-
-
-def test_splits_have_the_official_names_and_tests_no_labels(mnli):
     assert [e.label for e in glue_files.read_split(mnli, "mnli", "dev_matched")] == [1]
     assert [e.label for e in glue_files.read_split(mnli, "mnli", "dev_mismatched")] == [0]
     tests = glue_files.read_split(mnli, "mnli", "test_matched")
@@ -99,46 +96,27 @@ def test_scores_are_numbers(tmp_path):
         glue_files.read_split(location, "stsb", "dev")
 
 
-def test_a_class_that_has_no_name_is_a_fault(tmp_path):
-    location = prepared(
-        tmp_path / "rte",
-        ("sentence1", "sentence2"),
-        classes("entailment", "not_entailment"),
-        {"train": [(0, 0), (1, -1)]},
-    )
-    with pytest.raises(ValueError, match="rte:train:1: label '-1' is unknown"):
-        glue_files.read_split(location, "rte", "train")
-
-
-@pytest.mark.parametrize(
-    ("location", "task", "split", "message"),
-    [
-        ("{}", "rte", "train", "there is no column 'sentence1' or 'sentence2'; .*'hypothesis'"),
-        ("{}", "ax", "test", "no split 'test'; it has test_matched, train, validation_matched"),
+def test_what_is_not_there_and_classes_of_another_task_are_errors(mnli, tmp_path):
+    pair = ("sentence1", "sentence2")
+    named = classes("entailment", "not_entailment")
+    nameless = prepared(tmp_path / "rte", pair, named, {"train": [(0, 0), (1, -1)]})
+    other = prepared(tmp_path / "other", pair, classes("no", "entailment"), {"train": [(0, 0)]})
+    for location, task, split, message in (
+        (mnli, "rte", "train", "there is no column 'sentence1' or 'sentence2'; .*'hypothesis'"),
+        (mnli, "ax", "test", "no split 'test'; it has test_matched, train, validation_matched"),
         ("tfds:no_such_dataset", "rte", "train", "neither a dataset that .*give tfds:glue/rte"),
-        ("{}/..", "rte", "train", "nor the directory of a prepared one"),
-    ],
-)
-def test_what_is_not_there_is_an_error_that_says_what_is(mnli, location, task, split, message):
-    with pytest.raises(ValueError, match=message):
-        glue_files.read_split(location.format(mnli), task, split)
-
-
-def test_the_classes_of_another_task_are_an_error(tmp_path):
-    rows = {"train": [(0, 0)]}
-    location = prepared(
-        tmp_path / "other", ("sentence1", "sentence2"), classes("no", "entailment"), rows
-    )
-    with pytest.raises(ValueError, match="has the classes no, entailment; task rte has entail"):
-        glue_files.read_split(location, "rte", "train")
+        (f"{mnli}/..", "rte", "train", "nor the directory of a prepared one"),
+        (nameless, "rte", "train", "rte:train:1: label '-1' is unknown"),
+        (other, "rte", "train", "has the classes no, entailment; task rte has entail"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            glue_files.read_split(location, task, split)
 
 
 def test_a_damaged_file_is_an_error_that_names_the_dataset(tmp_path):
-    directory = tmp_path / "damaged"
-    location = prepared(
-        directory, ("sentence",), classes("negative", "positive"), {"train": [(0, 0), (1, 1)]}
-    )
-    (file,) = directory.glob("*.tfrecord-*")
+    rows = {"train": [(0, 0), (1, 1)]}
+    location = prepared(tmp_path / "d", ("sentence",), classes("negative", "positive"), rows)
+    (file,) = (tmp_path / "d").glob("*.tfrecord-*")
     whole = file.read_bytes()
     file.write_bytes(whole[:20] + bytes(8) + whole[28:])
     with pytest.raises(ValueError, match="is damaged"):

@@ -56,13 +56,10 @@ def test_a_class_is_told_by_its_name_for_texts_and_pairs_alike(tmp_path):
     assert answers[1] != next(predict.predict(model, [{"text": "w3"}]))
 
 
-def test_classes_without_names_are_numbered(tmp_path):
-    model = imported(tmp_path, "sequence_classification", labels={})
+def test_classes_without_names_are_numbered_and_a_number_is_a_number(tmp_path):
+    model = imported(tmp_path / "classes", "sequence_classification", labels={})
     (answer,) = predict.predict(model, [{"text": "w1"}])
     assert list(answer["probabilities"]) == ["LABEL_0", "LABEL_1", "LABEL_2"]
-
-
-def test_a_number_is_a_number(tmp_path):
     one = pretrained.select(weights.make("multiple_choice"), "sequence_classification")
     workdir.write(dataclasses.replace(one, is_regression=True), tmp_path / "run")
     model = inference.load_finetuned(tmp_path / "run")
@@ -89,18 +86,14 @@ def test_spans_and_choices_answer_and_a_pooler_is_no_hindrance(tmp_path):
     line = {"question": "w1 w2", "context": " ".join(f"w{n}" for n in range(60))}
     (answer,) = predict.predict(model, [line])
     assert answer["answer"] and answer["answer"] in line["context"]
-    done = [
-        programs.succeed(
-            "bertjax.predict", f"--checkpoint={tmp_path / 'run'}", f"--null_threshold={threshold}",
+    for threshold in (-1e9, 1e9):
+        done = programs.succeed(
+            *("bertjax.predict", f"--checkpoint={tmp_path / 'run'}"),
+            f"--null_threshold={threshold}",
             lines=('{"question": "w1", "context": "w2 w3"}',),
-        ).lines[0]["answer"]
-        for threshold in (-1e9, 1e9)
-    ]  # fmt: skip
-    assert [bool(found) for found in done] == [False, True]
-
-
-def test_one_of_several_endings_is_chosen(tmp_path):
-    model = imported(tmp_path, "multiple_choice")
+        )
+        assert bool(done.lines[0]["answer"]) == (threshold > 0)
+    model = imported(tmp_path / "choices", "multiple_choice")
     line = {"context": "w1", "endings": ["w2", "w3", "w4 w5", "w6"]}
     (answer,) = predict.predict(model, [line])
     assert answer["choice"] == int(np.argmax(answer["probabilities"]))
@@ -241,7 +234,7 @@ def test_a_span_model_is_scored_as_the_version_of_the_file(tmp_path, version):
         assert scores["exact_match"] == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("head", ["pretraining", "none", "next_sentence"])
-def test_a_head_that_answers_nothing_is_said_to(tmp_path, head):
-    with pytest.raises(ValueError, match="which was not finetuned: finetune it with"):
-        imported(tmp_path, head)
+def test_a_head_that_answers_nothing_is_said_to(tmp_path):
+    for head in ("pretraining", "none", "next_sentence"):
+        with pytest.raises(ValueError, match="task 'pretraining', which was not finetuned: fine"):
+            imported(tmp_path / head, head)

@@ -1,7 +1,11 @@
-"""Claims about every kind of data set: its best score is that of right answers."""
+"""Claims about every kind of data set: scores, the most frequent answer, rows, predictions."""
+
+import json
+import re
 
 import numpy as np
 import pytest
+from etils import epath
 
 from tests import small_datasets
 
@@ -11,7 +15,9 @@ def test_right_answers_have_the_best_score_and_wrong_ones_a_lower_one(open_kind,
     scorer, reader = open_kind(name)
     answers = small_datasets.true_answers(reader, "dev")
     best = 100.0 if name in ("squad_v1", "squad_v2", "conll") else 1.0
-    assert scorer.scores("dev", answers)[scorer.best_score] == pytest.approx(best)
+    scores = scorer.scores("dev", answers)
+    assert scores[scorer.best_score] == pytest.approx(best)
+    assert set(scorer.tunes) <= scores.keys() or name == "squad_v1"  # where every question has one
     shifted = {field: np.roll(array, 1, axis=0) for field, array in answers.items()}
     assert scorer.scores("dev", shifted)[scorer.best_score] < best
 
@@ -27,36 +33,27 @@ MAJORITIES = {
 }
 
 
-@pytest.mark.parametrize("name", MAJORITIES)
-def test_what_the_most_frequent_answer_alone_scores_is_known(open_kind, name):
-    found = open_kind(name)[0].majority("dev")
-    if MAJORITIES[name] is None:
-        assert found is None
-    else:
-        answer, scores = MAJORITIES[name]
-        assert found == (answer, pytest.approx(scores))
-
-
-def test_the_most_frequent_tag_is_counted_by_words(open_kind):
-    scorer, reader = open_kind("conll")
+def test_what_the_most_frequent_answer_alone_scores_is_known(open_kind):
+    for name, majority in MAJORITIES.items():
+        found = open_kind(name)[0].majority("dev")
+        assert found == (majority and (majority[0], pytest.approx(majority[1]))), name
+    scorer, reader = open_kind("conll")  # by words
     tags = [tag for sentence in reader.examples("dev") for tag in sentence.tags]
     assert scorer.majority("dev") == ("O", {"accuracy": tags.count("O") / len(tags)})
 
 
 @pytest.mark.parametrize("name", ["glue", "table", "conll", "swag"])
-def test_one_answer_to_everything_is_noticed_and_several_are_not(open_kind, name):
+def test_one_answer_to_everything_is_noticed_and_several_are_not(open_kind, monkeypatch, name):
     scorer, reader = open_kind(name)
     answers = small_datasets.true_answers(reader, "dev")
     assert scorer.only_answer("dev", answers, {}) is None
     number = reader.labels.index("O") if name == "conll" else 1
     same = {"predictions": np.full_like(answers["predictions"], number)}
-    expected = {
-        "glue": reader.labels[1:2],
-        "table": ("class 1",),
-        "conll": "O",
-        "swag": ("choice 1",),
-    }
-    assert scorer.only_answer("dev", same, {}) == expected[name][0]
+    wanted = {"glue": "not_entailment", "table": "class 1", "conll": "O", "swag": "choice 1"}
+    assert scorer.only_answer("dev", same, {}) == wanted[name]
+    if name == "swag":  # a set of one class may have one answer
+        monkeypatch.setitem(reader.features("dev").columns, "labels", np.zeros(16, np.int32))
+        assert scorer.only_answer("dev", same, {}) is None
 
 
 def test_questions_of_which_none_is_answered_are_noticed(open_kind):
@@ -69,9 +66,47 @@ def test_questions_of_which_none_is_answered_are_noticed(open_kind):
     assert scorer.only_answer("dev", none, scorer.scores("dev", none)) == "no answer"
 
 
-def test_a_set_of_one_class_may_have_one_answer(open_kind, monkeypatch):
-    scorer, reader = open_kind("swag")
-    answers = small_datasets.true_answers(reader, "dev")
-    monkeypatch.setitem(reader.features("dev").columns, "labels", np.zeros(16, np.int32))
-    same = {"predictions": np.zeros_like(answers["predictions"])}
-    assert scorer.only_answer("dev", same, {}) is None
+def test_answers_that_no_window_holds_are_counted_and_the_first_is_named(open_kind, caplog):
+    open_kind("squad_v1")[1].features("train")
+    assert "in no window" not in caplog.text
+    _, reader = open_kind("squad_v1", max_seq_length=8)  # 3 tokens of context
+    rows = reader.features("train")
+    starts = rows.columns["start_positions"]
+    found = {it.question for it, start in zip(rows.windows, starts, strict=True) if start}
+    assert 0 < len(found) < 16
+    assert f"{16 - len(found)} of 16 questions have an answer that is whole in no" in caplog.text
+    assert re.search(r"such as .*train\.json: question 'q\d+'", caplog.text)
+
+
+def test_the_tuned_threshold_decides_and_the_option_only_before(tmp_path, open_kind):
+    for tuned, option, is_silent in (
+        *((-100.0, 100.0, True), (100.0, -100.0, False)),
+        *((None, -100.0, True), (None, 100.0, False)),
+    ):
+        scorer, reader = open_kind("squad_v2", null_threshold=option)
+        found = {} if tuned is None else {"null_threshold": tuned}
+        outputs = small_datasets.true_answers(reader, "dev")
+        scorer.write_predictions("test", outputs, epath.Path(tmp_path), found)
+        written = json.loads((tmp_path / "test/predictions.json").read_text())
+        assert len(written) == 16
+        assert all((answer == "") == is_silent for answer in written.values())
+
+
+def test_the_sentences_of_a_document_are_read_together_where_the_config_says_so(
+    tmp_path, open_kind
+):
+    path = tmp_path / "documents.conll"
+    sentences = [[f"w{n}" for n in range(first, first + 9)] for first in range(0, 54, 9)]
+    blocks = ["\n".join(f"{word} O" for word in words) for words in sentences]
+    path.write_text("-DOCSTART- O\n\n" + "\n\n".join([*blocks[:4], "-DOCSTART- O", *blocks[4:]]))
+    options = {"train_file": str(path), "eval_file": str(path)}
+    options |= {"test_file": "", "labels": ("O", "B-PER")}
+    assert len(open_kind("conll", **options)[1].features("dev")) == 6
+    _, reader = open_kind("conll", **options, context="document")
+    features = reader.features("dev")
+    # 36 words of which 30 fit, in two rows, and 18 in one; each is scored once.
+    assert [len(row) - 2 for row in features.tokens["input_ids"]] == [30, 30, 18]
+    assert sum(np.count_nonzero(row >= 0) for row in features.tokens["labels"]) == 54
+    answers = small_datasets.true_answers(reader, "dev")["predictions"]
+    found = features.tags(list(answers), reader.labels)
+    assert found == [("O",) * 9] * 6

@@ -1,7 +1,6 @@
 """Schemes of entity tags: what each allows, and that the entities survive every conversion."""
 
 import hypothesis
-import pytest
 from hypothesis import strategies
 
 from bertjax.finetuning import tag_schemes
@@ -46,24 +45,24 @@ def places(tags):
     return [(entity.start, entity.end, entity.type) for entity in entities.extract(tags)]
 
 
-@pytest.mark.parametrize("scheme", tag_schemes.SCHEMES)
-def test_a_hand_made_sentence_is_the_same_in_all_schemes(scheme):
-    tags = SAME[scheme].split()
-    assert places(tags) == ENTITIES
-    assert tag_schemes.recognize([tags]) == scheme
-    for other in SAME:
-        assert " ".join(tag_schemes.convert(tags, other)) == SAME[other]
+def test_a_hand_made_sentence_is_the_same_in_all_schemes():
+    for scheme in tag_schemes.SCHEMES:
+        tags = SAME[scheme].split()
+        assert places(tags) == ENTITIES
+        assert tag_schemes.recognize([tags]) == scheme
+        for other in SAME:
+            assert " ".join(tag_schemes.convert(tags, other)) == SAME[other]
 
 
-@pytest.mark.parametrize("scheme", tag_schemes.SCHEMES)
 @hypothesis.settings(deadline=None, derandomize=True)
 @hypothesis.given(true=any_entities())
-def test_conversion_keeps_the_entities_and_the_rules_of_the_scheme(scheme, true):
-    tags = written(true, scheme)
-    assert places(tags) == true
-    assert not list(tag_schemes.faults(tags, scheme))
-    for other in tag_schemes.SCHEMES:
-        assert tag_schemes.convert(tags, other) == written(true, other)
+def test_conversion_keeps_the_entities_and_the_rules_of_the_scheme(true):
+    in_schemes = {scheme: written(true, scheme) for scheme in tag_schemes.SCHEMES}
+    for scheme, tags in in_schemes.items():
+        assert places(tags) == true
+        assert not list(tag_schemes.faults(tags, scheme))
+        for other in in_schemes.values():
+            assert tag_schemes.convert(other, scheme) == tags
 
 
 def test_a_rule_that_is_broken_is_found_where_it_is_broken():
@@ -74,36 +73,26 @@ def test_a_rule_that_is_broken_is_found_where_it_is_broken():
     assert [place for place, _ in tag_schemes.faults(broken, "iobes")] == [1, 3, 5]
 
 
-def test_a_mixture_is_no_scheme():
+def test_the_scheme_of_sentences_is_recognized_and_a_mixture_is_none():
     assert tag_schemes.recognize([["B-X", "O"], ["O", "I-X"]]) is None
     assert tag_schemes.recognize([["S-X", "O"], ["O", "I-X"]]) is None
     assert tag_schemes.recognize([("O", "O")]) == "iob2"
     assert tag_schemes.recognize([("B-X", "E-X")]) == "iobes"
-
-
-def test_tags_of_no_scheme_are_read_as_conlleval_reads_them():
+    # Tags of no scheme are read as conlleval reads them.
     assert places(["O", "I-X", "I-Y", "B-Y", "O", "E-X", "I-X"]) == [
         (1, 2, "X"), (2, 3, "Y"), (3, 4, "Y"), (5, 6, "X"), (6, 7, "X"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("tag", ["", "B-", "-X", "U-X", "BI-X", "b-X"])
-def test_what_is_no_tag_is_told(tag):
-    assert repr(tag) in tag_schemes.tag_fault(tag)
-
-
-def test_bilou_is_told_how_its_tags_are_written_here():
+def test_what_is_not_a_tag_is_named_and_bilou_is_told_how_its_tags_are_written_here():
+    for tag in ("", "B-", "-X", "U-X", "BI-X", "b-X"):
+        assert repr(tag) in tag_schemes.tag_fault(tag)
     assert "what BILOU calls L and U are E and S here" in tag_schemes.tag_fault("U-X")
     assert "BILOU" not in tag_schemes.tag_fault("X-X") + tag_schemes.tag_fault("U")
-
-
-def test_a_type_may_hold_hyphens_and_e_belongs_to_iobes_alone():
+    # A type may hold hyphens, and E belongs to IOBES alone.
     assert tag_schemes.tag_fault("I-creative-work") is None
     assert tag_schemes.split("I-creative-work") == ("I", "creative-work")
     assert tag_schemes.tag_fault("E-X", "iobes") is None
     assert "B-TYPE, I-TYPE" in tag_schemes.tag_fault("E-X", "iob2")
-
-
-def test_labels_are_all_tags_of_the_types():
     assert tag_schemes.labels(["Y", "X"], "iob2") == ("O", "B-X", "I-X", "B-Y", "I-Y")
     assert len(tag_schemes.labels(["Y", "X"], "iobes")) == 9

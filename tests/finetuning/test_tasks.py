@@ -8,7 +8,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from bertjax.finetuning import base, choices, spans, tags, texts, wrapped_tasks
@@ -181,10 +180,18 @@ def reference_loss(task, logits, batch):
 
 @every_task
 def test_the_loss_is_the_formula_of_the_paper(name):
+    """Of predictions that need no labels, and give no answer at padding."""
     made = make(name)
     task = made.task.task if isinstance(made.task, wrapped_tasks.LowRank) else made.task
     batch = make_batch(task)
-    wanted = reference_loss(task, logits_of(made.predict(made.params, batch)), batch)
+    inputs = {key: batch[key] for key in ("input_ids", "input_mask", "segment_ids")}
+    predicted = made.predict(made.params, inputs)
+    assert {rows.shape[0] for rows in predicted.values()} == {ROWS}
+    if "start_logits" in predicted:
+        for logits in predicted.values():
+            assert (logits[batch["input_mask"] == 0] == jnp.finfo(jnp.float32).min).all()
+            assert (logits[batch["input_mask"] != 0] > -1000).all()
+    wanted = reference_loss(task, logits_of(predicted), batch)
     loss = made.evaluate(made.params, batch)["loss"].value()
     np.testing.assert_allclose(loss, wanted, rtol=1e-5)
 
@@ -200,10 +207,7 @@ def is_perfect(predicted, batch):
 
 
 # Variants that test_finetuning_run.py does not train; it trains the plain heads.
-LEARNT = [
-    *("mean pooling", "max pooling", "tags, feature-based", "tags, BiLSTM", "choices, BiLSTM"),
-    *("classification, LoRA", "spans, BiLSTM"),
-]
+LEARNT = ["max pooling", "tags, feature-based", "spans, BiLSTM", "classification, LoRA"]
 
 
 @pytest.mark.slow
@@ -235,16 +239,11 @@ def test_padding_changes_nothing(name):
         "input_ids": jnp.where(is_real, batch["input_ids"], 7),
         "segment_ids": jnp.where(is_real, batch["segment_ids"], 1),
     }
-    longer = {
-        key: jnp.pad(
-            values,
-            [(0, 0)] * (values.ndim - 1) + [(0, 5)],
-            constant_values=-1 if key == "labels" else 0,
-        )
-        if values.shape[-1] == LENGTH
-        else values
-        for key, values in batch.items()
-    }
+    longer = dict(batch)
+    for key, values in batch.items():
+        if values.shape[-1] == LENGTH:
+            wider = [(0, 0)] * (values.ndim - 1) + [(0, 5)]
+            longer[key] = jnp.pad(values, wider, constant_values=-1 if key == "labels" else 0)
     means = made.evaluate(made.params, batch)
     assert_same_means(means, made.evaluate(made.params, other))
     assert_same_means(means, made.evaluate(made.params, longer))
@@ -258,20 +257,12 @@ def test_rows_of_weight_zero_count_for_nothing(name):
     filler["input_mask"] = filler["input_mask"].at[-1].set(0)  # not even [CLS] is there
     mixed = {key: jnp.concatenate([batch[key][:10], filler[key][10:]]) for key in batch}
     mixed["example_weights"] = batch["example_weights"]
-    assert_same_means(made.evaluate(made.params, batch), made.evaluate(made.params, mixed))
+    means = made.evaluate(made.params, batch)
+    assert_same_means(means, made.evaluate(made.params, mixed))
+    weights = made.task.weights({key: batch[key] for key in batch if key != "input_ids"})
+    assert weights == {key: mean.weight for key, mean in means.items()}  # from the batch alone
     gradients = [made.gradients(made.params, rows) for rows in (batch, mixed)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *gradients)
-
-
-@every_task
-def test_weights_of_a_batch_alone_are_those_of_the_loss(name):
-    made, rng = make(name), np.random.default_rng(3)
-    for seed in (1, 2):
-        batch = make_batch(made.task, seed=seed)
-        batch["example_weights"] = jnp.asarray(rng.integers(0, 2, ROWS), jnp.float32)
-        means = made.evaluate(made.params, batch)
-        weights = made.task.weights({key: batch[key] for key in batch if key != "input_ids"})
-        assert weights == {key: mean.weight for key, mean in means.items()}
 
 
 @pytest.mark.parametrize("name", ["tags", "spans"])
@@ -288,17 +279,11 @@ def test_unequal_micro_batches_equal_one_batch(name):
     )
 
 
-def named_leaves(tree):
-    return {
-        parameters.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
-
-
 @every_task
 def test_what_is_frozen_gets_no_gradient_and_all_else_does(name):
     made = make(name)
     gradient = made.gradients(made.params, make_batch(made.task))
-    for path, leaf in named_leaves(gradient).items():
+    for path, leaf in parameters.flat(gradient).items():
         is_frozen = any(re.fullmatch(pattern, path) for pattern in made.task.frozen)
         # A key's bias adds the same to all scores of a query, and the softmax does not see it; nor
         # does the one over choices see the bias of what scores each.
@@ -306,38 +291,6 @@ def test_what_is_frozen_gets_no_gradient_and_all_else_does(name):
         if not path.endswith("attention.key.bias") and not is_of_choices:
             assert bool((leaf == 0).all()) == is_frozen, path
     assert bool(made.task.frozen) == (name in FROZEN)
-
-
-@pytest.mark.parametrize("name", FROZEN)
-def test_an_optimizer_that_reads_frozen_leaves_the_encoder_as_it_is(name):
-    made = make(name)
-    table = [(pattern, "frozen") for pattern in made.task.frozen] + [(".*", "trained")]
-    optimizer = optax.multi_transform(
-        {"frozen": optax.set_to_zero(), "trained": optax.adamw(1e-2, weight_decay=0.1)},
-        parameters.assign(table, made.params, table="frozen parameters"),
-    )
-    gradient = made.gradients(made.params, make_batch(made.task))
-    updates, _ = optimizer.update(gradient, optimizer.init(made.params), made.params)
-    after = optax.apply_updates(made.params, updates)
-    jax.tree.map(np.testing.assert_array_equal, after["encoder"], made.params["encoder"])
-    assert not (after["classifier"]["kernel"] == made.params["classifier"]["kernel"]).all()
-
-
-@every_task
-def test_labels_are_not_needed_for_predictions(name):
-    made = make(name)
-    batch = make_batch(made.task)
-    inputs = {key: batch[key] for key in ("input_ids", "input_mask", "segment_ids")}
-    predicted = jax.eval_shape(made.predict, made.params, inputs)
-    assert {rows.shape[0] for rows in predicted.values()} == {ROWS}
-
-
-def test_answers_are_never_at_padding():
-    made = make("spans")
-    batch = make_batch(made.task)
-    for logits in made.predict(made.params, batch).values():
-        assert (logits[batch["input_mask"] == 0] == jnp.finfo(jnp.float32).min).all()
-        assert (logits[batch["input_mask"] != 0] > -1000).all()
 
 
 def matrix_flops(jaxpr):

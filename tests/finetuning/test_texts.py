@@ -1,7 +1,5 @@
 """Claims about GLUE's tasks and tables: which sets there are, and what is written of answers."""
 
-import shutil
-
 import numpy as np
 import pytest
 from etils import epath
@@ -17,15 +15,19 @@ def out(tmp_path):
     return directory
 
 
-def test_predictions_of_classes_are_written_by_name(out, open_kind):
-    scorer, _ = open_kind("table")
+def test_classes_are_written_by_name_and_once_known_need_no_training_file(out, open_kind):
+    scorer, reader = open_kind("table")
     scorer.write_predictions("test", {"predictions": np.array([2, 0])}, out, {})
     lines = (out / "test.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", "0\tclass 2", "1\tclass 0"]
+    same = reader.features(base.DEV)
+    reader.options.update(labels=reader.labels, train_file="gone")
+    rows = texts.TableReader(reader.options, reader.tokenizer).features(base.DEV)
+    np.testing.assert_array_equal(rows.columns["labels"], same.columns["labels"])
 
 
 def test_predictions_for_a_whole_test_set_of_glue_are_the_servers_file(out, open_kind, monkeypatch):
-    scorer, _ = open_kind("glue")
+    scorer, reader = open_kind("glue")
     predictions = {"predictions": np.arange(16) % 2}
     scorer.write_predictions("test", predictions, out, {})
     assert [path.name for path in out.iterdir()] == ["test.tsv"]
@@ -33,14 +35,8 @@ def test_predictions_for_a_whole_test_set_of_glue_are_the_servers_file(out, open
     scorer.write_predictions("test", predictions, out, {})
     lines = (out / "RTE.tsv").read_text().splitlines()
     assert lines[:3] == ["index\tprediction", "0\tentailment", "1\tnot_entailment"]
-
-
-def test_a_set_of_glue_that_is_not_there_is_no_test_set(tmp_path, open_kind):
-    _, reader = open_kind("glue")
-    directory = tmp_path / "without"
-    shutil.copytree(reader.options.data_dir, directory)
-    (directory / "RTE/test.tsv").unlink()
-    assert open_kind("glue", data_dir=str(directory))[1].test_sets == ()
+    (epath.Path(reader.options.data_dir) / "RTE/test.tsv").unlink()  # then it is no test set
+    assert texts.GlueReader(reader.options, reader.tokenizer).test_sets == ()
 
 
 def test_mnli_has_two_evaluation_sets_and_answers_the_diagnostic_set(tmp_path, out, open_kind):
@@ -73,15 +69,6 @@ def test_one_task_of_tfds_has_no_diagnostic_set(monkeypatch):
     assert texts.GlueReader(options, None).test_sets == ("test_matched", "test_mismatched", "ax")
 
 
-def test_a_table_whose_classes_are_known_is_scored_without_its_training_file(open_kind):
-    _, reader = open_kind("table")
-    options = reader.options
-    options.update(labels=reader.labels, train_file="gone")
-    alone = texts.TableReader(options, reader.tokenizer)
-    rows, same = alone.features(base.DEV), reader.features(base.DEV)
-    np.testing.assert_array_equal(rows.columns["labels"], same.columns["labels"])
-
-
 def test_columns_of_0_and_1_are_the_labels_of_every_set(tmp_path, out, open_kind):
     rows = ["1,w1 w2,0,1", "2,w3,0,0", "3,w4,1,0"]
     (tmp_path / "train.csv").write_text("\n".join(["id,body,threat,toxic", *rows]) + "\n")
@@ -101,9 +88,6 @@ def test_columns_of_0_and_1_are_the_labels_of_every_set(tmp_path, out, open_kind
     scorer.write_predictions("test", {"predictions": np.array([[1, 1], [0, 0]])}, out, {})
     lines = (out / "test.tsv").read_text().splitlines()
     assert lines == ["index\tprediction", "0\ttoxic|threat", "1\t"]
-
-
-def test_labels_beside_their_columns_are_the_same():
     config = small_datasets.config_lib.default_config()
     config.finetuning.update(is_multi_label=True, label_column="a,b", labels=("b", "a"))
     assert not list(texts.TABLE.faults(config))
