@@ -1,11 +1,8 @@
 """Claims about predictions for JSON lines: the model's own, in order, alone or in a batch."""
 
-import io
 import itertools
 import json
 import re
-import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +10,16 @@ import numpy as np
 import pytest
 
 from bertjax import inference, predict
-from bertjax.convert import workdir as workdirs
 from bertjax.finetuning import feature_sets, tag_schemes
 from bertjax.jobs import finetuning as finetuning_job
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks_base
 from tests import finetuned_workdir, programs
-from tests.convert import weights
 
 WORDS = [f"w{number}" for number in range(90)]
 CONTEXT = "W3 W4, (W5) " + " ".join(WORDS[6:40]).upper()
 
+PAIR = ("w6", "w7")
 # Name -> the data set, its options and some lines, of unequal lengths.
 CASES = {
     "glue": ("glue", {}, [{"sentence1": "w1 w2", "sentence2": t} for t in ("w3", "w4 w5 w6")]),
@@ -38,33 +34,19 @@ CASES = {
         {"is_regression": True, "second_text_column": "other"},
         [{"text": "w1", "other": "w2 w3"}, {"text": "w4 w5", "other": "w6"}],
     ),
-    "multi_label": (
-        "table",
-        {"is_multi_label": True},
-        [{"text": t} for t in ("w1", CONTEXT, "w7 w8", "w9")],
-    ),
+    "multi_label": ("table", {"is_multi_label": True}, [{"text": t} for t in ("w1", CONTEXT)]),
     "v1": ("squad", {}, [{"question": "w1", "context": c} for c in (CONTEXT, "w5 w6", CONTEXT)]),
-    "v2": (
-        "squad",
-        {"name": "v2"},
-        [{"question": q, "context": CONTEXT} for q in ("w1 w2", "w60")],
-    ),
+    "v2": ("squad", {"name": "v2"}, [{"question": q, "context": CONTEXT} for q in ("w1", "w60")]),
     "conll": ("conll", {}, [{"words": WORDS[:50]}, {"words": ["W1", "w2w3"]}, {"words": ["x"]}]),
     "bilstm": (
-        "squad",
-        {"bilstm_size": 6},
+        *("squad", {"bilstm_size": 6}),
         [{"question": "w1", "context": c} for c in ("w5 w6", CONTEXT)],
     ),
     "plain": (
-        "conll",
-        {"name": "plain", "labels": ("NN", "VB")},
+        *("conll", {"name": "plain", "labels": ("NN", "VB")}),
         [{"words": ["w1", "w2"]}, {"words": ["w3"]}],
     ),
-    "swag": (
-        "swag",
-        {},
-        [{"context": "w1", "endings": [f"w{n}", "w2 w3", "w4", "w5"]} for n in (6, 7, 8)],
-    ),
+    "swag": ("swag", {}, [{"context": "w1", "endings": ["w2 w3", "w4", "w5", it]} for it in PAIR]),
 }
 
 
@@ -202,58 +184,50 @@ def test_lora_is_merged_and_answers_as_it_did_in_training(tmp_path):
     assert np.abs(kernels[0] - kernels[2]).max() > 0.01
 
 
-@pytest.mark.parametrize("threshold", [-1e9, 1e9])
-def test_no_answer_is_given_above_the_threshold_that_is_stored(tmp_path, threshold):
-    finetuned_workdir.write(tmp_path, "squad", name="v2", null_threshold=threshold)
-    line = CASES["v2"][2][0]
-    (answer,) = predict.predict(inference.load_finetuned(tmp_path), [line], batch_size=4)
-    assert bool(answer["answer"]) == (threshold > 0)
-    assert answer["answer"] in CONTEXT
-    assert -1e9 < answer["score_difference"] < 1e9
+def test_no_answer_is_given_above_the_threshold_that_is_stored(tmp_path, model):
+    for threshold in (-1e9, 1e9):
+        directory = tmp_path / str(threshold)
+        finetuned_workdir.write(directory, "squad", name="v2", null_threshold=threshold)
+        loaded = inference.load_finetuned(directory)
+        (answer,) = predict.predict(loaded, CASES["v2"][2][:1], batch_size=4)
+        assert bool(answer["answer"]) == (threshold > 0)
+        assert answer["answer"] in CONTEXT
+        assert -1e9 < answer["score_difference"] < 1e9
+    for name in ("table", "v1"):
+        with pytest.raises(ValueError, match="--null_threshold=2 is for models of SQuAD v2.0"):
+            predict._with_threshold(model(name), 2.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "line", "message"),
-    [
-        ("table", {"txt": "w1"}, "line 2: the key 'text' is missing; its keys are 'txt'"),
-        ("table", {"text": " "}, "line 2: 'text' is empty; it must be a text"),
-        ("glue", {"sentence1": "w1", "sentence2": None}, "line 2: 'sentence2' is None; it must be"),
-        ("v1", {"question": "w1", "context": 3}, "line 2: 'context' is 3; it must be a text"),
-        ("conll", {"words": "w1 w2"}, "line 2: 'words' is 'w1 w2'; it must be a list of texts"),
-        ("conll", {"words": ["w1", ""]}, "line 2: 'words' is .*none of them empty"),
-        ("swag", {"context": "w", "endings": ["w"]}, "line 2: 'endings' has 1 texts; it must have"),
-        ("swag", ["w1"], "line 2: it is .'w1'.; it must be an object"),
-    ],
-)
-def test_a_line_that_is_wrong_is_named(name, line, message, model):
-    good = CASES[name][2][0]
-    with pytest.raises(ValueError, match=message):
-        list(predict.predict(model(name), [good, line], batch_size=4))
+WRONG = [
+    ("table", {"txt": "w1"}, "line 2: the key 'text' is missing; its keys are 'txt'"),
+    ("table", {"text": " "}, "line 2: 'text' is empty; it must be a text"),
+    ("glue", {"sentence1": "w1", "sentence2": None}, "line 2: 'sentence2' is None; it must be"),
+    ("v1", {"question": "w1", "context": 3}, "line 2: 'context' is 3; it must be a text"),
+    ("conll", {"words": "w1 w2"}, "line 2: 'words' is 'w1 w2'; it must be a list of texts"),
+    ("conll", {"words": ["w1", ""]}, "line 2: 'words' is .*none of them empty"),
+    ("swag", {"context": "w", "endings": ["w"]}, "line 2: 'endings' has 1 texts; it must have"),
+    ("swag", ["w1"], "line 2: it is .'w1'.; it must be an object"),
+]
 
 
-def test_wrong_lines_are_told_together(model):
+def test_lines_that_are_wrong_are_named_ten_at_once(model):
+    for name, line, message in WRONG:
+        with pytest.raises(ValueError, match=message):
+            list(predict.predict(model(name), [CASES[name][2][0], line], batch_size=4))
     with pytest.raises(ValueError, match="(?s)^12 faults.*line 1: .*line 10: ") as caught:
         list(predict.predict(model("table"), [{}] * 12, batch_size=4))
     assert "line 11" not in str(caught.value)
 
 
-def test_a_run_of_pretraining_answers_nothing(tmp_path):
-    workdirs.write(weights.make(), tmp_path / "run")
-    with pytest.raises(ValueError, match="task 'pretraining', which was not finetuned"):
-        inference.load_finetuned(tmp_path / "run")
-
-
-def test_the_program_writes_a_line_for_each_line_with_its_id(tmp_path, monkeypatch, capsys):
+def test_the_program_writes_a_line_for_each_line_with_its_id(tmp_path):
     finetuned_workdir.write(tmp_path, "squad", name="v2")
     lines = [{**line, "id": f"no {n}"} for n, line in enumerate(CASES["v2"][2])]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    options = {"checkpoint": str(tmp_path), "null_threshold": -1e9, "batch_size": 4, "strict": True}
-    options = {"step": "newest"} | options
-    monkeypatch.setattr(predict.flags, "FLAGS", types.SimpleNamespace(**options))
-    predict.main(["predict"])
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(answer["id"], answer["answer"]) for answer in answers] == [("no 0", ""), ("no 1", "")]
+    done = programs.succeed(
+        *("bertjax.predict", f"--checkpoint={tmp_path}", "--null_threshold=-1e9", "--strict"),
+        lines=tuple(map(json.dumps, lines)),
+    )
+    answers = [(answer["id"], answer["answer"]) for answer in done.lines]
+    assert answers == [("no 0", ""), ("no 1", "")]
 
 
 BAD = [
@@ -277,17 +251,8 @@ def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs(tmp_pa
     )
     answers = done.lines
     assert [place for place, answer in enumerate(answers) if "label" in answer] == [0, 5, 8]
-    assert [answer.get("id") for answer in answers] == [
-        1,
-        None,
-        3,
-        None,
-        None,
-        6,
-        "\ud800",
-        None,
-        9,
-    ]
+    ids = [1, None, 3, None, None, 6, "\ud800", None, 9]
+    assert [answer.get("id") for answer in answers] == ids
     said = [
         *("line 2: it is not JSON", "line 3: 'text' is 4; it must be a text"),
         *("line 4: it is not JSON .*utf-8", "line 5: it is not JSON .*nested too deeply"),
@@ -295,9 +260,8 @@ def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs(tmp_pa
     ]
     for message, answer in zip(said, (answers[it] for it in (1, 2, 3, 4, 6, 7)), strict=True):
         assert re.match(message, answer["error"]), answer
-    strict = programs.run(
-        "bertjax.predict", f"--checkpoint={tmp_path}", "--strict", raw=b"\n".join(BAD) + b"\n"
-    )
+    flags = (f"--checkpoint={tmp_path}", "--strict")
+    strict = programs.run("bertjax.predict", *flags, raw=b"\n".join(BAD) + b"\n")
     assert strict.error.startswith("bertjax: 6 faults:\nline 2: it is not JSON")
     assert strict.output == b""
 
@@ -342,19 +306,11 @@ def test_a_document_is_answered_as_the_same_sentences_of_a_file_are(tmp_path):
             row.tolist() for row in of_file.tokens[name]
         ]
     answers = list(predict.predict(ours, lines, batch_size=4))
-    assert [[len(it["tags"]) for it in answer["sentences"]] for answer in answers] == [
-        [5, 5, 5, 5],
-        [5, 5],
-    ]
+    counts = [[len(it["tags"]) for it in answer["sentences"]] for answer in answers]
+    assert counts == [[5, 5, 5, 5], [5, 5]]
     alone = [a for words in DOCUMENT for a in predict.predict(ours, [{"words": words}])]
     together = [it for answer in answers for it in answer["sentences"]]
     assert [it["tags"] for it in alone] != [it["tags"] for it in together]  # the context counts
-
-
-@pytest.mark.parametrize("name", ["table", "v1"])
-def test_a_threshold_that_would_not_be_read_is_refused(model, name):
-    with pytest.raises(ValueError, match="--null_threshold=2 is for models of SQuAD v2.0"):
-        predict._with_threshold(model(name), 2.0)
 
 
 def test_the_sentences_of_a_tagger_of_sentences_are_read_one_by_one(model):

@@ -65,8 +65,7 @@ def stored(directory):
     return np.array(vectors, np.float32), columns
 
 
-@pytest.mark.parametrize("format", [*vector_files.FORMATS])
-@pytest.mark.parametrize("store_texts", [True, False])
+@pytest.mark.parametrize(("format", "store_texts"), [("npy", True), ("parquet", False)])
 def test_a_directory_holds_the_vectors_in_the_order_of_the_lines(
     model, texts, tmp_path, monkeypatch, format, store_texts
 ):
@@ -92,8 +91,7 @@ class Stopped(Exception):
     """Ends a run in the middle."""
 
 
-@pytest.mark.parametrize("format", [*vector_files.FORMATS])
-@pytest.mark.parametrize("read", [10, 20])
+@pytest.mark.parametrize(("format", "read"), [("npy", 10), ("npy", 20), ("parquet", 20)])
 def test_a_resumed_run_leaves_what_one_that_never_stopped_leaves(
     model, texts, tmp_path, monkeypatch, caplog, format, read
 ):
@@ -194,16 +192,13 @@ def test_what_cannot_be_written_is_refused(model, texts, tmp_path):
         write(model, ["w1"], tmp_path / "w", choose={"pooling": "none"})
     with pytest.raises(ValueError, match="format is 'csv'; known are npy, parquet"):
         write(model, ["w1"], tmp_path / "w", format="csv")
-
-
-def test_a_damaged_manifest_is_refused(model, texts, tmp_path):
-    write(model, texts, tmp_path / "v")
-    manifest = tmp_path / "v" / "manifest.json"
+    write(model, texts, tmp_path / "damaged")
+    manifest = tmp_path / "damaged" / "manifest.json"
     fields = json.loads(manifest.read_text())
     for wrong in ({**fields, "version": 99}, {"version": vector_files.VERSION}):
         manifest.write_text(json.dumps(wrong))
         with pytest.raises(ValueError, match="manifest.json is"):
-            write(model, texts, tmp_path / "v")
+            write(model, texts, tmp_path / "damaged")
 
 
 @pytest.mark.slow
@@ -252,28 +247,22 @@ def test_the_program_writes_files_of_lines_and_of_objects(directory, model, text
     }
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_wrong_flags_end_in_one_line(directory, tmp_path):
+    for flags, message in (
         (["--input=a.txt"], "--input goes with --output=DIR, which is not given"),
         (["--shard_size=9"], "--shard_size goes with --output=DIR"),
-        (["--output={new}", "--input=missing.txt"], "missing.txt: no such file; --input names"),
+        ([f"--output={tmp_path}/new", "--input=missing.txt"], "missing.txt: no such file; --inp"),
         (["what?"], "'what[?]' is not a flag; give the texts on standard input"),
         (["--pooling=median"], "--pooling=median"),
-    ],
-)
-def test_wrong_flags_end_in_one_line(directory, tmp_path, flags, message):
-    flags = [flag.format(new=tmp_path / "new") for flag in flags]
-    done = programs.run("bertjax.encode", f"--checkpoint={directory}", *flags)
-    assert re.search(message, done.error) and "\n" not in done.error
+    ):
+        done = programs.run("bertjax.encode", f"--checkpoint={directory}", *flags)
+        assert re.search(message, done.error) and "\n" not in done.error
 
 
 def test_an_archive_has_the_same_vectors_and_python_too(directory, texts):
     flags = (f"--checkpoint={directory}", "--truncate", "--dims=5", "--prompt=w3 ")
     done = programs.succeed("bertjax.encode", *flags, lines=tuple(texts))
-    with np.load(io.BytesIO(done.output)) as archive:
-        features = archive["features"]
     python = bertjax.load(directory).encode(texts, truncate=True, dims=5, prompt="w3 ")
-    np.testing.assert_allclose(features, python["features"], atol=1e-6)
-    assert features.shape == (COUNT, 5)
-    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, atol=1e-6)
+    with np.load(io.BytesIO(done.output)) as archive:
+        np.testing.assert_allclose(archive["features"], python["features"], atol=1e-6)
+    assert python["features"].shape == (COUNT, 5)
