@@ -82,27 +82,20 @@ def evaluate_checkpoint(
     graphdef, shapes = tasks.abstract_model(job.task)
     params = _task_params(saved, shapes)
     with jax.set_mesh(mesh):
-        evaluate_step = jax.jit(
-            functools.partial(
-                state.evaluate_step,
-                *(job.task, graphdef),
-                with_answers=job.evaluation.scorer is not None,
-            )
-        )
+        with_answers = job.evaluation.scorer is not None
+        step_of = functools.partial(state.evaluate_step, job.task, graphdef)
+        evaluate_step = jax.jit(functools.partial(step_of, with_answers=with_answers))
+        shared = {"mesh": mesh, "batch_size": batch_size}
         scores = {
-            name: evaluation.evaluate_set(
-                job, name, evaluate_step, params, mesh=mesh, batch_size=batch_size
-            )
+            name: evaluation.evaluate_set(job, name, evaluate_step, params, **shared)
             for name in job.evaluation.sets
         }
-    examples = {name: job.data.num_examples(name) for name in scores}
-    scored = {"step": saved.step, **_flat({name: {"examples": n} for name, n in examples.items()})}
-    scored |= _flat(scores)
+    examples = {name: {"examples": job.data.num_examples(name)} for name in scores}
+    scored = {"step": saved.step, **_flat(examples), **_flat(scores)}
     losses = {name: value for name, value in scored.items() if name.endswith("loss")}
     inference.check_numbers(losses, f"{data} (loss {losses})")
-    reads_records = job.evaluation.scorer is None
     has_masks = saved.config.pretraining.masking != "none"
-    if chance and reads_records and has_masks and not job.evaluation.chance:
+    if chance and not with_answers and has_masks and not job.evaluation.chance:
         (name,) = scores
         batches = job.data.evaluation_batches(name, batch_size=batch_size, rows=None)
         scored |= chance_levels(records.open(data), batches, held_out.training_contents(saved))
@@ -147,9 +140,8 @@ def evaluate_pairs(
     model = inference.load(workdir, step=step)
     sentences = (sentence for pair in pair_list for sentence in (pair.good, pair.bad))
     log_likelihoods = []
-    for place, score in enumerate(
-        likelihood.scores(model, sentences, masking=masking, batch_size=batch_size)
-    ):
+    scores = likelihood.scores(model, sentences, masking=masking, batch_size=batch_size)
+    for place, score in enumerate(scores):
         if isinstance(score, likelihood.NoScore):
             sentence = (pair_list[place // 2].good, pair_list[place // 2].bad)[place % 2]
             raise ValueError(f"{pairs}: {sentence!r:.60} cannot be scored: {score.fault}")
@@ -208,13 +200,11 @@ def main(argv: list[str]) -> None:
         raise ValueError(f"--masking={options.masking} is for --pairs; leave it out")
     shared = {"batch_size": options.batch_size, "step": options.step}
     if options.pairs is not None:
-        scores = evaluate_pairs(
-            options.checkpoint, options.pairs, masking=options.masking or "token", **shared
-        )
+        shared["masking"] = options.masking or "token"
+        scores = evaluate_pairs(options.checkpoint, options.pairs, **shared)
     else:
-        scores = evaluate_checkpoint(
-            options.checkpoint, options.data, chance=jax.process_count() == 1, **shared
-        )
+        shared["chance"] = jax.process_count() == 1
+        scores = evaluate_checkpoint(options.checkpoint, options.data, **shared)
     if options.json:
         print(json.dumps(scores))
         return

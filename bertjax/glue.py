@@ -185,9 +185,8 @@ def _finetune(config: ml_collections.ConfigDict, workdir: epath.Path) -> Finetun
         scores = {name: value if math.isfinite(value) else None for name, value in last.items()}
         return Finetuned((scores,), scores, workdir)
     results = train.train_trials(config, workdir)
-    setting = {
-        field.name: results["chosen"][field.name] for field in dataclasses.fields(trials.Setting)
-    }
+    names = (field.name for field in dataclasses.fields(trials.Setting))
+    setting = {name: results["chosen"][name] for name in names}
     seeds = [row for row in results["trials"] if setting.items() <= row.items()]
     best = results["best"]
     return Finetuned(tuple(row["scores"] for row in seeds), best["scores"], workdir / best["name"])
@@ -202,9 +201,7 @@ def _median(finetuned: Mapping[str, Finetuned], column: Column) -> float | None:
 
 
 def _best(finetuned: Mapping[str, Finetuned], column: Column) -> float | None:
-    if column.task not in finetuned:
-        return None
-    value = finetuned[column.task].best[column.score]
+    value = finetuned[column.task].best[column.score] if column.task in finetuned else None
     return None if value is None else 100 * value
 
 

@@ -61,8 +61,7 @@ def predict(
       ValueError: if the model's outputs are not finite; and with `strict` if the model cannot use a
         record, naming the first ten of those read together.
     """
-    scorer = model.kind.open(model.options, model.vocabulary)
-    mesh = model.mesh
+    scorer, mesh = model.kind.open(model.options, model.vocabulary), model.mesh
     batch_size = -(-batch_size // mesh.size) * mesh.size
     step = functools.partial(_predict_step, model.task, model.graphdef)
     buckets = (model.options.max_seq_length,)
@@ -75,14 +74,10 @@ def predict(
             _check(chunk, examples)
         answers: Iterator[kinds.Prediction] = iter(())
         if features is not None:
+            rows = batches.evaluation_batches(features, batch_size=batch_size, buckets=buckets)
+            shared = {"mesh": mesh, "global_batch_size": batch_size}
             with jax.set_mesh(mesh):
-                outputs = prediction.predict(
-                    step,
-                    model.params,
-                    batches.evaluation_batches(features, batch_size=batch_size, buckets=buckets),
-                    mesh=mesh,
-                    global_batch_size=batch_size,
-                )
+                outputs = prediction.predict(step, model.params, rows, **shared)
             inference.check_numbers(outputs, f"the lines from {chunk[0][0]} to {chunk[-1][0]}")
             good = [example for example in examples if not isinstance(example, BadLine)]
             answers = iter(scorer.predictions(good, features, outputs, model.tuned))

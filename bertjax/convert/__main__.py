@@ -104,11 +104,8 @@ def _of_workdir(
     longest = weights.config.max_position_embeddings
     if weights.sentence and weights.sentence.max_seq_length:
         longest = min(weights.sentence.max_seq_length, longest)
-    trained_positions.warn_beyond(
-        trained_positions.number(found),
-        longest,
-        f"exporting {source} as a model of {longest} positions",
-    )
+    use = f"exporting {source} as a model of {longest} positions"
+    trained_positions.warn_beyond(trained_positions.number(found), longest, use)
     return weights, model_card.read_run(found)
 
 

@@ -182,14 +182,12 @@ def _signs(directory: epath.Path) -> dict[str, bool]:
 
 
 def _recognize_file(path: epath.Path) -> str:
-    if path.name.endswith(WEIGHTS_SUFFIXES):
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist")
-        return "huggingface"
     if path.name.endswith(".index") or (path.parent / f"{path.name}.index").exists():
         return "tf1"  # a checkpoint's prefix, as TensorFlow names them
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
+    if path.name.endswith(WEIGHTS_SUFFIXES):
+        return "huggingface"
     raise ValueError(
         f"{path} is not a known file of weights: *{', *'.join(WEIGHTS_SUFFIXES)}, or the "
         "prefix or index of a TF1 checkpoint"

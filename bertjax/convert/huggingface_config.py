@@ -20,7 +20,6 @@ from bertjax.convert.families import base
 from bertjax.data import json_text
 
 CONFIG_FILE = "config.json"
-
 MOST_LABELS = 1_000_000  # that are believed: a file could ask for any number of names
 
 # The problem_type of a single number; without it their pipelines take it for a class's logit.
@@ -224,8 +223,5 @@ def _warn(
             continue
         logging.warning(
             "%s has the field %s = %r, which is not known here and is passed over: if it changes "
-            "what the encoder computes, the outputs differ",
-            source,
-            name,
-            value,
-        )
+            "what the encoder computes, the outputs differ", source, name, value,
+        )  # fmt: skip

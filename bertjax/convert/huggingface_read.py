@@ -215,11 +215,9 @@ def _weights_file(path: epath.Path) -> epath.Path:
 
 
 def _head(description: huggingface_config.Description, weights: Weights) -> str:
-    family = description.family
-    read_head = pretrained.head_of(
-        names.our_paths(weights, family.tensors, spelling=family.spelling)
-    )
-    stated = description.head
+    family, stated = description.family, description.head
+    paths = names.our_paths(weights, family.tensors, spelling=family.spelling)
+    read_head = pretrained.head_of(paths)
     # The released weights say BertForMaskedLM and hold both heads; a bare BertModel with a head in
     # its weights is a model whose config was written for its encoder.
     richer = ("pretraining", "masked_lm")
@@ -233,7 +231,7 @@ def _labels(
     description: huggingface_config.Description, weights: Weights, head: str
 ) -> Mapping[int, str]:
     """Returns the names of a classifier's labels, LABEL_0 and so on if the config has none."""
-    if head not in ("sequence_classification", "token_classification"):
+    if head not in pretrained.WITH_LABELS:
         return {}
     table = names.of_head(description.family.tensors, head)
     biases = [a for n, a in weights.items() if _paths(n, table, description.family) == {BIAS}]

@@ -102,8 +102,8 @@ def write_tokenizer(
         special["additional_special_tokens"] = more
     path = directory / wordpiece.CONFIG_FILE
     config = json.loads(path.read_text()) | {"model_max_length": max_length, **files.fields}
-    path.write_text(_json(config))
-    (directory / SPECIAL_TOKENS_FILE).write_text(_json(special))
+    for place, values in ((path, config), (directory / SPECIAL_TOKENS_FILE, special)):
+        place.write_text(json.dumps(values, indent=2) + "\n")
     fast = WRITERS[vocabulary.kind](vocabulary, files)
     (directory / TOKENIZER_FILE).write_text(fast.to_str(pretty=False))
 
@@ -177,7 +177,7 @@ def unigram_tokenizer(
     fast = tokenizers.Tokenizer(models.Unigram(list(pieces), model.unk_id, byte_fallback=False))
     fast.normalizer = normalizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
-            *(_without_accents("NFKD", _is_combining) if model.strip_accents else []),
+            *(_without_accents("NFKD", unicodedata.combining) if model.strip_accents else []),
             *(_lowered() if model.lowercase else []),
             *_folded(model),
             normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
@@ -200,17 +200,14 @@ def _folded(vocabulary: tokenizer.SentencePieceTokenizer) -> list[normalizers.No
     """
     rules: dict[str, list[str]] = {}
     characters = _characters()
-    for character, found in zip(
-        characters, vocabulary.model_normalized([f".{c}." for c in characters]), strict=True
-    ):
-        became = found.removeprefix(sentence_piece.WORD_START)[1:-1]
+    normalized = vocabulary.model_normalized([f".{it}." for it in characters])
+    for character, text in zip(characters, normalized, strict=True):
+        became = text.removeprefix(sentence_piece.WORD_START)[1:-1]
         became = became.replace(sentence_piece.WORD_START, " ")
         if became != unicodedata.normalize("NFKC", character):
             rules.setdefault(became, []).append(character)
-    replaced = [
-        normalizers.Replace(_regex(frozenset(held).__contains__), became)
-        for became, held in rules.items()
-    ]
+    regexes = {became: _regex(frozenset(held).__contains__) for became, held in rules.items()}
+    replaced = [normalizers.Replace(regex, became) for became, regex in regexes.items()]
     return [*replaced, normalizers.NFKC()]
 
 
@@ -246,12 +243,9 @@ def casing(normalizer: Mapping[str, Any]) -> dict[str, bool] | None:
     """
     steps = [step["type"] for step in normalizer.get("normalizers", ())]
     for lowercase, strip_accents, is_spaced in itertools.product((True, False), repeat=3):
-        expected = [
-            "Replace",
-            *["BertNormalizer"] * is_spaced,
-            *["Replace", "Lowercase"] * lowercase,
-        ]
-        if steps == expected + ["NFD", "Replace"] * strip_accents:
+        expected = ["Replace", *["BertNormalizer"] * is_spaced]
+        expected += ["Replace", "Lowercase"] * lowercase + ["NFD", "Replace"] * strip_accents
+        if steps == expected:
             return {"lowercase": lowercase, "strip_accents": strip_accents}
     return None
 
@@ -261,12 +255,9 @@ def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
     # Ours spells the rules out; else it is transformers' own.
     if ours := casing(normalizer):
         normalizer = {"type": "BertNormalizer", **ours}
+    prefix = model.get("continuing_subword_prefix", wordpiece.CONTINUATION)
     expected = [
-        (
-            "model.continuing_subword_prefix",
-            model.get("continuing_subword_prefix", wordpiece.CONTINUATION),
-            wordpiece.CONTINUATION,
-        ),
+        ("model.continuing_subword_prefix", prefix, wordpiece.CONTINUATION),
         ("normalizer.type", normalizer.get("type"), "BertNormalizer"),
         ("normalizer.clean_text", normalizer.get("clean_text", True), True),
         ("normalizer.handle_chinese_chars", normalizer.get("handle_chinese_chars", True), True),
@@ -297,11 +288,8 @@ def _normalizer(*, lowercase: bool, strip_accents: bool, is_spaced: bool) -> nor
     """
     steps: list[normalizers.Normalizer] = [normalizers.Replace(_regex(wordpiece.is_dropped), "")]
     if is_spaced:
-        steps.append(
-            normalizers.BertNormalizer(
-                clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=False
-            )
-        )
+        off = dict.fromkeys(("clean_text", "strip_accents", "lowercase"), False)
+        steps.append(normalizers.BertNormalizer(handle_chinese_chars=True, **off))
     steps += _lowered() if lowercase else []
     steps += _without_accents("NFD", _is_accent) if strip_accents else []
     return normalizers.Sequence(steps)
@@ -315,12 +303,8 @@ def _lowered() -> list[normalizers.Normalizer]:
     return [normalizers.Replace(tokenizers.Regex(final), "ς"), normalizers.Lowercase()]
 
 
-def _without_accents(form: str, is_accent: Callable[[str], bool]) -> list[normalizers.Normalizer]:
+def _without_accents(form: str, is_accent: Callable[[str], Any]) -> list[normalizers.Normalizer]:
     return [getattr(normalizers, form)(), normalizers.Replace(_regex(is_accent), "")]
-
-
-def _is_combining(character: str) -> bool:
-    return unicodedata.combining(character) > 0
 
 
 def _is_accent(character: str) -> bool:
@@ -337,7 +321,7 @@ def _is_case_ignorable(character: str) -> bool:
 
 
 @functools.cache
-def _ranges(holds: Callable[[str], bool]) -> str:
+def _ranges(holds: Callable[[str], Any]) -> str:
     """Returns the characters for which `holds`, as the inside of a regex's class."""
     points = [ord(character) for character in _characters() if holds(character)]
     starts = [after for before, after in itertools.pairwise([-2, *points]) if after != before + 1]
@@ -346,7 +330,7 @@ def _ranges(holds: Callable[[str], bool]) -> str:
     return "".join(_escaped(a) if a == b else f"{_escaped(a)}-{_escaped(b)}" for a, b in pairs)
 
 
-def _regex(holds: Callable[[str], bool]) -> tokenizers.Regex:
+def _regex(holds: Callable[[str], Any]) -> tokenizers.Regex:
     return tokenizers.Regex(f"[{_ranges(holds)}]")
 
 
@@ -357,11 +341,10 @@ def _characters() -> tuple[str, ...]:
     Those are the assigned ones, and the gaps in the ranges of CJK; no UTF-8 text holds a surrogate.
     """
     gaps = {code for first, last in wordpiece.CJK_RANGES for code in range(first, last + 1)}
-    every = ((code, chr(code)) for code in range(sys.maxunicode + 1))
     return tuple(
-        character
-        for code, character in every
-        if code in gaps or unicodedata.category(character) not in ("Cn", "Co", "Cs")
+        chr(code)
+        for code in range(sys.maxunicode + 1)
+        if code in gaps or unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")
     )
 
 
@@ -380,7 +363,3 @@ WRITERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
     "byte_bpe": byte_level_tokenizer,
     "sentencepiece": unigram_tokenizer,
 }
-
-
-def _json(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=2) + "\n"

@@ -32,9 +32,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
       ValueError: if a parameter has no name there, or the vocabulary no counterpart.
     """
     directory = epath.Path(directory)
-    family = weights.family
-    head = weights.head
-    sizes = weights.config
+    family, head, sizes = weights.family, weights.head, weights.config
     config = huggingface_config.to_json(
         sizes, family, head=head, labels=weights.labels, pooling=weights.pooling
     )
@@ -48,8 +46,7 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
 
     params = {path: array for path, array in weights.params.items() if not is_beside(path)}
     params = {**family.completion(sizes), **params}
-    tensors = names.to_theirs(params, table)
-    tensors = names.fuse(tensors, family.fused)
+    tensors = names.fuse(names.to_theirs(params, table), family.fused)
     if head == "none":  # then transformers saves the names without the prefix, too
         tensors = {name.removeprefix(family.prefix): array for name, array in tensors.items()}
     directory.mkdir(parents=True, exist_ok=True)
@@ -61,11 +58,9 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
     if weights.vocabulary is not None:
         for field, name in family.tokenizer.ids.items():
             config[field] = getattr(weights.vocabulary, name)
+        longest = sizes.max_position_embeddings
         huggingface_tokenizer.write_tokenizer(
-            weights.vocabulary,
-            directory,
-            family.tokenizer,
-            max_length=sizes.max_position_embeddings,
+            weights.vocabulary, directory, family.tokenizer, max_length=longest
         )
     text = json.dumps(config, indent=2, sort_keys=True)
     (directory / huggingface_config.CONFIG_FILE).write_text(text + "\n")

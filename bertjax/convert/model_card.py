@@ -77,11 +77,9 @@ def text(
     article = "An" if title[0] in "AEIOU" else "A"
     # Cards are published, so they name no path of the source. A discriminator is counted without
     # its generator.
-    count = sum(
-        array.size
-        for path, array in weights.params.items()
-        if pretrained.is_of_class(path, weights.head, weights.config.pooler)
-    )
+    of_class = (weights.head, weights.config.pooler)
+    params = weights.params.items()
+    count = sum(x.size for path, x in params if pretrained.is_of_class(path, *of_class))
     parts += [f"{article} {title} with {count:,} parameters, written by bertjax {__version__}."]
     parts += ["", *_sizes(weights)]
     if weights.sentence is not None:
@@ -137,18 +135,20 @@ def _sentence_vectors(
     """Tells how the vectors of sentences are made, and how they are used."""
     yield "## Vectors of sentences"
     yield ""
-    yield from _table(
-        ("", ""), sentence_transformers.described(vectors, weights.config.hidden_size)
-    )
-    yield ""
-    yield "```python"
-    yield "from sentence_transformers import SentenceTransformer"
-    yield ""
-    yield 'model = SentenceTransformer("PATH")'
-    yield 'queries = model.encode_query(["a question"])'
-    yield 'documents = model.encode_document(["a text", "another text"])'
-    yield "print(model.similarity(queries, documents))"
-    yield "```"
+    size = weights.config.hidden_size
+    yield from _table(("", ""), sentence_transformers.described(vectors, size))
+    yield _USE_OF_VECTORS
+
+
+_USE_OF_VECTORS = """
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("PATH")
+queries = model.encode_query(["a question"])
+documents = model.encode_document(["a text", "another text"])
+print(model.similarity(queries, documents))
+```"""
 
 
 def _training(run: Run) -> Iterator[str]:
@@ -158,11 +158,9 @@ def _training(run: Run) -> Iterator[str]:
     yield f"Step {run.step:,} of {steps:,}, seed {config.seed}."
     yield ""
     names = ("phase", "steps", "sequences per step", "tokens per sequence")
+    batch = {name: it.global_batch_size or config.global_batch_size for name, it in phases.items()}
     rows = [
-        (
-            *(name, f"{phase.num_steps:,}"),
-            *(phase.global_batch_size or config.global_batch_size, phase.max_seq_length),
-        )
+        (name, f"{phase.num_steps:,}", batch[name], phase.max_seq_length)
         for name, phase in phases.items()
     ]
     yield from _table(names, rows)
@@ -180,9 +178,8 @@ def _training(run: Run) -> Iterator[str]:
         f"epsilon {optimizer.eps:g}, weight decay {optimizer.weight_decay:g}, "
         f"gradient norm clipped at {optimizer.clip_norm:g}"
     )
-    warmup = f"{schedule.warmup_steps:,} steps"
-    if schedule.warmup_share:
-        warmup = f"{schedule.warmup_share:.0%} of the steps"
+    share = schedule.warmup_share
+    warmup = f"{share:.0%} of the steps" if share else f"{schedule.warmup_steps:,} steps"
     yield (
         f"- learning rate: peak {schedule.peak_learning_rate:g} after {warmup}, "
         f"{schedule.name} decay"
@@ -208,17 +205,12 @@ def _taught_by(run: Run) -> str:
     return f"by the weights with SHA-256 `{run.teacher_sha256}`; of the losses: {weights}"
 
 
-def _finetuning_data(options: ml_collections.ConfigDict) -> Iterator[str]:
-    """Tells the kind of data set and its labels; the files are the owner's."""
-    name = f"{options.dataset} {options.name}".strip()
-    yield f"The data set is of the kind `{name}`."
-    if options.labels:
-        yield f"Its labels are {', '.join(f'`{label}`' for label in options.labels)}."
-
-
 def _data(run: Run) -> Iterator[str]:
-    if run.config.task == "finetuning":
-        yield from _finetuning_data(run.config.finetuning)
+    if run.config.task == "finetuning":  # the kind and the labels alone: the files are the owner's
+        options = run.config.finetuning
+        yield f"The data set is of the kind `{f'{options.dataset} {options.name}'.strip()}`."
+        if options.labels:
+            yield f"Its labels are {', '.join(f'`{label}`' for label in options.labels)}."
         return
     if run.config.data.source == "synthetic":
         yield "Random tokens: this model was trained to measure speed and knows no language."

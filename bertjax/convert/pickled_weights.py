@@ -170,11 +170,9 @@ class _Unpickler(pickle.Unpickler):
         if member not in self._archive.NameToInfo:
             raise _RefusedError(f"{member} is missing in it")
         size = self._archive.getinfo(member).file_size
-        if size != count * dtype.itemsize:
-            raise _RefusedError(
-                f"{member} has {size} bytes; {count} numbers of {dtype} have "
-                f"{count * dtype.itemsize}"
-            )
+        if size != (needed := count * dtype.itemsize):
+            fault = f"{member} has {size} bytes; {count} numbers of {dtype} have {needed}"
+            raise _RefusedError(fault)
         return _Storage(np.frombuffer(self._archive.read(member), dtype))
 
 
@@ -209,29 +207,16 @@ def read_pickle(path: epath.PathLike) -> dict[str, np.ndarray]:
                 "model.safetensors"
             ) from error
         except _DAMAGE as error:
-            raise ValueError(
-                f"{path} is damaged ({type(error).__name__}: {error}); fetch it again"
-            ) from error
+            fault = f"{path} is damaged ({type(error).__name__}: {error}); fetch it again"
+            raise ValueError(fault) from error
     return _tensors(loaded, path, size)
 
 
 # Errors that zipfile, zlib, pickle and NumPy raise on files that are cut short or altered.
 _DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    pickle.UnpicklingError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    IndexError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
+    *(zipfile.BadZipFile, zlib.error, struct.error, pickle.UnpicklingError, ArithmeticError),
+    *(AttributeError, EOFError, IndexError, KeyError, MemoryError, NotImplementedError, OSError),
+    *(RuntimeError, TypeError, ValueError),
 )
 
 

@@ -192,19 +192,10 @@ def head_of(paths: Collection[str]) -> str:
     without one for tokens.
     """
     parts = {path.split(".")[0] for path in paths}
-    if "rtd_head" in parts:
-        return "replaced_tokens"
-    if {"mlm_head", "pooler", "nsp_head"} <= parts:
-        return "pretraining"
-    if "mlm_head" in parts:
-        return "masked_lm"
-    if {"pooler", "nsp_head"} <= parts:
-        return "next_sentence"
-    if "span_head" in parts:
-        return "question_answering"
-    if "classifier" in parts:
-        return "sequence_classification" if "pooler" in parts else "token_classification"
-    return "none"
+    richest_first = ("replaced_tokens", "pretraining", "masked_lm", "next_sentence")
+    richest_first += ("question_answering", "sequence_classification", "token_classification")
+    heads = (head for head in richest_first if parts.issuperset({*PARTS[head]} - {"encoder"}))
+    return next(heads, "none")
 
 
 def exported(weights: Pretrained) -> Pretrained:
@@ -229,23 +220,22 @@ def select(weights: Pretrained, head: str) -> Pretrained:
     if head == "masked_lm" and weights.generator is not None:
         weights = generator_of(weights, weights.generator)
     present = {path.split(".")[0] for path in weights.params}
-    missing = [part for part in PARTS[head] if part not in present]
-    if missing:
+    if missing := [part for part in PARTS[head] if part not in present]:
         raise ValueError(
             f"{weights.source} has no {', '.join(missing)}, which a model with the head {head!r} "
             f"needs; its own head is {weights.head!r}"
         )
-    labels = _labels(weights, head)
+    is_of_sequences = head == "sequence_classification"
     return dataclasses.replace(
         weights,
         params={path: array for path, array in weights.params.items() if belongs(path, head)},
         head=head,
-        labels=labels,
+        labels=_labels(weights, head),
         unused=(*(path for path in weights.params if not belongs(path, head)), *weights.unused),
-        is_regression=weights.is_regression and head == "sequence_classification",
-        is_multi_label=weights.is_multi_label and head == "sequence_classification",
+        is_regression=weights.is_regression and is_of_sequences,
+        is_multi_label=weights.is_multi_label and is_of_sequences,
         export_fault="" if head == "none" else weights.export_fault,
-        pooling=weights.pooling if head == "sequence_classification" else "cls",
+        pooling=weights.pooling if is_of_sequences else "cls",
         generator=weights.generator if head == "replaced_tokens" else None,
         sentence=weights.sentence if head == "none" else None,
     )
@@ -257,33 +247,27 @@ def for_sentences(weights: Pretrained, pooling: str | None, normalize: bool | No
     Raises:
       ValueError: if it has no pooling yet and gets no pooling, or has no encoder.
     """
-    had = weights.sentence
-    if had is None and pooling is None:
+    if weights.sentence is None and pooling is None:
         raise ValueError(
             f"{weights.source} was not trained for sentence embeddings; give --sentence_pooling, "
             "for example mean"
         )
-    sentence = had or sentence_vectors.SentenceVectors()
-    if pooling is not None:
-        sentence = dataclasses.replace(sentence, pooling=pooling)
-    if normalize is not None:
-        sentence = dataclasses.replace(sentence, normalize=normalize)
+    options = {"pooling": pooling, "normalize": normalize}
+    changes = {name: value for name, value in options.items() if value is not None}
+    sentence = weights.sentence or sentence_vectors.SentenceVectors()
+    sentence = dataclasses.replace(sentence, **changes)
     return dataclasses.replace(select(weights, "none"), sentence=sentence)
 
 
 def generator_of(weights: Pretrained, config: models.EncoderConfig) -> Pretrained:
     """Returns the generator, a model of its own."""
-    prefix = f"{embedding_sharing.GENERATOR}."
+    prefix, params = f"{embedding_sharing.GENERATOR}.", weights.params.items()
     return dataclasses.replace(
         weights,
         config=config,
-        params={
-            path.removeprefix(prefix): array
-            for path, array in weights.params.items()
-            if path.startswith(prefix)
-        },
+        params={path.removeprefix(prefix): x for path, x in params if path.startswith(prefix)},
         head="masked_lm",
-        unused=(*(it for it in weights.params if not it.startswith(prefix)), *weights.unused),
+        unused=(*(path for path, _ in params if not path.startswith(prefix)), *weights.unused),
         generator=None,
     )
 
@@ -295,26 +279,22 @@ def sizes_of(
 
     Heads are `head_size` wide, or there is one.
     """
-    numbers = {
-        int(found[1])
-        for path in shapes
-        if (found := re.match(rf"{re.escape(encoder)}\.layers\.(\d+)\.", path))
-    }
+    layer = re.compile(rf"{re.escape(encoder)}\.layers\.(\d+)\.")
+    numbers = {int(match[1]) for match in map(layer.match, shapes) if match}
     first = f"{encoder}.layers.{min(numbers, default=0)}"
     hidden, intermediate = shapes[f"{first}.intermediate.kernel"]
-    found = {
+    sizes = {
         "hidden_size": hidden,
         "num_hidden_layers": len(numbers),
         "num_attention_heads": max(hidden // head_size, 1),
         "intermediate_size": intermediate,
     }
-    tables = {"vocab_size": "word", "max_position_embeddings": "position"}
-    tables["type_vocab_size"] = "segment"
-    for name, table in tables.items():
+    tables = (("vocab_size", "word"), ("max_position_embeddings", "position"))
+    for name, table in (*tables, ("type_vocab_size", "segment")):
         if shape := shapes.get(f"{encoder}.embeddings.{table}.embedding"):
-            found[name] = shape[0]
-            found["embedding_size"] = 0 if shape[1] == hidden else shape[1]
-    return found
+            sizes[name] = shape[0]
+            sizes["embedding_size"] = 0 if shape[1] == hidden else shape[1]
+    return sizes
 
 
 def named_labels(

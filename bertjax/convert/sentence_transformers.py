@@ -80,7 +80,6 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
     for name, prompt in prompts.items():
         if not isinstance(prompt, str):
             raise ValueError(f"{directory / CONFIG_FILE}: the prompt {name!r} is not a string")
-    similarity = config.get("similarity_fn_name") or "cosine"
     try:
         return sentence_vectors.SentenceVectors(
             pooling=pooling,
@@ -88,7 +87,7 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
             prompts=prompts,
             default_prompt=config.get("default_prompt_name") or "",
             max_seq_length=_max_seq_length(directory, is_lowercase=is_lowercase),
-            similarity=similarity,
+            similarity=config.get("similarity_fn_name") or "cosine",
         )
     except ValueError as error:
         raise ValueError(f"{directory / CONFIG_FILE}: {error}") from error
@@ -157,9 +156,7 @@ def _modules(path: epath.Path) -> dict[str, str]:
         listed = json_text.loads(path.read_bytes())
         listed = sorted(listed, key=lambda module: module["idx"])
         modules = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
-        is_plain = all(
-            ".." not in place and not place.startswith("/") for place in modules.values()
-        )
+        is_plain = all(".." not in it and not it.startswith("/") for it in modules.values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is not a list of modules ({error!r}); fetch it again, or remove it to read "

@@ -123,9 +123,7 @@ def find_checkpoint(path: epath.PathLike) -> epath.Path:
                 f"checkpoint, such as {examples}"
             )
         return prefix.resolve()
-    matches = sorted(
-        file.name.removesuffix(".index") for file in path.iterdir() if file.suffix == ".index"
-    )
+    matches = sorted(file.stem for file in path.iterdir() if file.suffix == ".index")
     for name in [released.checkpoint for released in known if released.checkpoint in matches]:
         return path.resolve() / name
     if len(matches) == 1:
@@ -195,9 +193,8 @@ def _released(family: base.Family) -> base.Released:
     """
     if family.released is None:
         others = [name for name, other in families.FAMILIES.items() if other.released]
-        raise ValueError(
-            f"{family.title} was not released in TensorFlow 1; {', '.join(others)} were"
-        )
+        known = ", ".join(others)
+        raise ValueError(f"{family.title} was not released in TensorFlow 1; {known} were")
     return family.released
 
 
@@ -221,14 +218,12 @@ def read_configs(
     else:
         fields = _read_fields(path)
     defaults = {**code.defaults, "vocab_size": None}
-    faults = []
-    if "vocab_size" not in fields:
-        faults.append("vocab_size is missing")
-    for name in sorted(fields.keys() - defaults.keys() - {*code.unread}):
-        faults.append(
-            f"{name} is {fields[name]!r}; the released {family.title} has no such option: if it "
-            "changes nothing in the model, remove it from the file"
-        )
+    faults = [] if "vocab_size" in fields else ["vocab_size is missing"]
+    faults += [
+        f"{name} is {fields[name]!r}; the released {family.title} has no such option: if it "
+        "changes nothing in the model, remove it from the file"
+        for name in sorted(fields.keys() - defaults.keys() - {*code.unread})
+    ]
     sizes = {name: fields.get(name, default) for name, default in defaults.items()}
     sizes |= {  # "hidden_dropout_prob": 0
         name: float(value)
@@ -314,21 +309,15 @@ def is_lowercase(
     has_capitals = capitals > CASED_SHARE * len(entries)
     if not by_name:
         return not has_capitals, f"{capitals} of {len(entries)} entries have capitals"
-    lowercase = next(
-        is_lower
-        for pattern, is_lower in released.casing.items()
-        if re.fullmatch(pattern, by_name[0])
-    )
+    cases = released.casing.items()
+    lowercase = next(is_lower for regex, is_lower in cases if re.fullmatch(regex, by_name[0]))
     if lowercase == has_capitals:
         logging.warning(
             "The directory's name, %s, says %s, but %d of %d entries of its vocabulary have "
             "capitals; the name is followed. If it is wrong, put a tokenizer_config.json with "
             "do_lower_case beside vocab.txt",
-            directory_name,
-            "lowercase" if lowercase else "cased",
-            capitals,
-            len(entries),
-        )
+            directory_name, "lowercase" if lowercase else "cased", capitals, len(entries),
+        )  # fmt: skip
     return lowercase, f"the directory is called {directory_name}"
 
 
@@ -352,12 +341,8 @@ def _convert(
     """
     paths = {name: names.our_paths([name], released.names) for name in variables}
     head = pretrained.head_of(set().union(*paths.values()))
-    outside = [
-        name for name in variables if any(not pretrained.belongs(p, head) for p in paths[name])
-    ]
-    shapes = None
-    if configs:
-        shapes = pretrained.shapes(configs[0], generator=configs[1])
+    outside = [name for name in paths if not all(pretrained.belongs(p, head) for p in paths[name])]
+    shapes = pretrained.shapes(configs[0], generator=configs[1]) if configs else None
     in_a_row = configs[0].inner_group_num if configs else 1
     params = names.to_ours(
         {name: array for name, array in variables.items() if name not in outside},

@@ -55,17 +55,16 @@ def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
       ValueError: if a finetuned checkpoint does not name its head.
     """
     flat = {path: np.asarray(leaf) for path, leaf in parameters.flat(workdir.params).items()}
-    config = workdir.config
-    is_finetuned = config.task == "finetuning"
-    sizes, generator = encoder.EncoderConfig(**config.model), None
+    sizes, generator = encoder.EncoderConfig(**workdir.config.model), None
     if embedding_sharing.GENERATOR in workdir.params:
-        generator = replaced_tokens.generator_config(sizes, config.pretraining.generator)
+        generator = replaced_tokens.generator_config(sizes, workdir.config.pretraining.generator)
     sentence = sentence_vectors_of(workdir)
     if sentence is not None:
         unused = tuple(path for path in flat if not pretrained.belongs(path, "none"))
         fields = {"head": "none", "labels": {}, "unused": unused}
         flat = {path: leaf for path, leaf in flat.items() if path not in unused}
     else:
+        is_finetuned = workdir.config.task == "finetuning"
         fields = _finetuned(workdir) if is_finetuned else _pretrained_fields(workdir.meta, flat)
     return pretrained.Pretrained(
         config=sizes,
@@ -130,12 +129,11 @@ def _pretrained_fields(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]
     converted = meta.get("converted", {})
     head = converted.get("head") or pretrained.head_of(params)
     labels = {int(label): name for label, name in converted.get("labels", {}).items()}
+    defaults = {"is_regression": False, "is_multi_label": False, "pooling": "cls"}
     return {
         "head": head,
         "labels": pretrained.named_labels(labels, params, head),
-        "is_regression": converted.get("is_regression", False),
-        "is_multi_label": converted.get("is_multi_label", False),
-        "pooling": converted.get("pooling", "cls"),
+        **{name: converted.get(name, default) for name, default in defaults.items()},
     }
 
 
@@ -152,9 +150,8 @@ def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
             "bertjax.predict` uses it as it is"
         )
     options = trained.config.finetuning
-    labels = dict(enumerate(options.labels))
-    if options.is_regression:
-        labels = {0: "LABEL_0"}  # as transformers calls it
+    # The name of a number is that of transformers.
+    labels = {0: "LABEL_0"} if options.is_regression else dict(enumerate(options.labels))
     head = trained.meta["finetuned"]["head"]
     return {
         "labels": labels,
@@ -163,14 +160,6 @@ def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
         "pooling": options.pooling if head == "sequence_classification" else "cls",
         **trained.meta["finetuned"],  # head, export_fault
     }
-
-
-def _generator(weights: pretrained.Pretrained, sizes: encoder.EncoderConfig) -> dict[str, Any]:
-    """Returns config.pretraining.generator of a model that was trained elsewhere."""
-    copies = embedding_sharing.copies(weights.params)
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    fields = {name: getattr(sizes, name) for name in names}
-    return fields | {"embeddings": "shared" if copies else "separate"}
 
 
 def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
@@ -183,7 +172,10 @@ def _meta(weights: pretrained.Pretrained) -> dict[str, Any]:
     if weights.head == "replaced_tokens":
         config.pretraining.objective = "replaced_tokens"
     if weights.generator is not None:
-        config.pretraining.generator.update(_generator(weights, weights.generator))
+        generator, copies = config.pretraining.generator, embedding_sharing.copies(weights.params)
+        names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        generator.update({name: getattr(weights.generator, name) for name in names})
+        generator.embeddings = "shared" if copies else "separate"
     vocabulary = weights.vocabulary
     return {
         "config": config.to_dict(),

@@ -53,7 +53,6 @@ class Reader(abc.ABC):
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer of the texts."""
         if self._tokenizer is None:
             raise ValueError(f"{type(self).__name__} was made without a tokenizer; rows need one")
         return self._tokenizer
@@ -187,10 +186,8 @@ class Scorer(abc.ABC):
         `scores` are those of the outputs.
         """
         del scores
-        predicted = set(self.classes(name, outputs) or ())
-        if len(predicted) != 1 or len(set(self.classes(name) or ())) < 2:
-            return None
-        return predicted.pop()
+        right, predicted = set(self.classes(name) or ()), set(self.classes(name, outputs) or ())
+        return predicted.pop() if len(predicted) == 1 and len(right) > 1 else None
 
     def number(self, name: str, tuned: Tuned) -> float:
         """Returns the tuned number, or the option of that name before anything is tuned."""

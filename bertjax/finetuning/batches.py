@@ -72,11 +72,8 @@ def evaluation_batches(
     """
     rows = range(batch_size) if rows is None else rows
     _check(features, buckets)
-    lengths = features.lengths()
-    longest_first = np.argsort(-lengths, kind="stable")
-    return (
-        _batch(features, positions, buckets, rows) for positions in cut(longest_first, batch_size)
-    )
+    longest_first = np.argsort(-features.lengths(), kind="stable")
+    return (_batch(features, it, buckets, rows) for it in cut(longest_first, batch_size))
 
 
 def _batch(
@@ -105,9 +102,7 @@ def _batch(
         return array.reshape(shape)
 
     paddings = {"input_ids": features.pad_id, "labels": NOT_SCORED}
-    batch = {
-        name: padded(values, paddings.get(name, 0)) for name, values in features.tokens.items()
-    }
+    batch = {name: padded(it, paddings.get(name, 0)) for name, it in features.tokens.items()}
     row_lengths = np.array([len(input_ids[sequence]) for sequence in sequences])
     is_token = np.arange(length) < row_lengths[:, None]
     batch["input_mask"] = is_token.astype(np.int32).reshape(shape)
@@ -164,13 +159,19 @@ class Epochs:
         """
         features = self.features
         lengths = features.lengths()
-        shared = {"batch_size": self.batch_size, "seed": self.seed, "epoch": epoch}
+        draw = {"batch_size": self.batch_size, "seed": self.seed, "epoch": epoch}
         examples = _of_parts(features, self.seed, epoch)
-        steps = epoch_order(lengths, examples=examples, by_length=self.by_length, **shared)
+        steps = epoch_order(lengths, examples, by_length=self.by_length, **draw)
         if features.apart is not None:
             steps, left = separate(steps, features.apart, lengths)
             steps = np.concatenate([steps, left])
-            self._warn_of_many(len(examples), len(steps))
+            least = steps_per_epoch(len(examples), self.batch_size)
+            if not self._counts and len(steps) > (1 + _LOGGED_EXCESS) * least:
+                logging.warning(
+                    "An epoch has %d batches, %d would hold its examples: some texts are in many "
+                    "examples, and batches in which each occurs once are not full. Smaller "
+                    "batches, or fewer examples with the same text, help", len(steps), least,
+                )  # fmt: skip
         self._counts[epoch] = len(steps)
         return steps
 
@@ -203,35 +204,23 @@ class Epochs:
             yield from self.order(epoch)[skip:]
             skip = 0
 
-    def _warn_of_many(self, examples: int, steps: int) -> None:
-        least = steps_per_epoch(examples, self.batch_size)
-        if not self._counts and steps > (1 + _LOGGED_EXCESS) * least:
-            logging.warning(
-                "An epoch has %d batches, %d would hold its examples: some texts are in many "
-                "examples, and batches in which each occurs once are not full. Smaller batches, or "
-                "fewer examples with the same text, help",
-                steps, least,
-            )  # fmt: skip
-
 
 def epoch_order(
     lengths: Int[np.ndarray, " examples"],
+    examples: Int[np.ndarray, " shown"],
     *,
     batch_size: int,
     seed: int,
     epoch: int,
     by_length: bool = True,
-    examples: Int[np.ndarray, " shown"] | None = None,
 ) -> Steps:
     """Returns which example stands where in the batches of an epoch; -1 is a row to fill up.
 
-    A permutation of `examples`, all by default; by length, it is sorted within windows of
-    `SORTED_BATCHES` batches, cut, and the batches are permuted.
+    A permutation of `examples`; by length, it is sorted within windows of `SORTED_BATCHES` batches,
+    cut, and the batches are permuted.
     """
-    shown = len(lengths) if examples is None else len(examples)
-    order = np.random.default_rng([seed, _EXAMPLE_ORDER, epoch]).permutation(shown)
-    if examples is not None:
-        order = examples[order]
+    order = np.random.default_rng([seed, _EXAMPLE_ORDER, epoch]).permutation(len(examples))
+    order = examples[order]
     if not by_length:
         return cut(order, batch_size)
     window = SORTED_BATCHES * batch_size
@@ -374,12 +363,5 @@ def _further(moved: Int[np.ndarray, " moved"], texts: _Texts, batch_size: int) -
         if group == len(groups):
             groups.append([])
         groups[group].append(example)
-    cut = [
-        group[start : start + batch_size]
-        for group in groups
-        for start in range(0, len(group), batch_size)
-    ]
-    further = np.full((len(cut), batch_size), FILLER, np.int64)
-    for row, part in zip(further, cut, strict=True):
-        row[: len(part)] = part
-    return further
+    filled = [cut(np.array(group), batch_size) for group in groups]
+    return np.concatenate([np.zeros((0, batch_size), np.int64), *filled])

@@ -26,8 +26,7 @@ from bertjax.models import encoder as encoders
 from bertjax.scores import classification as scores
 
 CHOICES = 4
-_LABELS = tuple(str(choice) for choice in range(CHOICES))
-
+_LABELS = tuple(map(str, range(CHOICES)))
 _ENDINGS = tuple(f"ending{choice}" for choice in range(CHOICES))
 _SENTENCES, _WHOLE_CONTEXT, _LABEL = ("sent1", "sent2"), "startphrase", "label"
 # CODAH's files have no header.
@@ -36,10 +35,7 @@ _CODAH_COLUMNS = ("category", _WHOLE_CONTEXT, *_ENDINGS, _LABEL)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Example:
-    """A text, its four endings, and which is right (None in a test file).
-
-    `source` is "file:line".
-    """
+    """A text, its four endings, which is right (None in a test file), and the "file:line"."""
 
     context: str
     endings: tuple[str, ...]
@@ -115,10 +111,9 @@ def choice_rows(
 
 
 def write_choices(path: epath.PathLike, predictions: Int[np.ndarray, " examples"]) -> None:
-    """Writes the chosen endings (0 to 3) in the order of the examples, as SWAG's baselines do.
+    """Writes the chosen endings as a CSV file of the columns "" (the row, from 0) and "pred".
 
-    Source: rowanz/swagaf, csv_predict.py: a CSV file with the columns "" (the row, from 0) and
-    "pred".
+    Source: rowanz/swagaf, csv_predict.py.
     """
     rows = (f"{row},{choice}\n" for row, choice in enumerate(predictions.tolist()))
     epath.Path(path).write_text(",pred\n" + "".join(rows))

@@ -81,10 +81,8 @@ def read_sentences(path: epath.PathLike, *, scheme: str | None = None) -> list[S
             "with tabs or spaces between them"
         )
     _check_cells(path, lines)
-    sentences = [
-        _sentence(path, list(group))
-        for _, group in itertools.groupby(lines, key=lambda line: line.sentence)
-    ]
+    groups = itertools.groupby(lines, key=lambda line: line.sentence)
+    sentences = [_sentence(path, list(group)) for _, group in groups]
     if scheme == tag_schemes.PLAIN:
         return sentences
     _check_tags(sentences, scheme)
@@ -207,8 +205,7 @@ def _lines(path: epath.PathLike) -> list[_Line]:
         if separator == " ":
             # Not str.split: a word may hold a space of another kind.
             line = re.sub(" +", " ", line.strip(" "))
-        cells = tuple(line.split(separator))
-        word_lines.append(_Line(number, cells, sentence, document))
+        word_lines.append(_Line(number, tuple(line.split(separator)), sentence, document))
     return word_lines
 
 
@@ -216,11 +213,9 @@ def _check_cells(path: epath.PathLike, lines: Sequence[_Line]) -> None:
     faults, width = example_files.Faults(), len(lines[0].cells)
     for line in lines:
         source = f"{path}:{line.number}"
-        if len(line.cells) != width:
-            columns = len(line.cells)
-            faults.add(
-                source, f"the line has {columns} columns; it must have {width}, as the first"
-            )
+        if (columns := len(line.cells)) != width:
+            fault = f"the line has {columns} columns; it must have {width}, as the first"
+            faults.add(source, fault)
         elif not line.cells[0].strip():
             faults.add(source, "the word is empty; column 0 must have one")
     faults.check()
@@ -228,15 +223,10 @@ def _check_cells(path: epath.PathLike, lines: Sequence[_Line]) -> None:
 
 def _sentence(path: epath.PathLike, lines: Sequence[_Line]) -> Sentence:
     columns = list(zip(*(line.cells for line in lines), strict=True))
-    return Sentence(
-        words=columns[0],
-        tags=columns[-1],
-        # CoNLL's second column; with fewer than three there is none.
-        parts_of_speech=columns[1] if len(columns) > 2 else (_NO_PART_OF_SPEECH,) * len(lines),
-        document=lines[0].document,
-        path=str(path),
-        line=lines[0].number,
-    )
+    # CoNLL's second column; with fewer than three there is none.
+    parts_of_speech = columns[1] if len(columns) > 2 else (_NO_PART_OF_SPEECH,) * len(lines)
+    place = (lines[0].document, str(path), lines[0].number)
+    return Sentence(columns[0], columns[-1], parts_of_speech, *place)
 
 
 def _check_tags(sentences: Sequence[Sentence], scheme: str | None) -> None:
@@ -282,10 +272,8 @@ def _label_ids(sentences: Sequence[Sentence], labels: Sequence[str]) -> Int[np.n
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
             if tag not in numbers:
-                faults.add(
-                    sentence.source(place),
-                    f"the tag is {tag!r} as the model has it; known are {', '.join(labels)}",
-                )
+                fault = f"the tag is {tag!r} as the model has it; known are {', '.join(labels)}"
+                faults.add(sentence.source(place), fault)
         label_ids += [numbers.get(tag, batches.NOT_SCORED) for tag in sentence.tags]
         label_ids += [batches.NOT_SCORED] * (len(sentence.words) - len(sentence.tags))
     faults.check()

@@ -146,7 +146,13 @@ def read(
             skipped += 1
         else:
             examples.append(example)
-    _check_counts(examples, faults)
+    for example in examples:
+        if len(example.texts) != len(examples[0].texts):
+            faults.add(
+                example.source,
+                f"it has {len(example.texts)} texts with its negatives, the first row, "
+                f"{examples[0].source}, has {len(examples[0].texts)}: all must have as many",
+            )
     faults.check()
     if skipped:
         logging.info("%s: %d rows without a class (%r) are left out", path, skipped, NO_LABEL)
@@ -166,9 +172,7 @@ def holds(path: epath.PathLike) -> str:
         return "texts"
     names = tables.column_names(path)
     for rows in _BY_CONTENT:
-        if any(
-            layout.fits(names) for layout in ROWS[rows]((0.0, 1.0)) if layout.example is not _nli
-        ):
+        if any(it.fits(names) for it in ROWS[rows]((0.0, 1.0)) if it.example is not _nli):
             return rows
     raise FaultyFile(
         f"{path}: the columns are {', '.join(map(repr, names)) or 'none'}; known are "
@@ -218,17 +222,6 @@ def _lines(path: epath.Path, rows: str) -> list[Example]:
         raise FaultyFile(f"{path} has no text; it must have at least one line")
     logging.info("%s: %d texts", path, len(examples))
     return examples
-
-
-def _check_counts(examples: Sequence[Example], faults: example_files.Faults) -> None:
-    """Adds a fault for each example that has not as many texts as the first."""
-    for example in examples:
-        if len(example.texts) != len(examples[0].texts):
-            faults.add(
-                example.source,
-                f"it has {len(example.texts)} texts with its negatives, the first row, "
-                f"{examples[0].source}, has {len(examples[0].texts)}: all must have as many",
-            )
 
 
 def _texts(row: _Fields, *names: str) -> tuple[str, ...]:
@@ -357,7 +350,6 @@ _BY_CONTENT = ("pairs", "scored", "labelled", "classes", "two_texts", "texts")
 
 
 CORPUS, QUERIES, RELEVANCES = "corpus.jsonl", "queries.jsonl", "qrels/test.tsv"
-_RELEVANCE_COLUMNS = ("query-id", "corpus-id", "score")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -402,11 +394,8 @@ def read_collection(directory: epath.PathLike) -> Collection:
 def _named_texts(path: epath.Path, *, may_be_empty: bool) -> dict[str, str]:
     """Returns the texts by name; an empty document is one that nothing is asked about."""
     faults, texts = example_files.Faults(), {}
-
-    def names_fault(names: Sequence[str]) -> str | None:
-        return example_files.missing_columns(names, ("_id", "text"))
-
-    for source, row in example_files.rows(path, faults, tables.Rules(names_fault=names_fault)):
+    rules = tables.Rules(names_fault=lambda it: example_files.missing_columns(it, ("_id", "text")))
+    for source, row in example_files.rows(path, faults, rules):
         name, text, title = row["_id"], row["text"], row.get("title") or ""
         if not isinstance(name, str) or not name:
             faults.add(source, f"'_id' is {name!r:.60}; it must be a name")
@@ -427,11 +416,10 @@ def _relevances(
 ) -> dict[str, dict[str, int]]:
     faults = example_files.Faults()
     relevances: dict[str, dict[str, int]] = {}
-    rules = tables.Rules(
-        names_fault=lambda names: example_files.missing_columns(names, _RELEVANCE_COLUMNS)
-    )
+    columns = ("query-id", "corpus-id", "score")
+    rules = tables.Rules(names_fault=lambda it: example_files.missing_columns(it, columns))
     for source, row in example_files.rows(path, faults, rules):
-        query, document, grade = (row[name].strip() for name in _RELEVANCE_COLUMNS)
+        query, document, grade = (row[name].strip() for name in columns)
         if query not in queries:
             faults.add(source, f"there is no query {query!r} in {QUERIES}")
         elif document not in documents:
@@ -496,15 +484,10 @@ def _set_of(
     return EvaluationSet(best_score, examples, list(places), scores)
 
 
-def _similarity(values: Sequence[Any], first: _Vectors, second: _Vectors) -> dict[str, float]:
-    return similarity.correlations(first, second, np.array(values, np.float64))
-
-
 def _triplet_accuracy(
-    values: Sequence[Any], anchors: _Vectors, positives: _Vectors, *negatives: _Vectors
+    _: Sequence[Any], anchors: _Vectors, positives: _Vectors, *negatives: _Vectors
 ) -> dict[str, float]:
     """Returns the share of anchors that are nearer to their positive than to any negative."""
-    del values
     stacked = np.stack(negatives, axis=1)
     return {"accuracy": similarity.triplet_accuracy(anchors, positives, stacked)}
 
@@ -552,7 +535,11 @@ def _of_pairs(examples: Sequence[Example]) -> EvaluationSet:
 
 # Layout of a file -> its evaluation set; the others of ROWS have no scores.
 SETS: Mapping[str, Callable[[Sequence[Example]], EvaluationSet]] = {
-    "scored": lambda examples: _set_of(examples, "spearman", _similarity),
+    "scored": lambda examples: _set_of(
+        examples,
+        "spearman",
+        lambda scores, u, v: similarity.correlations(u, v, np.array(scores, np.float64)),
+    ),
     "pairs": _of_pairs,
     "labelled": lambda examples: _set_of(examples, "accuracy", _classes_of_pairs),
     "classes": lambda examples: _set_of(examples, "accuracy", _classes),

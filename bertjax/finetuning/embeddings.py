@@ -176,12 +176,12 @@ class SentenceEmbedding(base.FinetuningTask):
     matryoshka_dims: tuple[int, ...] = ()
 
     def __post_init__(self):
-        too_long = [dim for dim in self.matryoshka_dims if dim > self.encoder.hidden_size]
-        if too_long:
-            raise ValueError(
-                f"config.finetuning.matryoshka_dims has {too_long[0]}; the vectors of these "
-                f"weights have {self.encoder.hidden_size} numbers"
-            )
+        for dim in self.matryoshka_dims:
+            if dim > self.encoder.hidden_size:
+                raise ValueError(
+                    f"config.finetuning.matryoshka_dims has {dim}; the vectors of these weights "
+                    f"have {self.encoder.hidden_size} numbers"
+                )
 
     @property
     def trained_by(self) -> Loss:
@@ -245,10 +245,9 @@ class SentenceEmbedding(base.FinetuningTask):
     ) -> tasks.Means:
         """Returns the mean loss of the examples, and the number of right predictions."""
         weights = self.scored(batch)
+        head = self._head(model)
         with jax.named_scope("loss"):
-            losses, hits = of_prefixes(
-                self.trained_by, vectors, batch, self._head(model), self.matryoshka_dims
-            )
+            losses, hits = of_prefixes(self.trained_by, vectors, batch, head, self.matryoshka_dims)
             means = {"loss": tasks.weighted(losses, weights)}
             if hits is not None:
                 means["accuracy"] = tasks.weighted(hits, weights)
@@ -371,36 +370,22 @@ class EmbeddingReader(base.Reader):
         if name == base.TRAIN:
             return self._training_rows()
         if name == base.TEST:
-            return self.rows(self._with_prompts(self.examples(name)))
-        prompts = self._prompts
-        return self._rows_of([prompts[it.role] + it.text for it in self.sets[name].texts])
+            return self.rows([self._with_prompts(example) for example in self.examples(name)])
+        return self._rows_of([self._prompt(it.role) + it.text for it in self.sets[name].texts])
 
-    @property
-    def _prompts(self) -> dict[str, str]:
-        options = self.options
-        return {
-            embedding_files.QUERY: options.query_prompt,
-            embedding_files.DOCUMENT: options.document_prompt,
-        }
+    def _prompt(self, role: str) -> str:
+        return self.options[f"{role}_prompt"]
 
-    def _with_prompts(
-        self, examples: Sequence[embedding_files.Example]
-    ) -> Sequence[embedding_files.Example]:
-        prompts = self._prompts
-        if not any(prompts.values()):
-            return examples
-        prompted = (
-            tuple(prompts[role] + text for role, text in zip(it.roles, it.texts, strict=True))
-            for it in examples
-        )
-        pairs = zip(examples, prompted, strict=True)
-        return [dataclasses.replace(example, texts=texts) for example, texts in pairs]
+    def _with_prompts(self, example: embedding_files.Example) -> embedding_files.Example:
+        pairs = zip(example.roles, example.texts, strict=True)
+        texts = tuple(self._prompt(role) + text for role, text in pairs)
+        return dataclasses.replace(example, texts=texts)
 
     def _training_rows(self) -> feature_sets.FeatureSet:
         loss = LOSSES[self.options.loss]
         examples = self.examples(base.TRAIN)
         texts = [text for example in examples for text in example.texts]
-        prompted = [text for it in self._with_prompts(examples) for text in it.texts]
+        prompted = [text for it in examples for text in self._with_prompts(it).texts]
         columns = {}
         if loss.rows in _COLUMNS:
             column, dtype = _COLUMNS[loss.rows]
@@ -447,8 +432,7 @@ class EmbeddingReader(base.Reader):
         texts = tuple(example_files.json_text(fields, key) for key in keys)
         query, document = embedding_files.QUERY, embedding_files.DOCUMENT
         roles = tuple(document if key == DOCUMENT else query for key in keys)
-        (example,) = self._with_prompts([embedding_files.Example(texts, None, source, roles)])
-        return example
+        return self._with_prompts(embedding_files.Example(texts, None, source, roles))
 
     def rows(self, examples: Sequence[embedding_files.Example]) -> feature_sets.FeatureSet:
         """Returns a row for each text; some examples may have one text and others two."""
@@ -522,8 +506,7 @@ def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
     options, teacher = config.finetuning, config.distillation.teacher
     if options.loss not in LOSSES:
         return
-    yield from _number_faults(options)
-    yield from _file_faults(options)
+    yield from _value_faults(options)
     if options.labels and options.loss != "softmax":
         yield (
             f"config.finetuning.labels is {tuple(options.labels)}; only the loss 'softmax' learns "
@@ -548,7 +531,7 @@ def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
         )
 
 
-def _number_faults(options: base.Options) -> Iterator[str]:
+def _value_faults(options: base.Options) -> Iterator[str]:
     if options.similarity_scale <= 0:
         scale = options.similarity_scale
         yield f"config.finetuning.similarity_scale is {scale}; it must be above 0"
@@ -564,9 +547,6 @@ def _number_faults(options: base.Options) -> Iterator[str]:
             f"config.finetuning.score_range is {score_range}; it must be the lowest and the "
             "highest score, such as (0.0, 5.0)"
         )
-
-
-def _file_faults(options: base.Options) -> Iterator[str]:
     for name in ("train_file", "eval_file", "test_file"):
         try:
             files = embedding_files.files(options[name])

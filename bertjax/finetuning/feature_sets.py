@@ -21,14 +21,13 @@ _SPECIALS_OF_ONE = 2  # [CLS] a [SEP]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """So many examples in a row, of which an epoch shows `weight` times as many."""
+    """Consecutive examples of which an epoch shows `weight` times their number, at least one."""
 
     examples: int
     weight: float = 1.0
 
     @property
     def shown(self) -> int:
-        """How many rows an epoch has of it: at least one."""
         return max(round(self.examples * self.weight), 1)
 
 
@@ -73,12 +72,13 @@ class FeatureSet:
 
     @property
     def epoch_size(self) -> int:
-        """How many examples an epoch shows."""
+        """The number of examples that an epoch shows."""
         return sum(part.shown for part in self.parts) if self.parts else len(self)
 
     def lengths(self) -> Int[np.ndarray, " examples"]:
         """Returns the tokens of the longest row of each example."""
-        return _row_lengths(self.tokens["input_ids"]).reshape(len(self), self.choices).max(axis=1)
+        rows = np.fromiter(map(len, self.tokens["input_ids"]), np.int64)
+        return rows.reshape(len(self), self.choices).max(axis=1)
 
 
 def numbers(texts: Sequence[str]) -> Int[np.ndarray, " texts"]:
@@ -149,11 +149,10 @@ def sequence_pairs(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextExample:
-    """One or two texts; `label` is the place of the class, a number (float), or None.
+    """One or two texts, and their "file:line".
 
-    A tuple has the places of all labels of a text that may have several.
-
-    `source` is "file:line".
+    `label` is the place of the class, a number (float), or None; a tuple has the places of all
+    labels of a text that may have several.
     """
 
     texts: tuple[str, ...]
@@ -214,10 +213,6 @@ def kept_lengths(
     kept_a = np.minimum(lengths_a, np.maximum(limit - limit // 2, limit - lengths_b))
     kept_b = np.minimum(lengths_b, np.maximum(limit // 2, limit - lengths_a))
     return kept_a, kept_b
-
-
-def _row_lengths(rows: Sequence[np.ndarray]) -> Int[np.ndarray, " rows"]:
-    return np.fromiter(map(len, rows), np.int64, len(rows))
 
 
 def _starts(lengths: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:

@@ -25,6 +25,7 @@ TFDS_GLUE = TFDS_PREFIX + "glue"  # all tasks, each a dataset
 HIGHEST_SCORE = 5.0
 
 _SPLITS = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+_MNLI_SPLITS = ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
 _ENTAILMENT = ("entailment", "not_entailment")
 _DIAGNOSTIC = ("contradiction", "entailment", "neutral")
 
@@ -73,61 +74,37 @@ def _named(names: tuple[str, ...]) -> dict[str, Any]:
     return {"labels": names, "label_names": names}
 
 
+_PAIR = ("sentence1", "sentence2")
+
 # Source: the headers of the official files; google-research/bert, run_classifier.py (classes).
 TASKS: dict[str, Task] = {
     "cola": Task(
-        "CoLA",
-        ("sentence",),
-        ("matthews_correlation",),
-        {"test": "CoLA.tsv"},
+        *("CoLA", ("sentence",), ("matthews_correlation",), {"test": "CoLA.tsv"}),
         columns=("source", "label", "star", "sentence"),
         **_binary("unacceptable", "acceptable"),
     ),
     "sst2": Task(
-        "SST-2",
-        ("sentence",),
-        ("accuracy",),
-        {"test": "SST-2.tsv"},
+        *("SST-2", ("sentence",), ("accuracy",), {"test": "SST-2.tsv"}),
         **_binary("negative", "positive"),
     ),
     "mrpc": Task(
-        "MRPC",
-        ("#1 String", "#2 String"),
-        ("accuracy", "f1"),
-        {"test": "MRPC.tsv"},
+        *("MRPC", ("#1 String", "#2 String"), ("accuracy", "f1"), {"test": "MRPC.tsv"}),
         label="Quality",
-        tfds_texts=("sentence1", "sentence2"),
+        tfds_texts=_PAIR,
         **_binary("not_equivalent", "equivalent"),
     ),
-    "stsb": Task(
-        "STS-B",
-        ("sentence1", "sentence2"),
-        ("pearson", "spearman"),
-        {"test": "STS-B.tsv"},
-        label="score",
-    ),
+    "stsb": Task("STS-B", _PAIR, ("pearson", "spearman"), {"test": "STS-B.tsv"}, label="score"),
     "qqp": Task(
-        "QQP",
-        ("question1", "question2"),
-        ("accuracy", "f1"),
-        {"test": "QQP.tsv"},
+        *("QQP", ("question1", "question2"), ("accuracy", "f1"), {"test": "QQP.tsv"}),
         label="is_duplicate",
         has_flaws=True,
         **_binary("not_duplicate", "duplicate"),
     ),
     "mnli": Task(
-        "MNLI",
-        ("sentence1", "sentence2"),
-        ("accuracy",),
+        *("MNLI", _PAIR, ("accuracy",)),
         {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"},
         label="gold_label",
-        files={
-            "train": "train.tsv",
-            "dev_matched": "dev_matched.tsv",
-            "dev_mismatched": "dev_mismatched.tsv",
-            "test_matched": "test_matched.tsv",
-            "test_mismatched": "test_mismatched.tsv",
-        },
+        files={split: f"{split}.tsv" for split in _MNLI_SPLITS},
         has_flaws=True,
         tfds_texts=("premise", "hypothesis"),
         **_named(_DIAGNOSTIC),
@@ -135,22 +112,14 @@ TASKS: dict[str, Task] = {
     "qnli": Task(
         "QNLI", ("question", "sentence"), ("accuracy",), {"test": "QNLI.tsv"}, **_named(_ENTAILMENT)
     ),
-    "rte": Task(
-        "RTE", ("sentence1", "sentence2"), ("accuracy",), {"test": "RTE.tsv"}, **_named(_ENTAILMENT)
-    ),
+    "rte": Task("RTE", _PAIR, ("accuracy",), {"test": "RTE.tsv"}, **_named(_ENTAILMENT)),
     "wnli": Task(
-        "WNLI",
-        ("sentence1", "sentence2"),
-        ("accuracy",),
-        {"test": "WNLI.tsv"},
+        *("WNLI", _PAIR, ("accuracy",), {"test": "WNLI.tsv"}),
         **_binary("not_entailment", "entailment"),
     ),
     # The diagnostic set: predictions of a model of MNLI, no labels.
     "ax": Task(
-        "diagnostic",
-        ("sentence1", "sentence2"),
-        ("matthews_correlation",),
-        {"test": "AX.tsv"},
+        *("diagnostic", _PAIR, ("matthews_correlation",), {"test": "AX.tsv"}),
         files={"test": "diagnostic.tsv"},
         tfds_texts=("premise", "hypothesis"),
         **_named(_DIAGNOSTIC),
@@ -204,9 +173,8 @@ def read_split(location: str, name: str, split: str) -> list[feature_sets.TextEx
         except ValueError as error:
             faults.add(source, str(error))
             continue
-        examples.append(
-            feature_sets.TextExample(tuple(row[column] for column in task.texts), label, source)
-        )
+        texts = tuple(row[column] for column in task.texts)
+        examples.append(feature_sets.TextExample(texts, label, source))
     faults.check()
     if len(flaws):
         logging.warning("%s of %s, flaws of the official file: %s", split, name, flaws.summary())
@@ -247,9 +215,7 @@ def _rows(
 def _file(location: str, name: str, split: str) -> epath.Path:
     task = TASKS[name]
     directory = epath.Path(location)
-    files = [task.files[split]]
-    if name == "mrpc":
-        files.append(_MRPC_ORIGINAL[split])
+    files = [task.files[split], *([_MRPC_ORIGINAL[split]] if name == "mrpc" else [])]
     paths = [folder / file for folder in (directory / task.folder, directory) for file in files]
     for path in paths:
         if path.exists():
@@ -315,10 +281,8 @@ def _tfds_rows(dataset: str, name: str, split: str) -> Iterator[tuple[str, dict[
     tfds_datasets.prepare(builder, hint="give the directory of the official files of GLUE instead")
     split = split.replace("dev", "validation")
     if split not in builder.info.splits:
-        raise ValueError(
-            f"tfds:{dataset} has no split {split!r}; it has "
-            f"{', '.join(sorted(builder.info.splits))}"
-        )
+        known = ", ".join(sorted(builder.info.splits))
+        raise ValueError(f"tfds:{dataset} has no split {split!r}; it has {known}")
     features = builder.info.features
     required = [*columns.values(), "idx", "label"]
     if fault := example_files.missing_columns(sorted(features), required):

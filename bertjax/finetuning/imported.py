@@ -85,25 +85,28 @@ class TextReader(texts.TableReader):
         ]
         parts = [super(TextReader, self).rows([examples[it] for it in group]) for group in groups]
         places = np.argsort([place for group in groups for place in group]).tolist()
-        tokens = {
-            name: [row for part in parts for row in part.tokens[name]] for name in parts[0].tokens
-        }
-        in_order = {name: [rows[place] for place in places] for name, rows in tokens.items()}
-        return feature_sets.FeatureSet(in_order, {}, pad_id=self.tokenizer.pad_id)
+        tokens = {}
+        for name in parts[0].tokens:
+            rows = [row for part in parts for row in part.tokens[name]]
+            tokens[name] = [rows[place] for place in places]
+        return feature_sets.FeatureSet(tokens, {}, pad_id=self.tokenizer.pad_id)
 
 
 class TagReader(tags.TagReader):
     """Reads tags as the model's labels spell them, whatever the scheme of a labelled file."""
+
+    def _features(self, name: str) -> conll_files.TaggedRows:
+        return self._tagged_rows([self._learnt(sentence) for sentence in self.examples(name)])
 
     def _learnt(self, sentence: conll_files.Sentence) -> conll_files.Sentence:
         if self.is_plain:
             return sentence
         spelt = tag_schemes.convert(sentence.tags, self.options.tag_scheme)
         # Where no B is among the labels, I begins every entity.
+        insides = ["-".join(("I", tag_schemes.split(tag)[1])) for tag in spelt]
         learnt = (
             tag if tag in self.labels or inside not in self.labels else inside
-            for tag in spelt
-            for inside in ("-".join(("I", tag_schemes.split(tag)[1])),)
+            for tag, inside in zip(spelt, insides, strict=True)
         )
         return dataclasses.replace(sentence, tags=tuple(learnt))
 
@@ -124,14 +127,10 @@ def _text_options(head: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _tag_options(head: Mapping[str, Any]) -> Mapping[str, Any]:
     labels = head["labels"].values()
-    is_plain = any(tag_schemes.tag_fault(label) for label in labels)
-    if is_plain:
+    if any(tag_schemes.tag_fault(label) for label in labels):
         logging.info("The labels are no tags of entities: words get them, without entities")
-    return {
-        "dataset": "conll",
-        "name": tag_schemes.PLAIN if is_plain else "",
-        "tag_scheme": "" if is_plain else tag_schemes.of_labels(labels),
-    }
+        return {"dataset": "conll", "name": tag_schemes.PLAIN, "tag_scheme": ""}
+    return {"dataset": "conll", "name": "", "tag_scheme": tag_schemes.of_labels(labels)}
 
 
 # Head -> its kind, and the options that its description decides.

@@ -34,10 +34,6 @@ from bertjax.tasks import distillation
 VERSIONS = ("v1", "v2")
 NO_ANSWER = "no answer"
 
-# The official script's prefixes: of all questions, of those with an answer, of those without.
-_GROUPS = ("", "HasAns_", "NoAns_")
-
-
 PREDICTIONS_FILE = "predictions.json"
 NBEST_FILE = "nbest_predictions.json"
 NULL_ODDS_FILE = "null_odds.json"
@@ -128,11 +124,8 @@ class SpanReader(base.Reader):
 
     def example(self, fields: base.Fields, source: str) -> squad_files.Question:
         # The source is unique, an id of the user's need not be.
-        return squad_files.Question(
-            source,
-            example_files.json_text(fields, "question"),
-            example_files.json_text(fields, "context"),
-        )
+        question, context = (example_files.json_text(fields, it) for it in ("question", "context"))
+        return squad_files.Question(source, question, context)
 
     def rows(self, examples: Sequence[squad_files.Question]) -> squad_files.WindowRows:
         """Returns the rows of all windows, without labels."""
@@ -186,7 +179,9 @@ class SpanScorer(base.Scorer):
         all_scores = squad_scores.evaluate(
             gold, predictions.best_answers(), predictions.score_differences, threshold
         )
-        names = (f"{group}{score}" for group in _GROUPS for score in ("exact", "f1"))
+        # Of all questions, of those with an answer, of those without.
+        groups = ("", "HasAns_", "NoAns_")
+        names = (f"{group}{score}" for group in groups for score in ("exact", "f1"))
         scores = {score: all_scores[score] for score in names if score in all_scores}
         return scores | {"null_threshold": threshold}
 
@@ -220,19 +215,15 @@ class SpanScorer(base.Scorer):
         tuned: base.Tuned,
     ) -> list[base.Prediction]:
         best = self._best(rows, outputs)
-        threshold = self.number("null_threshold", tuned)
-        answers = best.answers(null_score_diff_threshold=threshold)
+        answers = best.answers(self.number("null_threshold", tuned))
         return [_prediction(best, question.id, answers[question.id]) for question in examples]
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
         """Writes the files of the released code into a directory with the set's name."""
-        write_files(
-            self._best(self.reader.features(name), outputs),
-            directory / name,
-            null_score_diff_threshold=self.number("null_threshold", tuned),
-        )
+        best = self._best(self.reader.features(name), outputs)
+        write_files(best, directory / name, self.number("null_threshold", tuned))
 
 
 def _logits(
@@ -247,16 +238,12 @@ def _logits(
 def _warn_of_answers_in_no_window(rows: squad_files.WindowRows) -> None:
     starts = rows.columns["start_positions"]
     learnt = {window.question for window, start in zip(rows.windows, starts, strict=True) if start}
-    lost = [
-        question.source
-        for number, question in enumerate(rows.questions)
-        if question.answers and number not in learnt
-    ]
-    if lost:
+    answered = {number for number, question in enumerate(rows.questions) if question.answers}
+    if lost := sorted(answered - learnt):
         logging.warning(
             "%d of %d questions have an answer that is whole in no window and are learnt as having "
             "none, such as %s; a longer config.finetuning.max_seq_length or a smaller doc_stride "
-            "helps", len(lost), len(rows.questions), lost[0],
+            "helps", len(lost), len(rows.questions), rows.questions[lost[0]].source,
         )  # fmt: skip
 
 
@@ -312,11 +299,11 @@ class SpanPredictions:
             for question, candidates in self.nbest.items()
         }
 
-    def answers(self, *, null_score_diff_threshold: float = 0.0) -> dict[str, str]:
+    def answers(self, null_threshold: float = 0.0) -> dict[str, str]:
         """Returns the answers, "" where the score difference is above the threshold."""
         differences = self.score_differences or {}
         return {
-            question: "" if differences.get(question, -np.inf) > null_score_diff_threshold else best
+            question: "" if differences.get(question, -np.inf) > null_threshold else best
             for question, best in self.best_answers().items()
         }
 
@@ -350,9 +337,8 @@ def best_spans(
     differences: dict[str, float] = {}
     for question, windows in zip(rows.questions, by_question, strict=True):
         # With all starts and ends there is a pair: every token has its best context somewhere.
-        spans = _spans(windows, n_best_size, max_answer_length) or _spans(
-            windows, None, max_answer_length
-        )
+        spans = _spans(windows, n_best_size, max_answer_length)
+        spans = spans or _spans(windows, None, max_answer_length)
         best = _distinct(spans, question.context, n_best_size)
         if version_2:
             null = min((row.null() for row in windows), key=lambda candidate: candidate.score)
@@ -388,10 +374,7 @@ def tune_threshold(
 
 
 def write_files(
-    predictions: SpanPredictions,
-    directory: epath.PathLike,
-    *,
-    null_score_diff_threshold: float = 0.0,
+    predictions: SpanPredictions, directory: epath.PathLike, null_threshold: float = 0.0
 ) -> None:
     """Writes the files of the released code: predictions, n-best and, for v2.0, null odds.
 
@@ -399,19 +382,12 @@ def write_files(
     """
     directory = epath.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
+    names = ("text", "probability", "start_logit", "end_logit")
     nbest = {
-        question: [
-            {
-                "text": candidate.text,
-                "probability": candidate.probability,
-                "start_logit": candidate.start_logit,
-                "end_logit": candidate.end_logit,
-            }
-            for candidate in candidates
-        ]
+        question: [{name: getattr(it, name) for name in names} for it in candidates]
         for question, candidates in predictions.nbest.items()
     }
-    answers = predictions.answers(null_score_diff_threshold=null_score_diff_threshold)
+    answers = predictions.answers(null_threshold)
     files: dict[str, Mapping] = {PREDICTIONS_FILE: answers, NBEST_FILE: nbest}
     if predictions.score_differences is not None:
         files[NULL_ODDS_FILE] = predictions.score_differences
@@ -436,9 +412,11 @@ class _Row:
     ) -> tuple[Int[np.ndarray, " spans"], Int[np.ndarray, " spans"]]:
         """Returns the pairs of the best starts and ends that can be answers, as row positions."""
         context = self.window.context_position
-        starts = _best(self.start_logits, n_best_size) - context
-        ends = _best(self.end_logits, n_best_size) - context
         size = self.window.end - self.window.begin
+        starts, ends = (
+            np.argsort(-logits, kind="stable")[:n_best_size] - context
+            for logits in (self.start_logits, self.end_logits)
+        )
         starts, ends = (places[(places >= 0) & (places < size)] for places in (starts, ends))
         starts = starts[self.window.has_max_context[starts]]
         lengths = ends - starts[:, None] + 1
@@ -453,13 +431,6 @@ class _Row:
         # A piece that is white space alone has an empty place behind it.
         answer = text[start:end].strip()
         return Candidate(answer, float(self.start_logits[first]), float(self.end_logits[last]))
-
-
-def _best(
-    logits: Float[np.ndarray, " length"], n_best_size: int | None
-) -> Int[np.ndarray, " best"]:
-    """Returns the positions of the highest logits, the first of equal ones first."""
-    return np.argsort(-logits, kind="stable")[:n_best_size]
 
 
 def _spans(

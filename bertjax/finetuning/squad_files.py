@@ -24,7 +24,6 @@ from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import feature_sets
 
 MAX_FAULTS_SHOWN = 10
-
 _KINDS = {str: "a string", int: "a whole number", bool: "true or false", list: "a list"}
 
 
@@ -174,9 +173,8 @@ def windows(
     queries = tokenizer.encode_batch([question.text for question in questions])
     for place, (question, query) in enumerate(zip(questions, queries, strict=True)):
         if question.context not in contexts:
-            contexts[question.context] = TokenizedContext(
-                *tokenizer.encode_with_offsets(question.context)
-            )
+            tokens = tokenizer.encode_with_offsets(question.context)
+            contexts[question.context] = TokenizedContext(*tokens)
         context, query = contexts[question.context], query[:max_query_length]
         room = max_seq_length - len(query) - specials
         between = [tokenizer.sep_id] * tokenizer.pair_separators
@@ -216,9 +214,8 @@ def window_rows(
             for window in windows
         ],
     }
-    return WindowRows(
-        tokens, columns, pad_id=tokenizer.pad_id, questions=questions, windows=windows
-    )
+    source = {"questions": questions, "windows": windows}
+    return WindowRows(tokens, columns, pad_id=tokenizer.pad_id, **source)
 
 
 @functools.lru_cache(maxsize=4096)  # Most contexts fit one window; the others repeat their lengths.
@@ -294,9 +291,8 @@ def _question(
     text = _text(record, "question", source)
     if not labelled:
         return Question(question_id, text, context, (), source)
-    answers = tuple(
-        _answer(answer, context, source) for answer in _field(record, "answers", list, source)
-    )
+    records = _field(record, "answers", list, source)
+    answers = tuple(_answer(answer, context, source) for answer in records)
     is_impossible = version_2 and _field(record, "is_impossible", bool, source)
     if is_impossible and answers:
         raise ValueError(f"{source}: is_impossible is true, but it has answers; it must be false")

@@ -110,11 +110,8 @@ def read_table(
         known: tuple[str, ...] = ()
         examples = [feature_sets.TextExample(*parts) for parts in raw]
     else:
-        if labels is None:
-            labels = columns.flags or _sorted_labels(
-                it for _, label, _ in raw for it in _each(label)
-            )
-        known = tuple(labels)
+        occurring = (it for _, label, _ in raw for it in _each(label))
+        known = tuple(columns.flags or _sorted_labels(occurring) if labels is None else labels)
         examples = list(_with_places(raw, known, columns, faults))
     faults.check()
     if not examples:
@@ -123,23 +120,19 @@ def read_table(
         raise example_files.FaultyFile(
             f"{path}: {columns.label_names} is {known[0]!r} in every row; there must be two classes"
         )
+    counts = collections.Counter(it for example in examples for it in _each(example.label))
     if columns.labelling in ("several", "flags") and is_new:
-        _check_that_all_occur(path, columns, examples, known)
-    _log(path, columns, examples, known)
+        if not counts:
+            raise example_files.FaultyFile(
+                f"{path}: {columns.label_names} names no label in any row"
+            )
+        if never := ", ".join(label for place, label in enumerate(known) if not counts[place]):
+            logging.warning("%s: no row has the label %s: it cannot be learnt", path, never)
+    counted = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(known))
+    of_each = f"{columns.label_names} is one of" if columns.labelling == "one" else "labels"
+    suffix = f"; {of_each} {counted}" if counted else ""
+    logging.info("%s: %d examples%s", path, len(examples), suffix)
     return Table(examples, known)
-
-
-def _check_that_all_occur(
-    path: epath.Path,
-    columns: Columns,
-    examples: Sequence[feature_sets.TextExample],
-    labels: Sequence[str],
-) -> None:
-    places = {place for example in examples for place in _each(example.label)}
-    if not places:
-        raise example_files.FaultyFile(f"{path}: {columns.label_names} names no label in any row")
-    if never := [label for place, label in enumerate(labels) if place not in places]:
-        logging.warning("%s: no row has the label %s: it cannot be learnt", path, ", ".join(never))
 
 
 def _with_places(
@@ -152,9 +145,8 @@ def _with_places(
     places = {label: place for place, label in enumerate(labels)}
     for texts, label, source in raw:
         if unknown := [it for it in _each(label) if it not in places]:
-            faults.add(
-                source, f"{columns.label_names} is {unknown[0]!r}; known are {', '.join(labels)}"
-            )
+            known = ", ".join(labels)
+            faults.add(source, f"{columns.label_names} is {unknown[0]!r}; known are {known}")
         elif isinstance(label, tuple):
             several = tuple(sorted({places[it] for it in label}))
             yield feature_sets.TextExample(texts, several, source)
@@ -195,11 +187,6 @@ def _several(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
     return names
 
 
-def _flags(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
-    """Returns the columns that hold 1."""
-    return tuple(name for name in columns.flags if _flag(row[name], name))
-
-
 def _flag(value: Any, column: str) -> bool:
     word = value.strip() if isinstance(value, str) else json.dumps(value)
     if word.lower() not in _FLAGS:
@@ -235,7 +222,7 @@ _LABELS: dict[str, Callable[[Mapping[str, Any], Columns], Any]] = {
     "none": lambda row, columns: None,
     "one": lambda row, columns: _label(row[str(columns.label)], columns),
     "several": _several,
-    "flags": _flags,
+    "flags": lambda row, columns: tuple(it for it in columns.flags if _flag(row[it], it)),
 }
 
 
@@ -244,16 +231,3 @@ def _sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
     if all(re.fullmatch(r"-?[0-9]+", label, re.ASCII) for label in ordered):
         ordered.sort(key=int)
     return tuple(ordered)
-
-
-def _log(
-    path: epath.Path,
-    columns: Columns,
-    examples: Sequence[feature_sets.TextExample],
-    labels: Sequence[str],
-) -> None:
-    counts = collections.Counter(it for example in examples for it in _each(example.label))
-    counted = ", ".join(f"{label!r} ({counts[place]})" for place, label in enumerate(labels))
-    of_each = f"{columns.label_names} is one of" if columns.labelling == "one" else "labels"
-    suffix = f"; {of_each} {counted}" if counted else ""
-    logging.info("%s: %d examples%s", path, len(examples), suffix)

@@ -55,10 +55,8 @@ def recognize(sentences: Sequence[Tags]) -> str | None:
     """
     prefixes = {split(tag)[0] for tags in sentences for tag in tags}
     candidates = ("iobes",) if prefixes & {"E", "S"} else ("iob2", "iob1")
-    for scheme in candidates:
-        if not any(True for tags in sentences for _ in faults(tags, scheme)):
-            return scheme
-    return None
+    fitting = (it for it in candidates if not any(any(faults(tags, it)) for tags in sentences))
+    return next(fitting, None)
 
 
 def of_labels(labels: Iterable[str]) -> str:
@@ -76,8 +74,10 @@ def convert(tags: Tags, scheme: str) -> tuple[str, ...]:
     before = (-1, "")
     for entity in entities.extract(tags):
         start, end, kind = entity.start, entity.end, entity.type
-        touches_its_like = before == (start, kind)
-        prefixes = _prefixes(end - start, scheme, touches_its_like=touches_its_like)
+        first = "I" if scheme == "iob1" and before != (start, kind) else "B"
+        prefixes = first + "I" * (end - start - 1)
+        if scheme == "iobes":
+            prefixes = prefixes[:-1] + "E" if end - start > 1 else "S"
         converted[start:end] = [f"{prefix}-{kind}" for prefix in prefixes]
         before = end, kind
     return tuple(converted)
@@ -86,13 +86,6 @@ def convert(tags: Tags, scheme: str) -> tuple[str, ...]:
 def labels(types: Sequence[str], scheme: str) -> tuple[str, ...]:
     """Returns all tags of a scheme for the entity types: "O", then by type."""
     return (OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(types) for prefix in SCHEMES[scheme]))
-
-
-def _prefixes(length: int, scheme: str, *, touches_its_like: bool) -> str:
-    if scheme == "iobes":
-        return "S" if length == 1 else "B" + "I" * (length - 2) + "E"
-    first = "B" if scheme == "iob2" or touches_its_like else "I"
-    return first + "I" * (length - 1)
 
 
 def _fault_between(before: str, tag: str, scheme: str) -> str | None:

@@ -146,11 +146,7 @@ class TagReader(base.Reader):
         return conll_files.read_sentences(self.file(name), scheme=self.options.name or None)
 
     def _features(self, name: str) -> conll_files.TaggedRows:
-        return self._tagged_rows([self._learnt(sentence) for sentence in self.examples(name)])
-
-    def _learnt(self, sentence: conll_files.Sentence) -> conll_files.Sentence:
-        """Returns a sentence with its tags as the model's labels spell them."""
-        return sentence
+        return self._tagged_rows(self.examples(name))
 
     def _tagged_rows(self, sentences: Sequence[conll_files.Sentence]) -> conll_files.TaggedRows:
         return conll_files.tagged_rows(
@@ -199,20 +195,16 @@ class TagScorer(base.Scorer):
         """
         gold, predicted = self._gold(name), self._tags(self.reader.features(name), outputs)
         if self.reader.is_plain:
-            words = (
-                np.concatenate([np.array(tags) for tags in each]) for each in (gold, predicted)
-            )
-            return {"accuracy": classification.accuracy(*words)}
+            of_words = (np.concatenate([*map(np.array, it)]) for it in (gold, predicted))
+            return {"accuracy": classification.accuracy(*of_words)}
         overall = entities.score(gold, predicted).overall
         return {"f1": overall.f1, "precision": overall.precision, "recall": overall.recall}
 
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str]:
         """Returns the tag of every word."""
-        if outputs is None:
-            sentences = self._gold(name)
-        else:
-            sentences = self._tags(self.reader.features(name), outputs)
-        return [tag for tags in sentences for tag in tags]
+        features = self.reader.features
+        by_sentence = self._gold(name) if outputs is None else self._tags(features(name), outputs)
+        return [tag for tags in by_sentence for tag in tags]
 
     def predictions(
         self,
@@ -222,26 +214,29 @@ class TagScorer(base.Scorer):
         tuned: base.Tuned,
     ) -> list[base.Prediction]:
         tags = iter(self._tags(rows, outputs))
-        documents = [
-            [self._prediction(it.words, next(tags)) for it in e.sentences] for e in examples
-        ]
-        return [
-            {"sentences": predicted} if example.is_document else predicted[0]
-            for example, predicted in zip(examples, documents, strict=True)
-        ]
+        predictions: list[base.Prediction] = []
+        for document in examples:
+            of_sentences = [self._prediction(it.words, next(tags)) for it in document.sentences]
+            is_whole = document.is_document
+            predictions.append({"sentences": of_sentences} if is_whole else of_sentences[0])
+        return predictions
 
     def _prediction(self, words: Sequence[str], tags: Sequence[str]) -> base.Prediction:
+        """Returns the tags and, unless they are plain, the entities of a sentence."""
         prediction: base.Prediction = {"tags": list(self._spelt(tags))}
-        if self.reader.is_plain:
-            return prediction
-        return prediction | {"entities": _entities(words, tags)}
+        if not self.reader.is_plain:
+            prediction["entities"] = [
+                {"type": it.type, "start": it.start, "end": it.end}
+                | {"text": " ".join(words[it.start : it.end])}
+                for it in entities.extract(tags)
+            ]
+        return prediction
 
     def write_predictions(
         self, name: str, outputs: base.Outputs, directory: epath.Path, tuned: base.Tuned
     ) -> None:
         """Writes the columns that conlleval reads."""
-        rows = self.reader.features(name)
-        tags = [self._spelt(predicted) for predicted in self._tags(rows, outputs)]
+        tags = [self._spelt(it) for it in self._tags(self.reader.features(name), outputs)]
         sentences = [
             dataclasses.replace(sentence, tags=self._spelt(sentence.tags))
             for sentence in self.reader.examples(name)
@@ -277,18 +272,6 @@ def _faults(config: ml_collections.ConfigDict) -> Iterator[str]:
 def _sentence(words: tuple[str, ...], source: str) -> conll_files.Sentence:
     # The lines of the input are documents: its first is 1, as after a -DOCSTART-.
     return conll_files.Sentence(words, (), (), 1, source, 1)
-
-
-def _entities(words: Sequence[str], tags: Sequence[str]) -> list[base.Prediction]:
-    return [
-        {
-            "type": entity.type,
-            "start": entity.start,
-            "end": entity.end,
-            "text": " ".join(words[entity.start : entity.end]),
-        }
-        for entity in entities.extract(tags)
-    ]
 
 
 def tag_task(encoder: encoders.EncoderConfig, options: base.Options) -> TokenClassification:

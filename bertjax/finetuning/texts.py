@@ -239,10 +239,9 @@ class GlueReader(TextReader):
 
     def _exists(self, name: str) -> bool:
         try:
-            self.examples(name)
+            return bool(self.examples(name))
         except FileNotFoundError:
             return False
-        return True
 
     def _examples(self, name: str) -> Sequence[feature_sets.TextExample]:
         location, task = self.options.data_dir, self.options.name
@@ -310,14 +309,10 @@ class TextScorer(base.Scorer):
         return ("pearson", "spearman") if self.reader.is_regression else ("accuracy", "macro_f1")
 
     def scores(self, name: str, outputs: base.Outputs) -> dict[str, float]:
-        labels = self.reader.features(name).columns["labels"]
-        predictions = outputs["predictions"]
-        if self.options.is_multi_label:
-            table = classification.MULTI_LABEL_SCORES
-            return {score: of_labels(labels, predictions) for score, of_labels in table.items()}
-        return {
-            score: classification.SCORES[score](labels, predictions) for score in self.score_names
-        }
+        labels, predictions = self.reader.features(name).columns["labels"], outputs["predictions"]
+        scores = {name: classification.SCORES[name] for name in self.score_names}
+        scores = classification.MULTI_LABEL_SCORES if self.options.is_multi_label else scores
+        return {score: formula(labels, predictions) for score, formula in scores.items()}
 
     def classes(self, name: str, outputs: base.Outputs | None = None) -> Sequence[str] | None:
         if self.reader.is_regression or self.options.is_multi_label:
@@ -327,9 +322,8 @@ class TextScorer(base.Scorer):
         return [self.reader.labels[number] for number in numbers.tolist()]
 
     def _scores_of(self, name: str, label: str) -> dict[str, float]:
-        number = self.reader.labels.index(label)
-        rows = len(self.reader.features(name))
-        return self.scores(name, {"predictions": np.full(rows, number)})
+        numbers = np.full(len(self.reader.features(name)), self.reader.labels.index(label))
+        return self.scores(name, {"predictions": numbers})
 
     def predictions(
         self,

@@ -234,23 +234,17 @@ def token_features(
     for start in range(0, count, size):
         places = np.arange(start, min(start + size, count))
         batch = _batch(model, tokens, places, size, options)
-        features = np.asarray(_run(model, batch, options), np.float32)
-        features = features[: len(places)]
+        features = np.asarray(_run(model, batch, options), np.float32)[: len(places)]
         prediction.check_numbers(features, f"texts {start + 1} to {start + len(places)}")
         yield features[batch["input_mask"][: len(places)] != 0]
 
 
 def _run(model: saved_model.TrainedModel, batch: dict[str, np.ndarray], options: Options) -> Array:
     """Returns the features of a batch while devices still compute them."""
-    return _features(
-        model.params,
-        sharding.to_devices(batch, model.mesh, len(batch["input_ids"])),
-        graphdef=model.graphdef,
-        layers=options.layers,
-        pooling=options.pooling,
-        dims=options.dims,
-        normalize=options.normalize,
-    )
+    names = ("layers", "pooling", "dims", "normalize")
+    chosen = {name: getattr(options, name) for name in names}
+    on_devices = sharding.to_devices(batch, model.mesh, len(batch["input_ids"]))
+    return _features(model.params, on_devices, graphdef=model.graphdef, **chosen)
 
 
 def _fitting(model: saved_model.TrainedModel, batch_size: int, length: int) -> int:

@@ -118,9 +118,8 @@ def _sums(
         )
         while part := list(itertools.islice(numbered, batch_size)):
             # A short last batch is filled up, so that no further program is compiled.
-            batch = sentence_rows.batch(
-                [row for _, row in part], model.vocabulary, size=batch_size, length=length
-            )
+            in_batch, shape = [row for _, row in part], {"size": batch_size, "length": length}
+            batch = sentence_rows.batch(in_batch, model.vocabulary, **shape)
             on_devices = sharding.to_devices(batch, model.mesh, batch_size)
             predictions = _predictions(task, model.graphdef, model.params, on_devices)
             terms = np.asarray(predictions["log_likelihood"], np.float64)[: len(part)]

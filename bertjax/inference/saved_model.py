@@ -117,9 +117,8 @@ def load(
         graphdef = replaced_tokens.discriminator_graph(sizes)
         params = {part: params[part] for part in ("encoder", "rtd_head")}
     else:
-        graphdef, _ = parameters.split(
-            nnx.eval_shape(lambda: encoder.make_bare(sizes, rngs=nnx.Rngs(0)))
-        )
+        bare = nnx.eval_shape(lambda: encoder.make_bare(sizes, rngs=nnx.Rngs(0)))
+        graphdef, _ = parameters.split(bare)
         params = {"encoder": params["encoder"]}
     return TrainedModel(
         graphdef=graphdef,
@@ -144,11 +143,10 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
     """
     saved = _read(workdir, step)
     config = saved.config
-    is_imported = config.task != "finetuning"
     kind = finetuning_job.kind_of(saved)
     if kind is None:
         raise ValueError(
-            f"{workdir} holds a model of task {saved.config.task!r}, which was not finetuned: "
+            f"{workdir} holds a model of task {config.task!r}, which was not finetuned: "
             f"finetune it with --config.init_from={workdir}, or use "
             "`python -m bertjax.fill_mask` or `python -m bertjax.encode`"
         )
@@ -165,7 +163,7 @@ def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> Fi
         options=config.finetuning,
         tuned=saved.meta.get("tuned", {}),  # converted weights have none
         mesh=all_devices(),
-        is_imported=is_imported,
+        is_imported=config.task != "finetuning",
     )
 
 
@@ -182,11 +180,9 @@ def define_flags(checkpoint_help: str) -> None:
 
 def _trainings(workdir: epath.Path) -> list[str]:
     """Returns the names of the directories in a directory that are workdirs with checkpoints."""
-    if not workdir.is_dir():
-        return []
-    inside = [path for path in workdir.iterdir() if (path / checkpoint.DIRECTORY).is_dir()]
-    # seed_2 before seed_10.
-    return sorted((path.name for path in inside), key=lambda name: (len(name), name))
+    paths = workdir.iterdir() if workdir.is_dir() else ()
+    inside = [path.name for path in paths if (path / checkpoint.DIRECTORY).is_dir()]
+    return sorted(inside, key=lambda name: (len(name), name))  # seed_2 before seed_10
 
 
 def _best_of(workdir: epath.PathLike, trainings: Sequence[str]) -> str:

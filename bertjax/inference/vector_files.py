@@ -184,12 +184,10 @@ def _check_directory(directory: epath.Path) -> None:
         raise ValueError(f"--output={directory} is a file; give a directory")
     if (directory / MANIFEST_FILE).exists() or not directory.exists():
         return
-    names = (path.name for path in directory.iterdir())
-    foreign = [n for n in names if n != ownership.FILE and not n.endswith(atomic.DRAFT_SUFFIX)]
-    if foreign:
-        raise ValueError(
-            f"--output={directory} holds {foreign[0]}, and no vectors; give a new directory"
-        )
+    for name in (path.name for path in directory.iterdir()):
+        if name != ownership.FILE and not name.endswith(atomic.DRAFT_SUFFIX):
+            fault = f"--output={directory} holds {name}, and no vectors; give a new directory"
+            raise ValueError(fault)
 
 
 def _begin(directory: epath.Path, identity: Mapping[str, Any]) -> Manifest:
@@ -265,8 +263,7 @@ def _shards(
 
     def blocks() -> Iterator[list[str]]:
         for size in itertools.cycle(sizes):
-            block = list(itertools.islice(lines, size))
-            if not block:
+            if not (block := list(itertools.islice(lines, size))):
                 return
             under_way.extend(block)
             yield [line.text for line in block]
@@ -276,15 +273,9 @@ def _shards(
     encoded = encoding.encode_blocks(
         model, tokenized, options, batch_size=batch_size, first=first + 1
     )
-    with tqdm.tqdm(
-        desc="encoding",
-        initial=first,
-        total=total,
-        unit="sentences",
-        unit_scale=True,
-        dynamic_ncols=True,
-        disable=not sys.stderr.isatty(),
-    ) as bar:
+    look = {"unit": "sentences", "unit_scale": True, "dynamic_ncols": True}
+    is_quiet = not sys.stderr.isatty()
+    with tqdm.tqdm(desc="encoding", initial=first, total=total, disable=is_quiet, **look) as bar:
         for vectors, tokens in encoded:
             bar.update(len(vectors))
             parts.append(vectors)

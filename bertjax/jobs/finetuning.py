@@ -93,7 +93,6 @@ class FinetuningData:
 
     @property
     def buckets(self) -> tuple[int, ...]:
-        """The lengths that batches are padded to."""
         return _buckets(self.config.finetuning)
 
     @functools.cached_property
@@ -143,7 +142,6 @@ class FinetuningData:
         return batch["input_mask"]
 
     def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
-        """Returns the lengths that the rows of batches have, the longest last."""
         del phase
         return self.buckets
 
@@ -251,8 +249,7 @@ def evaluating(trained: reader.Workdir, data: str) -> base.Job:
             f"{trained.directory} holds a model that was not finetuned: finetune it with "
             f"--config.init_from={trained.directory}"
         )
-    files = {"data_dir": data, "train_file": data, "eval_file": data, "test_file": ""}
-    config.finetuning.update(files)
+    config.finetuning.update(data_dir=data, train_file=data, eval_file=data, test_file="")
     return _job(config, vocabulary, kind.open(config.finetuning, vocabulary))
 
 
@@ -277,18 +274,15 @@ def _job(
 def _evaluation(
     config: ml_collections.ConfigDict, scorer: kinds.Scorer | None, last_step: int
 ) -> base.Evaluation:
-    every_steps = config.evaluation.every_steps
-    is_every_epoch = not every_steps
-    if is_every_epoch:
-        every_steps = max(round(last_step / config.finetuning.num_epochs), 1)
+    of_epoch = max(round(last_step / config.finetuning.num_epochs), 1)
     return base.Evaluation(
-        every_steps=every_steps,
+        every_steps=config.evaluation.every_steps or of_epoch,
         best_score=scorer.best_score if scorer else "",
         is_higher_better=True,
         sets=scorer.reader.evaluation_sets if scorer else (),
         test_sets=scorer.reader.test_sets if scorer else (),
         # keep_best needs a checkpoint at every evaluation.
-        is_saved=is_every_epoch and config.checkpoint.keep_best > 0,
+        is_saved=not config.evaluation.every_steps and config.checkpoint.keep_best > 0,
         scorer=scorer,
         tunes=scorer.tunes if scorer and scorer.reader.evaluation_sets else (),
     )
@@ -311,10 +305,8 @@ def _steps_of(config: ml_collections.ConfigDict, training: feature_sets.FeatureS
 
 def _buckets(options: ml_collections.ConfigDict) -> tuple[int, ...]:
     """Returns the lengths that batches are padded to."""
-    if options.length_buckets:
-        return padding.default_buckets(options.max_seq_length)
     longest: int = options.max_seq_length
-    return (longest,)
+    return padding.default_buckets(longest) if options.length_buckets else (longest,)
 
 
 def _found(
@@ -329,13 +321,11 @@ def _found(
         faults.append(error)
     data = finetuning.KINDS[config.finetuning.dataset].reader
     for option in ("train_file", "eval_file", "test_file"):
-        missing = [
-            path for path in data.paths(config.finetuning[option]) if not epath.Path(path).exists()
-        ]
-        if missing:
-            option_value = f"config.finetuning.{option} is {config.finetuning[option]}"
-            which = " and ".join(missing) if [config.finetuning[option]] != missing else "which"
-            faults.append(FileNotFoundError(f"{option_value}, {which} does not exist"))
+        value = config.finetuning[option]
+        if missing := [path for path in data.paths(value) if not epath.Path(path).exists()]:
+            which = " and ".join(missing) if [value] != missing else "which"
+            fault = f"config.finetuning.{option} is {value}, {which} does not exist"
+            faults.append(FileNotFoundError(fault))
     if len(faults) > 1:
         raise type(faults[0])("several things are wrong:\n  " + "\n  ".join(map(str, faults)))
     if faults:
@@ -359,16 +349,13 @@ def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
     """Returns the sizes and the vocabulary of the weights at config.init_from."""
     hint = "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.init_from=PATH"
     if not path:
-        raise ValueError(
-            f"config.init_from is empty; finetuning begins with weights and their vocabulary: "
-            f"{hint}"
-        )
+        begins = "config.init_from is empty; finetuning begins with weights and their vocabulary"
+        raise ValueError(f"{begins}: {hint}")
     try:
         source = formats.describe(path)
     except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"config.init_from is {path}, to start from: {error}; {hint}"
-        ) from error
+        fault = f"config.init_from is {path}, to start from: {error}; {hint}"
+        raise FileNotFoundError(fault) from error
     if source.vocabulary is None:
         raise ValueError(
             f"config.init_from, {source.source}, has no vocabulary; finetuning reads text with "
@@ -390,11 +377,9 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
         )
     _check_length(config)
     config.finetuning.labels = tuple(config.finetuning.labels) or ("0", "1")
-    phase = config.phases.phase1
-    phase.max_seq_length = config.finetuning.max_seq_length
-    teacher = None
-    if config.distillation.teacher:
-        teacher = teachers.outline(config, _teacher_task(config))
+    config.phases.phase1.max_seq_length = config.finetuning.max_seq_length
+    has_teacher = bool(config.distillation.teacher)
+    teacher = teachers.outline(config, _teacher_task(config)) if has_teacher else None
     return _job(config, teacher=teacher)
 
 
@@ -428,8 +413,7 @@ def _digest(features: feature_sets.FeatureSet) -> str:
     parts = [(name, np.concatenate(rows)) for name, rows in sorted(features.tokens.items())]
     parts += sorted(features.columns.items())
     if any(part.weight != 1 for part in features.parts):
-        shown = [(part.examples, part.shown) for part in features.parts]
-        parts.append(("parts", np.array(shown)))
+        parts.append(("parts", np.array([(it.examples, it.shown) for it in features.parts])))
     parts.append(("lengths", np.array([len(row) for row in features.tokens["input_ids"]])))
     for name, values in parts:
         digest.update(name.encode())

@@ -82,13 +82,11 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
     """Warns of records that a saved model was trained on, by what its workdir tells of them."""
     overlap = None
     if evaluated.manifest.digest in trained.meta["identity"]["manifests"].values():
-        overlap = overlaps.Overlap(
-            f"{evaluated.directory} holds the very records that it was trained on", 1.0
-        )
+        fault = f"{evaluated.directory} holds the very records that it was trained on"
+        overlap = overlaps.Overlap(fault, 1.0)
     else:
-        of_dirs = (
-            overlaps.find(each, evaluated) for each in reader.training_records(trained).values()
-        )
+        records_read = reader.training_records(trained).values()
+        of_dirs = (overlaps.find(each, evaluated) for each in records_read)
         overlap = next(filter(None, of_dirs), None) or _by_documents(trained, evaluated)
     if overlap:
         logging.warning(
@@ -96,10 +94,8 @@ def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -
             "has not seen; %s", trained.directory, overlap.text, overlaps.REMEDY,
         )  # fmt: skip
     else:
-        summary = training_contents(trained)
-        _warn_of_unknown_documents(
-            {trained.directory: summary, evaluated.directory: evaluated.contents}
-        )
+        summaries = {trained.directory: training_contents(trained)}
+        _warn_of_unknown_documents(summaries | {evaluated.directory: evaluated.contents})
     warn_of_few_tokens(trained.config, evaluated)
 
 
@@ -107,10 +103,7 @@ def _warn_of_unknown_documents(
     summaries: Mapping[epath.Path, contents.RecordSummary | None],
 ) -> None:
     """Warns if the documents of a directory are unknown, so that none could be compared."""
-    without = [
-        name for name, summary in summaries.items() if not summary or summary.documents is None
-    ]
-    if without:
+    if without := [name for name, it in summaries.items() if not it or it.documents is None]:
         logging.warning(
             "Whether held-out documents are trained on was not looked for: the documents of %s are "
             "not known. Records that data_pipelines.build writes hold their hashes; adopted "

@@ -115,18 +115,10 @@ def phases(config: ml_collections.ConfigDict) -> tuple[Phase, ...]:
         begun = first_step
         for steps, rows, batch_size in _stretches(config, options):
             taken = min(steps, end_step - first_step)
-            stretches.append(
-                Phase(
-                    name,
-                    first_step,
-                    taken,
-                    batch_size,
-                    steps_before=first_step - begun,
-                    rows_before=rows,
-                    is_last=first_step + taken == end_step,
-                    **shared,
-                )
-            )
+            before = {"steps_before": first_step - begun, "rows_before": rows}
+            is_last = first_step + taken == end_step
+            phase = Phase(name, first_step, taken, batch_size, **before, **shared, is_last=is_last)
+            stretches.append(phase)
             first_step += taken
             if first_step == end_step:
                 break
@@ -144,14 +136,13 @@ def set_steps(config: ml_collections.ConfigDict, num_examples: Mapping[str, int]
     """
     for name in config_lib.phase_names(config):
         options = _checked(config, name)
+        rows = None
         if options.num_tokens:
-            options.num_steps = _steps_of_rows(
-                config, options, math.ceil(options.num_tokens / options.max_seq_length)
-            )
+            rows = options.num_tokens / options.max_seq_length
         elif options.num_epochs and name in num_examples:
-            options.num_steps = _steps_of_rows(
-                config, options, math.ceil(options.num_epochs * num_examples[name])
-            )
+            rows = options.num_epochs * num_examples[name]
+        if rows is not None:
+            options.num_steps = _steps_of_rows(config, options, math.ceil(rows))
 
 
 def ramp_sizes(global_batch_size: int, ramp_from: int) -> range:

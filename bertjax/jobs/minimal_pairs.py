@@ -71,16 +71,15 @@ class PairSet:
         own = slice(rows.start, rows.stop) if rows is not None else slice(None)
         for width, sentences in sorted(by_width.items()):
             numbered = (
-                (firsts[sentence] + place, row)
-                for sentence in sentences
-                for place, row in enumerate(
-                    self._rows.of(self._vocabulary, self._sequences[sentence], MASKING)
+                (number, row)
+                for it in sentences
+                for number, row in enumerate(
+                    self._rows.of(self._vocabulary, self._sequences[it], MASKING), firsts[it]
                 )
             )
             while part := list(itertools.islice(numbered, batch_size)):
-                batch = sentence_rows.batch(
-                    [row for _, row in part], self._vocabulary, size=batch_size, length=width
-                )
+                in_batch, shape = [row for _, row in part], {"size": batch_size, "length": width}
+                batch = sentence_rows.batch(in_batch, self._vocabulary, **shape)
                 places = np.full(batch_size, -1, np.int64)
                 places[: len(part)] = [number for number, _ in part]
                 whole = {**batch, "record_positions": places}
@@ -92,8 +91,8 @@ class PairSet:
         `outputs` has "log_likelihood", a number for each row.
         """
         num_rows = self._num_rows
-        of_rows = np.repeat(np.arange(len(num_rows)), num_rows)
         sums = np.zeros(len(num_rows))
+        of_rows = np.repeat(np.arange(len(num_rows)), num_rows)
         np.add.at(sums, of_rows, outputs["log_likelihood"].astype(np.float64))
         accuracies = pair_scores.accuracy(
             (sums[::2] > sums[1::2]).tolist(),

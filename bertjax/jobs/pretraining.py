@@ -79,16 +79,14 @@ def _task(config: ml_collections.ConfigDict, teacher: teachers.Teacher | None) -
     task: Any = pretraining_task(config)
     if teacher is None:
         return task
-    return distillation.Distillation(
-        task, teacher.task, distillation.of_config(config.distillation)
-    )
+    options = distillation.of_config(config.distillation)
+    return distillation.Distillation(task, teacher.task, options)
 
 
 def with_config(job: base.Job, config: ml_collections.ConfigDict) -> base.Job:
     """Returns the job under another config, whose data is the same."""
-    return dataclasses.replace(
-        job, config=config, phases=lengths.phases(config), task=_task(config, job.teacher)
-    )
+    phases, task = lengths.phases(config), _task(config, job.teacher)
+    return dataclasses.replace(job, config=config, phases=phases, task=task)
 
 
 def open_job(
@@ -132,10 +130,10 @@ def open_job(
         evaluation_set = _open(config, config.data.eval_dir, all_phases[-1].max_seq_length, sha256)
         is_new = all(checkpoint.read_meta(workdir) is None for workdir in workdirs)
         held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
-    _resolve_vocab_size(config, train_sets[all_phases[0].name])
-    chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
-    pairs = _open_pairs(config, train_sets[all_phases[0].name])
     first = train_sets[all_phases[0].name]
+    _resolve_vocab_size(config, first)
+    chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
+    pairs = _open_pairs(config, first)
     vocabulary = tokenizer.load(first.directory) if first.manifest.tokenizer else None
     teacher = _read_teacher(config, vocabulary)
     return _job(config, all_phases, train_sets, evaluation_set, chance, pairs, teacher)
@@ -184,9 +182,8 @@ def outline(config: ml_collections.ConfigDict) -> base.Job:
     config.data.source = "synthetic"
     lengths.set_steps(config, {})
     all_phases = lengths.phases(config)
-    teacher = None
-    if config.distillation.teacher:
-        teacher = teachers.outline(config, _teacher_task(config))
+    has_teacher = bool(config.distillation.teacher)
+    teacher = teachers.outline(config, _teacher_task(config)) if has_teacher else None
     return _job(config, all_phases, {}, None, teacher=teacher, manifests=manifests)
 
 
@@ -247,8 +244,7 @@ def _open(
     )
     is_static = record_set.manifest.has_static_masks
     stored, built = ("static", "masks in them") if is_static else ("dynamic", "--mask=none")
-    is_wanted = options.masking == stored or (options.masking, stored) == ("none", "dynamic")
-    if not is_wanted:
+    if options.masking != stored and (options.masking, stored) != ("none", "dynamic"):
         raise ValueError(
             f"config.pretraining.masking is {options.masking!r}, but the records in "
             f"{record_set.directory} were built with {built}: set "

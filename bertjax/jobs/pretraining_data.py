@@ -34,15 +34,11 @@ class PretrainingData:
     manifests: Mapping[str, records.Manifest] = dataclasses.field(default_factory=dict)
 
     def identity(self) -> dict[str, Any]:
+        hashes = (it.manifest.tokenizer_sha256 for it in self.train_sets.values())
         return {
             "manifests": {name: it.manifest.digest for name, it in self.train_sets.items()},
-            "tokenizer_sha256": self._tokenizer_sha256,
+            "tokenizer_sha256": next(hashes, None),
         }
-
-    @property
-    def _tokenizer_sha256(self) -> str | None:
-        hashes = (it.manifest.tokenizer_sha256 for it in self.train_sets.values())
-        return next(hashes, None)
 
     def train_batches(
         self, phase: lengths.Phase, *, start_step: int, rows: range | None
@@ -125,7 +121,6 @@ class PretrainingData:
         return batch["input_mask"]
 
     def batch_lengths(self, phase: lengths.Phase) -> tuple[int, ...]:
-        """Returns the lengths that the rows of the phase's batches have, the longest last."""
         return self._buckets(phase) or (phase.max_seq_length,)
 
     def fill(self, phase: lengths.Phase) -> float | None:
@@ -136,8 +131,7 @@ class PretrainingData:
         """Returns the masked tokens' unigram entropy: the best loss without any context."""
         if phase.name not in self.train_sets:
             return None
-        statistics = self.train_sets[phase.name].manifest.statistics
-        entropy = statistics.get("unigram_entropy")
+        entropy = self.train_sets[phase.name].manifest.statistics.get("unigram_entropy")
         objective = tasks.OBJECTIVES[self.config.pretraining.objective]
         return None if entropy is None else (objective.token_loss, entropy)
 
@@ -146,10 +140,8 @@ class PretrainingData:
 
     def vocabulary(self) -> tokenizer.Tokenizer | None:
         # All phases have the same one: `open_job` compares their hashes.
-        for record_set in self.train_sets.values():
-            has_text = bool(record_set.manifest.tokenizer)
-            return tokenizer.load(record_set.directory) if has_text else None
-        return None
+        first = next(iter(self.train_sets.values()), None)
+        return tokenizer.load(first.directory) if first and first.manifest.tokenizer else None
 
     def _features(self, phase: lengths.Phase) -> dict[str, records.Feature]:
         """Returns the features of a phase's batches, stored or drawn as they are read.
@@ -177,9 +169,8 @@ class PretrainingData:
 
     def _buckets(self, phase: lengths.Phase) -> tuple[int, ...]:
         """Returns the lengths that batches are cut to, none where they are not."""
-        if not self.config.data.length_buckets:
-            return ()
-        return padding.default_buckets(phase.max_seq_length)
+        is_cut = self.config.data.length_buckets
+        return padding.default_buckets(phase.max_seq_length) if is_cut else ()
 
     def _manifest(self, phase: lengths.Phase) -> records.Manifest | None:
         record_set = self.train_sets.get(phase.name)

@@ -16,11 +16,6 @@ from bertjax.data import tokenizer
 from bertjax.models import encoder, parameters
 from bertjax.tasks import base as tasks
 
-WANTED = (
-    "give a workdir, a Hugging Face directory or a TF1 checkpoint, --config.distillation.teacher="
-    "PATH"
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
@@ -43,7 +38,15 @@ def sizes_of(config: ml_collections.ConfigDict) -> encoder.EncoderConfig:
     Raises:
       FileNotFoundError, ValueError: if there are no weights there.
     """
-    return _as_student(_described(config.distillation.teacher).config, config)
+    path = config.distillation.teacher
+    try:
+        sizes = formats.describe(path).config
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"config.distillation.teacher is {path}, to learn from: {error}; give a workdir, a "
+            "Hugging Face directory or a TF1 checkpoint, --config.distillation.teacher=PATH"
+        ) from error
+    return _as_student(sizes, config)
 
 
 def outline(config: ml_collections.ConfigDict, task: tasks.Task) -> Teacher:
@@ -93,28 +96,16 @@ def read(
         )
     params = {name: np.asarray(weights.params[name], np.float32) for name in shapes}
     logging.info("Learning from %s, %s values", weights.source, f"{weights.num_parameters:,}")
-    return Teacher(
-        task, sizes, parameters.nested(params), weights.source, parameters.sha256(params)
-    )
-
-
-def _described(path: str) -> Any:
-    try:
-        return formats.describe(path)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"config.distillation.teacher is {path}, to learn from: {error}; {WANTED}"
-        ) from error
+    sha256 = parameters.sha256(params)
+    return Teacher(task, sizes, parameters.nested(params), weights.source, sha256)
 
 
 def _as_student(
     sizes: encoder.EncoderConfig, config: ml_collections.ConfigDict
 ) -> encoder.EncoderConfig:
     # How a product is computed is the run's choice. A teacher has no backward pass to save for.
-    fields = {
-        name: config.model[name] for name in ("dtype", "gradient_reduction_dtype", "attention")
-    }
-    return dataclasses.replace(sizes, **fields, remat="none")
+    names = ("dtype", "gradient_reduction_dtype", "attention")
+    return dataclasses.replace(sizes, **{it: config.model[it] for it in names}, remat="none")
 
 
 def _size_faults(

@@ -52,8 +52,9 @@ def test_a_file_its_directory_and_a_prefix_are_recognized_and_all_else_is_named(
         formats.recognize(directory)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         formats.recognize(tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no weights that are known"):
-        formats.recognize(tmp_path)
+        formats.recognize(tmp_path / "empty")
     (tmp_path / "notes.txt").touch()
     with pytest.raises(ValueError, match="not a known file of weights"):
         formats.recognize(tmp_path / "notes.txt")

@@ -156,8 +156,8 @@ def test_the_null_score_is_the_lowest_of_all_windows_and_the_threshold_decides(k
     made = predict([ask()], windows, starts, ends, version_2=True)
     lowest = 5.0 - (len(windows) - 1)
     assert made.score_differences == {"q": lowest - 1.5}
-    assert made.answers(null_score_diff_threshold=lowest - 1.5)["q"].startswith("A")
-    assert made.answers(null_score_diff_threshold=lowest - 1.6) == {"q": ""}
+    assert made.answers(lowest - 1.5)["q"].startswith("A")
+    assert made.answers(lowest - 1.6) == {"q": ""}
     assert made.best_answers()["q"].startswith("A")
 
 
@@ -205,7 +205,7 @@ def test_the_official_files_are_written(known, tmp_path):
     windows = squad_files.windows(questions, known, **OPTIONS)
     starts, ends = random_logits(windows, 5), random_logits(windows, 6)
     made = predict(questions, windows, starts, ends, version_2=True)
-    spans.write_files(made, tmp_path / "out", null_score_diff_threshold=-1e9)
+    spans.write_files(made, tmp_path / "out", -1e9)
     files = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
     assert sorted(files) == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
     assert files["predictions.json"] == {"q": "", "r": ""}

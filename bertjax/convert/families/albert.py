@@ -21,25 +21,16 @@ ARCHITECTURES = bert.classes("Albert", others={"pretraining": "AlbertForPreTrain
 
 # With the values of AlbertConfig, which are xxlarge's.
 SIZES = {
-    "vocab_size": 30_000,
-    "hidden_size": 4_096,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 64,
-    "intermediate_size": 16_384,
-    "max_position_embeddings": 512,
+    **{"vocab_size": 30_000, "hidden_size": 4_096, "num_hidden_layers": 12},
+    **{"num_attention_heads": 64, "intermediate_size": 16_384, "max_position_embeddings": 512},
 }
 # Those that are never left open, as 0 leaves them here.
 STATED_SIZES = {
-    "embedding_size": 128,
-    "num_hidden_groups": 1,
-    "inner_group_num": 1,
-    "type_vocab_size": 2,
+    **{"embedding_size": 128, "num_hidden_groups": 1, "inner_group_num": 1, "type_vocab_size": 2}
 }
 RATES = {
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-12,
+    **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    **{"initializer_range": 0.02, "layer_norm_eps": 1e-12},
 }
 # The same names on both sides.
 FIELDS: dict[str, base.Field] = {
@@ -54,16 +45,12 @@ UNREAD = ("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blo
 WITHOUT_EFFECT = base.BOOKKEEPING | {*UNREAD, "layers_to_keep", "classifier_dropout_prob"}
 
 _HF_LAYER = "albert.encoder.albert_layer_groups.{layer}.albert_layers.{inner}"
-_LAYER = "encoder.layers.{layer}"
+_LAYER = bert.LAYER
+_PROJECTION = "encoder.embeddings.projection"
 
 TENSORS: tuple[Name, ...] = (
-    Name("albert.embeddings.word_embeddings.weight", "encoder.embeddings.word.embedding"),
-    Name("albert.embeddings.position_embeddings.weight", "encoder.embeddings.position.embedding"),
-    Name("albert.embeddings.token_type_embeddings.weight", "encoder.embeddings.segment.embedding"),
-    *names.torch_norm("albert.embeddings.LayerNorm", "encoder.embeddings.norm"),
-    *names.torch_dense(
-        "albert.encoder.embedding_hidden_mapping_in", "encoder.embeddings.projection"
-    ),
+    *(it for it in bert.of_encoder(bert.TENSORS, "albert") if "{layer}" not in it.theirs),
+    *names.torch_dense("albert.encoder.embedding_hidden_mapping_in", _PROJECTION),
     *names.torch_dense(f"{_HF_LAYER}.attention.query", f"{_LAYER}.attention.query"),
     *names.torch_dense(f"{_HF_LAYER}.attention.key", f"{_LAYER}.attention.key"),
     *names.torch_dense(f"{_HF_LAYER}.attention.value", f"{_LAYER}.attention.value"),
@@ -86,7 +73,7 @@ _TF_FEED_FORWARD = f"{_TF_LAYER}/ffn_1/intermediate"
 
 VARIABLES: tuple[Name, ...] = (
     *(entry for entry in bert.VARIABLES if "{layer}" not in entry.theirs),
-    *names.tf_dense("bert/encoder/embedding_hidden_mapping_in", "encoder.embeddings.projection"),
+    *names.tf_dense("bert/encoder/embedding_hidden_mapping_in", _PROJECTION),
     *names.tf_dense(f"{_TF_LAYER}/attention_1/self/query", f"{_LAYER}.attention.query"),
     *names.tf_dense(f"{_TF_LAYER}/attention_1/self/key", f"{_LAYER}.attention.key"),
     *names.tf_dense(f"{_TF_LAYER}/attention_1/self/value", f"{_LAYER}.attention.value"),
@@ -107,9 +94,7 @@ RELEASED = base.Released(
         **{name: value for name, value in SIZES.items() if name != "vocab_size"},
         **STATED_SIZES,
         "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "initializer_range": 0.02,
+        **{name: value for name, value in RATES.items() if name != "layer_norm_eps"},
     },
     unread=UNREAD,
     # layer_norm of modeling.py, and transformer_model, which projects nothing of the same width.
@@ -128,9 +113,9 @@ TOKENIZER = dataclasses.replace(
 
 def _same_projection(config: models.EncoderConfig) -> Mapping[str, np.ndarray]:
     """Returns the projection that changes nothing, for embeddings as wide as the layers."""
-    path = "encoder.embeddings.projection"
-    identity = np.eye(config.hidden_size, dtype=np.float32)
-    return {f"{path}.kernel": identity, f"{path}.bias": np.zeros(config.hidden_size, np.float32)}
+    size = config.hidden_size
+    identity, bias = np.eye(size, dtype=np.float32), np.zeros(size, np.float32)
+    return {f"{_PROJECTION}.kernel": identity, f"{_PROJECTION}.bias": bias}
 
 
 FAMILY = base.Family(

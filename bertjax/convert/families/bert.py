@@ -37,11 +37,8 @@ def classes(name: str, *, others: dict[str, str] | None = None) -> dict[str, str
 # Their activation -> ours; the first of each kind is the name that the oldest versions know.
 # "gelu_fast" is the tanh form with its constant written to ten digits.
 ACTIVATIONS: dict[str, str] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh"),
     "relu": "relu",
 }
 
@@ -63,9 +60,7 @@ FIELDS: dict[str, base.Field] = {
 
 FIXED: dict[str, Any] = {
     "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "is_encoder_decoder": False,
-    "add_cross_attention": False,
+    **dict.fromkeys(("is_decoder", "is_encoder_decoder", "add_cross_attention"), False),
     "tie_word_embeddings": True,
     "pruned_heads": {},
     "quantization_config": None,
@@ -152,16 +147,10 @@ RELEASED = base.Released(
     example="uncased_L-12_H-768_A-12",
     # BertConfig's. (Its released models have two segments, and their files say so.)
     defaults={
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1,
-        "attention_probs_dropout_prob": 0.1,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 16,
-        "initializer_range": 0.02,
+        **{"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
+        **{"intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 16},
+        **{"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+        **{"hidden_act": "gelu", "initializer_range": 0.02},
     },
     unread=UNREAD,
     # tf.contrib.layers.layer_norm, variance_epsilon.

@@ -30,10 +30,8 @@ FIELDS: dict[str, base.Field] = {
 }
 
 FIXED: dict[str, Any] = {
-    "tie_word_embeddings": True,
-    "tie_weights_": True,
-    "pruned_heads": {},
-    "quantization_config": None,
+    **{"tie_word_embeddings": True, "tie_weights_": True},
+    **{"pruned_heads": {}, "quantization_config": None},
 }
 
 # Sinusoidal positions are a table as any other, saved with the weights, which is not trained; here

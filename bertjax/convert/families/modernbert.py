@@ -44,10 +44,7 @@ FIELDS: dict[str, base.Field] = {
 }
 
 FIXED: dict[str, Any] = {
-    "attention_bias": False,
-    "mlp_bias": False,
-    "norm_bias": False,
-    "classifier_bias": False,
+    **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
     "decoder_bias": True,
     "classifier_activation": "gelu",
     "tie_word_embeddings": True,
@@ -65,10 +62,8 @@ DEFAULT_WINDOW = 64
 # Fields of ids; those of a vocabulary overwrite them. Without any, theirs might lie behind the end.
 IDS = {
     "pad_token_id": "pad_id",
-    "bos_token_id": "cls_id",
-    "eos_token_id": "sep_id",
-    "cls_token_id": "cls_id",
-    "sep_token_id": "sep_id",
+    **{"bos_token_id": "cls_id", "eos_token_id": "sep_id"},
+    **{"cls_token_id": "cls_id", "sep_token_id": "sep_id"},
 }
 
 _BODY, _LAYER = "model", bert.LAYER
@@ -147,8 +142,7 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _every(kinds: Sequence[str]) -> int:
     """Returns n, where every n-th of the layers from the first on is global."""
     for n in range(1, len(kinds) + 1):
-        expected = [LOCAL if layer % n else GLOBAL for layer in range(len(kinds))]
-        if list(kinds) == expected:
+        if list(kinds) == [LOCAL if layer % n else GLOBAL for layer in range(len(kinds))]:
             return n
     raise ValueError(
         f"layer_types is {list(kinds)}; only every n-th layer may be {GLOBAL!r}, from the first "
@@ -159,14 +153,11 @@ def _every(kinds: Sequence[str]) -> int:
 def in_both(config: models.EncoderConfig) -> dict[str, Any]:
     """Returns the fields that both versions need besides, or instead of, those that map to ours."""
     local = config.local_rotary_base or config.rotary_base
-    kinds = [
-        GLOBAL if config.is_global(layer) else LOCAL for layer in range(config.num_hidden_layers)
-    ]
-    bases = {GLOBAL: config.rotary_base, LOCAL: local}
+    layers, bases = range(config.num_hidden_layers), {GLOBAL: config.rotary_base, LOCAL: local}
     return {
         "local_attention": 2 * (config.window or DEFAULT_WINDOW),
         "local_rope_theta": local,
-        "layer_types": kinds,
+        "layer_types": [GLOBAL if config.is_global(layer) else LOCAL for layer in layers],
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
         },
@@ -199,15 +190,9 @@ FAMILY = base.Family(
     tied={"decoder.weight": f"{_BODY}.embeddings.tok_embeddings.weight"},
     fused=FUSED,
     traits={
-        "type_vocab_size": 0,
-        "position_embedding": "rotary",
-        "layer": "pre_norm",
-        "feed_forward": "gated",
-        "norm": "scale_only",
-        "use_bias": False,
-        "pooler": "normed",
-        "pooler_act": "gelu",
-        "depth_scaled_init": True,
+        **{"type_vocab_size": 0, "position_embedding": "rotary", "layer": "pre_norm"},
+        **{"feed_forward": "gated", "norm": "scale_only", "use_bias": False},
+        **{"pooler": "normed", "pooler_act": "gelu", "depth_scaled_init": True},
     },
     read=in_numbers,
     restated=in_both,
