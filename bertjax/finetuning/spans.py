@@ -179,7 +179,7 @@ class SpanScorer(base.Scorer):
         all_scores = squad_scores.evaluate(
             gold, predictions.best_answers(), predictions.score_differences, threshold
         )
-        # Of all questions, of those with an answer, of those without.
+        # All questions, those with an answer, those without.
         groups = ("", "HasAns_", "NoAns_")
         names = (f"{group}{score}" for group in groups for score in ("exact", "f1"))
         scores = {score: all_scores[score] for score in names if score in all_scores}

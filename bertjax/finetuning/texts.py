@@ -239,9 +239,10 @@ class GlueReader(TextReader):
 
     def _exists(self, name: str) -> bool:
         try:
-            return bool(self.examples(name))
+            self.examples(name)
         except FileNotFoundError:
             return False
+        return True
 
     def _examples(self, name: str) -> Sequence[feature_sets.TextExample]:
         location, task = self.options.data_dir, self.options.name

@@ -249,6 +249,6 @@ def test_pieces_overlap_by_what_the_stride_leaves_and_the_last_one_is_full():
     ):
         pieces = conll_files.pieces(np.array(lengths), capacity, stride)
         assert [piece[:2] for piece in pieces] == wanted
-    # Of two equal pieces the first scores the word.
+    # The first of two equal pieces scores the word.
     (_, _, first), (_, _, second) = conll_files.pieces(np.ones(7, int), 5, 2)  # 0 to 4 and 2 to 6
     assert (first.tolist(), second.tolist()) == ([0, 1, 2, 3], [4, 5, 6])

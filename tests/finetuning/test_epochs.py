@@ -57,7 +57,7 @@ def test_a_text_in_many_examples_makes_smaller_batches_at_the_end_and_is_told(ca
 def test_what_repeats_little_costs_no_batch_more():
     made = batches.Epochs(make_features(crowded(800, 1500)), BATCH, 0)
     assert len(made.order(0)) == 100 and (made.order(0) != batches.FILLER).all()
-    # An example whose own texts are equal is no fault.
+    # An example whose own texts are equal is allowed.
     texts = np.repeat(np.arange(16)[:, None], 2, axis=1)
     assert len(batches.Epochs(make_features(texts), BATCH, 0).order(0)) == 2
 

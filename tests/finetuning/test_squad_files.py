@@ -84,7 +84,7 @@ def changed(key, value):
 
 
 ANSWER = {"text": "São Paulo", "answer_start": 26}
-# What a file holds, JSON or its bytes, and what the message says.
+# The contents of a file, JSON or bytes, and the words of the message.
 FAULTS = [
     (
         document({"question": "?", "answers": [ANSWER]}),

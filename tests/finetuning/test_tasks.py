@@ -180,7 +180,7 @@ def reference_loss(task, logits, batch):
 
 @every_task
 def test_the_loss_is_the_formula_of_the_paper(name):
-    """Of predictions that need no labels, and give no answer at padding."""
+    """Predictions need no labels, and padding gets none."""
     made = make(name)
     task = made.task.task if isinstance(made.task, wrapped_tasks.LowRank) else made.task
     batch = make_batch(task)

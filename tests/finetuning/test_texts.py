@@ -35,7 +35,7 @@ def test_predictions_for_a_whole_test_set_of_glue_are_the_servers_file(out, open
     scorer.write_predictions("test", predictions, out, {})
     lines = (out / "RTE.tsv").read_text().splitlines()
     assert lines[:3] == ["index\tprediction", "0\tentailment", "1\tnot_entailment"]
-    (epath.Path(reader.options.data_dir) / "RTE/test.tsv").unlink()  # then it is no test set
+    (epath.Path(reader.options.data_dir) / "RTE/test.tsv").unlink()  # then there is no test set
     assert texts.GlueReader(reader.options, reader.tokenizer).test_sets == ()
 
 

@@ -84,7 +84,7 @@ def test_the_likelier_sentence_wins_and_paradigms_count_the_same(path):
         "accuracy_x": 0.25,
         "accuracy_y": 0.0,
     }
-    # Of each paradigm the first ones are taken.
+    # The first ones of each paradigm are taken.
     assert [pair.paradigm for pair in make(path, most_of_paradigm=1).pairs] == ["a", "b", "c"]
 
 
