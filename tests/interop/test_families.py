@@ -277,8 +277,7 @@ EXPORTS = [(family.model_type, head) for family in FAMILIES for head in family.a
 def test_an_export_loads_without_a_word_and_comes_back(tmp_path, capfd, name, head):
     family = families.named(name)
     made = exports.make(family, head)
-    formats.write(made, tmp_path / "source", format="bertjax")
-    program.convert(tmp_path / "source", tmp_path / "hf")
+    formats.write(made, tmp_path / "hf", format="huggingface")
     card = (tmp_path / "hf" / "README.md").read_text()
     assert f" {family.title} with" in card
     exports.write_facts(made, tmp_path / "hf")
@@ -303,15 +302,6 @@ def test_an_export_loads_without_a_word_and_comes_back(tmp_path, capfd, name, he
     lost = {path.split(".")[0] for path in made.params.keys() - wanted.keys()}
     assert lost <= ({"pooler"} if head == "none" else set())
     weights.assert_equal(again, dataclasses.replace(made, params=wanted))
-
-
-def test_a_missing_key_of_an_export_is_a_complaint(tmp_path):
-    """The test above can fail."""
-    made = exports.make(families.named("distilbert"), "masked_lm")
-    formats.write(made, tmp_path / "hf", format="huggingface")
-    exports.write_facts(made, tmp_path / "hf")
-    transformers.DistilBertModel.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "hf")
-    assert any("missing_keys" in complaint for complaint in exports.load(tmp_path / "hf")[2])
 
 
 # Format and family, the head of the weights, --head. The released code has poolers everywhere, and
@@ -411,7 +401,7 @@ def test_positions_of_a_roberta_whose_rows_are_padded_in_front_are_theirs(tmp_pa
     np.testing.assert_allclose(hidden[mask != 0], out.numpy()[mask != 0], atol=2e-5)
 
 
-@pytest.mark.parametrize("length", [4, 8, 9, 17, 33])
+@pytest.mark.parametrize("length", [9, 33])  # others: tests/models/test_attention.py
 def test_hidden_states_are_theirs_at_lengths_around_window_and_block(tmp_path, length, monkeypatch):
     monkeypatch.setattr(plain_attention, "WINDOW_BLOCK", 8)
     monkeypatch.setattr(plain_attention, "QUERY_BLOCK", 8)

@@ -6,18 +6,14 @@ otherwise: tensors, variables, classes, sizes, files.
 
 import dataclasses
 import json
-import pathlib
 
-import numpy as np
 import pytest
 import safetensors.numpy
 
 from bertjax.convert import __main__ as program
-from bertjax.convert import families, formats, huggingface_read, pretrained
+from bertjax.convert import families, formats, pretrained
 from bertjax.convert.families import base, bert
 from tests.convert import weights
-
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 
 # BERT's words -> the toy's.
 TENSOR_WORDS = {
@@ -107,32 +103,6 @@ def make(head="pretraining"):
 
 def files(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def test_weights_of_others_are_read_under_its_names(tmp_path):
-    """transformers' BERT, renamed by hand and not by the table that reads it."""
-    wanted = huggingface_read.read(GOLDEN / "pretraining")
-    fields = json.loads((GOLDEN / "pretraining" / "config.json").read_text())
-    theirs = safetensors.numpy.load_file(GOLDEN / "pretraining" / "model.safetensors")
-    toys = {renamed(name, TENSOR_WORDS): array for name, array in theirs.items()}
-    toys["vocabulary_head.decoder.weight"] = toys.pop("body.embeddings.words.weight")
-    for layer in range(fields["num_hidden_layers"]):
-        for leaf in ("weight", "bias"):
-            mixer = f"body.blocks.{layer}.mixer"
-            parts = [toys.pop(f"{mixer}.{part}.{leaf}") for part in ("query", "key", "value")]
-            toys[f"{mixer}.{leaf}"] = np.concatenate(parts)
-    safetensors.numpy.save_file(toys, tmp_path / "model.safetensors")
-    fields |= {"model_type": "toy", "architectures": ["ToyForPretraining"]}
-    fields["width"] = fields.pop("hidden_size")
-    fields["max_positions"] = fields.pop("max_position_embeddings")
-    del fields["hidden_act"]
-    (tmp_path / "config.json").write_text(json.dumps(fields))
-    read = formats.read(tmp_path)
-    assert (read.head, read.model_type, read.unused) == ("pretraining", "toy", ())
-    assert read.config == dataclasses.replace(wanted.config, hidden_act="relu")
-    assert read.params.keys() == wanted.params.keys()
-    for path, array in wanted.params.items():
-        np.testing.assert_array_equal(read.params[path], array, err_msg=path)
 
 
 @pytest.mark.parametrize("head", ["pretraining", "none", CLASSIFIER])
