@@ -191,11 +191,7 @@ def main(argv: list[str]) -> None:
 
 
 def _with_threshold(model: inference.FinetunedModel, threshold: float) -> inference.FinetunedModel:
-    """Returns the model with a no-answer threshold; one of others answers as SQuAD v2.0 with it.
-
-    Raises:
-      ValueError: if the model always answers.
-    """
+    """Returns the model with a no-answer threshold; one of others answers as SQuAD v2.0 with it."""
     answers_spans = "null_threshold" in model.kind.scorer.tunes
     if model.is_imported and answers_spans:
         model.options.name = "v2"

@@ -96,8 +96,11 @@ def push(directory: epath.PathLike, destination: Destination, *, revision: str, 
         commit = api.create_commit(repository, additions, commit_message=title, revision=revision)
     except (errors.HTTPError, OSError, RuntimeError, ValueError) as error:
         left = _left(api, repository, revision, branch_is_new)
+        remedy = _WHAT_TO_DO.get(_code(error) or 0)
+        reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
+        reason = f"{reason}; {remedy}" if remedy else reason
         raise ValueError(
-            f"{directory} is written, but not pushed to {repository}: {_told(error)}. {left} "
+            f"{directory} is written, but not pushed to {repository}: {reason}. {left} "
             f"`hf upload {repository} {directory} --revision={revision}` pushes it later"
         ) from error
     logging.info("Pushed to %s, revision %s: %s", repository, revision, commit.commit_url)
@@ -131,13 +134,6 @@ def _left(api: Any, repository: str, branch: str, is_new: bool) -> str:
     except (_client().errors.HTTPError, OSError):
         return f"The branch {branch} was made for it, and holds what {MAIN} holds."
     return "Nothing of it is there."
-
-
-def _told(error: BaseException) -> str:
-    """Returns why the Hub refused, and what to do, in a line."""
-    code = _code(error)
-    reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
-    return f"{reason}; {_WHAT_TO_DO[code]}" if code in _WHAT_TO_DO else reason
 
 
 def _code(error: BaseException) -> int | None:

@@ -316,11 +316,7 @@ def check_head(head: str) -> None:
 
 
 def _labels(weights: Pretrained, head: str) -> Mapping[int, str]:
-    """Returns the names of the classes that the head has.
-
-    Raises:
-      ValueError: if a choice, which has one number, is to be made of several.
-    """
+    """Returns the names of the classes that the head has."""
     if head != "multiple_choice":
         return named_labels(weights.labels, weights.params, head) if head in WITH_LABELS else {}
     count = weights.params["classifier.bias"].size

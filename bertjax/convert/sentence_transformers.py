@@ -73,8 +73,12 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
     for kind, place in modules.items():
         if kind == "Pooling":
             pooling = _pooling(directory / place / "config.json")
-        if kind == "Normalize":
-            _check_normalize(directory / place / "config.json")
+        if kind == "Normalize":  # the vector of the sentence, which alone is supported
+            path, usual = directory / place / "config.json", "sentence_embedding"
+            config = _optional(path)
+            for name in ("module_input_name", "module_output_name"):
+                if (config.get(name) or usual) != usual:
+                    raise ValueError(f"{path} has {name} {config[name]!r}; supported is {usual!r}")
     config = _optional(directory / CONFIG_FILE)
     prompts = config.get("prompts") or {}
     for name, prompt in prompts.items():
@@ -147,11 +151,7 @@ def write(
 
 
 def _modules(path: epath.Path) -> dict[str, str]:
-    """Returns the kinds of modules in their order, and the directory of each.
-
-    Raises:
-      ValueError: if it is not a list of modules, or has others than are known, or another order.
-    """
+    """Returns the kinds of modules in their order, and the directory of each."""
     try:
         listed = json_text.loads(path.read_bytes())
         listed = sorted(listed, key=lambda module: module["idx"])
@@ -178,11 +178,7 @@ def _modules(path: epath.Path) -> dict[str, str]:
 
 
 def _pooling(path: epath.Path) -> str:
-    """Returns our name of a pooling.
-
-    Raises:
-      ValueError: for one that is not known here, several at once, or one that leaves prompts out.
-    """
+    """Returns our name of a pooling."""
     config = json_text.read_object(path)
     by_theirs = {theirs: ours for ours, (_, theirs) in MODES.items()}
     by_key = {key: theirs for key, theirs in MODES.values()} | {ROOT_OF_LENGTH: ROOT_OF_LENGTH}
@@ -204,21 +200,8 @@ def _pooling(path: epath.Path) -> str:
     return by_theirs[modes_read[0]]
 
 
-def _check_normalize(path: epath.Path) -> None:
-    """Raises a ValueError if it is something else than the sentence's vector that is normalized."""
-    config = _optional(path)
-    expected = "sentence_embedding"
-    for name in ("module_input_name", "module_output_name"):
-        if (config.get(name) or expected) != expected:
-            raise ValueError(f"{path} has {name} {config[name]!r}; supported is {expected!r}")
-
-
 def _max_seq_length(directory: epath.Path, *, is_lowercase: bool) -> int:
-    """Returns the longest input in tokens, 0 where no file tells it.
-
-    Raises:
-      ValueError: if texts are made small before a tokenizer that tells letters apart.
-    """
+    """Returns the longest input in tokens, 0 where no file tells it."""
     for name in LENGTH_FILES:
         path = directory / name
         if not path.exists():

@@ -186,11 +186,7 @@ def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str
 
 
 def _released(family: base.Family) -> base.Released:
-    """Returns the format of the family's released code.
-
-    Raises:
-      ValueError: if the family was not released in TensorFlow 1.
-    """
+    """Returns the format of the family's released code."""
     if family.released is None:
         others = [name for name, other in families.FAMILIES.items() if other.released]
         known = ", ".join(others)

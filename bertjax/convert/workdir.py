@@ -138,11 +138,7 @@ def _pretrained_fields(meta: Mapping[str, Any], params: Mapping[str, np.ndarray]
 
 
 def _finetuned(trained: reader.Workdir) -> dict[str, Any]:
-    """Returns the fields of the head that a finetuning trained.
-
-    Raises:
-      ValueError: if the checkpoint does not name it.
-    """
+    """Returns the fields of the head that a finetuning trained."""
     if "finetuned" not in trained.meta:
         raise ValueError(
             f"{trained.directory} was finetuned, but its checkpoint does not name the head, as "

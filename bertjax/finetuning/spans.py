@@ -175,10 +175,14 @@ class SpanScorer(base.Scorer):
         if not self.reader.is_version_2:
             all_scores = squad_scores.evaluate_v1(gold, predictions.answers())
             return {score: all_scores[score] for score in ("exact_match", "f1")}
-        threshold = _tuned_threshold(predictions, gold)
-        all_scores = squad_scores.evaluate(
-            gold, predictions.best_answers(), predictions.score_differences, threshold
-        )
+        best, differences = predictions.best_answers(), predictions.score_differences
+        f1s = {
+            question: max((squad_scores.f1(best[question], it) for it in answers), default=0.0)
+            for question, answers in gold.items()
+        }
+        answerable = {question: bool(answers) for question, answers in gold.items()}
+        threshold, _ = tune_threshold(differences or {}, f1s, answerable)
+        all_scores = squad_scores.evaluate(gold, best, differences, threshold)
         # All questions, those with an answer, those without.
         groups = ("", "HasAns_", "NoAns_")
         names = (f"{group}{score}" for group in groups for score in ("exact", "f1"))
@@ -245,17 +249,6 @@ def _warn_of_answers_in_no_window(rows: squad_files.WindowRows) -> None:
             "none, such as %s; a longer config.finetuning.max_seq_length or a smaller doc_stride "
             "helps", len(lost), len(rows.questions), rows.questions[lost[0]].source,
         )  # fmt: skip
-
-
-def _tuned_threshold(predictions: SpanPredictions, gold: Mapping[str, list[str]]) -> float:
-    """Returns the no-answer threshold with the best F1."""
-    best = predictions.best_answers()
-    f1s = {
-        question: max((squad_scores.f1(best[question], answer) for answer in answers), default=0.0)
-        for question, answers in gold.items()
-    }
-    answerable = {question: bool(answers) for question, answers in gold.items()}
-    return tune_threshold(predictions.score_differences or {}, f1s, answerable)[0]
 
 
 def _prediction(predictions: SpanPredictions, question: str, answer: str) -> base.Prediction:
@@ -343,7 +336,8 @@ def best_spans(
         if version_2:
             null = min((row.null() for row in windows), key=lambda candidate: candidate.score)
             differences[question.id] = null.score - (best[0].score if best else 0.0)
-            best = _with_null(best, null, n_best_size)
+            ranked = sorted([*best, null], key=lambda it: -it.score)[:n_best_size]
+            best = ranked if null in ranked else [*ranked, null]
         nbest[question.id] = _with_probabilities(best or [Candidate("", 0.0, 0.0)])
     return SpanPredictions(nbest, differences if version_2 else None)
 
@@ -459,12 +453,6 @@ def _distinct(
         if candidate.text:
             candidates.setdefault(candidate.text, candidate)
     return list(candidates.values())
-
-
-def _with_null(best: Sequence[Candidate], null: Candidate, n_best_size: int) -> list[Candidate]:
-    """Returns the `n_best_size` best with "" among them, or behind them if it is not."""
-    ranked = sorted([*best, null], key=lambda candidate: -candidate.score)[:n_best_size]
-    return ranked if null in ranked else [*ranked, null]
 
 
 def _with_probabilities(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -288,11 +288,7 @@ def _batch(
 def _features(
     params: Any, batch: Any, *, graphdef: Any, layers: str, pooling: str, dims: int, normalize: bool
 ) -> Array:
-    """Returns the vectors of a batch, [batch, size], or of its tokens, [batch, length, size].
-
-    Raises:
-      ValueError: for a model with too few layers, or vectors that are shorter than `dims`.
-    """
+    """Returns the vectors of a batch, [batch, size], or of its tokens, [batch, length, size]."""
     encoder = parameters.merge(graphdef, params).encoder
     states = encoder.hidden_states(batch)
     if len(states) - 1 < LAYERS_NEEDED[layers]:

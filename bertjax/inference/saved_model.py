@@ -217,11 +217,7 @@ def _has_foreign_weights(path: epath.PathLike) -> bool:
 
 
 def _foreign_weights(path: epath.PathLike, step: str | int) -> reader.Workdir:
-    """Returns weights of another format as a workdir after a conversion.
-
-    Raises:
-      FileNotFoundError, ValueError: as `formats.read`, without a vocabulary, or for a `step`.
-    """
+    """Returns weights of another format as a workdir after a conversion."""
     if step != checkpoint.NEWEST:
         raise ValueError(f"--step={step} chooses a checkpoint of a workdir; {path} is none")
     saved = convert_workdir.as_workdir(formats.read(path), path)

@@ -191,11 +191,7 @@ def _check_directory(directory: epath.Path) -> None:
 
 
 def _begin(directory: epath.Path, identity: Mapping[str, Any]) -> Manifest:
-    """Returns the manifest to resume from, or a new one if there is no shard yet.
-
-    Raises:
-      ValueError: if the vectors there have another identity, naming what differs.
-    """
+    """Returns the manifest to resume from, or a new one if there is no shard yet."""
     has_manifest = (directory / MANIFEST_FILE).exists()
     manifest = Manifest.load(directory) if has_manifest else Manifest(identity)
     atomic.remove_drafts(directory)
@@ -220,11 +216,7 @@ def _differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[s
 
 
 def _skip(directory: epath.Path, manifest: Manifest, lines: Iterator[text_lines.Line]) -> Any:
-    """Reads past the lines of the finished shards, and returns their hashlib digest.
-
-    Raises:
-      ValueError: if they are other lines, or if more of them follow in a complete directory.
-    """
+    """Reads past the lines of the finished shards, and returns their hashlib digest."""
     digest = hashlib.sha256()
     for shard in manifest.shards:
         _add(digest, itertools.islice(lines, shard.rows))

@@ -26,11 +26,7 @@ def pretraining_task(config: ml_collections.ConfigDict) -> tasks.base.Task:
 
 
 def _teacher_task(config: ml_collections.ConfigDict) -> pretraining.Pretraining:
-    """Returns the teacher's task: masked tokens, at the teacher's sizes.
-
-    Raises:
-      ValueError: if the student learns something else.
-    """
+    """Returns the teacher's task: masked tokens, at the teacher's sizes."""
     if type(pretraining_task(config)) is not pretraining.Pretraining:
         raise ValueError(
             f"config.pretraining.objective is {config.pretraining.objective!r}, but "

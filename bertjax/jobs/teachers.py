@@ -80,8 +80,13 @@ def read(
     faults = [
         *_size_faults(config, sizes),
         *_vocabulary_faults(weights.vocabulary, vocabulary, weights.source),
-        *_label_faults(tuple(weights.labels[n] for n in sorted(weights.labels)), labels),
     ]
+    theirs = tuple(weights.labels[n] for n in sorted(weights.labels))
+    if labels and theirs != labels:
+        faults.append(
+            f"its labels are {', '.join(theirs) or 'none'}, those of the data {', '.join(labels)}: "
+            "they must be the same, in the same order (config.finetuning.labels)"
+        )
     for name, shape in shapes.items():
         if name not in weights.params:
             faults.append(f"it lacks the parameter {name}")
@@ -156,14 +161,6 @@ def _vocabulary_faults(
             f"its vocabulary, {theirs.vocab_size} entries, is not that of the data, "
             f"{ours.vocab_size}: they differ from entry {first} on. Build the records with the "
             "teacher's vocabulary"
-        )
-
-
-def _label_faults(theirs: tuple[str, ...], ours: tuple[str, ...]) -> Iterator[str]:
-    if ours and theirs != ours:
-        yield (
-            f"its labels are {', '.join(theirs) or 'none'}, those of the data {', '.join(ours)}: "
-            "they must be the same, in the same order (config.finetuning.labels)"
         )
 
 
