@@ -83,8 +83,8 @@ def evaluate_checkpoint(
     params = _task_params(saved, shapes)
     with jax.set_mesh(mesh):
         with_answers = job.evaluation.scorer is not None
-        step_of = functools.partial(state.evaluate_step, job.task, graphdef)
-        evaluate_step = jax.jit(functools.partial(step_of, with_answers=with_answers))
+        run = functools.partial(state.evaluate_step, job.task, graphdef, with_answers=with_answers)
+        evaluate_step = jax.jit(run)
         shared = {"mesh": mesh, "batch_size": batch_size}
         scores = {
             name: evaluation.evaluate_set(job, name, evaluate_step, params, **shared)

@@ -274,15 +274,15 @@ def _job(
 def _evaluation(
     config: ml_collections.ConfigDict, scorer: kinds.Scorer | None, last_step: int
 ) -> base.Evaluation:
-    of_epoch = max(round(last_step / config.finetuning.num_epochs), 1)
+    every_steps = config.evaluation.every_steps
     return base.Evaluation(
-        every_steps=config.evaluation.every_steps or of_epoch,
+        every_steps=every_steps or max(round(last_step / config.finetuning.num_epochs), 1),
         best_score=scorer.best_score if scorer else "",
         is_higher_better=True,
         sets=scorer.reader.evaluation_sets if scorer else (),
         test_sets=scorer.reader.test_sets if scorer else (),
         # keep_best needs a checkpoint at every evaluation.
-        is_saved=not config.evaluation.every_steps and config.checkpoint.keep_best > 0,
+        is_saved=not every_steps and config.checkpoint.keep_best > 0,
         scorer=scorer,
         tunes=scorer.tunes if scorer and scorer.reader.evaluation_sets else (),
     )
