@@ -374,7 +374,7 @@ class EmbeddingReader(base.Reader):
         return self._rows_of([self._prompt(it.role) + it.text for it in self.sets[name].texts])
 
     def _prompt(self, role: str) -> str:
-        return self.options[f"{role}_prompt"]
+        return getattr(self.options, f"{role}_prompt")
 
     def _with_prompts(self, example: embedding_files.Example) -> embedding_files.Example:
         pairs = zip(example.roles, example.texts, strict=True)
