@@ -36,39 +36,51 @@ class Data(Protocol):
 
     def train_batches(self, phase: Phase, *, start_step: int, rows: range | None) -> Batches:
         """Yields the phase's batches from global step `start_step` on, this host's rows."""
+        ...
 
     def evaluation_batches(self, name: str, *, batch_size: int, rows: range | None) -> Batches:
         """Yields every example of an evaluation or test set once."""
+        ...
 
     def num_train_examples(self, phase: Phase) -> int | None:
         """Returns the number of examples of an epoch of the phase, None without epochs."""
+        ...
 
     def num_examples(self, name: str) -> int:
         """Returns the number of examples of an evaluation or test set."""
+        ...
 
     def abstract_batch(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns shapes and types of a global batch of the phase, as the devices get it."""
+        ...
 
     def token_mask(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns which positions of a batch hold a token, not 0 there: [rows, ..., length]."""
+        ...
 
     def batch_lengths(self, phase: Phase) -> tuple[int, ...]:
         """Returns the lengths that the rows of the phase's batches have, the longest last."""
+        ...
 
     def chance_loss(self, phase: Phase) -> tuple[str, float] | None:
         """Returns the name of a loss and its chance level, None if unknown."""
+        ...
 
     def fill(self, phase: Phase) -> float | None:
         """Returns the share of a phase's positions that hold tokens, None if unknown."""
+        ...
 
     def identity(self) -> dict[str, Any]:
         """Returns the hashes (JSON) by which a resumed run recognizes its data."""
+        ...
 
     def contents(self) -> contents.RecordSummary | None:
         """Returns a summary of the training data, or None if it was not counted."""
+        ...
 
     def vocabulary(self) -> tokenizer.Tokenizer | None:
         """Returns the tokenizer of the data, None for data without text."""
+        ...
 
 
 class Scorer(Protocol):
@@ -80,17 +92,21 @@ class Scorer(Protocol):
         `outputs` are the task's predictions, a row for each example in the order of the set; rows
         of tokens are padded to the longest.
         """
+        ...
 
     def majority(self, name: str) -> tuple[str, dict[str, float]] | None:
         """Returns the most frequent answer to a set, and the scores of always giving it."""
+        ...
 
     def only_answer(self, name: str, outputs: Outputs, scores: Mapping[str, float]) -> str | None:
         """Returns the answer that is predicted for every example, None if there are several."""
+        ...
 
     def write_predictions(
         self, name: str, outputs: Outputs, directory: epath.Path, tuned: Mapping[str, float]
     ) -> None:
         """Writes the predictions for a set, with the tuned scores, into an existing directory."""
+        ...
 
 
 class AnswerScorer(Protocol):
@@ -98,6 +114,7 @@ class AnswerScorer(Protocol):
 
     def scores(self, outputs: Outputs) -> dict[str, float]:
         """Returns the scores of the task's predictions, a row for each example in order."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
