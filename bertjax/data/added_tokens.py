@@ -15,11 +15,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from etils import epath
-from jaxtyping import Int
 
 from bertjax.data import json_text, token_ids, wordpiece
 
@@ -29,8 +28,6 @@ TOKENIZER_FILE = "tokenizer.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 DECODER = "added_tokens_decoder"  # field of the config: id -> token
 SPECIAL_NAMES = ("additional_special_tokens", "extra_special_tokens")  # fields with more of them
-
-Placed = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,33 +48,15 @@ class AddedToken:
     special: bool = False
 
 
-@runtime_checkable  # Shape-checked tests ask isinstance.
-class Base(Protocol):
-    """A tokenizer to which tokens can be added: its text normalization is known."""
-
-    vocabulary: tuple[str, ...]
-    vocab_size: int
-    special_ids: tuple[int, ...]
-    keeps_blanks: bool
-
-    def normalized(self, text: str) -> str:
-        """Returns the text as its words are looked up: without case or accents, if so."""
-        ...
-
-    def normalized_places(self, text: str) -> Sequence[tuple[int, int]]:
-        """Returns the [start, end) in `text` of each character of `normalized`."""
-        ...
-
-
-class WithAddedTokens(token_ids.SpecialTokens):
+class WithAddedTokens(token_ids.Tokenizer):
     """A tokenizer and the tokens that were added to it; `data.tokenizer.Tokenizer`.
 
     Raises:
       ValueError: as `checked`.
     """
 
-    def __init__(self, base: Any, tokens: Sequence[AddedToken]):
-        self.base = base
+    def __init__(self, base: token_ids.Tokenizer, tokens: Sequence[AddedToken]):
+        self.base: Any = base  # of any kind
         self.tokens = checked(tokens, base)
         self.kind = base.kind
         self.lowercase, self.strip_accents = base.lowercase, base.strip_accents
@@ -96,38 +75,29 @@ class WithAddedTokens(token_ids.SpecialTokens):
     def __reduce__(self):
         return type(self), (self.base, self.tokens)
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`."""
-        return self.encode_batch([text])[0]
-
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns `encode` of every text."""
         ids, lengths = self.encode_flat(texts)
         return token_ids.by_text(ids, lengths)
 
-    def encode_flat(
-        self, texts: Sequence[str]
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
+    def encode_flat(self, texts: Sequence[str]) -> token_ids.Flat:
         plans = [list(self._parts(text)) for text in texts]
         if all(len(plan) == 1 and isinstance(plan[0], str) for plan in plans):
             return self.base.encode_flat(texts)
         words = [part for plan in plans for part in plan if isinstance(part, str)]
         encoded = iter(self.base.encode_batch(words))
-        ids = [[token_id for part in plan for token_id in _ids(part, encoded)] for plan in plans]
-        return token_ids.flat(ids)
+        parts = (
+            [next(encoded) if isinstance(part, str) else [part.id] for part in plan]
+            for plan in plans
+        )
+        return token_ids.flat([list(itertools.chain.from_iterable(part)) for part in parts])
 
-    def encode_with_offsets(self, text: str) -> Placed:
+    def encode_with_offsets(self, text: str) -> token_ids.Placed:
         """Returns the ids of `text`, and where in it each token starts and ends."""
         parts = [self._placed(text, *part) for part in self._raw.split(text)]
         if not parts:
             return self.base.encode_with_offsets(text)
         ids, starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
         return ids, starts, ends
-
-    def token(self, token_id: int) -> str:
-        """Returns the entry of an id."""
-        return self.vocabulary[token_id]
 
     def surface(self, token_id: int) -> str:
         """Returns what a token reads as in a text."""
@@ -181,7 +151,9 @@ class WithAddedTokens(token_ids.SpecialTokens):
         for start, end, token in parts:
             yield folded[start:end] if token is None else token
 
-    def _placed(self, text: str, start: int, end: int, token: AddedToken | None) -> Placed:
+    def _placed(
+        self, text: str, start: int, end: int, token: AddedToken | None
+    ) -> token_ids.Placed:
         """Returns the tokens of text[start:end], placed in `text`."""
         if token is not None:
             return _of_one(token, text[start:end], start)
@@ -207,7 +179,7 @@ class WithAddedTokens(token_ids.SpecialTokens):
         return ids, firsts[starts] + np.int32(start), lasts[ends - 1] + np.int32(start)
 
 
-def attach(base: Any, tokens: Sequence[AddedToken]) -> Any:
+def attach(base: token_ids.Tokenizer, tokens: Sequence[AddedToken]) -> token_ids.Tokenizer:
     """Returns the tokenizer with the tokens that are not its own special ones, if there are any.
 
     Raises:
@@ -224,7 +196,7 @@ def attach(base: Any, tokens: Sequence[AddedToken]) -> Any:
     return WithAddedTokens(base, new) if new else base
 
 
-def checked(tokens: Sequence[AddedToken], base: Base) -> tuple[AddedToken, ...]:
+def checked(tokens: Sequence[AddedToken], base: token_ids.Tokenizer) -> tuple[AddedToken, ...]:
     """Returns the tokens in the order of their ids.
 
     Raises:
@@ -258,7 +230,7 @@ def decoder(tokens: Sequence[AddedToken]) -> dict[str, dict[str, Any]]:
     return {key: {k: v for k, v in of.items() if k != "id"} for key, of in fields.items()}
 
 
-def read_added_tokens(directory: epath.PathLike, base: Base) -> list[AddedToken]:
+def read_added_tokens(directory: epath.PathLike, base: token_ids.Tokenizer) -> list[AddedToken]:
     """Returns the tokens that the files of a directory add to the vocabulary.
 
     They stand in tokenizer_config.json, else in added_tokens.json, and in tokenizer.json. Special
@@ -275,8 +247,14 @@ def read_added_tokens(directory: epath.PathLike, base: Base) -> list[AddedToken]
     names = _special_names(config) | _special_names(special)
     listed: list[tuple[str, Any]] = [(TOKENIZER_FILE, it) for it in whole.get("added_tokens") or ()]
     if DECODER in config:
-        of_config = _mapping(config[DECODER], wordpiece.CONFIG_FILE)
-        listed += [(wordpiece.CONFIG_FILE, _with_id(it, key)) for key, it in of_config.items()]
+        of_config = config[DECODER]
+        if not isinstance(of_config, Mapping):
+            fault = f"{DECODER} is {of_config!r:.60}; it must map ids to tokens"
+            raise ValueError(f"{wordpiece.CONFIG_FILE}: {fault}")
+        listed += [
+            (wordpiece.CONFIG_FILE, {**it, "id": key} if isinstance(it, Mapping) else it)
+            for key, it in of_config.items()
+        ]
     else:
         listed += [
             (
@@ -325,7 +303,8 @@ class _Finder:
         done = 0
         for match in self._pattern.finditer(text) if self._tokens else ():
             token, (start, end) = self._tokens[match.group()], match.span()
-            if token.single_word and _is_within_word(text, start, end):
+            around = text[start - 1 : start], text[end : end + 1]
+            if token.single_word and any(map(_is_of_word, around)):
                 continue
             if token.lstrip:
                 start = done + len(text[done:start].rstrip())
@@ -337,10 +316,6 @@ class _Finder:
             done = end
         if done < len(text):
             yield done, len(text), None
-
-
-def _is_within_word(text: str, start: int, end: int) -> bool:
-    return _is_of_word(text[start - 1 : start]) or _is_of_word(text[end : end + 1])
 
 
 def _is_of_word(character: str) -> bool:
@@ -356,11 +331,7 @@ def _is_of_word(character: str) -> bool:
     )
 
 
-def _ids(part: str | AddedToken, encoded: Iterator[list[int]]) -> list[int]:
-    return next(encoded) if isinstance(part, str) else [part.id]
-
-
-def _of_one(token: AddedToken, text: str, start: int) -> Placed:
+def _of_one(token: AddedToken, text: str, start: int) -> token_ids.Placed:
     """Returns one token, placed without the white space around it."""
     first = start + len(text) - len(text.lstrip())
     last = start + len(text.rstrip())
@@ -377,16 +348,6 @@ def _special_names(fields: Mapping[str, Any]) -> dict[str, None]:
             name = value.get("content") if isinstance(value, Mapping) else value
             names[str(name)] = None
     return names
-
-
-def _mapping(value: Any, source: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{source}: {DECODER} is {value!r:.60}; it must map ids to tokens")
-    return value
-
-
-def _with_id(fields: Any, key: str) -> Any:
-    return {**fields, "id": key} if isinstance(fields, Mapping) else fields
 
 
 def _token(fields: Any, source: str) -> AddedToken:

@@ -21,7 +21,7 @@ import numpy as np
 import tokenizers
 from absl import logging
 from etils import epath
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bertjax.data import json_text, sentence_piece, token_ids, wordpiece
@@ -59,7 +59,7 @@ def _byte_characters() -> dict[str, int]:
 BYTES = _byte_characters()
 
 
-class ByteBpeTokenizer(token_ids.SpecialTokens):
+class ByteBpeTokenizer(token_ids.Tokenizer):
     """Byte-level BPE with the entries of a vocabulary and its merges, the first one first.
 
     With `add_prefix_space` a text that does not begin with a blank gets one, so that its first word
@@ -70,15 +70,10 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
     """
 
     kind = "byte_bpe"
-    lowercase = strip_accents = False
     keeps_blanks = True
 
     def __init__(
-        self,
-        vocabulary: Sequence[str],
-        merges: Sequence[Merge],
-        *,
-        add_prefix_space: bool = False,
+        self, vocabulary: Sequence[str], merges: Sequence[Merge], *, add_prefix_space: bool = False
     ):
         self.vocabulary = tuple(vocabulary)
         self.merges = tuple((first, second) for first, second in merges)
@@ -107,46 +102,20 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
         make = functools.partial(type(self), add_prefix_space=self.add_prefix_space)
         return make, (self.vocabulary, self.merges)
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`."""
-        return self._encoding(text).ids
-
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns `encode` of every text."""
         # One by one: encode_batch() of the library uses every core; callers parallelize by process.
         return [self._encoding(text).ids for text in texts]
 
-    def encode_flat(
-        self, texts: Sequence[str]
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
-        return token_ids.flat(self.encode_batch(texts))
-
-    def encode_with_offsets(
-        self, text: str
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+    def encode_with_offsets(self, text: str) -> token_ids.Placed:
         """Returns the ids of `text`, and where in it each token starts and ends.
 
         White space around a token does not count, so one of white space alone is empty. Tokens of
         bytes of one character have all of its place.
         """
         encoding = self._encoding(text)
-        spans = np.array([_trimmed(text, *span) for span in encoding.offsets], np.int32).reshape(
-            -1, 2
-        )
-        return np.array(encoding.ids, np.int32), spans[:, 0], spans[:, 1]
-
-    def normalized(self, text: str) -> str:
-        """Returns the text: nothing is done to it before it is cut."""
-        return text
-
-    def normalized_places(self, text: str) -> list[tuple[int, int]]:
-        """Returns the [start, end) in `text` of each character of `normalized`."""
-        return [(place, place + 1) for place in range(len(text))]
-
-    def token(self, token_id: int) -> str:
-        """Returns the entry of an id, a character for each byte: "Ġthe"."""
-        return self.vocabulary[token_id]
+        spans = np.array([_trimmed(text, *span) for span in encoding.offsets], np.int32)
+        starts, ends = spans.reshape(-1, 2).T
+        return np.array(encoding.ids, np.int32), starts, ends
 
     def surface(self, token_id: int) -> str:
         """Returns what a token reads as, with its blank: " the"."""
@@ -162,14 +131,9 @@ class ByteBpeTokenizer(token_ids.SpecialTokens):
         `merges_sha256` is of merges and prefix alone: equal entries may be merged otherwise.
         """
         rules = [self.merges, self.add_prefix_space]
-        return {
-            "kind": self.kind,
-            "sha256": _sha256([self.vocabulary, *rules]),
-            "vocab_size": self.vocab_size,
-            "lowercase": False,
-            "strip_accents": False,
-            "merges_sha256": _sha256(rules),
-        }
+        merges_sha256 = hashlib.sha256(json.dumps(rules).encode()).hexdigest()
+        content = json.dumps([self.vocabulary, *rules]).encode()
+        return self.described(content) | {"merges_sha256": merges_sha256}
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes vocab.json, merges.txt, tokenizer.json and tokenizer_config.json."""
@@ -313,10 +277,6 @@ def merges_of(lines: Sequence[Any]) -> list[Merge]:
             raise ValueError(f"merge {number} is {line!r:.80}; it must be two entries")
         merges.append((pair[0], pair[1]))
     return merges
-
-
-def _sha256(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _bytes(entry: str) -> bytes:

@@ -6,7 +6,6 @@ between them.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from etils import epath
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from bertjax.data import atomic, json_text, token_ids
 
@@ -27,7 +26,7 @@ _MOST_IDS = 1 << 24
 _NO_ID = -1
 
 
-class IntegerTokenizer(token_ids.SpecialTokens):
+class IntegerTokenizer(token_ids.Tokenizer):
     """Reads "5 17 3" as these ids.
 
     `fields` are those of integers.json: `vocab_size`, and `pad_id`, `cls_id`, `sep_id`, `mask_id`
@@ -92,16 +91,9 @@ class IntegerTokenizer(token_ids.SpecialTokens):
         return [each for each in ids if each != self.pad_id]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns `encode` of every text."""
         return [self.encode(text) for text in texts]
 
-    def encode_flat(self, texts: Sequence[str]) -> token_ids.Flat:
-        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
-        return token_ids.flat(self.encode_batch(texts))
-
-    def encode_with_offsets(
-        self, text: str
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+    def encode_with_offsets(self, text: str) -> token_ids.Placed:
         """Returns the ids of `text`, and where in it each starts and ends."""
         placed = [
             (*self.encode(match.group()), *match.span())
@@ -124,14 +116,8 @@ class IntegerTokenizer(token_ids.SpecialTokens):
         return " ".join(map(str, ids))
 
     def describe(self) -> dict[str, Any]:
-        """Returns kind, sha256 and vocab_size; case and accents there are none."""
-        return {
-            "kind": self.kind,
-            "sha256": hashlib.sha256(self._content()).hexdigest(),
-            "vocab_size": self.vocab_size,
-            "lowercase": False,
-            "strip_accents": False,
-        }
+        """Returns what manifests keep; the hash covers the fields."""
+        return self.described(self._content())
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes integers.json into `directory`."""

@@ -7,7 +7,6 @@ as the released ALBERT does. A new model is trained on text after `fold`.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
 import unicodedata
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 from etils import epath
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from sentencepiece import sentencepiece_pb2
 
 from bertjax.data import offsets, token_ids, wordpiece
@@ -46,7 +45,7 @@ SPECIAL_NAMES = {
 }
 
 
-class SentencePieceTokenizer(token_ids.SpecialTokens):
+class SentencePieceTokenizer(token_ids.Tokenizer):
     """The tokenizer of a sentencepiece model, given as its bytes.
 
     `strip_accents=None` follows `lowercase`.
@@ -81,38 +80,25 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
         )
         return make, (self._bytes,)
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`."""
-        return self.encode_batch([text])[0]
-
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns `encode` of every text."""
-        folded = [fold(text, self.lowercase, self.strip_accents) for text in texts]
+        folded = list(map(self.normalized, texts))
         # One thread: who wants all cores has a process for each.
         return self._model.encode(folded, out_type=int, num_threads=1)
 
-    def encode_flat(
-        self, texts: Sequence[str]
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
-        return token_ids.flat(self.encode_batch(texts))
-
-    def encode_with_offsets(
-        self, text: str
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+    def encode_with_offsets(self, text: str) -> token_ids.Placed:
         """Returns the ids of `text`, and where in it each token starts and ends.
 
         White space around a token does not count, so a lone mark of a word's start is empty. Pieces
         of one character have all of its place.
         """
-        folded = fold(text, self.lowercase, self.strip_accents)
+        folded = self.normalized(text)
         # The one form that all versions of the library have; its offsets are bytes.
         serialized = self._model.encode(folded, out_type="serialized_proto")
         pieces = _PIECES.FromString(serialized).pieces
         spans = np.array(_spans(folded, pieces), np.int32).reshape(-1, 2)
         if folded != text:
-            places = _places(text, self.lowercase, self.strip_accents)
-            starts, ends = np.array([*places, (len(text), len(text))], np.int32).T
+            places = [*self.normalized_places(text), (len(text), len(text))]
+            starts, ends = np.array(places, np.int32).T
             is_empty = spans[:, 0] == spans[:, 1]
             last = np.where(is_empty, starts[spans[:, 0]], ends[spans[:, 1] - 1])
             spans = np.stack([starts[spans[:, 0]], last], axis=1)
@@ -123,8 +109,13 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
         return fold(text, self.lowercase, self.strip_accents)
 
     def normalized_places(self, text: str) -> list[tuple[int, int]]:
-        """Returns the [start, end) in `text` of each character of `normalized`."""
-        return _places(text, self.lowercase, self.strip_accents)
+        folded = offsets.placed(text)
+        if self.strip_accents and not text.isascii():
+            folded = offsets.without_accents(
+                folded, "NFKD", lambda character: unicodedata.combining(character) > 0
+            )
+        folded = offsets.lowered(folded) if self.lowercase else folded
+        return [(start, end) for _, start, end in folded]
 
     def scores(self) -> list[float]:
         """Returns the log-probability of every piece of a unigram model."""
@@ -133,10 +124,6 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
     def model_normalized(self, texts: Sequence[str]) -> list[str]:
         """Returns what the model makes of each text before it looks for pieces."""
         return self._model.normalize(list(texts))
-
-    def token(self, token_id: int) -> str:
-        """Returns the piece of an id."""
-        return self.vocabulary[token_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of the pieces, special tokens by name and between spaces."""
@@ -148,14 +135,9 @@ class SentencePieceTokenizer(token_ids.SpecialTokens):
 
     def describe(self) -> dict[str, Any]:
         """Returns what manifests keep; the hash covers the model and the casing."""
-        casing = json.dumps([self.lowercase, self.strip_accents]).encode()
-        return {
-            "kind": self.kind,
-            "sha256": hashlib.sha256(self._bytes + casing).hexdigest(),
-            "vocab_size": self.vocab_size,
-            "lowercase": self.lowercase,
-            "strip_accents": self.strip_accents,
-        }
+        return self.described(
+            self._bytes + json.dumps([self.lowercase, self.strip_accents]).encode()
+        )
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes spiece.model and a tokenizer_config.json with the field names of transformers."""
@@ -250,17 +232,6 @@ def fold(text: str, lowercase: bool, strip_accents: bool) -> str:
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(itertools.filterfalse(unicodedata.combining, decomposed))
     return text.lower() if lowercase else text
-
-
-def _places(text: str, lowercase: bool, strip_accents: bool) -> list[tuple[int, int]]:
-    """Returns the [start, end) in `text` that each character of `fold` stands for."""
-    folded = offsets.placed(text)
-    if strip_accents and not text.isascii():
-        folded = offsets.without_accents(
-            folded, "NFKD", lambda character: unicodedata.combining(character) > 0
-        )
-    folded = offsets.lowered(folded) if lowercase else folded
-    return [(start, end) for _, start, end in folded]
 
 
 def _spans(text: str, pieces: Sequence[Any]) -> list[tuple[int, int]]:

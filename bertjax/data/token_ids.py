@@ -1,17 +1,23 @@
-"""Functions that all tokenizers share: flat arrays of ids, special tokens, literal masks."""
+"""The base of all tokenizers, and flat arrays of ids."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from etils import epath
+from jaxtyping import Bool, Int
 
 MASK = "[MASK]"
 
+# The ids of several texts one after the other, and the number of ids of each text.
 Flat = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]
+# The ids of a text, and where in it each token starts and ends.
+Placed = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]
 
 
 def flat(lists: Sequence[Sequence[int]]) -> Flat:
@@ -27,24 +33,29 @@ def by_text(ids: Int[np.ndarray, " tokens"], lengths: Int[np.ndarray, " texts"])
     return [part.tolist() for part in np.split(ids, ends[:-1])] if len(lengths) else []
 
 
-class SpecialTokens:
-    """A base of tokenizers: what follows from the names and ids of their special tokens.
+class Tokenizer:
+    """A tokenizer for building, masking and inference; the base of every kind.
 
-    The vocabulary's own name of the mask is read like "[MASK]". `keeps_blanks`: white space is part
-    of the tokens; then a mask takes the space before it, since it predicts tokens with their space.
+    Encoding adds neither [CLS] nor [SEP]. `special_ids` are pad, unk (unless nothing is unknown,
+    where `unk_id` is -1), cls, sep and mask.
+    `continues_word` is true for the entries that belong to the word of the entry before them.
+    `keeps_blanks` is true if white space is part of the tokens: a single word then has the ids
+    that it has inside a text only with a space before it, and a mask takes the space before it.
     """
 
-    keeps_blanks = False
-    mask_id: int
+    kind: str
+    vocabulary: tuple[str, ...]
+    vocab_size: int
+    lowercase: bool = False
+    strip_accents: bool = False
+    keeps_blanks: bool = False
+    pad_id: int
+    unk_id: int
+    cls_id: int
     sep_id: int
-
-    def token(self, token_id: int) -> str:
-        """Returns the vocabulary entry of an id."""
-        raise NotImplementedError
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of every text."""
-        raise NotImplementedError
+    mask_id: int
+    special_ids: tuple[int, ...]
+    continues_word: Bool[np.ndarray, " vocabulary"]
 
     @property
     def pair_separators(self) -> int:
@@ -54,18 +65,81 @@ class SpecialTokens:
         """
         return 2 if self.token(self.sep_id) == "</s>" else 1
 
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of `text`; a literal "[MASK]" in it is ordinary text."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns `encode` of every text."""
+        raise NotImplementedError
+
+    def encode_flat(self, texts: Sequence[str]) -> Flat:
+        """Returns the ids of all texts, concatenated, and the number of ids of each text.
+
+        This is the fast way, in int32 and in one thread.
+        """
+        return flat(self.encode_batch(texts))
+
+    def encode_with_offsets(self, text: str) -> Placed:
+        """Returns the ids of `text`, and where in it each token starts and ends.
+
+        `text[start:end]` are the characters as they were given, before case and accents went,
+        without white space around; there may be none. Tokens of one character share its place.
+        """
+        raise NotImplementedError
+
     def split_at_masks(self, text: str) -> list[str]:
         """Returns the parts of a text between its literal masks."""
         names = "|".join(map(re.escape, dict.fromkeys((MASK, self.token(self.mask_id)))))
         return re.split(rf"\s*(?:{names})" if self.keeps_blanks else names, text)
 
     def encode_with_masks(self, text: str) -> list[int]:
-        """Returns the ids of `text` with each literal mask as `mask_id`."""
+        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`.
+
+        The mask's own name in the vocabulary is read as well.
+        """
         first, *others = self.encode_batch(self.split_at_masks(text))
         for part in others:
             first += [self.mask_id, *part]
         return first
 
+    def token(self, token_id: int) -> str:
+        """Returns the vocabulary entry of an id."""
+        return self.vocabulary[token_id]
+
     def surface(self, token_id: int) -> str:
-        """Returns the text that a token stands for."""
+        """Returns what a token reads as in a text, in place of a mask."""
         return self.token(token_id)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns readable text: pieces joined into words, words joined by spaces."""
+        raise NotImplementedError
+
+    def normalized(self, text: str) -> str:
+        """Returns the text as its words are looked up: without case or accents, if so."""
+        return text
+
+    def normalized_places(self, text: str) -> list[tuple[int, int]]:
+        """Returns the [start, end) in `text` of each character of `normalized`."""
+        return [(place, place + 1) for place in range(len(text))]
+
+    def describe(self) -> dict[str, Any]:
+        """Returns kind, sha256, vocab_size, lowercase and strip_accents, as manifests keep them.
+
+        A kind may have more: `merges_sha256` tells vocabularies of the same entries apart.
+        """
+        raise NotImplementedError
+
+    def described(self, content: bytes) -> dict[str, Any]:
+        """Returns what `describe` has of every kind, with the hash of `content`."""
+        return {
+            "kind": self.kind,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "vocab_size": self.vocab_size,
+            "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
+        }
+
+    def save(self, directory: epath.PathLike) -> None:
+        """Writes files into `directory` from which `tokenizer.load` makes the same tokenizer."""
+        raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The small protocol behind which kinds of tokenizers stand, and how one is found on disk.
+"""The kinds of tokenizers, and how one is found on disk.
 
 Each kind has a module (`wordpiece`, the released BERT's, `sentence_piece`, `byte_bpe`, RoBERTa's,
 and `integers`, for data that are ids already) and a row of TOKENIZERS.
@@ -6,12 +6,10 @@ and `integers`, for data that are ids already) and a row of TOKENIZERS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import numpy as np
 from etils import epath
-from jaxtyping import Bool, Int
 
 from bertjax.data import (
     added_tokens,
@@ -19,101 +17,15 @@ from bertjax.data import (
     integers,
     json_text,
     sentence_piece,
+    token_ids,
     wordpiece,
 )
 
+Tokenizer = token_ids.Tokenizer
 WordPieceTokenizer = wordpiece.WordPieceTokenizer
 SentencePieceTokenizer = sentence_piece.SentencePieceTokenizer
 ByteBpeTokenizer = byte_bpe.ByteBpeTokenizer
 IntegerTokenizer = integers.IntegerTokenizer
-
-
-@runtime_checkable  # Shape-checked tests ask isinstance.
-class Tokenizer(Protocol):
-    """The interface of a tokenizer for building, masking and inference.
-
-    Encoding adds neither [CLS] nor [SEP]. `special_ids` are pad, unk (unless nothing is unknown,
-    where `unk_id` is -1), cls, sep and mask.
-    `continues_word` is true for the entries that belong to the word of the entry before them.
-    `keeps_blanks` is true if white space is part of the tokens: a single word then has the ids
-    that it has inside a text only with a space before it. `pair_separators` is the number of
-    separators between the two texts of a pair.
-    """
-
-    kind: str
-    vocab_size: int
-    pad_id: int
-    unk_id: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    special_ids: tuple[int, ...]
-    continues_word: Bool[np.ndarray, " vocabulary"]
-    keeps_blanks: bool
-
-    @property
-    def pair_separators(self) -> int: ...
-
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`; a literal "[MASK]" in it is ordinary text."""
-        ...
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns `encode` of every text."""
-        ...
-
-    def encode_flat(
-        self, texts: Sequence[str]
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, concatenated, and the number of ids of each text.
-
-        This is the fast way, in int32 and in one thread.
-        """
-        ...
-
-    def encode_with_offsets(
-        self, text: str
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
-        """Returns the ids of `text`, and where in it each token starts and ends.
-
-        `text[start:end]` are the characters as they were given, before case and accents went,
-        without white space around; there may be none. Tokens of one character share its place.
-        """
-        ...
-
-    def encode_with_masks(self, text: str) -> list[int]:
-        """Returns the ids of `text` with each literal "[MASK]" as `mask_id`.
-
-        The mask's own name in the vocabulary is read as well.
-        """
-        ...
-
-    def split_at_masks(self, text: str) -> list[str]:
-        """Returns what stands between the masks that `encode_with_masks` reads."""
-        ...
-
-    def token(self, token_id: int) -> str:
-        """Returns the vocabulary entry of an id."""
-        ...
-
-    def surface(self, token_id: int) -> str:
-        """Returns what a token reads as in a text, in place of a mask."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Returns readable text: pieces joined into words, words joined by spaces."""
-        ...
-
-    def describe(self) -> dict[str, Any]:
-        """Returns kind, sha256, vocab_size, lowercase and strip_accents, as manifests keep them.
-
-        A kind may have more: `merges_sha256` tells vocabularies of the same entries apart.
-        """
-        ...
-
-    def save(self, directory: epath.PathLike) -> None:
-        """Writes files into `directory` from which `load` makes the same tokenizer."""
-        ...
 
 
 class TokenizerKind(NamedTuple):
@@ -207,7 +119,9 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
     if lowercase is None:
         lowercase = config.get("do_lower_case")
     casing: dict[str, Any] = {} if lowercase is None else {"lowercase": bool(lowercase)}
-    casing["strip_accents"] = _strip_accents(config)
+    casing["strip_accents"] = config.get("strip_accents")
+    if casing["strip_accents"] is None and "keep_accents" in config:  # ALBERT's name for it
+        casing["strip_accents"] = not config["keep_accents"]
     kind = _kind_of(path)
     try:
         loaded = kind.read(path, **casing)
@@ -226,7 +140,7 @@ def with_added_tokens(base: Tokenizer, directory: epath.PathLike) -> Tokenizer:
       ValueError: if they do not say which ids those have, or these do not follow the vocabulary's.
     """
     try:
-        return added_tokens.attach(base, added_tokens.read_added_tokens(directory, base))  # pyright: ignore[reportArgumentType]
+        return added_tokens.attach(base, added_tokens.read_added_tokens(directory, base))
     except ValueError as error:
         raise ValueError(f"the added tokens in {directory} cannot be used: {error}") from error
 
@@ -299,9 +213,3 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
             "added tokens (tokenizer.add_tokens of transformers), or remove the field"
         )
     return config
-
-
-def _strip_accents(config: dict[str, Any]) -> bool | None:
-    if config.get("strip_accents") is None and "keep_accents" in config:  # ALBERT's name for it
-        return not config["keep_accents"]
-    return config.get("strip_accents")

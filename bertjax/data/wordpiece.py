@@ -15,7 +15,6 @@ from __future__ import annotations
 import array
 import collections
 import functools
-import hashlib
 import itertools
 import json
 import re
@@ -62,7 +61,7 @@ MAX_REMEMBERED_OFFSETS = 2**17
 WINDOW_CHARACTERS = 2**18
 
 
-class WordPieceTokenizer(token_ids.SpecialTokens):
+class WordPieceTokenizer(token_ids.Tokenizer):
     """WordPiece with the entries of a vocabulary.
 
     `strip_accents=None` follows `lowercase`, as released: accents go where case goes.
@@ -122,18 +121,13 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
         return make, (self.vocabulary,)
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of `text`."""
         return self.encode_flat([text])[0].tolist()
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns `encode` of every text."""
         ids, lengths = self.encode_flat(texts)
         return token_ids.by_text(ids, lengths)
 
-    def encode_flat(
-        self, texts: Sequence[str]
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]:
-        """Returns the ids of all texts, concatenated, and the number of ids of each text."""
+    def encode_flat(self, texts: Sequence[str]) -> token_ids.Flat:
         with self._lock:
             parts = [self._encode_window(window) for window in _windows(texts)]
         if not parts:
@@ -141,9 +135,7 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
         ids, lengths = zip(*parts, strict=True)
         return np.concatenate(ids), np.concatenate(lengths)
 
-    def encode_with_offsets(
-        self, text: str
-    ) -> tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]:
+    def encode_with_offsets(self, text: str) -> token_ids.Placed:
         """Returns the ids of `text`, and where in it each token starts and ends.
 
         An accent that was stripped belongs to its letter, a dropped control character only to a
@@ -162,10 +154,6 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
         shifts = shifts.astype(np.int32)
         return ids, places[starts + shifts], places[ends + shifts - 1] + np.int32(1)
 
-    def token(self, token_id: int) -> str:
-        """Returns the vocabulary entry of an id."""
-        return self.vocabulary[token_id]
-
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the entries joined by spaces, "##" pieces to the one before."""
         return " ".join(self.vocabulary[token_id] for token_id in ids).replace(" ##", "")
@@ -173,13 +161,7 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
     def describe(self) -> dict[str, Any]:
         """Returns what manifests keep; the hash covers entries, order and casing."""
         content = json.dumps([self.vocabulary, self.lowercase, self.strip_accents])
-        return {
-            "kind": self.kind,
-            "sha256": hashlib.sha256(content.encode()).hexdigest(),
-            "vocab_size": self.vocab_size,
-            "lowercase": self.lowercase,
-            "strip_accents": self.strip_accents,
-        }
+        return self.described(content.encode())
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes vocab.txt and a tokenizer_config.json with the field names of transformers."""
@@ -210,14 +192,14 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
         return folded
 
     def normalized_places(self, text: str) -> list[tuple[int, int]]:
-        """Returns the [start, end) in `text` of each character of `normalized`."""
-        folded = offsets.replaced(offsets.placed(text), lambda character: _CLEANED[ord(character)])
-        folded = offsets.lowered(folded) if self.lowercase else folded
-        if self.strip_accents:
-            folded = offsets.without_accents(
-                folded, "NFD", lambda character: not _WITHOUT_ACCENTS[ord(character)]
-            )
-        return [(start, end) for _, start, end in folded]
+        cleaned = offsets.replaced(offsets.placed(text), lambda one: _CLEANED[ord(one)])
+        return [(start, end) for _, start, end in self._folded(cleaned)]
+
+    def _folded(self, text: offsets.Placed) -> offsets.Placed:
+        text = offsets.lowered(text) if self.lowercase else text
+        if not self.strip_accents:
+            return text
+        return offsets.without_accents(text, "NFD", lambda one: not _WITHOUT_ACCENTS[ord(one)])
 
     def pieces(self, word: str) -> list[int]:
         """Returns the ids of one word of `split_words`: greedily the longest entry, or [UNK]."""
@@ -240,7 +222,12 @@ class WordPieceTokenizer(token_ids.SpecialTokens):
     def _offsets_of_chunk(self, chunk: str) -> Int[np.ndarray, "3 tokens"]:
         """Returns the ids of one of `chunks`, and where in it each token starts and ends."""
         casing = {"lowercase": self.lowercase, "strip_accents": self.strip_accents}
-        spans = iter(_word_characters(chunk, **casing))
+        characters = offsets.placed(chunk)
+        if not (chunk.isascii() and chunk.isprintable()):
+            # A space here would only set apart what has its own place anyway.
+            cleaned = offsets.replaced(characters, lambda one: _CLEANED[ord(one)].strip(" "))
+            characters = self._folded(cleaned)
+        spans = iter(characters)
         tokens: list[tuple[int, int, int]] = []
         for word in split_words(chunk, **casing):
             ids = self.pieces(word)
@@ -346,23 +333,6 @@ def is_dropped(character: str) -> bool:
 def is_set_apart(character: str) -> bool:
     """Returns whether a character is a word by itself wherever it stands: punctuation and CJK."""
     return _is_mark(character) or _is_cjk(ord(character))
-
-
-def _word_characters(text: str, *, lowercase: bool, strip_accents: bool) -> offsets.Placed:
-    """Returns the characters of all `split_words` of a chunk, one word after the other."""
-    if text.isascii() and text.isprintable():
-        return offsets.placed(text)
-    # A space here would only set apart what has its own place anyway.
-    folded = offsets.replaced(
-        offsets.placed(text), lambda character: _CLEANED[ord(character)].strip(" ")
-    )
-    if lowercase:
-        folded = offsets.lowered(folded)
-    if strip_accents:
-        folded = offsets.without_accents(
-            folded, "NFD", lambda character: not _WITHOUT_ACCENTS[ord(character)]
-        )
-    return folded
 
 
 def _cleaned(code_point: int) -> str:
