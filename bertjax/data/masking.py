@@ -21,15 +21,7 @@ KEEP_SHARE = 0.1
 
 # Takes the maskable positions [B, L], those that continue the word of the position before [B, L],
 # the number to choose per row [B] and a generator, and returns the chosen positions [B, L].
-Choose = Callable[
-    [
-        Bool[np.ndarray, "batch length"],
-        Bool[np.ndarray, "batch length"],
-        Int[np.ndarray, " batch"],
-        np.random.Generator,
-    ],
-    Bool[np.ndarray, "batch length"],
-]
+Choose = Callable[..., Bool[np.ndarray, "batch length"]]
 
 
 @dataclasses.dataclass(frozen=True)

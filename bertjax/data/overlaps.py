@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -68,21 +69,15 @@ def _cut_otherwise(trained: Mapping[str, Any], evaluated: Mapping[str, Any]) -> 
     """Returns that one text may be in both as other documents, which no hash of them would tell."""
     ours, theirs = trained.get("input"), evaluated.get("input")
     name = "one_document_per_file"
-    are_alike = trained.get(name, False) == evaluated.get(name, False)
-    if are_alike or not ours or not theirs or not _may_be_same_files(ours, theirs):
+    if trained.get(name, False) == evaluated.get(name, False) or not ours or not theirs:
         return None
-    return f"both were built of {theirs!r}, but only one with --{name}"
-
-
-def _may_be_same_files(one: str, other: str) -> bool:
-    """Returns whether a part of one input may name files of the other, seen from another folder."""
-    return any(_ends_alike(mine, theirs) for mine in one.split(",") for theirs in other.split(","))
-
-
-def _ends_alike(one: str, other: str) -> bool:
-    pieces = [os.path.normpath(part).lstrip("./").split("/") for part in (one, other)]
-    shorter, longer = sorted(pieces, key=len)
-    return longer[-len(shorter) :] == shorter
+    for parts in itertools.product(ours.split(","), theirs.split(",")):
+        # Two paths may name the same files, seen from other folders.
+        pieces = [os.path.normpath(part).lstrip("./").split("/") for part in parts]
+        shorter, longer = sorted(pieces, key=len)
+        if longer[-len(shorter) :] == shorter:
+            return f"both were built of {theirs!r}, but only one with --{name}"
+    return None
 
 
 def _real(directory: Any) -> str:

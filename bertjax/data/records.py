@@ -50,7 +50,7 @@ DATASET_NAME = "bert"
 
 # No model reads more tokens in a row, and no vocabulary has more entries.
 _MOST_TOKENS, _MOST_ENTRIES = 1 << 20, 1 << 30
-_FRAME_BYTES = 16  # around each record in a TFRecord file
+FRAME_BYTES = 16  # around each record in a TFRecord file
 
 WRITE_BLOCK_BYTES = 4 << 20
 
@@ -397,7 +397,7 @@ def _shard_entry_faults(shard: Mapping[str, Any]) -> Iterator[str]:
         *_number_faults(f"bytes of shard {name!r}", size, 0, None),
     ]
     yield from faults
-    if not faults and examples * _FRAME_BYTES > size:
+    if not faults and examples * FRAME_BYTES > size:
         yield f"shard {name!r} has {examples:,} examples in {size:,} bytes; that is too few bytes"
 
 

@@ -66,10 +66,7 @@ class Rows(NamedTuple):
 
 
 # `ScoresSentences.sentence_rows` -> the rows of a sentence, whose scores are added.
-ROWS = {
-    "each_token_masked": Rows(masked, len),
-    "whole": Rows(whole, lambda ids: min(len(ids), 1)),
-}
+ROWS = {"each_token_masked": Rows(masked, len), "whole": Rows(whole, lambda ids: min(len(ids), 1))}
 
 
 def batch(

@@ -149,11 +149,15 @@ def train_batches(
     if draw_masks is None:
         return batches
     own_streams = range(rows.start // block, rows.stop // block)
-    steps, seed = itertools.count(start_step), order.seed
-    return _one_ahead(
-        _masked_by_stream(batch, step, seed, own_streams, _at_rate(draw_masks, mask_rate, step))
-        for step, batch in zip(steps, batches, strict=False)
-    )
+
+    def masked(batch: Batch, step: int) -> Batch:
+        draw: Callable[..., Batch] = draw_masks
+        if mask_rate is not None:
+            draw = functools.partial(draw, masked_lm_prob=mask_rate(step))
+        keys = [(order.seed, _TRAINING_MASKS, step, stream) for stream in own_streams]
+        return _with_masks(batch, keys, draw)
+
+    return _one_ahead(map(masked, batches, itertools.count(start_step)))
 
 
 def _read_batches(
@@ -463,41 +467,25 @@ def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str |
     return None
 
 
-def _at_rate(
-    draw_masks: Callable[..., Batch], mask_rate: Callable[[int], float] | None, step: int
-) -> DrawMasks:
-    if mask_rate is None:
-        return draw_masks
-    return functools.partial(draw_masks, masked_lm_prob=mask_rate(step))
-
-
-def _masked_by_stream(
-    batch: Batch, step: int, seed: int, own_streams: range, draw_masks: DrawMasks
-) -> Batch:
-    """Returns the batch with masks drawn stream by stream."""
-    blocks = {name: np.split(value, len(own_streams)) for name, value in batch.items()}
+def _with_masks(batch: Batch, keys: Sequence[tuple[int, ...]], draw_masks: DrawMasks) -> Batch:
+    """Returns the batch with masks drawn for one run of rows after the other, by their keys."""
+    size = len(batch["record_positions"]) // len(keys)
     drawn = [
         draw_masks(
-            {name: values[place] for name, values in blocks.items()},
-            np.random.default_rng([seed, _TRAINING_MASKS, step, stream]),
+            {name: values[place * size :][:size] for name, values in batch.items()},
+            np.random.default_rng(key),
         )
-        for place, stream in enumerate(own_streams)
+        for place, key in enumerate(keys)
     ]
-    return batch | {name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]}
+    return batch | {name: np.concatenate([part[name] for part in drawn]) for name in drawn[0]}
 
 
 def _masked_for_evaluation(batch: Batch, seed: int, draw_masks: DrawMasks) -> Batch:
     """Returns the batch with masks drawn row by row, padding rows left out of the loss."""
     # Padding rows, at -1, are copies of the first record; their masks have no weight.
     places = np.maximum(batch["record_positions"], 0).tolist()
-    drawn = [
-        draw_masks(
-            {name: values[row : row + 1] for name, values in batch.items()},
-            np.random.default_rng([seed, _EVALUATION_MASKS, shard, index]),
-        )
-        for row, (shard, index) in enumerate(places)
-    ]
-    masked = batch | {name: np.concatenate([row[name] for row in drawn]) for name in drawn[0]}
+    keys = [(seed, _EVALUATION_MASKS, shard, index) for shard, index in places]
+    masked = _with_masks(batch, keys, draw_masks)
     for name in masked.keys() & set(records.WEIGHT_FEATURES):
         masked[name] = masked[name] * batch["example_weights"][:, None]
     return masked

@@ -54,12 +54,11 @@ def count(paths: Sequence[epath.PathLike]) -> int:
     Raises:
       FaultyFile: with file and line, where a file cannot be decompressed.
     """
-    return sum(_count(path) for path in paths)
-
-
-def _count(path: epath.PathLike) -> int:
-    with tables.opened(path) as file:
-        return sum(1 for _ in tables.lines(file, path))
+    total = 0
+    for path in paths:
+        with tables.opened(path) as file:
+            total += sum(1 for _ in tables.lines(file, path))
+    return total
 
 
 def _of_file(path: epath.Path, source: int, columns: Columns) -> Iterator[Line]:

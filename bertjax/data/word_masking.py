@@ -12,6 +12,8 @@ than asked for, never more.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from jaxtyping import Bool, Int, UInt64
 
@@ -20,53 +22,6 @@ NGRAM_WEIGHTS = tuple(1 / words for words in (1, 2, 3))
 
 # Source: SpanBERT (Joshi et al. 2020), section 3.1: geometric(0.2), at most 10 words; mean 3.8.
 SPAN_WEIGHTS = tuple(0.2 * 0.8 ** (words - 1) for words in range(1, 11))
-
-
-def choose_whole_words(
-    maskable: Bool[np.ndarray, "batch length"],
-    continues: Bool[np.ndarray, "batch length"],
-    num_masked: Int[np.ndarray, " batch"],
-    rng: np.random.Generator,
-) -> Bool[np.ndarray, "batch length"]:
-    """Returns words in random order; one that would overrun `num_masked` is left out.
-
-    Source: google-research/bert, create_pretraining_data.py, do_whole_word_mask. There a second
-    segment that begins within a word joins the last word of the first; here it does not.
-    """
-    return _choose_runs(maskable, continues, num_masked, rng, weights=(1.0,), drop_at_overlap=True)
-
-
-def choose_ngrams(
-    maskable: Bool[np.ndarray, "batch length"],
-    continues: Bool[np.ndarray, "batch length"],
-    num_masked: Int[np.ndarray, " batch"],
-    rng: np.random.Generator,
-) -> Bool[np.ndarray, "batch length"]:
-    """Returns runs of one to three words, fewer where the drawn number would overrun `num_masked`.
-
-    A run that meets a chosen word is dropped and its words stay free for others, as released.
-    Source: google-research/albert, create_pretraining_data.py (there runs reach over a [SEP]).
-    """
-    return _choose_runs(
-        maskable, continues, num_masked, rng, weights=NGRAM_WEIGHTS, drop_at_overlap=True
-    )
-
-
-def choose_spans(
-    maskable: Bool[np.ndarray, "batch length"],
-    continues: Bool[np.ndarray, "batch length"],
-    num_masked: Int[np.ndarray, " batch"],
-    rng: np.random.Generator,
-) -> Bool[np.ndarray, "batch length"]:
-    """Returns runs of one to ten words that end before `num_masked` is overrun or at a chosen word.
-
-    Source: Joshi et al. 2020, section 3.1: complete words, each as likely to be the start. The
-    released SpanBERT starts at the word of a random token (a long word is likelier), lets the
-    budget cut the last word, and goes on behind a chosen word.
-    """
-    return _choose_runs(
-        maskable, continues, num_masked, rng, weights=SPAN_WEIGHTS, drop_at_overlap=False
-    )
 
 
 def random_order(
@@ -170,3 +125,20 @@ def _ranges(
     """Returns first[i], first[i] + 1, ..., `counts[i]` of them, for one i after the other."""
     before = np.cumsum(counts) - counts
     return np.repeat(first - before, counts) + np.arange(counts.sum())
+
+
+# Words in random order; one that would overrun the number of tokens to mask is left out.
+# Source: google-research/bert, create_pretraining_data.py, do_whole_word_mask. There a second
+# segment that begins within a word joins the last word of the first; here it does not.
+choose_whole_words = functools.partial(_choose_runs, weights=(1.0,), drop_at_overlap=True)
+
+# Runs of one to three words, fewer where the drawn number would overrun the number to mask. A run
+# that meets a chosen word is dropped and its words stay free for others, as released.
+# Source: google-research/albert, create_pretraining_data.py (there runs reach over a [SEP]).
+choose_ngrams = functools.partial(_choose_runs, weights=NGRAM_WEIGHTS, drop_at_overlap=True)
+
+# Runs of one to ten words that end before the number to mask is overrun or at a chosen word.
+# Source: Joshi et al. 2020, section 3.1: complete words, each as likely to be the start. The
+# released SpanBERT starts at the word of a random token (a long word is likelier), lets the budget
+# cut the last word, and goes on behind a chosen word.
+choose_spans = functools.partial(_choose_runs, weights=SPAN_WEIGHTS, drop_at_overlap=False)
