@@ -72,13 +72,16 @@ def _build(
     _check_integers(units, options.reading, vocabulary)
     output.begin(*_keys(options, vocabulary, units))
 
-    judge = _Judge(options, vocabulary, text_files := _text_files(units))
+    # The number of files that could be a document each.
+    forms = [sources.FORMATS[unit.format] for unit in units]
+    text_files = sum("one_document_per_file" in form.heeds for form in forms)
+    judge, loaded = _Judge(options, vocabulary, text_files), vocabulary.load()
     make = make or BUILDERS[options.algorithm]
     content = make(options, vocabulary, units, output, judge)
     judge(content.statistics)
     figures = {**content.statistics, "text_files": text_files}
     manifest = records.Manifest(
-        tokenizer=vocabulary.load().describe(),
+        tokenizer=loaded.describe(),
         max_seq_length=options.max_seq_length,
         max_predictions_per_seq=options.max_predictions_per_seq,
         masked_lm_prob=options.masked_lm_prob,
@@ -89,22 +92,14 @@ def _build(
         statistics=figures,
         max_sequences_per_row=options.max_sequences_per_row,
     )
-    content.contents.save(output.records)
-    _complete(manifest, vocabulary.load(), output.records)
+    for part in (content.contents, loaded, manifest):
+        part.save(output.records)
+    tfds_metadata.write(output.records, manifest)
+    shown = report.decoded(output.records, manifest, loaded, SHOWN_EXAMPLES)
+    page = report_html.page(manifest, list(shown))
+    (output.records / REPORT_FILE).write_bytes(page.encode())
     output.publish()
     return manifest
-
-
-def _complete(
-    manifest: records.Manifest, vocabulary: tokenizer.Tokenizer, directory: epath.Path
-) -> None:
-    """Writes the files next to the shards."""
-    vocabulary.save(directory)
-    manifest.save(directory)
-    tfds_metadata.write(directory, manifest)
-    shown = report.decoded(directory, manifest, vocabulary, SHOWN_EXAMPLES)
-    page = report_html.page(manifest, list(shown))
-    (directory / REPORT_FILE).write_bytes(page.encode())
 
 
 def main(options: Options) -> None:
@@ -153,12 +148,6 @@ def _check_integers(
                 f"text ({vocabulary.load().kind}): give an integers.json, which names vocab_size "
                 "and the special ids (docs/data.md)"
             )
-
-
-def _text_files(units: Sequence[sources.Unit]) -> int:
-    """Returns the number of files that could be a document each."""
-    forms = (sources.FORMATS[unit.format] for unit in units)
-    return sum("one_document_per_file" in form.heeds for form in forms)
 
 
 def _keys(

@@ -25,8 +25,6 @@ SHARD_BYTES = 200_000_000
 # The least packed rows of a shard: each is packed by itself, and its last rows stay open.
 PACKED_ROWS_PER_SHARD = 256
 SAMPLE_BATCHES = 4
-# A TFRecord has its length and two checksums around it.
-FRAME_BYTES = 16
 
 
 # Called with all figures known so far, before anything is written that depends on them.
@@ -95,7 +93,7 @@ def sample(batches: Iterable[Mapping[str, np.ndarray]], tally: statistics.Exampl
     sizes: list[int] = []
     for batch in itertools.islice(batches, SAMPLE_BATCHES):
         tally.add(batch)
-        sizes += [len(record) + FRAME_BYTES for record in records.encode_batch(batch)]
+        sizes += [len(record) + records.FRAME_BYTES for record in records.encode_batch(batch)]
     return float(np.mean(sizes))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -86,8 +85,8 @@ def define_flags(options_class: type, flag_values: flags.FlagValues, positional:
         if field.name in choices_of:
             flags.DEFINE_enum(field.name, default, choices_of[field.name], help_text, **arguments)
         else:
-            kind = _without_none(hints[field.name])
-            _DEFINERS[kind](field.name, default, help_text, **arguments)
+            kinds = typing.get_args(hints[field.name]) or (hints[field.name],)  # X | None: X, None
+            _DEFINERS[kinds[0]](field.name, default, help_text, **arguments)
 
 
 def parsed(
@@ -114,9 +113,3 @@ _DEFINERS: dict[type, Callable[..., Any]] = {
     float: flags.DEFINE_float,
     bool: flags.DEFINE_boolean,
 }
-
-
-def _without_none(hint: Any) -> Any:
-    if isinstance(hint, types.UnionType):
-        return next(kind for kind in typing.get_args(hint) if kind is not type(None))
-    return hint

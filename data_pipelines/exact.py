@@ -61,18 +61,7 @@ def build(
     """
     loaded = vocabulary.load()
     paths = _plain_text_paths(units)
-    exact_examples = batches(
-        paths,
-        loaded,
-        max_seq_length=options.max_seq_length,
-        dupe_factor=options.dupe_factor,
-        short_seq_prob=options.short_seq_prob,
-        masked_lm_prob=options.masked_lm_prob,
-        max_predictions_per_seq=options.max_predictions_per_seq,
-        do_whole_word_mask=options.mask == "whole_word",
-        random_seed=options.random_seed,
-        batch_size=shards.ROWS_PER_BATCH,
-    )
+    exact_examples = batches(paths, loaded, options)
     corpus = exact_examples.corpus
     figures_so_far = {
         "documents": corpus.num_documents,
@@ -137,9 +126,8 @@ class ExactExamples:
     replacements: Int[np.ndarray, " masks"]
     order: Int[np.ndarray, " examples"]
     vocabulary: tokenizer.Tokenizer
-    max_seq_length: int
-    max_predictions_per_seq: int
-    batch_size: int
+    options: Options
+    batch_size: int = shards.ROWS_PER_BATCH
 
     @property
     def num_examples(self) -> int:
@@ -151,9 +139,9 @@ class ExactExamples:
             yield self._batch(self.order[start : start + self.batch_size])
 
     def _batch(self, numbers: Int[np.ndarray, " rows"]) -> dict[str, np.ndarray]:
-        spans = self.spans[numbers]
-        vocabulary = self.vocabulary
-        frame = examples.Frame(self.max_seq_length, vocabulary.cls_id, vocabulary.sep_id, _PAD_ID)
+        spans, vocabulary = self.spans[numbers], self.vocabulary
+        length = self.options.max_seq_length
+        frame = examples.Frame(length, vocabulary.cls_id, vocabulary.sep_id, _PAD_ID)
         batch = examples.rows(self.corpus.tokens, spans, frame)
         batch |= self._masks(batch["input_ids"], numbers, spans["length_a"].astype(np.int64))
         batch[records.PAIR_FEATURE] = spans["label"].astype(np.int32)[:, None]
@@ -167,13 +155,13 @@ class ExactExamples:
     ) -> dict[str, np.ndarray]:
         """Returns masked `input_ids` and the masks, by ascending position, as in the records."""
         begins = np.where(numbers > 0, self.ends[numbers - 1], 0)[:, None]
-        slots = np.arange(self.max_predictions_per_seq)
+        slots = np.arange(self.options.max_predictions_per_seq)
         used = slots < self.ends[numbers][:, None] - begins
         source = np.where(used, begins + slots, 0)
         chosen = self.chosen[source].astype(np.int64)
         # Past [CLS], and tokens of B past the [SEP] between; unused slots go last.
         positions = chosen + np.where(chosen < length_a[:, None], 1, 2)
-        positions = np.where(used, positions, self.max_seq_length)
+        positions = np.where(used, positions, self.options.max_seq_length)
         ascending = np.argsort(positions, axis=1)
         positions = np.take_along_axis(positions, ascending, axis=1)
         positions = np.where(used, positions, 0)
@@ -192,57 +180,33 @@ class ExactExamples:
 
 
 def batches(
-    paths: Sequence[epath.PathLike],
-    vocabulary: tokenizer.Tokenizer,
-    *,
-    max_seq_length: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    do_whole_word_mask: bool,
-    random_seed: int,
-    batch_size: int,
+    paths: Sequence[epath.PathLike], vocabulary: tokenizer.Tokenizer, options: Options
 ) -> ExactExamples:
     """Returns the examples that the released script makes of these files, vocabulary and options.
 
     The files hold a sentence per line; empty lines end documents, ends of files do not.
 
     Raises:
-      ValueError: if the files hold no text or one is not UTF-8, or no pair fits the length.
+      ValueError: if the files hold no text or one is not UTF-8.
     """
-    if max_seq_length < 5:
-        raise ValueError(f"max_seq_length is {max_seq_length}; it must be at least 5")
     corpus = _read_corpus(paths, vocabulary)
-    rng = random.Random(random_seed)
+    rng = random.Random(options.random_seed)
     documents = array.array("q", range(corpus.num_documents))
     shuffle(rng, documents, len(documents))
-    budget = max_seq_length - 3
     # Python's rounding of halves to even numbers is the released one, too.
     num_masked = [
-        min(max_predictions_per_seq, max(1, int(round(length * masked_lm_prob))))
-        for length in range(max_seq_length + 1)
+        min(options.max_predictions_per_seq, max(1, int(round(length * options.masked_lm_prob))))
+        for length in range(options.max_seq_length + 1)
     ]
-    if do_whole_word_mask:
+    if options.mask == "whole_word":
         choose = _word_chooser(corpus.tokens, vocabulary.continues_word, num_masked, rng)
     else:
         choose = _token_chooser(num_masked, rng)
-    pairs = _pairs(corpus, documents, budget, short_seq_prob, dupe_factor, rng)
-    spans, ends, chosen, replacements = _draw(pairs, choose, vocabulary, max_seq_length, rng)
-    order = array.array("q", range(len(spans)))
+    pairs = _pairs(corpus, documents, options, rng)
+    drawn = _draw(pairs, choose, vocabulary, options.max_seq_length, rng)
+    order = array.array("q", range(len(drawn[0])))
     shuffle(rng, order, len(order))
-    return ExactExamples(
-        corpus=corpus,
-        spans=spans,
-        ends=ends,
-        chosen=chosen,
-        replacements=replacements,
-        order=np.asarray(order),
-        vocabulary=vocabulary,
-        max_seq_length=max_seq_length,
-        max_predictions_per_seq=max_predictions_per_seq,
-        batch_size=batch_size,
-    )
+    return ExactExamples(corpus, *drawn, np.asarray(order), vocabulary, options)
 
 
 def _read_corpus(
@@ -290,22 +254,17 @@ def _lines(paths: Sequence[epath.PathLike]) -> Iterator[str]:
 
 
 def _pairs(
-    corpus: examples.Corpus,
-    documents: Sequence[int],
-    budget: int,
-    short_seq_prob: float,
-    dupe_factor: int,
-    rng: random.Random,
+    corpus: examples.Corpus, documents: Sequence[int], options: Options, rng: random.Random
 ) -> Iterator[Pair]:
     """Yields the pairs of all passes; the masks of each are to be drawn before the next."""
     starts = array.array("q", corpus.sentence_starts.tobytes())
     bounds = array.array("q", corpus.document_starts.tobytes())
-    passes = range(dupe_factor * len(documents))
+    passes, budget = range(options.dupe_factor * len(documents)), options.max_seq_length - 3
     for number in tqdm.tqdm(passes, "pairing", unit=" documents", disable=None):
         index = number % len(documents)
         sentence, last = bounds[documents[index]], bounds[documents[index] + 1]
         target = budget
-        if rng.random() < short_seq_prob:
+        if rng.random() < options.short_seq_prob:
             target = 2 + below(rng, budget - 1)
         while sentence < last:
             begin_a = starts[sentence]

@@ -17,16 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data import atomic, records
-from data_pipelines import (
-    blocks,
-    builders,
-    pairing,
-    progress,
-    shards,
-    sources,
-    store,
-    workers,
-)
+from data_pipelines import blocks, builders, pairing, progress, shards, sources, store, workers
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import statistics

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from bertjax.data import masking
-from data_pipelines import (
-    blocks,
-    command_line,
-    pairing,
-    row_packing,
-    sentences,
-    sources,
-    workers,
-)
+from data_pipelines import blocks, command_line, pairing, row_packing, sentences, sources, workers
 from data_pipelines.formats import base as format_base
 from data_pipelines.objectives import base, packed_sentences
 
@@ -34,6 +26,8 @@ ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
 }
 # The mask of records that store none.
 NO_MASK = "none"
+
+Part = TypeVar("Part", sources.Reading, base.PairOptions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,26 +126,16 @@ class Options:
     @property
     def reading(self) -> sources.Reading:
         """How the input is read."""
-        return sources.Reading(
-            one_document_per_file=self.one_document_per_file,
-            text_field=self.text_field,
-            split=self.split,
-            heldout_fraction=self.heldout_fraction,
-        )
+        return self._part(sources.Reading)
 
     @property
     def pairs(self) -> base.PairOptions:
         """How documents become examples."""
-        return base.PairOptions(
-            max_seq_length=self.max_seq_length,
-            pair_objective=self.pair_objective,
-            packing=self.packing,
-            balanced_nsp=self.balanced_nsp,
-            short_seq_prob=self.short_seq_prob,
-            dupe_factor=self.dupe_factor,
-            random_seed=self.random_seed,
-            max_sequences_per_row=self.max_sequences_per_row,
-        )
+        return self._part(base.PairOptions)
+
+    def _part(self, kind: type[Part]) -> Part:
+        """Returns the options of one step, which have the same names there."""
+        return kind(**{name: getattr(self, name) for name in kind.__dataclass_fields__})
 
     @property
     def masking(self) -> masking.MaskingOptions | None:

@@ -203,7 +203,6 @@ def row_batches(
 def _plain_batches(
     recipe: Recipe, shard: int, tokens: np.ndarray, spans: examples.Spans
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields rows of one example each."""
     del shard
     for start in range(0, len(spans), ROWS_PER_BATCH):
         part = spans[start : start + ROWS_PER_BATCH]
@@ -216,7 +215,6 @@ def _plain_batches(
 def _packed_batches(
     recipe: Recipe, shard: int, tokens: np.ndarray, spans: examples.Spans
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields rows of several examples."""
     most = recipe.pairs.max_sequences_per_row
     rows = row_packing.rows(
         examples.lengths(spans),
@@ -281,9 +279,7 @@ def write(index: int, job: Job, num_shards: int, counts: np.ndarray) -> WrittenS
 
 
 def write_batches(
-    path: epath.Path,
-    batches: Iterable[Mapping[str, np.ndarray]],
-    tally: statistics.ExampleTally,
+    path: epath.Path, batches: Iterable[Mapping[str, np.ndarray]], tally: statistics.ExampleTally
 ) -> records.Shard:
     """Writes a record file of the rows of all batches and counts them."""
 

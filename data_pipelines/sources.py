@@ -31,10 +31,7 @@ TEXT = "text"
 
 FORMATS: dict[str, base.Format] = {
     TEXT: base.Format(
-        help="text",
-        check=text_files.check,
-        read=text_files.read,
-        heeds=("one_document_per_file",),
+        help="text", check=text_files.check, read=text_files.read, heeds=("one_document_per_file",)
     ),
     "json_lines": base.Format(
         help=".jsonl",
@@ -165,7 +162,9 @@ def units(source: str) -> list[Unit]:
     units = (unit for part in source.split(",") for unit in _units(part))
     first: dict[str, Unit] = {}
     for unit in units:
-        first.setdefault(_same_whatever_the_spelling(unit), unit)
+        # One file may be spelled in several ways.
+        is_here = not FORMATS[unit.format].keyword and not input_files.is_remote(unit.location)
+        first.setdefault(os.path.abspath(unit.location) if is_here else unit.location, unit)
     return list(first.values())
 
 
@@ -242,7 +241,6 @@ def _keyword_format(part: str) -> str | None:
 
 
 def _units(part: str) -> Iterator[Unit]:
-    """Yields the units of a part of a source."""
     name = _keyword_format(part)
     if name is None:
         yield from map(_file_unit, input_files.find(part, accepted=help_text()))
@@ -264,9 +262,3 @@ def _file_unit(path: str) -> Unit:
     if compression and not form.may_be_compressed:
         raise ValueError(f"{path} is compressed as a whole; {name} cannot be read so, unpack it")
     return Unit(name, path, form.size(path))
-
-
-def _same_whatever_the_spelling(unit: Unit) -> str:
-    is_file = not FORMATS[unit.format].keyword
-    is_here = is_file and not input_files.is_remote(unit.location)
-    return os.path.abspath(unit.location) if is_here else unit.location

@@ -43,17 +43,20 @@ class Store:
         self._directory = directory
         self._token_dtype = token_dtype
         directory.mkdir(parents=True, exist_ok=True)
-        self.blocks = list(self._journaled_blocks())
+        self.blocks: list[Block] = []
+        for line in self._journal_lines():
+            self.blocks.append(_block(json.loads(line), self.end.journal_bytes + len(line)))
         # After a power failure the journal may have outlived the data.
-        while self.blocks and not self._holds_all():
+        while self.blocks and any(
+            not path.exists() or path.stat().st_size < size for path, size in self._sizes().items()
+        ):
             self.blocks.pop()
         self.truncate(len(self.blocks))
 
     def truncate(self, num_blocks: int) -> None:
         """Forgets all but the first blocks, and anything half written."""
         self.blocks = self.blocks[:num_blocks]
-        for name, size in self._sizes().items():
-            path = self._directory / name
+        for path, size in self._sizes().items():
             path.touch()
             # Growing an empty file fills it with zero, the first start.
             with path.open("r+b") as file:
@@ -97,12 +100,6 @@ class Store:
             log.merge(sources.Log(**fields["log"]))
         return tally, log
 
-    def _journaled_blocks(self) -> Iterator[Block]:
-        size = 0
-        for line in self._journal_lines():
-            size += len(line)
-            yield _block(json.loads(line), size)
-
     def _journal_lines(self) -> Iterator[bytes]:
         path = self._directory / JOURNAL_FILE
         if not path.exists():
@@ -111,20 +108,17 @@ class Store:
             # A line without its end was being written when the process died.
             yield from (line for line in journal if line.endswith(b"\n"))
 
-    def _sizes(self) -> dict[str, int]:
+    def _sizes(self) -> dict[pathlib.Path, int]:
         """Returns the bytes that the blocks take in each file."""
         end = self.end
-        return {
+        sizes = {
             JOURNAL_FILE: end.journal_bytes,
             TOKENS: end.tokens * self._token_dtype.itemsize,
             # Both begin with the start of the first item, 0.
             SENTENCES: (end.sentences + 1) * POSITION.itemsize,
             DOCUMENTS: (end.documents + 1) * POSITION.itemsize,
         }
-
-    def _holds_all(self) -> bool:
-        paths = {self._directory / name: size for name, size in self._sizes().items()}
-        return all(path.exists() and path.stat().st_size >= size for path, size in paths.items())
+        return {self._directory / name: size for name, size in sizes.items()}
 
     def _write(self, name: str, content: bytes) -> None:
         with (self._directory / name).open("ab") as file:

@@ -26,7 +26,13 @@ def write(directory: epath.PathLike, manifest: records.Manifest) -> None:
     Raises:
       ValueError: if the shards' names are not those that tensorflow-datasets looks for.
     """
-    _check_names(manifest)
+    for index, shard in enumerate(manifest.shards):
+        name = records.shard_name(index, len(manifest.shards))
+        if shard.file != name:
+            raise ValueError(
+                f"shard {index} is named {shard.file}; tensorflow-datasets needs {name}: rename "
+                "the shards in the directory and in its manifest"
+            )
     records.import_tensorflow()  # before tensorflow-datasets does, to keep it off accelerators
     import tensorflow_datasets as tfds
 
@@ -51,17 +57,6 @@ def write(directory: epath.PathLike, manifest: records.Manifest) -> None:
         # The check reads an example through a builder: seconds, and the tests have done it.
         check_data=False,
     )
-
-
-def _check_names(manifest: records.Manifest) -> None:
-    count = len(manifest.shards)
-    for index, shard in enumerate(manifest.shards):
-        name = records.shard_name(index, count)
-        if shard.file != name:
-            raise ValueError(
-                f"shard {index} is named {shard.file}; tensorflow-datasets needs {name}: rename "
-                "the shards in the directory and in its manifest"
-            )
 
 
 def _features(manifest: records.Manifest) -> Any:

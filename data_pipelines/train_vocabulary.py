@@ -165,7 +165,10 @@ def wordpiece_entries(word_counts: Mapping[str, int], size: int) -> list[str]:
     alphabet = _alphabet(_character_counts(word_counts))
     # The trainer of tokenizers 0.23 numbers continuation characters in hash order, which decides
     # ties between merges. Seeded as special tokens in sorted order they have fixed numbers.
-    seeds = [*SPECIALS, *alphabet, *_continuations(alphabet)]
+    # Neither punctuation nor CJK continues a word.
+    apart = {"lowercase": False, "strip_accents": False}
+    inner = [one for one in alphabet if len(wordpiece.split_words(f"a{one}", **apart)) == 1]
+    seeds = [*SPECIALS, *alphabet, *(f"{wordpiece.CONTINUATION}{one}" for one in inner)]
     if len(seeds) > size:
         raise ValueError(
             f"size is {size}, but the text has {len(alphabet)} characters, which with their "
@@ -398,16 +401,6 @@ def _alphabet(characters: collections.Counter[str]) -> list[str]:
     shares = itertools.accumulate(characters[character] for character in by_frequency)
     enough = sum(share < CHARACTER_COVERAGE * characters.total() for share in shares) + 1
     return sorted(by_frequency[: max(enough, ALPHABET_SIZE)])
-
-
-def _continuations(alphabet: list[str]) -> list[str]:
-    """Returns "##c" for each character c that can continue a word: no punctuation, no CJK."""
-    apart = {"lowercase": False, "strip_accents": False}
-    return [
-        f"{wordpiece.CONTINUATION}{character}"
-        for character in alphabet
-        if len(wordpiece.split_words(f"a{character}", **apart)) == 1
-    ]
 
 
 def _repeated(word_counts: Mapping[str, int], separator: str = " ") -> Iterator[str]:

@@ -100,8 +100,7 @@ class Layout:
 
     def saved(self, job: Job) -> Job:
         """Writes the layout for the workers and returns the job that knows where it is."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        content = _bytes(fields)
+        content = _bytes(vars(self))
         # A name of its content's own: a worker that lives on remembers the layouts of other steps.
         path = job.path(f"layout-{hashlib.sha256(content).hexdigest()}.npz")
         atomic.write(path, content)
@@ -152,9 +151,7 @@ def load_found(job: Job, name: str) -> dict[str, Any]:
 
 
 def tokenize(
-    pipeline: apache_beam.Pipeline,
-    groups: Sequence[tuple[sources.Unit, ...]],
-    job: Job,
+    pipeline: apache_beam.Pipeline, groups: Sequence[tuple[sources.Unit, ...]], job: Job
 ) -> None:
     """Adds the first step: the tokens of all blocks, with their counts, and what reading found."""
     tokenized = (

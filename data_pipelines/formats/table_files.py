@@ -92,9 +92,15 @@ def read_parquet(
     Rows without text are counted and left out.
     """
     with _opened_parquet(path) as file:
-        rows = tables.parquet_rows(file, [reading.text_field])
-        counted = _with_bytes_read(rows, input_files.size(path), file.metadata.num_rows, log)
-        yield from _documents(path, counted, reading, log)
+        size, count = input_files.size(path), file.metadata.num_rows
+
+        def counted() -> Iterator[tables.Row]:
+            # A row counts as its share of the file: the bytes of a column are not known.
+            for row in tables.parquet_rows(file, [reading.text_field]):
+                yield row
+                log.bytes_read += size * row.number // count - size * (row.number - 1) // count
+
+        yield from _documents(path, counted(), reading, log)
 
 
 def check_parquet(path: str, reading: base.Reading) -> None:
@@ -168,15 +174,6 @@ def _documents(
             log.problem(_PROBLEMS[row.fault.kind if row.fault else "object"], place)
     if is_empty:
         log.problem("empty_files", path)
-
-
-def _with_bytes_read(
-    rows: Iterator[tables.Row], size: int, count: int, log: input_files.Log
-) -> Iterator[tables.Row]:
-    """Yields rows and counts their share of the file; the bytes of a column are not known."""
-    for row in rows:
-        yield row
-        log.bytes_read += size * row.number // count - size * (row.number - 1) // count
 
 
 def _value(record: Any, text_field: str) -> Any:

@@ -47,8 +47,7 @@ def check(location: str, reading: base.Reading) -> None:
             f"one of {', '.join(names) or '(it has no text)'}"
         )
     tfds_datasets.prepare(
-        builder,
-        hint="prepare it with tensorflow-datasets, maybe elsewhere, and give its directory",
+        builder, hint="prepare it with tensorflow-datasets, maybe elsewhere, and give its directory"
     )
     _check_split(builder, name)
 
@@ -102,8 +101,7 @@ def _texts(builder: Any, name: Name, text_field: str) -> Iterator[tuple[str, byt
 
 def _builder(dataset: str) -> Any:
     return tfds_datasets.builder(
-        dataset,
-        hint="look its name up at https://www.tensorflow.org/datasets/catalog/overview",
+        dataset, hint="look its name up at https://www.tensorflow.org/datasets/catalog/overview"
     )
 
 

@@ -139,7 +139,6 @@ def _local_links(namespaces: Any) -> re.Pattern[str]:
 
 @functools.cache
 def _parse() -> Any:
-    """Returns the parser and its error."""
     try:
         import mwparserfromhell
     except ImportError as error:

@@ -45,7 +45,11 @@ def draft_sentence_order(block: base.Block, options: base.PairOptions) -> base.D
     chunks = _chunks(block, options, 0.0, passes=options.dupe_factor)
     rng = options.generator("pairs", block.index)
     spans = _spans(block, chunks)
-    _swap(spans, (rng.random(len(spans)) < 0.5) & ~chunks.is_random)
+    is_swapped = (rng.random(len(spans)) < 0.5) & ~chunks.is_random
+    for name in ("begin", "length"):
+        first, second = spans[f"{name}_a"], spans[f"{name}_b"]
+        first[is_swapped], second[is_swapped] = second[is_swapped], first[is_swapped]
+    spans["label"][is_swapped] = 1
     requests = _requests(chunks, spans, block, rng)
     return base.Drafts(spans, requests, int(chunks.is_forced.sum()))
 
@@ -156,16 +160,3 @@ def _balanced(chunks: _Chunks, rng: np.random.Generator) -> _Chunks:
     keep[rng.choice(frequent, surplus, replace=False)] = False
     fields = {field.name: getattr(chunks, field.name)[keep] for field in dataclasses.fields(chunks)}
     return _Chunks(**fields)
-
-
-def _swap(spans: examples.Spans, where: np.ndarray) -> None:
-    """Exchanges the segments of some examples, in place, and labels them as swapped."""
-    spans["begin_a"][where], spans["begin_b"][where] = (
-        spans["begin_b"][where],
-        spans["begin_a"][where],
-    )
-    spans["length_a"][where], spans["length_b"][where] = (
-        spans["length_b"][where],
-        spans["length_a"][where],
-    )
-    spans["label"][where] = 1

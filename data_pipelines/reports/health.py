@@ -202,19 +202,17 @@ def _blank_lines_text(facts: _Facts) -> str:
         if pairing.labels(facts.pair_objective)
         else "an example then is a few sentences and much padding, with little context"
     )
-    return (
-        f"{what}, as if there were a blank line after every line; {harm}: leave blank lines "
-        f"between documents only, {_per_file(facts)}or, where texts are that short, use "
-        "--pair_objective=none --packing=full_sentences"
-    )
-
-
-def _per_file(facts: _Facts) -> str:
-    """Returns the advice to make a document of each file, if that leaves enough of them."""
+    # A document of each file is advised if that leaves enough of them.
     files = facts.of("text_files")
     if files is None:
-        return "use --one_document_per_file if there are many files, "
-    return "" if files < MIN_DOCUMENTS else "use --one_document_per_file, "
+        per_file = "use --one_document_per_file if there are many files, "
+    else:
+        per_file = "" if files < MIN_DOCUMENTS else "use --one_document_per_file, "
+    return (
+        f"{what}, as if there were a blank line after every line; {harm}: leave blank lines "
+        f"between documents only, {per_file}or, where texts are that short, use "
+        "--pair_objective=none --packing=full_sentences"
+    )
 
 
 def _duplicates(facts: _Facts) -> _Found:

@@ -1,5 +1,6 @@
-"""The exact algorithm beside a slow, plain telling of its rules over lists of words."""
+"""The exact algorithm compared with its rules over lists of words, written slowly and plainly."""
 
+import dataclasses
 import pathlib
 import random
 
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from bertjax.data import masking, overlaps, records, wordpiece
-from data_pipelines import build, exact
+from bertjax.data import records, wordpiece
+from data_pipelines import build, exact, options
 from tests import small_byte_bpe
 from tests.data_pipelines import conftest, decoded
 
@@ -125,25 +126,14 @@ def plain_features(text, options):
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def random_text(seed):
-    rng = random.Random(seed)
-
-    def sentence():
-        words = ("".join(rng.choices(LETTERS, k=rng.randint(1, 4))) for _ in range(size()))
-        return " ".join(words)
-
-    def size():
-        return rng.randint(1, rng.choice([2, 6, 15]))
-
-    documents = ("\n".join(sentence() for _ in range(size())) for _ in range(rng.randint(1, 8)))
-    return "\n\n".join(documents) + "\n"
-
-
 def made(tmp_path, *texts, vocabulary=VOCABULARY, batch_size=7, **options):
     paths = [tmp_path / f"{number}.txt" for number in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return exact.batches(paths, vocabulary, batch_size=batch_size, **OPTIONS | options)
+    fields = OPTIONS | options
+    mask = "whole_word" if fields.pop("do_whole_word_mask") else "token"
+    chosen = conftest.options("", "", "", mask=mask, **fields)
+    return dataclasses.replace(exact.batches(paths, vocabulary, chosen), batch_size=batch_size)
 
 
 def features(examples):
@@ -179,7 +169,7 @@ def folder(tmp_path_factory):
 @hypothesis.settings(
     deadline=None,
     derandomize=True,
-    max_examples=60,
+    max_examples=40,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 @hypothesis.given(
@@ -196,60 +186,44 @@ def test_examples_are_those_of_the_plain_rules(folder, text, options):
     assert examples.num_examples == len(expected["input_ids"])
 
 
-def test_the_size_of_batches_changes_nothing(tmp_path):
-    text = random_text(3)
+def test_the_numbers_of_examples_and_of_lines_at_a_time_change_nothing(tmp_path, monkeypatch):
+    text = "ab cd ef\ngh ab\nc\n\nabcd e\nf gh\n\n" * 6
     one = features(made(tmp_path, text, batch_size=1))
+    monkeypatch.setattr(exact, "_LINES_PER_BATCH", 3)
     assert_equal(features(made(tmp_path, text, batch_size=1000)), one)
 
 
-def test_the_number_of_lines_tokenized_at_a_time_changes_nothing(tmp_path, monkeypatch):
-    text = random_text(3)
-    expected = features(made(tmp_path, text))
-    monkeypatch.setattr(exact, "_LINES_PER_BATCH", 3)
-    assert_equal(features(made(tmp_path, text)), expected)
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
+def test_only_blank_lines_end_documents(tmp_path):
+    for texts in (
         ("\n\n\na b\nc d\n\n\n\ne\n\n",),
         ("  a b \nc d\n \t\ne",),
         ("a b\r\nc d\r\n\r\ne\r\n",),
         ("a b\nc d\n\n", "e\n"),
         ("a b\nc", " d\n\ne\n"),
         ("a b\nc d\n\u200b\n\u3000\ne",),
-    ],
-    ids=["blank lines", "spaces", "line ends of Windows", "files", "file ends", "no tokens"],
-)
-def test_only_blank_lines_end_documents(tmp_path, texts):
-    corpus = made(tmp_path, *texts).corpus
-    assert corpus.tokens.tolist() == [5, 6, 7, 8, 9]
-    if texts[0].endswith("c"):  # the file ends, and with it the line, but not the document
-        assert corpus.sentence_starts.tolist() == [0, 2, 3, 4, 5]
-        assert corpus.document_starts.tolist() == [0, 3, 4]
-    else:
-        assert corpus.sentence_starts.tolist() == [0, 2, 4, 5]
-        assert corpus.document_starts.tolist() == [0, 2, 3]
-
-
-def test_carriage_returns_are_dropped_within_words_too(tmp_path):
+    ):
+        corpus = made(tmp_path, *texts).corpus
+        assert corpus.tokens.tolist() == [5, 6, 7, 8, 9]
+        # Where a file ends, the line does, but not the document.
+        split = [3] * texts[0].endswith("c")
+        assert corpus.sentence_starts.tolist() == [0, 2, *split, 4, 5]
+        assert corpus.document_starts.tolist() == [0, 2 + len(split), 3 + len(split)]
+    # Carriage returns are dropped within words too.
     assert made(tmp_path, "a\rb\n").corpus.tokens.tolist() == [5, 14]  # a ##b
+    # A single document is its own partner.
+    assert features(made(tmp_path, "a b\nc d\n"))["next_sentence_labels"].any()
 
 
-def test_a_single_document_is_its_own_partner(tmp_path):
-    found = features(made(tmp_path, "a b\nc d\n"))
-    assert found["next_sentence_labels"].any()
-
-
-def test_a_file_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+def test_files_that_cannot_be_read_are_refused_by_their_names(tmp_path, vocabulary_directory):
     with pytest.raises(ValueError, match=r"1\.txt is not UTF-8 in line 3 \(invalid start byte\)"):
         made(tmp_path, "a b\n", b"a\n\nb \xff\n")
-
-
-@pytest.mark.parametrize("text", ["", "\n\n", "\u200b\n"])
-def test_files_without_text_are_refused(tmp_path, text):
-    with pytest.raises(ValueError, match=r"0\.txt, .*1\.txt holds no token"):
-        made(tmp_path, text, "")
+    for text in ("", "\n\n", "\u200b\n"):
+        with pytest.raises(ValueError, match=r"0\.txt, .*1\.txt holds no token"):
+            made(tmp_path, text, "")
+    (tmp_path / "text.jsonl").write_text('{"text": "One. Two."}')
+    places = (tmp_path / "text.jsonl", vocabulary_directory, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"text\.jsonl is not a plain text file"):
+        build.build(conftest.options(*places, algorithm="exact"))
 
 
 def test_lines_keep_their_blanks_where_those_are_part_of_the_tokens(tmp_path, monkeypatch):
@@ -286,19 +260,8 @@ def test_the_program_deals_the_examples_to_the_shards_in_turn(
     chosen = conftest.options(text_file, vocabulary_directory, tmp_path / "out", **changes)
     manifest = build.build(chosen)
     batch = decoded.read(tmp_path / "out")
-    expected = exact.batches(
-        [text_file],
-        vocabulary,
-        max_seq_length=32,
-        dupe_factor=3,
-        short_seq_prob=0.1,
-        masked_lm_prob=0.15,
-        max_predictions_per_seq=masking.default_max_predictions(32, 0.15),
-        do_whole_word_mask=True,
-        random_seed=12345,
-        batch_size=10_000,
-    )
-    (whole,) = expected
+    expected = exact.batches([text_file], vocabulary, options.checked(chosen))
+    (whole,) = dataclasses.replace(expected, batch_size=10_000)
     order = np.concatenate([np.arange(shard, len(whole["input_ids"]), 4) for shard in range(4)])
     for name, values in batch.items():
         np.testing.assert_array_equal(values, whole[name][order].reshape(values.shape))
@@ -317,24 +280,10 @@ def test_documents_are_known_by_the_hashes_that_the_fast_builder_gives_them(
     (tmp_path / "a.txt").write_bytes(("\ufeff" + "\n\n".join(odd)).encode())
     # The released script reads on where a file ends, which makes one document of two texts.
     (tmp_path / "b.txt").write_text("Sha dim.\n\n" + pathlib.Path(text_file).read_text())
-    built = {}
-    for way, split in (("exact", "all"), ("fast", "all"), ("fast", "heldout")):
-        name = f"{way}_{split}"
-        changes = {"algorithm": way, "sentence_splitter": "lines", "split": split}
-        changes["heldout_fraction"] = 0.2
-        places = (f"{tmp_path}/*.txt", vocabulary_directory, tmp_path / name)
+    for algorithm in ("exact", "fast"):
+        places = (f"{tmp_path}/*.txt", vocabulary_directory, tmp_path / algorithm)
+        changes = {"algorithm": algorithm, "sentence_splitter": "lines"}
         build.build(conftest.options(*places, **changes))
-        built[name] = records.open(tmp_path / name)
-    released, fast, held_out = built.values()
+    released, fast = (records.open(tmp_path / name) for name in ("exact", "fast"))
     assert released.contents.documents == fast.contents.documents
     assert len(released.contents.documents.hashes) == 124
-    found = overlaps.find(released, held_out)
-    assert found and found.share == 1
-
-
-def test_what_is_no_plain_text_is_refused_by_its_name(vocabulary_directory, tmp_path):
-    (tmp_path / "text.jsonl").write_text('{"text": "One. Two."}')
-    places = (tmp_path / "text.jsonl", vocabulary_directory, tmp_path / "out")
-    chosen = conftest.options(*places, algorithm="exact")
-    with pytest.raises(ValueError, match=r"text\.jsonl is not a plain text file"):
-        build.build(chosen)
