@@ -1,9 +1,10 @@
 """Scores of one prediction per example: classes and numbers, as in GLUE.
 
-All take the true labels first, as lists or arrays of equal length, and return a fraction. They
-equal the functions of scikit-learn and scipy, which GLUE's public toolkits use (the server's code
-is not public). Where a score is undefined, F1 and Matthews are 0 as in scikit-learn, so that a
-model with constant predictions ranks last; correlations are nan as in scipy.
+All take the true labels first, as lists or arrays of equal length, and return a fraction; they
+raise a ValueError if there are no examples, or not one prediction for each label. They equal the
+functions of scikit-learn and scipy, which GLUE's public toolkits use (the server's code is not
+public). Where a score is undefined, F1 and Matthews are 0 as in scikit-learn, so that a model with
+constant predictions ranks last; correlations are nan as in scipy.
 """
 
 from __future__ import annotations
@@ -18,11 +19,7 @@ from numpy.typing import ArrayLike
 
 
 def accuracy(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Returns the share of predictions that equal their label.
-
-    Raises:
-      ValueError: if there are no examples, or not one prediction per label.
-    """
+    """Returns the share of predictions that equal their label."""
     labels, predictions = _pair(labels, predictions)
     return float(np.mean(labels == predictions))
 
@@ -33,7 +30,7 @@ def f1(labels: ArrayLike, predictions: ArrayLike) -> float:
     It is 0 where class 1 neither is a label nor is predicted.
 
     Raises:
-      ValueError: if a class is neither 0 nor 1, or as `accuracy` does.
+      ValueError: if a class is neither 0 nor 1.
     """
     labels, predictions = _pair(labels, predictions)
     unknown = np.setdiff1d(np.concatenate([labels, predictions]), [0, 1])
@@ -51,25 +48,10 @@ def macro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
     """Returns the mean of every class's F1, each class counting the same.
 
     The classes are those that occur as a label or as a prediction.
-
-    Raises:
-      ValueError: as `accuracy` does.
     """
     confusion = _confusion(labels, predictions)
     counts = zip(np.diag(confusion), confusion.sum(1), confusion.sum(0), strict=True)
     return float(np.mean([_f1(*(int(count) for count in of_class)) for of_class in counts]))
-
-
-def micro_f1(labels: ArrayLike, predictions: ArrayLike) -> float:
-    """Returns the F1 of all classes' decisions taken together.
-
-    With one label per example every wrong prediction is one false positive and one false negative,
-    so this is the accuracy under the name that some tables give it.
-
-    Raises:
-      ValueError: as `accuracy` does.
-    """
-    return accuracy(labels, predictions)
 
 
 def matthews_corrcoef(labels: ArrayLike, predictions: ArrayLike) -> float:
@@ -79,9 +61,6 @@ def matthews_corrcoef(labels: ArrayLike, predictions: ArrayLike) -> float:
 
     Source: Matthews (1975); for more than two classes Gorodkin (2004), "Comparing two K-category
     assignments by a K-category correlation coefficient", equation 8.
-
-    Raises:
-      ValueError: as `accuracy` does.
     """
     confusion = _confusion(labels, predictions)
     of_labels, of_predictions, total = confusion.sum(1), confusion.sum(0), confusion.sum()
@@ -100,7 +79,7 @@ def pearson(labels: ArrayLike, predictions: ArrayLike) -> float:
     It is nan where all labels or all predictions are equal, or one is not finite.
 
     Raises:
-      ValueError: if there are fewer than two examples, or not one prediction per label.
+      ValueError: if there are fewer than two examples.
     """
     # Imported where it is used: scipy.stats takes a second.
     from scipy import stats
@@ -112,9 +91,6 @@ def spearman(labels: ArrayLike, predictions: ArrayLike) -> float:
     """Returns the linear correlation of the ranks; equal numbers share the mean of their ranks.
 
     It is nan where all labels or all predictions are equal, or one is nan.
-
-    Raises:
-      ValueError: as `pearson` does.
     """
     from scipy import stats
 
@@ -156,7 +132,8 @@ SCORES: dict[str, Callable[[ArrayLike, ArrayLike], float]] = {
     "f1": f1,
     "macro_f1": macro_f1,
     "matthews_correlation": matthews_corrcoef,
-    "micro_f1": micro_f1,
+    # With one label per example a wrong prediction is a false positive and a false negative.
+    "micro_f1": accuracy,
     "pearson": pearson,
     "spearman": spearman,
 }

@@ -58,7 +58,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The report of conlleval; `overall` counts every entity the same, whatever its type."""
+    """The figures of conlleval; `overall` counts every entity the same, whatever its type."""
 
     tokens: int
     correct_tokens: int
@@ -69,19 +69,6 @@ class Scores:
     def accuracy(self) -> float:
         """The share of words whose whole tag is right, "O" included, in percent."""
         return 100 * self.correct_tokens / self.tokens if self.tokens else 0.0
-
-    def report(self) -> str:
-        """Returns the lines that conlleval prints."""
-        overall = self.overall
-        lines = [
-            f"processed {self.tokens} tokens with {overall.gold} phrases; "
-            f"found: {overall.found} phrases; correct: {overall.correct}."
-        ]
-        if self.tokens:
-            lines.append(f"accuracy: {self.accuracy:6.2f}%; {_rates(overall)}")
-        for name, counts in self.by_type.items():
-            lines.append(f"{name:>17}: {_rates(counts)}  {counts.found}")
-        return "\n".join(lines) + "\n"
 
 
 def extract(tags: Sequence[str]) -> list[Entity]:
@@ -162,9 +149,3 @@ def _begins(before: tuple[str, str], word: tuple[str, str]) -> bool:
     if prefix in _BEGINS:
         return True
     return before[0] == OUTSIDE or before[0] in _ENDS or before[1] != kind
-
-
-def _rates(counts: Counts) -> str:
-    return (
-        f"precision: {counts.precision:6.2f}%; recall: {counts.recall:6.2f}%; FB1: {counts.f1:6.2f}"
-    )

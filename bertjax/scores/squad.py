@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -46,21 +46,6 @@ def f1(prediction: str, answer: str) -> float:
         return 0.0
     precision, recall = shared / len(predicted), shared / len(gold)
     return 2 * precision * recall / (precision + recall)
-
-
-def dataset_answers(articles: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Returns the gold answers by question id of the "data" of an official JSON file.
-
-    Raises:
-      ValueError: if two questions have the same id.
-    """
-    answers: dict[str, list[str]] = {}
-    paragraphs = (paragraph for article in articles for paragraph in article["paragraphs"])
-    for question in (question for paragraph in paragraphs for question in paragraph["qas"]):
-        if question["id"] in answers:
-            raise ValueError(f"two questions have the id {question['id']!r}; ids must be unique")
-        answers[question["id"]] = [answer["text"] for answer in question["answers"]]
-    return answers
 
 
 def evaluate_v1(

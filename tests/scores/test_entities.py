@@ -10,7 +10,7 @@ from bertjax.scores import entities
 Entity = entities.Entity
 TYPES = ("PER", "ORG", "creative-work")
 
-# Word, gold tag, predicted tag; what conlleval (2004-01-26) prints for them is below.
+# Word, gold tag, predicted tag.
 HAND = """\
 a B-X B-X
 b I-X I-X
@@ -32,13 +32,6 @@ m B-X B-X
 
 n I-X I-X
 """
-HAND_REPORT = """\
-processed 14 tokens with 8 phrases; found: 6 phrases; correct: 3.
-accuracy:  64.29%; precision:  50.00%; recall:  37.50%; FB1:  42.86
-                X: precision:  50.00%; recall:  42.86%; FB1:  46.15  6
-                Y: precision:   0.00%; recall:   0.00%; FB1:   0.00  0
-"""
-
 # conlleval's tables: between which two prefixes of one type an entity ends, and begins.
 ENDS = {"BB", "BO", "IB", "IO", "EE", "EI", "EO"}
 BEGINS = {"BB", "IB", "OB", "OI", "EE", "EI", "OE"}
@@ -105,8 +98,16 @@ def sentences(text):
     return [[row[1] for row in block] for block in rows], [[row[2] for row in b] for b in rows]
 
 
-def test_the_report_is_conllevals():
-    assert entities.score(*sentences(HAND)).report() == HAND_REPORT
+def test_the_figures_are_conllevals():
+    """As conlleval (2004-01-26) prints them."""
+    scores = entities.score(*sentences(HAND))
+    assert (scores.tokens, round(scores.accuracy, 2)) == (14, 64.29)
+    assert scores.overall == entities.Counts(gold=8, found=6, correct=3)
+    rates = scores.overall.precision, scores.overall.recall, round(scores.overall.f1, 2)
+    assert rates == (50.0, 37.5, 42.86)
+    assert list(scores.by_type) == ["X", "Y"]
+    assert scores.by_type["X"] == entities.Counts(gold=7, found=6, correct=3)
+    assert scores.by_type["Y"] == entities.Counts(gold=1, found=0, correct=0)
 
 
 def test_entities_written_in_any_scheme_are_found_again():
@@ -141,19 +142,11 @@ def test_accuracy_asks_for_the_whole_tag_and_sentences_are_apart():
     assert scores.accuracy == 75.0
 
 
-def test_a_type_that_is_only_predicted_has_its_line():
-    report = entities.score([["O", "B-X"]], [["B-Y", "O"]]).report()
-    assert report.splitlines()[2:] == [
-        "                X: precision:   0.00%; recall:   0.00%; FB1:   0.00  0",
-        "                Y: precision:   0.00%; recall:   0.00%; FB1:   0.00  1",
-    ]
-
-
-def test_nothing_scores_zero():
-    scores = entities.score([], [])
-    assert (scores.accuracy, scores.overall.f1) == (0.0, 0.0)
-    # conlleval prints no more than this either
-    assert scores.report() == "processed 0 tokens with 0 phrases; found: 0 phrases; correct: 0.\n"
+def test_a_type_that_is_only_predicted_is_counted_and_nothing_scores_zero():
+    scores = entities.score([["O", "B-X"]], [["B-Y", "O"]])
+    assert scores.by_type == {"X": entities.Counts(1, 0, 0), "Y": entities.Counts(0, 1, 0)}
+    nothing = entities.score([], [])
+    assert (nothing.accuracy, nothing.overall.f1, nothing.by_type) == (0.0, 0.0, {})
 
 
 def test_tags_of_no_scheme_are_refused():

@@ -136,15 +136,6 @@ def test_predictions_for_unknown_questions_count_nothing():
     assert squad.evaluate_v1({"q": ["x"]}, {"q": "x", "z": "x"})["f1"] == 100.0
 
 
-def test_answers_are_read_from_the_official_file():
-    questions = [{"id": "a", "answers": [{"text": "Rhine"}, {"text": "x"}]}]
-    more = [{"id": "b", "answers": []}]
-    data = [{"paragraphs": [{"qas": questions}]}, {"paragraphs": [{"qas": more}, {"qas": []}]}]
-    assert squad.dataset_answers(data) == {"a": ["Rhine", "x"], "b": []}
-    with pytest.raises(ValueError, match="two questions have the id 'b'"):
-        squad.dataset_answers([*data, {"paragraphs": [{"qas": more}]}])
-
-
 def test_questions_that_are_not_covered_are_named():
     fewer = {name: value for name, value in PREDICTIONS.items() if name not in ("q2", "q9")}
     with pytest.raises(ValueError, match=r"2 of 10 questions have no prediction.*'q2', 'q9'"):
