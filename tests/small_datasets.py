@@ -66,7 +66,7 @@ def base_config(source: pathlib.Path) -> ml_collections.ConfigDict:
 
 
 def true_answers(reader, name):
-    """What a model that knows every answer predicts."""
+    """The predictions of a model that knows every label."""
     features = reader.features(name)
     if "start_positions" in features.columns:
         positions = np.arange(reader.options.max_seq_length)

@@ -11,7 +11,7 @@ from bertjax.models import parameters
 
 
 def made(build, *arguments, seed=0, **options):
-    """What `build(*arguments, rngs=..., **options)` makes, with numbers of our own.
+    """The module of `build(*arguments, rngs=..., **options)`, with numbers of our own.
 
     They are around 1 in the scales of LayerNorm and around 0 elsewhere, biases too. How parameters
     start is not asked of such a module: its initializers are traced, not run.

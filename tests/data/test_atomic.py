@@ -1,6 +1,5 @@
 import contextlib
 import os
-import threading
 
 import pytest
 from etils import epath
@@ -63,24 +62,6 @@ def test_two_that_write_one_shard_at_once_both_leave_it_whole(tmp_path, monkeypa
 
     assert records.write_shard(path, interrupted()).bytes == wanted.bytes
     assert path.read_bytes() == content and names(tmp_path) == ["shard", "wanted"]
-
-
-def test_threads_of_one_process_do_not_share_a_draft(tmp_path):
-    # Runners of Beam have several in a process, so that its number is no name.
-    path, contents = tmp_path / "file", [bytes([65 + number]) * 1000 for number in range(4)]
-    begun = threading.Barrier(len(contents))
-
-    def write(content):
-        with atomic.writing(path) as file:
-            begun.wait()
-            file.write(content)
-
-    threads = [threading.Thread(target=write, args=(content,)) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert path.read_bytes() in contents and names(tmp_path) == ["file"]
 
 
 def test_drafts_of_killed_writers_can_be_removed(tmp_path):

@@ -1,4 +1,4 @@
-"""The bytes of records, beside those that protobuf and TensorFlow write."""
+"""The bytes of records equal those that protobuf and TensorFlow write."""
 
 import subprocess
 import sys

@@ -22,7 +22,6 @@ def vocabulary(tmp_path_factory):
 
 
 def test_ids_are_read_as_they_are_without_padding(vocabulary):
-    assert isinstance(vocabulary, tokenizer.Tokenizer)
     assert vocabulary.encode(" 5 17\t3 0 0\n") == [5, 17, 3]
     assert vocabulary.encode_with_masks("5 [MASK] 3[MASK]") == [5, 29, 3, 29]
     assert vocabulary.split_at_masks("5 [MASK] 3") == ["5 ", " 3"]

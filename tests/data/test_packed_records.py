@@ -1,8 +1,6 @@
 """Rows of several sequences: as records, in streams, and the masks drawn for them."""
 
-import dataclasses
 import itertools
-import json
 
 import hypothesis
 import numpy as np
@@ -42,10 +40,7 @@ def draw_masks(batch, rng, share=0.3, strategy="token", most=None):
 def test_an_epoch_has_every_packed_row_once_on_any_number_of_hosts(record_set):
     def batches(rows):
         made = streams.train_batches(
-            record_set,
-            streams.Order(8, seed=3, max_streams=4),
-            rows=rows,
-            draw_masks=draw_masks,
+            record_set, streams.Order(8, seed=3, max_streams=4), rows=rows, draw_masks=draw_masks
         )
         return list(itertools.islice(made, 4))
 
@@ -71,18 +66,6 @@ def test_an_epoch_has_every_packed_row_once_on_any_number_of_hosts(record_set):
         np.testing.assert_array_equal(batch[name][: len(values)], values)
 
 
-def test_records_packed_otherwise_have_another_digest(record_set, tmp_path):
-    manifest = record_set.manifest
-    plain = dataclasses.replace(manifest, max_sequences_per_row=0, features={})
-    other = dataclasses.replace(manifest, max_sequences_per_row=MOST + 1, features={})
-    assert len({it.digest for it in (manifest, plain, other)}) == 3
-    stored = json.loads((record_set.directory / records.MANIFEST_FILE).read_text())
-    assert stored["max_sequences_per_row"] == MOST
-    plain.save(tmp_path)
-    assert records.Manifest.load(tmp_path) == plain
-    assert "sequence_ids" in manifest.features and "sequence_ids" not in plain.features
-
-
 def test_sequences_that_are_not_numbered_one_after_the_other_do_not_fit(record_set):
     for numbers in ([2, 2, 0], [1, 3, 3], [1, 0, 1], [1, 2, 1], [0, 1, 1], [1, 1, 5]):
         batch = {"sequence_ids": np.array([[1, 2, 0], numbers])}
@@ -93,7 +76,7 @@ def test_sequences_that_are_not_numbered_one_after_the_other_do_not_fit(record_s
 
 
 def sequences_of(batch):
-    """Of each sequence: its row, where it begins, where it ends."""
+    """Yields the row, the begin and the end of each sequence."""
     for row, numbers in enumerate(batch["sequence_ids"]):
         for number in range(1, numbers.max() + 1):
             places = np.flatnonzero(numbers == number)

@@ -108,7 +108,7 @@ def test_the_features_of_text_follow_from_masks_and_pairs(tmp_path):
     stored = json.loads((tmp_path / "manifest.json").read_text())["features"]
     assert stored == features | masks | {"next_sentence_labels": [[], "int32"]}
     changed_manifest(tmp_path, "pair_objective", value="none")
-    assert records.open(tmp_path)  # labels that nobody reads
+    assert records.open(tmp_path)  # the labels are not read
     for field, value in (("max_predictions_per_seq", 3), ("max_sequences_per_row", 4)):
         changed_manifest(tmp_path, field, value=value)
         with pytest.raises(ValueError, match=f"not a record manifest.*{field}"):
@@ -134,17 +134,6 @@ def test_a_shard_of_several_blocks_is_whole(tmp_path, monkeypatch):
     assert shard.examples == 20
     assert shard.bytes == (tmp_path / "shard").stat().st_size
     assert list(tf.data.TFRecordDataset(str(tmp_path / "shard")).as_numpy_iterator()) == serialized
-
-
-def test_a_writer_has_nothing_under_the_final_name_before_its_end_or_where_it_fails(tmp_path):
-    def serialized():
-        yield b"first"
-        assert "shard" not in os.listdir(tmp_path)
-        raise RuntimeError("no more")
-
-    with pytest.raises(RuntimeError, match="no more"):
-        records.write_shard(tmp_path / "shard", serialized())
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path):

@@ -8,11 +8,7 @@ import sentencepiece
 
 from bertjax.data import sentence_piece, tokenizer
 
-BERT = {
-    "pad_piece": "[PAD]",
-    "unk_piece": "[UNK]",
-    "control_symbols": ["[CLS]", "[SEP]", "[MASK]"],
-}
+BERT = {"pad_piece": "[PAD]", "unk_piece": "[UNK]", "control_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
 ROBERTA = {"control_symbols": ["<s>", "</s>", "<mask>"]}
 LINES = [
     "the unwanted runner was running, and the other runner ran home.",

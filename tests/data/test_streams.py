@@ -13,7 +13,7 @@ LENGTH = 8
 BATCH_SIZE = 8
 STREAMS = 4
 BLOCK = BATCH_SIZE // STREAMS
-# Of unequal size, all divisible by nothing; stream v owns shards v and v + 4.
+# The sizes are unequal and share no divisor; stream v owns shards v and v + 4.
 COUNTS = (7, 5, 9, 6, 8, 5, 4, 11)
 STREAM_SIZES = tuple(COUNTS[v] + COUNTS[v + STREAMS] for v in range(STREAMS))
 # Smaller than the shards, so that shuffling inside of them goes by windows.
@@ -231,7 +231,7 @@ def test_resume_reads_one_shard_per_stream_before_it_delivers(fresh):
 
 
 def test_nothing_tunes_a_dataset_while_it_runs(record_set, monkeypatch):
-    # What tunes sleeps for up to a minute, and an iterator that is closed may wait for it.
+    # A tuner sleeps for up to a minute, and an iterator that is closed may wait for it.
     made, of_batches = [], streams._numpy_batches
 
     def recorded(records_of, dataset, visited):

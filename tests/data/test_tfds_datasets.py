@@ -1,4 +1,4 @@
-"""Datasets of TFDS: what goes wrong is told. Real ones are read in the tests of their readers."""
+"""Errors of opening TFDS datasets. Real ones are read in the tests of their readers."""
 
 import types
 
@@ -20,16 +20,12 @@ class Builder:
         raise self.error
 
 
-@pytest.mark.parametrize("error", [ConnectionError("no route"), ImportError("no such parser")])
-def test_a_dataset_that_cannot_be_downloaded_is_an_error_that_says_what_to_do(error):
-    with pytest.raises(ValueError, match=f"made/1.0.0.*cannot be downloaded.*{error}.*go there$"):
-        tfds_datasets.prepare(Builder(error), hint="go there")
-
-
-def test_what_is_prepared_is_not_downloaded_again():
+def test_a_dataset_that_cannot_be_opened_or_downloaded_is_an_error_that_says_what_to_do():
+    for error in (ConnectionError("no route"), ImportError("no such parser")):
+        message = f"made/1.0.0.*cannot be downloaded.*{error}.*go there$"
+        with pytest.raises(ValueError, match=message):
+            tfds_datasets.prepare(Builder(error), hint="go there")
+    # A prepared dataset is not downloaded again.
     tfds_datasets.prepare(Builder(ConnectionError("no route"), train=1), hint="go there")
-
-
-def test_an_unknown_name_is_an_error_that_ends_with_what_to_give():
     with pytest.raises(ValueError, match="'tfds:no_such_dataset' is neither .*; give another$"):
         tfds_datasets.builder("no_such_dataset", hint="give another")

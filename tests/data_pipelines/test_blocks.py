@@ -26,19 +26,16 @@ def test_blocks_end_with_the_document_that_fills_them(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 10)
     monkeypatch.setattr(blocks, "DOCUMENT_CHARACTERS", 0)
     made = documents("a" * 4, "b" * 6, "c" * 30, "d" * 9)
-    found = blocks.text_blocks(iter(made))
-    assert list(found) == [made[:2], made[2:3], made[3:]]
+    assert list(blocks.text_blocks(iter(made))) == [made[:2], made[2:3], made[3:]]
     assert list(blocks.text_blocks(iter(made[:3]))) == [made[:2], made[2:3]]
     assert not list(blocks.text_blocks(iter([])))
-
-
-def test_a_block_is_made_before_the_next_document_is_read(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 10)
-    monkeypatch.setattr(blocks, "DOCUMENT_CHARACTERS", 0)
-    read = []
-    stream = (read.append(one) or one for one in documents("a" * 10, "b" * 10))
+    # A block is made before the next document is read.
+    stream = iter(made)
     next(blocks.text_blocks(stream))
-    assert len(read) == 1
+    assert list(stream) == made[2:]
+    # Empty documents fill a block too.
+    monkeypatch.setattr(blocks, "DOCUMENT_CHARACTERS", 1)
+    assert [len(block) for block in blocks.text_blocks(documents(*[""] * 25))] == [10, 10, 5]
 
 
 def test_digests_tell_apart_what_gives_other_tokens():
@@ -73,20 +70,17 @@ def test_tokens_are_those_of_the_sentences(how, vocabulary):
 
 def test_sentences_and_documents_without_tokens_are_dropped_and_counted(how):
     texts = [NOTHING, f"Kalo.\n{NOTHING}\nMi.", NOTHING, "Vor.", NOTHING]
-    made, wanted = (
+    made, expected = (
         blocks.tokenize(documents(*some), how) for some in (texts, ["Kalo.\nMi.", "Vor."])
     )
     for name in ("tokens", "sentence_starts", "document_starts"):
-        np.testing.assert_array_equal(getattr(made.corpus, name), getattr(wanted.corpus, name))
+        np.testing.assert_array_equal(getattr(made.corpus, name), getattr(expected.corpus, name))
     assert made.tally.documents == 5 and made.tally.empty_documents == 3
-
-
-def test_a_block_without_any_token_is_an_empty_corpus(how):
     for separate in (False, True):
         changed = dataclasses.replace(how, separate_documents=separate)
-        made = blocks.tokenize(documents(NOTHING, NOTHING), changed)
-        assert made.corpus.num_documents == made.corpus.num_sentences == 0
-        assert len(made.corpus.tokens) == 0 and made.tally.documents == 2
+        empty = blocks.tokenize(documents(NOTHING, NOTHING), changed)
+        assert empty.corpus.num_documents == empty.corpus.num_sentences == 0
+        assert len(empty.corpus.tokens) == 0 and empty.tally.documents == 2
 
 
 def test_a_separator_ends_the_last_sentence_of_each_document(how, vocabulary):
@@ -104,12 +98,6 @@ def test_a_separator_ends_the_last_sentence_of_each_document(how, vocabulary):
     assert made.tally.statistics() == plain.tally.statistics()
 
 
-def test_tokens_take_two_bytes_where_the_vocabulary_allows_it(how):
-    for size, wanted in ((30522, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)):
-        made = dataclasses.replace(how.vocabulary, vocab_size=size)
-        assert made.token_dtype == wanted
-
-
 def test_a_vocabulary_that_changes_while_it_is_used_is_an_error(tmp_path, vocabulary_directory):
     path = tmp_path / "vocab.txt"
     entries = (pathlib.Path(vocabulary_directory) / "vocab.txt").read_text()
@@ -121,29 +109,19 @@ def test_a_vocabulary_that_changes_while_it_is_used_is_an_error(tmp_path, vocabu
     path.write_text(entries)
     assert made.load() is made.load()
     assert pickle.loads(pickle.dumps(made)).load() is made.load()
+    # Tokens take two bytes where the vocabulary allows it.
+    for size, dtype in ((30522, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)):
+        assert dataclasses.replace(made, vocab_size=size).token_dtype == dtype
 
 
-@pytest.mark.parametrize(
-    ("sizes", "grouped"),
-    [
-        ([4, 6, 30, 0, 3, 9, 1], [[4, 6], [30], [0, 3, 9], [1]]),
-        ([0, 4, 6, 12, 0, 3, 0], [[0, 4, 6], [12], [0, 3, 0]]),
-        ([0] * 1000, [[0] * 1000]),
-        ([], []),
-    ],
-)
-def test_groups_are_runs_of_units_of_enough_bytes(monkeypatch, sizes, grouped):
+def test_groups_are_runs_of_units_of_enough_bytes(monkeypatch):
     monkeypatch.setattr(blocks, "GROUP_BYTES", 10)
-    units = [sources.Unit("text", str(place), size) for place, size in enumerate(sizes)]
-    found = blocks.groups(units)
-    assert [[unit.bytes for unit in group] for group in found] == grouped
-    assert [unit for group in found for unit in group] == units
-
-
-def test_empty_documents_fill_a_block_too(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 10 * blocks.DOCUMENT_CHARACTERS)
-    many = [sources.Document(str(number), "") for number in range(25)]
-    assert [len(block) for block in blocks.text_blocks(many)] == [10, 10, 5]
+    for grouped in ([[4, 6], [30], [0, 3, 9], [1]], [[0, 4, 6], [12], [0, 3, 0]], [[0] * 1000], []):
+        sizes = [size for group in grouped for size in group]
+        units = [sources.Unit("text", str(place), size) for place, size in enumerate(sizes)]
+        groups = blocks.groups(units)
+        assert [[unit.bytes for unit in group] for group in groups] == grouped
+        assert [unit for group in groups for unit in group] == units
 
 
 def test_sentences_keep_their_blanks_where_those_are_part_of_the_tokens(tmp_path):

@@ -57,6 +57,12 @@ def test_shards_are_equal_to_one_example_and_counted(built):
     sizes = [len(content) for name, content in files(chosen.output).items() if "tfrecord" in name]
     assert [shard.bytes for shard in manifest.shards] == sizes
     assert records.Manifest.load(chosen.output).shards == manifest.shards
+    # The contents are the tokens to be predicted and the documents.
+    contents = records.open(chosen.output).contents
+    masked = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
+    expected = np.bincount(masked, minlength=manifest.tokenizer["vocab_size"])
+    np.testing.assert_array_equal(contents.token_counts, expected)
+    assert len(contents.documents.hashes) == manifest.statistics["documents"] == 120
 
 
 def test_heldout_and_train_share_no_document_and_others_do(
@@ -81,31 +87,6 @@ def test_heldout_and_train_share_no_document_and_others_do(
     assert found and found.share == 1 and "100.0% of the documents" in found.text
     found = overlaps.find(built_sets["train"], more)
     assert found and found.share == pytest.approx(1 - counts["heldout"] / counts["more"])
-
-
-def test_the_contents_are_the_tokens_to_be_predicted_and_the_documents(built):
-    _, manifest, batch = built
-    contents = records.open(built[0].output).contents
-    masked = batch["masked_lm_ids"][batch["masked_lm_weights"] > 0]
-    size = manifest.tokenizer["vocab_size"]
-    np.testing.assert_array_equal(contents.token_counts, np.bincount(masked, minlength=size))
-    assert len(contents.documents.hashes) == manifest.statistics["documents"] == 120
-
-
-def test_dynamic_masking_stores_text_alone(text_file, vocabulary_directory, vocabulary, tmp_path):
-    changes = {"mask": "none", "pair_objective": "none", "dupe_factor": 1}
-    changes["max_predictions_per_seq"] = 7
-    chosen = options(text_file, vocabulary_directory, tmp_path / "out", **changes)
-    manifest = build.build(chosen)
-    batch = decoded.read(tmp_path / "out")
-    assert set(batch) == set(records.TOKEN_FEATURES)
-    assert not (batch["input_ids"] == vocabulary.mask_id).any()
-    assert not batch["segment_ids"].any()
-    assert manifest.max_predictions_per_seq == 0
-    assert manifest.statistics["unigram_entropy"] > 1.0
-    # One pass stores every token once.
-    stored = int(batch["input_mask"].sum()) - 2 * len(batch["input_ids"])
-    assert stored == manifest.statistics["tokens"]
 
 
 @pytest.mark.faults

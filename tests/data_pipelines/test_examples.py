@@ -2,7 +2,6 @@ import numpy as np
 
 from data_pipelines import examples
 
-CLS, SEP, PAD = 1, 2, 0
 BUDGET = 29
 
 
@@ -30,22 +29,3 @@ def test_cutting_at_once_is_cutting_token_by_token():
         fronts = np.stack([cut["begin_a"] - 100, cut["begin_b"] - 500], axis=1)
         np.testing.assert_allclose(fronts.mean(axis=0), expected[:, 2:].mean(axis=0), atol=0.25)
         np.testing.assert_allclose(fronts.std(axis=0), expected[:, 2:].std(axis=0), atol=0.2)
-
-
-def test_rows_are_cls_a_sep_b_sep_and_padding():
-    # The last pair fills its row to the last place.
-    tokens = np.array([11, 12, 13, 21, 22, 23, 24, 25], np.uint16)
-    spans = np.array([(0, 3, 2, 3, 1), (2, 0, 1, 0, 0), (0, 3, 2, 5, 0)], examples.SPAN)
-    rows = examples.rows(tokens, spans, examples.Frame(10, CLS, SEP, PAD))
-    assert rows["input_ids"].tolist() == [
-        [CLS, 11, 12, SEP, 21, 22, 23, SEP, PAD, PAD],
-        [CLS, 13, SEP, PAD, PAD, PAD, PAD, PAD, PAD, PAD],
-        [CLS, 11, 12, SEP, 21, 22, 23, 24, 25, SEP],
-    ]
-    assert rows["segment_ids"].tolist() == [
-        [0] * 4 + [1] * 4 + [0] * 2,
-        [0] * 10,
-        [0] * 4 + [1] * 6,
-    ]
-    assert rows["input_mask"].tolist() == [[1] * 8 + [0] * 2, [1] * 3 + [0] * 7, [1] * 10]
-    assert {values.dtype for values in rows.values()} == {np.dtype(np.int32)}

@@ -31,10 +31,17 @@ def found(made):
     return kinds | {path.name.split("-")[0] for path in made.records.iterdir()}
 
 
-def test_the_same_build_finds_everything_as_it_was(tmp_path):
+def test_the_same_build_finds_everything_as_it_was_and_publishes_the_records_alone(tmp_path):
     fill(begun(tmp_path / "out"))
-    assert found(begun(tmp_path / "out")) == {"tokens", "pairs", "bert"}
+    made = begun(tmp_path / "out")
+    assert found(made) == {"tokens", "pairs", "bert"}
     assert not (tmp_path / "out").exists()
+    made.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    shard = "bert-train.tfrecord-00000-of-00004"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [shard]
+    with pytest.raises(ValueError, match="--scratch"):
+        partial_output.PartialOutput("gs://no-such-bucket/out")
 
 
 def test_other_examples_keep_the_tokens(tmp_path):
@@ -54,30 +61,20 @@ def test_other_tokens_keep_nothing_whatever_the_examples(tmp_path):
         assert found(begun(tmp_path / "out")) >= {"tokens"}
 
 
-@pytest.mark.parametrize(
-    ("tokens", "examples", "said"),
-    [
-        (TOKENS, OTHER_EXAMPLES, "seed 1, now 2"),
-        (OTHER_TOKENS, EXAMPLES, "vocabulary 'a', now 'b'"),
-    ],
-)
-def test_finished_shards_are_only_thrown_away_if_somebody_says_so(tmp_path, tokens, examples, said):
-    fill(begun(tmp_path / "out"))
-    with pytest.raises(FileExistsError, match=f"finished shards.*{said}.*--overwrite"):
-        begun(tmp_path / "out", tokens, examples)
-    assert found(begun(tmp_path / "out")) == {"tokens", "pairs", "bert"}
-    made = begun(tmp_path / "out", tokens, examples, overwrite=True)
-    assert "bert" not in found(made) and not list(made.records.iterdir())
-
-
-def test_publishing_leaves_the_records_alone(tmp_path):
-    made = begun(tmp_path / "out")
-    fill(made)
-    made.publish()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [
-        "bert-train.tfrecord-00000-of-00004"
-    ]
+def test_finished_shards_are_only_thrown_away_if_somebody_says_so(tmp_path):
+    for number, (tokens, examples, message) in enumerate(
+        (
+            (TOKENS, OTHER_EXAMPLES, "seed 1, now 2"),
+            (OTHER_TOKENS, EXAMPLES, "vocabulary 'a', now 'b'"),
+        )
+    ):
+        output = tmp_path / f"{number}"
+        fill(begun(output))
+        with pytest.raises(FileExistsError, match=f"finished shards.*{message}.*--overwrite"):
+            begun(output, tokens, examples)
+        assert found(begun(output)) == {"tokens", "pairs", "bert"}
+        made = begun(output, tokens, examples, overwrite=True)
+        assert "bert" not in found(made) and not list(made.records.iterdir())
 
 
 def test_an_output_is_replaced_if_asked_for_and_only_when_the_new_one_is_there(tmp_path):
@@ -120,11 +117,6 @@ def test_a_scratch_directory_loses_nothing_but_the_work_itself(tmp_path):
     assert [path.name for path in scratch.iterdir()] == ["thesis.tex"]
 
 
-def test_an_output_elsewhere_needs_a_scratch_directory_here(tmp_path):
-    with pytest.raises(ValueError, match="--scratch"):
-        partial_output.PartialOutput("gs://no-such-bucket/out")
-
-
 def test_a_full_disk_at_the_start_does_not_lose_the_work(tmp_path, monkeypatch):
     fill(begun(tmp_path / "out"))
 
@@ -148,13 +140,16 @@ def test_drafts_of_killed_writers_are_never_published(tmp_path):
         draft.write_text("half")
     made = begun(tmp_path / "out")
     assert not any(draft.exists() for draft in drafts)
-    # Of a worker of Beam, whose work another one has finished.
+    # Drafts of a worker of Beam whose work another one has finished.
     drafts[0].write_text("half")
     made.publish()
     assert not list((tmp_path / "out").iterdir())
 
 
 def test_two_builds_of_one_output_exclude_each_other(tmp_path):
+    with partial_output.PartialOutput(tmp_path / "out"):
+        pass
+    assert not list(tmp_path.iterdir())  # nothing was begun
     with partial_output.PartialOutput(tmp_path / "out") as first:
         first.begin({}, {})
         with (
@@ -166,9 +161,3 @@ def test_two_builds_of_one_output_exclude_each_other(tmp_path):
         second.begin({}, {})
         second.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_an_output_that_was_not_begun_leaves_nothing(tmp_path):
-    with partial_output.PartialOutput(tmp_path / "out"):
-        pass
-    assert not list(tmp_path.iterdir())

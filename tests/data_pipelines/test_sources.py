@@ -28,11 +28,16 @@ def mixed(tmp_path):
     return f"{tmp_path}/*.txt*,{tmp_path}/?.*", ["three", "one", "two", "four", "five", "six"]
 
 
-def test_formats_mix_in_the_order_of_the_source_and_no_file_comes_twice(mixed):
+def test_formats_mix_in_the_order_of_the_source_and_no_file_comes_twice(mixed, monkeypatch):
     source, texts = mixed
     log = sources.Log()
     assert [document.text for document in sources.documents(source, log=log)] == texts
     assert log.bytes_read == sum(unit.bytes for unit in sources.units(source))
+    documents = [("name", "built in")]
+    row = dataclasses.replace(sources.FORMATS["documentation"], read=lambda *_: iter(documents))
+    monkeypatch.setitem(sources.FORMATS, "documentation", row)
+    both = sources.documents(f"documentation,{source}")
+    assert [document.text for document in both] == ["built in", *texts]
 
 
 def test_one_file_by_two_names_comes_once(tmp_path, monkeypatch):
@@ -120,56 +125,30 @@ def test_the_split_of_a_document_depends_on_its_key_alone():
     assert not sources.is_heldout("anything", 0.0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_reading_that_cannot_be_is_an_error():
+    for options, message in (
         ({"split": "test"}, "all, train, heldout"),
         ({"heldout_fraction": 1.0}, "heldout_fraction is 1.0"),
         ({"text_field": "a..b"}, "text_field is 'a..b'"),
-    ],
-)
-def test_a_reading_that_cannot_be_is_an_error(options, message):
-    with pytest.raises(ValueError, match=message):
-        sources.Reading(**options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            sources.Reading(**options)
+    assert sources.prose(sources.Document("name", "'''one'''")) == "'''one'''"
+    with pytest.raises(ValueError, match="markup of document 'name' is 'html'"):
+        sources.prose(sources.Document("name", "", "html"))
 
 
-@pytest.mark.parametrize(
-    ("source", "error", "message"),
-    [
+def test_bad_input_is_named_before_anything_is_read(tmp_path):
+    write(tmp_path, a="text")
+    for name in ("c.gz", "g.parquet.gz"):
+        (tmp_path / name).write_text("not what it seems")
+    for source, error, message in (
         ("{}/none*.txt", FileNotFoundError, "none*.txt"),
         ("{}/a.txt,{}", ValueError, "is a directory"),
         ("{}/a.txt,{}/c.gz", ValueError, "c.gz is damaged or not what"),
         ("{}/a.txt,{}/g.parquet.gz", ValueError, "unpack it"),
         ("{}/a.txt,tfds:no_such_dataset", ValueError, "tfds:no_such_dataset"),
-    ],
-)
-def test_bad_input_is_named_before_anything_is_read(tmp_path, source, error, message):
-    write(tmp_path, a="text")
-    for name in ("c.gz", "g.parquet.gz"):
-        (tmp_path / name).write_text("not what it seems")
-    with pytest.raises(error) as caught:
-        sources.documents(source.format(tmp_path, tmp_path))
-    assert message in str(caught.value)
-
-
-def test_a_file_that_turns_out_to_be_damaged_names_itself(tmp_path):
-    path = tmp_path / "a.txt.gz"
-    whole = gzip.compress("".join(f"line {number}\n" for number in range(200_000)).encode())
-    path.write_bytes(whole[: len(whole) // 2])
-    found = sources.documents(str(path))
-    with pytest.raises(ValueError, match="a.txt.gz is damaged"):
-        list(found)
-
-
-def test_the_documentation_mixes_with_files(tmp_path, monkeypatch):
-    made = [("name", "built in")]
-    row = dataclasses.replace(sources.FORMATS["documentation"], read=lambda *_: iter(made))
-    monkeypatch.setitem(sources.FORMATS, "documentation", row)
-    found = sources.documents(f"documentation,{write(tmp_path, a='text')}")
-    assert [document.text for document in found] == ["built in", "text"]
-
-
-def test_plain_text_is_its_own_prose_and_unknown_markup_an_error():
-    assert sources.prose(sources.Document("name", "'''one'''")) == "'''one'''"
-    with pytest.raises(ValueError, match="markup of document 'name' is 'html'"):
-        sources.prose(sources.Document("name", "", "html"))
+    ):
+        with pytest.raises(error) as caught:
+            sources.documents(source.format(tmp_path, tmp_path))
+        assert message in str(caught.value)

@@ -7,6 +7,8 @@ from data_pipelines import blocks, examples, sources, store
 from data_pipelines.reports import statistics
 from tests.data_pipelines import conftest
 
+FILES = (store.TOKENS, store.SENTENCES, store.DOCUMENTS)
+
 
 def tokenized(corpus, dtype=np.uint16):
     made = examples.Corpus(corpus.tokens.astype(dtype), *arrays(corpus)[1:])
@@ -52,6 +54,12 @@ def content(directory):
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 def test_what_was_appended_block_by_block_is_the_corpus(tmp_path, parts, numbered_corpus, dtype):
     token_dtype = np.dtype(dtype)
+    kept = store.Store(tmp_path, token_dtype=token_dtype)
+    corpus = store.open_corpus(tmp_path, token_dtype)
+    assert (
+        corpus.num_documents == corpus.num_sentences == len(corpus.tokens) == kept.end.tokens == 0
+    )
+    assert kept.block_documents() == (0,)
     for number, part in enumerate(parts):
         # Opened anew each time, as after a build that was killed.
         kept = store.Store(tmp_path, token_dtype=token_dtype)
@@ -101,33 +109,26 @@ def test_forgetting_blocks_is_never_having_appended_them(tmp_path, filled, parts
     assert filled.block_documents() == (0, 7, 40, 60)
 
 
-@pytest.mark.parametrize("name", [store.TOKENS, store.SENTENCES, store.DOCUMENTS])
-def test_a_block_that_was_being_written_is_cut_off(tmp_path, filled, name):
+def test_a_block_that_was_being_written_is_cut_off(tmp_path, filled):
     before = content(tmp_path)
-    with (tmp_path / name).open("ab") as file:
-        file.write(b"half a block")
-    with (tmp_path / store.JOURNAL_FILE).open("ab") as file:
-        file.write(b'{"digest": "digest 4", "tokens": 99')
-    reopened = store.Store(tmp_path, token_dtype=np.dtype(np.uint16))
-    assert content(tmp_path) == before
-    assert reopened.blocks == filled.blocks
+    for name in FILES:
+        with (tmp_path / name).open("ab") as file:
+            file.write(b"half a block")
+        with (tmp_path / store.JOURNAL_FILE).open("ab") as file:
+            file.write(b'{"digest": "digest 4", "tokens": 99')
+        reopened = store.Store(tmp_path, token_dtype=np.dtype(np.uint16))
+        assert content(tmp_path) == before
+        assert reopened.blocks == filled.blocks
 
 
-@pytest.mark.parametrize("name", [store.TOKENS, store.SENTENCES, store.DOCUMENTS])
-def test_a_journal_that_outlived_its_data_is_not_believed(tmp_path, filled, parts, name):
-    path = tmp_path / name
-    path.write_bytes(path.read_bytes()[:-1])
-    reopened = store.Store(tmp_path, token_dtype=np.dtype(np.uint16))
-    # The third is empty, so that it has no data to lose.
-    assert [block.digest for block in reopened.blocks] == ["digest 0", "digest 1", "digest 2"]
-    reopened.append("digest 3", tokenized(parts[3]))
-    assert reopened.blocks == filled.blocks
-    lines = (tmp_path / store.JOURNAL_FILE).read_text().splitlines()
-    assert [json.loads(line)["digest"] for line in lines] == [f"digest {n}" for n in range(4)]
-
-
-def test_an_empty_store_is_an_empty_corpus(tmp_path):
-    kept = store.Store(tmp_path, token_dtype=np.dtype(np.uint16))
-    corpus = store.open_corpus(tmp_path, np.dtype(np.uint16))
-    assert corpus.num_documents == corpus.num_sentences == len(corpus.tokens) == 0
-    assert kept.block_documents() == (0,) and kept.end.tokens == 0
+def test_a_journal_that_outlived_its_data_is_not_believed(tmp_path, filled, parts):
+    for name in FILES:
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:-1])
+        reopened = store.Store(tmp_path, token_dtype=np.dtype(np.uint16))
+        # The third is empty, so that it has no data to lose.
+        assert [block.digest for block in reopened.blocks] == ["digest 0", "digest 1", "digest 2"]
+        reopened.append("digest 3", tokenized(parts[3]))
+        assert reopened.blocks == filled.blocks
+        lines = (tmp_path / store.JOURNAL_FILE).read_text().splitlines()
+        assert [json.loads(line)["digest"] for line in lines] == [f"digest {n}" for n in range(4)]

@@ -1,3 +1,4 @@
+import json
 import os
 import pathlib
 import subprocess
@@ -24,49 +25,41 @@ def trained(texts, **changes):
     return kind.train(counts.units(), chosen)
 
 
-def test_vocabulary_begins_with_specials_has_no_duplicates_and_fits(text_file, tmp_path):
-    made, coverage = train_vocabulary.train_vocabulary(options(text_file, tmp_path))
-    entries = (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    assert entries[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert len(set(entries)) == len(entries) == made.vocab_size == 150
-    assert coverage.words > 50
-    assert 1.0 <= coverage.fertility < 5.0
-    assert coverage.unknown_rate == 0.0
+def test_vocabularies_begin_with_specials_have_no_duplicates_and_fit(text_file, tmp_path):
+    for kind, model_type in (
+        ("wordpiece", "bpe"),
+        ("sentencepiece", "unigram"),
+        ("sentencepiece", "bpe"),
+    ):
+        output = tmp_path / kind / model_type
+        chosen = options(text_file, output, kind=kind, model_type=model_type)
+        made, coverage = train_vocabulary.train_vocabulary(chosen)
+        assert made.special_ids == (0, 1, 2, 3, 4)
+        entries = [made.token(token_id) for token_id in range(made.vocab_size)]
+        assert entries[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        assert len(set(entries)) == len(entries)
+        assert made.vocab_size == 150 if kind == "wordpiece" else 100 < made.vocab_size <= 150
+        assert tokenizer.load(output).describe() == made.describe()
+        assert coverage.words > 50 and 1.0 <= coverage.fertility < 5.0
+        assert coverage.unknown_rate == 0.0
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_sentencepiece_model_has_the_ids_of_a_vocabulary_and_fits(text_file, tmp_path, model_type):
-    chosen = options(text_file, tmp_path, kind="sentencepiece", model_type=model_type)
-    made, coverage = train_vocabulary.train_vocabulary(chosen)
-    assert made.special_ids == (0, 1, 2, 3, 4)
-    assert [made.token(token_id) for token_id in range(5)] == list(train_vocabulary.SPECIALS)
-    assert 100 < made.vocab_size <= 150
-    assert tokenizer.load(tmp_path).describe() == made.describe()
-    assert coverage.words > 50
-    assert 1.0 <= coverage.fertility < 5.0
-    assert coverage.unknown_rate == 0.0
-
-
-@pytest.mark.parametrize(
-    ("chosen", "warnings"),
-    [
-        ({"kind": "wordpiece"}, 0),
-        ({"kind": "sentencepiece"}, 0),
-        ({"kind": "sentencepiece", "model_type": "bpe"}, 1),
-    ],
-    ids=str,
-)
-def test_a_kind_that_cannot_be_exported_is_told_before_it_is_trained(
-    text_file, tmp_path, caplog, monkeypatch, chosen, warnings
+def test_a_kind_that_cannot_be_exported_is_reported_before_it_is_trained(
+    text_file, tmp_path, caplog, monkeypatch
 ):
     def stop(options):
         raise InterruptedError
 
     monkeypatch.setattr(train_vocabulary, "train_vocabulary", stop)
-    with pytest.raises(InterruptedError):
-        train_vocabulary.main(options(text_file, tmp_path, **chosen))
-    told = [each for each in caplog.records if "only unigram models are written" in each.message]
-    assert len(told) == warnings
+    for kind, model_type, is_warned in (
+        ("wordpiece", "unigram", False),
+        ("sentencepiece", "unigram", False),
+        ("sentencepiece", "bpe", True),
+    ):
+        caplog.clear()
+        with pytest.raises(InterruptedError):
+            train_vocabulary.main(options(text_file, tmp_path, kind=kind, model_type=model_type))
+        assert ("only unigram models are written" in caplog.text) == is_warned
 
 
 def test_byte_bpe_begins_with_specials_and_bytes_and_knows_every_text(text_file, tmp_path):
@@ -81,28 +74,29 @@ def test_byte_bpe_begins_with_specials_and_bytes_and_knows_every_text(text_file,
     assert any(entry.startswith("Ġ") and len(entry) > 2 for entry in made.vocabulary)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_what_byte_bpe_cannot_do_is_refused(text_file, tmp_path):
+    for changes, message in (
         ({"size": 260}, "size is 260; it must be at least 261"),
         ({"lowercase": True}, "--lowercase is true, .* byte_bpe .*another --kind .wordpiece, sent"),
         ({"strip_accents": True}, "--strip_accents is true"),
-    ],
-)
-def test_what_byte_bpe_cannot_do_is_refused(text_file, tmp_path, changes, message):
-    chosen = options(text_file, tmp_path, **{"kind": "byte_bpe", "size": 300, **changes})
-    with pytest.raises(ValueError, match=message):
-        train_vocabulary.train_vocabulary(chosen)
+    ):
+        chosen = options(text_file, tmp_path, **{"kind": "byte_bpe", "size": 300, **changes})
+        with pytest.raises(ValueError, match=message):
+            train_vocabulary.train_vocabulary(chosen)
     assert not list(tmp_path.iterdir())
 
 
-def test_another_kind_in_the_same_place_leaves_nothing_of_the_one_before(text_file, tmp_path):
+def test_an_existing_vocabulary_is_replaced_whole_and_only_if_asked_for(text_file, tmp_path):
     train_vocabulary.train_vocabulary(options(text_file, tmp_path, kind="byte_bpe", size=300))
-    with pytest.raises(FileExistsError, match=r"vocab\.json exists"):
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(FileExistsError, match=r"vocab\.json exists.*--overwrite"):
         train_vocabulary.train_vocabulary(options(text_file, tmp_path))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     train_vocabulary.train_vocabulary(options(text_file, tmp_path, overwrite=True))
-    found = {path.name for path in tmp_path.iterdir()}
-    assert found == {"vocab.txt", "tokenizer_config.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"vocab.txt", "tokenizer_config.json"}
+    replaced = options(text_file, tmp_path, overwrite=True, kind="sentencepiece")
+    train_vocabulary.train_vocabulary(replaced)
+    assert tokenizer.load(tmp_path).kind == "sentencepiece"
 
 
 def test_byte_bpe_merges_the_most_frequent_pair_first():
@@ -110,27 +104,33 @@ def test_byte_bpe_merges_the_most_frequent_pair_first():
     assert [made.decode([token_id]) for token_id in made.encode(" ab cd")] == [" ab", " cd"]
 
 
-ALL_KINDS = """
+TRAINING = """
 import sys
-from data_pipelines import train_vocabulary
-kinds = (("wordpiece", "unigram"), ("sentencepiece", "unigram"), ("sentencepiece", "bpe"),
-         ("byte_bpe", ""))
-for kind, model_type in kinds:
-    train_vocabulary.main(train_vocabulary.Options(
-        input=sys.argv[1], output=f"{sys.argv[2]}/{kind}_{model_type}", kind=kind,
-        model_type=model_type or "unigram", size=320 if kind == "byte_bpe" else 150))
+from tests.data_pipelines import test_train_vocabulary
+test_train_vocabulary.train_all_kinds(sys.argv[1], sys.argv[2])
 """
+
+
+def train_all_kinds(text_file, output):
+    for kind, model_type, size in (
+        ("wordpiece", "unigram", 150),
+        ("sentencepiece", "unigram", 150),
+        ("sentencepiece", "bpe", 150),
+        ("byte_bpe", "unigram", 320),
+    ):
+        changes = {"kind": kind, "model_type": model_type, "size": size}
+        train_vocabulary.main(options(text_file, f"{output}/{kind}_{model_type}", **changes))
 
 
 def test_equal_runs_in_other_processes_write_equal_bytes(text_file, tmp_path):
     # Hash orders differ between processes and threads, so one process alone would prove little.
-    for name, threads, hash_seed in (("a", "1", "1"), ("b", "2", "2")):
-        subprocess.run(
-            [sys.executable, "-c", ALL_KINDS, text_file, str(tmp_path / name)],
-            env=os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-        )
+    train_all_kinds(text_file, tmp_path / "a")
+    subprocess.run(
+        [sys.executable, "-c", TRAINING, text_file, str(tmp_path / "b")],
+        env=os.environ | {"RAYON_NUM_THREADS": "1", "PYTHONHASHSEED": "1"},
+        check=True,
+        capture_output=True,
+    )
     made = sorted(path for path in (tmp_path / "a").rglob("*") if path.is_file())
     assert len(made) == 10
     for path in made:
@@ -169,6 +169,12 @@ def test_words_are_split_as_the_tokenizer_will(tmp_path):
     assert train_vocabulary.coverage(made, {"word,": 3, "x": 1}) == train_vocabulary.Coverage(
         words=4, fertility=7 / 4, unknown_rate=1 / 7
     )
+    # Case and accents are folded apart.
+    texts = ["Élan élan Élan"] * 20
+    kept = trained(texts, size=60, lowercase=True, strip_accents=False)
+    assert "é" in kept.vocabulary and "É" not in kept.vocabulary
+    assert "É" in trained(texts, size=60, lowercase=False).vocabulary
+    assert "é" not in trained(texts, size=60).vocabulary
 
 
 def test_alphabet_grows_with_the_characters_that_the_text_needs():
@@ -180,63 +186,30 @@ def test_alphabet_grows_with_the_characters_that_the_text_needs():
     assert len(entries) == 1005 and "\u9000" not in entries
 
 
-def test_casing_and_accents_are_separate(tmp_path):
-    texts = ["Élan élan Élan"] * 20
-    kept = trained(texts, size=60, lowercase=True, strip_accents=False)
-    assert "é" in kept.vocabulary and "É" not in kept.vocabulary
-    cased = trained(texts, size=60, lowercase=False)
-    assert "É" in cased.vocabulary
-    assert "é" not in trained(texts, size=60).vocabulary
-
-
-def test_heldout_documents_are_not_trained_on(tmp_path):
+def test_heldout_documents_are_not_trained_on_and_a_field_of_json_lines_is(tmp_path):
     # Every document has a character of its own: those held out are unknown.
     texts = [f"word{chr(0x400 + number)} " * 5 for number in range(80)]
-    (tmp_path / "text.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    lines = [json.dumps({"body": text, "text": "other"}) for text in texts]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    changes = {"size": 400, "lowercase": False, "text_field": "body"}
     made, coverage = train_vocabulary.train_vocabulary(
-        options(str(tmp_path / "text.txt"), tmp_path / "out", size=400, lowercase=False)
+        options(str(tmp_path / "text.jsonl"), tmp_path / "out", **changes)
     )
     known = sum(chr(0x400 + number) in made.vocabulary for number in range(80))
-    assert 40 < known < 80
+    assert 40 < known < 80 and "other" not in made.vocabulary
     assert coverage.unknown_rate == 1.0
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-@pytest.mark.parametrize(
-    ("text", "size", "message"),
-    [
+def test_text_that_gives_no_vocabulary_is_one_clear_error(tmp_path):
+    path = tmp_path / "text.txt"
+    for text, size, message in (
         ("some words", 12, "size is 12.*larger|size is 12.*required_chars"),
         ("\n\n", 100, "holds no text to train on"),
         ("\u200b\u200b", 100, "no visible characters"),
-    ],
-)
-def test_text_that_gives_no_vocabulary_is_one_clear_error(tmp_path, text, size, message, kind):
-    path = tmp_path / "text.txt"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        train_vocabulary.train_vocabulary(
-            options(str(path), tmp_path / "out", size=size, heldout_fraction=0.0, kind=kind)
-        )
+    ):
+        path.write_text(text, encoding="utf-8")
+        for kind in ("wordpiece", "sentencepiece"):
+            changes = {"size": size, "heldout_fraction": 0.0, "kind": kind}
+            with pytest.raises(ValueError, match=message):
+                train_vocabulary.train_vocabulary(options(str(path), tmp_path / "out", **changes))
     assert not (tmp_path / "out").exists()
-
-
-def test_an_existing_vocabulary_is_not_overwritten_unasked(text_file, tmp_path):
-    train_vocabulary.train_vocabulary(options(text_file, tmp_path))
-    before = pathlib.Path(tmp_path / "vocab.txt").read_bytes()
-    with pytest.raises(FileExistsError, match="--overwrite"):
-        train_vocabulary.train_vocabulary(options(text_file, tmp_path, size=120))
-    assert (tmp_path / "vocab.txt").read_bytes() == before
-    train_vocabulary.train_vocabulary(options(text_file, tmp_path, size=120, overwrite=True))
-    assert (tmp_path / "vocab.txt").read_bytes() != before
-    replaced = options(text_file, tmp_path, overwrite=True, kind="sentencepiece")
-    train_vocabulary.train_vocabulary(replaced)
-    assert tokenizer.load(tmp_path).kind == "sentencepiece"
-
-
-def test_a_field_of_json_lines_is_trained_on(tmp_path):
-    lines = [f'{{"body": "lorem {number}", "text": "other"}}\n' for number in range(50)]
-    (tmp_path / "some.jsonl").write_text("".join(lines))
-    made, _ = train_vocabulary.train_vocabulary(
-        options(str(tmp_path / "some.jsonl"), tmp_path / "out", text_field="body")
-    )
-    assert "lorem" in made.vocabulary and "other" not in made.vocabulary

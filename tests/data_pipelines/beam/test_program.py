@@ -115,22 +115,17 @@ def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_dire
     assert not (tmp_path / "records").exists()
 
 
-@pytest.mark.parametrize(
-    ("chosen", "complaint"),
-    [
+def test_options_that_cannot_work_are_named():
+    for changes, complaint in (
         ({"runner": "Dataflow"}, "known are DirectRunner"),
         ({"algorithm": "exact"}, "data_pipelines.build"),
         ({"runner": "DaskRunner"}, "give --dask_client_address"),
         ({"runner": "DataflowRunner"}, "output is 'somewhere', on this machine"),
-    ],
-)
-def test_options_that_cannot_work_are_named(chosen, complaint):
-    options = program.BeamOptions(input="x", vocabulary="y", output="somewhere", **chosen)
-    with pytest.raises(ValueError, match=complaint):
-        program.build(options)
-
-
-def test_a_misspelled_option_is_not_passed_on_to_beam():
+    ):
+        options = program.BeamOptions(input="x", vocabulary="y", output="somewhere", **changes)
+        with pytest.raises(ValueError, match=complaint):
+            program.build(options)
+    # A misspelled option is not passed on to Beam.
     program._check_unknown(["--max_num_workers=3", "--project", "max", "--flink_master=host:1"])
     with pytest.raises(ValueError, match="did you mean --max_seq_length"):
         program._check_unknown(["--max_seq_lenght=64"])

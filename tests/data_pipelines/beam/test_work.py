@@ -11,8 +11,7 @@ from data_pipelines.beam import work
 
 @hypothesis.settings(deadline=None, derandomize=True, max_examples=50)
 @hypothesis.given(
-    strategies.lists(strategies.integers(0, 30), min_size=1, max_size=8),
-    strategies.integers(1, 12),
+    strategies.lists(strategies.integers(0, 30), min_size=1, max_size=8), strategies.integers(1, 12)
 )
 def test_each_block_deals_its_share_to_every_shard(counts, num_shards):
     counts = np.array(counts)

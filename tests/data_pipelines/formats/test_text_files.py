@@ -1,3 +1,4 @@
+import itertools
 import tracemalloc
 
 import pytest
@@ -17,22 +18,21 @@ def read(folder, content: bytes, **options):
 
 
 def test_documents_end_at_blank_lines_and_are_named_by_their_first(tmp_path):
-    found, problems = read(tmp_path, b"\n\none\r\n two \n\t\n\x0c\nthree\n\nfour")
-    assert found == [(":3", "one\ntwo"), (":7", "three"), (":9", "four")]
-    assert problems == {"control_characters": 1}
-
-
-def test_only_line_feeds_end_lines(tmp_path):
-    text = "a\u2028b\u2029c\rd"
-    found, problems = read(tmp_path, f"\ufeff{text}\nnext".encode())
-    assert found == [(":1", f"{text}\nnext")]
-    assert not problems
-
-
-def test_one_document_per_file_is_named_by_its_path(tmp_path):
-    found, problems = read(tmp_path, b"one\n\n\ntwo\n", one_document_per_file=True)
-    assert found == [("", "one\ntwo")]
-    assert not problems
+    text = "a\u2028b\u2029c\rd"  # only line feeds end lines
+    for content, texts, counts in (
+        (
+            b"\n\none\r\n two \n\t\n\x0c\nthree\n\nfour",
+            [(":3", "one\ntwo"), (":7", "three"), (":9", "four")],
+            {"control_characters": 1},
+        ),
+        (f"\ufeff{text}\nnext".encode(), [(":1", f"{text}\nnext")], {}),
+        (b"", [], {"empty_files": 1}),
+        (b"\n \n\n", [], {"empty_files": 1}),
+        (b"\xef\xbb\xbf", [], {"empty_files": 1}),
+    ):
+        assert read(tmp_path, content) == (texts, counts)
+    whole = read(tmp_path, b"one\n\n\ntwo\n", one_document_per_file=True)
+    assert whole == ([("", "one\ntwo")], {})
 
 
 def test_lines_that_are_not_utf8_are_left_out_and_counted(tmp_path):
@@ -47,35 +47,24 @@ def test_control_characters_vanish_but_those_of_white_space_still_separate(tmp_p
     assert problems == {"control_characters": 3}
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n\n", b"\xef\xbb\xbf"])
-def test_files_without_text_are_counted(tmp_path, content):
-    assert read(tmp_path, content) == ([], {"empty_files": 1})
-
-
-@pytest.mark.parametrize("word", ["word ", "é", "😀", "中a"])
-@pytest.mark.parametrize("extra", range(4))
 def test_long_lines_are_cut_without_loss_between_words_or_at_least_characters(
-    tmp_path, monkeypatch, word, extra
+    tmp_path, monkeypatch
 ):
     monkeypatch.setattr(text_files, "LONGEST_LINE_BYTES", 64)
-    line = "x" * extra + word * 100
-    found, problems = read(tmp_path, f"before\n{line}\nafter\n\nnext".encode())
-    (_, text), (_, last) = found
-    before, *pieces, after = text.split("\n")
-    assert (before, after, last) == ("before", "after", "next")
-    assert problems == {"long_lines": 1}
-    assert all(len(piece.encode()) <= 64 for piece in pieces)
-    joined = "".join(pieces)
-    assert joined.replace(" ", "") == line.replace(" ", "")
-    assert word != "word " or all(piece.endswith("word") for piece in pieces)
-
-
-@pytest.mark.parametrize("end", [b"", b" "])
-@pytest.mark.parametrize("length", range(60, 70))
-def test_the_line_end_after_a_cut_is_no_blank_line(tmp_path, monkeypatch, length, end):
-    monkeypatch.setattr(text_files, "LONGEST_LINE_BYTES", 64)
-    found, _ = read(tmp_path, b"x" * length + end + b"\nafter")
-    assert len(found) == 1
+    for word, extra in itertools.product(("word ", "é", "😀", "中a"), range(4)):
+        line = "x" * extra + word * 100
+        documents, problems = read(tmp_path, f"before\n{line}\nafter\n\nnext".encode())
+        (_, text), (_, last) = documents
+        before, *pieces, after = text.split("\n")
+        assert (before, after, last) == ("before", "after", "next")
+        assert problems == {"long_lines": 1}
+        assert all(len(piece.encode()) <= 64 for piece in pieces)
+        joined = "".join(pieces)
+        assert joined.replace(" ", "") == line.replace(" ", "")
+        assert word != "word " or all(piece.endswith("word") for piece in pieces)
+    # The end of a line after a cut does not make a blank line.
+    for length, end in itertools.product(range(60, 70), (b"", b" ")):
+        assert len(read(tmp_path, b"x" * length + end + b"\nafter")[0]) == 1
 
 
 def test_memory_does_not_grow_with_the_line(tmp_path):
@@ -115,34 +104,26 @@ def test_tidied_text_obeys_the_rules_of_files(monkeypatch):
     assert log.counts["long_documents"] == 3
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_another_encoding_is_an_error_before_anything_is_read_and_damaged_lines_are_none(tmp_path):
+    path = tmp_path / "a.txt"
+    for content in (
         "café\n".encode("latin-1"),
         "\n".join(["plain text"] * 100 + ["été"] * 20).encode("latin-1"),
         "text\n".encode("utf-16"),
         "text\n".encode("utf-16-le"),
         bytes(100),
         "привет\n".encode("koi8-r") * 20_000,
-    ],
-)
-def test_another_encoding_is_an_error_before_anything_is_read(tmp_path, content):
-    (tmp_path / "a.txt").write_bytes(content)
-    with pytest.raises(ValueError, match="a.txt is not UTF-8.*iconv"):
-        text_files.check(str(tmp_path / "a.txt"), base.Reading())
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="a.txt is not UTF-8.*iconv"):
+            text_files.check(str(path), base.Reading())
+    for content in (
         b"",
         b"good\n" * 10 + b"b\xe9d\n",
         b"nul\x00 here\n",
         "é".encode() * 100_000,
         b"a" + "中".encode() * 100_000,
         "été\n".encode() * 30_000,
-    ],
-)
-def test_utf8_and_a_few_damaged_lines_pass_the_check(tmp_path, content):
-    (tmp_path / "a.txt").write_bytes(content)
-    text_files.check(str(tmp_path / "a.txt"), base.Reading())
+    ):
+        path.write_bytes(content)
+        text_files.check(str(path), base.Reading())

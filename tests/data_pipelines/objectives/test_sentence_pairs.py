@@ -53,22 +53,18 @@ def test_random_segments_are_sentences_until_there_are_enough_tokens(numbered_co
     np.testing.assert_allclose(np.quantile(inside, [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.06)
 
 
-def test_every_sentence_is_used_once_in_every_pass_even_after_random_segments(numbered_corpus):
+def test_pairs_fit_and_every_sentence_is_used_once_in_every_pass(numbered_corpus):
+    """Even after random segments."""
     for objective in ("nsp", "sop"):
-        spans = drafting.uncut(
-            numbered_corpus, drafting.options(dupe_factor=3, pair_objective=objective)
-        )
-        is_own = drafting.document_of(numbered_corpus, spans["begin_a"]) == drafting.document_of(
-            numbered_corpus, spans["begin_b"]
+        chosen = drafting.options(dupe_factor=3, pair_objective=objective)
+        spans = drafting.uncut(numbered_corpus, chosen)
+        first, second = (
+            drafting.document_of(numbered_corpus, spans[name]) for name in ("begin_a", "begin_b")
         )
         used = times_used(numbered_corpus, spans["begin_a"], spans["length_a"])
-        own = spans[is_own]
+        own = spans[first == second]
         used += times_used(numbered_corpus, own["begin_b"], own["length_b"])
         assert (used == 3).all()
-
-
-def test_pairs_fit_and_no_segment_is_empty(numbered_corpus):
-    for objective in ("nsp", "sop"):
         chosen = drafting.options(short_seq_prob=0.5, pair_objective=objective)
         spans = drafting.finished(numbered_corpus, chosen)
         assert (spans["length_a"] > 0).all() and (spans["length_b"] > 0).all()
@@ -153,9 +149,7 @@ def test_balanced_pairs_are_exactly_half_random_and_few_are_left_out():
     drafts = drafting.draft(corpus, drafting.options(5, balanced_nsp=True))
     assert 2 * drafts.spans["label"].sum() == len(drafts.spans) > 0
     assert drafts.dropped > len(drafts.spans)
-
-
-def test_balancing_single_sentences_leaves_nothing():
+    # Single sentences alone leave nothing.
     corpus = conftest.corpus_of([[[5, 6]], [[7]], [[8]]])
     drafts = drafting.draft(corpus, drafting.options(balanced_nsp=True, dupe_factor=2))
     assert len(drafts.spans) == len(drafts.requests.example) == 0 and drafts.dropped == 6

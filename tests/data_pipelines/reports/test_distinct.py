@@ -16,15 +16,15 @@ def small_sample(monkeypatch):
 
 
 def test_many_values_are_estimated_from_a_bounded_sample(small_sample):
-    sketch = distinct.Distinct.of(random_hashes(50_000))
+    hashes = random_hashes(50_000)
+    sketch = distinct.Distinct.of(hashes)
     assert len(sketch.hashes) <= 1000
     assert sketch.count() == pytest.approx(50_000, rel=0.15)
-
-
-def test_a_value_that_comes_often_does_not_change_the_estimate(small_sample):
-    hashes = random_hashes(50_000)
     often = np.concatenate([hashes, np.repeat(hashes[:3], 10_000)])
-    assert distinct.Distinct.of(often).count() == distinct.Distinct.of(hashes).count()
+    assert distinct.Distinct.of(often).count() == sketch.count()
+    read = distinct.Distinct.from_json(json.loads(json.dumps(sketch.to_json())))
+    assert read.halvings == sketch.halvings
+    np.testing.assert_array_equal(read.hashes, sketch.hashes)
 
 
 def test_the_order_of_merging_does_not_matter(small_sample):
@@ -40,13 +40,6 @@ def test_the_order_of_merging_does_not_matter(small_sample):
         np.testing.assert_array_equal(merged.hashes, whole.hashes)
 
 
-def test_a_sample_survives_json(small_sample):
-    sketch = distinct.Distinct.of(random_hashes(5000))
-    read = distinct.Distinct.from_json(json.loads(json.dumps(sketch.to_json())))
-    assert read.halvings == sketch.halvings
-    np.testing.assert_array_equal(read.hashes, sketch.hashes)
-
-
 def test_texts_have_equal_hashes_when_they_are_equal():
     # The last are halves of a surrogate pair, which JSON can hold and UTF-8 cannot.
     first, again, other, *halves = distinct.hashes_of(
@@ -55,13 +48,10 @@ def test_texts_have_equal_hashes_when_they_are_equal():
     assert first == again and len({first, other, *halves}) == 4
 
 
-def test_the_most_repeated_lines_are_named():
+def test_the_most_repeated_lines_are_named_and_their_number_is_bounded(monkeypatch):
     lines = ["a" * 100] * 3 + ["once"] + ["b", "c"] * 2
     found = distinct.repeated_lines(lines, distinct.hashes_of(lines))
     assert found == {"a" * distinct.REPEATED_CHARACTERS: 3, "b": 2, "c": 2}
-
-
-def test_remembered_lines_are_bounded(monkeypatch):
     monkeypatch.setattr(distinct, "REPEATED_KEPT", 2)
     merged = distinct.merged_lines({"a": 2, "b": 5}, {"a": 2, "c": 9})
     assert merged == {"c": 9, "b": 5}

@@ -1,9 +1,7 @@
-import pytest
-
 from data_pipelines.reports import health
 from tests import small_records
 
-# What a decent corpus of English books gives.
+# The figures of a decent corpus of English books.
 HEALTHY = {
     "documents": 3000,
     "empty_documents": 0,
@@ -52,13 +50,8 @@ def judged(statistics, pair_objective="nsp", split="all"):
     )
 
 
-def test_nothing_is_wrong_with_decent_records():
-    assert judged(HEALTHY) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
+def test_each_thing_that_is_off_is_one_warning():
+    for name, changes in (
         ("unknown_tokens", {"unknown_rate": 0.02}),
         ("unknown_tokens", {"unknown_rate": None, "example_unknown_rate": 0.2}),
         ("unused_vocabulary", {"vocabulary_used_share": 0.3}),
@@ -82,10 +75,8 @@ def test_nothing_is_wrong_with_decent_records():
         ("masked_share", {"masked_share": 0.08, "full_masks_share": 0.9}),
         ("empty_files", {"reading_problems": {"empty_files": {"count": 1, "first": ["a"]}}}),
         ("odd_lines", {"reading_problems": {"odd_lines": {"count": 5000, "first": ["a"]}}}),
-    ],
-)
-def test_each_thing_that_is_off_is_one_warning(name, changes):
-    assert [warning.name for warning in judged(HEALTHY | changes)] == [name]
+    ):
+        assert [warning.name for warning in judged(HEALTHY | changes)] == [name]
 
 
 def test_a_warning_says_figure_place_and_cause():
@@ -96,33 +87,25 @@ def test_a_warning_says_figure_place_and_cause():
     assert "4,000 lines" in warning.text and "first: a:7, b:1" in warning.text
 
 
-@pytest.mark.parametrize(
-    "documents",
-    [
+def test_a_blank_line_after_every_line_is_named_as_the_one_cause():
+    for documents in (
         {"one_sentence_document_share": 1.0},
         {"one_line_document_share": 1.0, "sentences_per_document": {"mean": 2.5}},
-    ],
-)
-def test_a_blank_line_after_every_line_is_named_as_the_one_cause(documents):
-    changes = documents | {"random_pair_share": 1.0, "forced_random_share": 1.0}
-    (warning,) = judged(HEALTHY | changes)
-    assert warning.name == "blank_lines"
-    assert (
-        "blank line after every line" in warning.text and "--one_document_per_file" in warning.text
-    )
-    (packed,) = judged(HEALTHY | changes, pair_objective="none")
-    assert "padding" in packed.text and "random" not in packed.text
+    ):
+        changes = documents | {"random_pair_share": 1.0, "forced_random_share": 1.0}
+        (warning,) = judged(HEALTHY | changes)
+        assert warning.name == "blank_lines" and "blank line after every line" in warning.text
+        assert "--one_document_per_file" in warning.text
+        (packed,) = judged(HEALTHY | changes, pair_objective="none")
+        assert "padding" in packed.text and "random" not in packed.text
 
 
-@pytest.mark.parametrize("name", sorted(HEALTHY))
-def test_what_nobody_has_counted_is_not_judged(name):
-    assert judged({key: value for key, value in HEALTHY.items() if key != name}) == []
-    assert judged({}) == []
-
-
-def test_text_without_spaces_is_not_judged_by_its_words():
-    chinese = HEALTHY | {"words": 400_000, "tokens_per_word": 100.0}
-    assert judged(chinese) == []
+def test_decent_records_and_what_nobody_has_counted_are_not_judged():
+    assert judged(HEALTHY) == judged({}) == []
+    for name in HEALTHY:
+        assert judged({key: value for key, value in HEALTHY.items() if key != name}) == []
+    # Nor is text without spaces by its words.
+    assert judged(HEALTHY | {"words": 400_000, "tokens_per_word": 100.0}) == []
 
 
 def test_shares_of_few_tokens_are_chance():
@@ -147,17 +130,13 @@ def test_masks_drawn_while_training_are_not_missed():
     assert health.of_manifest(manifest) == []
 
 
-@pytest.mark.parametrize(
-    ("files", "advice"), [(1, ""), (9, ""), (10, "use --one_document_per_file, "), (None, "many")]
-)
-def test_a_document_for_each_file_is_advised_only_where_there_are_many(files, advice):
-    facts = HEALTHY | {"one_sentence_document_share": 0.9, "text_files": files}
-    [warning] = judged(facts)
-    assert warning.name == "blank_lines" and advice in warning.text
-    assert ("one_document_per_file" in warning.text) == bool(advice)
-
-
-def test_few_documents_do_not_become_fewer_by_our_advice():
+def test_a_document_for_each_file_is_advised_only_where_there_are_many():
+    for files, advice in ((1, ""), (9, ""), (10, "use --one_document_per_file, "), (None, "many")):
+        facts = HEALTHY | {"one_sentence_document_share": 0.9, "text_files": files}
+        [warning] = judged(facts)
+        assert warning.name == "blank_lines" and advice in warning.text
+        assert ("one_document_per_file" in warning.text) == bool(advice)
+    # Few documents do not become fewer by our advice.
     [warning] = judged(HEALTHY | {"documents": 3, "reading_problems": {}, "text_files": 3})
     assert "(without --one_document_per_file)" in warning.text
 

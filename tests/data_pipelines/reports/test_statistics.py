@@ -57,11 +57,12 @@ def test_copies_of_lines_are_those_that_sort_and_uniq_find():
     assert again.statistics() == merged.statistics()
 
 
-@pytest.mark.parametrize("documents", [[], [[], []]])
-def test_a_corpus_without_text_has_figures_without_shares(documents):
-    found = corpus_tally(documents).statistics()
-    assert found["documents"] == len(documents) and found["tokens"] == 0
-    json.dumps(found)
+def test_a_corpus_and_examples_without_text_have_figures_without_shares():
+    for documents in ([], [[], []]):
+        found = corpus_tally(documents).statistics()
+        assert found["documents"] == len(documents) and found["tokens"] == 0
+        json.dumps(found)
+    assert example_tally().statistics(VOCABULARY) == {"examples": 0}
 
 
 def test_blocks_merged_are_the_whole():
@@ -166,10 +167,8 @@ def test_what_could_be_masked_is_counted_where_no_masks_are_stored():
     ordinary = batch["input_ids"][batch["input_ids"] >= 5]
     _, counts = np.unique(ordinary, return_counts=True)
     assert found["unigram_entropy"] == masking.unigram_baseline(counts)[0]
-
-
-def test_swapped_segments_are_not_called_random():
-    found = example_tally(example_batch(10), pair_objective="sop").statistics(VOCABULARY)
+    # Swapped segments are not called random.
+    found = example_tally(batch, pair_objective="sop").statistics(VOCABULARY)
     assert "swapped_pair_share" in found and "random_pair_share" not in found
 
 
@@ -181,10 +180,6 @@ def test_shards_merged_or_read_from_json_are_the_whole():
         merged.merge(pickle.loads(pickle.dumps(example_tally(batch))))
         read.add_json(json.loads(json.dumps(example_tally(batch).to_json())))
     assert merged.statistics(VOCABULARY) == read.statistics(VOCABULARY) == whole
-
-
-def test_no_examples_have_no_shares():
-    assert example_tally().statistics(VOCABULARY) == {"examples": 0}
 
 
 def test_examples_that_share_a_row_are_counted_each():
@@ -204,25 +199,26 @@ def test_examples_that_share_a_row_are_counted_each():
     assert found == alone
 
 
-def test_every_length_falls_into_one_bin():
-    drawn = np.random.default_rng(0).geometric(0.01, 5000) - 1
-    figures = statistics.length_figures(
-        statistics.counted_lengths(drawn), mean=drawn.mean(), largest=drawn.max()
+def figures_of(lengths):
+    return statistics.length_figures(
+        statistics.counted_lengths(lengths), mean=0, largest=int(lengths.max(initial=0))
     )
+
+
+def test_every_length_falls_into_one_of_few_bins():
+    drawn = np.random.default_rng(0).geometric(0.01, 5000) - 1
+    figures = figures_of(drawn)
     starts = np.array([*figures["from"], np.inf])
-    expected = [
-        ((drawn >= a) & (drawn < b)).sum() for a, b in zip(starts, starts[1:], strict=False)
-    ]
+    bins = zip(starts, starts[1:], strict=False)
+    expected = [((drawn >= begin) & (drawn < end)).sum() for begin, end in bins]
     assert figures["counts"] == expected and sum(expected) == 5000
     assert figures["median"] == np.median(drawn)
-
-
-def test_bins_are_single_lengths_at_first_and_few_in_all():
-    figures = statistics.length_figures(
-        statistics.counted_lengths(np.arange(5000)), mean=0, largest=4999
-    )
+    # Single lengths at first, and few in all; none without lengths.
+    figures = figures_of(np.arange(5000))
     assert figures["from"][:8] == list(range(8))
     assert len(figures["from"]) < 48 and sum(figures["counts"]) == 5000
+    empty = figures_of(np.zeros(0, np.int64))
+    assert (empty["from"], empty["counts"]) == ([], [])
 
 
 def test_full_examples_have_a_bin_to_themselves():
@@ -232,10 +228,3 @@ def test_full_examples_have_a_bin_to_themselves():
         assert figures["from"][0] == 0 and figures["from"][-1] == longest
         assert figures["counts"][-1] == 1 and sum(figures["counts"]) == longest + 1
         assert figures["mean"] == longest / 2
-
-
-def test_without_lengths_there_are_no_bins():
-    empty = statistics.length_figures(
-        statistics.counted_lengths(np.zeros(0, np.int64)), mean=0, largest=0
-    )
-    assert (empty["from"], empty["counts"]) == ([], [])
