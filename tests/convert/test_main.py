@@ -13,18 +13,6 @@ from tests import finetuned_workdir, programs
 from tests.convert import weights
 
 
-def test_from_one_format_through_the_others_and_back(tmp_path):
-    made = weights.make()
-    formats.write(made, tmp_path / "0", format="huggingface")
-    for number, format in enumerate(("bertjax", "huggingface")):
-        program.convert(tmp_path / str(number), tmp_path / str(number + 1), format=format)
-    weights.assert_equal(formats.read(tmp_path / "2"), made)
-    first, last = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "02"
-    )
-    assert first == last
-
-
 def test_a_checkpoint_of_a_workdir_is_chosen(tmp_path):
     config = finetuned_workdir.write(tmp_path / "run", "table")
     later = finetuned_workdir.random_params(config, seed=1)

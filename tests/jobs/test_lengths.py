@@ -63,13 +63,6 @@ def test_epochs_of_a_growing_batch_are_counted_in_its_rows():
     assert batches_of(jobs.phases(config)) == [8, 8, 16, 24, 24, 24]
 
 
-def test_tokens_of_the_schedule_count_the_batches_as_they_are():
-    config = make_config({"ramp_from": 8, "ramp_tokens": 24 * LENGTH}, {})
-    phases = jobs.phases(config)
-    assert lengths.steps_of_tokens(phases, (8 + 8 + 16) * LENGTH) == 3
-    assert lengths.steps_of_tokens(phases, (8 + 8 + 16) * LENGTH + 1) == 4
-
-
 def test_a_mask_rate_goes_in_a_line_through_its_phase_whatever_the_batches_do():
     falling = {"masked_lm_prob": 0.3, "final_masked_lm_prob": 0.1}
     ramp = {"ramp_from": 8, "ramp_tokens": 3000}

@@ -200,23 +200,7 @@ def test_a_run_learns_the_pairs_that_its_records_hold_or_none(directories, tmp_p
         assert losses == {"mlm_loss", f"{pair_loss}_loss"} - {"none_loss"}
 
 
-def test_dynamic_masks_are_drawn_anew_at_every_step_and_the_same_way_again(directories, tmp_path):
-    source = directories / "records_16"
-    dynamic = change_manifest(source, tmp_path / "dynamic", max_predictions_per_seq=0)
-    config = make_config(directories, str(dynamic), **{"pretraining.masking": "dynamic"})
-    job = pretraining.open_job(config)
-
-    def batch(step):
-        return next(job.data.train_batches(job.phases[0], start_step=step, rows=None))
-
-    first, again, other = batch(0), batch(0), batch(1)
-    assert first["masked_lm_positions"].shape == (8, 3)  # 15% of 16, rounded up
-    assert first["masked_lm_positions"].tolist() == again["masked_lm_positions"].tolist()
-    assert first["masked_lm_positions"].tolist() != other["masked_lm_positions"].tolist()
-    assert (first["input_ids"] == 4).any()  # [MASK]
-
-
-def test_dynamic_masks_follow_the_strategy_over_the_words_of_the_vocabulary(tmp_path):
+def test_dynamic_masks_are_of_words_and_drawn_anew_at_every_step_and_the_same_way_again(tmp_path):
     words = [f"{mark}w{number}" for number in range(30) for mark in ("", "##")]
     dynamic = change_manifest(
         small_records.write(tmp_path / "static", words=words),
@@ -227,7 +211,15 @@ def test_dynamic_masks_follow_the_strategy_over_the_words_of_the_vocabulary(tmp_
     changes = {f"pretraining.{name}": value for name, value in changes.items()}
     config = make_config(tmp_path, str(dynamic), **changes)
     job = pretraining.open_job(config)
-    batch = next(job.data.train_batches(job.phases[0], start_step=0, rows=None))
+
+    def batch_of(step):
+        return next(job.data.train_batches(job.phases[0], start_step=step, rows=None))
+
+    batch, again, other = batch_of(0), batch_of(0), batch_of(1)
+    assert batch["masked_lm_positions"].shape == (8, 8)  # 50% of 16
+    assert batch["masked_lm_positions"].tolist() == again["masked_lm_positions"].tolist()
+    assert batch["masked_lm_positions"].tolist() != other["masked_lm_positions"].tolist()
+    assert (batch["input_ids"] == 4).any()  # [MASK]
     chosen = np.zeros(batch["input_ids"].shape, bool)
     rows, slots = np.nonzero(batch["masked_lm_weights"])
     positions = batch["masked_lm_positions"][rows, slots]
