@@ -41,7 +41,7 @@ TURNS = {
 }
 MOST = {
     "a sentence that begins with Of": 5,
-    "a sentence that begins with What": 26,
+    "a sentence that begins with What": 25,
     "told (logged, reported)": 13,
     "whoever, whomever (a user)": 1,
     "beside (with, next to, compared with)": 9,
