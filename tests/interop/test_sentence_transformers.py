@@ -97,10 +97,9 @@ def test_an_export_gives_our_vectors_without_a_word(
     np.testing.assert_allclose(short, wanted, atol=3e-6)
 
 
-@pytest.mark.parametrize("format", ["bertjax", "huggingface"])
-def test_what_is_written_comes_back(tmp_path, format):
+def test_what_is_written_comes_back(tmp_path):
     weights_made = made("bert", dataclasses.replace(VECTORS, default_prompt="query"))
-    formats.write(weights_made, tmp_path / "first", format=format)
+    formats.write(weights_made, tmp_path / "first", format="bertjax")
     formats.write(formats.read(tmp_path / "first"), tmp_path / "second", format="huggingface")
     formats.write(formats.read(tmp_path / "second"), tmp_path / "third", format="huggingface")
     again = formats.read(tmp_path / "third")
