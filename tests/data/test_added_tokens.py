@@ -134,17 +134,17 @@ LISTED = [
     {"id": SIZE + place, "content": name, "normalized": True, **FLAGS}
     for place, name in enumerate(("[E1]", "<url>"))
 ]
+# Files in which they stand; tests/interop/test_tokenizers.py reads them, too.
+WAYS = (
+    {"added_tokens": {token["content"]: token["id"] for token in LISTED}},
+    {"tokenizer_config": {"added_tokens_decoder": {str(it["id"]): it for it in LISTED}}},
+    {"tokenizer": {"added_tokens": LISTED}},
+    {"special_tokens_map": {"additional_special_tokens": ["[E1]", "<url>"]}},
+)
 
 
 def test_every_file_in_which_they_stand_is_read(tmp_path):
-    for number, files in enumerate(
-        (
-            {"added_tokens": {token["content"]: token["id"] for token in LISTED}},
-            {"tokenizer_config": {"added_tokens_decoder": {str(it["id"]): it for it in LISTED}}},
-            {"tokenizer": {"added_tokens": LISTED}},
-            {"special_tokens_map": {"additional_special_tokens": ["[E1]", "<url>"]}},
-        )
-    ):
+    for number, files in enumerate(WAYS):
         (tmp_path / f"{number}").mkdir()
         made = tokenizer.load(write(tmp_path / f"{number}", **files))
         assert made.vocab_size == SIZE + 2
