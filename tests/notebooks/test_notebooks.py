@@ -98,9 +98,9 @@ def test_the_cells_parse_and_take_from_bertjax_what_is_there(notebook):
 SMALLER = {
     "finetune_and_serve": {
         "--input=documentation": "--input=docs/*.md",
-        "num_steps = 400": "num_steps = 20",
-        "warmup_steps = 40": "warmup_steps = 5",
-        "num_epochs = 3": "num_epochs = 1",
+        "num_steps = 400": "num_steps = 5",
+        "warmup_steps = 40": "warmup_steps = 1",
+        "num_epochs = 3": "num_epochs = 0.2",
         "seeds = 3": "seeds = 2",
         "--size=8192": "--size=800",
     },
