@@ -95,8 +95,11 @@ def evaluate_set(
     Raises:
       Stopped: if `must_stop` returns True; every process calls it before every batch.
     """
+    batches = _batches(job, name, mesh, batch_size, must_stop)
     values, outputs = evaluate(
-        *(step, params, _batches(job, name, mesh, batch_size, must_stop)),
+        step,
+        params,
+        batches,
         mesh=mesh,
         global_batch_size=batch_size,
         max_batches=job.evaluation.max_batches,
@@ -221,7 +224,7 @@ def write_predictions(
     for name in sets:
         batches = _batches(run.job, name, run.mesh, batch_size, must_stop)
         outputs = prediction.predict(
-            *(run.predict_step, params, batches), mesh=run.mesh, global_batch_size=batch_size
+            run.predict_step, params, batches, mesh=run.mesh, global_batch_size=batch_size
         )
         if is_writer:
             scorer.write_predictions(name, outputs, draft, tuned)
