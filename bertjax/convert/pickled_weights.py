@@ -203,7 +203,7 @@ def read_pickle(path: epath.PathLike) -> dict[str, np.ndarray]:
                 loaded = _load(archive)
         except _RefusedError as error:
             raise ValueError(
-                f"{path} is refused, and nothing in it was run: {error}. Ask whoever made it for "
+                f"{path} is refused, and nothing in it was run: {error}. Ask its author for "
                 "model.safetensors"
             ) from error
         except _DAMAGE as error:
@@ -260,7 +260,7 @@ def _tensors(loaded: Any, path: epath.Path, size: int) -> dict[str, np.ndarray]:
     if used > MAX_USES * size:
         raise ValueError(
             f"{path} is refused: its {len(loaded)} tensors have {used:,} bytes, and the file "
-            f"{size:,}; each number would be used {used // size} times. Ask whoever made it for "
+            f"{size:,}; each number would be used {used // size} times. Ask its author for "
             "model.safetensors"
         )
     return dict(loaded)
