@@ -29,7 +29,7 @@ SHOWN_EXAMPLES = 10
 # The options that decide the tokens; the others decide the examples.
 TOKEN_OPTIONS = (
     *("algorithm", "input", "split", "heldout_fraction", "sentence_splitter"),
-    *("text_field", "one_document_per_file", "do_lower_case"),
+    *("text_field", "delimiter", "one_document_per_file", "do_lower_case"),
 )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from bertjax.data import masking
+from bertjax.data import delimiters, masking
 from data_pipelines import blocks, command_line, pairing, row_packing, sentences, sources, workers
 from data_pipelines.formats import base as format_base
 from data_pipelines.objectives import base, packed_sentences
@@ -110,6 +110,7 @@ class Options:
         ),
         default="text",
     )
+    delimiter: str = command_line.option(delimiters.HELP, default=delimiters.AUTO)
     do_lower_case: bool | None = command_line.option(
         "lower-case the text; unset: as the vocabulary directory says, true for a vocab.txt",
         default=None,

@@ -22,7 +22,7 @@ import tokenizers
 from absl import logging
 from etils import epath
 
-from bertjax.data import byte_bpe, sentence_piece, tokenizer, wordpiece
+from bertjax.data import byte_bpe, delimiters, sentence_piece, tokenizer, wordpiece
 from data_pipelines import command_line, sources
 
 SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
@@ -83,6 +83,7 @@ class Options:
         lambda: f"the field with the text of a record ({sources.formats_that_heed('text_field')})",
         default="text",
     )
+    delimiter: str = command_line.option(delimiters.HELP, default=delimiters.AUTO)
     overwrite: bool = command_line.option("replace the vocabulary in output", default=False)
 
     @property
@@ -322,6 +323,7 @@ def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
     reading = sources.Reading(
         one_document_per_file=options.one_document_per_file,
         text_field=options.text_field,
+        delimiter=options.delimiter,
         heldout_fraction=options.heldout_fraction,
     )
     last = ""

@@ -2,8 +2,8 @@ r"""Rows of tables: CSV, TSV, JSON lines and Parquet files, compressed or not, i
 
 CSV and TSV name their columns in the first line, JSON lines as keys, Parquet in its schema. Fields
 of CSV may be quoted and then hold commas and line ends (RFC 4180); in TSV, as in the files of GLUE,
-a quote is a character like others. A line ends at "\n" or "\r\n" alone: str.splitlines would also
-break texts at U+2028.
+a quote is a character like others. `delimiters` says what stands between them. A line ends at
+"\n" or "\r\n" alone: str.splitlines would also break texts at U+2028.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import bz2
 import contextlib
 import csv
 import dataclasses
+import decimal
 import gzip
 import io
+import itertools
 import lzma
 import pathlib
 import zlib
@@ -21,10 +23,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow
+from absl import logging
 from etils import epath
 from pyarrow import parquet
 
-from bertjax.data import json_text
+from bertjax.data import delimiters, json_text
 
 # A longer field comes from a quote that is never closed. (csv's default is 131,072.)
 LONGEST_FIELD = 1 << 28
@@ -32,6 +35,8 @@ LONGEST_FIELD = 1 << 28
 LONGEST_RECORD_BYTES = 1 << 28
 ROWS_PER_BATCH = 256
 _SKIPPED_BYTES = 1 << 20
+# The beginning of CSV or TSV in which the header is looked for.
+_HEAD_BYTES = 1 << 16
 _BUFFER_BYTES = 1 << 20
 
 
@@ -76,12 +81,27 @@ class Rules:
     return, and decodes bytes that are not UTF-8 to surrogates ("surrogateescape"; in JSON lines
     they are the fault of a row). Others raise FaultyFile. With `blank_lines` a blank line is a row,
     without it is skipped. `names` are the columns of a CSV or TSV file without a header.
+    `delimiter` is a value of `delimiters`; given one, no look at the file decides anything.
     """
 
     lenient: bool = False
     blank_lines: bool = False
     names: tuple[str, ...] = ()
     names_fault: NamesFault = lambda names: None
+    delimiter: str = delimiters.AUTO
+
+
+class _Head(NamedTuple):
+    """The format and the delimiter of a CSV or TSV file.
+
+    `skipped` lines before the header state the delimiter. `notes_quotes`: a TSV file that looks
+    quoted is warned of.
+    """
+
+    suffix: str
+    delimiter: str
+    skipped: int
+    notes_quotes: bool
 
 
 EXACT = Rules()
@@ -105,25 +125,43 @@ def rows(path: epath.PathLike, rules: Rules = EXACT, suffix: str | None = None) 
 def rows_of(file: File, path: epath.PathLike, suffix: str, rules: Rules) -> Iterator[Row]:
     """Yields the rows of an open file; `suffix` is one of FORMATS, `path` is for messages."""
     if suffix in FIELDS:
-        yield from _under_header(path, FIELDS[suffix](lines(file, path), path, rules), rules)
+        head, numbered = _begun(lines(file, path), path, suffix, rules)
+        yield from _under_header(path, head, FIELDS[suffix](numbered, path, rules, head), rules)
         return
     for row in RECORDS[suffix](file, path, rules):
         fault = None if row.fault else rules.names_fault(list(row.values))
         yield Row(row.number, row.values, Fault("columns", fault)) if fault else row
 
 
-def column_names(path: epath.PathLike) -> tuple[str, ...]:
+def column_names(path: epath.PathLike, rules: Rules = EXACT) -> tuple[str, ...]:
     """Returns the columns of a file by its first row, () if it has none.
 
     Raises:
-      FileNotFoundError, FaultyFile: as `rows`.
+      FileNotFoundError, FaultyFile: as `rows`; names are not checked.
     """
     suffix = _format(path)
     with opened(path) as file:
         if suffix in FIELDS:
-            _, names = next(FIELDS[suffix](lines(file, path), path, EXACT), (1, ()))
-            return () if isinstance(names, Fault) else tuple(names)
-        return tuple(next((r.values for r in RECORDS[suffix](file, path, EXACT) if r.values), {}))
+            head, numbered = _begun(lines(file, path), path, suffix, rules)
+            _, names = next(FIELDS[suffix](numbered, path, rules, head), (1, ()))
+            return () if isinstance(names, Fault) else tuple(delimiters.column_names(names))
+        return tuple(next((r.values for r in RECORDS[suffix](file, path, rules) if r.values), {}))
+
+
+def decimal_mark(path: epath.PathLike, rules: Rules) -> str:
+    """Returns what a number's fraction begins with in a file: "," or ".".
+
+    Semicolons are between columns where the country's numbers have commas.
+
+    Raises:
+      FileNotFoundError, FaultyFile: as `rows`; names are not checked.
+    """
+    suffix = _format(path)
+    if suffix not in FIELDS:
+        return "."
+    with opened(path) as file:
+        head, _ = _begun(lines(file, path), path, suffix, rules)
+    return "," if head.delimiter == ";" else "."
 
 
 def suffixes(path: epath.PathLike) -> tuple[str, str]:
@@ -201,7 +239,8 @@ def _text(line: bytes, number: int, path: epath.PathLike, errors: str) -> str:
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
-        raise FaultyFile(f"{path}:{number}: {_not_utf8(error)}") from error
+        excel = '; in Excel save it as "CSV UTF-8"' if suffixes(path)[0] == ".csv" else ""
+        raise FaultyFile(f"{path}:{number}: {_not_utf8(error)}{excel}") from error
 
 
 def _texts(
@@ -216,24 +255,57 @@ def _texts(
             yield text
 
 
+def _begun(
+    numbered: Iterator[tuple[int, bytes]], path: epath.PathLike, suffix: str, rules: Rules
+) -> tuple[_Head, Iterator[tuple[int, bytes]]]:
+    """Returns how a file's columns are separated, and its lines without one that states it."""
+    first: list[tuple[int, bytes]] = []
+    size = 0
+    while size < _HEAD_BYTES and (line := next(numbered, None)):
+        first.append(line)
+        size += len(line[1])
+    if first and (fault := delimiters.encoding_fault(first[0][1])):
+        raise FaultyFile(f"{path}:1: {fault}")
+    stated = delimiters.stated(first[0][1]) if first else ""
+    first = first[1:] if stated else first
+    delimiter, is_found = delimiters.character(rules.delimiter), rules.delimiter == delimiters.AUTO
+    if is_found and not stated:
+        texts = list(_texts(first, path, dataclasses.replace(rules, lenient=True)))
+        expected = [] if rules.names else texts
+        delimiter = delimiters.find(expected, suffix, rules.names_fault)
+    elif is_found:
+        delimiter = stated
+    return _Head(suffix, delimiter, int(bool(stated)), is_found), itertools.chain(first, numbered)
+
+
 def _tsv_fields(
-    numbered: Iterable[tuple[int, bytes]], path: epath.PathLike, rules: Rules
+    numbered: Iterable[tuple[int, bytes]], path: epath.PathLike, rules: Rules, head: _Head
 ) -> Iterator[tuple[int, list[str] | Fault]]:
-    for number, text in enumerate(_texts(numbered, path, rules), start=1):
+    notes_quotes = head.notes_quotes
+    for number, text in enumerate(_texts(numbered, path, rules), start=1 + head.skipped):
         line = text.rstrip("\r\n") if rules.lenient else text.removesuffix("\n")
+        fields = line.split(head.delimiter)
+        if notes_quotes and '"' in line and delimiters.are_quoted(fields):
+            notes_quotes = False
+            logging.warning(
+                "%s:%d: the file looks quoted, and in .tsv a quote is a character like others; "
+                "rename it to end in .csv to have the quotes taken away", path, number,
+            )  # fmt: skip
         if line or rules.blank_lines:
-            yield number, line.split("\t")
+            yield number, fields
 
 
 def _csv_fields(
-    numbered: Iterable[tuple[int, bytes]], path: epath.PathLike, rules: Rules
+    numbered: Iterable[tuple[int, bytes]], path: epath.PathLike, rules: Rules, head: _Head
 ) -> Iterator[tuple[int, list[str] | Fault]]:
     """Yields the first line of each row and its fields; reading goes on after a fault."""
     limit = csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(_texts(numbered, path, rules), strict=not rules.lenient)
+    reader = csv.reader(
+        _texts(numbered, path, rules), delimiter=head.delimiter, strict=not rules.lenient
+    )
     try:
         while True:
-            first = reader.line_num + 1
+            first = reader.line_num + 1 + head.skipped
             try:
                 fields = next(reader)
             except StopIteration:
@@ -255,15 +327,21 @@ def _csv_fields(
 
 
 def _under_header(
-    path: epath.PathLike, fields: Iterator[tuple[int, list[str] | Fault]], rules: Rules
+    path: epath.PathLike,
+    head: _Head,
+    fields: Iterator[tuple[int, list[str] | Fault]],
+    rules: Rules,
 ) -> Iterator[Row]:
     names: Sequence[str] | Fault = rules.names
     line = 1
     if not names:
         line, names = next(fields, (1, []))
-    fault = names.message if isinstance(names, Fault) else rules.names_fault(names)
-    if fault or isinstance(names, Fault):
-        raise FaultyFile(f"{path}:{line}: {fault}")
+    if isinstance(names, Fault):
+        raise FaultyFile(f"{path}:{line}: {names.message}")
+    names = names if rules.names else delimiters.column_names(names)
+    if fault := rules.names_fault(names):
+        hint = delimiters.looks_separated(names, head.suffix, head.delimiter)
+        raise FaultyFile(f"{path}:{line}: {fault}{hint}")
     expected = f"of this format: {', '.join(names)}" if rules.names else "of the header"
     for number, values in fields:
         if isinstance(values, Fault):
@@ -323,19 +401,78 @@ def parquet_errors(path: epath.PathLike) -> Iterator[None]:
     """Raises FaultyFile inside of the `with` block where a Parquet file cannot be read."""
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    except FaultyFile:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise FaultyFile(
             f"{path} cannot be read as Parquet ({error}); fetch or write it again"
         ) from error
 
 
 def parquet_rows(file: parquet.ParquetFile, columns: Sequence[str] | None = None) -> Iterator[Row]:
-    """Yields the rows of an open file, numbered from 1, with all or some of its columns."""
+    """Yields the rows of an open file, numbered from 1, with all or some of its columns.
+
+    Values are those of JSON: decimals are numbers, dates and times are text, and so are bytes that
+    are UTF-8; other bytes stay.
+    """
     number = 0
     for batch in file.iter_batches(ROWS_PER_BATCH, columns=columns):
-        for values in batch.to_pylist():
+        names, values = batch.schema.names, map(_json_values, batch.columns)
+        for row in zip(*values, strict=True):
             number += 1
-            yield Row(number, values)
+            yield Row(number, dict(zip(names, row, strict=True)))
+
+
+def is_text(kind: pyarrow.DataType) -> bool:
+    """Returns whether a column of Parquet holds text, as strings of any kind or as bytes."""
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    are_bytes = (types.is_binary, types.is_large_binary, types.is_binary_view)
+    return _is_string(kind) or any(fits(kind) for fits in are_bytes)
+
+
+def _json_values(column: pyarrow.Array) -> list[Any]:
+    kind = column.type
+    if pyarrow.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns":
+        # Python's times have no nanoseconds.
+        zone = (kind.tz,) if pyarrow.types.is_timestamp(kind) else ()
+        column = column.cast(_TIMES[kind.id]("us", *zone), safe=False)
+    values = column.to_pylist()
+    return values if _is_json(kind) else list(map(_json_value, values))
+
+
+def _is_json(kind: pyarrow.DataType) -> bool:
+    """Returns whether values of a type are those of JSON as they are."""
+    types = pyarrow.types
+    if types.is_dictionary(kind):
+        return _is_json(kind.value_type)
+    if types.is_nested(kind):
+        return all(_is_json(kind.field(place).type) for place in range(kind.num_fields))
+    numbers = types.is_integer(kind) or types.is_floating(kind)
+    return numbers or types.is_boolean(kind) or types.is_null(kind) or _is_string(kind)
+
+
+def _is_string(kind: pyarrow.DataType) -> bool:
+    types = pyarrow.types
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def _json_value(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    if isinstance(value, Mapping):
+        return {name: _json_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_json_value, value))
+    return str(value)  # dates, times, durations
 
 
 def _zstandard(file: File) -> Any:
@@ -343,6 +480,12 @@ def _zstandard(file: File) -> Any:
     # For lines, which arrow's streams do not have.
     return io.BufferedReader(stream, _BUFFER_BYTES)  # pyright: ignore[reportArgumentType]
 
+
+_TIMES = {
+    pyarrow.timestamp("ns").id: pyarrow.timestamp,
+    pyarrow.time64("ns").id: pyarrow.time64,
+    pyarrow.duration("ns").id: pyarrow.duration,
+}
 
 DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),

@@ -129,7 +129,7 @@ def _swag_names_fault(names: Sequence[str]) -> str | None:
 # How files are read, by their suffix; a blank line is a row with too few columns.
 _FORMATS = {
     ".csv": tables.Rules(blank_lines=True, names_fault=_swag_names_fault),
-    ".tsv": tables.Rules(blank_lines=True, names=_CODAH_COLUMNS),
+    ".tsv": tables.Rules(blank_lines=True, names=_CODAH_COLUMNS, delimiter="\t"),
 }
 
 

@@ -9,7 +9,6 @@ vectors it needs, every one once, and makes scores of the vectors; the formulas 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,7 +75,7 @@ def files(value: str) -> list[File]:
         if not weighted:
             named.append(File(part))
             continue
-        weight = _number(weighted[2])
+        weight = example_files.number(weighted[2])
         if not 0 < weight < math.inf:
             raise ValueError(f"{part!r} has the weight {weighted[2]}; it must be above 0")
         named.append(File(weighted[1], weight))
@@ -136,7 +135,11 @@ def read(
         columns = ", ".join(map(repr, names)) or "none"
         return f"the columns are {columns}; needed are {layout.description}"
 
-    for source, row in example_files.rows(path, faults, tables.Rules(names_fault=names_fault)):
+    rules = tables.Rules(names_fault=names_fault)
+    has_commas = _SCORE in layout.columns and tables.decimal_mark(path, rules) == ","
+    for source, row in example_files.rows(path, faults, rules):
+        if has_commas and math.isfinite(score := example_files.number(row["score"], ",")):
+            row = {**row, "score": score}
         try:
             example = layout.example(row, source)
         except ValueError as error:
@@ -170,7 +173,8 @@ def holds(path: epath.PathLike) -> str:
     """
     if epath.Path(path).suffix.lower() == _TEXT_SUFFIX:
         return "texts"
-    names = tables.column_names(path)
+    layouts = [layout for rows in _BY_CONTENT for layout in ROWS[rows]((0.0, 1.0))]
+    names = _column_names(path, layouts)
     for rows in _BY_CONTENT:
         if any(it.fits(names) for it in ROWS[rows]((0.0, 1.0)) if it.example is not _nli):
             return rows
@@ -199,7 +203,7 @@ def check_alike(by_file: Sequence[Sequence[Example]]) -> None:
 
 def _layout(path: epath.Path, layouts: Sequence[Layout]) -> Layout:
     """Returns the layout that the file's columns fit; the first if the file is empty."""
-    names = tables.column_names(path)
+    names = _column_names(path, layouts)
     fitting = [layout for layout in layouts if layout.fits(names)]
     if not fitting and names:
         raise FaultyFile(
@@ -207,6 +211,15 @@ def _layout(path: epath.Path, layouts: Sequence[Layout]) -> Layout:
             + "; or ".join(layout.description for layout in layouts)
         )
     return (fitting or layouts)[0]
+
+
+def _column_names(path: epath.PathLike, layouts: Sequence[Layout]) -> tuple[str, ...]:
+    """Returns the columns of a file, separated so that they fit one of the layouts if any do."""
+
+    def names_fault(names: Sequence[str]) -> str | None:
+        return None if any(layout.fits(names) for layout in layouts) else "they fit no layout"
+
+    return tables.column_names(path, tables.Rules(names_fault=names_fault))
 
 
 def _lines(path: epath.Path, rows: str) -> list[Example]:
@@ -248,11 +261,11 @@ def _scored(score_range: tuple[float, float]) -> Callable[[_Fields, str], Exampl
 
     def example(row: _Fields, source: str) -> Example:
         value = row["score"]
-        score = _number(value)
+        score = example_files.number(value)
         if not low <= score <= high:
             raise ValueError(
                 f"'score' is {_shown(value)}; it must be a number from {low:g} to {high:g}, "
-                "config.finetuning.score_range"
+                f"config.finetuning.score_range{example_files.number_hint(value)}"
             )
         return Example(_texts(row, *_PAIR), (score - low) / (high - low), source)
 
@@ -305,19 +318,7 @@ def _triplets(pairs: Sequence[Example], path: epath.Path) -> list[Example]:
 
 def _class(row: _Fields) -> str:
     name = next(name for name in _LABEL if name in row)
-    value = row[name]
-    if value is None or isinstance(value, list | dict) or not str(value).strip():
-        raise ValueError(f"{name!r} is {_shown(value)}; it must be a class")
-    # As JSON spells what is not text: 1 is the class "1", true is "true".
-    return value.strip() if isinstance(value, str) else json.dumps(value)
-
-
-def _number(value: Any) -> float:
-    """Returns the number that a field holds, nan if it holds none."""
-    try:
-        return math.nan if isinstance(value, bool | list | dict) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
+    return example_files.class_name(row[name], name)
 
 
 def _shown(value: Any) -> str:
@@ -326,6 +327,7 @@ def _shown(value: Any) -> str:
 
 _PAIR = ("sentence1", "sentence2")
 _LABEL = ("label", "gold_label")
+_SCORE = ("score",)
 _NLI = ("entailment", "neutral", "contradiction")
 _PAIR_COLUMNS = tuple((name,) for name in _PAIR)
 
@@ -335,7 +337,7 @@ ROWS: Mapping[str, Callable[[tuple[float, float]], tuple[Layout, ...]]] = {
         Layout((("anchor",), ("positive",)), _with_negatives),
         Layout((*_PAIR_COLUMNS, _LABEL), _nli),
     ),
-    "scored": lambda score_range: (Layout((*_PAIR_COLUMNS, ("score",)), _scored(score_range)),),
+    "scored": lambda score_range: (Layout((*_PAIR_COLUMNS, _SCORE), _scored(score_range)),),
     "labelled": lambda _: (Layout((*_PAIR_COLUMNS, _LABEL), _labelled(*_PAIR)),),
     "classes": lambda _: (Layout((("text",), _LABEL), _labelled("text")),),
     "texts": lambda _: (

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -91,6 +95,45 @@ def text(value: Any, name: str) -> str:
     return value
 
 
+def class_name(value: Any, name: str) -> str:
+    """Returns the class that a field holds; ValueError if it holds none.
+
+    It has no white space around it, and Unicode's form NFC: letters and marks of their own, or both
+    in one character, are one class. Other values are spelt as JSON spells them: 1 is the class "1".
+    """
+    if isinstance(value, list | tuple | dict | bytes):
+        raise ValueError(f"{name!r} is {value!r:.60}; it must be one value, the name of a class")
+    if not isinstance(value, str):
+        value = "" if value is None else json.dumps(value)
+    if not value.strip():
+        raise ValueError(f"{name!r} is empty; it must be a class")
+    return normalized(value.strip())
+
+
+def normalized(label: str) -> str:
+    """Returns a label in Unicode's form NFC, in which one label has one spelling."""
+    return unicodedata.normalize("NFC", label)
+
+
+def number(value: Any, decimal_mark: str = ".") -> float:
+    """Returns the number that a field holds, nan if it holds none.
+
+    `decimal_mark` is that of the file: with "," the text "4,5" is 4.5.
+    """
+    if decimal_mark == "," and isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip()):
+        value = value.replace(",", ".")
+    try:
+        return math.nan if isinstance(value, bool | list | dict) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def number_hint(value: Any) -> str:
+    """Returns what to do about a number that is spelt in another way, "" where nothing helps."""
+    has_comma = isinstance(value, str) and re.search("[0-9],[0-9]", value)
+    return "; write it with a decimal point and without other marks, as 4.5" if has_comma else ""
+
+
 def json_text(fields: Mapping[str, Any], key: str) -> str:
     """Returns the text under a key of a JSON object; ValueError if there is none."""
     return text(_field(fields, key), key)
@@ -122,3 +165,6 @@ def _field(fields: Mapping[str, Any], key: str) -> Any:
         names = ", ".join(map(repr, fields)) or "none"
         raise ValueError(f"the key {key!r} is missing; its keys are {names}")
     return fields[key]
+
+
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+([eE][-+]?[0-9]+)?")

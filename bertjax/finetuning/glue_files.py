@@ -237,6 +237,7 @@ def _tsv_rows(
         blank_lines=True,
         names=tuple(header),
         names_fault=lambda names: example_files.missing_columns(names, required),
+        delimiter="\t",
     )
     return example_files.rows(path, broken, rules, suffix=".tsv")
 

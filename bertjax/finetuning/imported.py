@@ -40,12 +40,15 @@ class TextReader(texts.TableReader):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        names = tables.column_names(self.options.eval_file)
+        names = self._names_in(self.options.eval_file)
         return (TEXT, PAIR) if PAIR in names else (TEXT,)
+
+    def _names_in(self, path: str) -> tuple[str, ...]:
+        return tables.column_names(path, tables.Rules(delimiter=self.options.delimiter))
 
     def _columns_of(self, name: str) -> table_files.Columns:
         """Returns the columns; those of the labels if all of them are columns themselves."""
-        names = tables.column_names(self.file(name))
+        names = self._names_in(self.file(name))
         if self.options.is_multi_label and set(self.labels) <= set(names):
             return table_files.Columns(self.columns, flags=self.labels)
         return super()._columns_of(name)
@@ -53,7 +56,7 @@ class TextReader(texts.TableReader):
     def _examples(self, name: str) -> Sequence[feature_sets.TextExample]:
         """Returns the examples of a file, which may give the classes by their numbers."""
         path, columns = self.file(name), self._columns_of(name)
-        if fault := example_files.missing_columns(tables.column_names(path), columns.required):
+        if fault := example_files.missing_columns(self._names_in(path), columns.required):
             raise example_files.FaultyFile(
                 f"{path}: {fault}. An imported model does not know the names of its columns: call "
                 f"them {TEXT}, {PAIR} (if there are two) and {self.options.label_column}"

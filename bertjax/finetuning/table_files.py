@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import tables
+from bertjax.data import delimiters, tables
 from bertjax.finetuning import example_files, feature_sets
 
 # Texts, the number, the name of the class or the names of the labels, and where it stands.
@@ -26,7 +26,8 @@ class Columns:
 
     A row has any number of labels with a `separator`, which stands between them in the label's
     column (or there is a list, in JSON), and with `flags`: columns that are named as the labels and
-    hold 0 or 1. Without any of them the files are to be predicted on.
+    hold 0 or 1. Without any of them the files are to be predicted on. `decimal_mark` is that of the
+    numbers in a file.
 
     Raises:
       ValueError: if there are not one or two texts, or a column is named twice.
@@ -37,8 +38,14 @@ class Columns:
     is_number: bool = False
     separator: str = ""
     flags: tuple[str, ...] = ()
+    decimal_mark: str = "."
 
     def __post_init__(self):
+        for name in ("texts", "flags"):
+            names = tuple(delimiters.column_names(getattr(self, name)))
+            object.__setattr__(self, name, names)
+        if self.label is not None:
+            object.__setattr__(self, "label", delimiters.column_names([self.label])[0])
         if len(self.texts) not in (1, 2):
             raise ValueError(f"text columns are {self.texts}; there must be one or two")
         if len(set(self.required)) != len(self.required):
@@ -87,14 +94,18 @@ class Table:
 
 
 def read_table(
-    path: epath.PathLike, columns: Columns, *, labels: Sequence[str] | None = None
+    path: epath.PathLike,
+    columns: Columns,
+    *,
+    labels: Sequence[str] | None = None,
+    delimiter: str = delimiters.AUTO,
 ) -> Table:
     """Returns the examples of a .csv, .tsv, .jsonl, .json (lines) or .parquet file, in its order.
 
     Without `labels`, as for the training file, the classes are those found, sorted: as numbers if
     all are whole ones, else as text; or the columns with flags, in their order. Other files get the
     `labels` of training, which are to be stored with the checkpoint. White space around a class
-    does not count.
+    does not count, nor how Unicode spells its marks. `delimiter` is between columns of CSV and TSV.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -104,7 +115,7 @@ def read_table(
     """
     path = epath.Path(path)
     faults = example_files.Faults()
-    raw = list(_raw_examples(path, columns, faults))
+    raw = list(_raw_examples(path, columns, delimiter, faults))
     is_new = labels is None
     if columns.labelling == "none" or columns.is_number:
         known: tuple[str, ...] = ()
@@ -142,7 +153,7 @@ def _with_places(
     faults: example_files.Faults,
 ) -> Iterator[feature_sets.TextExample]:
     """Yields the examples with the place of their class in `labels`."""
-    places = {label: place for place, label in enumerate(labels)}
+    places = {example_files.normalized(label): place for place, label in enumerate(labels)}
     for texts, label, source in raw:
         if unknown := [it for it in _each(label) if it not in places]:
             known = ", ".join(labels)
@@ -159,9 +170,11 @@ def _each(label: Any) -> tuple[Any, ...]:
 
 
 def _raw_examples(
-    path: epath.Path, columns: Columns, faults: example_files.Faults
+    path: epath.Path, columns: Columns, delimiter: str, faults: example_files.Faults
 ) -> Iterator[_RawExample]:
-    rules = tables.Rules(names_fault=columns.fault)
+    rules = tables.Rules(names_fault=columns.fault, delimiter=delimiter)
+    if columns.is_number:
+        columns = dataclasses.replace(columns, decimal_mark=tables.decimal_mark(path, rules))
     for source, row in example_files.rows(path, faults, rules):
         try:
             texts = tuple(example_files.text(row[column], column) for column in columns.texts)
@@ -178,7 +191,7 @@ def _several(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
     if value is None or value == "":
         return ()
     values = value if isinstance(value, list) else str(value).split(columns.separator)
-    names = tuple(str(_label(it, columns)) for it in values)
+    names = tuple(example_files.class_name(it, str(columns.label)) for it in values)
     if isinstance(value, list) and len(set(names)) < len(names) and _FLAGS.keys() >= set(names):
         raise ValueError(
             f"{columns.label!r} is {json.dumps(value)}; a list must hold the names of the labels. "
@@ -188,7 +201,7 @@ def _several(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
 
 
 def _flag(value: Any, column: str) -> bool:
-    word = value.strip() if isinstance(value, str) else json.dumps(value)
+    word = value.strip() if isinstance(value, str) else str(value)
     if word.lower() not in _FLAGS:
         raise ValueError(f"{column!r} is {word!r}; it must be 0 or 1")
     return _FLAGS[word.lower()]
@@ -196,21 +209,13 @@ def _flag(value: Any, column: str) -> bool:
 
 def _label(value: Any, columns: Columns) -> str | float:
     """Returns the class, or the number, that a field holds."""
-    if isinstance(value, list | dict):
-        raise ValueError(f"{columns.label!r} is {json.dumps(value)}; it must be one value")
-    if not isinstance(value, str):  # of JSON: 1 is the class "1", true is "true"
-        value = "" if value is None else json.dumps(value)
-    value = value.strip()
+    name = str(columns.label)
     if not columns.is_number:
-        if not value:
-            raise ValueError(f"{columns.label!r} is empty; it must be a class")
-        return value
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
+        return example_files.class_name(value, name)
+    number = example_files.number(value, columns.decimal_mark)
     if not math.isfinite(number):
-        raise ValueError(f"{columns.label!r} is {value!r}; it must be a finite number")
+        hint = example_files.number_hint(value)
+        raise ValueError(f"{name!r} is {value!r:.60}; it must be a finite number{hint}")
     return number
 
 

@@ -21,6 +21,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
+from bertjax.data import delimiters
 from bertjax.finetuning import (
     base,
     example_files,
@@ -264,15 +265,20 @@ class TableReader(TextReader):
         return table_files.read_table(
             self.options.train_file,
             self._columns_of(base.TRAIN),
-            labels=tuple(self.options.labels) or None,
+            labels=self._named_labels or None,
+            delimiter=self.options.delimiter,
         )
+
+    @property
+    def _named_labels(self) -> tuple[str, ...]:
+        return tuple(map(example_files.normalized, self.options.labels))
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Those of the option, or of the training file."""
         if self.is_regression:
             return ()
-        return tuple(self.options.labels) or self._training.labels
+        return self._named_labels or self._training.labels
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -292,7 +298,9 @@ class TableReader(TextReader):
         if name == base.TRAIN:
             return self._training.examples
         columns = self._columns_of(name)
-        return table_files.read_table(self.file(name), columns, labels=self.labels).examples
+        return table_files.read_table(
+            self.file(name), columns, labels=self.labels, delimiter=self.options.delimiter
+        ).examples
 
 
 class TextScorer(base.Scorer):
@@ -397,6 +405,8 @@ class GlueScorer(TextScorer):
 
 def _table_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
     options = config.finetuning
+    if fault := delimiters.fault(options.delimiter):
+        yield f"config.finetuning.delimiter {fault}"
     if options.is_multi_label and options.is_regression:
         yield (
             "config.finetuning.is_multi_label and config.finetuning.is_regression are both True; a "
@@ -431,6 +441,12 @@ TABLE = base.FinetuningKind(
     TableReader,
     text_task,
     TextScorer,
-    {**_HEAD_OPTIONS, "is_regression": False, "is_multi_label": False, "label_separator": "|"},
+    {
+        **_HEAD_OPTIONS,
+        "is_regression": False,
+        "is_multi_label": False,
+        "label_separator": "|",
+        "delimiter": delimiters.AUTO,
+    },
     _table_faults,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from bertjax.data import delimiters
 from data_pipelines.formats import input_files
 
 SPLITS = ("all", "train", "heldout")
@@ -18,14 +19,15 @@ class Reading:
     """How to read a source: what its name cannot say.
 
     `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
-    TFDS records.
+    TFDS records. `delimiter` is between the columns of CSV and TSV, as `delimiters` has it.
 
     Raises:
-      ValueError: if split, fraction or field are not what they must be.
+      ValueError: if split, fraction, field or delimiter are not what they must be.
     """
 
     one_document_per_file: bool = False
     text_field: str = "text"
+    delimiter: str = delimiters.AUTO
     split: str = "all"
     heldout_fraction: float = 0.02
 
@@ -41,6 +43,8 @@ class Reading:
                 f"text_field is {self.text_field!r}; it must be the name of a field, or several "
                 "with dots between them"
             )
+        if fault := delimiters.fault(self.delimiter):
+            raise ValueError(f"delimiter {fault}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from bertjax.data import tables
+from bertjax.data import delimiters, tables
 from data_pipelines.formats import base, input_files, integers, text_files
 
 # Faults of rows -> their names in the log; a row that is not CSV ends the reading.
@@ -35,15 +35,15 @@ def read_delimited(
     Rows with more or fewer fields than names, and texts that are not UTF-8, are counted and left
     out.
     """
-    number = 0
+    number, (column,) = 0, delimiters.column_names([reading.text_field])
     for number, row in enumerate(_delimited_rows(path, reading, log), start=1):
         place = f"{path}:{number}"
         if row.fault:
             log.problem(_PROBLEMS[row.fault.kind], place)
-        elif any("\udc80" <= character <= "\udcff" for character in row.values[reading.text_field]):
+        elif any("\udc80" <= character <= "\udcff" for character in row.values[column]):
             log.problem("invalid_utf8_records", place)
         else:
-            yield from text_files.tidied(place, row.values[reading.text_field], log)
+            yield from text_files.tidied(place, row.values[column], log)
     if not number:
         log.problem("empty_files", path)
 
@@ -54,8 +54,8 @@ def check_delimited(path: str, reading: base.Reading) -> None:
     row = next(_delimited_rows(path, reading, input_files.Log()), None)
     if row and row.fault:
         raise ValueError(
-            f"{path}:{row.number}: {row.fault.message}: put quotes around texts with commas, or, "
-            "if it is plain text, rename it to end in .txt"
+            f"{path}:{row.number}: {row.fault.message}: put quotes around texts that hold the "
+            "delimiter, name another --delimiter, or, if it is plain text, rename it to end in .txt"
         )
 
 
@@ -111,8 +111,7 @@ def check_parquet(path: str, reading: base.Reading) -> None:
     kind = names.get(text_field)
     if kind is None:
         raise ValueError(_wrong_field(path, text_field, list(names)))
-    is_text = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-    if not is_text and not _is_list_of_integers(kind):
+    if not tables.is_text(kind) and not _is_list_of_integers(kind):
         raise ValueError(
             f"{path} has {kind} in its column {text_field!r}, neither strings nor lists of "
             f"integers; text_field must be one of {', '.join(names)}"
@@ -133,7 +132,7 @@ def json_lines_hold_integers(path: str, reading: base.Reading) -> bool:
 
 def _delimited_rows(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tables.Row]:
     def names_fault(names: Sequence[str]) -> str | None:
-        if not names or reading.text_field in names:
+        if not names or delimiters.column_names([reading.text_field])[0] in names:
             return None
         return (
             f"there is no column {reading.text_field!r}; --text_field must be one of those that "
@@ -141,7 +140,7 @@ def _delimited_rows(path: str, reading: base.Reading, log: input_files.Log) -> I
             ".txt"
         )
 
-    rules = tables.Rules(lenient=True, names_fault=names_fault)
+    rules = tables.Rules(lenient=True, names_fault=names_fault, delimiter=reading.delimiter)
     with input_files.opened(path, log) as file:
         for row in tables.rows_of(file, path, tables.suffixes(path)[0], rules):
             if row.fault and row.fault.kind == "csv":

@@ -1,6 +1,8 @@
 """Claims about rows of tables: the same from every kind of file, and each fault with its line."""
 
 import bz2
+import datetime
+import decimal
 import gzip
 import json
 import lzma
@@ -90,10 +92,12 @@ def test_a_line_of_json_may_be_faulty_and_the_next_is_read(tmp_path, monkeypatch
 
 
 def test_bytes_that_are_not_utf8_end_the_reading_unless_it_is_lenient(tmp_path):
-    for name, line in (("t.csv", 3), ("t.tsv", 3), ("t.jsonl", 2)):
+    excel = '; in Excel save it as "CSV UTF-8"$'
+    for name, line, hint in (("t.csv", 3, excel), ("t.tsv", 3, ""), ("t.jsonl", 2, "")):
         path = write(tmp_path / name, [{"a": "one", "b": "two"}, {"a": "three", "b": "x"}])
         path.write_bytes(path.read_bytes().replace(b"three", b"th\xe9"))
-        with pytest.raises(tables.FaultyFile, match=rf"{name}:{line}: it is not UTF-8 .*iconv"):
+        message = rf"{name}:{line}: it is not UTF-8 .*iconv{hint}"
+        with pytest.raises(tables.FaultyFile, match=message):
             list(tables.rows(path))
         last = list(tables.rows(path, LENIENT))[-1]
         assert last.fault.kind == "utf8" if last.fault else last.values["a"] == "th\udce9"
@@ -114,6 +118,8 @@ def test_a_file_that_cannot_be_a_table_is_an_error(tmp_path):
     for name, content, message in (
         ("t.csv", b"a,c\n1,2\n", r"t.csv:1: no column b$"),
         ("t.csv", b'"a"b,c\n1,2\n', r"t.csv:1: the row is not CSV"),
+        ("t.csv", "text,label\n".encode("utf-16"), r"t.csv:1: it looks like UTF-16.*iconv"),
+        ("t.tsv", "text\tlabel\n".encode("utf-16-le"), r"t.tsv:1: it looks like UTF-16.*iconv"),
         ("t.jsonl.gz", cut, r"t.jsonl.gz:\d+: it cannot be d"),
         ("t.csv.gz", b"no archive", r"t.csv.gz:1: it cannot be decompressed"),
         ("t.parquet", b"PAR1", r"t.parquet cannot be read as Parquet"),
@@ -124,6 +130,99 @@ def test_a_file_that_cannot_be_a_table_is_an_error(tmp_path):
             list(tables.rows(tmp_path / name, rules))
     with pytest.raises(FileNotFoundError, match=r"absent.csv does not exist"):
         list(tables.rows(tmp_path / "absent.csv"))
+
+
+# The beginning of a file named .csv up to its header, the columns of that, and the delimiter that
+# is found where `text` and `label` are asked for: as Excel of other countries writes them, and
+# healthy files with other marks in their names.
+HEADERS = [
+    ("text,label", 2, ","), ("text;label", 2, ";"), ("text\tlabel", 2, "\t"),
+    ("text|label", 2, "|"), ('"text";"label"', 2, ";"), ("text;a, b;label", 3, ";"),
+    ('"a;b",text,label', 3, ","), ("text,a;b;c;d,label", 3, ","), ('"a\n;b",text,label', 3, ","),
+    ("\n\ntext;label", 2, ";"), ("sep=;\ntext;label", 2, ";"), ('"sep=|"\ntext|label', 2, "|"),
+    ("sep=#\ntext#label", 2, "#"),
+]  # fmt: skip
+
+
+def names_fault(names):
+    return None if {"text", "label"} <= set(names) else f"the columns are {', '.join(names)}"
+
+
+def test_the_delimiter_is_the_one_by_which_the_header_has_the_columns(tmp_path):
+    rules = tables.Rules(names_fault=names_fault)
+    path = tmp_path / "t.csv"
+    for header, columns, delimiter in HEADERS:
+        row = delimiter.join(['"a;b, ""c""|d"'] * columns)
+        for mark, end in (("", "\n"), ("\ufeff", "\r\n")):
+            path.write_bytes(f"{mark}{header}\n{row}\n".replace("\n", end).encode())
+            (found,) = tables.rows(path, rules)
+            assert found.values["label"] == 'a;b, "c"|d', header
+            assert found.number == 2 + header.count("\n")
+            assert tables.decimal_mark(path, rules) == ("," if delimiter == ";" else ".")
+            assert tables.column_names(path, rules)[-1] == "label"
+
+
+def test_a_given_delimiter_is_taken_and_a_wrong_one_is_named_in_the_error(tmp_path):
+    for name, header, delimiter, message in (
+        ("t.csv", "text;label", ",", "read as separated by ',' and looks separated by ';'$"),
+        ("t.tsv", "text,label", "auto", "by 'tab' and looks separated by ','; rename .* in .csv"),
+        ("t.tsv", '"text"\t"label"', "auto", "a quote is a character like others, rename it"),
+        ("t.csv", "text#label", "auto", "text#label$"),
+    ):
+        rules = tables.Rules(names_fault=names_fault, delimiter=delimiter)
+        (tmp_path / name).write_text(f"{header}\na\n")
+        with pytest.raises(tables.FaultyFile, match=rf"{name}:1: the columns are .*{message}"):
+            list(tables.rows(tmp_path / name, rules))
+    for name, delimiter, text in (
+        ("t.csv", "#", "a"),
+        ("t.tsv", "#", '"a"'),
+        ("t.csv", "tab", "a"),
+    ):
+        character = "\t" if delimiter == "tab" else delimiter
+        (tmp_path / name).write_text(f'text{character}label\n"a"{character}b\n')
+        rules = tables.Rules(names_fault=names_fault, delimiter=delimiter)
+        assert [row.values["text"] for row in tables.rows(tmp_path / name, rules)] == [text]
+
+
+def test_a_tsv_that_looks_quoted_is_warned_of_once_and_read_as_it_stands(tmp_path, caplog):
+    path = tmp_path / "t.tsv"
+    for row, looks_quoted in (
+        ('"he said ""no"""\tx', True),
+        ('"a"\t"b"', True),
+        ('"a" b\t"c', False),
+        ('"No," he said, "no"\tx', False),
+        ('"No"\tx', False),
+    ):
+        caplog.clear()
+        path.write_text(f"text\tlabel\n{row}\n{row}\n")
+        assert [it.values["text"] for it in tables.rows(path)] == [row.split("\t")[0]] * 2
+        assert caplog.text.count("t.tsv:2: the file looks quoted") == looks_quoted, row
+        caplog.clear()
+        list(tables.rows(path, tables.Rules(delimiter="\t")))
+        assert not caplog.text
+
+
+def test_values_of_parquet_are_those_of_json(tmp_path):
+    zoned = pyarrow.timestamp("ns", "UTC")
+    for column, values in (
+        (pyarrow.array([decimal.Decimal("4.50"), decimal.Decimal("4.00"), None]), [4.5, 4, None]),
+        (pyarrow.array([datetime.date(2026, 1, 2)]), ["2026-01-02"]),
+        (pyarrow.array([1001], pyarrow.timestamp("ns")), ["1970-01-01 00:00:00.000001"]),
+        (pyarrow.array([1001], zoned), ["1970-01-01 00:00:00.000001+00:00"]),
+        (pyarrow.array([1001], pyarrow.duration("ns")), ["0:00:00.000001"]),
+        (pyarrow.array(["é".encode(), b"\xff"]), ["é", b"\xff"]),
+        (pyarrow.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+        (pyarrow.array(["a"], pyarrow.string_view()), ["a"]),
+        (pyarrow.array([{"a": [decimal.Decimal("0.5")]}]), [{"a": [0.5]}]),
+        (pyarrow.array([[1, 2], None]), [[1, 2], None]),
+    ):
+        parquet.write_table(pyarrow.table({"a": column}), tmp_path / "t.parquet")
+        found = [row.values["a"] for row in tables.rows(tmp_path / "t.parquet")]
+        assert found == values and list(map(type, found)) == list(map(type, values))
+    nested = pyarrow.array([[1]], pyarrow.list_(pyarrow.timestamp("ns")))
+    parquet.write_table(pyarrow.table({"a": nested}), tmp_path / "t.parquet")
+    with pytest.raises(tables.FaultyFile, match="t.parquet cannot be read as Parquet"):
+        list(tables.rows(tmp_path / "t.parquet"))
 
 
 def test_suffixes_of_format_and_compression():

@@ -95,6 +95,7 @@ def test_every_step_gets_its_options():
         dupe_factor=4,
         random_seed=7,
         text_field="body",
+        delimiter=";",
         split="heldout",
         heldout_fraction=0.4,
         one_document_per_file=True,

@@ -44,6 +44,18 @@ def test_every_kind_of_file_has_the_same_pairs_and_scores(tmp_path):
     assert [example.value for example in found] == [0.0, 0.5, 1.0]
 
 
+def test_files_of_other_countries_have_semicolons_decimal_commas_and_letters_in_parts(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("sentence1;sentence2;score\na, b;c;4,5\na;c;5\n")
+    assert [example.value for example in embedding_files.read(path, "scored")] == [0.9, 1.0]
+    assert embedding_files.holds(path) == "scored"
+    path.write_text("text;label\na;şık\nb;s\u0327\u0131k\n")
+    assert [example.value for example in embedding_files.read(path, "classes")] == ["şık", "şık"]
+    path.write_text('sentence1,sentence2,score\na,c,"4,5"\n')
+    with pytest.raises(ValueError, match=r"a.csv:2: 'score' is '4,5'; .*with a decimal point"):
+        embedding_files.read(path, "scored")
+
+
 def test_negatives_are_columns_in_their_order_or_a_list(tmp_path):
     columns = ["anchor", "positive", "negative_2", "negative_10", "negative"]
     path = tmp_path / "a.csv"
@@ -98,7 +110,7 @@ FAULTS = [
     ("scored", {**SCORED, "score": 5.1}, "'score' is 5.1; it must be a number from 0 to 5"),
     ("scored", {**SCORED, "score": "NaN"}, "'score' is 'NaN'; it must be a number"),
     ("scored", {**SCORED, "score": True}, "'score' is True; it must be a number"),
-    ("labelled", {"sentence1": "a", "sentence2": "b", "label": ""}, "'label' is ''; it must"),
+    ("labelled", {"sentence1": "a", "sentence2": "b", "label": ""}, "'label' is empty; it must"),
     ("texts", {"text": 7}, "'text' is 7; it must be a text"),
 ]
 # A row, and what its columns say that a file holds.

@@ -1,8 +1,11 @@
 """Claims about a user's own CSV, TSV and JSON lines."""
 
 import json
+import unicodedata
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from bertjax.finetuning import table_files
 
@@ -78,6 +81,53 @@ def test_classes_are_sorted_as_numbers_where_all_are(tmp_path):
     assert labels_of(table_files.read_table(path, NUMBER)) == [1.0, 0.0, 10.0]
     path = write(tmp_path, "jsonl", [("a", True), ("b", False)])
     assert table_files.read_table(path, COLUMNS).labels == ("false", "true")
+
+
+def test_a_label_has_one_spelling_whatever_the_form_of_its_letters(tmp_path):
+    forms = [unicodedata.normalize(form, "şık") for form in ("NFC", "NFD")]
+    for kind in KINDS:
+        path = write(tmp_path, kind, [("a", forms[0]), ("b", forms[1]), ("c", "ığdır")])
+        read = table_files.read_table(path, COLUMNS)
+        assert read.labels == ("ığdır", forms[0]) and labels_of(read) == [1, 1, 0]
+        for labels in ((forms[0], "ığdır"), (forms[1], "ığdır")):
+            assert labels_of(table_files.read_table(path, COLUMNS, labels=labels)) == [0, 0, 1]
+    path = write(tmp_path, "csv", [("a", "|".join(forms)), ("b", "x")])
+    assert table_files.read_table(path, SEVERAL).labels == ("x", forms[0])
+    path = write(tmp_path, "csv", [("a", "1", "0"), ("b", "0", "1")], ("text", forms[1], "x"))
+    read = table_files.read_table(path, table_files.Columns(("text",), flags=(forms[0], "x")))
+    assert read.labels == (forms[0], "x") and labels_of(read) == [(0,), (1,)]
+
+
+def test_numbers_have_a_decimal_comma_where_semicolons_are_between_columns(tmp_path):
+    path = raw(tmp_path, "a.csv", "\ufefftext;label\r\nfoo, bar;4,5\r\nw;-,25\r\nw;3\r\nw;0.5\r\n")
+    assert labels_of(table_files.read_table(path, NUMBER)) == [4.5, -0.25, 3.0, 0.5]
+    for name, text in (
+        ("a.csv", 'text,label\nw,"4,5"\n'),
+        ("a.tsv", "text\tlabel\nw\t4,5\n"),
+        ("a.csv", "text;label\nw;1.234,5\n"),
+    ):
+        with pytest.raises(ValueError, match=":2: 'label' is '.*,5'; .*with a decimal point"):
+            table_files.read_table(raw(tmp_path, name, text), NUMBER)
+
+
+def test_a_column_of_parquet_is_a_class_or_a_number_as_in_other_files(tmp_path):
+    path = tmp_path / "a.parquet"
+    numbers = pyarrow.array(["1.5", "2"]).cast(pyarrow.decimal128(5, 2))
+    for labels, number, classes in (
+        (numbers, [1.5, 2.0], ("1.5", "2")),
+        (pyarrow.array(["1.5", "x"]).dictionary_encode(), None, ("1.5", "x")),
+        (pyarrow.array([20000, 20001], pyarrow.date32()), None, ("2024-10-04", "2024-10-05")),
+        (pyarrow.array([b"a", b"b"]), None, ("a", "b")),
+    ):
+        texts = pyarrow.array(["a", "b"], pyarrow.string_view())
+        parquet.write_table(pyarrow.table({"text": texts, "label": labels}), path)
+        assert table_files.read_table(path, COLUMNS).labels == classes
+        if number:
+            assert labels_of(table_files.read_table(path, NUMBER)) == number
+    for values in ([b"\xff", b"a"], [{"x": 1}, {"x": 2}], [[1], [2]]):
+        parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": values}), path)
+        with pytest.raises(ValueError, match=r"a.parquet:1: 'label' is .*; it must be one value"):
+            table_files.read_table(path, COLUMNS)
 
 
 SEVERAL = table_files.Columns(("text",), "label", separator="|")

@@ -46,6 +46,16 @@ def test_csv_rows_are_documents_and_quotes_hold_commas_quotes_and_lines(tmp_path
     assert [one.text for one in sources.documents(str(packed))] == ["one", "two"]
 
 
+def test_columns_may_have_other_marks_between_them(tmp_path):
+    path = write(tmp_path / "a.csv", '\ufeffid;text\r\n1;"one, ""two""\n;"\r\n2;b\r\n'.encode())
+    assert [one.text for one in sources.documents(str(path))] == ['one, "two"\n;', "b"]
+    path = write(tmp_path / "b.csv", b"id#text\n1#a, b;c\n")
+    with pytest.raises(ValueError, match="no column 'text'"):
+        sources.documents(str(path))
+    reading = base.Reading(delimiter="#")
+    assert [one.text for one in sources.documents(str(path), reading)] == ["a, b;c"]
+
+
 def test_rows_that_do_not_fit_the_header_are_counted_and_left_out(tmp_path):
     content = b"id,text\n1,one\n2,two, three\n3\n4,si\xe9x\n5,  \n6,seven\n"
     found, log = read(write(tmp_path / "a.csv", content))
@@ -135,6 +145,12 @@ def test_a_column_of_parquet_must_hold_text(tmp_path):
     path = str(write_parquet(tmp_path / "a.parquet", [{"text": "x", "n": 1, "a": {"b": "y"}}]))
     for field in ("text", "a.b"):
         sources.documents(path, base.Reading(text_field=field))
+    kinds = pyarrow.table({"text": pyarrow.array(["x", "é"], pyarrow.string_view())})
+    for column in (kinds["text"].cast(pyarrow.string()).dictionary_encode(), kinds["text"]):
+        for each in (column, column.cast(pyarrow.string()).cast(pyarrow.binary())):
+            other = tmp_path / "b.parquet"
+            parquet.write_table(pyarrow.table({"text": each}), other)
+            assert [one.text for one in sources.documents(str(other))] == ["x", "é"]
     for field in ("body", "n", "a"):
         with pytest.raises(ValueError, match=r"a\.parquet .*text, n, a\.b"):
             sources.documents(path, base.Reading(text_field=field))
