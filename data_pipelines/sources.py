@@ -14,6 +14,8 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 
+from absl import logging
+
 from bertjax.data import tables
 from data_pipelines.formats import (
     base,
@@ -26,6 +28,8 @@ from data_pipelines.formats import (
     wikipedia,
 )
 
+# Of the files that are given more than once.
+NAMES_SHOWN = 10
 # The format of files without the suffix of another format.
 TEXT = "text"
 
@@ -46,7 +50,7 @@ FORMATS: dict[str, base.Format] = {
         suffixes=(".csv", ".tsv"),
         check=table_files.check_delimited,
         read=table_files.read_delimited,
-        heeds=("text_field",),
+        heeds=("text_field", "delimiter"),
     ),
     "parquet": base.Format(
         help=".parquet",
@@ -155,16 +159,26 @@ def documents(
 def units(source: str) -> list[Unit]:
     """Returns the parts of `source` in the order in which they are read; no file comes twice.
 
+    Files that are given again are warned of.
+
     Raises:
       FileNotFoundError: if a path or glob matches no file.
       ValueError: if a path is a directory, or a file compressed that cannot be read so.
     """
     units = (unit for part in source.split(",") for unit in _units(part))
     first: dict[str, Unit] = {}
+    again: list[str] = []
     for unit in units:
         # One file may be spelled in several ways.
         is_here = not FORMATS[unit.format].keyword and not input_files.is_remote(unit.location)
-        first.setdefault(os.path.abspath(unit.location) if is_here else unit.location, unit)
+        key = os.path.abspath(unit.location) if is_here else unit.location
+        if key in first:
+            again.append(unit.location)
+        first.setdefault(key, unit)
+    if again:
+        names = ", ".join(dict.fromkeys(again[:NAMES_SHOWN]))
+        more = f" and {len(again) - NAMES_SHOWN} more" if len(again) > NAMES_SHOWN else ""
+        logging.warning("the input names %s%s more than once; each is read once", names, more)
     return list(first.values())
 
 

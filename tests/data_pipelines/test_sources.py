@@ -40,11 +40,15 @@ def test_formats_mix_in_the_order_of_the_source_and_no_file_comes_twice(mixed, m
     assert [document.text for document in both] == ["built in", *texts]
 
 
-def test_one_file_by_two_names_comes_once(tmp_path, monkeypatch):
+def test_one_file_by_two_names_comes_once_with_a_warning(tmp_path, monkeypatch, caplog):
     write(tmp_path, a="one", b="two")
     monkeypatch.chdir(tmp_path)
     units = sources.units(f"b.txt,./b.txt,{tmp_path}/*.txt")
     assert [unit.location for unit in units] == ["b.txt", f"{tmp_path}/a.txt"]
+    assert f"names ./b.txt, {tmp_path}/b.txt more than once; each is read once" in caplog.text
+    caplog.clear()
+    sources.units("a.txt,b.txt")
+    assert not caplog.text
 
 
 def test_units_read_one_by_one_are_the_documents_of_the_whole(mixed):
@@ -130,6 +134,7 @@ def test_a_reading_that_cannot_be_is_an_error():
         ({"split": "test"}, "all, train, heldout"),
         ({"heldout_fraction": 1.0}, "heldout_fraction is 1.0"),
         ({"text_field": "a..b"}, "text_field is 'a..b'"),
+        ({"delimiter": ";;"}, "delimiter is ';;'; it must be auto, tab or one character"),
     ):
         with pytest.raises(ValueError, match=message):
             sources.Reading(**options)
