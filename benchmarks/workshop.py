@@ -92,8 +92,9 @@ class Workshop:
     def vocabulary(self) -> pathlib.Path:
         """Returns the vocabulary of all rows, trained on the text if it is not there."""
         output = self.directory / "vocabulary"
-        size = self.settings.vocab_size
-        self._run_once(output, "train_vocabulary", {"input": self.settings.corpus, "size": size})
+        options = {"input": self.settings.corpus, "size": self.settings.vocab_size}
+        options["normalization"] = "bert_uncased"
+        self._run_once(output, "train_vocabulary", options)
         return output
 
     def records(self, kind: str, split: str) -> pathlib.Path:

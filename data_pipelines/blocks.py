@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.data import tokenizer
 from data_pipelines import examples, sentences, sources
-from data_pipelines.reports import statistics
+from data_pipelines.reports import losses, statistics
 
 BLOCK_CHARACTERS = 2_000_000
 # The memory of a document besides its text: a million empty ones make a large block.
@@ -141,12 +141,16 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
     is_real = lengths > 0
     lengths, document_of = lengths[is_real], document_of[is_real]
     counts = np.bincount(document_of, minlength=len(split))
+    lost = losses.LostMarks.of(vocabulary)
+    for text in texts if lost else ():
+        lost.add(text)
     tally = statistics.CorpusTally.of(
         documents=texts,
         sentences_per_document=counts,
         sentence_lengths=lengths,
         tokens=tokens,
         unk_id=vocabulary.unk_id,
+        lost=lost,
     )
     counts = counts[counts > 0]
     if how.separate_documents:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import io
 import itertools
 import json
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -22,8 +25,16 @@ import tokenizers
 from absl import logging
 from etils import epath
 
-from bertjax.data import byte_bpe, delimiters, sentence_piece, tokenizer, wordpiece
+from bertjax.data import (
+    byte_bpe,
+    delimiters,
+    normalization,
+    sentence_piece,
+    tokenizer,
+    wordpiece,
+)
 from data_pipelines import command_line, sources
+from data_pipelines.reports import losses
 
 SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
 # Characters beyond the thousand most frequent, and beyond those that this share of the text
@@ -59,11 +70,15 @@ class Options:
         "the kind of sentencepiece model", choices=lambda: MODEL_TYPES, default="unigram"
     )
     size: int = command_line.option("entries at most, specials included", default=30522)
-    lowercase: bool | None = command_line.option(
-        "lower-case the text; unset: yes, but for byte_bpe, which cannot", default=None
+    normalization: str = command_line.option(
+        "what is done to the text: none, its Unicode form (nfc keeps all marks, nfkc also unifies "
+        "wide and narrow forms), or the rule of the released cased or uncased BERT; bert_uncased "
+        "lower-cases and loses accents and other marks",
+        choices=lambda: normalization.CHOICES,
+        default="nfc",
     )
-    strip_accents: bool | None = command_line.option(
-        "drop accents; unset: as lowercase, like the released BERT", default=None
+    language: str = command_line.option(
+        "tr or az: bert_uncased makes I to ı and İ to i", default=""
     )
     add_prefix_space: bool = command_line.option(
         "byte_bpe: give texts that begin without a blank one", default=False
@@ -87,9 +102,10 @@ class Options:
     overwrite: bool = command_line.option("replace the vocabulary in output", default=False)
 
     @property
-    def is_lowercase(self) -> bool:
-        """Whether the text is to be lower-cased."""
-        return TRAINERS[self.kind].folds if self.lowercase is None else self.lowercase
+    def rules(self) -> dict[str, Any]:
+        """What is done to the text, as arguments of a tokenizer."""
+        of_language = {"language": self.language} if self.language else {}
+        return dict(normalization.CHOICES[self.normalization]) | of_language
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +120,19 @@ class Coverage:
 class Counts:
     """How often each unit stands in a text, in bounded memory.
 
-    `split` turns what stands between white space into units, for example words and punctuation.
+    `split` turns what stands between white space, as `rule` judges it, into units, for example
+    words and punctuation. `lost` counts what the rules for a text lose.
     Beyond `MAX_DISTINCT_CHARACTERS` a growing share of the rarest units is forgotten, chosen by a
     hash of the unit.
     """
 
-    def __init__(self, split: Callable[[str], Iterable[str]]):
-        self._split = split
+    def __init__(
+        self,
+        split: Callable[[str], Iterable[str]],
+        lost: losses.LostMarks | None = None,
+        rule: str = normalization.RELEASED,
+    ):
+        self._split, self._lost, self._rule = split, lost, rule
         self._chunks: collections.Counter[str] = collections.Counter()
         self._units: collections.Counter[str] = collections.Counter()
         self._characters = 0
@@ -118,7 +140,7 @@ class Counts:
 
     def add(self, text: str) -> None:
         """Counts a text."""
-        self._chunks.update(wordpiece.chunks(text))
+        self._chunks.update(wordpiece.chunks(text, self._rule))
         self._characters += len(text)
         if self._characters >= FOLD_CHARACTERS:
             self.units()
@@ -128,6 +150,8 @@ class Counts:
         for chunk, count in self._chunks.items():
             for unit in self._split(chunk):
                 self._units[unit] += count
+            if self._lost:
+                self._lost.add(chunk, count)
         self._chunks.clear()
         self._characters = 0
         if _size(self._units) > MAX_DISTINCT_CHARACTERS:
@@ -154,8 +178,8 @@ def _size(counts: Mapping[str, int]) -> int:
     return sum(map(len, counts))
 
 
-def wordpiece_entries(word_counts: Mapping[str, int], size: int) -> list[str]:
-    """Returns at most `size` entries for words with these counts.
+def wordpiece_entries(word_counts: Mapping[str, int], size: int, rule: str) -> list[str]:
+    """Returns at most `size` entries for words with these counts, normalized by `rule`.
 
     The specials, the characters and their continuation forms in code point order, then merged
     pieces by frequency.
@@ -167,8 +191,9 @@ def wordpiece_entries(word_counts: Mapping[str, int], size: int) -> list[str]:
     # The trainer of tokenizers 0.23 numbers continuation characters in hash order, which decides
     # ties between merges. Seeded as special tokens in sorted order they have fixed numbers.
     # Neither punctuation nor CJK continues a word.
-    apart = {"lowercase": False, "strip_accents": False}
-    inner = [one for one in alphabet if len(wordpiece.split_words(f"a{one}", **apart)) == 1]
+    inner = [
+        one for one in alphabet if len(wordpiece.split_words(f"a{one}", normalization=rule)) == 1
+    ]
     seeds = [*SPECIALS, *alphabet, *(f"{wordpiece.CONTINUATION}{one}" for one in inner)]
     if len(seeds) > size:
         raise ValueError(
@@ -192,11 +217,12 @@ def wordpiece_entries(word_counts: Mapping[str, int], size: int) -> list[str]:
 
 
 def sentencepiece_model(
-    unit_counts: Mapping[str, int], size: int, model_type: str = "unigram"
+    unit_counts: Mapping[str, int], size: int, model_type: str, rule: str
 ) -> bytes:
     """Returns a model of at most `size` pieces for units with these counts.
 
-    The special tokens have the ids and names of a WordPiece vocabulary made here.
+    The special tokens have the ids and names of a WordPiece vocabulary made here. By the released
+    rule the model normalizes the text itself; by any other it leaves it as it is.
 
     Raises:
       ValueError: if sentencepiece cannot make a model of them.
@@ -210,6 +236,11 @@ def sentencepiece_model(
             input_format="tsv",
             model_writer=written,
             model_type=model_type,
+            normalization_rule_name=(
+                sentence_piece.FOLDED_LATER[0]
+                if rule == normalization.RELEASED
+                else sentence_piece.IDENTITY
+            ),
             vocab_size=size,
             hard_vocab_limit=False,
             character_coverage=covered / characters.total(),
@@ -274,8 +305,12 @@ def coverage(vocabulary: tokenizer.Tokenizer, chunk_counts: Mapping[str, int]) -
     return Coverage(words, tokens / max(words, 1), unknown / max(tokens, 1))
 
 
-def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
+def train_vocabulary(
+    options: Options,
+) -> tuple[tokenizer.Tokenizer, Coverage, losses.LostMarks]:
     """Trains, saves into `options.output` and returns the tokenizer and its held-out coverage.
+
+    The third is what its normalization loses of the text.
 
     Where the hash holds out no document, coverage is that of the last one, which is then trained
     on as well.
@@ -286,7 +321,7 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
       ValueError: if options or text do not allow a vocabulary.
     """
     output = epath.Path(options.output)
-    _check_folding(options)
+    _check_normalization(options)
     kinds = tokenizer.TOKENIZERS.values()
     names = [name for kind in kinds for name in (kind.file, *kind.companions)]
     existing = [path for path in (output / name for name in names) if path.exists()]
@@ -294,32 +329,48 @@ def train_vocabulary(options: Options) -> tuple[tokenizer.Tokenizer, Coverage]:
         raise FileExistsError(
             f"{existing[0]} exists; choose another output or replace it with --overwrite"
         )
-    seen, unseen = _counted(options)
+    lost = losses.LostMarks(
+        TRAINERS[options.kind].kept(options.rules),
+        lowercase=options.rules.get("lowercase", False),
+        language=options.language,
+    )
+    is_lossless = options.normalization in losses.KEEPS_ALL
+    seen, unseen = _counted(options, None if is_lossless else lost)
     trained = TRAINERS[options.kind].train(seen, options)
     for path in existing:
         path.unlink()
     trained.save(output)
-    return trained, coverage(trained, unseen)
+    return trained, coverage(trained, unseen), lost
 
 
 def main(options: Options) -> None:
     """Trains and prints the size and the held-out coverage."""
     if why := TRAINERS[options.kind].export_fault(options):
         logging.warning("transformers cannot have this vocabulary: %s", why)
-    trained, measured = train_vocabulary(options)
+    trained, measured, lost = train_vocabulary(options)
     print(f"vocabulary of {trained.vocab_size:,} entries in {options.output}")
     print(
         f"on {measured.words:,} held-out words: {measured.fertility:.3f} tokens per word, "
         f"{measured.unknown_rate:.4%} of the tokens unknown"
     )
+    if lost.changed:
+        share = lost.changed / lost.words
+        log = logging.warning if share >= losses.MUCH else logging.info
+        log(
+            "%s: --normalization=nfc keeps them",
+            losses.described(share, losses.commonest(lost.changes)),
+        )
     if trained.vocab_size < options.size:
         print(f"fewer than the {options.size:,} asked for: the text has no more pieces")
 
 
-def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
+def _counted(
+    options: Options, lost: losses.LostMarks | None
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Returns the units to train on, and the white-space-separated words to measure on."""
-    seen = Counts(TRAINERS[options.kind].splitter(options.is_lowercase, options.strip_accents))
-    unseen = Counts(lambda chunk: [chunk])
+    rule = _rule(options)
+    seen = Counts(TRAINERS[options.kind].splitter(options.rules), lost, rule)
+    unseen = Counts(lambda chunk: [chunk], lost, rule)
     reading = sources.Reading(
         one_document_per_file=options.one_document_per_file,
         text_field=options.text_field,
@@ -337,54 +388,82 @@ def _counted(options: Options) -> tuple[Mapping[str, int], Mapping[str, int]]:
     if not last:
         raise ValueError(f"input {options.input!r} holds no text to train on; give other files")
     if not unseen.units():
+        unseen = Counts(lambda chunk: [chunk], rule=rule)  # What is lost there is counted already.
         unseen.add(last)
     return seen.units(), unseen.units()
 
 
-def _check_folding(options: Options) -> None:
-    if TRAINERS[options.kind].folds:
-        return
-    for name in ("lowercase", "strip_accents"):
-        if getattr(options, name):
-            raise ValueError(
-                f"--{name} is true, but a vocabulary of the kind {options.kind} holds the bytes of "
-                f"texts as they are: leave it out, or take another --kind "
-                f"({', '.join(name for name, kind in TRAINERS.items() if kind.folds)})"
-            )
+def _check_normalization(options: Options) -> None:
+    normalizations = TRAINERS[options.kind].normalizations
+    if options.normalization not in normalizations:
+        others = [
+            name for name, kind in TRAINERS.items() if options.normalization in kind.normalizations
+        ]
+        raise ValueError(
+            f"--normalization is {options.normalization}, but a vocabulary of the kind "
+            f"{options.kind} can have {', '.join(normalizations)}: choose one of them, or another "
+            f"--kind ({', '.join(others)})"
+        )
+    is_lowercase = options.rules.get("lowercase", False)
+    try:
+        normalization.check(
+            _rule(options),
+            lowercase=is_lowercase,
+            strip_accents=is_lowercase,
+            language=options.language,
+        )
+    except ValueError as error:
+        raise ValueError(f"--normalization and --language do not fit: {error}") from error
 
 
-def _word_splitter(lowercase: bool, strip_accents: bool | None) -> Callable[[str], Iterable[str]]:
-    accents_go = lowercase if strip_accents is None else strip_accents
+def _of_tokenizer(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the rules with accents that go where case goes."""
+    return {"strip_accents": rules.get("lowercase", False), **rules}
+
+
+def _word_splitter(rules: Mapping[str, Any]) -> Callable[[str], Iterable[str]]:
+    whole = _of_tokenizer(rules)
 
     def split(chunk: str) -> Iterator[str]:
-        for word in wordpiece.split_words(chunk, lowercase=lowercase, strip_accents=accents_go):
+        for word in wordpiece.split_words(chunk, **whole):
             if len(word) <= wordpiece.MAX_INPUT_CHARS_PER_WORD:  # Longer ones are [UNK] anyhow.
                 yield word
 
     return split
 
 
-def _unit_splitter(lowercase: bool, strip_accents: bool | None) -> Callable[[str], Iterable[str]]:
-    accents_go = lowercase if strip_accents is None else strip_accents
+def _unit_splitter(rules: Mapping[str, Any]) -> Callable[[str], Iterable[str]]:
+    whole = _of_tokenizer(rules)
 
     def split(chunk: str) -> Iterator[str]:
-        folded = sentence_piece.fold(chunk, lowercase, accents_go)
+        folded = sentence_piece.fold(chunk, **whole).strip()
         for first in range(0, len(folded), MAX_UNIT_CHARACTERS):
             yield folded[first : first + MAX_UNIT_CHARACTERS]
 
     return split
 
 
-def _piece_splitter(lowercase: bool, strip_accents: bool | None) -> Callable[[str], Iterable[str]]:
-    del lowercase, strip_accents  # It folds nothing.
+def _piece_splitter(rules: Mapping[str, Any]) -> Callable[[str], Iterable[str]]:
     cut = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
 
     def split(chunk: str) -> Iterator[str]:
-        text = f" {chunk}"
+        text = f" {normalization.in_form(rules['normalization'], chunk)}"
         for _, (start, end) in cut(text):
             yield text[start:end]
 
     return split
+
+
+def _kept_by_pieces(rules: Mapping[str, Any]) -> Callable[[str], str]:
+    whole = _of_tokenizer(rules)
+    if "normalization" in rules:
+        return functools.partial(sentence_piece.fold, **whole)
+    # The model's own normalization is Unicode's NFKC but for single characters.
+    return lambda text: unicodedata.normalize("NFKC", sentence_piece.fold(text, **whole))
+
+
+def _rule(options: Options) -> str:
+    return options.rules.get("normalization", normalization.RELEASED)
 
 
 def _character_counts(unit_counts: Mapping[str, int]) -> collections.Counter[str]:
@@ -414,16 +493,18 @@ def _repeated(word_counts: Mapping[str, int], separator: str = " ") -> Iterator[
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """How vocabularies of a kind are made; `folds` if they can fold case and accents.
+    """How vocabularies of a kind are made, and the `normalizations` that they can have.
 
-    `splitter(lowercase, strip_accents)` returns the function that cuts a chunk without white space
-    into the units to be counted, `train(counts, options)` the tokenizer for these counts.
-    `export_fault(options)` tells why transformers cannot have the vocabulary, "" if it can.
+    `splitter(rules)` returns the function that cuts a chunk without white space into the units to
+    be counted, `train(counts, options)` the tokenizer for these counts, `kept(rules)` what is left
+    of a text. `export_fault(options)` tells why transformers cannot have the vocabulary, "" if it
+    can.
     """
 
-    splitter: Callable[[bool, bool | None], Callable[[str], Iterable[str]]]
+    splitter: Callable[[Mapping[str, Any]], Callable[[str], Iterable[str]]]
     train: Callable[[Mapping[str, int], Options], tokenizer.Tokenizer]
-    folds: bool = True
+    kept: Callable[[Mapping[str, Any]], Callable[[str], str]]
+    normalizations: tuple[str, ...] = tuple(normalization.CHOICES)
     export_fault: Callable[[Options], str] = lambda options: ""
 
 
@@ -431,26 +512,28 @@ TRAINERS = {
     "wordpiece": Trainer(
         _word_splitter,
         lambda counts, options: wordpiece.WordPieceTokenizer(
-            wordpiece_entries(counts, options.size),
-            lowercase=options.is_lowercase,
-            strip_accents=options.strip_accents,
+            wordpiece_entries(counts, options.size, _rule(options)), **options.rules
         ),
+        kept=lambda rules: functools.partial(wordpiece.fold, **_of_tokenizer(rules)),
     ),
     "sentencepiece": Trainer(
         _unit_splitter,
         lambda counts, options: sentence_piece.SentencePieceTokenizer(
-            sentencepiece_model(counts, options.size, options.model_type),
-            lowercase=options.is_lowercase,
-            strip_accents=options.strip_accents,
+            sentencepiece_model(counts, options.size, options.model_type, _rule(options)),
+            **options.rules,
         ),
+        kept=_kept_by_pieces,
         export_fault=lambda options: sentence_piece.type_export_fault(options.model_type),
     ),
     "byte_bpe": Trainer(
         _piece_splitter,
         lambda counts, options: byte_bpe.ByteBpeTokenizer(
-            *byte_bpe_merges(counts, options.size), add_prefix_space=options.add_prefix_space
+            *byte_bpe_merges(counts, options.size),
+            add_prefix_space=options.add_prefix_space,
+            **options.rules,
         ),
-        folds=False,
+        kept=lambda rules: functools.partial(normalization.in_form, rules["normalization"]),
+        normalizations=tuple(normalization.FORMS),
     ),
 }
 

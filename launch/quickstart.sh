@@ -22,7 +22,7 @@ step() {
 mkdir -p "$dir"
 if [ ! -d "$dir/vocabulary" ]; then
   step python -m data_pipelines.train_vocabulary --input=documentation \
-    --output="$dir/vocabulary" --size=8192
+    --output="$dir/vocabulary" --size=8192 --normalization=bert_uncased
 fi
 for split in train heldout; do
   if [ ! -d "$dir/$split" ]; then

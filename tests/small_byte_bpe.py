@@ -17,9 +17,14 @@ def vocabulary(size: int = 320, *, add_prefix_space: bool = False) -> byte_bpe.B
     """Returns a vocabulary of LINES: 261 bytes and special tokens, the rest merges."""
     kind = train_vocabulary.TRAINERS["byte_bpe"]
     options = train_vocabulary.Options(
-        input="", output="", kind="byte_bpe", size=size, add_prefix_space=add_prefix_space
+        input="",
+        output="",
+        kind="byte_bpe",
+        size=size,
+        normalization="none",
+        add_prefix_space=add_prefix_space,
     )
-    counts = train_vocabulary.Counts(kind.splitter(options.is_lowercase, options.strip_accents))
+    counts = train_vocabulary.Counts(kind.splitter(options.rules))
     for line in LINES * 5:
         counts.add(line)
     made = kind.train(counts.units(), options)

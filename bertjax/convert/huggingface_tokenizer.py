@@ -22,7 +22,16 @@ from etils import epath
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertjax.convert.families import base
-from bertjax.data import added_tokens, byte_bpe, json_text, sentence_piece, tokenizer, wordpiece
+from bertjax.data import (
+    added_tokens,
+    byte_bpe,
+    json_text,
+    normalization,
+    sentence_piece,
+    token_ids,
+    tokenizer,
+    wordpiece,
+)
 
 TOKENIZER_FILE = added_tokens.TOKENIZER_FILE
 SPECIAL_TOKENS_FILE = added_tokens.SPECIAL_TOKENS_FILE
@@ -101,7 +110,11 @@ def write_tokenizer(
     if more := [token.content for token in _added(vocabulary) if token.special]:
         special["additional_special_tokens"] = more
     path = directory / wordpiece.CONFIG_FILE
-    config = json.loads(path.read_text()) | {"model_max_length": max_length, **files.fields}
+    config = json.loads(path.read_text())
+    fields = dict(files.fields)
+    if config["tokenizer_class"] == token_ids.LIBRARY_CLASS:  # other classes have rules of theirs
+        fields["tokenizer_class"] = token_ids.LIBRARY_CLASS
+    config |= {"model_max_length": max_length, **fields}
     for place, values in ((path, config), (directory / SPECIAL_TOKENS_FILE, special)):
         place.write_text(json.dumps(values, indent=2) + "\n")
     fast = WRITERS[vocabulary.kind](vocabulary, files)
@@ -130,9 +143,7 @@ def fast_tokenizer(
         )
     )
     fast.normalizer = _normalizer(
-        lowercase=vocabulary.lowercase,
-        strip_accents=vocabulary.strip_accents,
-        is_spaced=any(token.normalized for token in _added(vocabulary)),
+        vocabulary, is_spaced=any(token.normalized for token in _added(vocabulary))
     )  # pyright: ignore[reportAttributeAccessIssue]
     fast.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
@@ -177,9 +188,7 @@ def unigram_tokenizer(
     fast = tokenizers.Tokenizer(models.Unigram(list(pieces), model.unk_id, byte_fallback=False))
     fast.normalizer = normalizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [
-            *(_without_accents("NFKD", unicodedata.combining) if model.strip_accents else []),
-            *(_lowered() if model.lowercase else []),
-            *_folded(model),
+            *_of_text(model),
             normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
             normalizers.Strip(),
         ]
@@ -191,6 +200,29 @@ def unigram_tokenizer(
     fast.add_special_tokens([vocabulary.token(token_id) for token_id in vocabulary.special_ids])
     _add(_added(vocabulary), fast)
     return fast
+
+
+def _of_text(model: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normalizer]:
+    """Returns what is done to a text outside of the model and by it."""
+    if model.normalization != normalization.RELEASED:
+        mark = normalizers.Replace(sentence_piece.WORD_START, " ")
+        return [*_cleaned_in_form(model.normalization), mark]
+    return [
+        *(_lowered(model.language) if model.language else []),
+        *(_without_accents("NFKD", unicodedata.combining) if model.strip_accents else []),
+        *(_lowered() if model.lowercase else []),
+        *_folded(model),
+    ]
+
+
+def _cleaned_in_form(name: str) -> list[normalizers.Normalizer]:
+    """Returns what `normalization.applied` does."""
+    form = normalization.FORMS[name]
+    return [
+        normalizers.Replace(_regex(normalization.is_dropped), ""),
+        normalizers.Replace(_regex(normalization.is_space), " "),
+        *([getattr(normalizers, form)()] if form else []),
+    ]
 
 
 def _folded(vocabulary: tokenizer.SentencePieceTokenizer) -> list[normalizers.Normalizer]:
@@ -235,26 +267,34 @@ def _added(vocabulary: tokenizer.Tokenizer) -> Sequence[added_tokens.AddedToken]
     return vocabulary.tokens if is_with else ()
 
 
-def casing(normalizer: Mapping[str, Any]) -> dict[str, bool] | None:
-    """Returns the casing that the normalizer of a tokenizer.json has; None if it is not ours.
+def rules_of(normalizer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the rules that the normalizer of a tokenizer.json has; None if they are not ours.
 
     transformers saves tokenizer.json alone, so a model that it has trained on comes back by this.
     The classes of characters may be those of another Python's Unicode tables.
     """
     steps = [step["type"] for step in normalizer.get("normalizers", ())]
-    for lowercase, strip_accents, is_spaced in itertools.product((True, False), repeat=3):
-        expected = ["Replace", *["BertNormalizer"] * is_spaced]
-        expected += ["Replace", "Lowercase"] * lowercase + ["NFD", "Replace"] * strip_accents
-        if steps == expected:
-            return {"lowercase": lowercase, "strip_accents": strip_accents}
+    spaced = [step for step in steps if step != "BertNormalizer"]
+    for name, form in normalization.FORMS.items():
+        if spaced == ["Replace", "Replace", *([form] if form else [])]:
+            return {"normalization": name}
+    for lowercase, strip_accents in itertools.product((True, False), repeat=2):
+        for language in ("", normalization.DOTTED_I_LANGUAGES[0]):
+            few = len(normalization.LOWERED_I) if language else 0
+            expected = ["Replace"] + [*["Replace"] * few, "Replace", "Lowercase"] * lowercase
+            expected += ["NFD", "Replace"] * strip_accents
+            if spaced == expected:
+                casing = {"lowercase": lowercase, "strip_accents": strip_accents}
+                return casing | ({"language": language} if language else {})
     return None
 
 
 def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
     model, normalizer = fields["model"], fields.get("normalizer") or {}
     # Ours spells the rules out; else it is transformers' own.
-    if ours := casing(normalizer):
-        normalizer = {"type": "BertNormalizer", **ours}
+    ours = rules_of(normalizer)
+    if ours is not None:
+        normalizer = {"type": "BertNormalizer"}
     prefix = model.get("continuing_subword_prefix", wordpiece.CONTINUATION)
     expected = [
         ("model.continuing_subword_prefix", prefix, wordpiece.CONTINUATION),
@@ -273,34 +313,41 @@ def _wordpiece(fields: Mapping[str, Any]) -> tokenizer.Tokenizer:
     entries = sorted(ids, key=ids.__getitem__)
     if [ids[entry] for entry in entries] != list(range(len(entries))):
         raise ValueError("the ids of its entries are not 0, 1, 2, ..., each once")
-    return tokenizer.WordPieceTokenizer(
-        entries,
-        lowercase=bool(normalizer.get("lowercase", True)),
-        strip_accents=normalizer.get("strip_accents"),
-    )
+    rules = ours or {
+        "lowercase": bool(normalizer.get("lowercase", True)),
+        "strip_accents": normalizer.get("strip_accents"),
+    }
+    return tokenizer.WordPieceTokenizer(entries, **rules)
 
 
-def _normalizer(*, lowercase: bool, strip_accents: bool, is_spaced: bool) -> normalizers.Normalizer:
+def _normalizer(vocabulary: tokenizer.Tokenizer, *, is_spaced: bool) -> normalizers.Normalizer:
     """Returns the rules of `wordpiece.split_words` in their order, but for what sets apart.
 
     Nothing folds a CJK character into one of another kind, so that they can be set apart later.
     They are at once if added tokens are looked for in what is normalized: `is_spaced`.
     """
+    off = dict.fromkeys(("clean_text", "strip_accents", "lowercase"), False)
+    spaced = [normalizers.BertNormalizer(handle_chinese_chars=True, **off)] if is_spaced else []
+    if vocabulary.normalization != normalization.RELEASED:
+        return normalizers.Sequence([*_cleaned_in_form(vocabulary.normalization), *spaced])
     steps: list[normalizers.Normalizer] = [normalizers.Replace(_regex(wordpiece.is_dropped), "")]
-    if is_spaced:
-        off = dict.fromkeys(("clean_text", "strip_accents", "lowercase"), False)
-        steps.append(normalizers.BertNormalizer(handle_chinese_chars=True, **off))
-    steps += _lowered() if lowercase else []
-    steps += _without_accents("NFD", _is_accent) if strip_accents else []
+    steps += spaced
+    steps += _lowered(vocabulary.language) if vocabulary.lowercase else []
+    steps += _without_accents("NFD", _is_accent) if vocabulary.strip_accents else []
     return normalizers.Sequence(steps)
 
 
-def _lowered() -> list[normalizers.Normalizer]:
+def _lowered(language: str = "") -> list[normalizers.Normalizer]:
     # Rust's lowercasing looks at one character at a time, so the sigma that Python writes at a
     # word's end goes first.
     cased, ignorable = _ranges(_is_cased), _ranges(_is_case_ignorable)
     final = f"(?<=[{cased}][{ignorable}]*)Σ(?![{ignorable}]*[{cased}])"
-    return [normalizers.Replace(tokenizers.Regex(final), "ς"), normalizers.Lowercase()]
+    of_language = normalization.LOWERED_I.items() if language else ()
+    return [
+        *(normalizers.Replace(capital, small) for capital, small in of_language),
+        normalizers.Replace(tokenizers.Regex(final), "ς"),
+        normalizers.Lowercase(),
+    ]
 
 
 def _without_accents(form: str, is_accent: Callable[[str], Any]) -> list[normalizers.Normalizer]:

@@ -124,6 +124,7 @@ def _sizes(weights: pretrained.Pretrained) -> list[str]:
     if vocabulary is not None:
         described = vocabulary.describe()
         casing = "lowercase" if described["lowercase"] else "cased"
+        casing += f", {described['normalization']}" if "normalization" in described else ""
         rows.append(("vocabulary", f"{described['kind']}, {vocabulary.vocab_size}, {casing}"))
         rows.append(("vocabulary SHA-256", f"`{described['sha256']}`"))
     return _table(("", ""), rows)

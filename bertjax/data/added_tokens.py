@@ -59,7 +59,7 @@ class WithAddedTokens(token_ids.Tokenizer):
         self.base: Any = base  # of any kind
         self.tokens = checked(tokens, base)
         self.kind = base.kind
-        self.lowercase, self.strip_accents = base.lowercase, base.strip_accents
+        self.set_rules(**base.rules, by_default=False)
         self.special_ids = base.special_ids
         self.keeps_blanks = base.keeps_blanks
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = base.special_ids
@@ -98,6 +98,10 @@ class WithAddedTokens(token_ids.Tokenizer):
             return self.base.encode_with_offsets(text)
         ids, starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
         return ids, starts, ends
+
+    def kept(self, text: str) -> str:
+        """Returns what the entries can spell of a text."""
+        return self.base.kept(text)
 
     def surface(self, token_id: int) -> str:
         """Returns what a token reads as in a text."""

@@ -22,9 +22,10 @@ import tokenizers
 from absl import logging
 from etils import epath
 from jaxtyping import Bool
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bertjax.data import json_text, sentence_piece, token_ids, wordpiece
+from bertjax.data import json_text, offsets, sentence_piece, token_ids, wordpiece
+from bertjax.data import normalization as normalization_lib
 
 ENTRIES_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 TOKENIZER_FILE = "tokenizer.json"
@@ -42,6 +43,8 @@ _MODEL_FIELDS: dict[str, tuple[Any, ...]] = {
     "byte_fallback": (None, False),
     "ignore_merges": (None, False),
 }
+# Our normalization -> the normalizer of a tokenizer.json.
+_NORMALIZERS = {n: {"type": form} for n, form in normalization_lib.FORMS.items() if form}
 
 
 def _byte_characters() -> dict[str, int]:
@@ -63,7 +66,7 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
     """Byte-level BPE with the entries of a vocabulary and its merges, the first one first.
 
     With `add_prefix_space` a text that does not begin with a blank gets one, so that its first word
-    is the token that it is elsewhere.
+    is the token that it is elsewhere. `normalization` is a Unicode form, or none as released.
 
     Raises:
       ValueError: if the vocabulary is empty, lacks special tokens, or does not fit the merges.
@@ -73,8 +76,16 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
     keeps_blanks = True
 
     def __init__(
-        self, vocabulary: Sequence[str], merges: Sequence[Merge], *, add_prefix_space: bool = False
+        self,
+        vocabulary: Sequence[str],
+        merges: Sequence[Merge],
+        *,
+        add_prefix_space: bool = False,
+        normalization: str = normalization_lib.RELEASED,
     ):
+        if normalization == "none":  # which is the released rule
+            normalization = normalization_lib.RELEASED
+        self.set_rules(False, False, normalization, "", by_default=False)
         self.vocabulary = tuple(vocabulary)
         self.merges = tuple((first, second) for first, second in merges)
         self.add_prefix_space = add_prefix_space
@@ -99,8 +110,8 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
             )
 
     def __reduce__(self):
-        make = functools.partial(type(self), add_prefix_space=self.add_prefix_space)
-        return make, (self.vocabulary, self.merges)
+        rules = {"add_prefix_space": self.add_prefix_space, "normalization": self.normalization}
+        return functools.partial(type(self), **rules), (self.vocabulary, self.merges)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         # One by one: encode_batch() of the library uses every core; callers parallelize by process.
@@ -117,6 +128,14 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         starts, ends = spans.reshape(-1, 2).T
         return np.array(encoding.ids, np.int32), starts, ends
 
+    def normalized(self, text: str) -> str:
+        """Returns the text in its Unicode form."""
+        return normalization_lib.in_form(self.normalization, text)
+
+    def normalized_places(self, text: str) -> list[tuple[int, int]]:
+        placed = normalization_lib.composed(self.normalization, offsets.placed(text))
+        return [(start, end) for _, start, end in placed]
+
     def surface(self, token_id: int) -> str:
         """Returns what a token reads as, with its blank: " the"."""
         return self.decode([token_id])
@@ -130,7 +149,7 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
 
         `merges_sha256` is of merges and prefix alone: equal entries may be merged otherwise.
         """
-        rules = [self.merges, self.add_prefix_space]
+        rules = [self.merges, self.add_prefix_space, *self.own_rules().values()]
         merges_sha256 = hashlib.sha256(json.dumps(rules).encode()).hexdigest()
         content = json.dumps([self.vocabulary, *rules]).encode()
         return self.described(content) | {"merges_sha256": merges_sha256}
@@ -147,8 +166,9 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         (directory / TOKENIZER_FILE).write_bytes(whole.encode())
         names = {role: self.vocabulary[self.special_ids[place]] for role, place in _ROLES.items()}
         config = {
-            "tokenizer_class": "RobertaTokenizer",
+            "tokenizer_class": token_ids.LIBRARY_CLASS if self.own_rules() else "RobertaTokenizer",
             "add_prefix_space": self.add_prefix_space,
+            **self.own_rules(),
             **{f"{role}_token": name for role, name in names.items()},
         }
         (directory / wordpiece.CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
@@ -168,6 +188,8 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         except Exception as error:  # The library has no other.
             raise ValueError(f"its merges do not fit its entries: {error}") from error
         fast: Any = tokenizers.Tokenizer(model)
+        if form := normalization_lib.FORMS.get(self.normalization):
+            fast.normalizer = getattr(normalizers, form)()
         fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
         fast.decoder = decoders.ByteLevel()
         if not with_specials:
@@ -190,7 +212,12 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
 
 
 def read_tokenizer(
-    path: epath.PathLike, *, lowercase: bool | None = None, **casing: Any
+    path: epath.PathLike,
+    *,
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
+    normalization: str = normalization_lib.RELEASED,
+    language: str = "",
 ) -> ByteBpeTokenizer:
     """Returns the tokenizer of a tokenizer.json, or of a vocab.json and its merges.txt.
 
@@ -199,7 +226,7 @@ def read_tokenizer(
     Raises:
       ValueError: if the files are damaged, do something else, or are to fold case.
     """
-    del casing  # None of its files has an option for accents.
+    del strip_accents, language  # None of its files has an option for accents.
     path = epath.Path(path)
     if lowercase:
         raise ValueError("byte-level BPE keeps the case of texts; lower-case the texts themselves")
@@ -214,6 +241,7 @@ def read_tokenizer(
         entries(json_text.read_object(path)),
         merges_of(merges.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")),
         add_prefix_space=bool(fields.get("add_prefix_space", False)),
+        normalization=normalization,
     )
 
 
@@ -228,7 +256,7 @@ def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
         before = before["pretokenizers"][0]
     expected = [
         *((f"model.{name}", model.get(name), values) for name, values in _MODEL_FIELDS.items()),
-        ("normalizer", fields.get("normalizer"), (None,)),
+        ("normalizer", fields.get("normalizer"), (None, *_NORMALIZERS.values())),
         ("pre_tokenizer.type", before.get("type"), ("ByteLevel",)),
         ("pre_tokenizer.use_regex", before.get("use_regex", True), (True,)),
     ]
@@ -245,6 +273,10 @@ def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
         entries({**model["vocab"], **added}),
         merges_of(model["merges"]),
         add_prefix_space=bool(before.get("add_prefix_space", True)),
+        normalization=next(
+            (n for n, normalizer in _NORMALIZERS.items() if normalizer == fields.get("normalizer")),
+            normalization_lib.RELEASED,
+        ),
     )
 
 

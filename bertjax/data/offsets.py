@@ -25,13 +25,53 @@ def replaced(text: Placed, replacement: Callable[[str], str]) -> Placed:
     return [(new, start, end) for character, start, end in text for new in replacement(character)]
 
 
-def lowered(text: Placed) -> Placed:
+def lowered(text: Placed, lower: Callable[[str], str] = str.lower) -> Placed:
     """Returns the text in lower case.
 
     Only the sigma depends on what stands around it, and both of its forms are one character: the
     places are right, and the sigma is the one inside a word.
     """
-    return replaced(text, str.lower)
+    return replaced(text, lower)
+
+
+def joined(text: Placed, pair: str) -> Placed:
+    """Returns the text with two characters as one wherever they follow each other."""
+    result: Placed = []
+    for character, start, end in text:
+        if result and result[-1][0] + character == pair:
+            result[-1] = (pair, result[-1][1], end)
+        else:
+            result.append((character, start, end))
+    return result
+
+
+def composed(text: Placed, form: Literal["NFC", "NFKC"]) -> Placed:
+    """Returns the text in a normal form that composes characters.
+
+    Characters that change together have the place of all of them.
+
+    Source: Unicode Standard Annex 15. A character that combines with nothing before it, neither
+    as a mark nor as a second letter (Hangul, some Indic vowels), begins a part of its own.
+    """
+    parts: list[Placed] = []
+    for one in text:
+        before = "".join(part[0] for part in parts[-1]) if parts else ""
+        begins = not unicodedata.combining(one[0]) and unicodedata.normalize(
+            form, before + one[0]
+        ) == unicodedata.normalize(form, before) + unicodedata.normalize(form, one[0])
+        if begins or not parts:
+            parts.append([one])
+        else:
+            parts[-1].append(one)
+    result: Placed = []
+    for part in parts:
+        before = "".join(character for character, _, _ in part)
+        after = unicodedata.normalize(form, before)
+        if before == after:
+            result += part
+        else:
+            result += [(character, part[0][1], part[-1][2]) for character in after]
+    return result
 
 
 def without_accents(

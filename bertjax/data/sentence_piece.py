@@ -19,6 +19,7 @@ from etils import epath
 from jaxtyping import Bool
 from sentencepiece import sentencepiece_pb2
 
+from bertjax.data import normalization as normalization_lib
 from bertjax.data import offsets, token_ids, wordpiece
 
 MODEL_FILE = "spiece.model"
@@ -28,6 +29,8 @@ _PIECES = sentencepiece_pb2.SentencePieceText  # pyright: ignore  made when it i
 
 # Names of normalizations that are, but for single characters, Unicode's NFKC.
 FOLDED_LATER = ("nmt_nfkc", "nfkc")
+# The normalization of a model that leaves all of it to us.
+IDENTITY = "identity"
 # TrainerSpec.model_type of sentencepiece_model.proto.
 MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _UNIGRAM = 1  # the default
@@ -48,18 +51,25 @@ SPECIAL_NAMES = {
 class SentencePieceTokenizer(token_ids.Tokenizer):
     """The tokenizer of a sentencepiece model, given as its bytes.
 
-    `strip_accents=None` follows `lowercase`.
+    `strip_accents=None` follows `lowercase`, which is false unless given.
 
     Raises:
-      ValueError: if the bytes are not a model, or special tokens are missing or could occur in
-        text.
+      ValueError: if the bytes are not a model, special tokens are missing or could occur in text,
+        or the rules do not go together.
     """
 
     kind = "sentencepiece"
 
-    def __init__(self, model: bytes, *, lowercase: bool = False, strip_accents: bool | None = None):
-        self.lowercase = lowercase
-        self.strip_accents = lowercase if strip_accents is None else strip_accents
+    def __init__(
+        self,
+        model: bytes,
+        *,
+        lowercase: bool | None = None,
+        strip_accents: bool | None = None,
+        normalization: str = normalization_lib.RELEASED,
+        language: str = "",
+    ):
+        self.set_rules(lowercase, strip_accents, normalization, language, by_default=False)
         self._bytes = model
         self._model = _processor(model)
         self.vocabulary = tuple(map(self._model.id_to_piece, range(len(self._model))))
@@ -75,10 +85,7 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
         )
 
     def __reduce__(self):
-        make = functools.partial(
-            type(self), lowercase=self.lowercase, strip_accents=self.strip_accents
-        )
-        return make, (self._bytes,)
+        return functools.partial(type(self), **self.rules), (self._bytes,)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         folded = list(map(self.normalized, texts))
@@ -106,15 +113,23 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
 
     def normalized(self, text: str) -> str:
         """Returns the text folded, before the model normalizes it."""
-        return fold(text, self.lowercase, self.strip_accents)
+        return fold(text, **self.rules)
+
+    def kept(self, text: str) -> str:
+        """Returns what the pieces can spell of a text, after the model's own normalization."""
+        return self._model.normalize(self.normalized(text)).replace(WORD_START, " ")
 
     def normalized_places(self, text: str) -> list[tuple[int, int]]:
+        if self.normalization != normalization_lib.RELEASED:
+            placed = normalization_lib.placed(self.normalization, text)
+            return [(start, end) for _, start, end in placed]
         folded = offsets.placed(text)
         if self.strip_accents and not text.isascii():
             folded = offsets.without_accents(
                 folded, "NFKD", lambda character: unicodedata.combining(character) > 0
             )
-        folded = offsets.lowered(folded) if self.lowercase else folded
+        lower = functools.partial(normalization_lib.lowered, language=self.language)
+        folded = offsets.lowered(folded, lower) if self.lowercase else folded
         return [(start, end) for _, start, end in folded]
 
     def scores(self) -> list[float]:
@@ -135,20 +150,16 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
 
     def describe(self) -> dict[str, Any]:
         """Returns what manifests keep; the hash covers the model and the casing."""
-        return self.described(
-            self._bytes + json.dumps([self.lowercase, self.strip_accents]).encode()
-        )
+        return self.described(self._bytes + json.dumps(self.rules_for_hash()).encode())
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes spiece.model and a tokenizer_config.json with the field names of transformers."""
         directory = epath.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / MODEL_FILE).write_bytes(self._bytes)
-        follows_case = self.strip_accents == self.lowercase
         config = {
-            "tokenizer_class": "AlbertTokenizer",
-            "do_lower_case": self.lowercase,
-            "strip_accents": None if follows_case else self.strip_accents,
+            "tokenizer_class": token_ids.LIBRARY_CLASS if self.own_rules() else "AlbertTokenizer",
+            **self.rules_for_file(),
             "keep_accents": not self.strip_accents,  # The name that transformers has for ALBERT.
         }
         config |= {
@@ -174,7 +185,8 @@ def export_fault(vocabulary: SentencePieceTokenizer) -> str:
     if why := type_export_fault(MODEL_TYPES[int(trainer.get(3, _UNIGRAM))]):
         return why
     name = bytes(normalizer.get(1, b"")).decode()
-    if name not in FOLDED_LATER:
+    is_ours = name == IDENTITY and vocabulary.normalization != normalization_lib.RELEASED
+    if name not in FOLDED_LATER and not is_ours:
         known_names = ", ".join(map(repr, FOLDED_LATER))
         return f"it normalizes by {name!r}; for transformers only {known_names} can be spelled out"
     # Trainer: white space as a suffix, bytes for unknown characters. Normalizer: a mark before the
@@ -222,12 +234,22 @@ def _piece_name(piece: bytes) -> bytes:
     return name
 
 
-def fold(text: str, lowercase: bool, strip_accents: bool) -> str:
-    """Returns `text` in lower case, without accents, both or neither.
+def fold(
+    text: str,
+    lowercase: bool = False,
+    strip_accents: bool = False,
+    normalization: str = normalization_lib.RELEASED,
+    language: str = "",
+) -> str:
+    """Returns `text` by the rules of a tokenizer.
 
     Source: google-research/albert, tokenization.py, preprocess_text, which also turns the quotes
     `` and '' of old corpora into ", and text of any other kind than ALBERT's does not need that.
     """
+    if normalization != normalization_lib.RELEASED:
+        return normalization_lib.applied(normalization, text).replace(WORD_START, " ")
+    if language:  # before the dot of İ goes with the accents
+        text = normalization_lib.lowered(text, language)
     if strip_accents and not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text)
         text = "".join(itertools.filterfalse(unicodedata.combining, decomposed))
@@ -350,5 +372,5 @@ def _continues_word(model: sentencepiece.SentencePieceProcessor, token_id: int) 
     if model.is_byte(token_id):
         return True
     piece = model.id_to_piece(token_id)
-    after_a_letter = wordpiece.split_words(f"a{piece[0]}", lowercase=False, strip_accents=False)
+    after_a_letter = wordpiece.split_words(f"a{piece[0]}")
     return piece[0] != WORD_START and len(after_a_letter) == 1

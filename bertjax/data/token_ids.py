@@ -12,7 +12,16 @@ import numpy as np
 from etils import epath
 from jaxtyping import Bool, Int
 
+from bertjax.data import normalization as normalization_lib
+
 MASK = "[MASK]"
+
+# Our fields of tokenizer_config.json, and of what manifests keep.
+NORMALIZATION_FIELD, LANGUAGE_FIELD = "normalization", "lowercase_language"
+# The rules for a text, as `describe` names them; one that is missing is the released rule.
+RULES = ("kind", "lowercase", "strip_accents", NORMALIZATION_FIELD, LANGUAGE_FIELD)
+# The class that transformers reads such a vocabulary with: its own classes have other rules.
+LIBRARY_CLASS = "PreTrainedTokenizerFast"
 
 # The ids of several texts one after the other, and the number of ids of each text.
 Flat = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]
@@ -39,6 +48,8 @@ class Tokenizer:
     Encoding adds neither [CLS] nor [SEP]. `special_ids` are pad, unk (unless nothing is unknown,
     where `unk_id` is -1), cls, sep and mask.
     `continues_word` is true for the entries that belong to the word of the entry before them.
+    `normalization`, `lowercase` and `strip_accents` are the rules for a text before it is cut, and
+    `language` that for the letter I; see `data.normalization`.
     `keeps_blanks` is true if white space is part of the tokens: a single word then has the ids
     that it has inside a text only with a space before it, and a mask takes the space before it.
     """
@@ -48,6 +59,8 @@ class Tokenizer:
     vocab_size: int
     lowercase: bool = False
     strip_accents: bool = False
+    normalization: str = normalization_lib.RELEASED
+    language: str = ""
     keeps_blanks: bool = False
     pad_id: int
     unk_id: int
@@ -123,8 +136,75 @@ class Tokenizer:
         """Returns the [start, end) in `text` of each character of `normalized`."""
         return [(place, place + 1) for place in range(len(text))]
 
+    def kept(self, text: str) -> str:
+        """Returns what the entries can spell of a text, to find what is lost."""
+        return self.normalized(text)
+
+    def set_rules(
+        self,
+        lowercase: bool | None,
+        strip_accents: bool | None,
+        normalization: str,
+        language: str,
+        *,
+        by_default: bool,
+    ) -> None:
+        """Sets what is done to a text.
+
+        `lowercase=None` is the default of the kind, but false with a normalization that keeps
+        everything; `strip_accents=None` follows `lowercase`, as released.
+
+        Raises:
+          ValueError: if the rules are unknown or do not go together.
+        """
+        if lowercase is None:
+            lowercase = by_default and normalization == normalization_lib.RELEASED
+        self.lowercase = lowercase
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self.normalization, self.language = normalization, language
+        normalization_lib.check(
+            normalization,
+            lowercase=self.lowercase,
+            strip_accents=self.strip_accents,
+            language=language,
+        )
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """What is done to a text, as arguments of the class."""
+        return {
+            "lowercase": self.lowercase,
+            "strip_accents": self.strip_accents,
+            "normalization": self.normalization,
+            "language": self.language,
+        }
+
+    def rules_for_hash(self) -> list[Any]:
+        """Returns the rules as hashes have them: those that are not the released ones, too."""
+        is_released = self.normalization == normalization_lib.RELEASED and not self.language
+        more = [] if is_released else [self.normalization, self.language]
+        return [self.lowercase, self.strip_accents, *more]
+
+    def rules_for_file(self) -> dict[str, Any]:
+        """Returns the fields of tokenizer_config.json: the names of transformers, and ours."""
+        follows_case = self.strip_accents == self.lowercase
+        fields: dict[str, Any] = {
+            "do_lower_case": self.lowercase,
+            "strip_accents": None if follows_case else self.strip_accents,
+        }
+        return fields | self.own_rules()
+
+    def own_rules(self) -> dict[str, str]:
+        """Returns the rules that are not the released ones, by name."""
+        own = (
+            {}
+            if self.normalization == normalization_lib.RELEASED
+            else {NORMALIZATION_FIELD: self.normalization}
+        )
+        return own | ({LANGUAGE_FIELD: self.language} if self.language else {})
+
     def describe(self) -> dict[str, Any]:
-        """Returns kind, sha256, vocab_size, lowercase and strip_accents, as manifests keep them.
+        """Returns kind, sha256, vocab_size and the rules, as manifests keep them.
 
         A kind may have more: `merges_sha256` tells vocabularies of the same entries apart.
         """
@@ -138,6 +218,7 @@ class Tokenizer:
             "vocab_size": self.vocab_size,
             "lowercase": self.lowercase,
             "strip_accents": self.strip_accents,
+            **self.own_rules(),
         }
 
     def save(self, directory: epath.PathLike) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from absl import logging
 from etils import epath
 
 from bertjax.data import (
@@ -96,8 +97,9 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
 
     Tokens that files of the directory add to the vocabulary (`added_tokens`) are part of it. A bare
     file is of the kind that has its suffix, else a WordPiece vocabulary. A directory's
-    tokenizer_config.json tells the casing unless `lowercase` is given; without either, a WordPiece
-    vocabulary is taken as lowercase, and a sentencepiece model gets the text as it is.
+    tokenizer_config.json has the rules for a text unless `lowercase` is given; without either, a
+    WordPiece vocabulary has the released uncased rule, as in transformers, which the log says, and
+    a sentencepiece model gets the text as it is.
 
     Raises:
       FileNotFoundError: if there is no vocabulary.
@@ -116,21 +118,41 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
             f"{path} does not exist; give a {files} or a directory that holds "
             "one, or make one with `python -m data_pipelines.train_vocabulary`"
         )
-    if lowercase is None:
-        lowercase = config.get("do_lower_case")
-    casing: dict[str, Any] = {} if lowercase is None else {"lowercase": bool(lowercase)}
-    casing["strip_accents"] = config.get("strip_accents")
-    if casing["strip_accents"] is None and "keep_accents" in config:  # ALBERT's name for it
-        casing["strip_accents"] = not config["keep_accents"]
+    rules = _rules(config, lowercase)
     kind = _kind_of(path)
+    is_wordpiece = kind is TOKENIZERS[WordPieceTokenizer.kind]
+    if is_wordpiece and "lowercase" not in rules and "normalization" not in rules:
+        logging.info(
+            "%s has no settings beside it: text is lower-cased and loses its accents, as in BERT's "
+            "uncased models and as transformers reads it. For a cased vocabulary put a %s with "
+            '{"do_lower_case": false} there',
+            path, wordpiece.CONFIG_FILE,
+        )  # fmt: skip
     try:
-        loaded = kind.read(path, **casing)
+        loaded = kind.read(path, **rules)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a {kind.title}: {error!r}") from error
     except ValueError as error:
         raise ValueError(f"{path} is not a {kind.title}: {error}") from error
     is_whole = directory is None or not kind.takes_added_tokens
     return loaded if is_whole else with_added_tokens(loaded, directory)
+
+
+def _rules(config: dict[str, Any], lowercase: bool | None) -> dict[str, Any]:
+    """Returns what a tokenizer_config.json says of texts, as arguments of a tokenizer."""
+    if lowercase is None:
+        lowercase = config.get("do_lower_case")
+    rules: dict[str, Any] = {} if lowercase is None else {"lowercase": bool(lowercase)}
+    rules["strip_accents"] = config.get("strip_accents")
+    if rules["strip_accents"] is None and "keep_accents" in config:  # ALBERT's name for it
+        rules["strip_accents"] = not config["keep_accents"]
+    for field, argument in (
+        (token_ids.NORMALIZATION_FIELD, "normalization"),
+        (token_ids.LANGUAGE_FIELD, "language"),
+    ):
+        if field in config:
+            rules[argument] = config[field]
+    return rules
 
 
 def with_added_tokens(base: Tokenizer, directory: epath.PathLike) -> Tokenizer:

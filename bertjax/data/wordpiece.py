@@ -27,6 +27,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Bool, Int
 
+from bertjax.data import normalization as normalization_lib
 from bertjax.data import offsets, token_ids
 
 VOCABULARY_FILE = "vocab.txt"
@@ -64,10 +65,12 @@ WINDOW_CHARACTERS = 2**18
 class WordPieceTokenizer(token_ids.Tokenizer):
     """WordPiece with the entries of a vocabulary.
 
-    `strip_accents=None` follows `lowercase`, as released: accents go where case goes.
+    `lowercase=None` is true by the released rules. `strip_accents=None` follows `lowercase`, as
+    released: accents go where case goes.
 
     Raises:
-      ValueError: if the vocabulary is empty, repeats entries or lacks special tokens.
+      ValueError: if the vocabulary is empty, repeats entries or lacks special tokens, or the rules
+        do not go together.
     """
 
     kind = "wordpiece"
@@ -76,12 +79,14 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         self,
         vocabulary: Sequence[str],
         *,
-        lowercase: bool = True,
+        lowercase: bool | None = None,
         strip_accents: bool | None = None,
+        normalization: str = normalization_lib.RELEASED,
+        language: str = "",
     ):
         self._ids = _vocabulary_ids(vocabulary)
-        self.lowercase = lowercase
-        self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self.set_rules(lowercase, strip_accents, normalization, language, by_default=True)
+        self._is_released = normalization == normalization_lib.RELEASED
         self.vocabulary = tuple(vocabulary)
         self.vocab_size = len(self.vocabulary)
         self.special_ids = tuple(self._ids[name] for name in (PAD, UNK, CLS, SEP, MASK))
@@ -90,7 +95,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
             [entry.startswith(CONTINUATION) for entry in self.vocabulary]
         )
         self._longest_entry = max(map(len, self.vocabulary))
-        self._chunks, self._words = _Chunks(), _Computed(self.pieces)
+        self._chunks, self._words = _Chunks(self._is_released), _Computed(self.pieces)
         self._chunk_offsets = _Computed(self._offsets_of_chunk)
         self._lock = threading.Lock()  # Input pipelines call from several threads.
 
@@ -115,10 +120,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 
     def __reduce__(self):
         """Pickles the arguments alone; each process fills its own caches."""
-        make = functools.partial(
-            type(self), lowercase=self.lowercase, strip_accents=self.strip_accents
-        )
-        return make, (self.vocabulary,)
+        return functools.partial(type(self), **self.rules), (self.vocabulary,)
 
     def encode(self, text: str) -> list[int]:
         return self.encode_flat([text])[0].tolist()
@@ -144,7 +146,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         if len(self._chunk_offsets) >= MAX_REMEMBERED_OFFSETS:
             self._chunk_offsets = _Computed(self._offsets_of_chunk)
         places = np.arange(len(text), dtype=np.int32)
-        if any(control in text for control in CONTROLS_THAT_SPLIT):
+        if self._is_released and any(control in text for control in CONTROLS_THAT_SPLIT):
             places = places[[character not in CONTROLS_THAT_SPLIT for character in text]]
             text = text.translate(_DROP_CONTROLS)
         matches = list(_CHUNK.finditer(text))
@@ -160,7 +162,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 
     def describe(self) -> dict[str, Any]:
         """Returns what manifests keep; the hash covers entries, order and casing."""
-        content = json.dumps([self.vocabulary, self.lowercase, self.strip_accents])
+        content = json.dumps([self.vocabulary, *self.rules_for_hash()])
         return self.described(content.encode())
 
     def save(self, directory: epath.PathLike) -> None:
@@ -169,11 +171,9 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         directory.mkdir(parents=True, exist_ok=True)
         entries = "".join(f"{entry}\n" for entry in self.vocabulary)
         (directory / VOCABULARY_FILE).write_bytes(entries.encode())
-        follows_case = self.strip_accents == self.lowercase
         config = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": self.lowercase,
-            "strip_accents": None if follows_case else self.strip_accents,
+            "tokenizer_class": token_ids.LIBRARY_CLASS if self.own_rules() else "BertTokenizer",
+            **self.rules_for_file(),
             "tokenize_chinese_chars": True,
             "pad_token": PAD,
             "unk_token": UNK,
@@ -185,18 +185,20 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 
     def normalized(self, text: str) -> str:
         """Returns the text cleaned and folded, before punctuation is set apart."""
-        folded = text.translate(_CLEANED)
-        folded = folded.lower() if self.lowercase else folded
-        if self.strip_accents:
-            folded = unicodedata.normalize("NFD", folded).translate(_WITHOUT_ACCENTS)
-        return folded
+        return fold(text, **self.rules)
 
     def normalized_places(self, text: str) -> list[tuple[int, int]]:
-        cleaned = offsets.replaced(offsets.placed(text), lambda one: _CLEANED[ord(one)])
-        return [(start, end) for _, start, end in self._folded(cleaned)]
+        return [(start, end) for _, start, end in self._placed(text)]
 
-    def _folded(self, text: offsets.Placed) -> offsets.Placed:
-        text = offsets.lowered(text) if self.lowercase else text
+    def _placed(self, whole: str) -> offsets.Placed:
+        """Returns the characters of `normalized`, without spaces around CJK, with their places."""
+        if not self._is_released:
+            return normalization_lib.placed(self.normalization, whole)
+        text = offsets.replaced(offsets.placed(whole), lambda one: _CLEANED[ord(one)])
+        if self.language:
+            text = offsets.joined(text, "I\u0307")
+        lower = functools.partial(normalization_lib.lowered, language=self.language)
+        text = offsets.lowered(text, lower) if self.lowercase else text
         if not self.strip_accents:
             return text
         return offsets.without_accents(text, "NFD", lambda one: not _WITHOUT_ACCENTS[ord(one)])
@@ -221,15 +223,13 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 
     def _offsets_of_chunk(self, chunk: str) -> Int[np.ndarray, "3 tokens"]:
         """Returns the ids of one of `chunks`, and where in it each token starts and ends."""
-        casing = {"lowercase": self.lowercase, "strip_accents": self.strip_accents}
         characters = offsets.placed(chunk)
         if not (chunk.isascii() and chunk.isprintable()):
-            # A space here would only set apart what has its own place anyway.
-            cleaned = offsets.replaced(characters, lambda one: _CLEANED[ord(one)].strip(" "))
-            characters = self._folded(cleaned)
+            # A space here only sets apart what has its own place anyway.
+            characters = [one for one in self._placed(chunk) if one[0] != " "]
         spans = iter(characters)
         tokens: list[tuple[int, int, int]] = []
-        for word in split_words(chunk, **casing):
+        for word in split_words(chunk, **self.rules):
             ids = self.pieces(word)
             for place, token_id in enumerate(ids):
                 length = len(self.vocabulary[token_id]) - (len(CONTINUATION) if place else 0)
@@ -241,11 +241,11 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 
     def _encode_window(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._chunks.is_full():
-            self._chunks, self._words = _Chunks(), _Computed(self.pieces)
+            self._chunks, self._words = _Chunks(self._is_released), _Computed(self.pieces)
         places, num_chunks = self._chunks.places(texts)
+        rules = self.rules
         for chunk in self._chunks.unencoded():
-            words = split_words(chunk, lowercase=self.lowercase, strip_accents=self.strip_accents)
-            pieces = map(self._words.__getitem__, words)
+            pieces = map(self._words.__getitem__, split_words(chunk, **rules))
             self._chunks.append(list(itertools.chain.from_iterable(pieces)))
         return self._chunks.gather(places, num_chunks)
 
@@ -253,7 +253,8 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 class _Chunks:
     """White-space-separated chunks in the order in which they were met, and the ids of each."""
 
-    def __init__(self):
+    def __init__(self, drops_controls: bool):
+        self._drops_controls = drops_controls
         count = itertools.count()
         self._numbers: collections.defaultdict[str, int] = collections.defaultdict(count.__next__)
         self._ids = array.array("i")
@@ -265,7 +266,7 @@ class _Chunks:
 
     def places(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the indices of the chunks of all texts, and the number of chunks of each text."""
-        joined = "".join(texts)
+        joined = "".join(texts) if self._drops_controls else ""
         if any(control in joined for control in CONTROLS_THAT_SPLIT):
             texts = [text.translate(_DROP_CONTROLS) for text in texts]
         chunks = [text.split() for text in texts]
@@ -305,22 +306,50 @@ class _Computed(dict):
         return value
 
 
-def chunks(text: str) -> list[str]:
+def chunks(text: str, normalization: str = normalization_lib.RELEASED) -> list[str]:
     """Returns the parts of `text` between white space, which are tokenized independently."""
-    if any(control in text for control in CONTROLS_THAT_SPLIT):
+    is_released = normalization == normalization_lib.RELEASED
+    if is_released and any(control in text for control in CONTROLS_THAT_SPLIT):
         text = text.translate(_DROP_CONTROLS)
     return text.split()
 
 
-def split_words(text: str, *, lowercase: bool, strip_accents: bool) -> list[str]:
-    """Returns the words and punctuation marks of `text`, cleaned and folded as released."""
+def split_words(
+    text: str,
+    *,
+    lowercase: bool = False,
+    strip_accents: bool = False,
+    normalization: str = normalization_lib.RELEASED,
+    language: str = "",
+) -> list[str]:
+    """Returns the words and punctuation marks of `text` by the rules of a tokenizer."""
+    if normalization != normalization_lib.RELEASED:
+        return normalization_lib.applied(normalization, text).translate(_SET_APART).split()
     words: list[str] = []
     for word in text.translate(_CLEANED).split():
-        folded = word.lower() if lowercase else word
+        folded = normalization_lib.lowered(word, language) if lowercase else word
         if strip_accents:
             folded = unicodedata.normalize("NFD", folded).translate(_WITHOUT_ACCENTS)
         words += folded.translate(_PUNCTUATION_APART).split()
     return words
+
+
+def fold(
+    text: str,
+    *,
+    lowercase: bool = False,
+    strip_accents: bool = False,
+    normalization: str = normalization_lib.RELEASED,
+    language: str = "",
+) -> str:
+    """Returns `text` cleaned and folded, before punctuation is set apart."""
+    if normalization != normalization_lib.RELEASED:
+        return normalization_lib.applied(normalization, text)
+    folded = text.translate(_CLEANED)
+    folded = normalization_lib.lowered(folded, language) if lowercase else folded
+    if strip_accents:
+        folded = unicodedata.normalize("NFD", folded).translate(_WITHOUT_ACCENTS)
+    return folded
 
 
 def is_dropped(character: str) -> bool:
@@ -358,6 +387,11 @@ def _punctuation_apart(code_point: int) -> str:
     return f" {character} " if _is_mark(character) else character
 
 
+def _set_apart(code_point: int) -> str:
+    character = chr(code_point)
+    return f" {character} " if is_set_apart(character) else character
+
+
 def _is_mark(character: str) -> bool:
     # "$", "+" and their like are symbols to Unicode, but punctuation to BERT.
     is_ascii_mark = "!" <= character <= "~" and not character.isalnum()
@@ -372,6 +406,7 @@ _NO_TOKENS = np.zeros((3, 0), np.int32)
 _CLEANED = _Computed(_cleaned)
 _WITHOUT_ACCENTS = _Computed(_without_accent)
 _PUNCTUATION_APART = _Computed(_punctuation_apart)
+_SET_APART = _Computed(_set_apart)
 
 
 def _windows(texts: Sequence[str]) -> Iterator[Sequence[str]]:

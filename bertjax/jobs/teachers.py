@@ -12,7 +12,7 @@ from absl import logging
 
 from bertjax import config as config_lib
 from bertjax.convert import formats
-from bertjax.data import tokenizer
+from bertjax.data import token_ids, tokenizer
 from bertjax.models import encoder, parameters
 from bertjax.tasks import base as tasks
 
@@ -150,9 +150,9 @@ def _vocabulary_faults(
     was, now = theirs.describe(), ours.describe()
     if was["sha256"] == now["sha256"]:
         return
-    for name in ("kind", "lowercase", "strip_accents"):
-        if was[name] != now[name]:
-            yield f"its vocabulary has {name} {was[name]!r}, that of the data {now[name]!r}"
+    for name in token_ids.RULES:
+        if was.get(name) != now.get(name):
+            yield f"its vocabulary has {name} {was.get(name)!r}, that of the data {now.get(name)!r}"
     pairs = zip(range(theirs.vocab_size), range(ours.vocab_size), strict=False)
     differing = [n for n, _ in pairs if theirs.token(n) != ours.token(n)]
     if differing or theirs.vocab_size != ours.vocab_size:

@@ -19,7 +19,7 @@ from jaxtyping import Int
 
 from bertjax import jobs
 from bertjax.convert import formats, pretrained
-from bertjax.data import tokenizer
+from bertjax.data import token_ids, tokenizer
 from bertjax.jobs import teachers
 from bertjax.models import embedding_sharing, encoder, parameters
 from bertjax.training import state
@@ -366,8 +366,8 @@ def _vocabulary_faults(source: pretrained.Pretrained, target: Target) -> Iterato
         return
     if theirs.describe()["sha256"] == ours.describe()["sha256"]:
         return
-    for name in ("kind", "lowercase", "strip_accents"):
-        was, now = theirs.describe()[name], ours.describe()[name]
+    for name in token_ids.RULES:
+        was, now = theirs.describe().get(name), ours.describe().get(name)
         if was != now:
             yield (
                 f"the vocabulary of the data has {name} {now!r}, the source's has {was!r}: build "

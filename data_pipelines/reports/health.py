@@ -12,6 +12,7 @@ from typing import Any
 
 from bertjax.data import masking, records, tokenizer
 from data_pipelines import pairing
+from data_pipelines.reports import losses
 
 # English under its own vocabulary has below 0.1%: a few emoji and foreign letters.
 UNKNOWN_RATE, HIGH_UNKNOWN_RATE = 0.01, 0.05
@@ -246,6 +247,13 @@ def _vocabulary(facts: _Facts) -> _Found:
             f"{rate:.1%} of the tokens are [UNK] ({degree}); the model can neither read nor "
             "predict what they stand for: use a vocabulary of this language and spelling, or make "
             "one with `python -m data_pipelines.train_vocabulary`",
+        )
+    if facts.exceeds("lost_marks_share", losses.MUCH):
+        lost = losses.described(facts.of("lost_marks_share") or 0, facts.of("lost_marks") or ())
+        yield (
+            "lost_marks",
+            f"{lost}: the vocabulary's normalization drops them, and words that differ in them "
+            "become one; make a vocabulary with --normalization=nfc, which keeps them",
         )
     used = facts.of("vocabulary_used_share")
     counted = facts.of("unigram_tokens") or 0

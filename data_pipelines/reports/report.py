@@ -76,6 +76,7 @@ def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
     size = sum(shard.bytes for shard in manifest.shards) / 1e6
     described, labels = manifest.tokenizer, pairing.labels(manifest.pair_objective)
     casing = ", lower-cased" if described.get("lowercase") else ", cased"
+    casing += f", {described['normalization']}" if "normalization" in described else ""
     masks = f"at most {manifest.max_predictions_per_seq} of {manifest.max_seq_length} tokens"
     return [
         *_row_count(manifest),
@@ -115,12 +116,15 @@ def _split_rows(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = _Rows(statistics)
     empty = statistics.get("empty_documents")
+    changes = ", ".join(statistics.get("lost_marks") or ())
+    examples = f", as {changes}".replace("{", "{{").replace("}", "}}")
     rows.add("documents", "documents", "{:,}" + (f", {empty:,} of them empty" if empty else ""))
     rows.add("sentences", "sentences", "{:,}" + rows.lengths("sentences_per_document", "document"))
     rows.add("tokens", "tokens", "{:,}" + rows.lengths("sentence_length", "sentence"))
     rows.add("words", "words", "{:,}" + rows.text("tokens_per_word", ", {:.2f} tokens each"))
     rows.add("characters", "characters", "{:,}")
     rows.add("unknown tokens", "unknown_rate", "{:.3%}")
+    rows.add("words that lose marks", "lost_marks_share", "{:.2%}" + examples)
     rows.add("one-sentence documents", "one_sentence_document_share", "{:.2%}")
     rows.add("one-line documents", "one_line_document_share", "{:.2%}")
     rows.add("longest document", "longest_document_share", "{:.2%} of the tokens")

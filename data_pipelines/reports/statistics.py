@@ -16,7 +16,7 @@ from jaxtyping import Int
 
 from bertjax.data import contents, masking, records, tokenizer
 from data_pipelines import pairing
-from data_pipelines.reports import distinct
+from data_pipelines.reports import distinct, losses
 
 # A shorter line that comes twice ("Yes.", "Chapter II", "* * *") says nothing about a corpus.
 MIN_LINE_CHARACTERS = 20
@@ -38,9 +38,9 @@ class CorpusTally:
     """Counts of tokenized text, in bounded memory; `CorpusTally()` is that of no text.
 
     `lines` are paragraphs of the input of at least `MIN_LINE_CHARACTERS`, `short_lines` all others.
-    `words` are separated by
-    white space. `longest_document` is in tokens. The histograms count at index n the documents of
-    n sentences and the sentences of n tokens, at their last index all longer ones.
+    `words` are separated by white space; `changed_words` of `compared_words` lose marks (`losses`).
+    `longest_document` is in tokens. The histograms count at index n the documents of n sentences
+    and the sentences of n tokens, at their last index all longer ones.
     """
 
     documents: int = 0
@@ -67,6 +67,9 @@ class CorpusTally:
     distinct_lines: distinct.Distinct = distinct.Distinct()
     distinct_short_lines: distinct.Distinct = distinct.Distinct()
     repeated_lines: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    compared_words: int = 0
+    changed_words: int = 0
+    changes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -77,8 +80,12 @@ class CorpusTally:
         sentence_lengths: Int[np.ndarray, " sentences"],
         tokens: Int[np.ndarray, " tokens"],
         unk_id: int,
+        lost: losses.LostMarks | None = None,
     ) -> CorpusTally:
-        """Returns the counts of a block: its documents' plain text, sentences and token ids."""
+        """Returns the counts of a block: its documents' plain text, sentences and token ids.
+
+        `lost` has counted what the tokenizer's normalization changes.
+        """
         counts = np.asarray(sentences_per_document, np.int64)
         sizes = np.asarray(sentence_lengths, np.int64)
         token_ends = np.concatenate([[0], np.cumsum(sizes)])
@@ -110,6 +117,9 @@ class CorpusTally:
             distinct_lines=distinct.Distinct.of(line_hashes),
             distinct_short_lines=distinct.Distinct.of(distinct.hashes_of(short_lines)),
             repeated_lines=distinct.repeated_lines(lines, line_hashes),
+            compared_words=lost.words if lost else 0,
+            changed_words=lost.changed if lost else 0,
+            changes=lost.changes if lost else {},
         )
 
     def merged(self, other: CorpusTally) -> CorpusTally:
@@ -148,6 +158,9 @@ class CorpusTally:
             "characters": self.characters,
             "words": self.words,
         }
+        if self.changed_words:
+            figures["lost_marks_share"] = self.changed_words / self.compared_words
+            figures["lost_marks"] = losses.commonest(self.changes)
         texts = self.documents - self.empty_documents
         if not (texts and self.tokens):
             return figures

@@ -10,7 +10,7 @@ from bertjax.convert import huggingface_tokenizer
 from bertjax.convert.families import albert, bert
 from bertjax.data import sentence_piece, tokenizer
 from tests import small_byte_bpe
-from tests.data import test_sentence_piece
+from tests.data import test_normalization, test_sentence_piece
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "C"]
 LETTERS = [chr(code) for code in range(33, 0x500) if chr(code).split()]
@@ -66,19 +66,25 @@ def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path):
             huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("strip_accents", [True, False])
-def test_tokenizer_json_gives_our_ids_and_has_the_casing(lowercase, strip_accents):
-    casing = {"lowercase": lowercase, "strip_accents": strip_accents}
-    ours = vocabulary(**casing)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        *({"lowercase": a, "strip_accents": b} for a in (True, False) for b in (True, False)),
+        {"lowercase": True, "strip_accents": True, "language": "tr"},
+        *({"normalization": name} for name in ("none", "nfc", "nfkc")),
+    ],
+    ids=str,
+)
+def test_tokenizer_json_gives_our_ids_and_has_the_rules(rules):
+    ours = vocabulary(**rules)
     written = huggingface_tokenizer.fast_tokenizer(ours, bert.TOKENIZER).to_str()
-    assert huggingface_tokenizer.casing(json.loads(written)["normalizer"]) == casing
-    assert huggingface_tokenizer.casing({"type": "BertNormalizer"}) is None
+    assert huggingface_tokenizer.rules_of(json.loads(written)["normalizer"]) == rules
+    assert huggingface_tokenizer.rules_of({"type": "BertNormalizer"}) is None
     theirs = tokenizers.Tokenizer.from_str(written)
     rng = random.Random(0)
     pools = [range(32, 127), range(0x500), range(0x2000, 0x3000), [0x3A3, 0x391, 0x27, 0x61, 0x41]]
     drawn = ["".join(chr(rng.choice(rng.choice(pools))) for _ in range(20)) for _ in range(300)]
-    for text in [*NASTY, *drawn]:
+    for text in [*NASTY, *drawn, *test_normalization.drawn(300)]:
         wanted = [ours.cls_id, *ours.encode_with_masks(text), ours.sep_id]
         assert theirs.encode(text).ids == wanted, ascii(text)
     pair = theirs.encode("a", "b")

@@ -194,7 +194,7 @@ def test_a_tokenizer_that_does_something_else_is_refused(tmp_path, known):
     content = (tmp_path / "tokenizer.json").read_text()
     (tmp_path / "vocab.json").unlink()
     for *path, name, value in (
-        ("normalizer", {"type": "NFC"}),
+        ("normalizer", {"type": "Lowercase"}),
         ("pre_tokenizer", "use_regex", False),
         ("pre_tokenizer", {"type": "Metaspace"}),
         ("model", "byte_fallback", True),

@@ -1,8 +1,10 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 
@@ -19,7 +21,8 @@ def trained(texts, **changes):
     """The tokenizer of texts that are held in memory."""
     chosen = train_vocabulary.Options(input="", output="", **changes)
     kind = train_vocabulary.TRAINERS[chosen.kind]
-    counts = train_vocabulary.Counts(kind.splitter(chosen.is_lowercase, chosen.strip_accents))
+    rule = chosen.rules.get("normalization", "released")
+    counts = train_vocabulary.Counts(kind.splitter(chosen.rules), rule=rule)
     for text in texts:
         counts.add(text)
     return kind.train(counts.units(), chosen)
@@ -33,7 +36,7 @@ def test_vocabularies_begin_with_specials_have_no_duplicates_and_fit(text_file, 
     ):
         output = tmp_path / kind / model_type
         chosen = options(text_file, output, kind=kind, model_type=model_type)
-        made, coverage = train_vocabulary.train_vocabulary(chosen)
+        made, coverage, _ = train_vocabulary.train_vocabulary(chosen)
         assert made.special_ids == (0, 1, 2, 3, 4)
         entries = [made.token(token_id) for token_id in range(made.vocab_size)]
         assert entries[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -64,7 +67,7 @@ def test_a_kind_that_cannot_be_exported_is_reported_before_it_is_trained(
 
 def test_byte_bpe_begins_with_specials_and_bytes_and_knows_every_text(text_file, tmp_path):
     chosen = options(text_file, tmp_path, kind="byte_bpe", size=300)
-    made, coverage = train_vocabulary.train_vocabulary(chosen)
+    made, coverage, _ = train_vocabulary.train_vocabulary(chosen)
     assert made.vocabulary[:6] == ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "!")
     assert made.vocab_size == 300 and len(made.merges) == 300 - 5 - 256
     assert tokenizer.load(tmp_path).describe() == made.describe()
@@ -77,8 +80,11 @@ def test_byte_bpe_begins_with_specials_and_bytes_and_knows_every_text(text_file,
 def test_what_byte_bpe_cannot_do_is_refused(text_file, tmp_path):
     for changes, message in (
         ({"size": 260}, "size is 260; it must be at least 261"),
-        ({"lowercase": True}, "--lowercase is true, .* byte_bpe .*another --kind .wordpiece, sent"),
-        ({"strip_accents": True}, "--strip_accents is true"),
+        (
+            {"normalization": "bert_uncased"},
+            "--normalization is bert_uncased, .* can have none, nfc, nfkc.*wordpiece, sentencep",
+        ),
+        ({"language": "tr"}, "--normalization and --language do not fit.*'tr'.*bert_uncased"),
     ):
         chosen = options(text_file, tmp_path, **{"kind": "byte_bpe", "size": 300, **changes})
         with pytest.raises(ValueError, match=message):
@@ -106,6 +112,7 @@ def test_byte_bpe_merges_the_most_frequent_pair_first():
 
 TRAINING = """
 import sys
+import unicodedata
 from tests.data_pipelines import test_train_vocabulary
 test_train_vocabulary.train_all_kinds(sys.argv[1], sys.argv[2])
 """
@@ -162,19 +169,13 @@ def test_counts_forget_rare_units_rather_than_grow(monkeypatch):
 
 def test_words_are_split_as_the_tokenizer_will(tmp_path):
     texts = ["wo\x0brd, 博推 wo\u00adrd \ue000\ue000 \u03a3\u03a3"] * 10
-    made = trained(texts, size=60)
+    made = trained(texts, size=60, normalization="bert_uncased")
     assert {"word", "博", "推", "\ue000\ue000", "\u03c3\u03c2", ","} <= set(made.vocabulary)
     # Punctuation and CJK characters never continue a word.
     assert not {"##,", "##博", "##推"} & set(made.vocabulary)
     assert train_vocabulary.coverage(made, {"word,": 3, "x": 1}) == train_vocabulary.Coverage(
         words=4, fertility=7 / 4, unknown_rate=1 / 7
     )
-    # Case and accents are folded apart.
-    texts = ["Élan élan Élan"] * 20
-    kept = trained(texts, size=60, lowercase=True, strip_accents=False)
-    assert "é" in kept.vocabulary and "É" not in kept.vocabulary
-    assert "É" in trained(texts, size=60, lowercase=False).vocabulary
-    assert "é" not in trained(texts, size=60).vocabulary
 
 
 def test_alphabet_grows_with_the_characters_that_the_text_needs():
@@ -191,8 +192,8 @@ def test_heldout_documents_are_not_trained_on_and_a_field_of_json_lines_is(tmp_p
     texts = [f"word{chr(0x400 + number)} " * 5 for number in range(80)]
     lines = [json.dumps({"body": text, "text": "other"}) for text in texts]
     (tmp_path / "text.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    changes = {"size": 400, "lowercase": False, "text_field": "body"}
-    made, coverage = train_vocabulary.train_vocabulary(
+    changes = {"size": 400, "text_field": "body"}
+    made, coverage, _ = train_vocabulary.train_vocabulary(
         options(str(tmp_path / "text.jsonl"), tmp_path / "out", **changes)
     )
     known = sum(chr(0x400 + number) in made.vocabulary for number in range(80))
@@ -213,3 +214,61 @@ def test_text_that_gives_no_vocabulary_is_one_clear_error(tmp_path):
             with pytest.raises(ValueError, match=message):
                 train_vocabulary.train_vocabulary(options(str(path), tmp_path / "out", **changes))
     assert not (tmp_path / "out").exists()
+
+
+# Words with marks, joiners or letters that the uncased rule of the released BERT loses, and what it
+# makes of the first.
+SCRIPTS = {
+    "Japanese": ("グラフ を かき が パン できる", "グラフ -> クラフ"),
+    "Hindi": ("हिन्दी में भाषा क्\u200dष", "हिन्दी -> हिनदी"),
+    "Thai": ("ก่อน ที่ น้ำ", "ก่อน -> กอน"),
+    "Vietnamese": ("Hà Nội là thủ đô của", "Hà -> ha"),
+    "Korean": ("한국어 말뭉치", "한국어 -> 한국어"),
+    "Turkish": ("ışık IŞIK İstanbul çok güzel", "ışık -> ısık"),
+    "Persian": ("می\u200cخواهم کتاب‌ها", "می\u200cخواهم -> میخواهم"),
+    "Russian": ("ёлка йод моё", "ёлка -> елка"),
+}
+
+
+def test_nothing_is_lost_by_default_in_any_script_and_by_any_kind():
+    text = "\n".join(words for words, _ in SCRIPTS.values())
+    for kind in train_vocabulary.TRAINERS:
+        made = trained([text] * 20, kind=kind, size=600)
+        for words, _ in SCRIPTS.values():
+            assert made.decode(made.encode(words)).split() == words.split(), kind
+            decomposed = unicodedata.normalize("NFD", words)
+            assert made.encode(decomposed) == made.encode(words), kind
+            # No entry spells what the other form of a word would have needed.
+        forms = trained([text, unicodedata.normalize("NFD", text)] * 10, kind=kind, size=600)
+        assert forms.vocabulary == made.vocabulary, kind
+
+
+def test_marks_that_a_released_rule_loses_are_counted_and_reported(tmp_path, caplog):
+    for name, (words, change) in SCRIPTS.items():
+        path = tmp_path / f"{name}.txt"
+        path.write_text(f"{words}\n\n" * 40, encoding="utf-8")
+        output = tmp_path / name
+        changes = {"size": 300, "normalization": "bert_uncased", "heldout_fraction": 0.0}
+        _, _, lost = train_vocabulary.train_vocabulary(options(str(path), output, **changes))
+        if name == "Korean":  # decomposed, which loses nothing
+            assert not lost.changed
+            continue
+        assert lost.changes[change] == 40, name
+        assert 0 < lost.changed <= lost.words
+    caplog.clear()
+    train_vocabulary.main(options(str(path), output, overwrite=True, **changes))
+    assert re.search(
+        r"\d+% of the words lose marks, as .*ёлка -> елка.*--normalization=nfc", caplog.text
+    )
+    _, _, lost = train_vocabulary.train_vocabulary(options(str(path), tmp_path / "whole"))
+    assert not lost.changed
+
+
+def test_the_letter_i_is_lower_cased_by_language():
+    made = trained(["ışık IŞIK İZMİR izmir"] * 20, normalization="bert_uncased", language="tr")
+    assert made.encode("IŞIK") == made.encode("ışık") != made.encode("isik")
+    assert made.encode("İZMİR") == made.encode("I\u0307ZMI\u0307R") == made.encode("izmir")
+    _, starts, ends = made.encode_with_offsets("IŞIK I\u0307ZMI\u0307R")
+    assert (starts[0], ends[-1]) == (0, 12)
+    other = trained(["ışık IŞIK"] * 20, normalization="bert_uncased")
+    assert other.encode("IŞIK") == other.encode("isik")

@@ -13,7 +13,7 @@ from bertjax.data import sentence_piece  # noqa: E402
 from tests import small_byte_bpe  # noqa: E402
 from tests.convert import test_huggingface_tokenizer, weights  # noqa: E402
 from tests.data import test_added_tokens as added  # noqa: E402
-from tests.data import test_sentence_piece  # noqa: E402
+from tests.data import test_normalization, test_sentence_piece  # noqa: E402
 from tests.interop import exports  # noqa: E402
 
 BYTES = [
@@ -32,7 +32,20 @@ def pieces(**casing):
 CASES = [
     *(
         ("bert", test_huggingface_tokenizer.vocabulary, casing, test_huggingface_tokenizer.NASTY, 1)
-        for casing in ({}, {"lowercase": False}, {"strip_accents": False})
+        for casing in (
+            *({}, {"lowercase": False}, {"strip_accents": False}, {"normalization": "nfc"}),
+            {"lowercase": True, "language": "tr"},
+        )
+    ),
+    *(
+        (
+            family,
+            lambda number=number: test_normalization.tokenizers_of("nfc")[number],
+            {},
+            texts,
+            n,
+        )
+        for family, number, texts, n in (("albert", 1, PIECES, 1), ("roberta", 2, BYTES, 2))
     ),
     *(("albert", pieces, casing, PIECES, 1) for casing in ({"lowercase": True}, {})),
     *(

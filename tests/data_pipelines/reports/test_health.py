@@ -53,6 +53,7 @@ def judged(statistics, pair_objective="nsp", split="all"):
 def test_each_thing_that_is_off_is_one_warning():
     for name, changes in (
         ("unknown_tokens", {"unknown_rate": 0.02}),
+        ("lost_marks", {"lost_marks_share": 0.31, "lost_marks": ["グラフ -> クラフ"]}),
         ("unknown_tokens", {"unknown_rate": None, "example_unknown_rate": 0.2}),
         ("unused_vocabulary", {"vocabulary_used_share": 0.3}),
         ("tokens_per_word", {"tokens_per_word": 3.4}),

@@ -93,6 +93,8 @@ def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
         "sentences": 24_000,
         "sentences_per_document": {"mean": 20.0, "median": 18, "max": 70, "from": [], "counts": []},
         "unknown_rate": 0.08,
+        "lost_marks_share": 0.005,
+        "lost_marks": ["グラフ -> クラフ", "{é} -> {e}"],
         "repeated_lines": [["Contents", 7]],
         "reading_problems": {"long_lines": {"count": 4, "first": ["a.txt:3", "b.txt:1"]}},
         "fill": 0.75,
@@ -106,6 +108,7 @@ def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
     assert "24,000, 20.0 per document (median 18, at most 70)" in text
     assert "repeated lines          7 times: Contents" in text
     assert "long lines              4, first: a.txt:3, b.txt:1" in text
+    assert "words that lose marks   0.50%, as グラフ -> クラフ, {é} -> {e}" in text
     assert "75.00%, 9.0 of 12 tokens" in text
     assert "50.00%, 12.50% because a chunk was one sentence" in text
     assert "6.5000 nats" in text

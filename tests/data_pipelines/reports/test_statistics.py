@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import masking, tokenizer
-from data_pipelines.reports import distinct, statistics
+from data_pipelines.reports import distinct, losses, statistics
 from tests import small_packed
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(35))]
@@ -13,17 +13,35 @@ VOCABULARY = tokenizer.WordPieceTokenizer(WORDS)
 LINES = [f"line number {number} of the corpus" for number in range(40)]
 
 
-def corpus_tally(documents):
+def corpus_tally(documents, vocabulary=VOCABULARY):
     """A tally of documents: lists of lines; every line is a sentence of as many tokens as words."""
     sizes = [len(line.split()) for document in documents for line in document]
     tokens = np.arange(sum(sizes)) % 10
+    lost = losses.LostMarks.of(vocabulary)
+    for document in documents if lost else ():
+        lost.add("\n".join(document))
     return statistics.CorpusTally.of(
         documents=["\n".join(document) for document in documents],
         sentences_per_document=np.array([len(document) for document in documents]),
         sentence_lengths=np.array(sizes, np.int64),
         tokens=tokens,
         unk_id=7,
+        lost=lost,
     )
+
+
+def test_words_that_lose_marks_are_counted_with_the_commonest_changes():
+    documents = [["グラフ Graph café", "GRAPH"], ["café 漢字", "plain words alone"], ["क्\u200dष"]]
+    merged = corpus_tally(documents[:1]).merged(corpus_tally(documents[1:]))
+    again = statistics.CorpusTally.from_json(json.loads(json.dumps(merged.to_json())))
+    for tally in (corpus_tally(documents), merged, again):
+        figures = tally.statistics()
+        assert figures["lost_marks_share"] == 4 / 11  # a CJK character is a word
+        assert figures["lost_marks"] == ["café -> cafe", "क्\u200dष -> कष", "グラフ -> クラフ"]
+    whole = tokenizer.WordPieceTokenizer(WORDS, normalization="nfc")
+    assert "lost_marks_share" not in corpus_tally(documents, whole).statistics()
+    cased = corpus_tally(documents, tokenizer.WordPieceTokenizer(WORDS, lowercase=False))
+    assert cased.statistics()["lost_marks"] == ["क्\u200dष -> क्ष"]  # the joiner
 
 
 def test_the_figures_of_a_corpus():

@@ -1,0 +1,79 @@
+"""Words that lose marks, letters' forms or joiners when a tokenizer normalizes a text.
+
+Losing case is not counted: a rule that lower-cases is asked for by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+
+from bertjax.data import normalization, tokenizer, wordpiece
+from data_pipelines.reports import distinct
+
+EXAMPLES_SHOWN = 3
+KEEPS_ALL = ("none", "nfc")
+# A share of the words from which on it is a warning.
+MUCH = 0.01
+
+
+@dataclasses.dataclass
+class LostMarks:
+    """The number of words, of those that change, and how often each of the commonest changes.
+
+    `kept(text)` is what a tokenizer's rules make of a text. Words are those between white space
+    and punctuation; a CJK character is one.
+    """
+
+    kept: Callable[[str], str]
+    lowercase: bool
+    language: str = ""
+    words: int = 0
+    changed: int = 0
+    changes: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, vocabulary: tokenizer.Tokenizer) -> LostMarks | None:
+        """Returns a count for the rules of a tokenizer, None if they lose nothing."""
+        if vocabulary.normalization in KEEPS_ALL or vocabulary.keeps_blanks:
+            return None
+        return cls(vocabulary.kept, vocabulary.lowercase, vocabulary.language)
+
+    def add(self, text: str, times: int = 1) -> None:
+        """Counts the words of a text that stands `times` times in the corpus."""
+        if text.isascii() or self._loses_nothing(text):
+            self.words += times * len(text.split())
+            return
+        words = wordpiece.split_words(text, normalization="nfc")
+        self.words += times * len(words)
+        for word in words:
+            if not (word.isascii() or self._loses_nothing(word)):
+                self.changed += times
+                change = f"{word} -> {self._composed(self.kept(word)) or 'nothing'}"
+                self.changes[change] = self.changes.get(change, 0) + times
+        if len(self.changes) > 2 * distinct.REPEATED_KEPT:
+            self.changes = distinct.most_frequent(self.changes, distinct.REPEATED_KEPT)
+
+    def _loses_nothing(self, text: str) -> bool:
+        whole = normalization.marks_kept(text, lowercase=self.lowercase, language=self.language)
+        return self._composed(self.kept(text)) == _joined(whole)
+
+    def _composed(self, text: str) -> str:
+        return _joined(unicodedata.normalize("NFC", text))
+
+
+def _joined(text: str) -> str:
+    """Returns the text without white space: rules set CJK characters and marks apart."""
+    return "".join(text.split())
+
+
+def described(share: float, changes: Iterable[str]) -> str:
+    """Returns a sentence's part on what is lost."""
+    shown = f"{share:.0%}" if share >= 0.01 else f"{share:.2%}"
+    return f"{shown} of the words lose marks, as {', '.join(changes)}"
+
+
+def commonest(changes: Mapping[str, int]) -> list[str]:
+    """Returns the most frequent changes."""
+    return list(distinct.most_frequent(changes, EXAMPLES_SHOWN))
