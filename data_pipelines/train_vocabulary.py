@@ -103,7 +103,7 @@ class Options:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """What is done to the text, as arguments of a tokenizer."""
+        """The rules for the text, as arguments of a tokenizer."""
         of_language = {"language": self.language} if self.language else {}
         return dict(normalization.CHOICES[self.normalization]) | of_language
 
@@ -388,7 +388,7 @@ def _counted(
     if not last:
         raise ValueError(f"input {options.input!r} holds no text to train on; give other files")
     if not unseen.units():
-        unseen = Counts(lambda chunk: [chunk], rule=rule)  # What is lost there is counted already.
+        unseen = Counts(lambda chunk: [chunk], rule=rule)  # Its losses are counted already.
         unseen.add(last)
     return seen.units(), unseen.units()
 

@@ -1,4 +1,4 @@
-"""What is done to a text before it is cut into tokens: a Unicode form, case, accents.
+"""Rules for a text before it is cut into tokens: a Unicode form, case, accents.
 
 The released models have rules of their own (`RELEASED`): BERT's cased and uncased rule in
 `wordpiece`, that of a model's file in `sentence_piece`. The rules here lose no letter and no mark.

@@ -171,7 +171,7 @@ class Tokenizer:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """What is done to a text, as arguments of the class."""
+        """The rules for a text, as arguments of the class."""
         return {
             "lowercase": self.lowercase,
             "strip_accents": self.strip_accents,
