@@ -28,7 +28,7 @@ from data_pipelines.formats import (
     wikipedia,
 )
 
-# Of the files that are given more than once.
+# A warning of files that are given again names this number of them.
 NAMES_SHOWN = 10
 # The format of files without the suffix of another format.
 TEXT = "text"
