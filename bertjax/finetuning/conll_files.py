@@ -1,8 +1,10 @@
-"""Tagged words in columns: CoNLL-2003 and every file like it, to rows of tokens and back.
+"""Tagged words in columns: CoNLL-2003, CoNLL-U and files like them, to rows of tokens and back.
 
 A line has a word and its tag, and perhaps more, between tabs or spaces; an empty line ends a
-sentence; -DOCSTART- begins a document. The first token of a word is scored, the others are not.
-Long sentences are read in overlapping pieces; each word is scored where it has most context.
+sentence; -DOCSTART- begins a document. Where the words are numbered, as in CoNLL-U, ranges (3-4)
+and empty nodes (8.1) are passed over, and so are comments everywhere. The first token of a word is
+scored, the others are not. Long sentences are read in overlapping pieces; each word is scored where
+it has most context.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 from etils import epath
 from jaxtyping import Int
 
@@ -27,6 +30,15 @@ _UNIT_KEYS: dict[str, Callable[[tuple[int, Sentence]], Any]] = {
     "document": lambda numbered: (numbered[1].path, numbered[1].document),
 }
 _NO_PART_OF_SPEECH = "_"
+# In CoNLL-U a comment in front of a document.
+_NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
+# A comment by its look; and one with as many columns as words have, which the word "#" has not.
+_COMMENT = re.compile(r"#(\s|\S+\s*=)")
+_WIDE_COMMENT = re.compile(r"# +(\S+ *=( |$)|(newdoc|newpar|id|sent_id)\b)")
+_NUMBER = re.compile(r"[0-9]+")
+_RANGE_OR_EMPTY = re.compile(r"[0-9]+[-.][0-9]+")
+# Columns of CoNLL-U, and of its form, universal and other part of speech.
+_CONLLU_WIDTH, _FORM, _UPOS, _XPOS = 10, 1, 3, 4
 _SPECIALS = 2  # [CLS] and [SEP]
 
 
@@ -34,8 +46,8 @@ _SPECIALS = 2  # [CLS] and [SEP]
 class Sentence:
     """The words of a sentence, with a tag each or no tags at all.
 
-    `document` counts the file's -DOCSTART- up to here. The words stand in the lines of `path` from
-    `line` on.
+    `document` counts the file's -DOCSTART- up to here. The words stand in `path`, in `lines` or, if
+    those are not given, from `line` on.
     """
 
     words: tuple[str, ...]
@@ -44,10 +56,11 @@ class Sentence:
     document: int
     path: str
     line: int
+    lines: tuple[int, ...] = ()
 
     def source(self, word: int = 0) -> str:
         """Returns the "file:line" of a word."""
-        return f"{self.path}:{self.line + word}"
+        return f"{self.path}:{self.lines[word] if self.lines else self.line + word}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,14 +76,16 @@ class _Line:
 def read_sentences(path: epath.PathLike, *, scheme: str | None = None) -> list[Sentence]:
     """Returns the sentences of a file; tags of entities are in IOB2 whatever the file has.
 
-    The first column has the words, the last one the tags. `scheme` is a key of
-    `tag_schemes.SCHEMES` or "plain"; None recognizes it. Given "iob1", a B is allowed everywhere,
-    so that tags of no pure scheme are read as conlleval reads them.
+    The first column has the words, or the second one if the first numbers them; the last one has
+    the tags, in CoNLL-U the universal part of speech unless the last one has tags of entities. Tags
+    are in Unicode's form NFC. `scheme` is a key of `tag_schemes.SCHEMES` or "plain"; None
+    recognizes it. Given "iob1", a B is allowed everywhere, so that tags of no pure scheme are read
+    as conlleval reads them.
 
     Raises:
       FileNotFoundError: if there is no such file.
       ValueError: naming file and line, if it is not UTF-8, a line has not as many columns as the
-        others, a word is empty, or a tag is invalid in itself or where it stands.
+        others, a word is empty, or a tag is "_" or invalid in itself or where it stands.
     """
     lines = _lines(path)
     if not lines:
@@ -81,9 +96,11 @@ def read_sentences(path: epath.PathLike, *, scheme: str | None = None) -> list[S
             "with tabs or spaces between them"
         )
     _check_cells(path, lines)
+    lines = _without_numbers(path, lines)
     groups = itertools.groupby(lines, key=lambda line: line.sentence)
     sentences = [_sentence(path, list(group)) for _, group in groups]
     if scheme == tag_schemes.PLAIN:
+        _check_plain(sentences)
         return sentences
     _check_tags(sentences, scheme)
     return [
@@ -195,18 +212,79 @@ def tagged_rows(
 def _lines(path: epath.PathLike) -> list[_Line]:
     """Returns the lines that hold words, cut at tabs if the first one has a tab, else at spaces."""
     word_lines: list[_Line] = []
-    separator, sentence, document = "", 0, 0
-    for number, line in enumerate(example_files.lines(path), start=1):
-        is_document_start = re.match(rf"{DOCUMENT_START}(\s|$)", line) is not None
-        if is_document_start or not line.strip(" \t"):
-            sentence, document = sentence + 1, document + is_document_start
+    lines = example_files.lines(path)
+    first = next((it for it in lines if not (it.startswith("#") or _is_border(it))), "#\t")
+    separator = "\t" if "\t" in first else " "
+    width, sentence, document, comments = len(_cells(first, separator)), 0, 0, 0
+    for number, line in enumerate(lines, start=1):
+        if _is_border(line):
+            sentence, document = sentence + 1, document + _is_document_start(line)
             continue
-        separator = separator or ("\t" if "\t" in line else " ")
-        if separator == " ":
-            # Not str.split: a word may hold a space of another kind.
-            line = re.sub(" +", " ", line.strip(" "))
-        word_lines.append(_Line(number, tuple(line.split(separator)), sentence, document))
+        cells = _cells(line, separator)
+        begins = not word_lines or word_lines[-1].sentence < sentence
+        if begins and _is_comment(line, separator, is_torn=len(cells) != width):
+            comments += 1
+            document += _NEW_DOCUMENT.match(line) is not None
+            continue
+        word_lines.append(_Line(number, cells, sentence, document))
+    if comments:
+        logging.info("%s: %d comment lines are passed over", path, comments)
     return word_lines
+
+
+def _is_document_start(line: str) -> bool:
+    return re.match(rf"{DOCUMENT_START}(\s|$)", line) is not None
+
+
+def _is_border(line: str) -> bool:
+    """Returns whether a line is between sentences."""
+    return not line.strip(" \t") or _is_document_start(line)
+
+
+def _cells(line: str, separator: str) -> tuple[str, ...]:
+    if separator == " ":
+        # Not str.split: a word may hold a space of another kind.
+        line = re.sub(" +", " ", line.strip(" "))
+    return tuple(line.split(separator))
+
+
+def _is_comment(line: str, separator: str, *, is_torn: bool) -> bool:
+    """Returns whether a line in front of a sentence is a comment, not the word "#" and its tag."""
+    if is_torn:
+        return line.strip() != "#" and _COMMENT.match(line) is not None
+    return separator == " " and _WIDE_COMMENT.match(line) is not None
+
+
+def _without_numbers(path: epath.PathLike, lines: Sequence[_Line]) -> Sequence[_Line]:
+    """Returns the lines of words, where these are numbered, without their numbers.
+
+    CoNLL-U becomes the word, its part of speech and its tag.
+    Source: universaldependencies.org/format.html.
+    """
+    if len(lines[0].cells) < 3 or not _are_numbered(lines):
+        return lines
+    words = [line for line in lines if _NUMBER.fullmatch(line.cells[0])]
+    cells = [line.cells[1:] for line in words]
+    if len(lines[0].cells) == _CONLLU_WIDTH:
+        has_entities = not any(tag_schemes.tag_fault(line.cells[-1]) for line in words)
+        tag = -1 if has_entities else _UPOS
+        cells = [(it.cells[_FORM], it.cells[_XPOS], it.cells[tag]) for it in words]
+        name = "the last one, MISC" if has_entities else "UPOS"
+        logging.info("%s is CoNLL-U: the tags are those of the column %s", path, name)
+    if len(words) < len(lines):
+        passed = len(lines) - len(words)
+        logging.info("%s: %d ranges and empty nodes are passed over", path, passed)
+    return [dataclasses.replace(line, cells=each) for line, each in zip(words, cells, strict=True)]
+
+
+def _are_numbered(lines: Sequence[_Line]) -> bool:
+    """Returns whether the first column counts the words of every sentence from 1."""
+    for _, group in itertools.groupby(lines, key=lambda line: line.sentence):
+        numbers = [line.cells[0] for line in group]
+        numbers = [it for it in numbers if not _RANGE_OR_EMPTY.fullmatch(it)]
+        if numbers != [str(number) for number in range(1, len(numbers) + 1)]:
+            return False
+    return True
 
 
 def _check_cells(path: epath.PathLike, lines: Sequence[_Line]) -> None:
@@ -225,8 +303,19 @@ def _sentence(path: epath.PathLike, lines: Sequence[_Line]) -> Sentence:
     columns = list(zip(*(line.cells for line in lines), strict=True))
     # CoNLL's second column; with fewer than three there is none.
     parts_of_speech = columns[1] if len(columns) > 2 else (_NO_PART_OF_SPEECH,) * len(lines)
-    place = (lines[0].document, str(path), lines[0].number)
-    return Sentence(columns[0], columns[-1], parts_of_speech, *place)
+    tags = tuple(map(example_files.normalized, columns[-1]))
+    numbers = tuple(line.number for line in lines)
+    place = (lines[0].document, str(path), numbers[0], numbers)
+    return Sentence(columns[0], tags, parts_of_speech, *place)
+
+
+def _check_plain(sentences: Sequence[Sentence]) -> None:
+    faults = example_files.Faults()
+    for sentence in sentences:
+        for place, tag in enumerate(sentence.tags):
+            if tag == tag_schemes.NO_TAG:
+                faults.add(sentence.source(place), f"the tag is {tag!r}{tag_schemes.NO_TAG_HINT}")
+    faults.check()
 
 
 def _check_tags(sentences: Sequence[Sentence], scheme: str | None) -> None:

@@ -16,6 +16,12 @@ OUTSIDE = entities.OUTSIDE
 SCHEMES = {"iob1": "BI", "iob2": "BI", "iobes": "BIES"}  # scheme -> its prefixes
 PLAIN = "plain"  # Tags that name no entities, parts of speech for one: any string, taken as it is.
 
+NO_TAG = "_"
+NO_TAG_HINT = (
+    ": CoNLL-U has it where there is no tag, as at ranges (3-4) and empty nodes (8.1); leave these "
+    "lines out, or give the whole file, whose first column numbers the words"
+)
+
 Tags = Sequence[str]
 
 
@@ -33,6 +39,7 @@ def tag_fault(tag: str, scheme: str | None = None) -> str | None:
         return None
     allowed = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
     hint = ": what BILOU calls L and U are E and S here" if prefix in ("L", "U") and kind else ""
+    hint = NO_TAG_HINT if tag == NO_TAG else hint
     return f"the tag is {tag!r}; it must be {OUTSIDE} or one of {allowed}{hint}"
 
 

@@ -117,9 +117,8 @@ class TagReader(base.Reader):
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         scheme = tag_schemes.PLAIN if self.is_plain else _LEARNT
-        return tuple(self.options.labels) or conll_files.labels(
-            self.examples(base.TRAIN), scheme=scheme
-        )
+        named = tuple(map(example_files.normalized, self.options.labels))
+        return named or conll_files.labels(self.examples(base.TRAIN), scheme=scheme)
 
     @property
     def decided(self) -> Mapping[str, Any]:

@@ -97,6 +97,47 @@ def test_lines_spaces_and_schemes_are_read_as_people_write_them(read):
         assert tags(sentences) == wanted, text
 
 
+# A sentence of CoNLL-U with a range, an empty node and a word "#", and one of entities.
+CONLLU = """\
+# newdoc id = a
+# sent_id = 1
+# text = vámonos al # mar
+1-2	vámonos	_	_	_	_	_	_	_	_
+1	vamos	ir	VERB	v	_	0	root	_	_
+2	nos	yo	PRON	p	_	1	obj	_	SpaceAfter=No
+2.1	que	que	SCONJ	c	_	_	_	1:x	_
+3	#	#	SYM	s	_	1	x	_	_
+
+# newdoc
+1	mar	mar	NOUN	n	_	0	root	_	_
+"""
+
+
+def test_ranges_empty_nodes_and_comments_are_no_words(read):
+    first, second = read(CONLLU, scheme="plain")
+    assert first.words == ("vamos", "nos", "#") and first.tags == ("VERB", "PRON", "SYM")
+    assert first.parts_of_speech == ("v", "p", "s")
+    assert second.words == ("mar",) and [first.document, second.document] == [1, 2]
+    assert [first.source(place).rpartition(":")[2] for place in range(3)] == ["5", "6", "8"]
+    entities = CONLLU.replace("SpaceAfter=No", "B-X").replace("\t_\n", "\tO\n")
+    assert tags(read(entities)) == [("O", "B-X", "O"), ("O",)]
+    # Comments without numbers of words, in any number of columns.
+    for text, words in (
+        ("# id = 1\n# a b\nx\tA\n#\tB\n\n#\tA\n", ["x", "#", "#"]),
+        ("# id 1 domain=d\nx _ _ A\n\n# _ _ B\n\n#tag NN NN B", ["x", "#", "#tag"]),
+        ("# key = 5\n1 x A B\n2 y A B\n\n1 z A B\n", ["x", "y", "z"]),
+        ("1 A B\n3 A B\n", ["1", "3"]),
+    ):
+        found = read(text, scheme="plain")
+        assert [word for sentence in found for word in sentence.words] == words, text
+
+
+def test_a_tag_has_one_spelling_whatever_the_form_of_its_letters(read):
+    sentences = read("a\tİSİM\nb\tI\u0307SI\u0307M\n", scheme="plain")
+    assert conll_files.labels(sentences, scheme="plain") == ("İSİM",)
+    assert conll_files.labels(read("a B-Ş\nb B-S\u0327\n")) == ("O", "B-Ş", "I-Ş")
+
+
 def test_labels_hold_all_tags_of_the_types_that_occur_or_the_plain_tags(read):
     assert conll_files.labels(read("a I-Y\nb O\nc I-X\n")) == ("O", "B-X", "I-X", "B-Y", "I-Y")
     sentences = read("EU NNP\n, ,\n", scheme="plain")
@@ -112,6 +153,11 @@ FAULTS = [
     ("a\tO\n\tO\n", {}, [":2: the word is empty"]),
     ("\n\na\nb\n", {}, [":3: word and tag are both column 0"]),
     ("\n\n", {}, ["has no words"]),
+    ("a\tX\nb\t_\n", {"scheme": "plain"}, [":2: the tag is '_': CoNLL-U has it where"]),
+    ("a\tO\nb\t_\n", {}, [":2: the tag is '_'; it must be O", "CoNLL-U has it"]),
+    ("# a\n1\tx\tX\n1-2\ty\t_\n2\tz\t_\n", {"scheme": "plain"}, [":4: the tag is '_'"]),
+    ("a O\n\n#tag\n", {}, [":3: the line has 1 columns"]),
+    ("a O\n# b c\n", {}, [":2: the line has 3 columns"]),
 ]
 
 
