@@ -2,10 +2,11 @@
 
 python -m bertjax.predict --checkpoint=WORKDIR < input.jsonl > output.jsonl
 
-What a line must hold depends on what was finetuned: the columns of texts (GLUE, tables), "question"
-and "context" (SQuAD), "words" or "sentences" (tags), "context" and "endings" (SWAG). An "id" is
-handed through. A line that cannot be used is answered with its "error"; then the exit code is 1.
-Both the lines and the answers of a kind belong to its module in `bertjax.finetuning`.
+With `--delimiter=auto` the input is CSV with a header. What a line must hold depends on what was
+finetuned: the columns of texts (GLUE, tables), "question" and "context" (SQuAD), "words" or
+"sentences" (tags), "context" and "endings" (SWAG). An "id" is handed through. A line that cannot be
+used is answered with its "error"; then the exit code is 1. Both the lines and the answers of a kind
+belong to its module in `bertjax.finetuning`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import json_text, padding
+from bertjax.data import delimiters, json_text, padding, tables
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets
 from bertjax.tasks import prediction
@@ -145,7 +146,20 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[Any]:
         try:
             yield json_text.loads(line)
         except ValueError as error:
-            yield BadLine(f"it is not JSON ({error}); each line must be an object")
+            yield BadLine(
+                f"it is not JSON ({error}); each line must be an object, or give --delimiter=auto "
+                "for CSV with a header"
+            )
+
+
+def read_rows(file: tables.File, delimiter: str) -> Iterator[Any]:
+    """Yields the rows of CSV with a header, a BadLine for one that is faulty.
+
+    Raises:
+      FaultyFile: if there is no header, or a line is not UTF-8.
+    """
+    for row in tables.rows_of(file, "standard input", ".csv", tables.Rules(delimiter=delimiter)):
+        yield BadLine(row.fault.message) if row.fault else row.values
 
 
 def text(answer: kinds.Prediction) -> str:
@@ -167,6 +181,11 @@ def _define_flags() -> None:
         "null_threshold", None, "SQuAD v2.0: no answer above it; without it the tuned one."
     )
     flags.DEFINE_bool("strict", False, "End at a line that cannot be used.")
+    flags.DEFINE_string(
+        "delimiter", "",
+        "Standard input is CSV with a header, and this is between its columns: one character, tab, "
+        "or auto to find it in the header; without it each line is JSON.",
+    )  # fmt: skip
 
 
 def main(argv: list[str]) -> None:
@@ -174,10 +193,14 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
     options = flags.FLAGS
+    if options.delimiter and (fault := delimiters.fault(options.delimiter)):
+        raise ValueError(f"--delimiter {fault}")
     model = inference.load_finetuned(options.checkpoint, step=options.step)
     if options.null_threshold is not None:
         model = _with_threshold(model, options.null_threshold)
     lines = read_lines(sys.stdin.buffer)
+    if options.delimiter:
+        lines = read_rows(sys.stdin.buffer, options.delimiter)
     count = errors = 0
     for answer in predict(model, lines, batch_size=options.batch_size, strict=options.strict):
         print(text(answer))

@@ -258,6 +258,27 @@ def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs(tmp_pa
     assert strict.output == b""
 
 
+def test_the_program_reads_tables_with_a_header_too(tmp_path):
+    finetuned_workdir.write(tmp_path, "table")
+    texts, program = ["w1, w2; w3", "w4\nw5"], ("bertjax.predict", f"--checkpoint={tmp_path}")
+    lines = tuple(json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts))
+    wanted = programs.succeed(*program, lines=lines).lines
+    for delimiter, option in ((",", "auto"), (";", "auto"), ("\t", "tab"), ("#", "#")):
+        rows = [delimiter.join(row) for row in (("id", "text"), ("0", f'"{texts[0]}"'))]
+        table = "\ufeff" + "\r\n".join([*rows, "torn", f'1{delimiter}"{texts[1]}"'])
+        done = programs.run(*program, f"--delimiter={option}", raw=table.encode())
+        first, torn, last = done.lines
+        assert_same([first, last], wanted)
+        assert torn["error"].startswith("line 2: the row has 1 columns")
+    done = programs.run(*program, raw=b"id;text\n")
+    assert "line 1: it is not JSON" in done.lines[0]["error"]
+    assert "--delimiter=auto" in done.lines[0]["error"]
+    done = programs.run(*program, "--delimiter=;;", raw=b"")
+    assert "--delimiter is ';;'; it must be auto, tab or one character" in done.error
+    done = programs.run(*program, "--delimiter=auto", raw=b"text,id\ncaf\xe9,1\n")
+    assert "standard input:2: it is not UTF-8" in done.error
+
+
 def test_a_line_of_which_no_rows_can_be_made_is_found_among_others(model, monkeypatch):
     kind = model("table").kind.reader
     original = kind.rows
