@@ -16,6 +16,7 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
+from bertjax.data import token_ids
 from bertjax.models import parameters
 
 
@@ -88,7 +89,7 @@ def main(argv: list[str]) -> None:
     if len(argv) < 2:
         raise ValueError('give at least one sentence: fill_mask --checkpoint=DIR "A [MASK] ..."')
     model = inference.load(options.checkpoint, step=options.step, generator=True)
-    for text in argv[1:]:
+    for text in map(token_ids.without_surrogates, argv[1:]):
         masks = fill_mask(model, text, num_candidates=options.num_candidates)
         parts = model.vocabulary.split_at_masks(text)
         print(json.dumps({"text": text, "masks": masks}) if options.json else _table(parts, masks))

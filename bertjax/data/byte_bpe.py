@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -206,9 +205,7 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         return fast
 
     def _encoding(self, text: str) -> tokenizers.Encoding:
-        # UTF-8 has no halves of characters, which JSON can hold.
-        text = text if text.isascii() else _SURROGATES.sub("\ufffd", text)
-        return self._plain.encode(text, add_special_tokens=False)
+        return self._plain.encode(token_ids.without_surrogates(text), add_special_tokens=False)
 
 
 def read_tokenizer(
@@ -353,8 +350,6 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     start = end - len(part.lstrip())
     return start, start + len(text[start:end].rstrip())
 
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 # Name that transformers has for a special token -> its place among `special_ids`.
 _ROLES = {"bos": 2, "eos": 3, "unk": 1, "sep": 3, "pad": 0, "cls": 2, "mask": 4}

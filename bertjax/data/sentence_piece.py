@@ -112,14 +112,15 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
         return np.array([piece.id for piece in pieces], np.int32), spans[:, 0], spans[:, 1]
 
     def normalized(self, text: str) -> str:
-        """Returns the text folded, before the model normalizes it."""
-        return fold(text, **self.rules)
+        """Returns the text folded, before the model normalizes it, as UTF-8 can hold it."""
+        return fold(token_ids.without_surrogates(text), **self.rules)
 
     def kept(self, text: str) -> str:
         """Returns what the pieces can spell of a text, after the model's own normalization."""
         return self._model.normalize(self.normalized(text)).replace(WORD_START, " ")
 
     def normalized_places(self, text: str) -> list[tuple[int, int]]:
+        text = token_ids.without_surrogates(text)
         if self.normalization != normalization_lib.RELEASED:
             placed = normalization_lib.placed(self.normalization, text)
             return [(start, end) for _, start, end in placed]

@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data import tables
+from bertjax.data import tables, token_ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Li
 
 def numbered(texts: Iterable[str]) -> Iterator[Line]:
     """Yields the lines of a stream, such as standard input."""
-    return (Line(0, number, "", text) for number, text in enumerate(texts, start=1))
+    return (_line(0, number, "", text) for number, text in enumerate(texts, start=1))
 
 
 def count(paths: Sequence[epath.PathLike]) -> int:
@@ -71,7 +71,12 @@ def _of_file(path: epath.Path, source: int, columns: Columns) -> Iterator[Line]:
         if fault:
             raise tables.FaultyFile(f"{path}:{row.number}: {fault}")
         id = str(row.values.get(columns.id, ""))
-        yield Line(source, row.number, id, row.values[columns.text])
+        yield _line(source, row.number, id, row.values[columns.text])
+
+
+def _line(source: int, number: int, id: str, text: str) -> Line:
+    """Returns a line whose text and id UTF-8 can hold, as the files of vectors need."""
+    return Line(source, number, *map(token_ids.without_surrogates, (id, text)))
 
 
 def _fault(fields: Mapping[str, Any], columns: Columns) -> str | None:

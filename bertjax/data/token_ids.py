@@ -15,6 +15,7 @@ from jaxtyping import Bool, Int
 from bertjax.data import normalization as normalization_lib
 
 MASK = "[MASK]"
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 # Our fields of tokenizer_config.json, and of what manifests keep.
 NORMALIZATION_FIELD, LANGUAGE_FIELD = "normalization", "lowercase_language"
@@ -27,6 +28,14 @@ LIBRARY_CLASS = "PreTrainedTokenizerFast"
 Flat = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " texts"]]
 # The ids of a text, and where in it each token starts and ends.
 Placed = tuple[Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"], Int[np.ndarray, " tokens"]]
+
+
+def without_surrogates(text: str) -> str:
+    """Returns a text that UTF-8 can hold: halves of surrogate pairs become U+FFFD.
+
+    JSON can spell them, and Python keeps bytes of the command line that are not UTF-8 so.
+    """
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def flat(lists: Sequence[Sequence[int]]) -> Flat:

@@ -1,6 +1,7 @@
 import io
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -88,6 +89,16 @@ def test_tokens_hold_their_original_characters(bert_model):
         _, starts, ends = known.encode_with_offsets(text)
         held = [text[start:end] for start, end in zip(starts, ends, strict=True)]
         assert held == expected, text
+
+
+def test_half_a_surrogate_pair_is_an_unknown_character(bert_model):
+    for rules in ({}, {"lowercase": True}, {"normalization": "nfc"}):
+        known = sentence_piece.SentencePieceTokenizer(bert_model, **rules)
+        for text in ("the \ud83d runner", "r\udce9un", "\ud83d"):
+            ids, starts, ends = known.encode_with_offsets(text)
+            assert ids.tolist() == known.encode(text)
+            assert known.encode(text) == known.encode(re.sub("[\ud800-\udfff]", "\ufffd", text))
+            assert (starts <= ends).all() and ends.max(initial=0) <= len(text)
 
 
 def test_special_tokens_are_found_by_either_name(cased):

@@ -30,6 +30,13 @@ def test_lines_are_the_same_in_plain_and_in_packed_files(tmp_path):
         assert [(line.source, line.number) for line in both] == places
 
 
+def test_half_a_surrogate_pair_is_replaced(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"id": "\ud800", "text": "a\ud83db 😀"}))
+    assert texts(path) == [("\ufffd", "a\ufffdb 😀")]
+    assert [line.text for line in text_lines.numbered(["caf\udce9"])] == ["caf\ufffd"]
+
+
 def test_what_is_wrong_is_named_with_file_and_line(tmp_path):
     for content, message in (
         (b'{"text": "a"}\n\n', r"a.jsonl:2: it is not JSON"),
