@@ -142,8 +142,9 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
     lengths, document_of = lengths[is_real], document_of[is_real]
     counts = np.bincount(document_of, minlength=len(split))
     lost = losses.LostMarks.of(vocabulary)
-    for text in texts if lost else ():
-        lost.add(text)
+    if lost:
+        for text in texts:
+            lost.add(text)
     tally = statistics.CorpusTally.of(
         documents=texts,
         sentences_per_document=counts,
