@@ -33,7 +33,7 @@ from bertjax.data import (
     tokenizer,
     wordpiece,
 )
-from data_pipelines import command_line, sources
+from data_pipelines import command_line, scripts, sources
 from data_pipelines.reports import losses
 
 SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
@@ -110,11 +110,22 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """How a vocabulary does on a text: [UNK] per token, and tokens per white-space word."""
+    """How a vocabulary does on a text: [UNK] per token, and tokens per white-space word.
+
+    `characters_per_token` is 0 unless the script writes no spaces between words: then it is shown.
+    """
 
     words: int
     fertility: float
     unknown_rate: float
+    characters_per_token: float = 0.0
+
+    @property
+    def granularity(self) -> str:
+        """The size of tokens, in words."""
+        if self.characters_per_token:
+            return f"{self.characters_per_token:.2f} characters per token"
+        return f"{self.fertility:.3f} tokens per word"
 
 
 class Counts:
@@ -302,7 +313,13 @@ def coverage(vocabulary: tokenizer.Tokenizer, chunk_counts: Mapping[str, int]) -
     ids, lengths = vocabulary.encode_flat([f"{blank}{chunk}" for chunk in chunk_counts])
     words, tokens = int(counts.sum()), int(lengths @ counts)
     unknown = int((ids == vocabulary.unk_id) @ np.repeat(counts, lengths))
-    return Coverage(words, tokens / max(words, 1), unknown / max(tokens, 1))
+    characters, unspaced = (
+        sum(count * of(chunk) for chunk, count in chunk_counts.items())
+        for of in (len, scripts.unspaced_characters)
+    )
+    has_spaces = unspaced < scripts.UNSPACED_SHARE * characters
+    per_token = 0.0 if has_spaces else characters / max(tokens, 1)
+    return Coverage(words, tokens / max(words, 1), unknown / max(tokens, 1), per_token)
 
 
 def train_vocabulary(
@@ -350,7 +367,7 @@ def main(options: Options) -> None:
     trained, measured, lost = train_vocabulary(options)
     print(f"vocabulary of {trained.vocab_size:,} entries in {options.output}")
     print(
-        f"on {measured.words:,} held-out words: {measured.fertility:.3f} tokens per word, "
+        f"on {measured.words:,} held-out words: {measured.granularity}, "
         f"{measured.unknown_rate:.4%} of the tokens unknown"
     )
     if lost.changed:

@@ -38,6 +38,8 @@ LONGEST_DOCUMENT_SHARE = 0.5
 EMPTY_DOCUMENT_SHARE = 0.01
 # English under its own vocabulary has 1.2-1.5 tokens per word, a rich morphology up to 2.
 TOKENS_PER_WORD = 2.5
+# Chinese and Japanese under their own vocabulary have 1.2-2 characters per token, Thai 3.
+CHARACTERS_PER_TOKEN = 1.0
 # Where "words" are longer, white space does not separate words: Chinese, Thai, proteins.
 CHARACTERS_PER_WORD = 15
 # Prose has 15-40 tokens per sentence, statutes up to 60.
@@ -276,6 +278,13 @@ def _vocabulary(facts: _Facts) -> _Found:
             f"a word takes {facts.of('tokens_per_word'):.1f} tokens on average, as if the "
             "vocabulary were of another language; sequences hold little text, and words have to "
             "be learnt from fragments: make a vocabulary of this text",
+        )
+    per_token = facts.of("characters_per_token")
+    if per_token is not None and per_token < CHARACTERS_PER_TOKEN:
+        yield (
+            "characters_per_token",
+            f"a token holds {per_token:.1f} characters on average, as if the vocabulary were of "
+            "another script; sequences hold little text: make a vocabulary of this text",
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from bertjax.data import contents, masking, records, tokenizer
-from data_pipelines import pairing
+from data_pipelines import pairing, scripts
 from data_pipelines.reports import distinct, losses
 
 # A shorter line that comes twice ("Yes.", "Chapter II", "* * *") says nothing about a corpus.
@@ -38,9 +38,10 @@ class CorpusTally:
     """Counts of tokenized text, in bounded memory; `CorpusTally()` is that of no text.
 
     `lines` are paragraphs of the input of at least `MIN_LINE_CHARACTERS`, `short_lines` all others.
-    `words` are separated by white space; `changed_words` of `compared_words` lose marks (`losses`).
-    `longest_document` is in tokens. The histograms count at index n the documents of n sentences
-    and the sentences of n tokens, at their last index all longer ones.
+    `words` are separated by white space, which the scripts of `unspaced_characters` do without;
+    `changed_words` of `compared_words` lose marks (`losses`). `longest_document` is in tokens. The
+    histograms count at index n the documents of n sentences and the sentences of n tokens, at their
+    last index all longer ones.
     """
 
     documents: int = 0
@@ -67,6 +68,7 @@ class CorpusTally:
     distinct_lines: distinct.Distinct = distinct.Distinct()
     distinct_short_lines: distinct.Distinct = distinct.Distinct()
     repeated_lines: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unspaced_characters: int = 0
     compared_words: int = 0
     changed_words: int = 0
     changes: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -105,6 +107,7 @@ class CorpusTally:
             tokens=len(tokens),
             unknown_tokens=int(np.count_nonzero(np.asarray(tokens) == unk_id)),
             characters=sum(map(len, documents)),
+            unspaced_characters=sum(map(scripts.unspaced_characters, documents)),
             words=sum(text.count(" ") + text.count("\n") + 1 for text in documents if text),
             lines=len(lines),
             short_lines=len(short_lines),
@@ -121,6 +124,12 @@ class CorpusTally:
             changed_words=lost.changed if lost else 0,
             changes=lost.changes if lost else {},
         )
+
+    def _granularity(self) -> dict[str, float]:
+        """Returns the tokens of a word, or the characters of a token where no spaces are."""
+        if self.unspaced_characters < scripts.UNSPACED_SHARE * self.characters:
+            return {"tokens_per_word": self.tokens / max(self.words, 1)}
+        return {"characters_per_token": self.characters / self.tokens}
 
     def merged(self, other: CorpusTally) -> CorpusTally:
         """Returns the counts of both texts together, this one first."""
@@ -171,7 +180,7 @@ class CorpusTally:
             "one_line_document_share": self.one_line_documents / texts,
             "longest_document_share": self.longest_document / self.tokens,
             "unknown_rate": self.unknown_tokens / self.tokens,
-            "tokens_per_word": self.tokens / max(self.words, 1),
+            **self._granularity(),
             "duplicate_document_share": distinct.duplicate_share(distinct_documents, texts),
             "duplicate_line_share": distinct.duplicate_share(long_lines, self.lines),
             # No short line is a copy of a long one.

@@ -178,6 +178,16 @@ def test_words_are_split_as_the_tokenizer_will(tmp_path):
     )
 
 
+def test_coverage_of_a_script_without_spaces_is_in_characters():
+    made = trained(["漢字 仮名"], size=60)
+    measured = train_vocabulary.coverage(made, {"漢字仮名": 3})
+    assert (measured.characters_per_token, measured.granularity) == (
+        1.0,
+        "1.00 characters per token",
+    )
+    assert train_vocabulary.coverage(made, {"abc": 1}).granularity == "1.000 tokens per word"
+
+
 def test_alphabet_grows_with_the_characters_that_the_text_needs():
     # 1,500 characters of equal frequency: none may be left out because of their number.
     many = "".join(chr(0x4E00 + number) for number in range(1500))

@@ -57,6 +57,7 @@ def test_each_thing_that_is_off_is_one_warning():
         ("unknown_tokens", {"unknown_rate": None, "example_unknown_rate": 0.2}),
         ("unused_vocabulary", {"vocabulary_used_share": 0.3}),
         ("tokens_per_word", {"tokens_per_word": 3.4}),
+        ("characters_per_token", {"tokens_per_word": None, "characters_per_token": 0.6}),
         ("padding", {"fill": 0.5}),
         ("random_pairs", {"random_pair_share": 0.65}),
         ("random_pairs", {"random_pair_share": 0.1}),

@@ -30,6 +30,17 @@ def corpus_tally(documents, vocabulary=VOCABULARY):
     )
 
 
+def test_tokens_of_a_script_without_spaces_are_measured_in_characters():
+    for lines, figure, value in (
+        (["日本語の文", "ไม่มีช่องว่าง word"], "characters_per_token", 24 / 3),
+        (["한국어 문장", "हिन्दी में"], "tokens_per_word", 1.0),
+        (["mostly English with 漢字 in it"], "tokens_per_word", 1.0),
+    ):
+        figures = corpus_tally([lines]).statistics()
+        assert figures[figure] == value
+        assert ("tokens_per_word" in figures) != ("characters_per_token" in figures)
+
+
 def test_words_that_lose_marks_are_counted_with_the_commonest_changes():
     documents = [["グラフ Graph café", "GRAPH"], ["café 漢字", "plain words alone"], ["क्\u200dष"]]
     merged = corpus_tally(documents[:1]).merged(corpus_tally(documents[1:]))
