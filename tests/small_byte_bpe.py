@@ -13,7 +13,9 @@ LINES = (
 
 
 @functools.cache
-def vocabulary(size: int = 320, *, add_prefix_space: bool = False) -> byte_bpe.ByteBpeTokenizer:
+def vocabulary(
+    size: int = 320, *, add_prefix_space: bool = False, keeps_marks: bool = False
+) -> byte_bpe.ByteBpeTokenizer:
     """Returns a vocabulary of LINES: 261 bytes and special tokens, the rest merges."""
     kind = train_vocabulary.TRAINERS["byte_bpe"]
     options = train_vocabulary.Options(
@@ -23,8 +25,9 @@ def vocabulary(size: int = 320, *, add_prefix_space: bool = False) -> byte_bpe.B
         size=size,
         normalization="none",
         add_prefix_space=add_prefix_space,
+        keep_marks=keeps_marks,
     )
-    counts = train_vocabulary.Counts(kind.splitter(options.rules))
+    counts = train_vocabulary.Counts(kind.splitter(options))
     for line in LINES * 5:
         counts.add(line)
     made = kind.train(counts.units(), options)

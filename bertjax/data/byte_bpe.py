@@ -42,6 +42,15 @@ _MODEL_FIELDS: dict[str, tuple[Any, ...]] = {
     "byte_fallback": (None, False),
     "ignore_merges": (None, False),
 }
+# GPT-2's rule, but a word is a letter and what follows of letters, marks and joiners between them.
+# Their rule cuts a word of Hindi, Tamil or Thai before each vowel sign.
+WHOLE_WORDS = (
+    r"'s|'t|'re|'ve|'m|'ll|'d"
+    r"| ?\p{L}(?:[\p{L}\p{M}]|[\x{200C}\x{200D}](?=[\p{L}\p{M}]))*"
+    r"| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+)
+KEEPS_MARKS_FIELD = "keeps_marks"
+
 # Our normalization -> the normalizer of a tokenizer.json.
 _NORMALIZERS = {n: {"type": form} for n, form in normalization_lib.FORMS.items() if form}
 
@@ -65,10 +74,12 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
     """Byte-level BPE with the entries of a vocabulary and its merges, the first one first.
 
     With `add_prefix_space` a text that does not begin with a blank gets one, so that its first word
-    is the token that it is elsewhere. `normalization` is a Unicode form, or none as released.
+    is the token that it is elsewhere. `normalization` is a Unicode form, or none as released. With
+    `keeps_marks` text is cut by `WHOLE_WORDS`.
 
     Raises:
-      ValueError: if the vocabulary is empty, lacks special tokens, or does not fit the merges.
+      ValueError: if the vocabulary is empty, lacks special tokens, or does not fit the merges, or
+        both options are set.
     """
 
     kind = "byte_bpe"
@@ -81,7 +92,11 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         *,
         add_prefix_space: bool = False,
         normalization: str = normalization_lib.RELEASED,
+        keeps_marks: bool = False,
     ):
+        if keeps_marks and add_prefix_space:
+            raise ValueError("add_prefix_space and keeps_marks are both true: choose one of them")
+        self.keeps_marks = keeps_marks
         if normalization == "none":  # which is the released rule
             normalization = normalization_lib.RELEASED
         self.set_rules(False, False, normalization, "", by_default=False)
@@ -109,8 +124,13 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
             )
 
     def __reduce__(self):
-        rules = {"add_prefix_space": self.add_prefix_space, "normalization": self.normalization}
-        return functools.partial(type(self), **rules), (self.vocabulary, self.merges)
+        make = functools.partial(
+            type(self),
+            add_prefix_space=self.add_prefix_space,
+            normalization=self.normalization,
+            keeps_marks=self.keeps_marks,
+        )
+        return make, (self.vocabulary, self.merges)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         # One by one: encode_batch() of the library uses every core; callers parallelize by process.
@@ -134,6 +154,10 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
     def normalized_places(self, text: str) -> list[tuple[int, int]]:
         placed = normalization_lib.composed(self.normalization, offsets.placed(text))
         return [(start, end) for _, start, end in placed]
+
+    def own_rules(self) -> dict[str, Any]:
+        """Returns the rules that are not RoBERTa's, by name."""
+        return super().own_rules() | ({KEEPS_MARKS_FIELD: True} if self.keeps_marks else {})
 
     def surface(self, token_id: int) -> str:
         """Returns what a token reads as, with its blank: " the"."""
@@ -189,7 +213,9 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         fast: Any = tokenizers.Tokenizer(model)
         if form := normalization_lib.FORMS.get(self.normalization):
             fast.normalizer = getattr(normalizers, form)()
-        fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=self.add_prefix_space)
+        fast.pre_tokenizer = cutter(
+            keeps_marks=self.keeps_marks, add_prefix_space=self.add_prefix_space
+        )
         fast.decoder = decoders.ByteLevel()
         if not with_specials:
             return fast
@@ -239,7 +265,17 @@ def read_tokenizer(
         merges_of(merges.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")),
         add_prefix_space=bool(fields.get("add_prefix_space", False)),
         normalization=normalization,
+        keeps_marks=bool(fields.get(KEEPS_MARKS_FIELD, False)),
     )
+
+
+def cutter(*, keeps_marks: bool, add_prefix_space: bool = False) -> pre_tokenizers.PreTokenizer:
+    """Returns what cuts a text before its bytes are merged."""
+    if not keeps_marks:
+        return pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    words = pre_tokenizers.Split(tokenizers.Regex(WHOLE_WORDS), behavior="isolated")
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([words, as_bytes])  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
@@ -249,6 +285,10 @@ def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
       ValueError: listing what it does otherwise.
     """
     model, before = fields["model"], fields.get("pre_tokenizer") or {}
+    steps = before.get("pretokenizers") or [{}]
+    is_whole = steps[0].get("pattern") == {"Regex": WHOLE_WORDS} and len(steps) == 2
+    if is_whole:
+        before = steps[1] | {"use_regex": True}  # which the first step has done
     if before.get("type") == "Sequence" and len(before["pretokenizers"]) == 1:
         before = before["pretokenizers"][0]
     expected = [
@@ -274,6 +314,7 @@ def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
             (n for n, normalizer in _NORMALIZERS.items() if normalizer == fields.get("normalizer")),
             normalization_lib.RELEASED,
         ),
+        keeps_marks=is_whole,
     )
 
 

@@ -203,7 +203,7 @@ class Tokenizer:
         }
         return fields | self.own_rules()
 
-    def own_rules(self) -> dict[str, str]:
+    def own_rules(self) -> dict[str, Any]:
         """Returns the rules that are not the released ones, by name."""
         own = (
             {}

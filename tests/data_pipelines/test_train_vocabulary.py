@@ -10,6 +10,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from data_pipelines import train_vocabulary
+from tests.data import test_normalization
 
 
 def options(text_file, output, **changes):
@@ -22,7 +23,7 @@ def trained(texts, **changes):
     chosen = train_vocabulary.Options(input="", output="", **changes)
     kind = train_vocabulary.TRAINERS[chosen.kind]
     rule = chosen.rules.get("normalization", "released")
-    counts = train_vocabulary.Counts(kind.splitter(chosen.rules), rule=rule)
+    counts = train_vocabulary.Counts(kind.splitter(chosen), rule=rule)
     for text in texts:
         counts.add(text)
     return kind.train(counts.units(), chosen)
@@ -251,6 +252,31 @@ def test_nothing_is_lost_by_default_in_any_script_and_by_any_kind():
             # No entry spells what the other form of a word would have needed.
         forms = trained([text, unicodedata.normalize("NFD", text)] * 10, kind=kind, size=600)
         assert forms.vocabulary == made.vocabulary, kind
+
+
+def test_byte_bpe_can_keep_the_marks_of_a_word_and_says_so(tmp_path, caplog):
+    hindi = SCRIPTS["Hindi"][0]
+    chosen = {"kind": "byte_bpe", "size": 400}
+    whole, cut = trained([hindi] * 20, keep_marks=True, **chosen), trained([hindi] * 20, **chosen)
+    assert len(whole.encode(f" {hindi}")) == len(hindi.split()) < len(cut.encode(f" {hindi}"))
+    for text in (hindi, "it's 12 ❤\ufe0f\u200d🔥 ok\n\n fine", *test_normalization.drawn(50)):
+        assert whole.decode(whole.encode(text)) == unicodedata.normalize("NFC", text)
+    whole.save(tmp_path / "whole")
+    assert tokenizer.load(tmp_path / "whole").describe() == whole.describe() != cut.describe()
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (tmp_path / "whole" / "tokenizer.json").rename(alone / "tokenizer.json")
+    assert tokenizer.load(alone).describe() == whole.describe()
+    path = tmp_path / "hindi.txt"
+    path.write_text(f"{hindi}\n\n" * 20, encoding="utf-8")
+    for keeps in (False, True):
+        caplog.clear()
+        output = tmp_path / str(keeps)
+        train_vocabulary.main(options(str(path), output, keep_marks=keeps, **chosen))
+        assert ("--keep_marks keeps words whole" in caplog.text) != keeps
+    path.write_text("ไม่มีช่องว่าง\n\n" * 20, encoding="utf-8")
+    train_vocabulary.main(options(str(path), tmp_path / "thai"))
+    assert "--kind=sentencepiece finds words" in caplog.text
 
 
 def test_marks_that_a_released_rule_loses_are_counted_and_reported(tmp_path, caplog):

@@ -52,6 +52,7 @@ CASES = [
         ("roberta", small_byte_bpe.vocabulary, {"add_prefix_space": prefix}, BYTES, 2)
         for prefix in (False, True)
     ),
+    ("roberta", small_byte_bpe.vocabulary, {"keeps_marks": True}, [*BYTES, "हिन्दी क्\u200dष"], 2),
 ]
 
 
