@@ -150,7 +150,13 @@ class WordPieceTokenizer(token_ids.Tokenizer):
             places = places[[character not in CONTROLS_THAT_SPLIT for character in text]]
             text = text.translate(_DROP_CONTROLS)
         matches = list(_CHUNK.finditer(text))
-        parts = [self._chunk_offsets[match.group()] for match in matches]
+        # Whole lines without white space, as Japanese has, do not come again.
+        parts = [
+            self._chunk_offsets[chunk]
+            if len(chunk) <= MAX_INPUT_CHARS_PER_WORD
+            else self._offsets_of_chunk(chunk)
+            for chunk in (match.group() for match in matches)
+        ]
         ids, starts, ends = np.concatenate([_NO_TOKENS, *parts], axis=1)
         shifts = np.repeat([match.start() for match in matches], [part.shape[1] for part in parts])
         shifts = shifts.astype(np.int32)
