@@ -64,6 +64,7 @@ setuptools.setup(
         "orbax-checkpoint>=0.11.36",
         "psutil>=5.9.5",
         "pyarrow>=18",
+        "regex>=2024.4",
         "safetensors>=0.5",
         "scipy>=1.13",
         "sentencepiece>=0.2",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from bertjax.data import tokenizer
-from data_pipelines import examples, sentences, sources
+from data_pipelines import cuts, examples, sentences, sources
 from data_pipelines.reports import losses, statistics
 
 BLOCK_CHARACTERS = 2_000_000
@@ -60,11 +60,13 @@ class Tokenization:
     """How text becomes tokens.
 
     `separate_documents` puts a [SEP] after every document, for segments that cross documents.
+    `longest_sentence` is in tokens, for text whose sentence ends no rule knows; 0: no text is cut.
     """
 
     vocabulary: Vocabulary
     sentence_splitter: str = "rules"
     separate_documents: bool = False
+    longest_sentence: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +140,13 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
     tokens, lengths = vocabulary.encode_flat(flat)
 
     document_of = np.repeat(np.arange(len(split)), [len(document) for document in split])
+    num_uncut = len(lengths)
+    # Ids have no sentences.
+    if how.longest_sentence and vocabulary.kind != tokenizer.IntegerTokenizer.kind:
+        lengths, document_of = cuts.cut(
+            flat, lengths, document_of, vocabulary, how.longest_sentence
+        )
+    num_cuts = len(lengths) - num_uncut
     is_real = lengths > 0
     lengths, document_of = lengths[is_real], document_of[is_real]
     counts = np.bincount(document_of, minlength=len(split))
@@ -152,6 +161,7 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         tokens=tokens,
         unk_id=vocabulary.unk_id,
         lost=lost,
+        sentence_cuts=num_cuts,
     )
     counts = counts[counts > 0]
     if how.separate_documents:

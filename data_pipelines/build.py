@@ -164,6 +164,7 @@ def _keys(
         "vocabulary": vocabulary.sha256,
         "input files": listing.hexdigest(),
         "separators": options.separates_documents,
+        "longest sentence": options.longest_sentence,
     }
     return tokens, content
 

@@ -94,7 +94,8 @@ class Options:
     )
     sentence_splitter: str = command_line.option(
         "how paragraphs become sentences: rules; lines, where every line is one already; "
-        "sentencex or sentencex:LANGUAGE; unset: rules, for algorithm exact lines",
+        "sentencex or sentencex:LANGUAGE; unset: rules, for algorithm exact lines. All but lines "
+        "cut text without sentence ends at half of max_seq_length",
         default="",
     )
     one_document_per_file: bool = command_line.option(
@@ -150,9 +151,16 @@ class Options:
         """Whether segments cross documents, with a [SEP] between them."""
         return pairing.separates_documents(self.pairs)
 
+    @property
+    def longest_sentence(self) -> int:
+        """Where a sentence without a known end is cut: two pieces are an example; 0: never."""
+        return 0 if self.sentence_splitter == "lines" else self.pairs.budget(2) // 2
+
     def tokenization(self, vocabulary: blocks.Vocabulary) -> blocks.Tokenization:
         """How text becomes tokens."""
-        return blocks.Tokenization(vocabulary, self.sentence_splitter, self.separates_documents)
+        return blocks.Tokenization(
+            vocabulary, self.sentence_splitter, self.separates_documents, self.longest_sentence
+        )
 
     def content(self) -> dict[str, Any]:
         """Returns the options that decide what the records hold, as manifests keep them."""

@@ -298,8 +298,8 @@ def _sentences(facts: _Facts) -> _Found:
             "long_sentences",
             f"a sentence has {lengths['mean']:.0f} tokens on average, as if sentence ends were not "
             "found; segments then begin and end anywhere, and most pairs become random: choose "
-            "another --sentence_splitter (`rules` is for English), or give one sentence per line "
-            "and --sentence_splitter=lines",
+            "another --sentence_splitter (sentencex knows the abbreviations of more languages), or "
+            "give one sentence per line and --sentence_splitter=lines",
         )
     elif lengths["mean"] < shortest:
         yield (

@@ -120,6 +120,8 @@ def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     examples = f", as {changes}".replace("{", "{{").replace("}", "}}")
     rows.add("documents", "documents", "{:,}" + (f", {empty:,} of them empty" if empty else ""))
     rows.add("sentences", "sentences", "{:,}" + rows.lengths("sentences_per_document", "document"))
+    if statistics.get("sentence_cuts"):
+        rows.add("cut sentences", "sentence_cuts", "{:,} cuts in text without known sentence ends")
     rows.add("tokens", "tokens", "{:,}" + rows.lengths("sentence_length", "sentence"))
     rows.add("words", "words", "{:,}" + rows.text("tokens_per_word", ", {:.2f} tokens each"))
     each = rows.text("characters_per_token", ", {:.2f} in a token")

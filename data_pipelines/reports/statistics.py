@@ -49,6 +49,7 @@ class CorpusTally:
     one_sentence_documents: int = 0
     one_line_documents: int = 0
     sentences: int = 0
+    sentence_cuts: int = 0
     tokens: int = 0
     unknown_tokens: int = 0
     characters: int = 0
@@ -83,6 +84,7 @@ class CorpusTally:
         tokens: Int[np.ndarray, " tokens"],
         unk_id: int,
         lost: losses.LostMarks | None = None,
+        sentence_cuts: int = 0,
     ) -> CorpusTally:
         """Returns the counts of a block: its documents' plain text, sentences and token ids.
 
@@ -104,6 +106,7 @@ class CorpusTally:
             one_sentence_documents=int((counts == 1).sum()),
             one_line_documents=sum("\n" not in text for text in texts),
             sentences=len(sizes),
+            sentence_cuts=sentence_cuts,
             tokens=len(tokens),
             unknown_tokens=int(np.count_nonzero(np.asarray(tokens) == unk_id)),
             characters=sum(map(len, documents)),
@@ -163,6 +166,7 @@ class CorpusTally:
             "documents": self.documents,
             "empty_documents": self.empty_documents,
             "sentences": self.sentences,
+            "sentence_cuts": self.sentence_cuts,
             "tokens": self.tokens,
             "characters": self.characters,
             "words": self.words,
