@@ -2,11 +2,11 @@
 
 python -m bertjax.predict --checkpoint=WORKDIR < input.jsonl > output.jsonl
 
-With `--delimiter=auto` the input is CSV with a header. What a line must hold depends on what was
-finetuned: the columns of texts (GLUE, tables), "question" and "context" (SQuAD), "words" or
-"sentences" (tags), "context" and "endings" (SWAG). An "id" is handed through. A line that cannot be
-used is answered with its "error"; then the exit code is 1. Both the lines and the answers of a kind
-belong to its module in `bertjax.finetuning`.
+With `--delimiter=auto` the input is CSV with a header. A line holds what the finetuned task reads:
+the columns of texts (GLUE, tables), "question" and "context" (SQuAD), "words" or "sentences"
+(tags), "context" and "endings" (SWAG). An "id" is handed through. A line that cannot be used is
+answered with its "error"; then the exit code is 1. Both the lines and the answers of a kind belong
+to its module in `bertjax.finetuning`.
 """
 
 from __future__ import annotations
