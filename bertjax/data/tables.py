@@ -311,14 +311,12 @@ def _csv_fields(
             except StopIteration:
                 return
             except csv.Error as error:
-                yield (
-                    first,
-                    Fault(
-                        "csv",
-                        f"the row is not CSV ({error}); a field that holds quotes must be in "
-                        "quotes, with each quote inside doubled",
-                    ),
+                remedy = (
+                    "a field that holds quotes must be in quotes, with each quote inside doubled"
                 )
+                if str(error) == "unexpected end of data":
+                    remedy = "a quote that opens a field here is not closed up to the file's end"
+                yield first, Fault("csv", f"the row is not CSV ({error}); {remedy}")
                 continue
             if fields or rules.blank_lines:
                 yield first, fields

@@ -175,6 +175,7 @@ def _raw_examples(
     rules = tables.Rules(names_fault=columns.fault, delimiter=delimiter)
     if columns.is_number:
         columns = dataclasses.replace(columns, decimal_mark=tables.decimal_mark(path, rules))
+    marks: dict[str, str] = {}
     for source, row in example_files.rows(path, faults, rules):
         try:
             texts = tuple(example_files.text(row[column], column) for column in columns.texts)
@@ -182,7 +183,15 @@ def _raw_examples(
         except ValueError as error:
             faults.add(source, str(error))
             continue
+        if columns.decimal_mark == ",":
+            marks |= {mark: source for mark in ".," if mark in row[str(columns.label)]}
         yield texts, label, source
+    if len(marks) > 1:
+        faults.add(
+            marks["."],
+            f"{columns.label!r} has a decimal point here and a decimal comma in {marks[',']}; "
+            "write all numbers with a point",
+        )
 
 
 def _several(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:

@@ -118,6 +118,7 @@ def test_a_file_that_cannot_be_a_table_is_an_error(tmp_path):
     for name, content, message in (
         ("t.csv", b"a,c\n1,2\n", r"t.csv:1: no column b$"),
         ("t.csv", b'"a"b,c\n1,2\n', r"t.csv:1: the row is not CSV"),
+        ("t.csv", b'"a,b\n1,2\n', r"t.csv:1: the row is not CSV .*not closed up to the file's end"),
         ("t.csv", "text,label\n".encode("utf-16"), r"t.csv:1: it looks like UTF-16.*iconv"),
         ("t.tsv", "text\tlabel\n".encode("utf-16-le"), r"t.tsv:1: it looks like UTF-16.*iconv"),
         ("t.jsonl.gz", cut, r"t.jsonl.gz:\d+: it cannot be d"),

@@ -99,8 +99,11 @@ def test_a_label_has_one_spelling_whatever_the_form_of_its_letters(tmp_path):
 
 
 def test_numbers_have_a_decimal_comma_where_semicolons_are_between_columns(tmp_path):
-    path = raw(tmp_path, "a.csv", "\ufefftext;label\r\nfoo, bar;4,5\r\nw;-,25\r\nw;3\r\nw;0.5\r\n")
-    assert labels_of(table_files.read_table(path, NUMBER)) == [4.5, -0.25, 3.0, 0.5]
+    path = raw(tmp_path, "a.csv", "\ufefftext;label\r\nfoo, bar;4,5\r\nw;-,25\r\nw;3\r\n")
+    assert labels_of(table_files.read_table(path, NUMBER)) == [4.5, -0.25, 3.0]
+    path = raw(tmp_path, "a.csv", "text;label\nw;4,5\nw;1.200\n")
+    with pytest.raises(ValueError, match=r":3: 'label' has a decimal point here .* in .*a.csv:2"):
+        table_files.read_table(path, NUMBER)
     for name, text in (
         ("a.csv", 'text,label\nw,"4,5"\n'),
         ("a.tsv", "text\tlabel\nw\t4,5\n"),
