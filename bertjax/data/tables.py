@@ -315,7 +315,10 @@ def _csv_fields(
                     "a field that holds quotes must be in quotes, with each quote inside doubled"
                 )
                 if str(error) == "unexpected end of data":
-                    remedy = "a quote that opens a field here is not closed up to the file's end"
+                    remedy = (
+                        "a quote that opens a field here is not closed up to the file's end: close "
+                        "it, or fetch the file again if it was cut off"
+                    )
                 yield first, Fault("csv", f"the row is not CSV ({error}); {remedy}")
                 continue
             if fields or rules.blank_lines:

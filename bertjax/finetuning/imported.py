@@ -161,7 +161,8 @@ def kind_of(
     if name not in HEADS:
         return None
     kind, options_of = HEADS[name]
-    names = {int(number): label for number, label in head.get("labels", {}).items()}
+    named = head.get("labels", {}).items()
+    names = {int(number): example_files.normalized(label) for number, label in named}
     labels = () if head.get("is_regression") else tuple(names[it] for it in sorted(names))
     length = min(longest, 384) if name == "question_answering" else longest
     options = {

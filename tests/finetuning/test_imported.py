@@ -150,6 +150,16 @@ def test_a_file_of_texts_alone_has_no_pairs_and_another_class_is_refused(tmp_pat
         scorer_of_file(tmp_path, model, file).reader.examples("dev")
 
 
+def test_a_label_has_one_spelling_in_the_model_and_in_files(tmp_path):
+    names = {0: "s\u0327\u0131k", 1: "x"}
+    model = imported(tmp_path / "m", "sequence_classification", labels=names)
+    assert model.options.labels == ("şık", "x")
+    (tmp_path / "a.csv").write_text("text;label\nw1;s\u0327\u0131k\nw2;x\n")
+    model.options.eval_file = str(tmp_path / "a.csv")
+    reader = model.kind.open(model.options, model.vocabulary).reader
+    assert [example.label for example in reader.examples("dev")] == [0, 1]
+
+
 def test_labels_of_a_classifier_may_be_columns_of_the_file(tmp_path):
     model = imported(tmp_path, "sequence_classification", is_multi_label=True)
     file = table(tmp_path / "dev.csv", ("yes", "text", "no", "perhaps"), [(1, "w1", 1, 0)])
