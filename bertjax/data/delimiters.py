@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 AUTO = "auto"
 HELP = (
@@ -103,7 +103,7 @@ def are_quoted(fields: Sequence[str]) -> bool:
     return any('""' in inner and '"' not in inner.replace('""', "") for inner in quoted)
 
 
-def column_names(fields: Sequence[str]) -> list[str]:
+def column_names(fields: Iterable[str]) -> list[str]:
     """Returns the names in a header, in Unicode's form NFC: a name has one spelling."""
     return [unicodedata.normalize("NFC", name) for name in fields]
 

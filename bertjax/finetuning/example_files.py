@@ -11,7 +11,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data import tables
+from bertjax.data import delimiters, tables, token_ids
 
 MAX_FAULTS = 10
 FaultyFile = tables.FaultyFile
@@ -69,7 +69,14 @@ def rows(
         if row.fault:
             faults.add(source, row.fault.message)
         else:
-            yield source, row.values
+            yield source, with_names(row.values)
+
+
+def with_names(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the fields with their names in Unicode's form NFC, as headers have them."""
+    if all(map(str.isascii, fields)):
+        return fields
+    return dict(zip(delimiters.column_names(fields), fields.values(), strict=True))
 
 
 def missing_columns(names: Sequence[str], required: Sequence[str]) -> str | None:
@@ -111,8 +118,8 @@ def class_name(value: Any, name: str) -> str:
 
 
 def normalized(label: str) -> str:
-    """Returns a label in Unicode's form NFC, in which one label has one spelling."""
-    return unicodedata.normalize("NFC", label)
+    """Returns a label in Unicode's form NFC, in which one label has one spelling, for UTF-8."""
+    return unicodedata.normalize("NFC", token_ids.without_surrogates(label))
 
 
 def number(value: Any, decimal_mark: str = ".") -> float:

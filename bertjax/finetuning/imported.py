@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bertjax.data import tables
+from bertjax.data import delimiters, tables
 from bertjax.finetuning import (
     base,
     choices,
@@ -44,7 +44,8 @@ class TextReader(texts.TableReader):
         return (TEXT, PAIR) if PAIR in names else (TEXT,)
 
     def _names_in(self, path: str) -> tuple[str, ...]:
-        return tables.column_names(path, tables.Rules(delimiter=self.options.delimiter))
+        names = tables.column_names(path, tables.Rules(delimiter=self.options.delimiter))
+        return tuple(delimiters.column_names(names))
 
     def _columns_of(self, name: str) -> table_files.Columns:
         """Returns the columns; those of the labels if all of them are columns themselves."""

@@ -58,6 +58,7 @@ class Columns:
 
     def fault(self, names: Sequence[str]) -> str | None:
         """Returns what is wrong with the names that a file has, and what to do, None if nothing."""
+        names = delimiters.column_names(names)
         fault = example_files.missing_columns(names, self.required)
         if fault is None or all(name in names for name in self.required):
             return fault

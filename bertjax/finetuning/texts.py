@@ -175,7 +175,8 @@ class TextReader(base.Reader):
         """The names of the one or two texts, in JSON too."""
 
     def example(self, fields: base.Fields, source: str) -> feature_sets.TextExample:
-        texts = tuple(example_files.json_text(fields, column) for column in self.columns)
+        fields, columns = example_files.with_names(fields), delimiters.column_names(self.columns)
+        texts = tuple(example_files.json_text(fields, column) for column in columns)
         return feature_sets.TextExample(texts, None, source)
 
     def rows(self, examples: Sequence[feature_sets.TextExample]) -> feature_sets.FeatureSet:

@@ -1,5 +1,6 @@
 """Claims about a user's own CSV, TSV and JSON lines."""
 
+import itertools
 import json
 import unicodedata
 
@@ -93,9 +94,14 @@ def test_a_label_has_one_spelling_whatever_the_form_of_its_letters(tmp_path):
             assert labels_of(table_files.read_table(path, COLUMNS, labels=labels)) == [0, 0, 1]
     path = write(tmp_path, "csv", [("a", "|".join(forms)), ("b", "x")])
     assert table_files.read_table(path, SEVERAL).labels == ("x", forms[0])
-    path = write(tmp_path, "csv", [("a", "1", "0"), ("b", "0", "1")], ("text", forms[1], "x"))
-    read = table_files.read_table(path, table_files.Columns(("text",), flags=(forms[0], "x")))
-    assert read.labels == (forms[0], "x") and labels_of(read) == [(0,), (1,)]
+    for kind, form in itertools.product(KINDS, forms):
+        path = write(tmp_path, kind, [("a", "1", "0"), ("b", "0", "1")], ("text", forms[1], "x"))
+        read = table_files.read_table(path, table_files.Columns(("text",), flags=(form, "x")))
+        assert read.labels == (forms[0], "x") and labels_of(read) == [(0,), (1,)]
+    path = raw(
+        tmp_path, "a.jsonl", '{"text": "a", "label": "\\ud83dx"}\n{"text": "a", "label": "y"}'
+    )
+    assert table_files.read_table(path, COLUMNS).labels == ("y", "\ufffdx")
 
 
 def test_numbers_have_a_decimal_comma_where_semicolons_are_between_columns(tmp_path):
