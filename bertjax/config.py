@@ -190,7 +190,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.is_regression = False  # table: the label is a number
     finetuning.is_multi_label = False  # table: a row has any number of the labels
     finetuning.label_separator = "|"  # table: between several labels of a row
-    finetuning.delimiter = "auto"  # table: of .csv and .tsv: a character, tab, or auto: found
+    finetuning.delimiter = "auto"  # table: between columns of CSV and TSV; auto: found
     finetuning.labels = ()  # names in order; by default those of the training file
     finetuning.max_seq_length = 128  # tokens of a row; longer ones are truncated or split
     finetuning.num_epochs = 3.0  # passes over the training set

@@ -25,7 +25,7 @@ MAXIMUM_NUL_SHARE = 0.2
 
 _NAMED = {"tab": "\t", "\\t": "\t"}
 # The first line by which Excel is given the delimiter.
-_STATED = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=(.)"?\r?\n?')
+_STATED = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^"\r\n])"?\r?\n?')
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 

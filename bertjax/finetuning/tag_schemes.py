@@ -39,6 +39,8 @@ def tag_fault(tag: str, scheme: str | None = None) -> str | None:
         return None
     allowed = ", ".join(f"{prefix}-TYPE" for prefix in prefixes)
     hint = ": what BILOU calls L and U are E and S here" if prefix in ("L", "U") and kind else ""
+    if not kind:
+        hint = "; give the scheme plain if tags name no entities, as parts of speech"
     hint = NO_TAG_HINT if tag == NO_TAG else hint
     return f"the tag is {tag!r}; it must be {OUTSIDE} or one of {allowed}{hint}"
 

@@ -147,7 +147,7 @@ def test_labels_hold_all_tags_of_the_types_that_occur_or_the_plain_tags(read):
 # The text of a file, options, and what its error names.
 FAULTS = [
     ("a O\nb O O\n\nc\n", {}, [":2: the line has 3 columns", ":4: the line has 1"]),
-    ("a O\n\nb B_X\nc b-X\n", {}, [":3: the tag is 'B_X'", ":4: the tag is 'b-X'"]),
+    ("a O\n\nb B_X\nc b-X\n", {}, [":3: the tag is 'B_X'", "plain", ":4: the tag is 'b-X'"]),
     ("a B-X\nb O\n\nc O\nd I-X\n", {}, [":5: I-X comes after O", "scheme iob1"]),
     ("a E-X\nb O\n", {"scheme": "iob2"}, [":1: the tag is 'E-X'"]),
     ("a\tO\n\tO\n", {}, [":2: the word is empty"]),
