@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data import atomic, records
-from data_pipelines import blocks, builders, pairing, progress, shards, sources, store, workers
+from data_pipelines import blocks, builders, progress, shards, sources, store, workers
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import statistics
@@ -51,9 +51,8 @@ def build(
             masking=options.masking,
             block_documents=corpus.block_documents(),
         )
-        pairs, counts = _paired(job, pool)
-        if pairing.labels(options.pair_objective):
-            figures_so_far |= pairs.statistics()
+        pairs, counts = _paired(job, corpus.end.tokens, pool)
+        figures_so_far |= pairs.statistics(options.pair_objective)
         first = shards.feature_batches(job, 0, builders.sample_shards(pairs.examples), counts)
         example_bytes = builders.sample(first, tally := job.new_tally())
         num_records = builders.num_records(pairs.examples, tally)
@@ -136,7 +135,9 @@ def _read(
     return log
 
 
-def _paired(job: shards.Job, pool: workers.Pool) -> tuple[shards.PairCounts, np.ndarray]:
+def _paired(
+    job: shards.Job, num_tokens: int, pool: workers.Pool
+) -> tuple[shards.PairTotals, np.ndarray]:
     """Returns what all blocks gave together, and the number of examples of each."""
     pair = functools.partial(shards.pair_block, job=job)
     counts_of_blocks = []
@@ -144,7 +145,7 @@ def _paired(job: shards.Job, pool: workers.Pool) -> tuple[shards.PairCounts, np.
         for counts in pool.map(pair, range(job.num_blocks)):
             counts_of_blocks.append(counts)
             shown.at(len(counts_of_blocks))
-    return shards.PairCounts.total(counts_of_blocks), np.array(
+    return shards.PairTotals.of(counts_of_blocks, num_tokens), np.array(
         [counts.examples for counts in counts_of_blocks], np.int64
     )
 

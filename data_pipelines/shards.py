@@ -9,10 +9,8 @@ makes rows, masks and records. Both write their counts into a JSON file next to 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
-import operator
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,7 +19,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.data import atomic, masking, records, tokenizer
-from data_pipelines import blocks, examples, pairing, row_packing, store
+from data_pipelines import blocks, examples, pairing, row_packing, store, used_tokens
 from data_pipelines.objectives import base
 from data_pipelines.reports import statistics
 
@@ -65,27 +63,42 @@ class Job(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class PairCounts:
-    """The numbers of examples of a block: all, random, forced to be random, left out."""
+    """The numbers of examples of a block: all, random, forced to be random, left out.
+
+    `used` are the tokens of the corpus that stand in them, as `used_tokens.of` has it.
+    """
 
     examples: int
     random: int
     forced_random: int
     dropped: int
+    used: str
 
     @classmethod
-    def of(cls, drafts: base.Drafts) -> PairCounts:
-        """Returns the counts of one block."""
+    def of(cls, drafts: base.Drafts, spans: examples.Spans, num_tokens: int) -> PairCounts:
+        """Returns the counts of one block, whose examples are finished, of a corpus."""
         random = int(drafts.spans["label"].sum())
-        return cls(len(drafts.spans), random, drafts.forced_random, drafts.dropped)
+        used = used_tokens.of(spans, num_tokens)
+        return cls(len(drafts.spans), random, drafts.forced_random, drafts.dropped, used)
 
-    def __add__(self, other: PairCounts) -> PairCounts:
-        sums = (a + b for a, b in zip(*map(dataclasses.astuple, (self, other)), strict=True))
-        return PairCounts(*sums)
+
+@dataclasses.dataclass(frozen=True)
+class PairTotals:
+    """The numbers of `PairCounts` of all blocks, and the share of the tokens that is used."""
+
+    examples: int
+    random: int
+    forced_random: int
+    dropped: int
+    used_share: float
 
     @classmethod
-    def total(cls, counts: Sequence[PairCounts]) -> PairCounts:
+    def of(cls, counts: Sequence[PairCounts], num_tokens: int) -> PairTotals:
         """Returns what all blocks gave together; ValueError if that is nothing."""
-        total = functools.reduce(operator.add, counts)
+        names = ("examples", "random", "forced_random", "dropped")
+        sums = {name: sum(getattr(one, name) for one in counts) for name in names}
+        used = used_tokens.share((one.used for one in counts), num_tokens)
+        total = cls(**sums, used_share=used)
         if not total.examples:
             raise ValueError(
                 "no examples are left: all pairs are random, so that half of them cannot be next "
@@ -93,9 +106,12 @@ class PairCounts:
             )
         return total
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self, pair_objective: str) -> dict[str, Any]:
         """Returns what the finished rows no longer tell."""
-        return {
+        used = {"used_token_share": self.used_share}
+        if not pairing.labels(pair_objective):
+            return used
+        return used | {
             "forced_random_share": self.forced_random / self.examples,
             "dropped_pair_share": self.dropped / (self.examples + self.dropped),
         }
@@ -123,7 +139,7 @@ def pair_block(index: int, job: Job) -> PairCounts:
     spans = finished(drafts, *segments, job.pairs, index=index, first_token=first_token)
     with atomic.writing(path) as file:
         np.save(file, spans)
-    counts = PairCounts.of(drafts)
+    counts = PairCounts.of(drafts, spans, len(corpus.tokens))
     atomic.write(counts_path, json.dumps(dataclasses.asdict(counts)))
     return counts
 

@@ -258,8 +258,7 @@ def make(
     job = layout.saved(job)
     run("pairs", lambda pipeline: work.pair(pipeline, job))
     layout, pairs = _paired(job, layout)
-    if pairing.labels(options.pair_objective):
-        figures_so_far |= pairs.statistics()
+    figures_so_far |= pairs.statistics(options.pair_objective)
     job = layout.saved(job)
     sample = _sample(job, pairs.examples)
     run("sample", lambda pipeline: work.write(pipeline, job, sample))
@@ -324,11 +323,11 @@ def _tokenized(
     return layout, tally, log
 
 
-def _paired(job: work.Job, layout: work.Layout) -> tuple[work.Layout, shards.PairCounts]:
+def _paired(job: work.Job, layout: work.Layout) -> tuple[work.Layout, shards.PairTotals]:
     """Returns the layout with the numbers of examples, and what all blocks gave together."""
     facts = work.load_found(job, work.PAIRS_FILE)["facts"]
     counts_of_blocks = [shards.PairCounts(*counts) for _, *counts in facts]
-    total = shards.PairCounts.total(counts_of_blocks)
+    total = shards.PairTotals.of(counts_of_blocks, int(layout.tokens[-1]))
     starts = examples.starts([counts.examples for counts in counts_of_blocks])
     return dataclasses.replace(layout, examples=starts), total
 

@@ -325,7 +325,8 @@ def finish_block(answered: tuple[int, Iterable[bytes]], job: Job) -> StepResults
         first_token=int(job.layout.tokens[index]),
     )
     _save(_pairs_path(index, job), {"spans": spans})
-    return StepResults([(index, *dataclasses.astuple(shards.PairCounts.of(drafts)))])
+    counts = shards.PairCounts.of(drafts, spans, int(job.layout.tokens[-1]))
+    return StepResults([(index, *dataclasses.astuple(counts))])
 
 
 def deal_block(index: int, job: Job, dealing: Dealing) -> Iterator[tuple[int, bytes]]:

@@ -7,6 +7,7 @@ bound is a named constant with its reason.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,9 +21,11 @@ UNKNOWN_RATE, HIGH_UNKNOWN_RATE = 0.01, 0.05
 MIN_FILL = 0.7
 # Packed rows with less fill are seldom full of examples.
 PACKED_FILL, ROWS_AT_LIMIT = 0.95, 0.1
+# English novels in examples of 128 tokens have 92% in one pass and 99.7% in ten.
+USED_TOKEN_SHARE = 0.8
 # Half is wanted; the released rules give 53-66% where documents are short or sentences long.
-# Judged where chance is below 4%.
-RANDOM_PAIR_SHARES, MIN_PAIRS = (0.4, 0.6), 200
+# Beyond a half by this number of standard deviations of so many coins.
+RANDOM_PAIR_SHARES, PAIR_CHANCE = (0.4, 0.6), 3
 # Beyond that, what the label teaches is mostly which chunks were a single sentence.
 FORCED_RANDOM_SHARE = 0.3
 # The share of pairs left out to balance the labels; that share of the corpus is never read.
@@ -42,8 +45,9 @@ TOKENS_PER_WORD = 2.5
 CHARACTERS_PER_TOKEN = 1.0
 # Where "words" are longer, white space does not separate words: Chinese, Thai, proteins.
 CHARACTERS_PER_WORD = 15
-# Prose has 15-40 tokens per sentence, statutes up to 60.
-MEAN_SENTENCE_LENGTHS = (4, 100)
+# Prose has 15-40 tokens per sentence, statutes up to 60. Of the tokens of novels 4% stand in
+# sentences of more than 100.
+MEAN_SENTENCE_LENGTH, LONG_SENTENCE_SHARE = 4, 0.4
 # 40 batches of 256, the batch of the paper: a network for language does not learn from that.
 MIN_EXAMPLES = 10_000
 # Judged if every entry could have occurred this number of times on average.
@@ -292,16 +296,16 @@ def _sentences(facts: _Facts) -> _Found:
     lengths = facts.of("sentence_length")
     if not lengths:
         return
-    shortest, longest = MEAN_SENTENCE_LENGTHS
-    if lengths["mean"] > longest:
+    if facts.exceeds("long_sentence_share", LONG_SENTENCE_SHARE):
         yield (
             "long_sentences",
-            f"a sentence has {lengths['mean']:.0f} tokens on average, as if sentence ends were not "
-            "found; segments then begin and end anywhere, and most pairs become random: choose "
-            "another --sentence_splitter (sentencex knows the abbreviations of more languages), or "
-            "give one sentence per line and --sentence_splitter=lines",
+            f"{facts.of('long_sentence_share'):.0%} of the tokens stand in sentences of more than "
+            "100 tokens, as if sentence ends were not found; segments then begin and end anywhere, "
+            "and most pairs become random: choose another --sentence_splitter (sentencex knows the "
+            "abbreviations of more languages), or give one sentence per line and "
+            "--sentence_splitter=lines",
         )
-    elif lengths["mean"] < shortest:
+    elif lengths["mean"] < MEAN_SENTENCE_LENGTH:
         yield (
             "short_sentences",
             f"a sentence has {lengths['mean']:.1f} tokens on average, as if lines were single "
@@ -310,11 +314,27 @@ def _sentences(facts: _Facts) -> _Found:
         )
 
 
+def _used(facts: _Facts) -> _Found:
+    share = facts.of("used_token_share")
+    if share is not None and share < USED_TOKEN_SHARE:
+        yield (
+            "used_tokens",
+            f"only {share:.0%} of the text's tokens stand in an example: the rest was cut off from "
+            "segments that are longer than an example. Find the ends of sentences with another "
+            "--sentence_splitter, or use a longer --max_seq_length or --pair_objective=none",
+        )
+
+
 def _pairs(facts: _Facts) -> _Found:
     # Blank lines are the cause of what follows, and have a warning of their own.
-    if _has_blank_lines(facts) or facts.is_below("examples", MIN_PAIRS):
+    if _has_blank_lines(facts) or not facts.of("examples"):
         return
-    least, most = RANDOM_PAIR_SHARES
+    # Of few pairs a share is far from a half by chance alone.
+    chance = PAIR_CHANCE * 0.5 / math.sqrt(facts.of("examples"))
+    least, most = (
+        min(RANDOM_PAIR_SHARES[0], 0.5 - chance),
+        max(RANDOM_PAIR_SHARES[1], 0.5 + chance),
+    )
     share, forced = facts.of("random_pair_share"), facts.of("forced_random_share")
     if share is not None and not least <= share <= most:
         cause = f", {forced:.0%} because a chunk was a single sentence" if forced else ""
@@ -343,7 +363,8 @@ def _pairs(facts: _Facts) -> _Found:
         yield (
             "swapped_pairs",
             f"{swapped:.0%} of the pairs are swapped; half should be, or the label can be guessed "
-            "without reading: look how these records were made",
+            "without reading. A chunk of one sentence cannot be cut in two and counts as swapped: "
+            "use a longer --max_seq_length, a finer --sentence_splitter, or --pair_objective=none",
         )
 
 
@@ -406,5 +427,8 @@ def _masks(facts: _Facts) -> _Found:
         )
 
 
-_CHECKS = (_reading, _documents, _duplicates, _vocabulary, _sentences, _pairs, _examples, _masks)
+_CHECKS = (
+    *(_reading, _documents, _duplicates, _vocabulary, _sentences, _used, _pairs, _examples),
+    _masks,
+)
 _CHECKS_OF_INTEGERS = (_reading, _duplicates, _pairs, _examples, _masks)

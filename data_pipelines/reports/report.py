@@ -146,6 +146,7 @@ def _example_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
     if "fill" in statistics:
         mean = statistics["fill"] * max_seq_length
         rows.add("fill", "fill", "{:.2%}" + f", {mean:.1f} of {max_seq_length} tokens")
+    rows.add("tokens used", "used_token_share", "{:.2%} of the text's, in all passes together")
     rows.add("unknown tokens", "example_unknown_rate", "{:.3%}")
     for label in pairing.labels(manifest.pair_objective)[1:]:
         forced = rows.text("forced_random_share", ", {:.2%} because a chunk was one sentence")

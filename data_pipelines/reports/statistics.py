@@ -23,6 +23,8 @@ MIN_LINE_CHARACTERS = 20
 
 FREQUENT_SHOWN, REPEATED_SHOWN = 10, 5
 
+# A sentence of more tokens is long: 60 is much even for a statute.
+LONG_SENTENCE = 100
 # Lengths from this one on are counted together: longer sentences (in tokens) and documents (in
 # sentences) are rare, and the tally stays small.
 MAX_LENGTH = 4095
@@ -128,6 +130,11 @@ class CorpusTally:
             changes=lost.changes if lost else {},
         )
 
+    def _long_sentence_share(self) -> float:
+        """Returns the share of the tokens in sentences of more than `LONG_SENTENCE` tokens."""
+        ordinary = self.sentence_lengths[: LONG_SENTENCE + 1] @ np.arange(LONG_SENTENCE + 1)
+        return 1 - int(ordinary) / self.tokens
+
     def _granularity(self) -> dict[str, float]:
         """Returns the tokens of a word, or the characters of a token where no spaces are."""
         if self.unspaced_characters < scripts.UNSPACED_SHARE * self.characters:
@@ -202,6 +209,7 @@ class CorpusTally:
                 mean=self.sentences / texts,
                 largest=self.most_sentences,
             ),
+            "long_sentence_share": self._long_sentence_share(),
             "sentence_length": length_figures(
                 self.sentence_lengths,
                 mean=self.tokens / self.sentences,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies
 
 from bertjax.data import masking, records
-from data_pipelines import blocks, pairing, shards, sources, store
+from data_pipelines import blocks, pairing, shards, sources, store, used_tokens
 from data_pipelines.objectives import base, packed_sentences
 from tests.data_pipelines import decoded
 from tests.data_pipelines.conftest import PAIRS
@@ -182,13 +182,29 @@ def test_every_shard_has_examples_of_every_block_well_mixed(new_job, monkeypatch
     assert counts[2] == 0 and sum(map(len, seen)) == counts.sum()
 
 
-def test_counts_are_those_of_the_examples(new_job):
+def test_counts_are_those_of_the_examples(new_job, monkeypatch):
     job = new_job(balanced_nsp=True)
     found = [shards.pair_block(index, job) for index in range(job.num_blocks)]
-    total = found[0] + found[1] + found[2] + found[3]
+    corpus = store.open_corpus(pathlib.Path(job.scratch), np.dtype(np.uint16))
+    total = shards.PairTotals.of(found, len(corpus.tokens))
     labels = all_features(job, 2, paired(job))[records.PAIR_FEATURE]
     assert total.examples == len(labels) and total.random == labels.sum() == len(labels) / 2
-    assert total.statistics() == {
+    used = np.zeros(len(corpus.tokens), bool)
+    for path in pathlib.Path(job.scratch).rglob("*.npy"):
+        for span in np.load(path):
+            for segment in ("a", "b"):
+                begin = span[f"begin_{segment}"]
+                used[begin : begin + span[f"length_{segment}"]] = True
+    assert 0.3 < used.mean() < 1
+    assert total.statistics("none") == {"used_token_share": used.mean()}
+    # Of a larger corpus some positions stand for all.
+    monkeypatch.setattr(used_tokens, "MAX_SAMPLED", 500)
+    job = new_job(balanced_nsp=True)
+    sampled = [shards.pair_block(index, job) for index in range(job.num_blocks)]
+    estimate = shards.PairTotals.of(sampled, len(used)).used_share
+    assert estimate == used[:: used_tokens.step(len(used))].mean() != used.mean()
+    assert total.statistics("nsp") == {
+        "used_token_share": total.used_share,
         "forced_random_share": total.forced_random / total.examples,
         "dropped_pair_share": total.dropped / (total.examples + total.dropped),
     }

@@ -69,7 +69,8 @@ def test_each_thing_that_is_off_is_one_warning():
         ("few_documents", {"documents": 3, "reading_problems": {}}),
         ("giant_document", {"longest_document_share": 0.9}),
         ("empty_documents", {"empty_documents": 900}),
-        ("long_sentences", {"sentence_length": {"mean": 300.0}}),
+        ("long_sentences", {"long_sentence_share": 0.5}),
+        ("used_tokens", {"used_token_share": 0.79}),
         ("short_sentences", {"sentence_length": {"mean": 1.5}}),
         ("few_examples", {"examples": 500}),
         ("frequent_token", {"most_frequent_token_share": 0.3}),
@@ -113,13 +114,16 @@ def test_decent_records_and_what_nobody_has_counted_are_not_judged():
 def test_shares_of_few_tokens_are_chance():
     small = {
         "examples": 100,
-        "random_pair_share": 0.7,
+        "random_pair_share": 0.64,
         "masked_tokens": 100,
         "unigram_tokens": 100,
         "vocabulary_used_share": 0.001,
     }
     odd = {"masked_share": 0.3, "masked_as_mask_share": 0.5}
     assert [warning.name for warning in judged(HEALTHY | small | odd)] == ["few_examples"]
+    constant = {"random_pair_share": None, "swapped_pair_share": 0.7}
+    names = [warning.name for warning in judged(HEALTHY | small | constant)]
+    assert names == ["swapped_pairs", "few_examples"]
 
 
 def test_masks_drawn_while_training_are_not_missed():
