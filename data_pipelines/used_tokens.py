@@ -14,7 +14,7 @@ import numpy as np
 
 from data_pipelines import examples
 
-# The share of so many positions is off by 0.14% at most (one standard deviation).
+# A share of this number of positions is off by 0.14% at most (one standard deviation).
 MAX_SAMPLED = 2**17
 
 

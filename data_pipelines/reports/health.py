@@ -24,7 +24,7 @@ PACKED_FILL, ROWS_AT_LIMIT = 0.95, 0.1
 # English novels in examples of 128 tokens have 92% in one pass and 99.7% in ten.
 USED_TOKEN_SHARE = 0.8
 # Half is wanted; the released rules give 53-66% where documents are short or sentences long.
-# Beyond a half by this number of standard deviations of so many coins.
+# Shares of few pairs: the number of standard deviations of as many coins that is chance.
 RANDOM_PAIR_SHARES, PAIR_CHANCE = (0.4, 0.6), 3
 # Beyond that, what the label teaches is mostly which chunks were a single sentence.
 FORCED_RANDOM_SHARE = 0.3
@@ -45,8 +45,8 @@ TOKENS_PER_WORD = 2.5
 CHARACTERS_PER_TOKEN = 1.0
 # Where "words" are longer, white space does not separate words: Chinese, Thai, proteins.
 CHARACTERS_PER_WORD = 15
-# Prose has 15-40 tokens per sentence, statutes up to 60. Of the tokens of novels 4% stand in
-# sentences of more than 100.
+# Prose has 15-40 tokens per sentence, statutes up to 60. In novels 4% of the
+# tokens stand in sentences of more than 100.
 MEAN_SENTENCE_LENGTH, LONG_SENTENCE_SHARE = 4, 0.4
 # 40 batches of 256, the batch of the paper: a network for language does not learn from that.
 MIN_EXAMPLES = 10_000
@@ -329,7 +329,7 @@ def _pairs(facts: _Facts) -> _Found:
     # Blank lines are the cause of what follows, and have a warning of their own.
     if _has_blank_lines(facts) or not facts.of("examples"):
         return
-    # Of few pairs a share is far from a half by chance alone.
+    # The share of few pairs is far from a half by chance alone.
     chance = PAIR_CHANCE * 0.5 / math.sqrt(facts.of("examples"))
     least, most = (
         min(RANDOM_PAIR_SHARES[0], 0.5 - chance),

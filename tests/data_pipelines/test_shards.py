@@ -197,7 +197,7 @@ def test_counts_are_those_of_the_examples(new_job, monkeypatch):
                 used[begin : begin + span[f"length_{segment}"]] = True
     assert 0.3 < used.mean() < 1
     assert total.statistics("none") == {"used_token_share": used.mean()}
-    # Of a larger corpus some positions stand for all.
+    # In a larger corpus some positions stand for all.
     monkeypatch.setattr(used_tokens, "MAX_SAMPLED", 500)
     job = new_job(balanced_nsp=True)
     sampled = [shards.pair_block(index, job) for index in range(job.num_blocks)]
