@@ -284,7 +284,8 @@ def of_fields(fields: Mapping[str, Any]) -> ByteBpeTokenizer:
     Raises:
       ValueError: listing what it does otherwise.
     """
-    model, before = fields["model"], fields.get("pre_tokenizer") or {}
+    model = fields["model"]
+    before: dict[str, Any] = fields.get("pre_tokenizer") or {}
     steps = before.get("pretokenizers") or [{}]
     is_whole = steps[0].get("pattern") == {"Regex": WHOLE_WORDS} and len(steps) == 2
     if is_whole:
