@@ -70,8 +70,14 @@ def _joined(text: str) -> str:
 
 def described(share: float, changes: Iterable[str]) -> str:
     """Returns a sentence's part on what is lost."""
-    shown = f"{share:.0%}" if share >= 0.01 else f"{share:.2%}"
-    return f"{shown} of the words lose marks, as {', '.join(changes)}"
+    return f"{percent(share)} of the words lose marks, as {', '.join(changes)}"
+
+
+def percent(share: float) -> str:
+    """Returns a share of words, which is more than nothing."""
+    if share < 1e-4:
+        return "less than 0.01%"
+    return f"{share:.0%}" if share >= 0.01 else f"{share:.2%}"
 
 
 def commonest(changes: Mapping[str, int]) -> list[str]:

@@ -13,7 +13,7 @@ from etils import epath
 
 from bertjax.data import records, tokenizer
 from data_pipelines import pairing
-from data_pipelines.reports import health
+from data_pipelines.reports import health, losses
 from data_pipelines.reports import statistics as statistics_lib
 
 LABEL_WIDTH, LINE_WIDTH = 24, 100
@@ -117,7 +117,7 @@ def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = _Rows(statistics)
     empty = statistics.get("empty_documents")
     changes = ", ".join(statistics.get("lost_marks") or ())
-    examples = f", as {changes}".replace("{", "{{").replace("}", "}}")
+    lost = f"{losses.percent(statistics.get('lost_marks_share') or 0)}, as {changes}"
     rows.add("documents", "documents", "{:,}" + (f", {empty:,} of them empty" if empty else ""))
     rows.add("sentences", "sentences", "{:,}" + rows.lengths("sentences_per_document", "document"))
     if statistics.get("sentence_cuts"):
@@ -127,7 +127,9 @@ def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     each = rows.text("characters_per_token", ", {:.2f} in a token")
     rows.add("characters", "characters", "{:,}" + each)
     rows.add("unknown tokens", "unknown_rate", "{:.3%}")
-    rows.add("words that lose marks", "lost_marks_share", "{:.2%}" + examples)
+    rows.add(
+        "words that lose marks", "lost_marks_share", lost.replace("{", "{{").replace("}", "}}")
+    )
     rows.add("one-sentence documents", "one_sentence_document_share", "{:.2%}")
     rows.add("one-line documents", "one_line_document_share", "{:.2%}")
     rows.add("longest document", "longest_document_share", "{:.2%} of the tokens")
