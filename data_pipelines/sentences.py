@@ -58,11 +58,11 @@ _CLOSING_BEFORE_SPACE = f"{_CLOSING}“‘«‹"
 # two word spaces ፡ for ።, and French has a space before the guillemet.
 _END = re.compile(
     rf"[{_SPACED}{_ALONE}፡](?:"
-    rf"(?<=[{_SPACED}])(?<![{_SPACED}][{_SPACED}])[{_SPACED}]*+"
-    rf"[{re.escape(_CLOSING_BEFORE_SPACE)}]*+(?=\s)(?:\s[»›](?!\S))?"
-    rf"|(?<=[{_ALONE}])[{_ALONE}!?…]*+(?:\s++[།༎]++)*+(?:\s*+\d++\s*+[।॥]++)?+"
-    rf"[{re.escape(_CLOSING)}]*+"
-    rf"|(?<=፡)፡++[{re.escape(_CLOSING)}]*+)"
+    rf"(?<=[{_SPACED}])(?<![{_SPACED}][{_SPACED}])[{_SPACED}]*"
+    rf"[{re.escape(_CLOSING_BEFORE_SPACE)}]*(?=\s)(?:\s[»›](?!\S))?"
+    rf"|(?<=[{_ALONE}])[{_ALONE}!?…]*(?:\s+[།༎]+)*(?:\s*\d+\s*[।॥]+)?"
+    rf"[{re.escape(_CLOSING)}]*"
+    rf"|(?<=፡)፡+[{re.escape(_CLOSING)}]*)"
 )
 # No sentence begins with a comma; and "។ល។" is the Khmer "etc.".
 _GOES_ON = (*"，、；,;", "ល។")

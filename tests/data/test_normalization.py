@@ -97,7 +97,7 @@ def test_rules_that_do_not_go_together_are_refused(tmp_path):
 
 
 def test_the_log_says_by_which_rule_a_bare_vocabulary_is_read(tmp_path, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     path = tmp_path / "vocab.txt"
     path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     tokenizer.load(path)
