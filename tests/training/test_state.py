@@ -39,7 +39,7 @@ def make_learner(config, *, accumulation_steps=1, pair_loss="nsp", seed=0, rate=
 @functools.cache
 def small():
     """Compiled once for most tests: a learner, its first state, its step and its gradients."""
-    learner = make_learner(ONE_LAYER)
+    learner = make_learner(ONE_LAYER, ema_decay=0.9)
     return learner, jit(learner.init)(), jit(learner.train_step), jit(learner._gradients)
 
 
@@ -68,15 +68,19 @@ def means_of(learner, params, batch):
     return state.evaluate_step(learner.task, learner.graphdef, params, batch)[0]
 
 
-def test_a_non_finite_gradient_skips_the_update_and_says_so(batch):
+def test_a_step_moves_the_average_too_and_a_non_finite_gradient_skips_both(batch):
     _, start, step, _ = small()
     train_state, _ = step(start, batch)
+    average = jax.tree.map(lambda old, new: 0.9 * np.float64(old) + 0.1 * np.float64(new),
+                           start.params, train_state.params)  # fmt: skip
+    assert_trees_close(train_state.ema, average, rtol=1e-6, atol=1e-8)
     poisoned = batch | {"masked_lm_weights": batch["masked_lm_weights"] * jnp.nan}
     after, report = step(train_state, poisoned)
     assert not report.is_finite
     assert int(after.step) == int(train_state.step) + 1
     assert_trees_close(after.params, train_state.params, rtol=0, atol=0)
     assert_trees_close(after.opt_state, train_state.opt_state, rtol=0, atol=0)
+    assert_trees_close(after.ema, train_state.ema, rtol=0, atol=0)
     healthy, report = step(after, batch)
     assert report.is_finite
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(healthy.params))
