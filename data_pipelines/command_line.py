@@ -70,10 +70,10 @@ def parse(argv: Sequence[str], *, known_only: bool = False) -> list[str]:
 
 
 def define_flags(options_class: type, flag_values: flags.FlagValues, positional: str = "") -> None:
-    """Defines a flag for every field but the positional one; without default it is required."""
+    """Defines a flag for every field but the positional ones; without default it is required."""
     hints, choices_of = typing.get_type_hints(options_class), choices(options_class)
     for field in dataclasses.fields(options_class):
-        if field.name == positional:
+        if field.name in positional.split():
             continue
         required = field.default is dataclasses.MISSING
         default: Any = None if required else field.default
@@ -95,16 +95,22 @@ def parsed(
     positional: str = "",
     arguments: Sequence[str] = (),
 ) -> Any:
-    """Returns the options that parsed flags and the remaining `arguments` stand for."""
-    if len(arguments) != bool(positional):
-        expected = f"one argument, the {positional}" if positional else "none besides its options"
+    """Returns the options that parsed flags and the remaining `arguments` stand for.
+
+    `positional` are the names of the options that the arguments are, with spaces between them.
+    """
+    names = positional.split()
+    if len(arguments) != len(names):
+        expected = "one argument, the " if len(names) == 1 else f"{len(names)} arguments: "
+        expected += ", ".join(names)
+        expected = expected if names else "none besides its options"
         raise ValueError(f"got the arguments {list(arguments)}; this program takes {expected}")
     values = {
         field.name: flag_values[field.name].value
         for field in dataclasses.fields(options_class)
-        if field.name != positional
+        if field.name not in names
     }
-    return options_class(**values, **({positional: arguments[0]} if positional else {}))
+    return options_class(**values, **dict(zip(names, arguments, strict=True)))
 
 
 _DEFINERS: dict[type, Callable[..., Any]] = {

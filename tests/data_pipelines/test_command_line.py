@@ -3,7 +3,13 @@ import dataclasses
 import pytest
 from absl import flags
 
-from data_pipelines import command_line, inspect_records, options, train_vocabulary
+from data_pipelines import (
+    command_line,
+    inspect_records,
+    inspect_vocabulary,
+    options,
+    train_vocabulary,
+)
 from tests import programs
 
 REQUIRED = ["--input=a", "--output=b"]
@@ -38,6 +44,10 @@ def test_options_that_are_missing_misspelt_or_of_another_type_are_refused():
     assert parse(inspect_records.Options, ["DIR", "--adopt"], "directory").directory == "DIR"
     with pytest.raises(ValueError, match="one argument, the directory"):
         parse(inspect_records.Options, [], "directory")
+    both = parse(inspect_vocabulary.Options, ["v", "a text"], "vocabulary text")
+    assert (both.vocabulary, both.text) == ("v", "a text")
+    with pytest.raises(ValueError, match="2 arguments: vocabulary, text"):
+        parse(inspect_vocabulary.Options, ["v"], "vocabulary text")
 
 
 def test_a_program_ends_with_one_line_where_flags_or_files_cannot_be_used(tmp_path):
