@@ -19,7 +19,7 @@ from etils import epath
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
 from bertjax.data import text_lines
-from bertjax.inference import encoding, vector_files
+from bertjax.inference import encoding, unknown_tokens, vector_files
 
 OUTPUT_FLAGS = ("input", "format", "shard_size", "store_texts", "text_column", "id_column")
 
@@ -73,6 +73,10 @@ def _members(
     blocks = list(encoding.tokenize_blocks(model, chunks, options))
     if not blocks:
         raise ValueError("there are no texts; give at least one")
+    counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
+    for tokens in blocks:
+        tokens.count_unknown(counted)
+    counted.warn()
     lengths = np.concatenate([tokens.lengths for tokens in blocks]).astype(np.int64) + 2
     if options.pooling != "none":
         encoded = encoding.encode_blocks(model, blocks, options, batch_size=batch_size)
@@ -129,6 +133,9 @@ def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -
     )
     if manifest.num_cut:
         logging.warning("%d texts were cut to %d tokens", manifest.num_cut, chosen.max_length)
+    unknown_tokens.UnknownTokens(
+        model.vocabulary.unk_id, manifest.num_unknown, manifest.num_tokens
+    ).warn()
     print(f"{options.output}: {manifest.num_rows} vectors in {len(manifest.shards)} shards")
 
 
@@ -180,6 +187,11 @@ def main(argv: list[str]) -> None:
     unused = [name for name in OUTPUT_FLAGS if options[name].present and not options.output]
     if unused:
         raise ValueError(f"--{unused[0]} goes with --output=DIR, which is not given")
+    if not options.output and sys.stdout.isatty():
+        raise ValueError(
+            "standard output is a terminal, and vectors are no text: write them with "
+            "--output=DIRECTORY, or to a file with > features.npz"
+        )
     model = inference.load(options.checkpoint, step=options.step)
     if options.output:
         _write_directory(model, options)

@@ -17,6 +17,7 @@ from absl import flags
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
 from bertjax.data import token_ids
+from bertjax.inference import unknown_tokens
 from bertjax.models import parameters
 
 
@@ -92,7 +93,11 @@ def main(argv: list[str]) -> None:
     for text in map(token_ids.without_surrogates, argv[1:]):
         masks = fill_mask(model, text, num_candidates=options.num_candidates)
         parts = model.vocabulary.split_at_masks(text)
-        print(json.dumps({"text": text, "masks": masks}) if options.json else _table(parts, masks))
+        counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
+        share = counted.add(model.vocabulary.encode_with_masks(text))
+        counted.warn()
+        answer = {"text": text, "masks": masks, unknown_tokens.KEY: share}
+        print(json.dumps(answer) if options.json else _table(parts, masks))
 
 
 def _table(parts: Sequence[str], masks: Sequence[Sequence[dict[str, Any]]]) -> str:

@@ -24,9 +24,10 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import delimiters, json_text, padding, tables
+from bertjax.data import delimiters, json_text, padding, tables, text_encodings
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets
+from bertjax.inference import unknown_tokens
 from bertjax.tasks import prediction
 
 # The number of batches that are read ahead and sorted by length, so that few tokens are padding.
@@ -54,7 +55,8 @@ def predict(
 ) -> Iterator[kinds.Prediction]:
     """Yields the prediction for each record in turn, reading only BATCHES_READ batches ahead.
 
-    `records` are decoded JSON; the prediction has the record's "id", if it has one. A record that
+    `records` are decoded JSON; the prediction has the record's "id", if it has one, and with
+    "unknown_rate" the share of [UNK] among the tokens of its texts. A record that
     the model cannot use is an error, or without `strict` gets {"error": why}. `batch_size` counts
     rows of the model over all devices, and is rounded up to a multiple of them.
 
@@ -69,6 +71,7 @@ def predict(
     if model.options.length_buckets:
         buckets = padding.default_buckets(model.options.max_seq_length)
     numbered = enumerate(records, start=1)
+    counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
     while chunk := list(itertools.islice(numbered, BATCHES_READ * batch_size)):
         examples, features = _prepared(scorer.reader, chunk)
         if strict:
@@ -83,10 +86,15 @@ def predict(
             good = [example for example in examples if not isinstance(example, BadLine)]
             answers = iter(scorer.predictions(good, features, outputs, model.tuned))
         for (number, record), example in zip(chunk, examples, strict=True):
-            is_bad = isinstance(example, BadLine)
-            answer = {ERROR: f"line {number}: {example.fault}"} if is_bad else next(answers)
+            if isinstance(example, BadLine):
+                answer = {ERROR: f"line {number}: {example.fault}"}
+            else:
+                ids, _ = model.vocabulary.encode_flat(scorer.reader.texts(example))
+                share = counted.add(ids, f"line {number}")
+                answer = next(answers) | {unknown_tokens.KEY: share}
             has_id = isinstance(record, Mapping) and "id" in record
             yield ({"id": record["id"]} if has_id else {}) | answer
+    counted.warn()
 
 
 def _prepared(
@@ -152,13 +160,13 @@ def read_lines(lines: Iterable[bytes]) -> Iterator[Any]:
             )
 
 
-def read_rows(file: tables.File, delimiter: str) -> Iterator[Any]:
+def read_rows(file: tables.File, rules: tables.Rules) -> Iterator[Any]:
     """Yields the rows of CSV with a header, a BadLine for one that is faulty.
 
     Raises:
-      FaultyFile: if there is no header, or a line is not UTF-8.
+      FaultyFile: if there is no header, or a line is not in the encoding of the rules.
     """
-    for row in tables.rows_of(file, "standard input", ".csv", tables.Rules(delimiter=delimiter)):
+    for row in tables.rows_of(file, "standard input", ".csv", rules):
         yield BadLine(row.fault.message) if row.fault else row.values
 
 
@@ -186,6 +194,9 @@ def _define_flags() -> None:
         "Standard input is CSV with a header, and this is between its columns: one character, tab, "
         "or auto to find it in the header; without it each line is JSON.",
     )  # fmt: skip
+    flags.DEFINE_string(
+        "encoding", text_encodings.UTF8, "Of standard input, for example cp1251, cp932 or utf-16."
+    )
 
 
 def main(argv: list[str]) -> None:
@@ -195,12 +206,17 @@ def main(argv: list[str]) -> None:
     options = flags.FLAGS
     if options.delimiter and (fault := delimiters.fault(options.delimiter)):
         raise ValueError(f"--delimiter {fault}")
+    if fault := text_encodings.fault(options.encoding):
+        raise ValueError(f"--encoding {fault}")
     model = inference.load_finetuned(options.checkpoint, step=options.step)
     if options.null_threshold is not None:
         model = _with_threshold(model, options.null_threshold)
-    lines = read_lines(sys.stdin.buffer)
+    given = text_encodings.as_utf8(sys.stdin.buffer, options.encoding, "standard input")
+    lines = read_lines(given)
     if options.delimiter:
-        lines = read_rows(sys.stdin.buffer, options.delimiter)
+        encoding = {"encoding": options.encoding, "encoding_option": "--encoding"}
+        rules = tables.Rules(delimiter=options.delimiter, **encoding)
+        lines = read_rows(given, rules)
     count = errors = 0
     for answer in predict(model, lines, batch_size=options.batch_size, strict=options.strict):
         print(text(answer))

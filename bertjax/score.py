@@ -3,8 +3,9 @@
 python -m bertjax.score --checkpoint=WORKDIR < lines.txt > scores.jsonl
 
 Each line gives a JSON object with its pseudo-log-likelihood in nats and its number of tokens:
-{"score": -31.4, "tokens": 9}. The sum is lower for longer texts; divide it by the tokens to compare
-texts of unequal length. A line that is too long gives an "error"; then the exit code is 1.
+{"score": -31.4, "tokens": 9, "unknown_rate": 0.0}, with the share of [UNK] among them. The sum is
+lower for longer texts; divide it by the tokens to compare texts of unequal length. A line that is
+too long gives an "error"; then the exit code is 1.
 `inference.likelihood` defines the score.
 """
 
@@ -18,7 +19,7 @@ from absl import flags
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
 from bertjax.data import sentence_rows
-from bertjax.inference import likelihood
+from bertjax.inference import likelihood, unknown_tokens
 
 
 def _define_flags() -> None:
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> None:
             errors += 1
             print(json.dumps({"error": f"line {count}: {score.fault}"}))
         else:
-            print(json.dumps({"score": score.log_likelihood, "tokens": score.num_tokens}))
+            answer = {"score": score.log_likelihood, "tokens": score.num_tokens}
+            print(json.dumps(answer | {unknown_tokens.KEY: score.unknown_rate}))
     if errors:
         sys.stdout.flush()
         sys.exit(

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import io
 import json
+import re
 import shutil
 import tracemalloc
 
@@ -24,7 +25,7 @@ from bertjax.tasks import metrics
 from bertjax.training import evaluation, warm_start
 from bertjax.workdirs import checkpoint, reader
 from configs import smoke
-from tests import programs, small_records
+from tests import finetuned_workdir, programs, small_records
 
 MAX_LENGTH = 40
 HELD_OUT = (13, 10)
@@ -444,3 +445,28 @@ def test_the_programs_write_json_and_npz(model, workdir):
     assert [[len(mask) for mask in line["masks"]] for line in lines] == [[2], [2, 2]]
     (candidates,) = fill_mask.fill_mask(model, texts[0], num_candidates=2)
     assert [c["token"] for c in lines[0]["masks"][0]] == [c["token"] for c in candidates]
+
+
+def test_text_that_the_vocabulary_lacks_is_warned_of_and_its_share_given(workdir, tmp_path, caplog):
+    finetuned_workdir.write(tmp_path / "table", "table")
+    unread, vectors = "w1 漢 字 と w2 で", tmp_path / "vectors"
+    lines = ("w1 w2", unread)
+    objects = tuple(json.dumps({"text": line}) for line in lines)
+    for program, where, arguments, given, counts in (
+        ("fill_mask", workdir, ("--json", f"{unread} [MASK]"), (), "4 of 7"),
+        ("score", workdir, (), lines, "4 of 8"),
+        ("predict", tmp_path / "table", (), objects, "4 of 8"),
+        ("encode", workdir, (), lines, "4 of 8"),
+        ("encode", workdir, (f"--output={vectors}",), lines * 2, "8 of 16"),
+    ):
+        caplog.clear()
+        checkpoint_flag = f"--checkpoint={where}"
+        done = programs.succeed(f"bertjax.{program}", checkpoint_flag, *arguments, lines=given)
+        assert f"{counts} tokens are [UNK]" in caplog.text
+        if program in ("score", "predict"):
+            assert [answer["unknown_rate"] for answer in done.lines] == [0, 4 / 6]
+            assert re.search("of 1 texts at least half .first: (text|line) 2", caplog.text)
+    assert json.loads((vectors / "manifest.json").read_text())["unknown_rate"] == 0.5
+    caplog.clear()
+    done = programs.succeed("bertjax.fill_mask", f"--checkpoint={workdir}", "--json", "w1 [MASK]")
+    assert done.lines[0]["unknown_rate"] == 0 and "[UNK]" not in caplog.text

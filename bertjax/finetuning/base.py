@@ -110,6 +110,10 @@ class Reader(abc.ABC):
     def example(self, fields: Fields, source: str) -> Any:
         """Returns the example that a JSON object holds; ValueError if it holds none."""
 
+    def texts(self, example: Any) -> Sequence[str]:
+        """Returns the texts of an example, whose tokens the model reads."""
+        return example.texts
+
     @abc.abstractmethod
     def rows(self, examples: Sequence[Any]) -> feature_sets.FeatureSet:
         """Returns the rows of examples; a subclass of FeatureSet if the scorer needs to know more.

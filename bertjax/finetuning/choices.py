@@ -174,6 +174,9 @@ class ChoiceReader(base.Reader):
             raise ValueError(f"'endings' has {len(endings)} texts; it must have {CHOICES}")
         return Example(example_files.json_text(fields, "context"), endings, None, source)
 
+    def texts(self, example: Example) -> tuple[str, ...]:
+        return example.context, *example.endings
+
     def rows(self, examples: Sequence[Example]) -> feature_sets.FeatureSet:
         length = self.options.max_seq_length
         return choice_rows(examples, self.tokenizer, max_seq_length=length)

@@ -127,6 +127,9 @@ class SpanReader(base.Reader):
         question, context = (example_files.json_text(fields, it) for it in ("question", "context"))
         return squad_files.Question(source, question, context)
 
+    def texts(self, example: squad_files.Question) -> tuple[str, ...]:
+        return example.text, example.context
+
     def rows(self, examples: Sequence[squad_files.Question]) -> squad_files.WindowRows:
         """Returns the rows of all windows, without labels."""
         return self._windows(examples, labelled=False)

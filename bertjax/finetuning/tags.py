@@ -156,6 +156,9 @@ class TagReader(base.Reader):
             context=self.options.context,
         )
 
+    def texts(self, example: Document) -> tuple[str, ...]:
+        return tuple(word for sentence in example.sentences for word in sentence.words)
+
     def example(self, fields: base.Fields, source: str) -> Document:
         """Returns the sentence of "words", or the "sentences" of a document."""
         if "sentences" in fields:

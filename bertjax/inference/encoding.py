@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.data import padding
 from bertjax.devices import sharding
-from bertjax.inference import rows, saved_model
+from bertjax.inference import rows, saved_model, unknown_tokens
 from bertjax.models import parameters, sentence_vectors
 from bertjax.models import pooling as poolings
 from bertjax.tasks import prediction
@@ -69,11 +69,20 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """The tokens of texts without [CLS] and [SEP], one text after the other; `num_cut` were cut."""
+    """The tokens of texts without [CLS] and [SEP], one text after the other; `num_cut` were cut.
+
+    `first` is the number of the first text, for messages.
+    """
 
     ids: Int[np.ndarray, " tokens"]
     lengths: Int[np.ndarray, " texts"]
     num_cut: int
+    first: int = 1
+
+    def count_unknown(self, counted: unknown_tokens.UnknownTokens) -> None:
+        """Counts the [UNK] of each text."""
+        for place, ids in enumerate(np.split(self.ids, self.starts[1:])):
+            counted.add(ids, f"text {self.first + place}")
 
     @functools.cached_property
     def starts(self) -> Int[np.ndarray, " texts"]:
@@ -174,7 +183,7 @@ def tokenize(
     most = options.max_length - 2
     is_long = lengths > most
     if not is_long.any():
-        return Tokens(ids, lengths, 0)
+        return Tokens(ids, lengths, 0, first)
     if not options.truncate:
         place = int(np.flatnonzero(is_long)[0])
         raise ValueError(
@@ -183,7 +192,7 @@ def tokenize(
         )
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     ids = ids[np.arange(len(ids)) - starts < most]
-    return Tokens(ids, np.minimum(lengths, most), int(is_long.sum()))
+    return Tokens(ids, np.minimum(lengths, most), int(is_long.sum()), first)
 
 
 def vectors(

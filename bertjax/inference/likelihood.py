@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from bertjax.data import padding, sentence_rows
 from bertjax.devices import sharding
-from bertjax.inference import rows, saved_model
+from bertjax.inference import rows, saved_model, unknown_tokens
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
 from bertjax.tasks import prediction
@@ -35,10 +35,14 @@ TEXTS_READ = 1024  # texts in memory at a time, sorted by length
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """The pseudo-log-likelihood of a text in nats, the sum over its `num_tokens` tokens."""
+    """The pseudo-log-likelihood of a text in nats, the sum over its `num_tokens` tokens.
+
+    `unknown_rate` is the share of [UNK] among them.
+    """
 
     log_likelihood: float
     num_tokens: int
+    unknown_rate: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,16 +84,19 @@ def scores(
         )
     batch_size = -(-batch_size // model.mesh.size) * model.mesh.size
     texts, first = iter(texts), 1
+    counted = unknown_tokens.UnknownTokens(model.vocabulary.unk_id)
     while chunk := list(itertools.islice(texts, TEXTS_READ)):
         sequences = model.vocabulary.encode_batch(chunk)
         sums = _sums(model, task, sequences, masking, batch_size, first)
-        for ids, total in zip(sequences, sums, strict=True):
+        for number, (ids, total) in enumerate(zip(sequences, sums, strict=True), start=first):
+            share = counted.add(ids, f"text {number}")
             if len(ids) + 2 > model.max_length:
                 fault = f"it has {len(ids) + 2} tokens with [CLS] and [SEP]; the model reads at "
                 yield NoScore(fault + f"most {model.max_length}: shorten it or split it")
             else:
-                yield Score(float(total), len(ids))
+                yield Score(float(total), len(ids), share)
         first += len(chunk)
+    counted.warn()
 
 
 def _sums(

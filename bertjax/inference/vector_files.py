@@ -8,6 +8,7 @@ model, other options or another input is refused, and the error names what diffe
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import itertools
@@ -25,11 +26,11 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import atomic, json_text, text_lines
-from bertjax.inference import encoding, saved_model
+from bertjax.inference import encoding, saved_model, unknown_tokens
 from bertjax.workdirs import ownership
 
 MANIFEST_FILE = "manifest.json"
-VERSION = 2
+VERSION = 3
 ROWS_IN_GROUP = 8192  # of a Parquet file
 
 
@@ -51,6 +52,7 @@ class Manifest:
     is_complete: whether these are the vectors of all texts
     texts_sha256: hash of the sources, ids and texts of all shards
     num_cut: number of texts that were cut
+    num_tokens, num_unknown: number of tokens without [CLS] and [SEP], and of the [UNK] among them
     """
 
     identity: Mapping[str, Any]
@@ -59,6 +61,12 @@ class Manifest:
     is_complete: bool = False
     texts_sha256: str = ""
     num_cut: int = 0
+    num_tokens: int = 0
+    num_unknown: int = 0
+
+    @property
+    def unknown_rate(self) -> float:
+        return self.num_unknown / self.num_tokens if self.num_tokens else 0.0
 
     @property
     def num_rows(self) -> int:
@@ -76,6 +84,7 @@ class Manifest:
         try:
             if fields.pop("version") != VERSION:
                 raise ValueError(f"{path} is of another version of bertjax; encode the texts again")
+            fields.pop(unknown_tokens.KEY)
             fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
             return cls(**fields)
         except (KeyError, TypeError) as error:
@@ -87,6 +96,7 @@ class Manifest:
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json as a whole or not at all."""
         fields = {"version": VERSION, **dataclasses.asdict(self)}
+        fields[unknown_tokens.KEY] = self.unknown_rate
         text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False)
         atomic.write(epath.Path(directory) / MANIFEST_FILE, text + "\n")
 
@@ -153,14 +163,14 @@ def write(
 def _write_shards(
     directory: epath.Path,
     manifest: Manifest,
-    shards: Iterable[tuple[list[text_lines.Line], np.ndarray, int]],
+    shards: Iterable[tuple[list[text_lines.Line], np.ndarray, Mapping[str, int]]],
     digest: Any,
     total: int | None,
 ) -> Manifest:
     """Writes what `_shards` yields, and returns the manifest with these shards."""
     write_files = FORMATS[manifest.identity["format"]]
     first, start = manifest.num_rows, time.monotonic()
-    for lines, vectors, num_cut in shards:
+    for lines, vectors, counts in shards:
         name = f"vectors-{len(manifest.shards):05d}"
         columns = _columns(lines, manifest.identity["store_texts"])
         write_files(directory / name, vectors, columns)
@@ -169,7 +179,7 @@ def _write_shards(
             manifest,
             shards=(*manifest.shards, Shard(name, len(lines))),
             texts_sha256=digest.hexdigest(),
-            num_cut=manifest.num_cut + num_cut,
+            **{name: getattr(manifest, name) + count for name, count in counts.items()},
         )
         manifest.save(directory)
         speed = (manifest.num_rows - first) / max(time.monotonic() - start, 1e-9)
@@ -260,7 +270,7 @@ def _shards(
             under_way.extend(block)
             yield [line.text for line in block]
 
-    parts, count, num_cut = [], 0, 0
+    parts, count, counts = [], 0, collections.Counter()
     tokenized = encoding.tokenize_blocks(model, blocks(), options, first=first + 1)
     encoded = encoding.encode_blocks(
         model, tokenized, options, batch_size=batch_size, first=first + 1
@@ -271,13 +281,17 @@ def _shards(
         for vectors, tokens in encoded:
             bar.update(len(vectors))
             parts.append(vectors)
-            count, num_cut = count + len(vectors), num_cut + tokens.num_cut
+            count += len(vectors)
+            unknown = np.count_nonzero(tokens.ids == model.vocabulary.unk_id)
+            counts.update(
+                num_cut=tokens.num_cut, num_tokens=len(tokens.ids), num_unknown=int(unknown)
+            )
             if count == shard_size:
-                yield under_way[:count], np.concatenate(parts), num_cut
+                yield under_way[:count], np.concatenate(parts), counts
                 del under_way[:count]
-                parts, count, num_cut = [], 0, 0
+                parts, count, counts = [], 0, collections.Counter()
     if count:
-        yield under_way, np.concatenate(parts), num_cut
+        yield under_way, np.concatenate(parts), counts
 
 
 def _columns(lines: Sequence[text_lines.Line], store_texts: bool) -> dict[str, pa.Array]:

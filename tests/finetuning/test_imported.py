@@ -65,7 +65,7 @@ def test_classes_without_names_are_numbered_and_a_number_is_a_number(tmp_path):
     model = inference.load_finetuned(tmp_path / "run")
     (answer,) = predict.predict(model, [{"text": "w1 w2"}])
     (wanted,) = logits(model, ["w1 w2"])
-    assert answer == {"prediction": pytest.approx(float(wanted["predictions"][0]), abs=1e-5)}
+    assert answer["prediction"] == pytest.approx(float(wanted["predictions"][0]), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -130,10 +130,10 @@ def test_lines_are_answered_in_order_and_one_that_is_too_long_with_its_error(wor
     done = programs.run("bertjax.score", f"--checkpoint={workdir}", lines=("w1 w2", too_long, ""))
     first, second, third = done.lines
     (wanted,) = likelihood.scores(model, ["w1 w2"])
-    assert first == {"score": wanted.log_likelihood, "tokens": 2}
+    assert first == {"score": wanted.log_likelihood, "tokens": 2, "unknown_rate": 0.0}
     assert second["error"].startswith("line 2: it has 41 tokens")
     assert "at most 40" in second["error"]
-    assert third == {"score": 0.0, "tokens": 0}
+    assert third == {"score": 0.0, "tokens": 0, "unknown_rate": 0.0}
     assert done.error.startswith("bertjax: 1 of 3 lines could not be scored")
 
 

@@ -1,0 +1,226 @@
+"""Encodings of text files: a file in another one than UTF-8 is read, or its encoding is guessed.
+
+The guess is charset_normalizer's, from the beginning of a file, for messages alone: a file is read
+in the encoding that an option names. What reads lines gets UTF-8 in any case.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from typing import Any
+
+import charset_normalizer
+
+UTF8 = "utf-8"
+HELP = "of text, CSV, TSV and JSON lines, for example cp1251, cp932 or utf-16"
+# Bytes of a file by which its encoding is guessed.
+HEAD_BYTES = 1 << 16
+
+# Random bytes hold 11% of control characters, text almost none, and UTF-16 of most scripts half.
+_MAXIMUM_CONTROL_SHARE, _WIDE_CONTROL_SHARE = 0.04, 0.2
+_CONTROLS = bytes(code for code in [*range(32), 127] if code not in b"\t\n\r\f\x1b")
+_SHOWN_CHARACTERS = 40
+_CHUNK_BYTES = 1 << 20
+
+_UTF_16 = ("utf-16", "utf-16-le", "utf-16-be")
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+# The encodings that files have where they do not have UTF-8. Rarer ones, such as those of old
+# printers, fit short texts by chance.
+_GUESSED = (
+    *(f"cp{number}" for number in range(1250, 1259)),
+    *("cp850", "cp852", "cp866", "cp874", "cp932", "cp949", "big5", "gb18030", "euc_jp"),
+    *("iso2022_jp", "iso8859_2", "iso8859_5", "koi8_r", "koi8_u", "mac_roman", "mac_cyrillic"),
+)
+# Languages that cp1252 is for, and the encodings that have most of their letters, too.
+_LATIN = ("cp1250", "cp1254", "cp1257", "cp1258", "mac_roman")
+_WESTERN = (
+    "Unknown",
+    *("Danish", "Dutch", "English", "Finnish", "French", "German", "Icelandic", "Indonesian"),
+    *("Italian", "Norwegian", "Portuguese", "Spanish", "Swedish"),
+)
+# Language -> letters that those after it in the same script lack. The frequencies of letters, by
+# which charset_normalizer judges, hardly tell these languages apart.
+_LETTERS = {
+    "Belarusian": "ў", "Ukrainian": "їєґ", "Kazakh": "қғұң", "Serbian": "ђћљњ", "Russian": "ыэё",
+    "Bulgarian": "абвгде", "Farsi": "پچژگ", "Arabic": "ابتن",
+}  # fmt: skip
+_LEAST_LETTER_SHARE = 0.001
+
+# Text in cp1252 that was read as latin1 holds them in place of dashes and quotes; U+0085 alone is
+# also a line end of some systems.
+C1_CONTROLS = re.compile("[\x80-\x84\x86-\x9f]")
+C1_FAULT = (
+    "the text holds C1 controls (U+0080 to U+009F), as if cp1252 had been read as latin1: convert "
+    "it again from the file that it comes from, or name the encoding of that file, cp1252"
+)
+
+# Stands for bytes that an encoding lacks: no UTF-8 has it, so that they are not UTF-8 either.
+_INVALID = "\udcff"
+_INVALID_HANDLER = "bertjax.invalid"
+codecs.register_error(_INVALID_HANDLER, lambda error: (_INVALID, getattr(error, "end", 0)))
+
+
+def fault(option: str) -> str | None:
+    """Returns what is wrong with the name of an encoding, None if nothing is."""
+    try:
+        bytes(4).decode(option, "replace")
+    except (LookupError, ValueError):  # not known, or not of text
+        return f"is {option!r}; it must be an encoding of text that Python knows, such as cp1251"
+    return None
+
+
+def is_utf8(encoding: str) -> bool:
+    """Returns whether an encoding is UTF-8 under any of its names."""
+    return codecs.lookup(encoding).name == UTF8
+
+
+def as_utf8(file: Any, encoding: str, path: Any) -> Any:
+    """Returns a file of UTF-8 that holds the text of an open one in `encoding`.
+
+    Bytes that the encoding lacks become one that is not UTF-8. `path` is for messages.
+
+    Raises:
+      ValueError: while reading, if the file is UTF-8 itself, and another text in `encoding`.
+    """
+    if is_utf8(encoding):
+        return file
+    return io.BufferedReader(_Utf8(file, encoding, path), _CHUNK_BYTES)
+
+
+def advice(head: bytes, option: str = "") -> str:
+    """Returns what bytes that are not UTF-8 look like, and what to do: "it looks like ...".
+
+    `option` names the encoding for the reader of the file, if it has such an option.
+    """
+    head = head.removeprefix(codecs.BOM_UTF8)
+    if _is_mostly_utf8(head):
+        return "other lines of the file are UTF-8: mend this one"
+    encoding, language = _guess(head)
+    if encoding == "binary":
+        return "it holds random bytes or other binary data, not text: give another file"
+    if not encoding:
+        named = f"and name it with {option}" if option else "and convert the file to UTF-8"
+        return f"its encoding is not recognized: ask where the file comes from, {named}"
+    text = " ".join(head.decode(encoding, "replace").lstrip("\ufeff").split())
+    start = next((place for place, one in enumerate(text) if not one.isascii()), 0)
+    shown = text[max(0, start - _SHOWN_CHARACTERS // 2) :][:_SHOWN_CHARACTERS]
+    convert = f"convert it with `iconv -f {encoding} -t utf-8`"
+    return (
+        f"it looks like {encoding}{f' ({language})' if language else ''}, which reads {shown!r}: "
+        + (f"give {option}={encoding}, or {convert}" if option else convert)
+    )
+
+
+def is_wide_or_binary(head: bytes) -> bool:
+    """Returns whether the beginning of a file is UTF-16, UTF-32 or no text, but not UTF-8."""
+    if head.startswith(tuple(_BYTE_ORDER_MARKS)):
+        return True
+    return _controls(head) > _WIDE_CONTROL_SHARE * len(head)
+
+
+def _guess(head: bytes) -> tuple[str, str]:
+    """Returns encoding and language of bytes, each maybe empty; the encoding may be "binary"."""
+    if wide := _wide(head):
+        return wide, ""
+    if _controls(head) > _MAXIMUM_CONTROL_SHARE * len(head):
+        return "binary", ""
+    whole = head[: head.rfind(b"\n") + 1] or head
+    match = charset_normalizer.from_bytes(
+        whole, cp_isolation=list(_GUESSED), preemptive_behaviour=False
+    ).best()
+    if match is None:
+        return "", ""
+    encoding, language = match.encoding, match.language
+    if encoding in _LATIN and language in _WESTERN and _decodes(whole, "cp1252"):
+        encoding = "cp1252"
+    language = _by_letters(str(match)) or language
+    return encoding.replace("_", "-"), "" if language == "Unknown" else language
+
+
+def _wide(head: bytes) -> str:
+    """Returns the name of UTF-16 or UTF-32 if bytes are that, with a byte-order mark or not."""
+    marks = (name for mark, name in _BYTE_ORDER_MARKS.items() if head.startswith(mark))
+    if name := next(marks, ""):
+        return name if _is_text(head, name) else ""
+    if _controls(head) <= _MAXIMUM_CONTROL_SHARE * len(head):
+        return ""
+    return next((name for name in _UTF_16[1:] if _is_text(head, name)), "")
+
+
+def _controls(data: bytes) -> int:
+    return len(data) - len(data.translate(None, _CONTROLS))
+
+
+def _is_text(head: bytes, encoding: str) -> bool:
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
+    odd = sum(not (one.isprintable() or one in "\ufeff\t\n\r\f") or one == "\ufffd" for one in text)
+    return odd <= _MAXIMUM_CONTROL_SHARE * len(text)
+
+
+def _decodes(data: bytes, encoding: str) -> bool:
+    try:
+        data.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_mistaken(head: bytes, encoding: str) -> bool:
+    """Returns whether the beginning of a file is UTF-8, and another text in `encoding`."""
+    whole = head if len(head) < HEAD_BYTES else head[: head.rfind(b"\n") + 1]
+    try:
+        text = whole.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return False
+    return not _controls(whole) and text != whole.decode(encoding, "replace")
+
+
+def _is_mostly_utf8(head: bytes) -> bool:
+    lines = [line for line in head.split(b"\n") if not line.isascii()]
+    return 2 * sum(_decodes(line, UTF8) for line in lines) > len(lines)
+
+
+def _by_letters(text: str) -> str:
+    letters = text.lower()
+    least = _LEAST_LETTER_SHARE * len(letters)
+    return next(
+        (name for name, own in _LETTERS.items() if sum(map(letters.count, own)) > least), ""
+    )
+
+
+class _Utf8(io.RawIOBase):
+    """The text of an open file as UTF-8, decoded as it is read."""
+
+    def __init__(self, file: Any, encoding: str, path: Any):
+        self._file, self._encoding, self._path = file, encoding, path
+        self._is_checked = False
+        self._decoder = codecs.getincrementaldecoder(encoding)(_INVALID_HANDLER)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            content = self._file.read(_CHUNK_BYTES)
+            self._check(content)
+            text = self._decoder.decode(content, final=not content)
+            self._rest = text.encode("utf-8", "surrogateescape")
+            if not content:
+                break
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+    def _check(self, content: bytes) -> None:
+        is_first, self._is_checked = not self._is_checked, True
+        if is_first and _is_mistaken(content[:HEAD_BYTES], self._encoding):
+            raise ValueError(
+                f"{self._path} is UTF-8, and another text if it is read as {self._encoding}: leave "
+                "the encoding out, and read files of different encodings by themselves"
+            )

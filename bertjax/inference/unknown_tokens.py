@@ -1,0 +1,53 @@
+"""Tokens that a vocabulary lacks: their share in texts, and a warning where they are many."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+# The name of the share in JSON, as in the manifest of records.
+KEY = "unknown_rate"
+# Of all texts: the vocabulary is hardly theirs. Of one text: it is not read.
+MUCH, MOST = 0.05, 0.5
+
+
+@dataclasses.dataclass
+class UnknownTokens:
+    """The tokens of texts that were read, the [UNK] among them, and the text with most of those.
+
+    `texts` counts all texts, `unread` those of which at least half of the tokens are [UNK].
+    """
+
+    unk_id: int
+    unknown: int = 0
+    tokens: int = 0
+    texts: int = 0
+    unread: int = 0
+    first_unread: str = ""
+
+    def add(self, ids: Sequence[int] | np.ndarray, place: str = "") -> float:
+        """Counts a text, without [CLS] and [SEP], and returns its share of [UNK]."""
+        unknown = int(np.count_nonzero(np.asarray(ids) == self.unk_id))
+        share = unknown / len(ids) if len(ids) else 0.0
+        self.unknown, self.tokens, self.texts = (
+            self.unknown + unknown, self.tokens + len(ids), self.texts + 1,
+        )  # fmt: skip
+        if share >= MOST:
+            self.unread += 1
+            self.first_unread = self.first_unread or place
+        return share
+
+    def warn(self) -> None:
+        """Warns if many of all tokens are [UNK], or most of the tokens of one text."""
+        if not self.unread and self.unknown <= MUCH * self.tokens:
+            return
+        where = ""
+        if self.texts > 1 and self.unread:
+            where = f"; of {self.unread:,} texts at least half (first: {self.first_unread})"
+        logging.warning(
+            "%d of %d tokens are [UNK]%s: the model's vocabulary lacks them, and the model cannot "
+            "read them; use a model of the language", self.unknown, self.tokens, where
+        )  # fmt: skip
