@@ -47,6 +47,7 @@ setuptools.setup(
     entry_points={"console_scripts": ["bertjax = bertjax.__main__:main"]},
     install_requires=[
         "absl-py>=1.4",
+        "charset-normalizer>=3.4",
         "etils[epath]>=1.9",
         "flax>=0.11.2",
         # orbax-checkpoint asks a bucket about its folders with it, and does not require it.

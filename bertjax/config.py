@@ -191,6 +191,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.is_multi_label = False  # table: a row has any number of the labels
     finetuning.label_separator = "|"  # table: between several labels of a row
     finetuning.delimiter = "auto"  # table: between columns of CSV and TSV; auto: found
+    finetuning.encoding = "utf-8"  # table: of CSV, TSV and JSON lines, as cp1251 or utf-16
     finetuning.labels = ()  # names in order; by default those of the training file
     finetuning.max_seq_length = 128  # tokens of a row; longer ones are truncated or split
     finetuning.num_epochs = 3.0  # passes over the training set
@@ -386,12 +387,15 @@ def comments() -> dict[str, str]:
     "phases.*" before their names.
     """
     source = inspect.getsource(sys.modules[__name__])
-    # By the line of the option: the comment's line, or the one below a comment that stands alone.
-    by_line = {
-        token.start[0] + token.line.lstrip().startswith("#"): token.string.removeprefix("#").strip()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
+    # By the line of the option: the comment's line, or the one below lines of comment alone.
+    by_line: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line, text = token.start[0], token.string.removeprefix("#").strip()
+            if token.line.lstrip().startswith("#"):
+                by_line[line + 1] = f"{by_line.pop(line, '')} {text}".strip()
+            else:
+                by_line[line] = text
     meanings = {}
     for function in ast.parse(source).body:
         if not isinstance(function, ast.FunctionDef) or function.name not in _DEFAULTS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -95,12 +95,14 @@ def groups(units: Sequence[sources.Unit]) -> list[tuple[sources.Unit, ...]]:
 
 
 def group_blocks(
-    group: Sequence[sources.Unit], reading: sources.Reading, log: sources.Log
+    group: Sequence[sources.Unit],
+    reading: sources.Reading,
+    log: sources.Log,
+    filtered: Callable[[Iterator[sources.Document]], Iterator[sources.Document]] = iter,
 ) -> Iterator[list[sources.Document]]:
-    """Yields the blocks of one group's documents."""
-    return text_blocks(
-        document for unit in group for document in sources.read_unit(unit, reading, log)
-    )
+    """Yields the blocks of one group's documents, of those that `filtered` leaves."""
+    documents = (document for unit in group for document in sources.read_unit(unit, reading, log))
+    return text_blocks(filtered(documents))
 
 
 def text_blocks(documents: Iterable[sources.Document]) -> Iterator[list[sources.Document]]:

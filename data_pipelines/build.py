@@ -18,7 +18,16 @@ from absl import logging
 from etils import epath
 
 from bertjax.data import records, tokenizer
-from data_pipelines import blocks, builders, command_line, exact, fast, sources, tfds_metadata
+from data_pipelines import (
+    blocks,
+    builders,
+    command_line,
+    deduplication,
+    exact,
+    fast,
+    sources,
+    tfds_metadata,
+)
 from data_pipelines.options import Options, checked
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import health, report, report_html
@@ -29,7 +38,14 @@ SHOWN_EXAMPLES = 10
 # The options that decide the tokens; the others decide the examples.
 TOKEN_OPTIONS = (
     *("algorithm", "input", "split", "heldout_fraction", "sentence_splitter"),
-    *("text_field", "delimiter", "one_document_per_file", "do_lower_case"),
+    *(
+        "text_field",
+        "delimiter",
+        "encoding",
+        "deduplicate",
+        "one_document_per_file",
+        "do_lower_case",
+    ),
 )
 
 
@@ -70,6 +86,8 @@ def _build(
     units = sources.units(options.input)
     sources.check_units(units, options.reading)
     _check_integers(units, options.reading, vocabulary)
+    if fault := deduplication.fault(options.deduplicate, units):
+        raise ValueError(fault)
     output.begin(*_keys(options, vocabulary, units))
 
     # The number of files that could be a document each.
@@ -123,6 +141,7 @@ class _Judge:
             masked_lm_prob=self._options.masked_lm_prob,
             split=self._options.split,
             kind=self._vocabulary.load().kind,
+            options=self._options.content(),
         )
         if warnings and self._options.strict:
             texts = "\n  ".join(warning.text for warning in warnings)

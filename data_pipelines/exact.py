@@ -249,7 +249,7 @@ def _lines(paths: Sequence[epath.PathLike]) -> Iterator[str]:
                 except UnicodeDecodeError as error:
                     raise ValueError(
                         f"{path} is not UTF-8 in line {number} ({error.reason}); the released "
-                        "script stops there too: repair the file (iconv), or use --algorithm=fast"
+                        "script stops there too: mend the line, or skip it with --algorithm=fast"
                     ) from error
 
 

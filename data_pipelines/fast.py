@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 
 from bertjax.data import atomic, records
-from data_pipelines import blocks, builders, progress, shards, sources, store, workers
+from data_pipelines import (
+    blocks,
+    builders,
+    deduplication,
+    progress,
+    shards,
+    sources,
+    store,
+    workers,
+)
 from data_pipelines.options import Options
 from data_pipelines.partial_output import PartialOutput
 from data_pipelines.reports import statistics
@@ -103,10 +112,11 @@ def _read(
 ) -> sources.Log:
     """Reads all units, tokenizes the blocks that are not stored yet and stores them."""
     log = sources.Log()
+    filtered = deduplication.filter_for(options.deduplicate, log)
     text_blocks = (
         block
         for group in blocks.groups(units)
-        for block in blocks.group_blocks(group, options.reading, log)
+        for block in blocks.group_blocks(group, options.reading, log, filtered)
     )
     digests: collections.deque[str] = collections.deque()
 

@@ -6,10 +6,20 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from bertjax.data import delimiters, masking
-from data_pipelines import blocks, command_line, pairing, row_packing, sentences, sources, workers
+from bertjax.data import delimiters, masking, text_encodings
+from data_pipelines import (
+    blocks,
+    command_line,
+    deduplication,
+    pairing,
+    row_packing,
+    sentences,
+    sources,
+    workers,
+)
 from data_pipelines.formats import base as format_base
 from data_pipelines.objectives import base, packed_sentences
+from data_pipelines.reports import statistics
 
 # Algorithm -> what it knows of an option, where that is not everything; `build` has the builders.
 ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
@@ -22,6 +32,8 @@ ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
         "sentence_splitter": ("lines",),
         "split": ("all",),
         "one_document_per_file": (False,),
+        "encoding": (text_encodings.UTF8,),
+        "deduplicate": (deduplication.KEEP_ALL,),
     },
 }
 # The mask of records that store none.
@@ -112,6 +124,13 @@ class Options:
         default="text",
     )
     delimiter: str = command_line.option(delimiters.HELP, default=delimiters.AUTO)
+    encoding: str = command_line.option(text_encodings.HELP, default=text_encodings.UTF8)
+    deduplicate: str = command_line.option(
+        "leave out copies: documents whose text came before, or lines of "
+        f"{statistics.MIN_LINE_CHARACTERS} characters and more that did",
+        choices=lambda: (deduplication.KEEP_ALL, *deduplication.RULES),
+        default=deduplication.KEEP_ALL,
+    )
     do_lower_case: bool | None = command_line.option(
         "lower-case the text; unset: as the vocabulary directory says, true for a vocab.txt",
         default=None,

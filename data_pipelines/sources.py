@@ -35,14 +35,17 @@ TEXT = "text"
 
 FORMATS: dict[str, base.Format] = {
     TEXT: base.Format(
-        help="text", check=text_files.check, read=text_files.read, heeds=("one_document_per_file",)
+        help="text",
+        check=text_files.check,
+        read=text_files.read,
+        heeds=("one_document_per_file", "encoding"),
     ),
     "json_lines": base.Format(
         help=".jsonl",
         suffixes=(".jsonl", ".ndjson", ".json"),
         check=table_files.check_json_lines,
         read=table_files.read_json_lines,
-        heeds=("text_field",),
+        heeds=("text_field", "encoding"),
         holds_integers=table_files.json_lines_hold_integers,
     ),
     "delimited": base.Format(
@@ -50,7 +53,7 @@ FORMATS: dict[str, base.Format] = {
         suffixes=(".csv", ".tsv"),
         check=table_files.check_delimited,
         read=table_files.read_delimited,
-        heeds=("text_field", "delimiter"),
+        heeds=("text_field", "delimiter", "encoding"),
     ),
     "parquet": base.Format(
         help=".parquet",

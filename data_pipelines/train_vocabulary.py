@@ -30,11 +30,12 @@ from bertjax.data import (
     delimiters,
     normalization,
     sentence_piece,
+    text_encodings,
     tokenizer,
     wordpiece,
 )
 from data_pipelines import command_line, scripts, sources
-from data_pipelines.reports import losses
+from data_pipelines.reports import health, losses
 
 SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
 # Characters beyond the thousand most frequent, and beyond those that this share of the text
@@ -107,6 +108,7 @@ class Options:
         default="text",
     )
     delimiter: str = command_line.option(delimiters.HELP, default=delimiters.AUTO)
+    encoding: str = command_line.option(text_encodings.HELP, default=text_encodings.UTF8)
     overwrite: bool = command_line.option("replace the vocabulary in output", default=False)
 
     @property
@@ -417,16 +419,21 @@ def _counted(
         one_document_per_file=options.one_document_per_file,
         text_field=options.text_field,
         delimiter=options.delimiter,
+        encoding=options.encoding,
         heldout_fraction=options.heldout_fraction,
     )
-    last = ""
-    for document in sources.documents(options.input, reading):
-        text = sources.prose(document)
+    last, log = "", sources.Log()
+    num_documents = num_lines = 0
+    for document in sources.documents(options.input, reading, log):
+        text = sources.prose(document, log)
+        num_documents, num_lines = num_documents + 1, num_lines + 1 + text.count("\n")
         if document.held_out:
             unseen.add(text)
         else:
             seen.add(text)
             last = text if text.strip() else last
+    for warning in health.reading(log.statistics(), num_documents, num_lines):
+        logging.warning("%s", warning.text)
     if not last:
         raise ValueError(f"input {options.input!r} holds no text to train on; give other files")
     if not unseen.units():

@@ -322,6 +322,7 @@ def test_every_comment_of_an_option_is_found():
     epochs = "passes over the records; if not 0, it replaces num_steps"
     assert comments["phases.*.num_epochs"] == epochs
     assert comments["finetuning.doc_stride"] == "squad: tokens from window to window"
+    assert comments["model.attention"].startswith("xla | pallas (kernels")
     assert comments["finetuning.lora_targets"].startswith("Regular expressions of the kernels")
     assert [name for name, comment in comments.items() if name in names and not comment] == []
 

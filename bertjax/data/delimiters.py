@@ -20,13 +20,9 @@ HELP = (
 # Suffix -> what its header may be cut at; the first one where nothing decides.
 CANDIDATES = {".csv": (",", ";", "\t", "|"), ".tsv": ("\t",)}
 
-# A share of NUL bytes that a line in any Latin script has as UTF-16, and none has as UTF-8.
-MAXIMUM_NUL_SHARE = 0.2
-
 _NAMED = {"tab": "\t", "\\t": "\t"}
 # The first line by which Excel is given the delimiter.
 _STATED = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^"\r\n])"?\r?\n?')
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def fault(option: str) -> str | None:
@@ -51,16 +47,6 @@ def stated(line: bytes) -> str:
     """Returns the delimiter that a first line `sep=;` states, "" if it is another line."""
     match = _STATED.fullmatch(line)
     return match[1].decode("latin1") if match else ""
-
-
-def encoding_fault(line: bytes) -> str | None:
-    """Returns what is wrong with the bytes of a first line, None unless they are UTF-16."""
-    if not line.startswith(_UTF_16) and line.count(0) <= MAXIMUM_NUL_SHARE * len(line):
-        return None
-    return (
-        'it looks like UTF-16, as Excel\'s "Unicode Text", or binary data; save it as "CSV '
-        'UTF-8", or convert it with `iconv -f utf-16 -t utf-8`'
-    )
 
 
 def find(

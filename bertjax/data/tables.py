@@ -27,7 +27,7 @@ from absl import logging
 from etils import epath
 from pyarrow import parquet
 
-from bertjax.data import delimiters, json_text
+from bertjax.data import delimiters, json_text, text_encodings
 
 # A longer field comes from a quote that is never closed. (csv's default is 131,072.)
 LONGEST_FIELD = 1 << 28
@@ -35,8 +35,6 @@ LONGEST_FIELD = 1 << 28
 LONGEST_RECORD_BYTES = 1 << 28
 ROWS_PER_BATCH = 256
 _SKIPPED_BYTES = 1 << 20
-# The beginning of CSV or TSV in which the header is looked for.
-_HEAD_BYTES = 1 << 16
 _BUFFER_BYTES = 1 << 20
 
 
@@ -82,6 +80,7 @@ class Rules:
     they are the fault of a row). Others raise FaultyFile. With `blank_lines` a blank line is a row,
     without it is skipped. `names` are the columns of a CSV or TSV file without a header.
     `delimiter` is a value of `delimiters`; given one, no look at the file decides anything.
+    `encoding` is that of the file, unless it is Parquet; `encoding_option` is the option for it.
     """
 
     lenient: bool = False
@@ -89,6 +88,8 @@ class Rules:
     names: tuple[str, ...] = ()
     names_fault: NamesFault = lambda names: None
     delimiter: str = delimiters.AUTO
+    encoding: str = text_encodings.UTF8
+    encoding_option: str = ""
 
 
 class _Head(NamedTuple):
@@ -118,12 +119,15 @@ def rows(path: epath.PathLike, rules: Rules = EXACT, suffix: str | None = None) 
         UTF-8 (unless lenient), or `rules.names_fault` finds a fault in the names of its header.
     """
     suffix = suffix or _format(path)
-    with opened(path) as file:
+    with _as_utf8(path, suffix, rules) as file:
         yield from rows_of(file, path, suffix, rules)
 
 
 def rows_of(file: File, path: epath.PathLike, suffix: str, rules: Rules) -> Iterator[Row]:
-    """Yields the rows of an open file; `suffix` is one of FORMATS, `path` is for messages."""
+    """Yields the rows of an open file, text in UTF-8; `suffix` is one of FORMATS.
+
+    `path` and `rules.encoding`, which the file had before, are for messages.
+    """
     if suffix in FIELDS:
         head, numbered = _begun(lines(file, path), path, suffix, rules)
         yield from _under_header(path, head, FIELDS[suffix](numbered, path, rules, head), rules)
@@ -140,7 +144,7 @@ def column_names(path: epath.PathLike, rules: Rules = EXACT) -> tuple[str, ...]:
       FileNotFoundError, FaultyFile: as `rows`; names are not checked.
     """
     suffix = _format(path)
-    with opened(path) as file:
+    with _as_utf8(path, suffix, rules) as file:
         if suffix in FIELDS:
             head, numbered = _begun(lines(file, path), path, suffix, rules)
             _, names = next(FIELDS[suffix](numbered, path, rules, head), (1, ()))
@@ -159,7 +163,7 @@ def decimal_mark(path: epath.PathLike, rules: Rules) -> str:
     suffix = _format(path)
     if suffix not in FIELDS:
         return "."
-    with opened(path) as file:
+    with _as_utf8(path, suffix, rules) as file:
         head, _ = _begun(lines(file, path), path, suffix, rules)
     return "," if head.delimiter == ";" else "."
 
@@ -188,6 +192,13 @@ def opened(path: epath.PathLike) -> Iterator[File]:
         if compression:
             file = stack.enter_context(DECOMPRESSORS[compression](file))
         yield file
+
+
+@contextlib.contextmanager
+def _as_utf8(path: epath.PathLike, suffix: str, rules: Rules) -> Iterator[File]:
+    with opened(path) as file:
+        is_text = suffix != ".parquet"
+        yield text_encodings.as_utf8(file, rules.encoding, path) if is_text else file
 
 
 def lines(file: File, path: epath.PathLike, longest: int = -1) -> Iterator[tuple[int, bytes]]:
@@ -224,7 +235,7 @@ def text_lines(path: epath.PathLike) -> Iterator[str]:
     """
     with opened(path) as file:
         for number, line in lines(file, path):
-            yield _text(line, number, path, "strict")
+            yield _text(line, number, path, EXACT)
 
 
 def _format(path: epath.PathLike) -> str:
@@ -234,13 +245,27 @@ def _format(path: epath.PathLike) -> str:
     return suffix
 
 
-def _text(line: bytes, number: int, path: epath.PathLike, errors: str) -> str:
+def _text(line: bytes, number: int, path: epath.PathLike, rules: Rules, head: bytes = b"") -> str:
+    """Returns a line without its end; `head` is the beginning of the file, for a guess."""
     line = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
+    errors = "surrogateescape" if rules.lenient else "strict"
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
     except UnicodeDecodeError as error:
         excel = '; in Excel save it as "CSV UTF-8"' if suffixes(path)[0] == ".csv" else ""
-        raise FaultyFile(f"{path}:{number}: {_not_utf8(error)}{excel}") from error
+        fault = f"it is not {rules.encoding}"
+        if text_encodings.is_utf8(rules.encoding):
+            advice = _advice(head or _head(path) or line, rules)
+            fault = f"it is not UTF-8 ({error.reason} at byte {error.start}); {advice}"
+        raise FaultyFile(f"{path}:{number}: {fault}{excel}") from error
+
+
+def _head(path: epath.PathLike) -> bytes:
+    """Returns the beginning of a file; nothing of a stream, which has no path."""
+    if not epath.Path(path).is_file():
+        return b""
+    with opened(path) as file:
+        return file.read(text_encodings.HEAD_BYTES)
 
 
 def _texts(
@@ -248,7 +273,7 @@ def _texts(
 ) -> Iterator[str]:
     """Yields the lines as text that ends in a line feed."""
     for number, line in numbered:
-        text = _text(line, number, path, "surrogateescape" if rules.lenient else "strict") + "\n"
+        text = _text(line, number, path, rules) + "\n"
         if rules.lenient and "\r" in text:
             yield from io.StringIO(text, newline="")
         else:
@@ -261,11 +286,15 @@ def _begun(
     """Returns how a file's columns are separated, and its lines without one that states it."""
     first: list[tuple[int, bytes]] = []
     size = 0
-    while size < _HEAD_BYTES and (line := next(numbered, None)):
+    while size < text_encodings.HEAD_BYTES and (line := next(numbered, None)):
         first.append(line)
         size += len(line[1])
-    if first and (fault := delimiters.encoding_fault(first[0][1])):
-        raise FaultyFile(f"{path}:1: {fault}")
+    head = b"".join(line for _, line in first)
+    if text_encodings.is_wide_or_binary(head):
+        raise FaultyFile(f"{path}:1: it is not UTF-8 text; {_advice(head, rules)}")
+    if not rules.lenient:
+        for number, line in first:
+            _text(line, number, path, rules, head)
     stated = delimiters.stated(first[0][1]) if first else ""
     first = first[1:] if stated else first
     delimiter, is_found = delimiters.character(rules.delimiter), rules.delimiter == delimiters.AUTO
@@ -362,7 +391,8 @@ def _json_rows(file: File, path: epath.PathLike, rules: Rules) -> Iterator[Row]:
             if not isinstance(record, Fault):
                 yield Row(number, record)
             elif record.kind == "utf8" and not rules.lenient:
-                raise FaultyFile(f"{path}:{number}: {record.message}")
+                advice = _advice(_head(path) or line, rules)
+                raise FaultyFile(f"{path}:{number}: {record.message}; {advice}")
             else:
                 yield Row(number, {}, record)
 
@@ -373,7 +403,7 @@ def _record(line: bytes) -> dict[str, Any] | Fault:
     try:
         record = json_text.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        return Fault("utf8", _not_utf8(error))
+        return Fault("utf8", f"it is not UTF-8 ({error.reason} at byte {error.start})")
     except ValueError as error:
         return Fault("json", f"it is not JSON ({error}); each line must be an object")
     if isinstance(record, dict):
@@ -384,11 +414,8 @@ def _record(line: bytes) -> dict[str, Any] | Fault:
     )
 
 
-def _not_utf8(error: UnicodeDecodeError) -> str:
-    return (
-        f"it is not UTF-8 ({error.reason} at byte {error.start}); convert the file, for example "
-        "with iconv"
-    )
+def _advice(head: bytes, rules: Rules) -> str:
+    return text_encodings.advice(head, rules.encoding_option)
 
 
 def _parquet_rows(file: File, path: epath.PathLike, rules: Rules) -> Iterator[Row]:

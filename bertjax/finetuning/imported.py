@@ -44,8 +44,7 @@ class TextReader(texts.TableReader):
         return (TEXT, PAIR) if PAIR in names else (TEXT,)
 
     def _names_in(self, path: str) -> tuple[str, ...]:
-        names = tables.column_names(path, tables.Rules(delimiter=self.options.delimiter))
-        return tuple(delimiters.column_names(names))
+        return tuple(delimiters.column_names(tables.column_names(path, self._rules)))
 
     def _columns_of(self, name: str) -> table_files.Columns:
         """Returns the columns; those of the labels if all of them are columns themselves."""
@@ -67,7 +66,9 @@ class TextReader(texts.TableReader):
         except example_files.FaultyFile as error:
             numbers = [str(number) for number in range(len(self.labels))]
             try:
-                examples = table_files.read_table(path, columns, labels=numbers).examples
+                examples = table_files.read_table(
+                    path, columns, labels=numbers, rules=self._rules
+                ).examples
             except example_files.FaultyFile:
                 raise error from None
         meanings = ", ".join(f"{number} is {label!r}" for number, label in enumerate(self.labels))

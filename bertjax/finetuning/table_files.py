@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import delimiters, tables
+from bertjax.data import delimiters, tables, text_encodings
 from bertjax.finetuning import example_files, feature_sets
 
 # Texts, the number, the name of the class or the names of the labels, and where it stands.
@@ -99,14 +99,14 @@ def read_table(
     columns: Columns,
     *,
     labels: Sequence[str] | None = None,
-    delimiter: str = delimiters.AUTO,
+    rules: tables.Rules = tables.EXACT,
 ) -> Table:
     """Returns the examples of a .csv, .tsv, .jsonl, .json (lines) or .parquet file, in its order.
 
     Without `labels`, as for the training file, the classes are those found, sorted: as numbers if
     all are whole ones, else as text; or the columns with flags, in their order. Other files get the
     `labels` of training, which are to be stored with the checkpoint. White space around a class
-    does not count, nor how Unicode spells its marks. `delimiter` is between columns of CSV and TSV.
+    does not count, nor how Unicode spells its marks. `rules` say how the file is read.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -116,7 +116,7 @@ def read_table(
     """
     path = epath.Path(path)
     faults = example_files.Faults()
-    raw = list(_raw_examples(path, columns, delimiter, faults))
+    raw = list(_raw_examples(path, columns, rules, faults))
     is_new = labels is None
     if columns.labelling == "none" or columns.is_number:
         known: tuple[str, ...] = ()
@@ -171,12 +171,13 @@ def _each(label: Any) -> tuple[Any, ...]:
 
 
 def _raw_examples(
-    path: epath.Path, columns: Columns, delimiter: str, faults: example_files.Faults
+    path: epath.Path, columns: Columns, rules: tables.Rules, faults: example_files.Faults
 ) -> Iterator[_RawExample]:
-    rules = tables.Rules(names_fault=columns.fault, delimiter=delimiter)
+    rules = dataclasses.replace(rules, names_fault=columns.fault)
     if columns.is_number:
         columns = dataclasses.replace(columns, decimal_mark=tables.decimal_mark(path, rules))
     marks: dict[str, str] = {}
+    has_controls = False
     for source, row in example_files.rows(path, faults, rules):
         try:
             texts = tuple(example_files.text(row[column], column) for column in columns.texts)
@@ -184,6 +185,9 @@ def _raw_examples(
         except ValueError as error:
             faults.add(source, str(error))
             continue
+        if not has_controls and any(map(text_encodings.C1_CONTROLS.search, texts)):
+            has_controls = True
+            logging.warning("%s: %s", source, text_encodings.C1_FAULT)
         if columns.decimal_mark == ",":
             marks |= {mark: source for mark in ".," if mark in row[str(columns.label)]}
         yield texts, label, source

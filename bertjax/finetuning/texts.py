@@ -21,7 +21,7 @@ from etils import epath
 from flax import nnx
 from jaxtyping import Array, PRNGKeyArray
 
-from bertjax.data import delimiters
+from bertjax.data import delimiters, tables, text_encodings
 from bertjax.finetuning import (
     base,
     example_files,
@@ -267,7 +267,15 @@ class TableReader(TextReader):
             self.options.train_file,
             self._columns_of(base.TRAIN),
             labels=self._named_labels or None,
+            rules=self._rules,
+        )
+
+    @property
+    def _rules(self) -> tables.Rules:
+        return tables.Rules(
             delimiter=self.options.delimiter,
+            encoding=self.options.encoding,
+            encoding_option="--config.finetuning.encoding",
         )
 
     @property
@@ -300,7 +308,7 @@ class TableReader(TextReader):
             return self._training.examples
         columns = self._columns_of(name)
         return table_files.read_table(
-            self.file(name), columns, labels=self.labels, delimiter=self.options.delimiter
+            self.file(name), columns, labels=self.labels, rules=self._rules
         ).examples
 
 
@@ -408,6 +416,8 @@ def _table_faults(config: ml_collections.ConfigDict) -> Iterator[str]:
     options = config.finetuning
     if fault := delimiters.fault(options.delimiter):
         yield f"config.finetuning.delimiter {fault}"
+    if fault := text_encodings.fault(options.encoding):
+        yield f"config.finetuning.encoding {fault}"
     if options.is_multi_label and options.is_regression:
         yield (
             "config.finetuning.is_multi_label and config.finetuning.is_regression are both True; a "
@@ -448,6 +458,7 @@ TABLE = base.FinetuningKind(
         "is_multi_label": False,
         "label_separator": "|",
         "delimiter": delimiters.AUTO,
+        "encoding": text_encodings.UTF8,
     },
     _table_faults,
 )

@@ -34,6 +34,7 @@ from data_pipelines import (
     blocks,
     builders,
     command_line,
+    deduplication,
     examples,
     pairing,
     shards,
@@ -372,6 +373,11 @@ def _check(options: BeamOptions, beam_arguments: Sequence[str]) -> None:
         faults.append(
             f"algorithm is {options.algorithm!r}, which is one process by nature; use "
             "data_pipelines.build for it"
+        )
+    if options.deduplicate != deduplication.KEEP_ALL:
+        faults.append(
+            f"deduplicate is {options.deduplicate!r}, for which one process reads all of the text; "
+            "use data_pipelines.build for it"
         )
     if options.runner == "DataflowRunner":
         faults += _places_on_this_machine(options)

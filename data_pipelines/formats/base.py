@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from bertjax.data import delimiters
+from bertjax.data import delimiters, text_encodings
 from data_pipelines.formats import input_files
 
 SPLITS = ("all", "train", "heldout")
@@ -19,15 +19,17 @@ class Reading:
     """How to read a source: what its name cannot say.
 
     `text_field` is the field, or dotted path of fields, that holds the text of JSON, Parquet and
-    TFDS records. `delimiter` is between the columns of CSV and TSV, as `delimiters` has it.
+    TFDS records. `delimiter` is between the columns of CSV and TSV, as `delimiters` has it, and
+    `encoding` that of text files, by its name in Python.
 
     Raises:
-      ValueError: if split, fraction, field or delimiter are not what they must be.
+      ValueError: if split, fraction, field, delimiter or encoding are not what they must be.
     """
 
     one_document_per_file: bool = False
     text_field: str = "text"
     delimiter: str = delimiters.AUTO
+    encoding: str = text_encodings.UTF8
     split: str = "all"
     heldout_fraction: float = 0.02
 
@@ -45,6 +47,8 @@ class Reading:
             )
         if fault := delimiters.fault(self.delimiter):
             raise ValueError(f"delimiter {fault}")
+        if fault := text_encodings.fault(self.encoding):
+            raise ValueError(f"encoding {fault}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from etils import epath
 
-from bertjax.data import tables
+from bertjax.data import tables, text_encodings
 
 PLACES_KEPT = 5
 BUFFER_BYTES = 1 << 20
@@ -39,18 +39,20 @@ class Log:
     """The record of reading: bytes of the (maybe compressed) files, and problems by kind.
 
     `counts` and `first_places` are keyed by the kind of problem, "invalid_utf8_lines" for example;
-    a place is "path:line" or the id of a document.
+    a place is "path:line" or the id of a document. `removed` counts the copies that were left out,
+    by what they are.
     """
 
     bytes_read: int = 0
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
     first_places: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    removed: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def problem(self, kind: str, place: str) -> None:
         """Counts one problem and remembers where, if it is among the first of its kind."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         places = self.first_places.setdefault(kind, [])
-        if len(places) < PLACES_KEPT:
+        if len(places) < PLACES_KEPT and place not in places:
             places.append(place)
 
     def merge(self, later: Log) -> None:
@@ -59,11 +61,17 @@ class Log:
         for kind, count in later.counts.items():
             self.counts[kind] = self.counts.get(kind, 0) + count
             places = self.first_places.get(kind, []) + later.first_places[kind]
-            self.first_places[kind] = places[:PLACES_KEPT]
+            self.first_places[kind] = list(dict.fromkeys(places))[:PLACES_KEPT]
+        for kind, count in later.removed.items():
+            self.removed[kind] = self.removed.get(kind, 0) + count
 
     def statistics(self) -> dict[str, Any]:
-        """Returns {"reading_problems": {kind: {"count": number, "first": places}}} for JSON."""
-        return {
+        """Returns {"reading_problems": {kind: {"count": number, "first": places}}} for JSON.
+
+        If copies were looked for, "removed_copies" has their numbers.
+        """
+        removed = {"removed_copies": dict(self.removed)} if self.removed else {}
+        return removed | {
             "reading_problems": {
                 kind: {"count": self.counts[kind], "first": list(self.first_places[kind])}
                 for kind in sorted(self.counts)
@@ -104,8 +112,12 @@ def size(path: str) -> int:
 
 
 @contextlib.contextmanager
-def opened(path: str, log: Log | None = None) -> Iterator[BinaryIO]:
+def opened(
+    path: str, log: Log | None = None, encoding: str = text_encodings.UTF8
+) -> Iterator[BinaryIO]:
     """Opens the decompressed bytes of a file, counting the compressed ones in `log.bytes_read`.
+
+    They are UTF-8 where the file is text in `encoding`.
 
     Raises:
       ValueError: if it cannot be read or decompressed, here or inside of the `with` block.
@@ -117,7 +129,7 @@ def opened(path: str, log: Log | None = None) -> Iterator[BinaryIO]:
             file: Any = io.BufferedReader(_CountedFile(raw, log or Log()), BUFFER_BYTES)
             if compression:
                 file = stack.enter_context(tables.DECOMPRESSORS[compression](file))
-            yield file
+            yield text_encodings.as_utf8(file, encoding, path)
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         # Only the system's own errors have numbers; those of gzip, bz2 and arrow have none.
         if isinstance(error, OSError) and error.errno is not None:

@@ -66,13 +66,13 @@ def read_json_lines(
 
     Lines that are not JSON, and records without text in that field, are counted and left out.
     """
-    yield from _documents(path, _json_rows(path, log), reading, log)
+    yield from _documents(path, _json_rows(path, reading, log), reading, log)
 
 
 def check_json_lines(path: str, reading: base.Reading) -> None:
     """Raises ValueError unless the first record of a JSON lines file has the field."""
     text_files.check(path, reading)
-    row = _first_json_row(path)
+    row = _first_json_row(path, reading)
     if row is None:
         return
     if row.fault:
@@ -126,7 +126,7 @@ def parquet_holds_integers(path: str, reading: base.Reading) -> bool:
 
 def json_lines_hold_integers(path: str, reading: base.Reading) -> bool:
     """Returns whether the first record of a JSON lines file has a list of token ids as its text."""
-    row = _first_json_row(path)
+    row = _first_json_row(path, reading)
     return row is not None and integers.are_integers(_value(row.values, reading.text_field))
 
 
@@ -141,21 +141,21 @@ def _delimited_rows(path: str, reading: base.Reading, log: input_files.Log) -> I
         )
 
     rules = tables.Rules(lenient=True, names_fault=names_fault, delimiter=reading.delimiter)
-    with input_files.opened(path, log) as file:
+    with input_files.opened(path, log, reading.encoding) as file:
         for row in tables.rows_of(file, path, tables.suffixes(path)[0], rules):
             if row.fault and row.fault.kind == "csv":
                 raise tables.FaultyFile(f"{path}:{row.number}: {row.fault.message}")
             yield row
 
 
-def _json_rows(path: str, log: input_files.Log) -> Iterator[tables.Row]:
-    with input_files.opened(path, log) as file:
+def _json_rows(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tables.Row]:
+    with input_files.opened(path, log, reading.encoding) as file:
         yield from tables.rows_of(file, path, ".jsonl", _LENIENT)
 
 
-def _first_json_row(path: str) -> tables.Row | None:
+def _first_json_row(path: str, reading: base.Reading) -> tables.Row | None:
     """Returns the first row that is not absurdly long."""
-    rows = _json_rows(path, input_files.Log())
+    rows = _json_rows(path, reading, input_files.Log())
     return next((row for row in rows if not row.fault or row.fault.kind != "long"), None)
 
 

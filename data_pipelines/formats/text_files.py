@@ -7,18 +7,16 @@ bounded whatever the input. Whatever is changed or left out is counted in the lo
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from bertjax.data import text_encodings
 from data_pipelines.formats import base, input_files
 
 LONGEST_LINE_BYTES = 1 << 20
 LONGEST_DOCUMENT = 16_000_000  # characters
-HEAD_BYTES = 1 << 16
-
-# A share of NUL bytes that text in any Latin script has as UTF-16, and no text as UTF-8.
-MAXIMUM_NUL_SHARE = 0.2
 # With fewer invalid lines, a head counts as damaged and not as text in another encoding.
 ENOUGH_LINES = 8
 
@@ -40,7 +38,7 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
     """
     paragraphs: list[str] = []
     name, part, size, documents = "", 1, 0, 0
-    for number, text in lines(path, log):
+    for number, text in lines(path, log, reading.encoding):
         is_full = size + len(text) > LONGEST_DOCUMENT
         if paragraphs and (is_full or not (text or reading.one_document_per_file)):
             goes_on = is_full and bool(text)
@@ -60,12 +58,14 @@ def read(path: str, reading: base.Reading, log: input_files.Log) -> Iterator[tup
         log.problem("empty_files", path)
 
 
-def lines(path: str, log: input_files.Log) -> Iterator[tuple[int, str]]:
+def lines(
+    path: str, log: input_files.Log, encoding: str = text_encodings.UTF8
+) -> Iterator[tuple[int, str]]:
     r"""Yields (number from 1, clean stripped text) of the lines, pieces of long ones separately.
 
-    Only b"\n" ends a line. Lines that are not UTF-8 are counted and left out.
+    Only b"\n" ends a line. Lines that are not in the encoding are counted and left out.
     """
-    with input_files.opened(path, log) as file:
+    with input_files.opened(path, log, encoding) as file:
         for number, piece in _pieces(file, path, log):
             try:
                 text = piece.decode()
@@ -82,7 +82,8 @@ def clean(text: str, place: str, log: input_files.Log) -> str:
     """Returns text without control characters; those that are white space become spaces."""
     if not _CONTROLS.search(text):
         return text
-    log.problem("control_characters", place)
+    is_c1 = text_encodings.C1_CONTROLS.search(text)
+    log.problem("c1_controls" if is_c1 else "control_characters", place)
     return _CONTROLS.sub(lambda match: " " if match.group() in _WHITE_CONTROLS else "", text)
 
 
@@ -105,27 +106,28 @@ def tidied(name: str, text: str, log: input_files.Log) -> Iterator[tuple[str, st
 
 
 def check(path: str, reading: base.Reading) -> None:
-    """Raises ValueError unless the beginning of a file is UTF-8 text."""
-    del reading  # The encoding is the same question for all.
-    first = input_files.head(path, HEAD_BYTES)
-    if first.startswith((b"\xff\xfe", b"\xfe\xff")) or (
-        first.count(0) > MAXIMUM_NUL_SHARE * len(first)
-    ):
-        raise ValueError(
-            f"{path} is not UTF-8 text, it looks like UTF-16 or binary data; if it is text, "
-            f"convert it with `iconv -f utf-16 -t utf-8`"
-        )
-    whole = first if len(first) < HEAD_BYTES else first[: first.rfind(b"\n") + 1]
+    """Raises ValueError unless the beginning of a file is text in the encoding of `reading`."""
+    encoding = reading.encoding
+    first = input_files.head(path, text_encodings.HEAD_BYTES)
+    if text_encodings.is_utf8(encoding) and text_encodings.is_wide_or_binary(first):
+        raise ValueError(f"{path} is not UTF-8 text; {_advice(first)}")
+    whole = text_encodings.as_utf8(io.BytesIO(first), encoding, path).read()
+    if len(first) == text_encodings.HEAD_BYTES:
+        whole = whole[: whole.rfind(b"\n") + 1]
     written = [line for line in whole.split(b"\n") if line.strip()]
     beyond_ascii = [line for line in written if not line.isascii()]
     # Bytes that are not UTF-8 do not come back.
     invalid = sum(line.decode(errors="ignore").encode() != line for line in beyond_ascii)
     if 2 * invalid > len(written) or (invalid >= ENOUGH_LINES and 2 * invalid > len(beyond_ascii)):
+        name = "UTF-8" if text_encodings.is_utf8(encoding) else encoding
         raise ValueError(
-            f"{path} is not UTF-8 text: {invalid} of the {len(beyond_ascii)} lines with characters "
-            "beyond ASCII at its beginning are not; convert it, for example with "
-            "`iconv -f latin1 -t utf-8`"
+            f"{path} is not {name} text: {invalid} of the {len(beyond_ascii)} lines with "
+            f"characters beyond ASCII at its beginning are not; {_advice(first)}"
         )
+
+
+def _advice(first: bytes) -> str:
+    return text_encodings.advice(first, "--encoding")
 
 
 def _pieces(file: BinaryIO, path: str, log: input_files.Log) -> Iterator[tuple[int, bytes]]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
+from bertjax.data import text_encodings
 from data_pipelines.formats import base, input_files, text_files
 
 LEFT_OUT_SECTIONS = {
@@ -99,7 +100,7 @@ def check(path: str, reading: base.Reading) -> None:
     """Raises ValueError unless a file begins like a dump, and mwparserfromhell is installed."""
     del reading
     _parse()
-    if b"<mediawiki" not in input_files.head(path, text_files.HEAD_BYTES):
+    if b"<mediawiki" not in input_files.head(path, text_encodings.HEAD_BYTES):
         raise ValueError(
             f"{path} is XML, but does not begin like a Wikipedia dump (<mediawiki ...>); give a "
             "file named like enwiki-latest-pages-articles.xml.bz2, or convert it to JSON lines"

@@ -63,7 +63,11 @@ READING_PROBLEM_SHARE = 0.001
 
 # Each kind of problem -> its handling while reading, and the remedy for the user.
 READING_PROBLEMS = {
-    "invalid_utf8_lines": "lines that are not UTF-8 were skipped; convert the files with `iconv`",
+    "invalid_utf8_lines": "lines that are not UTF-8, or not in the given --encoding, were skipped; "
+    "mend them, or name their encoding",
+    "c1_controls": "lines held C1 controls (U+0080 to U+009F), which were removed, as if cp1252 "
+    "had been read as latin1: convert them again from the file that they come from, or give that "
+    "file with --encoding=cp1252",
     "control_characters": "lines held NUL or control characters, which were removed; look whether "
     "the files are text",
     "long_lines": "lines of a megabyte and more were cut into pieces or, as JSON, left out; look "
@@ -97,6 +101,17 @@ class _Facts:
     pair_objective: str
     vocab_size: int
     masked_lm_prob: float | None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def advice(self, *options: str) -> str:
+        """Returns the options, "--name=value", that were not given: "use A, B or C", "" if none."""
+        new = [it for it in options if it not in self._given]
+        listed = ", ".join(new[:-1])
+        return f"use {listed}{' or ' if listed else ''}{new[-1]}" if new else ""
+
+    @property
+    def _given(self) -> list[str]:
+        return [f"--{name}={value}" for name, value in self.options.items()]
 
     def of(self, name: str) -> Any:
         return self.statistics.get(name)
@@ -121,12 +136,17 @@ def warnings(
     masked_lm_prob: float | None = None,
     split: str = "all",
     kind: str = "",
+    options: Mapping[str, Any] | None = None,
 ) -> list[Warning]:
     """Returns the warnings about the statistics of a manifest, or about the part that is known.
 
     A held-out split may be small. `kind` is the tokenizer's: integers have no words and sentences.
+    The `options` of the build are not advised again.
     """
-    facts = _Facts(statistics, max_seq_length, pair_objective, vocab_size, masked_lm_prob)
+    facts = _Facts(
+        *(statistics, max_seq_length, pair_objective, vocab_size, masked_lm_prob),
+        {"pair_objective": pair_objective, **(options or {})},
+    )
     checks = _CHECKS_OF_INTEGERS if kind == tokenizer.IntegerTokenizer.kind else _CHECKS
     all_warnings = [Warning(name, text) for check in checks for name, text in check(facts)]
     passed_over = ("few_documents", "few_examples") if split == "heldout" else ()
@@ -143,7 +163,17 @@ def of_manifest(manifest: records.Manifest) -> list[Warning]:
         masked_lm_prob=manifest.masked_lm_prob,
         split=manifest.arguments.get("split", "all"),
         kind=manifest.tokenizer.get("kind", ""),
+        options=manifest.arguments,
     )
+
+
+def reading(statistics: Mapping[str, Any], documents: int, lines: int) -> list[Warning]:
+    """Returns the warnings about the problems of reading in `statistics` of a log.
+
+    Lines stand for sentences, which are not known before a build.
+    """
+    counted = {**statistics, "documents": documents, "sentences": lines}
+    return [Warning(name, text) for name, text in _reading(_Facts(counted, 0, "none", 0, None))]
 
 
 # How the names of those problems end that are counted by the document.
@@ -164,12 +194,16 @@ def _reading(facts: _Facts) -> _Found:
 def _documents(facts: _Facts) -> _Found:
     documents, empty = facts.of("documents"), facts.of("empty_documents")
     if facts.is_below("documents", MIN_DOCUMENTS):
+        without_pairs = facts.advice("--pair_objective=none")
+        pairs = (
+            "a random segment then comes from one of very few others, and the topic gives the pair "
+            "label away, and "
+        )
         yield (
             "few_documents",
-            f"the corpus has only {documents} documents; a random segment then comes from one of "
-            "very few others, and the topic gives the pair label away, and hardly any can be held "
-            "out: separate documents by blank lines (without --one_document_per_file), or use "
-            "--pair_objective=none",
+            f"the corpus has only {documents} documents; {pairs if without_pairs else ''}hardly "
+            "any can be held out: separate documents by blank lines (without "
+            f"--one_document_per_file), or {without_pairs or 'give more text'}",
         )
     elif facts.exceeds("longest_document_share", LONGEST_DOCUMENT_SHARE):
         yield (
@@ -210,15 +244,17 @@ def _blank_lines_text(facts: _Facts) -> str:
         else "an example then is a few sentences and much padding, with little context"
     )
     # A document of each file is advised if that leaves enough of them.
-    files = facts.of("text_files")
-    if files is None:
-        per_file = "use --one_document_per_file if there are many files, "
-    else:
-        per_file = "" if files < MIN_DOCUMENTS else "use --one_document_per_file, "
+    files, per_file = facts.of("text_files"), ""
+    if not facts.options.get("one_document_per_file") and (files is None or files >= MIN_DOCUMENTS):
+        if_many = " if there are many files" if files is None else ""
+        per_file = f"use --one_document_per_file{if_many}"
+    packing = ("--pair_objective=none", "--packing=full_sentences")
+    new = " ".join(option for option in packing if facts.advice(option))
+    packed = f"or, where texts are that short, use {new}" if new else ""
+    remedies = ("leave blank lines between documents only", per_file, packed)
     return (
-        f"{what}, as if there were a blank line after every line; {harm}: leave blank lines "
-        f"between documents only, {per_file}or, where texts are that short, use "
-        "--pair_objective=none --packing=full_sentences"
+        f"{what}, as if there were a blank line after every line; {harm}: "
+        f"{', '.join(it for it in remedies if it)}"
     )
 
 
@@ -228,7 +264,7 @@ def _duplicates(facts: _Facts) -> _Found:
             "duplicate_documents",
             f"{facts.of('duplicate_document_share'):.1%} of the documents are copies of another "
             "one; the model learns them by heart, and a random segment may really be the next one: "
-            "remove the copies",
+            "build with --deduplicate=documents, which leaves the copies out",
         )
     if facts.exceeds("duplicate_line_share", DUPLICATE_LINE_SHARE):
         lines = facts.of("repeated_lines") or []
@@ -237,8 +273,8 @@ def _duplicates(facts: _Facts) -> _Found:
             "duplicate_lines",
             f"{facts.of('duplicate_line_share'):.1%} of the long lines came before, like the "
             "headers, licences and menus that web pages repeat; the model spends its training on "
-            f"them: remove what is not text of the document"
-            f"{f' (at least: {most})' if most else ''}",
+            f"them{f' (at least: {most})' if most else ''}: build with --deduplicate=lines, which "
+            "keeps the first of each, or remove what is not text of the document",
         )
 
 
@@ -297,13 +333,14 @@ def _sentences(facts: _Facts) -> _Found:
     if not lengths:
         return
     if facts.exceeds("long_sentence_share", LONG_SENTENCE_SHARE):
+        lines = "--sentence_splitter=lines"
         yield (
             "long_sentences",
             f"{facts.of('long_sentence_share'):.0%} of the tokens stand in sentences of more than "
             "100 tokens, as if sentence ends were not found; segments then begin and end anywhere, "
             "and most pairs become random: choose another --sentence_splitter (sentencex knows the "
-            "abbreviations of more languages), or give one sentence per line and "
-            "--sentence_splitter=lines",
+            "abbreviations of more languages), or give one sentence per line"
+            + (f" and {lines}" if facts.advice(lines) else ""),
         )
     elif lengths["mean"] < MEAN_SENTENCE_LENGTH:
         yield (
@@ -321,7 +358,8 @@ def _used(facts: _Facts) -> _Found:
             "used_tokens",
             f"only {share:.0%} of the text's tokens stand in an example: the rest was cut off from "
             "segments that are longer than an example. Find the ends of sentences with another "
-            "--sentence_splitter, or use a longer --max_seq_length or --pair_objective=none",
+            "--sentence_splitter, or "
+            + facts.advice("a longer --max_seq_length", "--pair_objective=none"),
         )
 
 

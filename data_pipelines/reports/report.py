@@ -133,6 +133,9 @@ def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.add("one-sentence documents", "one_sentence_document_share", "{:.2%}")
     rows.add("one-line documents", "one_line_document_share", "{:.2%}")
     rows.add("longest document", "longest_document_share", "{:.2%} of the tokens")
+    if removed := statistics.get("removed_copies"):
+        texts = (f"{count:,} {kind}" for kind, count in sorted(removed.items()))
+        rows.found.append(("copies removed", ", ".join(texts)))
     rows.add("copies of documents", "duplicate_document_share", "{:.2%}")
     rows.add("copies of lines", "copied_line_share", "{:.2%}")
     rows.add("copies of long lines", "duplicate_line_share", _LONG_LINES)

@@ -135,6 +135,8 @@ def test_a_reading_that_cannot_be_is_an_error():
         ({"heldout_fraction": 1.0}, "heldout_fraction is 1.0"),
         ({"text_field": "a..b"}, "text_field is 'a..b'"),
         ({"delimiter": ";;"}, "delimiter is ';;'; it must be auto, tab or one character"),
+        ({"encoding": "cp12"}, "encoding is 'cp12'; it must be an encoding of text"),
+        ({"encoding": "rot13"}, "encoding is 'rot13'; it must be an encoding of text"),
     ):
         with pytest.raises(ValueError, match=message):
             sources.Reading(**options)

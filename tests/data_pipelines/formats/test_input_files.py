@@ -83,6 +83,17 @@ def test_globs_are_sorted_recursive_and_skip_folders(tmp_path):
     assert [path.removeprefix(f"{tmp_path}/") for path in found] == expected
 
 
+def test_a_place_is_named_once():
+    log, later = input_files.Log(), input_files.Log()
+    for record in (log, later):
+        for _ in range(3):
+            record.problem("long_lines", "a:1")
+    later.problem("long_lines", "b:1")
+    log.merge(later)
+    assert log.counts == {"long_lines": 7}
+    assert log.first_places == {"long_lines": ["a:1", "b:1"]}
+
+
 def test_logs_merge_in_order_and_keep_the_first_places_only():
     first, second, whole = input_files.Log(3), input_files.Log(4), input_files.Log(7)
     for number in range(10):

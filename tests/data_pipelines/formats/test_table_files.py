@@ -130,7 +130,7 @@ def test_a_file_without_the_text_is_an_error_at_once(tmp_path):
     for name, content, message in (
         ("a.csv", b"id,body\n1,one\n", r"no column 'text'; .*names: id, body\. If it is plain"),
         ("a.csv", b"id,text\n1,one, two\n", "has 3 columns; .* the 2 of the header: put quotes"),
-        ("a.csv", "id,text\n1,one\n".encode("utf-16"), "UTF-16"),
+        ("a.csv", "id,text\n1,one\n".encode("utf-16"), "utf-16"),
         ("a.jsonl", nested, "fields: title, body.text$"),
         ("a.jsonl", b'\n[{"text": "a"}, 2]', r"l:2: .* list of 2 elements.*`jq -c '\.\[\]' .*l >"),
         ("a.jsonl", b"[\n", r"a\.jsonl:1: it is not JSON .*jq"),

@@ -1,4 +1,5 @@
 import itertools
+import random
 import tracemalloc
 
 import pytest
@@ -45,6 +46,25 @@ def test_control_characters_vanish_but_those_of_white_space_still_separate(tmp_p
     found, problems = read(tmp_path, "o\x00ne\x7f\ntwo\x0bthree\nfo\xa0ur\t5\nsi\x85x".encode())
     assert found == [(":1", "one\ntwo three\nfo\xa0ur\t5\nsi x")]
     assert problems == {"control_characters": 3}
+
+
+def test_text_in_cp1252_that_was_read_as_latin1_is_counted(tmp_path):
+    content = "“a” – b…\nc".encode("cp1252").decode("latin1").encode()
+    assert read(tmp_path, content) == ([(":1", "a  b\nc")], {"c1_controls": 1})
+    found = read(tmp_path, "“a” – b…\nc".encode("cp1252"), encoding="cp1252")
+    assert found == ([(":1", "“a” – b…\nc")], {})
+
+
+def test_lines_that_are_not_in_the_encoding_are_left_out_and_counted(tmp_path):
+    for encoding, wrong in (
+        ("cp932", b"\x81 "),
+        ("utf-16-le", b"\x00\xdc"),
+        ("cp1253", b"\xd2"),
+    ):
+        one, end = "一" if encoding != "cp1253" else "ένα", "\n".encode(encoding)
+        content = end.join([one.encode(encoding), wrong, one.encode(encoding)])
+        found = read(tmp_path, content, encoding=encoding)
+        assert found == ([(":1", f"{one}\n{one}")], {"invalid_utf8_lines": 1})
 
 
 def test_long_lines_are_cut_without_loss_between_words_or_at_least_characters(
@@ -106,16 +126,18 @@ def test_tidied_text_obeys_the_rules_of_files(monkeypatch):
 
 def test_another_encoding_is_an_error_before_anything_is_read_and_damaged_lines_are_none(tmp_path):
     path = tmp_path / "a.txt"
-    for content in (
-        "café\n".encode("latin-1"),
-        "\n".join(["plain text"] * 100 + ["été"] * 20).encode("latin-1"),
-        "text\n".encode("utf-16"),
-        "text\n".encode("utf-16-le"),
-        bytes(100),
-        "привет\n".encode("koi8-r") * 20_000,
+    for content, message in (
+        ("café\n".encode("latin-1"), "looks like cp1252.*'café'.*--encoding=cp1252"),
+        ("\n".join(["plain text"] * 100 + ["été"] * 20).encode("latin-1"), "looks like cp1252"),
+        ("text\n".encode("utf-16"), "looks like utf-16,.*--encoding=utf-16,"),
+        ("text\n".encode("utf-16-le"), "looks like utf-16-le"),
+        ("มนุษย์ทั้งหลาย\n".encode("utf-16-le"), "looks like utf-16-le"),
+        (bytes(100), "random bytes or other binary data"),
+        (random.Random(0).randbytes(5000), "random bytes or other binary data"),
+        ("Все люди рождаются свободными\n".encode("koi8-r") * 20_000, "looks like koi8-r .Russian"),
     ):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="a.txt is not UTF-8.*iconv"):
+        with pytest.raises(ValueError, match=f"a.txt is not UTF-8.*{message}"):
             text_files.check(str(path), base.Reading())
     for content in (
         b"",

@@ -39,7 +39,7 @@ HEALTHY = {
 }
 
 
-def judged(statistics, pair_objective="nsp", split="all"):
+def judged(statistics, pair_objective="nsp", split="all", **options):
     return health.warnings(
         statistics,
         max_seq_length=128,
@@ -47,39 +47,66 @@ def judged(statistics, pair_objective="nsp", split="all"):
         vocab_size=30522,
         masked_lm_prob=0.15,
         split=split,
+        options=options,
     )
 
 
+# The warning for figures that differ from those of HEALTHY.
+OFF = (
+    ("unknown_tokens", {"unknown_rate": 0.02}),
+    ("lost_marks", {"lost_marks_share": 0.31, "lost_marks": ["グラフ -> クラフ"]}),
+    ("unknown_tokens", {"unknown_rate": None, "example_unknown_rate": 0.2}),
+    ("unused_vocabulary", {"vocabulary_used_share": 0.3}),
+    ("tokens_per_word", {"tokens_per_word": 3.4}),
+    ("characters_per_token", {"tokens_per_word": None, "characters_per_token": 0.6}),
+    ("padding", {"fill": 0.5}),
+    ("random_pairs", {"random_pair_share": 0.65}),
+    ("random_pairs", {"random_pair_share": 0.1}),
+    ("forced_random", {"forced_random_share": 0.4}),
+    ("dropped_pairs", {"dropped_pair_share": 0.4}),
+    ("swapped_pairs", {"random_pair_share": None, "swapped_pair_share": 0.9}),
+    ("duplicate_documents", {"duplicate_document_share": 0.1}),
+    ("duplicate_lines", {"duplicate_line_share": 0.2}),
+    ("few_documents", {"documents": 3, "reading_problems": {}}),
+    ("giant_document", {"longest_document_share": 0.9}),
+    ("empty_documents", {"empty_documents": 900}),
+    ("long_sentences", {"long_sentence_share": 0.5}),
+    ("used_tokens", {"used_token_share": 0.79}),
+    ("short_sentences", {"sentence_length": {"mean": 1.5}}),
+    ("few_examples", {"examples": 500}),
+    ("frequent_token", {"most_frequent_token_share": 0.3}),
+    ("mask_shares", {"masked_as_mask_share": 1.0, "masked_kept_share": 0.0}),
+    ("masked_share", {"masked_share": 0.08, "full_masks_share": 0.9}),
+    ("empty_files", {"reading_problems": {"empty_files": {"count": 1, "first": ["a"]}}}),
+    ("odd_lines", {"reading_problems": {"odd_lines": {"count": 5000, "first": ["a"]}}}),
+)
+
+
 def test_each_thing_that_is_off_is_one_warning():
-    for name, changes in (
-        ("unknown_tokens", {"unknown_rate": 0.02}),
-        ("lost_marks", {"lost_marks_share": 0.31, "lost_marks": ["グラフ -> クラフ"]}),
-        ("unknown_tokens", {"unknown_rate": None, "example_unknown_rate": 0.2}),
-        ("unused_vocabulary", {"vocabulary_used_share": 0.3}),
-        ("tokens_per_word", {"tokens_per_word": 3.4}),
-        ("characters_per_token", {"tokens_per_word": None, "characters_per_token": 0.6}),
-        ("padding", {"fill": 0.5}),
-        ("random_pairs", {"random_pair_share": 0.65}),
-        ("random_pairs", {"random_pair_share": 0.1}),
-        ("forced_random", {"forced_random_share": 0.4}),
-        ("dropped_pairs", {"dropped_pair_share": 0.4}),
-        ("swapped_pairs", {"random_pair_share": None, "swapped_pair_share": 0.9}),
-        ("duplicate_documents", {"duplicate_document_share": 0.1}),
-        ("duplicate_lines", {"duplicate_line_share": 0.2}),
-        ("few_documents", {"documents": 3, "reading_problems": {}}),
-        ("giant_document", {"longest_document_share": 0.9}),
-        ("empty_documents", {"empty_documents": 900}),
-        ("long_sentences", {"long_sentence_share": 0.5}),
-        ("used_tokens", {"used_token_share": 0.79}),
-        ("short_sentences", {"sentence_length": {"mean": 1.5}}),
-        ("few_examples", {"examples": 500}),
-        ("frequent_token", {"most_frequent_token_share": 0.3}),
-        ("mask_shares", {"masked_as_mask_share": 1.0, "masked_kept_share": 0.0}),
-        ("masked_share", {"masked_share": 0.08, "full_masks_share": 0.9}),
-        ("empty_files", {"reading_problems": {"empty_files": {"count": 1, "first": ["a"]}}}),
-        ("odd_lines", {"reading_problems": {"odd_lines": {"count": 5000, "first": ["a"]}}}),
-    ):
+    for name, changes in OFF:
         assert [warning.name for warning in judged(HEALTHY | changes)] == [name]
+
+
+def test_what_the_options_are_already_is_not_advised():
+    blank_lines = ("blank_lines", {"one_sentence_document_share": 1.0})
+    advised = set()
+    for options in (
+        {"pair_objective": "none"},
+        {"pair_objective": "none", "packing": "full_sentences", "one_document_per_file": True},
+        {"pair_objective": "sop"},
+        {"sentence_splitter": "lines"},
+    ):
+        given = [
+            f"--{name}" + ("" if value is True else f"={value}") for name, value in options.items()
+        ]
+        for name, changes in (*OFF, blank_lines):
+            if "pair" in name or "forced" in name:  # Where there are pairs alone.
+                continue
+            for warning in judged(HEALTHY | changes, **options):
+                advised.add(warning.name)
+                text = warning.text.replace("(without --one_document_per_file)", "")
+                assert not [it for it in given if f"{it} " in text or text.endswith(it)], text
+    assert {"few_documents", "blank_lines", "used_tokens", "long_sentences"} <= advised
 
 
 def test_a_warning_says_figure_place_and_cause():
