@@ -73,6 +73,8 @@ def default_config() -> ml_collections.ConfigDict:
     config.init_from = ""  # a workdir, Hugging Face or TF1 checkpoint to start from; "": none
     config.init_from_smaller = False  # True: init_from's layers and widths are repeated to fit
     config.resize_vocabulary = False  # True: entries may be appended to init_from's vocabulary
+    # Of pretraining at most: steps beyond are left out, by a speed measured at the start; 0: none.
+    config.hours = 0.0
     config.global_batch_size = 256  # sequences per update, over all devices and micro-batches
     config.gradient_accumulation_steps = 1  # micro-batches per update
     config.phases = ml_collections.ConfigDict(

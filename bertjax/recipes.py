@@ -7,6 +7,7 @@ functions ending in `_config` return configs that several of them start from.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import inspect
 import pathlib
@@ -90,6 +91,16 @@ def sizes(layers: int, hidden: int, heads: int, intermediate: int) -> dict[str, 
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     numbers = (layers, hidden, heads, intermediate)
     return {f"model.{name}": number for name, number in zip(names, numbers, strict=True)}
+
+
+def leave_open(config: ml_collections.ConfigDict, *names: str) -> None:
+    """Leaves options to the records: the start of a run chooses them (`jobs.automatic`)."""
+    for name in names:
+        *path, last = name.split(".")
+        part = functools.reduce(lambda part, each: part[each], path, config)
+        kind = type(part[last])
+        with part.ignore_type():
+            part[last] = ml_collections.config_dict.placeholder(kind)
 
 
 def paper_config() -> ml_collections.ConfigDict:

@@ -27,9 +27,11 @@ import numpy as np
 from absl import flags, logging
 from etils import epath
 
+from bertjax import config as config_lib
 from bertjax import jobs
 from bertjax.cli import command_line, interruptions, program_flags, recipe_flag
 from bertjax.devices import sharding
+from bertjax.jobs import automatic
 from bertjax.training import (
     attention_trial,
     config_faults,
@@ -41,6 +43,7 @@ from bertjax.training import (
     run_log,
     starting,
     state,
+    time_budget,
     trials,
     writers,
 )
@@ -203,11 +206,28 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> progr
       NotADirectoryError: if the workdir is a file.
       ValueError: as `train`.
     """
-    config_faults.validate(config)
     if epath.Path(workdir).is_file():
         raise NotADirectoryError(
             f"the workdir, {workdir}, is a file; give a directory or a new name"
         )
+    newest = checkpoint.read_meta(workdir)
+    saved = None if newest is None else config_lib.completed(newest[0]["config"])
+    settled = automatic.settle(config, saved)
+    run = _open(settled, workdir)
+    if saved is not None or not settled.hours:
+        return run
+    with jax.set_mesh(run.mesh):
+        steps = time_budget.bounded_steps(run)
+    if not steps:
+        return run
+    bounded = automatic.settle(automatic.with_steps(config, steps), None)
+    bounded.update(model=run.config.model, prng_impl=run.config.prng_impl)  # with what was tried
+    return program.for_job(run, jobs.JOBS[config.task].open(bounded, [epath.Path(workdir)]))
+
+
+def _open(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> program.Program:
+    """Returns the program of a config in which no option is open."""
+    config_faults.validate(config)
     if config.compilation_cache_dir:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache_dir)
     mesh = sharding.make_mesh(jax.devices(), data=config.mesh.data, tensor=config.mesh.tensor)

@@ -162,8 +162,11 @@ def main(options: Options) -> None:
     manifest, warnings = record_set.manifest, []
     vocabulary = tokenizer.load(options.directory)
     if options.recount:
-        sha256 = vocabulary.describe()["sha256"]
-        record_set = records.open(options.directory, tokenizer_sha256=sha256)
+        if vocabulary.describe()["sha256"] != manifest.tokenizer_sha256:
+            raise ValueError(
+                f"the vocabulary in {options.directory} is not the one that its manifest names: "
+                "put that back"
+            )
         manifest, warnings = recounted(record_set, vocabulary)
     warnings += health.of_manifest(manifest)
     shown = list(report.decoded(options.directory, manifest, vocabulary, options.examples))

@@ -54,6 +54,11 @@ MAX_DISTINCT_CHARACTERS = 2**25
 # Text without white space is cut into units of this number of characters, for sentencepiece.
 MAX_UNIT_CHARACTERS = 1000
 
+AUTO = "auto"
+# The characters of a text from which on it has an automatic size; a word of English has six.
+SIZES = {0: 4_096, 5_000_000: 8_192, 50_000_000: 16_384, 500_000_000: 32_768}
+SAMPLE_CHARACTERS = 1_000_000  # of the first documents, which decide the automatic kind
+
 MODEL_TYPES = ("unigram", "bpe")
 # The sums that sentencepiece makes depend on the number of threads that share them, so this is
 # not the number of cores.
@@ -67,14 +72,18 @@ class Options:
     input: str = command_line.option(sources.help_text)
     output: str = command_line.option("the directory for vocabulary and tokenizer_config.json")
     kind: str = command_line.option(
-        "wordpiece as BERT has it, a sentencepiece model, or byte_bpe as RoBERTa has it",
-        choices=lambda: TRAINERS,
+        "wordpiece as BERT has it, a sentencepiece model, or byte_bpe as RoBERTa has it; auto: "
+        "sentencepiece where the text writes no spaces between words, else wordpiece",
+        choices=lambda: (*TRAINERS, AUTO),
         default="wordpiece",
     )
     model_type: str = command_line.option(
         "the kind of sentencepiece model", choices=lambda: MODEL_TYPES, default="unigram"
     )
-    size: int = command_line.option("entries at most, specials included", default=30522)
+    size: int = command_line.option(
+        "entries at most, specials included; 0: 4,096 to 32,768, by the length of the text",
+        default=30522,
+    )
     normalization: str = command_line.option(
         "what is done to the text: none, its Unicode form (nfc keeps all marks, nfkc also unifies "
         "wide and narrow forms), or the rule of the released cased or uncased BERT; bert_uncased "
@@ -355,6 +364,7 @@ def train_vocabulary(
       ValueError: if options or text do not allow a vocabulary.
     """
     output = epath.Path(options.output)
+    options = _with_kind(options)
     _check_normalization(options)
     kinds = tokenizer.TOKENIZERS.values()
     names = [name for kind in kinds for name in (kind.file, *kind.companions)]
@@ -370,6 +380,7 @@ def train_vocabulary(
     )
     is_lossless = options.normalization in losses.KEEPS_ALL
     seen, unseen = _counted(options, None if is_lossless else lost)
+    options = _with_size(options, seen)
     trained = TRAINERS[options.kind].train(seen, options)
     for path in existing:
         path.unlink()
@@ -379,6 +390,7 @@ def train_vocabulary(
 
 def main(options: Options) -> None:
     """Trains and prints the size and the held-out coverage."""
+    options = _with_kind(options)
     if why := TRAINERS[options.kind].export_fault(options):
         logging.warning("transformers cannot have this vocabulary: %s", why)
     trained, measured, lost = train_vocabulary(options)
@@ -408,6 +420,42 @@ def main(options: Options) -> None:
         print(f"fewer than the {options.size:,} asked for: the text has no more pieces")
 
 
+def _with_kind(options: Options) -> Options:
+    """Returns the options with a kind; a sample of the text chooses it where it is auto."""
+    if options.kind != AUTO:
+        return options
+    characters = unspaced = 0
+    for document in sources.documents(options.input, _reading(options)):
+        text = sources.prose(document)
+        characters, unspaced = characters + len(text), unspaced + scripts.unspaced_characters(text)
+        if characters >= SAMPLE_CHARACTERS:
+            break
+    is_unspaced = unspaced >= scripts.UNSPACED_SHARE * max(characters, 1)
+    kind = "sentencepiece" if is_unspaced else "wordpiece"
+    how = "no spaces" if is_unspaced else "spaces"
+    logging.info("The text writes %s between words: --kind=%s", how, kind)
+    return dataclasses.replace(options, kind=kind)
+
+
+def _with_size(options: Options, unit_counts: Mapping[str, int]) -> Options:
+    """Returns the options with a size, which the length of the text decides where it is 0."""
+    if options.size:
+        return options
+    characters = sum(len(unit) * count for unit, count in unit_counts.items())
+    size = max(entries for least, entries in SIZES.items() if characters >= least)
+    return dataclasses.replace(options, size=size)
+
+
+def _reading(options: Options) -> sources.Reading:
+    return sources.Reading(
+        one_document_per_file=options.one_document_per_file,
+        text_field=options.text_field,
+        delimiter=options.delimiter,
+        encoding=options.encoding,
+        heldout_fraction=options.heldout_fraction,
+    )
+
+
 def _counted(
     options: Options, lost: losses.LostMarks | None
 ) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -415,16 +463,9 @@ def _counted(
     rule = _rule(options)
     seen = Counts(TRAINERS[options.kind].splitter(options), lost, rule)
     unseen = Counts(lambda chunk: [chunk], lost, rule)
-    reading = sources.Reading(
-        one_document_per_file=options.one_document_per_file,
-        text_field=options.text_field,
-        delimiter=options.delimiter,
-        encoding=options.encoding,
-        heldout_fraction=options.heldout_fraction,
-    )
     last, log = "", sources.Log()
     num_documents = num_lines = 0
-    for document in sources.documents(options.input, reading, log):
+    for document in sources.documents(options.input, _reading(options), log):
         text = sources.prose(document, log)
         num_documents, num_lines = num_documents + 1, num_lines + 1 + text.count("\n")
         if document.held_out:

@@ -24,7 +24,7 @@ from absl.testing import flagsaver
 # What people start of `bertjax`.
 NAMES = (
     *("train", "evaluate", "predict", "encode", "fill_mask", "score"),
-    *("convert", "plan", "glue", "doctor"),
+    *("convert", "plan", "glue", "doctor", "start"),
 )
 
 absl.app.define_help_flags()  # once for all programs, as the flags that absl defines when imported

@@ -17,7 +17,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -293,43 +293,22 @@ class RecordSet:
 
 
 def open(
-    directory: epath.PathLike,
-    *,
-    tokenizer_sha256: str | None = None,
-    max_seq_length: int | None = None,
-    pair_objective: str | None = None,
+    directory: epath.PathLike, misfits: Callable[[Manifest], Iterable[str]] = lambda _: ()
 ) -> RecordSet:
-    """Returns the record set in `directory` after checking that it is whole and fits the run.
+    """Returns the record set in `directory` after checking that it is whole and fits its use.
 
-    `pair_objective` is what the run learns of pairs; "none" (or None) reads any records. All faults
-    found are reported at once. Content is checked when it is read (each record
-    carries a checksum); here the files' presence and sizes are.
+    `misfits` yields why records with a manifest cannot be used. All faults found are reported at
+    once. Content is checked when it is read (each record carries a checksum); here the files'
+    presence and sizes are.
 
     Raises:
       FileNotFoundError: if there is no manifest.
-      ValueError: if a shard is missing or has another size than the manifest says, or the
-        vocabulary, the sequence length or the pair labels are not what the run needs.
+      ValueError: if a shard is missing or has another size than the manifest says, or the records
+        do not fit.
     """
     directory = epath.Path(directory)
     manifest = Manifest.load(directory)
-    faults = list(_shard_faults(directory, manifest))
-    if tokenizer_sha256 not in (None, manifest.tokenizer_sha256):
-        faults.append(
-            f"its vocabulary has sha256 {(manifest.tokenizer_sha256 or 'none')[:12]}..., the run's "
-            f"has {tokenizer_sha256[:12]}...: build the records with the run's vocabulary"
-        )
-    if max_seq_length is not None and manifest.max_seq_length != max_seq_length:
-        faults.append(
-            f"its max_seq_length is {manifest.max_seq_length}, the run wants {max_seq_length}"
-        )
-    if pair_objective not in (None, "none", manifest.pair_objective):
-        usable = " or ".join(sorted({repr(manifest.pair_objective), "'none'"}))
-        faults.append(
-            f"its pair_objective is {manifest.pair_objective!r}, the run wants {pair_objective!r}: "
-            f"set config.pretraining.pair_loss to {usable} or rebuild with "
-            f"--pair_objective={pair_objective}"
-        )
-    if faults:
+    if faults := [*_shard_faults(directory, manifest), *misfits(manifest)]:
         raise ValueError(f"records in {directory} cannot be used:\n  " + "\n  ".join(faults))
     return RecordSet(directory, manifest)
 

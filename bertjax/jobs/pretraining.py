@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -104,12 +104,12 @@ def open_job(
         _check_nothing_to_read(config)
         return _job(config, all_phases, {}, None, teacher=_read_teacher(config, None))
     train_sets: dict[str, records.RecordSet] = {}
-    sha256 = None
+    first: records.RecordSet | None = None
     for phase in all_phases:
         if phase.name in train_sets:
             continue
         try:
-            record_set = _open(config, config.data.train_dir, phase.max_seq_length, sha256)
+            record_set = _open(config, "train_dir", phase, first)
         except FileNotFoundError as error:
             if len(all_phases) == 1:
                 raise
@@ -117,13 +117,13 @@ def open_job(
                 f"{error}. {phase.name} needs records of {phase.max_seq_length} tokens; "
                 f"--config.phases.{phase.name}.num_steps=0 leaves it out"
             ) from error
-        sha256 = record_set.manifest.tokenizer_sha256
+        first = first or record_set
         train_sets[phase.name] = record_set
     lengths.set_steps(config, {name: it.manifest.num_examples for name, it in train_sets.items()})
     all_phases = lengths.phases(config)
     evaluation_set = None
     if config.data.eval_dir:
-        evaluation_set = _open(config, config.data.eval_dir, all_phases[-1].max_seq_length, sha256)
+        evaluation_set = _open(config, "eval_dir", all_phases[-1], first)
         is_new = all(checkpoint.read_meta(workdir) is None for workdir in workdirs)
         held_out.check(config, train_sets.values(), evaluation_set, is_new=is_new)
     first = train_sets[all_phases[0].name]
@@ -212,11 +212,13 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
     if pair_loss != "none" and records.Manifest.load(epath.Path(data)).pair_objective == "none":
         logging.info("The records in %s hold no pairs: there is no %s_loss", data, pair_loss)
         config.pretraining.pair_loss = "none"
-    record_set = records.open(
-        data,
-        tokenizer_sha256=trained.meta["identity"]["tokenizer_sha256"],
-        pair_objective=config.pretraining.pair_loss,
-    )
+    record_set = records.open(data, lambda manifest: _evaluation_misfits(trained, manifest))
+    most = config.evaluation.max_batches * config.evaluation.global_batch_size
+    if 0 < most < record_set.manifest.num_examples:
+        logging.info(
+            "All %s examples are scored; the run itself scored the first %s "
+            "(config.evaluation.max_batches)", f"{record_set.manifest.num_examples:,}", f"{most:,}"
+        )  # fmt: skip
     config.evaluation.max_batches = 0
     trained_positions.warn_beyond(
         trained_positions.number(trained),
@@ -228,26 +230,72 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
     return _job(config, lengths.phases(config), {}, record_set, chance)
 
 
+def _evaluation_misfits(trained: reader.Description, manifest: records.Manifest) -> Iterator[str]:
+    if trained.meta["identity"]["tokenizer_sha256"] not in (None, manifest.tokenizer_sha256):
+        yield f"{_vocabulary_misfit(manifest)} the one of {trained.directory}: build them with it"
+    yield from _pair_misfit(manifest, trained.config.pretraining.pair_loss)
+
+
 def _open(
-    config: ml_collections.ConfigDict, directory: str, length: int, sha256: str | None
+    config: ml_collections.ConfigDict,
+    option: str,
+    phase: lengths.Phase,
+    first: records.RecordSet | None,
 ) -> records.RecordSet:
-    options = config.pretraining
-    record_set = records.open(
-        directory.format(max_seq_length=length),
-        tokenizer_sha256=sha256,
-        max_seq_length=length,
-        pair_objective=options.pair_loss,
-    )
-    is_static = record_set.manifest.has_static_masks
-    stored, built = ("static", "masks in them") if is_static else ("dynamic", "--mask=none")
-    if options.masking != stored and (options.masking, stored) != ("none", "dynamic"):
+    """Returns the records of config.data.`option` for a phase, with the vocabulary of `first`."""
+    directory = config.data[option].format(max_seq_length=phase.max_seq_length)
+    if "," in directory and not epath.Path(directory).exists():
         raise ValueError(
-            f"config.pretraining.masking is {options.masking!r}, but the records in "
-            f"{record_set.directory} were built with {built}: set "
-            f"--config.pretraining.masking={stored}, or rebuild them with "
+            f"config.data.{option} is {directory!r}, but a run reads one record directory: build "
+            "one from all inputs, --input='a/*.txt,b/*.txt'"
+        )
+    return records.open(directory, lambda manifest: _misfits(config, phase, manifest, first))
+
+
+def _misfits(
+    config: ml_collections.ConfigDict,
+    phase: lengths.Phase,
+    manifest: records.Manifest,
+    first: records.RecordSet | None,
+) -> Iterator[str]:
+    """Yields why records with this manifest are not for a phase of the run."""
+    if first is not None and manifest.tokenizer_sha256 != first.manifest.tokenizer_sha256:
+        yield (
+            f"{_vocabulary_misfit(manifest)} the one of {first.directory}: build both with the "
+            "same --vocabulary"
+        )
+    if manifest.max_seq_length != phase.max_seq_length:
+        yield (
+            f"their max_seq_length is {manifest.max_seq_length}, and "
+            f"config.phases.{phase.name}.max_seq_length is {phase.max_seq_length}: set the option, "
+            f"or build them with --max_seq_length={phase.max_seq_length}"
+        )
+    options = config.pretraining
+    yield from _pair_misfit(manifest, options.pair_loss)
+    stored, built = ("static", "masks in them") if manifest.has_static_masks else (
+        "dynamic", "--mask=none"
+    )  # fmt: skip
+    if options.masking != stored and (options.masking, stored) != ("none", "dynamic"):
+        yield (
+            f"they were built with {built}, and config.pretraining.masking is "
+            f"{options.masking!r}: set --config.pretraining.masking={stored}, or rebuild them with "
             f"{'another --mask' if options.masking == 'static' else '--mask=none'}"
         )
-    return record_set
+
+
+def _vocabulary_misfit(manifest: records.Manifest) -> str:
+    described = manifest.tokenizer or {"kind": "no", "vocab_size": 0}
+    return f"their vocabulary ({described['kind']}, {described['vocab_size']:,} entries) is not"
+
+
+def _pair_misfit(manifest: records.Manifest, pair_loss: str) -> Iterator[str]:
+    held = manifest.pair_objective
+    if pair_loss not in ("none", held):
+        usable = " or ".join(sorted({repr(held), "'none'"}))
+        yield (
+            f"their pair_objective is {held!r}, and config.pretraining.pair_loss is {pair_loss!r}: "
+            f"set it to {usable}, or rebuild them with --pair_objective={pair_loss}"
+        )
 
 
 def _resolve_vocab_size(config: ml_collections.ConfigDict, record_set: records.RecordSet) -> None:

@@ -17,6 +17,7 @@ from absl import flags, logging
 from etils import epath
 
 from bertjax.cli import command_line, program_flags, recipe_flag
+from bertjax.jobs import automatic
 from bertjax.plan import assumptions as assumptions_lib
 from bertjax.plan import cache, planner, targets, text
 from bertjax.training import config_faults, planned
@@ -44,7 +45,8 @@ def main(argv: list[str]) -> None:
     """Plans as the flags say, and prints."""
     del argv
     options = flags.FLAGS
-    config, assumptions = assumptions_lib.with_length(options.config, options.num_examples)
+    config = automatic.settle(options.config, None)
+    config, assumptions = assumptions_lib.with_length(config, options.num_examples)
     config, more = assumptions_lib.with_vocabulary(config, options.vocab_size)
     assumptions += more
     target = targets.make_target(options.topology, config, num_slices=options.num_slices)

@@ -59,8 +59,9 @@ def test_records_of_the_original_script_can_be_trained_on_once_adopted(
     assert manifest.statistics["masked_tokens"] == 16
     assert manifest.statistics["masked_as_mask_share"] == 1.0
     assert 0 < manifest.statistics["unigram_entropy"] <= np.log(16)
-    opened = records.open(foreign, tokenizer_sha256=vocabulary.describe()["sha256"])
+    opened = records.open(foreign)
     assert opened.manifest == manifest
+    assert manifest.tokenizer_sha256 == vocabulary.describe()["sha256"]
     assert opened.contents.token_counts.sum() == 16 and opened.contents.documents is None
     assert tokenizer.load(foreign).describe() == vocabulary.describe()
     with pytest.raises(FileExistsError, match="nothing is to adopt"):

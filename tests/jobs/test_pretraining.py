@@ -161,24 +161,29 @@ def test_phases_with_different_vocabularies_are_refused(directories, tmp_path):
     (tmp_path / "32").symlink_to(directories / "records_32")
     config = with_second_phase(make_config(directories))
     config.data.train_dir = str(tmp_path / "{max_seq_length}")
-    with pytest.raises(ValueError, match="its vocabulary has sha256"):
+    with pytest.raises(ValueError, match="their vocabulary .* is not the one of .*16"):
         pretraining.open_job(config)
 
 
 # Changes of the manifest and of the config, and what is said.
 MISFITS = [
     ({}, {"model.vocab_size": 94}, r"config.model.vocab_size is 94.* has 95 entries"),
-    ({}, {"phases.phase1.max_seq_length": 32}, "max_seq_length is 16, the run wants 32"),
+    ({}, {"phases.phase1.max_seq_length": 32}, 
+     r"is 16, and config.phases.phase1.max_seq_length is 32: .*--max_seq_length=32"),
     ({}, {"data.eval_dir": "{}/other_words"},
-     r"other_words cannot be used(.|\n)*vocabulary has sha256"),
-    ({"pair_objective": "none"}, {}, "the run wants 'nsp'"),
-    ({"pair_objective": "sop"}, {}, "pair_objective is 'sop', .* wants 'nsp'.*'none' or 'sop'"),
+     r"other_words cannot be used(.|\n)*vocabulary .* is not the one of .*: build both"),
+    ({}, {"data.train_dir": "a,b"}, "a run reads one record directory: build one from all inputs"),
+    ({"pair_objective": "none"}, {}, "is 'none', and config.pretraining.pair_loss is 'nsp'"),
+    ({"pair_objective": "sop"}, {}, "pair_objective is 'sop', .* is 'nsp'.*'none' or 'sop'"),
     ({}, {"pretraining.pair_loss": "sop"},
-     "pair_objective is 'nsp', .* wants 'sop'.*'none' or 'nsp'"),
+     "pair_objective is 'nsp', .* is 'sop'.*'none' or 'nsp'"),
     ({}, {"pretraining.masking": "dynamic"},
-     r"with masks in them: set .*masking=static.*--mask=none$"),
+     r"with masks in them, and .* set .*masking=static.*--mask=none$"),
+    ({"pair_objective": "none"},
+     {"pretraining.masking": "dynamic", "phases.phase1.max_seq_length": 8},
+     r"max_seq_length(.|\n)*pair_objective(.|\n)*masks in them"),
     ({"max_predictions_per_seq": 0}, {},
-     "built with --mask=none: set --config.pretraining.masking=dynamic"),
+     "built with --mask=none, and .*: set --config.pretraining.masking=dynamic"),
 ]  # fmt: skip
 
 

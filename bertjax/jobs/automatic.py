@@ -1,0 +1,186 @@
+"""Options that a recipe leaves open: the records decide them when a run starts, and it stores them.
+
+An open option is None. `configs/own.py` leaves all of them open; a resumed run takes those that it
+began with, whatever devices it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_collections
+from absl import logging
+
+from bertjax import config as config_lib
+from bertjax.data import records
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A model's layers and widths, and the peak learning rate that suits them."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    peak_learning_rate: float
+
+    @property
+    def layer_parameters(self) -> int:
+        """The number of parameters of the kernels of all layers."""
+        return 12 * self.num_hidden_layers * self.hidden_size**2
+
+
+# From the largest to the smallest. Sources: sizes: Turc et al. 2019 (arXiv:1908.08962); learning
+# rates: Clark et al. 2020 (ELECTRA), table 6, for small and base; those below are measured here.
+SIZES = {
+    "base": Size(12, 768, 12, 2e-4),
+    "medium": Size(8, 512, 8, 5e-4),
+    "small": Size(4, 512, 8, 5e-4),
+    "mini": Size(4, 256, 4, 1e-3),
+    "tiny": Size(2, 128, 2, 2e-3),
+}
+# Passes over the text. Source: Devlin et al. 2019, appendix A.2: "approximately 40 epochs".
+EPOCHS = 40
+# A batch has a power of two of sequences that leaves this many steps; 256 is the paper's.
+LEAST_STEPS = 10_000
+BATCH_SIZES = (32, 64, 128, 256)
+EVALUATIONS = 10  # of a run
+LENGTHS = ("num_steps", "num_epochs", "num_tokens")  # of a phase
+PHASE = "phases.phase1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """The facts of the records, and the options that are settled so far, by their dotted names."""
+
+    manifest: records.Manifest
+    options: dict[str, Any]
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of the text, each counted once."""
+        return self.manifest.statistics["tokens"]
+
+    @property
+    def size(self) -> Size:
+        """The largest size whose layers have at most a parameter for each token of the text."""
+        sizes = SIZES.values()
+        fitting = (size for size in sizes if size.layer_parameters <= self.tokens)
+        return next(fitting, SIZES["tiny"])
+
+    @property
+    def passes(self) -> int:
+        """The number of passes over the text in the records."""
+        return self.manifest.arguments.get("dupe_factor", 1)
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of the run."""
+        batch_size = self.options["global_batch_size"]
+        given = self.options[f"{PHASE}.num_steps"]
+        rows = self.options[f"{PHASE}.num_epochs"] * self.manifest.num_examples
+        return given or max(1, -(-int(rows) // batch_size))
+
+
+def _batch_size(facts: Facts) -> int:
+    rows = EPOCHS * facts.manifest.num_examples / facts.passes
+    fitting = [size for size in BATCH_SIZES if rows / size >= LEAST_STEPS]
+    return fitting[-1] if fitting else BATCH_SIZES[0]
+
+
+# Option -> its value by the records, in this order: a later one may read those before it.
+CHOICES: dict[str, Callable[[Facts], Any]] = {
+    f"{PHASE}.max_seq_length": lambda facts: facts.manifest.max_seq_length,
+    "pretraining.pair_loss": lambda facts: facts.manifest.pair_objective,
+    "pretraining.masking": lambda facts: "static" if facts.manifest.has_static_masks else "dynamic",
+    **{
+        f"model.{name}": lambda facts, name=name: getattr(facts.size, name)
+        for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    },
+    "model.intermediate_size": lambda facts: 4 * facts.options["model.hidden_size"],
+    "model.max_position_embeddings": lambda facts: facts.options[f"{PHASE}.max_seq_length"],
+    "global_batch_size": _batch_size,
+    f"{PHASE}.num_steps": lambda facts: 0,  # num_epochs says it
+    f"{PHASE}.num_epochs": lambda facts: (
+        0.0 if facts.options[f"{PHASE}.num_steps"] else EPOCHS / facts.passes
+    ),
+    "schedule.peak_learning_rate": lambda facts: facts.size.peak_learning_rate,
+    "evaluation.every_steps": lambda facts: max(1, facts.num_steps // EVALUATIONS),
+    "plateau.check_step": lambda facts: facts.num_steps // 2,
+}
+
+
+def with_steps(
+    config: ml_collections.ConfigDict, steps: Mapping[str, int]
+) -> ml_collections.ConfigDict:
+    """Returns a copy whose phases have these numbers of steps, whatever said them before."""
+    config = config.copy_and_resolve_references()
+    for name, number in steps.items():
+        with config.ignore_type():
+            config.phases[name].update(dict(zip(LENGTHS, (number, 0.0, 0), strict=True)))
+    return config
+
+
+def settle(
+    config: ml_collections.ConfigDict, saved: Mapping[str, Any] | None
+) -> ml_collections.ConfigDict:
+    """Returns a copy in which no option is open: as the run that is resumed has it, or the records.
+
+    `saved` is the config of the run that is resumed, None for a new run. Decisions of its
+    machine stay: its kind of random numbers, and the steps that fitted into config.hours.
+
+    Raises:
+      FileNotFoundError: if there are no records.
+      ValueError: if the recipe leaves an option open that records cannot decide.
+    """
+    options = dict(config_lib.flatten(config))
+    names = [name for name, value in options.items() if value is None]
+    if unknown := set(names) - CHOICES.keys():
+        raise ValueError(
+            f"config.{min(unknown)} has no value; a recipe may leave to the records "
+            f"{', '.join(f'config.{name}' for name in CHOICES)}"
+        )
+    config = config.copy_and_resolve_references()
+    if saved is None:
+        chosen = _choose(config, options, names) if names else {}
+    else:
+        before = dict(config_lib.flatten(saved))
+        chosen = {name: before[name] for name in names}
+        if config.prng_impl == "auto":
+            chosen["prng_impl"] = saved["prng_impl"]
+        if config.hours and config.hours == saved["hours"]:
+            for name, phase in saved["phases"].items():
+                chosen |= {f"phases.{name}.{it}": phase[it] for it in LENGTHS}
+    with config.ignore_type():
+        config.update_from_flattened_dict(chosen)
+    return config
+
+
+def _choose(
+    config: ml_collections.ConfigDict, options: dict[str, Any], names: list[str]
+) -> dict[str, Any]:
+    if not config.data.train_dir or config.data.source != "records":
+        raise ValueError(
+            f"config.data.train_dir is {config.data.train_dir!r} and config.data.source "
+            f"{config.data.source!r}; this recipe takes its options from records: give "
+            "--config.data.train_dir=DIR, which `python -m data_pipelines.build` wrote"
+        )
+    manifest = records.Manifest.load(config.data.train_dir)
+    if "tokens" not in manifest.statistics:
+        raise ValueError(
+            f"the records in {config.data.train_dir} do not say how many tokens the text has; "
+            "give a recipe with sizes, such as bert_mini"
+        )
+    facts = Facts(manifest, dict(options))
+    for name, choice in CHOICES.items():
+        if name in names:
+            facts.options[name] = choice(facts)
+    chosen = {name: facts.options[name] for name in CHOICES if name in names}
+    logging.info(
+        "The records in %s (%s tokens of text, %s examples) decide:\n  %s",
+        config.data.train_dir, f"{facts.tokens:,}", f"{manifest.num_examples:,}",
+        "\n  ".join(f"config.{name}={value}" for name, value in chosen.items()),
+    )  # fmt: skip
+    return chosen

@@ -1,0 +1,197 @@
+"""The commands from text to an exported model, and which of them are done.
+
+Each is the command line of a program, so that what `bertjax start` does can be done by hand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from bertjax import config as config_lib
+from bertjax.data import atomic, wordpiece
+from bertjax.workdirs import checkpoint
+
+OPTIONS_FILE = "start.json"
+FORMAT = "bertjax.start"
+DEFAULT_LENGTH = 128  # of records, where the recipe takes it from them
+# Records for a recipe that takes everything from them: single segments, several in a row, whose
+# masks are drawn while training, so that one pass is enough.
+OWN_RECORDS = ("--pair_objective=none", "--mask=none", "--packing=best_fit", "--dupe_factor=1")
+# For such a recipe, too: few documents leave enough of them to score.
+OWN_SPLIT = ("--heldout_fraction=0.05",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of vocabulary, records and recipe: those of a second call are the same.
+
+    `build_options` are further options of data_pipelines.build, as one types them.
+    """
+
+    input: str
+    recipe: str
+    hours: float = 0.0
+    normalization: str = "nfc"
+    vocabulary_size: int = 0
+    build_options: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A program with its arguments; it is done once the directory `made` is there.
+
+    A command without one is run in every call.
+    """
+
+    module: str
+    arguments: tuple[str, ...]
+    made: pathlib.Path | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.made is not None and self.made.exists()
+
+    @property
+    def argv(self) -> list[str]:
+        return [sys.executable, "-m", self.module, *self.arguments]
+
+    @property
+    def shown(self) -> str:
+        """The command as one would type it."""
+        return shlex.join(["python", "-m", self.module, *self.arguments])
+
+
+def begin(output: pathlib.Path, options: Options) -> None:
+    """Makes the directory with the options in it, or compares them with those that are there.
+
+    Raises:
+      FileExistsError: if the directory holds something else than an earlier call's work.
+      ValueError: if an earlier call had other options.
+    """
+    path, asked = output / OPTIONS_FILE, {"format": FORMAT, **dataclasses.asdict(options)}
+    if path.exists():
+        before = json.loads(path.read_text("utf-8"))
+        changed = [
+            f"--{'config' if name == 'recipe' else name} was {before.get(name)!r}, is {value!r}"
+            for name, value in asked.items()
+            if before.get(name) != value
+        ]
+        if changed:
+            raise ValueError(
+                f"{output} was begun with other options: {'; '.join(changed)}. Give those to "
+                "continue it, or another --output"
+            )
+        return
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise FileExistsError(
+            f"{output} exists, and `bertjax start` did not make it: give another --output"
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
+
+
+def before_training(
+    output: pathlib.Path, options: Options, config: ml_collections.ConfigDict
+) -> list[Command]:
+    """Returns the commands that make the vocabulary and the records of a recipe."""
+    vocabulary = output / "vocabulary"
+    split_options = OWN_SPLIT if _is_open(config) else ()
+    arguments = (
+        f"--input={options.input}",
+        f"--output={vocabulary}",
+        "--kind=auto",
+        f"--size={options.vocabulary_size}",
+        f"--normalization={options.normalization}",
+        *split_options,
+    )
+    made = vocabulary / wordpiece.CONFIG_FILE  # which is written last
+    commands = [Command("data_pipelines.train_vocabulary", arguments, made)]
+    lengths = _lengths(config)
+    for split, length in [("train", each) for each in lengths] + [("heldout", lengths[-1])]:
+        made = output / directory(split, length, lengths)
+        arguments = (
+            f"--input={options.input}",
+            f"--vocabulary={vocabulary}",
+            f"--split={split}",
+            f"--output={made}",
+            f"--max_seq_length={length}",
+            *split_options,
+            *_record_options(config),
+            *shlex.split(options.build_options),
+        )
+        commands.append(Command("data_pipelines.build", arguments, made))
+    return commands
+
+
+def training(
+    output: pathlib.Path,
+    options: Options,
+    config: ml_collections.ConfigDict,
+    more: Sequence[str] = (),
+) -> Command:
+    """Returns the command that trains, with `more` options of the recipe."""
+    lengths = _lengths(config)
+    train = directory("train", "{max_seq_length}", lengths)
+    arguments = [
+        f"--config={options.recipe}",
+        f"--workdir={output / 'run'}",
+        f"--config.data.train_dir={output / train}",
+        f"--config.data.eval_dir={output / directory('heldout', lengths[-1], lengths)}",
+        *([f"--config.hours={options.hours:g}"] if options.hours else []),
+    ]
+    return Command("bertjax.train", (*arguments, *more))
+
+
+def after_training(
+    output: pathlib.Path, config: ml_collections.ConfigDict, sentences: Sequence[str]
+) -> list[Command]:
+    """Returns the commands that evaluate, fill the masks of sentences, and export."""
+    lengths, run, exported = _lengths(config), output / "run", output / "exported"
+    heldout = output / directory("heldout", lengths[-1], lengths)
+    conversion = [f"--from={run}", f"--to={exported}"]
+    is_old = exported.exists() and exported.stat().st_mtime < _last_save(run)
+    if is_old:
+        conversion.append("--overwrite")
+    return [
+        Command("bertjax.evaluate", (f"--checkpoint={run}", f"--data={heldout}")),
+        Command("bertjax.fill_mask", (f"--checkpoint={run}", "--", *sentences)),
+        Command("bertjax.convert", tuple(conversion), made=None if is_old else exported),
+    ]
+
+
+def _last_save(run: pathlib.Path) -> float:
+    """Returns the time at which a run saved its last checkpoint, in seconds."""
+    return (run / checkpoint.DIRECTORY).stat().st_mtime
+
+
+def directory(split: str, length: int | str, lengths: Sequence[int]) -> str:
+    """Returns the name of the records of a split: with their length where there are several."""
+    return split if len(lengths) == 1 else f"{split}_{length}"
+
+
+def _lengths(config: ml_collections.ConfigDict) -> list[int]:
+    """Returns the lengths of the phases in ascending order, the last of which is evaluated."""
+    if config.phases.phase1.max_seq_length is None:
+        return [DEFAULT_LENGTH]
+    return sorted({config.phases[it].max_seq_length for it in config_lib.phase_names(config)})
+
+
+def _is_open(config: ml_collections.ConfigDict) -> bool:
+    """Returns whether the recipe takes from the records how they are made."""
+    return config.pretraining.masking is None
+
+
+def _record_options(config: ml_collections.ConfigDict) -> Sequence[str]:
+    options: Mapping[str, Any] = config.pretraining
+    if _is_open(config):
+        return OWN_RECORDS
+    pairs = (f"--pair_objective={options['pair_loss']}",)
+    return (*pairs, "--mask=none", "--dupe_factor=1") if options["masking"] == "dynamic" else ()

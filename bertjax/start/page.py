@@ -1,0 +1,71 @@
+"""The page of what `bertjax start` made: scores, curves, filled masks, what to do next."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from html import escape
+
+from bertjax.data import atomic
+from bertjax.start import commands
+
+FILE = "index.html"
+
+_PAGE = """<!doctype html>
+<html><head><meta charset="utf-8"><title>{title}</title><style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
+pre {{ background: #f4f4f4; padding: .8em; overflow-x: auto; white-space: pre-wrap }}
+img {{ max-width: 100% }}
+</style></head><body>
+<h1>{title}</h1>
+{content}
+</body></html>
+"""
+
+
+def write(
+    output: pathlib.Path, done: Sequence[commands.Command], scores: str, filled: str
+) -> pathlib.Path:
+    """Writes the page and returns its path; `scores` and `filled` are what the programs printed."""
+    reports = sorted(path.relative_to(output) for path in output.glob("*/report.html"))
+    run, exported = output / "run", output / "exported"
+    content = [
+        "<h2>Scores on held-out documents</h2>",
+        _block(scores),
+        "<p>mlm_loss, in nats, must be below unigram_loss, the loss of a model that knows how "
+        "frequent each token is and ignores the context.</p>",
+        '<img src="run/curves.png" alt="Loss, accuracy, learning rate and speed">',
+        "<h2>Filled masks</h2>",
+        _block(filled),
+        "<h2>The text</h2>",
+        *(
+            f'<p><a href="{escape(str(path))}">The report of {path.parent}</a></p>'
+            for path in reports
+        ),
+        "<h2>What next</h2>",
+        _block("\n".join(_next(run, exported))),
+        "<h2>How it was made</h2>",
+        _block("\n".join(command.shown for command in done)),
+    ]
+    page = _PAGE.format(title=escape(output.name), content="\n".join(content))
+    path = output / FILE
+    atomic.write(path, page)
+    return path
+
+
+def _next(run: pathlib.Path, exported: pathlib.Path) -> list[str]:
+    return [
+        "# other sentences",
+        f'python -m bertjax.fill_mask --checkpoint={run} "TEXT with [MASK]"',
+        "# finetune it on a table with the columns text and label",
+        f"python -m bertjax.train --config=classification --config.init_from={run} "
+        "--workdir=DIR --config.finetuning.train_file=FILE",
+        "# features of texts",
+        f"python -m bertjax.encode --checkpoint={run} --pooling=mean --input=FILE --output=DIR",
+        "# in transformers",
+        f"AutoModelForMaskedLM.from_pretrained({str(exported)!r})",
+    ]
+
+
+def _block(text: str) -> str:
+    return f"<pre>{escape(text.strip())}</pre>"

@@ -1,0 +1,90 @@
+"""Claims about the commands from text to an exported model: what they are, and when one is done."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from bertjax import recipes
+from bertjax.start import commands
+
+OUT = pathlib.Path("out")
+
+
+def options(**changes):
+    return commands.Options(**{"input": "corpus/*.txt", "recipe": "own", **changes})
+
+
+def test_a_recipe_that_takes_all_from_records_gets_records_whose_masks_are_drawn_later():
+    made = commands.before_training(OUT, options(), recipes.load("own"))
+    assert [it.module for it in made] == ["data_pipelines.train_vocabulary"] + 2 * [
+        "data_pipelines.build"
+    ]
+    vocabulary, train, heldout = (set(it.arguments) for it in made)
+    assert {"--kind=auto", "--size=0", "--normalization=nfc"} <= vocabulary
+    assert {"--mask=none", "--pair_objective=none", "--max_seq_length=128"} <= train & heldout
+    assert train - heldout == {"--split=train", f"--output={OUT / 'train'}"}
+    # The vocabulary does not see the held-out documents either.
+    assert "--heldout_fraction=0.05" in vocabulary & train & heldout
+
+
+def test_records_are_as_a_recipe_reads_them():
+    for recipe, lengths, masks in (
+        ("quickstart", ["32"], False),
+        ("bert_mini", ["128", "512"], False),
+        ("modern_mini", ["512"], True),
+    ):
+        config = recipes.load(recipe)
+        _, *builds = commands.before_training(OUT, options(recipe=recipe), config)
+        of_builds = [*lengths, lengths[-1]]
+        for length, build in zip(of_builds, builds, strict=True):
+            assert f"--max_seq_length={length}" in build.arguments
+        assert all(("--mask=none" in build.arguments) == masks for build in builds)
+        train = commands.training(OUT, options(recipe=recipe), config)
+        name = "train_{max_seq_length}" if len(lengths) > 1 else "train"
+        assert f"--config.data.train_dir={OUT / name}" in train.arguments
+        (heldout,) = (it for it in train.arguments if "eval_dir" in it)
+        assert heldout.partition("=")[2] == str(builds[-1].made)
+
+
+def test_a_command_can_be_typed_as_it_is_shown():
+    command = commands.Command("bertjax.fill_mask", ("--checkpoint=a b", "--", "日本の [MASK]"))
+    assert command.shown == "python -m bertjax.fill_mask '--checkpoint=a b' -- '日本の [MASK]'"
+    assert not command.is_done
+
+
+def test_a_model_is_exported_again_once_the_run_has_gone_on(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    config = recipes.load("own")
+
+    def export():
+        return commands.after_training(tmp_path, config, ["a [MASK]"])[-1]
+
+    assert not export().is_done and "--overwrite" not in export().arguments
+    (tmp_path / "exported").mkdir()
+    assert export().is_done
+    later = (tmp_path / "exported").stat().st_mtime + 10
+    os.utime(tmp_path / "run" / "checkpoints", (later, later))
+    assert not export().is_done and "--overwrite" in export().arguments
+
+
+def test_a_second_call_goes_on_with_the_same_options_alone(tmp_path):
+    output = tmp_path / "out"
+    for _ in range(2):
+        commands.begin(output, options(hours=2.0))
+    stored = json.loads((output / commands.OPTIONS_FILE).read_text("utf-8"))
+    assert stored["input"] == "corpus/*.txt" and stored["hours"] == 2.0
+    with pytest.raises(ValueError) as error:
+        commands.begin(output, options(recipe="bert_mini", hours=1.0))
+    for changed in ("--config was 'own', is 'bert_mini'", "--hours was 2.0, is 1.0"):
+        assert changed in str(error.value)
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(FileExistsError, match="did not make it: give another --output"):
+        commands.begin(tmp_path, options())
+    with pytest.raises(FileExistsError, match="did not make it"):
+        commands.begin(tmp_path / "thesis.tex", options())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
