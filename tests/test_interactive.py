@@ -87,7 +87,7 @@ def test_a_pretrained_model_fills_masks_encodes_and_logs_nothing(
 def test_a_finetuned_model_answers_and_logs_nothing(finetuned, one_device, caplog):
     model = bertjax.load(str(finetuned), step="newest")
     answers = model.predict([{"text": "w1 w2", "id": 7}, {"text": "w3"}])
-    fields = {"label", "probabilities"}
+    fields = {"label", "probabilities", "unknown_rate"}
     assert [set(answer) for answer in answers] == [fields | {"id"}, fields]
     with pytest.raises(ValueError, match="give a list of objects"):
         model.predict({"text": "w1"})

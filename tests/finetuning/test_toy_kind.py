@@ -101,7 +101,7 @@ def test_another_kind_needs_a_row_of_the_table_and_nothing_more(tmp_path, config
     riddles = ReversalReader(model.options, model.vocabulary).examples("riddles")
     asked = [{"words": words, "backwards": back} for words, back in (r.texts for r in riddles)]
     told = list(predict.predict(model, asked, batch_size=8))
-    assert told == [{"is_reversed": answer == "reversed"} for answer in answers]
+    assert [it["is_reversed"] for it in told] == [answer == "reversed" for answer in answers]
     with pytest.raises(ValueError, match="line 1: the key 'backwards' is missing"):
         list(predict.predict(model, [{"words": "w1"}]))
 
