@@ -296,6 +296,33 @@ def test_a_run_stopped_while_mlflow_does_not_answer_tells_it_later(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
+def test_names_are_made_fit_and_a_refused_number_holds_back_no_other(
+    tmp_path, mlflow_store, monkeypatch, caplog
+):
+    import mlflow
+
+    log_batch = mlflow.MlflowClient.log_batch
+
+    def refusing(self, run_id, **batch):
+        if any("refused" in metric.key for metric in batch.get("metrics", ())):
+            raise mlflow.exceptions.MlflowException("no", INVALID)
+        return log_batch(self, run_id, **batch)
+
+    INVALID = mlflow.protos.databricks_pb2.INVALID_PARAMETER_VALUE
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", refusing)
+    names = ("eval/pru\u0308fung/f1(ORG)", "eval/prüfung/f1[ORG]", "a//b", "refused", "loss")
+    with writers.RunWriter(tmp_path / "run", total_steps=2, kinds=("mlflow",)) as writer:
+        for step in (1, 2):
+            writer.scalars(step, {name: step + place for place, name in enumerate(names)})
+    metrics = only_run(mlflow_store).data.metrics
+    fit = ("eval/prüfung/f1_ORG_", "eval/prüfung/f1_ORG__2", "a/b", "loss")
+    assert {name: metrics[name] for name in fit} == dict(zip(fit, (2, 3, 4, 6), strict=True))
+    assert caplog.text.count("under the name 'a/b'") == 1
+    assert caplog.text.count("MLflow refuses refused") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_a_store_that_cannot_be_had_is_an_error_that_says_what_to_do(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://store")

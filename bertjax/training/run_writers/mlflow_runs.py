@@ -5,9 +5,13 @@ MLflow's own variables choose the destination: MLFLOW_TRACKING_URI, MLFLOW_EXPER
 
 from __future__ import annotations
 
+import itertools
 import os
+import posixpath
+import re
 import time
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,11 @@ IDENTITY_TAG = "bertjax.identity"
 MOST_PARAMS = 100
 MOST_METRICS = 1000
 LONGEST_PARAM = 500  # characters, which every server of MLflow takes
+LONGEST_NAME = 250
+# Source: mlflow/utils/validation.py of version 3.7, of names of metrics and parameters; a colon
+# does not fit on Windows.
+_OTHER_CHARACTERS = re.compile(r"[^/\w.\- ]")
+HTTP_BAD_REQUEST = 400
 
 _STATUSES: dict[base.Outcome, str] = {
     "finished": "FINISHED",
@@ -48,6 +57,7 @@ class MLflow:
     def __init__(self, run: base.Run):
         mlflow = self._mlflow = _package()
         self._unsent: list[Any] = []
+        self._names: dict[str, str] = {}
         try:
             self._client = mlflow.MlflowClient()
             self._run_id = self._run_of(run)
@@ -77,9 +87,9 @@ class MLflow:
         """Adds the options; MLflow never changes one, so those that a resumed run changed stay."""
         known = self._client.get_run(self._run_id).data.params
         params = [
-            self._mlflow.entities.Param(name, str(value)[:LONGEST_PARAM])
+            self._mlflow.entities.Param(self._name(name), str(value)[:LONGEST_PARAM])
             for name, value in run.config.items()
-            if name not in known
+            if self._name(name) not in known
         ]
         for first in range(0, len(params), MOST_PARAMS):
             self._client.log_batch(self._run_id, params=params[first : first + MOST_PARAMS])
@@ -87,9 +97,23 @@ class MLflow:
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         now = round(1000 * time.time())
         self._unsent += [
-            self._mlflow.entities.Metric(name, value, now, step) for name, value in values.items()
+            self._mlflow.entities.Metric(self._name(name), value, now, step)
+            for name, value in values.items()
         ]
         self._send()
+
+    def _name(self, name: str) -> str:
+        """Returns a name that every server takes, and no other has; another one is logged."""
+        if name not in self._names:
+            fitting = _OTHER_CHARACTERS.sub("_", unicodedata.normalize("NFC", name))
+            # MLflow takes a name for a path, which must be the shortest one to its place.
+            fitting = posixpath.normpath(fitting).lstrip("./")[:LONGEST_NAME] or "_"
+            numbered = (f"{fitting[: LONGEST_NAME - 6]}_{n}" for n in itertools.count(2))
+            candidates = itertools.chain([fitting], numbered)
+            self._names[name] = next(it for it in candidates if it not in self._names.values())
+            if self._names[name] != name:
+                logging.warning("MLflow has %r under the name %r", name, self._names[name])
+        return self._names[name]
 
     def _send(self) -> None:
         while self._unsent:
@@ -97,12 +121,27 @@ class MLflow:
             try:
                 self._client.log_batch(self._run_id, metrics=some)
             except self._mlflow.exceptions.MlflowException as error:
+                if error.get_http_status_code() == HTTP_BAD_REQUEST:
+                    self._send_singly(some)
+                    del self._unsent[:MOST_METRICS]
+                    continue
                 logging.warning(
                     "MLflow did not take %d numbers, which are sent again later: %s",
                     len(self._unsent), str(error).splitlines()[0],
                 )  # fmt: skip
                 return
             del self._unsent[:MOST_METRICS]
+
+    def _send_singly(self, metrics: Sequence[Any]) -> None:
+        """Sends the numbers of a refused batch, each by itself; those that are refused are lost."""
+        for metric in metrics:
+            try:
+                self._client.log_batch(self._run_id, metrics=[metric])
+            except self._mlflow.exceptions.MlflowException as error:
+                logging.warning(
+                    "MLflow refuses %s = %s at step %d, which metrics.jsonl has: %s",
+                    metric.key, metric.value, metric.step, str(error).splitlines()[0],
+                )  # fmt: skip
 
     def picture(self, path: Path) -> None:
         try:
