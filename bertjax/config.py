@@ -208,6 +208,7 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.max_answer_length = 30  # squad: tokens of an answer
     finetuning.n_best_size = 20  # squad: best answers per question
     finetuning.null_threshold = 0.0  # squad v2: no answer above it, until a threshold is tuned
+    finetuning.repair_answers = False  # squad: move misplaced answers nearby, or leave them out
     finetuning.loss = "ranking"  # embeddings: ranking | simcse | cosine | softmax | distillation
     finetuning.normalize = True  # embeddings: vectors have length 1
     finetuning.query_prompt = ""  # embeddings: stands before queries, and texts without a role

@@ -113,7 +113,10 @@ class SpanReader(base.Reader):
 
     def _examples(self, name: str) -> Sequence[squad_files.Question]:
         return squad_files.read_questions(
-            self.file(name), version_2=self.is_version_2, labelled=name != base.TEST
+            self.file(name),
+            version_2=self.is_version_2,
+            labelled=name != base.TEST,
+            repairs_answers=self.options.repair_answers,
         )
 
     def _features(self, name: str) -> squad_files.WindowRows:

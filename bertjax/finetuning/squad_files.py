@@ -8,6 +8,7 @@ lie on words between spaces; here they lie on characters, so an answer is a piec
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import gzip
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 from etils import epath
 from jaxtyping import Bool, Int
 
@@ -24,6 +26,9 @@ from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import feature_sets
 
 MAX_FAULTS_SHOWN = 10
+# A misplaced answer is looked for up to so many characters from its offset. Those of COVID-QA, made
+# with other line ends, stand 1 to 3 beside it.
+NEARBY = 10
 _KINDS = {str: "a string", int: "a whole number", bool: "true or false", list: "a list"}
 
 
@@ -104,13 +109,23 @@ class WindowRows(feature_sets.FeatureSet):
     windows: Sequence[Window]
 
 
+class _MisplacedAnswerError(ValueError):
+    """An answer is not in its context at its offset."""
+
+
 def read_questions(
-    path: epath.PathLike, *, version_2: bool = False, labelled: bool = True
+    path: epath.PathLike,
+    *,
+    version_2: bool = False,
+    labelled: bool = True,
+    repairs_answers: bool = False,
 ) -> list[Question]:
     """Returns the questions of an official JSON file (or such a file packed by gzip).
 
     With `version_2` questions may be marked "is_impossible". With `labelled=False` answers are
-    neither needed nor read.
+    neither needed nor read. With `repairs_answers` an answer that is not at its offset is moved if
+    it stands once near it; other misplaced answers, and questions that have no others, are left
+    out. The log counts both.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -121,8 +136,13 @@ def read_questions(
     path = epath.Path(path)
     faults: list[str] = []
     questions: dict[str, Question] = {}
+    repaired: collections.Counter[str] = collections.Counter()
     for context, record, place in _records(path, faults):
         try:
+            if repairs_answers and labelled and isinstance(record, dict):
+                record = _repaired(record, context, repaired)
+            if record is None:
+                continue
             question = _question(
                 record, context, path, place, version_2=version_2, labelled=labelled
             )
@@ -131,6 +151,12 @@ def read_questions(
             questions[question.id] = question
         except ValueError as fault:
             faults.append(str(fault))
+    if repaired:
+        logging.warning(
+            "%s: %d answers beside their offset were moved, %d that do not stand near it were left "
+            "out, and with them %d questions",
+            path, repaired["moved"], repaired["left out"], repaired["questions"],
+        )  # fmt: skip
     if not questions and not faults:
         faults.append(f"{path}: it holds no questions; give a file of SQuAD's format")
     if faults:
@@ -283,10 +309,42 @@ def _json(path: epath.Path) -> Any:
         raise ValueError(f"{path}: it cannot be read: {error}") from error
 
 
+def _repaired(
+    record: Mapping[str, Any], context: str, counts: collections.Counter[str]
+) -> Mapping[str, Any] | None:
+    """Returns a question with its misplaced answers moved or left out, None if it loses all."""
+    answers = record.get("answers")
+    if not isinstance(answers, list):
+        return record
+    kept = []
+    for answer in answers:
+        try:
+            _answer(answer, context, "")
+        except _MisplacedAnswerError:
+            text, start = answer["text"], answer["answer_start"]
+            first = max(start - NEARBY, 0)
+            nearby = context[first : max(start, 0) + NEARBY + len(text)]
+            place = nearby.find(text)
+            if place < 0 or nearby.find(text, place + 1) >= 0:
+                counts["left out"] += 1
+                continue
+            counts["moved"] += 1
+            answer = {**answer, "answer_start": first + place}
+        except ValueError:
+            pass  # Reported when the question is read.
+        kept.append(answer)
+    if answers and not kept:
+        counts["questions"] += 1
+        return None
+    return {**record, "answers": kept}
+
+
 def _question(
     record: Any, context: str, path: epath.Path, place: str, *, version_2: bool, labelled: bool
 ) -> Question:
-    question_id = _field(record, "id", str, place)
+    # Whole numbers are ids, too; official files have texts.
+    is_number = isinstance(record, dict) and type(record.get("id")) is int
+    question_id = str(record["id"]) if is_number else _field(record, "id", str, place)
     source = f"{path}: question {question_id!r}"
     text = _text(record, "question", source)
     if not labelled:
@@ -309,9 +367,10 @@ def _answer(record: Any, context: str, source: str) -> Answer:
     if start < 0 or not context.startswith(text, start):
         elsewhere = context.find(text)
         hint = "it is nowhere in it" if elsewhere < 0 else f"it is first found at {elsewhere}"
-        raise ValueError(
+        raise _MisplacedAnswerError(
             f"{source}: the answer {text!r} is not in its context at answer_start {start}, where "
-            f"stands {context[max(start, 0) :][: len(text)]!r}; {hint}"
+            f"stands {context[max(start, 0) :][: len(text)]!r}; {hint} "
+            "(--config.finetuning.repair_answers=True moves such answers, or leaves them out)"
         )
     return Answer(text, start)
 

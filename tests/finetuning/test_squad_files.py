@@ -65,6 +65,30 @@ def test_questions_keep_every_answer_and_the_text_as_it_is(tmp_path):
     assert found == [first.answers, second.answers]
 
 
+def test_ids_may_be_whole_numbers(tmp_path):
+    path = write(tmp_path / "dev.json", document({**record(), "id": 262}, {**record(), "id": "7"}))
+    assert [question.id for question in squad_files.read_questions(path)] == ["262", "7"]
+
+
+def test_misplaced_answers_are_moved_or_left_out_by_option_and_counted(tmp_path, caplog):
+    place, context = CONTEXT.find("café"), f"{CONTEXT} aa {CONTEXT}"
+    misplaced = [record(n, text="café", start=place + n) for n in range(-3, 4)]
+    far, twice = record(8, text="café", start=place + 30), record(9, text="a", start=len(CONTEXT))
+    both = record(10, text="café", start=place)
+    both["answers"] += far["answers"]
+    absent = record(11, text="nowhere", start=1)
+    asked = document(*misplaced, far, twice, both, absent, context=context)
+    path = write(tmp_path / "dev.json", asked)
+    questions = squad_files.read_questions(path, repairs_answers=True)
+    assert [question.id for question in questions] == [*(f"q{n}" for n in range(-3, 4)), "q10"]
+    expected = (squad_files.Answer("café", place),)
+    assert all(question.answers == expected for question in questions)
+    assert "6 answers beside their offset were moved, 4 that do not stand near it" in caplog.text
+    assert "with them 3 questions" in caplog.text
+    with pytest.raises(ValueError, match="--config.finetuning.repair_answers=True"):
+        squad_files.read_questions(path)
+
+
 def test_version_2_has_questions_without_answers(tmp_path):
     plausible = [{"text": "café", "answer_start": 6}]
     none = record(1, text="", is_impossible=True, plausible_answers=plausible)
