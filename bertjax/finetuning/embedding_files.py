@@ -513,10 +513,22 @@ def _retrieval(collection: Collection) -> EvaluationSet:
     queries, documents = list(collection.queries), list(collection.documents)
     texts = [Text(text, QUERY) for text in collection.queries.values()]
     texts += [Text(text, DOCUMENT) for text in collection.documents.values()]
+    both = len(collection.queries.keys() & collection.documents.keys())
+    if both:
+        logging.info(
+            "%d of %d queries have the name of a document: it is left out of their rankings, as "
+            "BEIR does", both, len(queries),
+        )  # fmt: skip
 
     def scores(vectors: _Vectors) -> dict[str, float]:
-        nearest = retrieval.nearest(vectors[: len(queries)], vectors[len(queries) :], documents)
-        rankings = dict(zip(queries, nearest, strict=True))
+        nearest = retrieval.nearest(
+            *(vectors[: len(queries)], vectors[len(queries) :], documents),
+            count=retrieval.DEEPEST + bool(both),
+        )
+        rankings = {
+            query: [name for name in names if name != query][: retrieval.DEEPEST]
+            for query, names in zip(queries, nearest, strict=True)
+        }
         return retrieval.scores(rankings, collection.relevances)
 
     return EvaluationSet("ndcg_at_10", queries, texts, scores)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -183,6 +184,20 @@ def test_titles_stand_before_texts_and_queries_without_relevances_are_left_out(t
     assert found.queries == {"q1": "first"}
     assert found.relevances == {"q1": {"d1": 2, "d2": 0}}
     assert "1 without are left out" in caplog.text
+
+
+def test_a_query_that_is_a_document_does_not_find_itself(tmp_path, caplog):
+    """As BEIR scores ArguAna."""
+    texts = [{"_id": name, "text": f"text {name}"} for name in ("d1", "d2", "d3", "d4")]
+    directory = write_collection(
+        tmp_path, ["d1\td2\t1", "d3\td4\t1"], documents=texts, queries=[texts[0], texts[2]]
+    )
+    with caplog.at_level("INFO", logger="absl"):
+        found = embedding_files.read_set(directory, (0.0, 5.0))
+    assert "2 of 2 queries have the name of a document" in caplog.text
+    angles = np.radians([0, 50, 0, 5, 50, 55])  # of the queries, then of the documents
+    scores = found.scores(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    assert scores["ndcg_at_10"] == scores["mrr_at_10"] == scores["recall_at_1"] == 1
 
 
 COLLECTION_FAULTS = [
