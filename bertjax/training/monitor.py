@@ -41,10 +41,11 @@ class DivergedError(command_line.RunError):
 
 @dataclasses.dataclass
 class Skipped:
-    """Counts of non-finite steps."""
+    """Counts of non-finite steps, and of steps without a target for one of the losses."""
 
     in_a_row: int = 0
     total: int = 0
+    untaught: int = 0
 
 
 @dataclasses.dataclass
@@ -178,6 +179,7 @@ class Monitor:
         if report.is_finite:
             self.progress.skipped.in_a_row = 0
             self.progress.means = metrics.merge(self.progress.means, report.means)
+            self._count_untaught(step, report.means)
         else:
             self._count_skipped(step, record_positions)
         if step % self._options.log_every_steps == 0 or step == self._options.last_step:
@@ -208,6 +210,20 @@ class Monitor:
             "records are at fault, look at them with `python -m data_pipelines.inspect_records`"
         )
 
+    def _count_untaught(self, step: int, means: base.Means) -> None:
+        """Counts a step whose batch has nothing to predict for one of the losses."""
+        losses = [it for it in self._options.objectives if it in means and not means[it].weight]
+        if not losses:
+            return
+        self.progress.skipped.untaught += 1
+        if self.progress.skipped.untaught == 1:
+            logging.warning(
+                "Step %d had nothing to predict for %s, such as no masked token, and taught nothing "
+                "of it; train/steps_without_targets counts such steps. Words of more tokens than a "
+                "row may mask are never masked: use the mask 'token', longer rows or a larger "
+                "vocabulary", step, ", ".join(losses),
+            )  # fmt: skip
+
     def _saved(self, step: int) -> str:
         """Describes the newest checkpoint of a run that diverged by `step`."""
         finite, saved = step - self.progress.skipped.in_a_row, self._last_checkpoint()
@@ -221,14 +237,18 @@ class Monitor:
         )
 
     def _write(self, step: int, report: state.StepReport, phase: PhaseFacts) -> None:
-        averages = metrics.values(self.progress.means)
+        means = self.progress.means
+        averages = {name: mean.value() for name, mean in means.items() if mean.weight}
         scalars = {f"train/{name}": value for name, value in averages.items()}
         losses = [
             coefficient * averages.get(name, float("nan"))
             for name, coefficient in self._options.objectives.items()
         ]
+        if all(means[name].weight for name in self._options.objectives if name in means):
+            scalars["train/loss"] = float(np.sum(losses))
+        if self.progress.skipped.untaught:
+            scalars["train/steps_without_targets"] = float(self.progress.skipped.untaught)
         scalars |= {
-            "train/loss": float(np.sum(losses)),
             "train/learning_rate": float(report.learning_rate),
             "train/grad_norm": float(report.grad_norm),
             "train/skipped_steps": float(self.progress.skipped.total),

@@ -58,6 +58,8 @@ FREQUENT_TOKEN_SHARE, FREQUENT_ENTRIES = 0.15, 5
 # Absolute error of the mask shares, relative error of the share of masked tokens; judged from this
 # number of masked tokens on, where chance is well below that.
 MASK_SHARE_ERROR, MASKED_SHARE_ERROR, MIN_MASKED_TOKENS = 0.05, 0.2, 2000
+# So many masks are expected that chance leaves out no fifth of them; an example has at least one.
+MIN_EXPECTED_MASKS = 100
 # A share of the documents or sentences: every large corpus has a few bad lines.
 READING_PROBLEM_SHARE = 0.001
 
@@ -454,8 +456,9 @@ def _masks(facts: _Facts) -> _Found:
             "that: look how these records were made".format(*shares),
         )
     share, target = facts.of("masked_share"), facts.masked_lm_prob
-    if share and target and abs(share / target - 1) > MASKED_SHARE_ERROR:
-        full = facts.of("full_masks_share") or 0
+    full = facts.of("full_masks_share") or 0
+    is_more = bool(share and target) and share / target - 1 > MASKED_SHARE_ERROR
+    if is_more or (_has_few_masks(facts) and full > 0.5):
         cause = f"; {full:.0%} of the examples have all the masks they may" if full > 0.5 else ""
         yield (
             "masked_share",
@@ -465,8 +468,30 @@ def _masks(facts: _Facts) -> _Found:
         )
 
 
+def _has_few_masks(facts: _Facts) -> bool:
+    """Returns whether far fewer tokens are masked than there should be, in a corpus of any size."""
+    share, target, fill = facts.of("masked_share"), facts.masked_lm_prob, facts.of("fill")
+    if share is None or not target or fill is None:
+        return False
+    expected = target * fill * facts.max_seq_length * (facts.of("examples") or 0)
+    return expected >= MIN_EXPECTED_MASKS and share < (1 - MASKED_SHARE_ERROR) * target
+
+
+def _long_words(facts: _Facts) -> _Found:
+    """Yields a warning if few tokens are masked and few examples have all the masks they may."""
+    if _has_few_masks(facts) and (facts.of("full_masks_share") or 0) <= 0.5:
+        most = facts.options.get("max_predictions_per_seq")
+        yield (
+            "long_words",
+            f"{facts.of('masked_share'):.2%} of the tokens are masked, not "
+            f"{facts.masked_lm_prob:.0%} (masked_lm_prob): words of "
+            f"more tokens than an example may mask{f', {most},' if most else ''} are never masked; "
+            "use --mask=token, a longer --max_seq_length, or a vocabulary of this text",
+        )
+
+
 _CHECKS = (
     *(_reading, _documents, _duplicates, _vocabulary, _sentences, _used, _pairs, _examples),
-    _masks,
+    *(_masks, _long_words),
 )
 _CHECKS_OF_INTEGERS = (_reading, _duplicates, _pairs, _examples, _masks)

@@ -363,8 +363,10 @@ class ExampleTally:
 
     def _mask_statistics(self, real_tokens: int) -> dict[str, Any]:
         counts, targets = self._counts, int(self._targets.sum())
-        if not (counts["rows_with_masks"] and targets):
+        if not counts["rows_with_masks"]:
             return {}
+        if not targets:
+            return {"masked_tokens": 0, "masked_share": 0.0, "masks_per_example": 0.0}
         as_mask, unchanged = counts["mask_tokens"] / targets, counts["kept_tokens"] / targets
         return {
             "masked_tokens": targets,

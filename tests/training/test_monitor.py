@@ -145,6 +145,23 @@ def test_the_loss_of_a_line_is_the_sum_that_is_minimized():
     assert lines.scalar_lines[4]["train/skipped_steps"] == 2
 
 
+def test_steps_without_a_target_are_counted_and_give_no_nan(caplog):
+    nothing = report(loss=0.0, weight=0.0)
+    watch, lines = make_monitor(log_every_steps=2)
+    run(watch, [GOOD, nothing, nothing, nothing, GOOD, GOOD])
+    found = [lines.scalar_lines[step] for step in (2, 4, 6)]
+    assert [line["train/steps_without_targets"] for line in found] == [1, 3, 3]
+    assert [line.get("train/loss") for line in found] == [1.5, None, 1.5]
+    assert "train/mlm_loss" not in found[1] and found[1]["train/nsp_loss"] == 0.5
+    assert not np.isnan([value for line in found for value in line.values()]).any()
+    assert caplog.text.count("Step 2 had nothing to predict for mlm_loss") == 1
+    resumed = monitor.Progress.of_meta(watch.progress.to_meta())
+    assert resumed.skipped.untaught == 3
+    watch, lines = make_monitor()
+    run(watch, [GOOD] * 4)
+    assert "train/steps_without_targets" not in lines.scalar_lines[4]
+
+
 def test_the_line_carries_the_numbers_of_its_step_and_utilization_where_the_peak_is_known():
     watch, lines = make_monitor(peak_flops=1e15)
     run(watch, [GOOD] * 8)

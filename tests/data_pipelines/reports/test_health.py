@@ -77,6 +77,8 @@ OFF = (
     ("frequent_token", {"most_frequent_token_share": 0.3}),
     ("mask_shares", {"masked_as_mask_share": 1.0, "masked_kept_share": 0.0}),
     ("masked_share", {"masked_share": 0.08, "full_masks_share": 0.9}),
+    ("long_words", {"masked_share": 0.08}),
+    ("long_words", {"masked_share": 0.0, "masked_tokens": 0}),
     ("empty_files", {"reading_problems": {"empty_files": {"count": 1, "first": ["a"]}}}),
     ("odd_lines", {"reading_problems": {"odd_lines": {"count": 5000, "first": ["a"]}}}),
 )
