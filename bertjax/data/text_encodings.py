@@ -1,7 +1,7 @@
 """Encodings of text files: a file in another one than UTF-8 is read, or its encoding is guessed.
 
 The guess is charset_normalizer's, from the beginning of a file, for messages alone: a file is read
-in the encoding that an option names. What reads lines gets UTF-8 in any case.
+in the encoding that an option names. Readers of lines get UTF-8 in any case.
 """
 
 from __future__ import annotations

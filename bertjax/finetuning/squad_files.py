@@ -26,8 +26,8 @@ from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import feature_sets
 
 MAX_FAULTS_SHOWN = 10
-# A misplaced answer is looked for up to so many characters from its offset. Those of COVID-QA, made
-# with other line ends, stand 1 to 3 beside it.
+# A misplaced answer is looked for in this number of characters before and after its offset. Those
+# of COVID-QA, made with other line ends, stand 1 to 3 characters from it.
 NEARBY = 10
 _KINDS = {str: "a string", int: "a whole number", bool: "true or false", list: "a list"}
 
@@ -153,7 +153,7 @@ def read_questions(
             faults.append(str(fault))
     if repaired:
         logging.warning(
-            "%s: %d answers beside their offset were moved, %d that do not stand near it were left "
+            "%s: %d answers near their offset were moved, %d that do not stand near it were left "
             "out, and with them %d questions",
             path, repaired["moved"], repaired["left out"], repaired["questions"],
         )  # fmt: skip

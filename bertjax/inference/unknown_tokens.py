@@ -10,7 +10,7 @@ from absl import logging
 
 # The name of the share in JSON, as in the manifest of records.
 KEY = "unknown_rate"
-# Of all texts: the vocabulary is hardly theirs. Of one text: it is not read.
+# The share above which the vocabulary is hardly that of the texts, and from which one is not read.
 MUCH, MOST = 0.05, 0.5
 
 

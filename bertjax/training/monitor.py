@@ -218,8 +218,8 @@ class Monitor:
         self.progress.skipped.untaught += 1
         if self.progress.skipped.untaught == 1:
             logging.warning(
-                "Step %d had nothing to predict for %s, such as no masked token, and taught nothing "
-                "of it; train/steps_without_targets counts such steps. Words of more tokens than a "
+                "Step %d had nothing to predict for %s, such as no masked token, and did not teach "
+                "it; train/steps_without_targets counts such steps. Words of more tokens than a "
                 "row may mask are never masked: use the mask 'token', longer rows or a larger "
                 "vocabulary", step, ", ".join(losses),
             )  # fmt: skip

@@ -83,7 +83,7 @@ def test_misplaced_answers_are_moved_or_left_out_by_option_and_counted(tmp_path,
     assert [question.id for question in questions] == [*(f"q{n}" for n in range(-3, 4)), "q10"]
     expected = (squad_files.Answer("café", place),)
     assert all(question.answers == expected for question in questions)
-    assert "6 answers beside their offset were moved, 4 that do not stand near it" in caplog.text
+    assert "6 answers near their offset were moved, 4 that do not stand near it" in caplog.text
     assert "with them 3 questions" in caplog.text
     with pytest.raises(ValueError, match="--config.finetuning.repair_answers=True"):
         squad_files.read_questions(path)
