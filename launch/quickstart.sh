@@ -12,8 +12,8 @@ dir=${QUICKSTART_DIR:-quickstart}
 export TF_CPP_MIN_LOG_LEVEL=2
 
 # shellcheck disable=SC2086
-python -m bertjax.start --config=quickstart ${QUICKSTART_OPTIONS:-} \
-  --input=documentation --output="$dir" --normalization=bert_uncased --vocabulary_size=8192 \
+python -m bertjax.start --config=quickstart --input=documentation --output="$dir" \
+  --normalization=bert_uncased --vocabulary_size=8192 ${QUICKSTART_OPTIONS:-} \
   --build_options=--dupe_factor=3
 
 python -m bertjax.fill_mask --checkpoint="$dir/run" \
