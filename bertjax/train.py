@@ -59,7 +59,7 @@ def train(config: ml_collections.ConfigDict, workdir: epath.PathLike) -> state.T
       monitor.DivergedError: after config.max_skipped_steps non-finite steps in a row.
       ownership.WorkdirInUseError: if another run has the workdir.
       profiling.OutOfMemoryError: where a step does not fit into the memory of the devices.
-      preemption.Preempted: after SIGTERM or Ctrl-C, when the state is saved.
+      preemption.Preempted: after a signal to stop, when the state is saved.
     """
     return execute(prepare(config, workdir), workdir)
 
@@ -304,7 +304,7 @@ def main(argv: list[str]) -> None:
         jax.distributed.initialize(
             options.coordinator_address, options.num_processes, options.process_id
         )
-        interruptions.record_sigterm()  # in place of JAX, which listens since that call
+        interruptions.record_notices()  # in place of JAX, which listens since that call
     if jax.process_index() != 0:
         logging.set_verbosity(logging.WARNING)
     with preemption.failures_watched():

@@ -219,6 +219,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_with_130(workplace):
     [
         pytest.param(signal.SIGTERM, 75, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.faults),
+        pytest.param(signal.SIGHUP, 75, marks=pytest.mark.faults),
     ],
 )
 def test_a_signal_during_the_imports_has_its_code_too(tmp_path, number, code):

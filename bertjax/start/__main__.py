@@ -17,7 +17,7 @@ import sys
 import ml_collections
 from absl import flags
 
-from bertjax.cli import command_line, program_flags, recipe_flag
+from bertjax.cli import command_line, interruptions, program_flags, recipe_flag
 from bertjax.start import commands, sentences
 from bertjax.start import page as page_lib
 from bertjax.training import config_faults
@@ -60,15 +60,18 @@ def run(command: commands.Command) -> str:
     print(f"\n$ {command.shown}", flush=True)
     lines = []
     with subprocess.Popen(command.argv, stdout=subprocess.PIPE, encoding="utf-8") as process:
-        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        before = {
+            number: signal.signal(number, lambda number, _: process.send_signal(number))
+            for number in interruptions.received_signals()
+        }
         # A terminal sends Ctrl-C to the command, too, which saves; this process waits for it.
-        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line)
-    signal.signal(signal.SIGTERM, before)
-    signal.signal(signal.SIGINT, interrupt)
+    for number, handler in before.items():
+        signal.signal(number, handler)
     if process.returncode:
         sys.stderr.write("bertjax: the same command continues there\n")
         sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)

@@ -1,4 +1,4 @@
-"""How a run stops: after SIGTERM or Ctrl-C, and together with the other processes of the run.
+"""How a run stops: after a signal, and together with the other processes of the run.
 
 All processes stop at one moment, once any of them got a signal (`Agreement`), and all end soon
 after one of them fails (`failures_watched`). A failed process would leave the others at a
@@ -44,7 +44,7 @@ GRACE_SECONDS_OF_FIRST = 13
 SIGNALLED = "bertjax/signalled/"  # below it, the processes that got a signal to stop
 FAILED = "bertjax/failed/"  # below it, the error of each process that failed
 _CLOSING = 0  # no signal has this number
-_STOPPING = frozenset({signal.SIGTERM, signal.SIGINT})
+_STOPPING = frozenset(interruptions.EXIT_CODES)
 
 
 class Preempted(Exception):
@@ -61,8 +61,8 @@ class Preempted(Exception):
 class Notice:
     """Whether a signal to stop has come; all processes agree on when they act on it.
 
-    Every process listens for SIGTERM, which is also the notice of the clouds and of Slurm. One
-    process that gets it is enough. Ctrl-C on any of them is such a notice; a second one ends that
+    Every process listens for the signals of `interruptions.EXIT_CODES` that it does not ignore. One
+    process that gets one is enough. Ctrl-C on any of them is such a notice; a second one ends that
     process at once.
     """
 
@@ -80,10 +80,10 @@ class Notice:
             if is_main:
                 previous = signal.set_wakeup_fd(self._agreement.fileno(), warn_on_full_buffer=False)
                 self._exits.callback(signal.set_wakeup_fd, previous)
-            if interruptions.sigterm_recorded():
+            if interruptions.notice_recorded():
                 self._agreement.report_signal()
         if is_main:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in interruptions.received_signals():
                 self._previous[number] = signal.signal(number, self._receive)
                 self._exits.callback(signal.signal, number, self._previous[number])
         return self
@@ -108,7 +108,7 @@ class Notice:
             self.by_hand = True
             logging.warning("Ctrl-C: saving after this step; a second one stops at once")
         else:
-            logging.warning("SIGTERM received: saving after this step")
+            logging.warning("%s received: saving after this step", signal.Signals(signum).name)
         self._has_come.set()
 
 

@@ -56,6 +56,7 @@ STEPS_PER_KILL, SAVE_EVERY, EVALUATE_EVERY = 6, 3, 60
 GRACE_SECONDS = 30
 LIFE_SECONDS = 300
 MOMENTS = ("starting", "training", "saving")
+DUMP = signal.SIGRTMIN  # a run that gets it goes on, and its log shows where it is
 PREEMPTED, FAILED = interruptions.EXIT_CODES[signal.SIGTERM], 1
 STORE, STORE_FAULTS = "gs://bucket", 0.01
 RECORDS = {"records": {}, "heldout": {"counts": (40,), "seed": 2}}
@@ -161,7 +162,7 @@ class Run:
             log = os.open(self.log_path(process), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            faulthandler.register(signal.SIGUSR1)
+            faulthandler.register(DUMP)
             os.environ["RECORDED_TO"] = str(self.seen_path(process))
             ownership.HEARTBEAT_SECONDS = 2
             if fault:
@@ -286,7 +287,7 @@ def live(run: Run, kill: Kill, until: int, rng: random.Random) -> str:
         run.send(kill.number, kill.targets)
     is_over = run.wait(3)
     if not is_over and (by_itself or kill.number == signal.SIGTERM):
-        run.send(signal.SIGUSR1, tuple(range(PROCESSES)))  # their logs show where they are
+        run.send(DUMP, tuple(range(PROCESSES)))  # their logs show where they are
         is_over = run.wait(kill.grace_seconds - 3)
     seconds, codes = time.monotonic() - sent, dict(run.codes)
     run.end()
@@ -366,7 +367,7 @@ def soak(root: pathlib.Path, where: epath.Path, kills: int, seed: int) -> None:
             )  # fmt: skip
         finish(run)
     except Broken:
-        run.send(signal.SIGUSR1, tuple(range(PROCESSES)))  # their logs show where they are
+        run.send(DUMP, tuple(range(PROCESSES)))  # their logs show where they are
         time.sleep(1)
         print(run.told())
         run.end()
