@@ -21,6 +21,7 @@ from etils import epath
 
 from bertjax import train
 from bertjax.cli import command_line, recipe_flag
+from bertjax.data import directories
 from bertjax.finetuning import glue_files, glue_submission
 from bertjax.training import config_faults, evaluation, preemption, trials
 from bertjax.workdirs import scalars
@@ -88,8 +89,11 @@ def run(
 
     Raises:
       ValueError: for all tasks that are unknown or have no files; or as `train.train`.
+      directories.NotOursError: if the results would replace files of others.
     """
     check(config.finetuning.data_dir, tasks)
+    names = (TABLE_FILE, SCORES_FILE, SUBMISSION_FILE, SUBMISSION_DIRECTORY)
+    directories.claim(workdir, "run", names, advice="give another --workdir")
     finetuned = {}
     for number, task in enumerate(tasks, start=1):
         logging.info("Task %d of %d: %s", number, len(tasks), task)
@@ -166,9 +170,9 @@ def pack(finetuned: Mapping[str, Finetuned], workdir: epath.Path) -> epath.Path:
     directory = workdir / SUBMISSION_DIRECTORY
     # The zip of an earlier call, whose best trainings may have been others.
     (workdir / SUBMISSION_FILE).unlink(missing_ok=True)
-    if directory.exists():
-        directory.rmtree()
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in glue_submission.TEST_ROWS:
+        (directory / name).unlink(missing_ok=True)
     for task in finetuned.values():
         predictions = task.best_directory / evaluation.PREDICTIONS_DIRECTORY
         for name in glue_submission.TEST_ROWS:

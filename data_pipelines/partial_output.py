@@ -7,71 +7,67 @@ they are too.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, mounts, records
+from bertjax.data import atomic, directories, json_text
 
 TOKENS_KEY, EXAMPLES_KEY = "tokens.json", "examples.json"
-LOCK_FILE = "lock"
+ADVICE = "give another --output, or remove it by hand"
 
 
 class PartialOutput:
     """The directories of a build under way: `records` becomes the output, `scratch` is thrown away.
 
-    A context, in which no other build may write the same output (if it is on this machine).
+    A context, in which no other build may write the same output or scratch directory. A link as
+    output stands for what it points to.
 
     Raises:
       FileExistsError: if the output exists and is not to be overwritten.
+      directories.NotOursError: if something would be lost that no build has written.
       ValueError: if the output is not on this machine and no local scratch directory is given.
     """
 
     def __init__(self, output: epath.PathLike, *, scratch: str = "", overwrite: bool = False):
-        self._output = epath.Path(output)
-        self._overwrite = overwrite
-        self._partial = self._output.parent / f"{self._output.name}.partial"
-        self.records = self._partial / "records"
         if not scratch and "://" in str(output):
             raise ValueError(
                 f"output {output} is not on this machine; give --scratch, a local directory for "
                 "the tokenized corpus (about half the size of the text, and more for examples)"
             )
+        self._output = directories.real_path(output)
+        self._overwrite = overwrite
+        self._partial = self._output.parent / f"{self._output.name}.partial"
+        self.records = self._partial / "records"
+        self.input = self._partial / "input"  # copies of pipes
         # On another machine only for Beam, whose workers see no local one.
         # A directory of its own even where one was given: it is thrown away in the end.
-        directory = scratch and epath.Path(scratch) / f"{self._output.name}.scratch"
+        directory = scratch and directories.real_path(scratch) / _scratch_name(self._output)
         self.scratch = epath.Path(directory or self._partial / "scratch")
         self._check_output()
-        self._lock: Any = None
+        self._check_partial()
+        self._locks = contextlib.ExitStack()
 
     def __enter__(self) -> PartialOutput:
-        if "://" not in str(self._partial):
-            self._partial.mkdir(parents=True, exist_ok=True)
-            lock = (self._partial / LOCK_FILE).open("w")
-            try:
-                is_locked = mounts.lock(lock)
-            except BlockingIOError as error:
-                lock.close()
-                raise FileExistsError(
-                    f"another build is writing {self._partial}; wait for its end or choose another "
-                    "--output"
-                ) from error
-            if not is_locked:
-                logging.warning(
-                    "%s has no locks: let no other build write there meanwhile", self._partial
-                )
-            self._lock = lock
+        with contextlib.ExitStack() as locks:
+            for directory in self._roots():
+                self._lock(locks, directory)
+                directories.claim(directory, "build", (), advice=ADVICE)
+            self._locks = locks.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._lock is None:
-            return
-        if self._partial.exists() and [one.name for one in self._partial.iterdir()] == [LOCK_FILE]:
-            self._partial.rmtree()  # Nothing was begun.
-        self._lock.close()
+        ours = {directories.LOCK_FILE, directories.MARKER, self.input.name}
+        for directory in self._roots():
+            if directory.exists() and {path.name for path in directory.iterdir()} <= ours:
+                directory.rmtree()  # Nothing was begun.
+        self._locks.close()
 
     def begin(self, tokens_key: Mapping[str, Any], examples_key: Mapping[str, Any]) -> None:
         """Makes the directories; throws away what was begun for other tokens or other examples.
@@ -79,12 +75,14 @@ class PartialOutput:
         Raises:
           FileExistsError: if finished shards would be lost, without `overwrite`.
         """
+        for directory in self._roots():
+            directories.claim(directory, "build", (), advice=ADVICE)
         same_tokens = self._compare(TOKENS_KEY, tokens_key)
         same_examples = same_tokens and self._compare(EXAMPLES_KEY, examples_key)
         if not same_examples:
             self.discard_examples()
         if not same_tokens:
-            _remove(self.scratch)
+            _clear(self.scratch)
         for directory in (self.scratch, self.records):
             directory.mkdir(parents=True, exist_ok=True)
             atomic.remove_drafts(directory)  # of a build that was killed
@@ -96,11 +94,33 @@ class PartialOutput:
         """Gives the finished records their name and removes everything else."""
         # A worker of Beam leaves drafts if its work was given to another one.
         atomic.remove_drafts(self.records)
-        atomic.replace_directory(self.records, self._output)
-        _remove(self._partial)
-        _remove(self.scratch)
+        self._check_output()  # again: a build takes hours
+        directories.replace(self.records, self._output, "records")
+        _clear(self.scratch)
+        for directory in reversed(self._roots()):
+            if strangers := self._strangers(directory):
+                logging.warning("%s is left: it holds %s", directory, ", ".join(strangers))
+            else:
+                directory.rmtree()
+
+    def _roots(self) -> list[epath.Path]:
+        """Returns the directories that are marked and locked; a scratch may be inside of both."""
+        is_inside = self._partial in self.scratch.parents
+        return [self._partial] if is_inside else [self._partial, self.scratch]
+
+    @staticmethod
+    def _lock(locks: contextlib.ExitStack, directory: epath.Path) -> None:
+        try:
+            is_locked = locks.enter_context(directories.lock(directory))
+        except BlockingIOError as error:
+            raise FileExistsError(
+                f"another build is writing {directory}; wait for its end or choose another --output"
+            ) from error
+        if not is_locked and "://" not in str(directory):
+            logging.warning("%s has no locks: let no other build write there meanwhile", directory)
 
     def _check_output(self) -> None:
+        directories.finish_replacing(self._output)
         if not self._output.exists():
             return
         if not self._overwrite:
@@ -108,19 +128,41 @@ class PartialOutput:
                 f"output {self._output} exists; choose another name or replace it with --overwrite"
             )
         # Overwriting deletes, and a mistyped output might be a home directory.
-        is_records = (self._output / records.MANIFEST_FILE).exists()
-        if not is_records and (not self._output.is_dir() or any(self._output.iterdir())):
-            raise FileExistsError(
-                f"output {self._output} is not a record directory (it has no "
-                f"{records.MANIFEST_FILE}) and is not overwritten; choose another name"
-            )
+        directories.check_replaceable(self._output, "records", advice=ADVICE)
+
+    def _check_partial(self) -> None:
+        """Raises a NotOursError if the directories of the work hold something else."""
+        for directory in self._roots():
+            if not directory.exists():
+                continue
+            strangers = self._strangers(directory)
+            if strangers and directories.format_of(directory) == "build":
+                raise directories.NotOursError(
+                    f"{directory} is of an unfinished build and holds files that it did not write: "
+                    f"{directories.described(strangers)}. Nothing was changed; move them away"
+                )
+            names = {path.name for path in directory.iterdir() if not atomic.is_draft(path.name)}
+            if names := names - {directories.LOCK_FILE}:
+                directories.check_free(directory, "build", names, advice=ADVICE)
+
+    def _strangers(self, directory: epath.Path) -> list[str]:
+        """Returns the names in a directory of the work that are not of a build."""
+        names = {path.name for path in directory.iterdir() if not atomic.is_draft(path.name)}
+        names -= {directories.LOCK_FILE, directories.MARKER}
+        if directory == self._partial:
+            return sorted(names - {self.records.name, self.input.name, "scratch"})
+        return []  # what a scratch directory holds is the work itself
 
     def _compare(self, name: str, key: Mapping[str, Any]) -> bool:
         """Returns whether unfinished work is of the same key; says what differs if it is not."""
         path = self.scratch / name
         if not path.exists():
             return False
-        before = json.loads(path.read_text())
+        try:
+            before = json_text.read_object(path)
+        except ValueError as error:
+            logging.warning("unfinished work is thrown away, its options are lost: %s", error)
+            return False
         now = json.loads(json.dumps(key))
         if before == now:
             return True
@@ -147,6 +189,18 @@ class PartialOutput:
                 path.unlink()
 
 
-def _remove(directory: epath.Path) -> None:
-    if directory.exists():
-        directory.rmtree()
+def _scratch_name(output: epath.Path) -> str:
+    """Returns a name that outputs with the same last part do not share."""
+    digest = hashlib.sha256(str(output).encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{output.name}.{digest[:12]}.scratch"
+
+
+def _clear(directory: epath.Path) -> None:
+    """Removes what is in a directory of the work, but for its lock and its mark."""
+    for path in directory.iterdir() if directory.exists() else ():
+        if path.name in (directories.LOCK_FILE, directories.MARKER):
+            continue
+        if path.is_dir() and not os.path.islink(path):
+            path.rmtree()
+        else:
+            path.unlink()

@@ -28,6 +28,7 @@ from etils import epath
 from bertjax.data import (
     byte_bpe,
     delimiters,
+    directories,
     normalization,
     sentence_piece,
     text_encodings,
@@ -360,7 +361,8 @@ def train_vocabulary(
 
     Raises:
       FileNotFoundError: if there is no input.
-      FileExistsError: if there is a vocabulary already and it is not to be overwritten.
+      FileExistsError: if there is a vocabulary already and it is not to be overwritten, or is not
+        one that was trained here.
       ValueError: if options or text do not allow a vocabulary.
     """
     output = epath.Path(options.output)
@@ -368,11 +370,13 @@ def train_vocabulary(
     _check_normalization(options)
     kinds = tokenizer.TOKENIZERS.values()
     names = [name for kind in kinds for name in (kind.file, *kind.companions)]
-    existing = [path for path in (output / name for name in names) if path.exists()]
+    existing = [name for name in names if (output / name).exists()]
     if existing and not options.overwrite:
         raise FileExistsError(
-            f"{existing[0]} exists; choose another output or replace it with --overwrite"
+            f"{output / existing[0]} exists; choose another output or replace it with --overwrite"
         )
+    # Beside files of others, but never in the place of a vocabulary of others.
+    is_new = directories.check_free(output, "vocabulary", existing, advice="give another --output")
     lost = losses.LostMarks(
         TRAINERS[options.kind].kept(options.rules),
         lowercase=options.rules.get("lowercase", False),
@@ -382,9 +386,11 @@ def train_vocabulary(
     seen, unseen = _counted(options, None if is_lossless else lost)
     options = _with_size(options, seen)
     trained = TRAINERS[options.kind].train(seen, options)
-    for path in existing:
-        path.unlink()
+    for name in existing:
+        (output / name).unlink()
     trained.save(output)
+    if is_new:
+        directories.mark(output, "vocabulary")
     return trained, coverage(trained, unseen), lost
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import bertjax
 from bertjax import evaluate, jobs, train
-from bertjax.data import contents, records, streams
+from bertjax.data import contents, directories, records, streams
 from bertjax.models import weight_masks
-from bertjax.training import monitor, preemption, run_log
+from bertjax.training import monitor, preemption, run_log, starting
 from bertjax.workdirs import checkpoint
 from configs import smoke
 from tests import small_records, stopping
@@ -292,6 +292,28 @@ def test_a_run_that_cannot_begin_is_refused_before_anything_is_compiled(
     message = r"phases\.phase1 is 24; it must be a multiple of 16.*16 or 32"
     with pytest.raises(ValueError, match=message):
         train.prepare(config, tmp_path)
+
+
+def test_a_workdir_is_ours_by_its_mark_and_files_of_others_are_never_written_over(tmp_path):
+    weights, begun = tmp_path / "weights", tmp_path / "begun"
+    weights.mkdir()
+    for name in ("config.json", "metrics.jsonl", "model.safetensors"):
+        (weights / name).write_text("theirs")
+    message = r"holds config\.json, metrics\.jsonl, and no runs .*--workdir; --config\.init_from="
+    with pytest.raises(directories.NotOursError, match=message), starting.owned(weights):
+        pass
+    assert {path.name: path.read_text() for path in weights.iterdir()} == dict.fromkeys(
+        ("config.json", "metrics.jsonl", "model.safetensors"), "theirs"
+    )
+    begun.mkdir()
+    (begun / "log.txt").write_text("mine")  # of `python -m bertjax.train ... > begun/log.txt`
+    with starting.owned(begun):
+        (begun / "config.json").touch()
+    for name in (".nfs0001", ".DS_Store", "wandb"):
+        (begun / name).mkdir()
+    with starting.owned(begun):
+        pass
+    assert {path.name for path in begun.iterdir()} >= {".nfs0001", ".DS_Store", "wandb", "log.txt"}
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from etils import epath
 
 from bertjax.cli import command_line
 from bertjax.convert import formats, hub, model_card, pretrained, workdir
+from bertjax.data import directories
 from bertjax.models import pooling
 from bertjax.workdirs import checkpoint, reader, trained_positions
 
@@ -58,8 +59,8 @@ def convert(
         raise ValueError(f"--push_to takes --format=huggingface; it is {format}")
     if push is not None:
         hub.check(push, target)
-    real = formats.real_path(source)
-    if formats.real_path(target) in (real, *real.parents):
+    real = directories.real_path(source)
+    if directories.real_path(target) in (real, *real.parents):
         raise ValueError(f"--to={target} is, or holds, the source {source}; give another directory")
     formats.check_target(target, overwrite=overwrite)  # before minutes of reading
     kind = formats.recognize(source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Collection
 
 from absl import logging
@@ -18,7 +17,7 @@ from bertjax.convert import (
     tensorflow1,
     workdir,
 )
-from bertjax.data import atomic
+from bertjax.data import directories
 from bertjax.workdirs import checkpoint
 
 
@@ -125,7 +124,7 @@ def write(
 ) -> None:
     """Writes `directory`, whole or not at all: a draft is renamed when it is complete.
 
-    A stop leaves the old or the new directory complete, see `atomic.replace_directory`.
+    A stop leaves the old or the new directory complete, see `directories.replace`.
 
     `card` is the README.md of the format "huggingface"; None: one that describes the weights.
 
@@ -141,38 +140,31 @@ def write(
             "bertjax.predict` uses it as it is, and --head=none converts its encoder alone"
         )
     weights = pretrained.exported(weights)
-    target = real_path(directory)  # what a link points to is written, not the link
+    target = directories.real_path(directory)  # what a link points to is written, not the link
     check_target(target, overwrite=overwrite)
-    draft = target.parent / f".{target.name}.bertjax_draft"
-    if draft.exists():  # of a conversion that was stopped
-        draft.rmtree()
-    WRITERS[format](weights, draft, card)
-    atomic.replace_directory(draft, target)
+    with directories.drafting(target) as draft:
+        WRITERS[format](weights, draft, card)
+        directories.replace(draft, target, "weights")
     logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
 
 
-def real_path(path: epath.PathLike) -> epath.Path:
-    """Returns the absolute path without links; an address such as gs://bucket/dir as it is."""
-    return epath.Path(path if atomic.is_remote(path) else os.path.realpath(path))
-
-
-def check_target(target: epath.Path, *, overwrite: bool) -> None:
+def check_target(target: epath.PathLike, *, overwrite: bool) -> None:
     """Raises a ValueError if `target` must not be written.
 
-    Only a directory of weights is ever replaced: --overwrite with a wrong path destroys no other.
+    Only a directory of weights that was written here is ever replaced: --overwrite with a wrong
+    path destroys no other, and no file that was put into it later.
     """
-    atomic.finish_replacing(target)
+    target = directories.real_path(target)
+    directories.finish_replacing(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not overwrite:
         raise ValueError(
             f"{target} exists already; give another --to, or --overwrite to replace it"
         )
-    if not target.is_dir() or not any(_signs(target).values()):
-        raise ValueError(
-            f"{target} exists and holds no weights; --overwrite replaces only directories of "
-            "weights: remove it by hand, or give another --to"
-        )
+    directories.check_replaceable(
+        target, "weights", advice="give another --to, or remove it by hand"
+    )
 
 
 def _signs(directory: epath.Path) -> dict[str, bool]:

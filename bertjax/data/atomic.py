@@ -1,4 +1,4 @@
-"""Files and directories that get their name when they are complete, however the writer ends.
+"""Files that get their name when they are complete, however the writer ends.
 
 A file grows as a draft in the directory of its target, reaches the disk, and only then gets its
 name. Each writer has a draft of its own: two that write the same file at once (Beam does work
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -18,11 +19,16 @@ from etils import epath
 from bertjax.data import stores  # noqa: F401 (the errors of gs:// become OSErrors)
 
 DRAFT_SUFFIX = ".draft"
+_DRAFT = re.compile(r".+\.[0-9a-f]{32}\.draft", re.DOTALL)
 
 
 @contextlib.contextmanager
 def writing(path: epath.PathLike) -> Iterator[BinaryIO]:
-    """Opens a draft that becomes `path` when the block ends, and is removed if it raises."""
+    """Opens a draft that becomes `path` when the block ends, and is removed if it raises.
+
+    Raises:
+      OSError: naming `path`, if it cannot be written.
+    """
     path = epath.Path(path)
     draft = path.parent / f"{path.name}.{uuid.uuid4().hex}{DRAFT_SUFFIX}"
     try:
@@ -34,6 +40,14 @@ def writing(path: epath.PathLike) -> Iterator[BinaryIO]:
             if not is_remote(draft):
                 os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        if error.filename is not None and error.errno is not None:
+            raise
+        # The errors of a full disk, of fsync and of arrow name no file.
+        if error.errno is None:
+            raise OSError(f"{path} cannot be written: {error}") from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
@@ -50,37 +64,13 @@ def write(path: epath.PathLike, content: bytes | str) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def is_draft(name: str) -> bool:
+    """Returns whether a file has the name of a draft of `writing`."""
+    return _DRAFT.fullmatch(name) is not None
+
+
 def remove_drafts(directory: epath.PathLike) -> None:
     """Removes the drafts of killed writers in a directory; nothing may be writing there."""
-    for draft in epath.Path(directory).glob(f"*{DRAFT_SUFFIX}"):
-        draft.unlink(missing_ok=True)
-
-
-def replace_directory(draft: epath.PathLike, target: epath.PathLike) -> None:
-    """Renames the directory `draft` to `target`; the directory that it replaces is removed last.
-
-    A stop at any moment leaves the old or the new directory complete, if not always under its name:
-    `finish_replacing` gives it back.
-    """
-    target = epath.Path(target)
-    finish_replacing(target)
-    if target.exists():
-        target.rename(_replaced(target))
-    epath.Path(draft).rename(target)
-    finish_replacing(target)
-
-
-def finish_replacing(target: epath.PathLike) -> None:
-    """Ends a replacement of the directory `target` that was stopped."""
-    target = epath.Path(target)
-    old = _replaced(target)
-    if not old.exists():
-        return
-    if target.exists():
-        old.rmtree()
-    else:
-        old.rename(target)
-
-
-def _replaced(target: epath.Path) -> epath.Path:
-    return target.parent / f".{target.name}.bertjax_old"
+    for path in epath.Path(directory).iterdir():
+        if is_draft(path.name):
+            path.unlink(missing_ok=True)

@@ -26,12 +26,30 @@ def lock(file: IO[Any]) -> bool:
 
     Raises:
       BlockingIOError: if another process has the lock.
+      OSError: naming the file, if the lock cannot be asked for.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _UNKNOWN:
-            raise
+            reason = f"{error.strerror}; it cannot be locked"
+            raise OSError(error.errno, reason, str(file.name)) from error
+        return False
+    return True
+
+
+def wait_for_lock(descriptor: int, path: str) -> bool:
+    """Waits for the lock of an open file or directory; returns False if the system knows none.
+
+    Raises:
+      OSError: naming `path`, if it can be neither locked nor known to have no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        # A directory is open for reading, which is not enough for NFS.
+        if error.errno not in (*_UNKNOWN, errno.EBADF):
+            raise OSError(error.errno, f"{error.strerror}; it cannot be locked", path) from error
         return False
     return True
 
@@ -44,7 +62,8 @@ def sync(path: epath.PathLike) -> None:
     except OSError as error:
         is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         if not is_directory or error.errno not in _UNKNOWN:
-            raise
+            reason = f"{error.strerror}; it does not reach the disk"
+            raise OSError(error.errno, reason, os.fspath(path)) from error
     finally:
         os.close(descriptor)
 

@@ -18,7 +18,6 @@ from etils import epath
 from jax.sharding import Mesh
 
 from bertjax import jobs
-from bertjax.data import atomic
 from bertjax.devices import sharding
 from bertjax.models import parameters
 from bertjax.tasks import base, metrics, prediction
@@ -212,7 +211,7 @@ def write_predictions(
     sets, scorer = run.job.evaluation.test_sets, run.job.evaluation.scorer
     if not sets or scorer is None:
         return
-    if directory.exists() and not is_new:
+    if directory.exists() and not draft.exists() and not is_new:
         logging.info("Predictions are in %s already; for others remove it", directory)
         return
     is_writer = jax.process_index() == 0
@@ -229,7 +228,11 @@ def write_predictions(
         if is_writer:
             scorer.write_predictions(name, outputs, draft, tuned)
     if is_writer:
-        atomic.replace_directory(draft, directory)
+        # File by file: what others have put there stays.
+        directory.mkdir(exist_ok=True)
+        for path in draft.iterdir():
+            path.replace(directory / path.name)
+        draft.rmdir()
         logging.info("Predictions for %s are in %s", ", ".join(sets), directory)
 
 

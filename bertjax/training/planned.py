@@ -16,6 +16,7 @@ from etils import epath
 
 from bertjax import config as config_lib
 from bertjax import jobs
+from bertjax.data import atomic, directories, json_text
 from bertjax.training import program as program_lib
 from bertjax.workdirs import scalars
 
@@ -32,7 +33,17 @@ _NOT_COMPILED = (
 def save(workdir: epath.Path, plan: Mapping[str, Any]) -> None:
     """Writes a plan (`text.to_json`) into a workdir."""
     workdir.mkdir(parents=True, exist_ok=True)
-    (workdir / PLAN_FILE).write_text(json.dumps(plan, indent=2) + "\n")
+    path = workdir / PLAN_FILE
+    if path.exists():
+        try:
+            is_plan = {"phases", "target"} <= json_text.read_object(path).keys()
+        except ValueError:
+            is_plan = False
+        if not is_plan:
+            raise directories.NotOursError(
+                f"{path} is not a plan of bertjax. Nothing was changed; give another --workdir"
+            )
+    atomic.write(path, json.dumps(plan, indent=2) + "\n")
 
 
 def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:

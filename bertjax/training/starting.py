@@ -16,9 +16,11 @@ from etils import epath
 
 import bertjax
 from bertjax import config as config_lib
+from bertjax.data import directories
 from bertjax.devices import accelerators
 from bertjax.models import weight_masks
 from bertjax.training import (
+    evaluation,
     monitor,
     profiling,
     program,
@@ -28,7 +30,15 @@ from bertjax.training import (
     warm_start,
     writers,
 )
-from bertjax.workdirs import checkpoint, ownership, reader
+from bertjax.training.run_writers import sent_scalars
+from bertjax.workdirs import checkpoint, ownership, reader, scalars
+
+# The names that a run writes anew in its workdir, where they must not be those of others.
+WRITTEN = (
+    *(reader.CONFIG_FILE, reader.VOCABULARY_DIRECTORY, reader.TRAINING_DATA_DIRECTORY),
+    *(scalars.FILE, sent_scalars.FILE, writers.CURVES_FILE, evaluation.PREDICTIONS_DIRECTORY),
+    *(checkpoint.DIRECTORY, checkpoint.UNREADABLE_DIRECTORY),
+)
 
 
 def start(
@@ -227,9 +237,16 @@ def profile(run: program.Program, workdir: epath.Path, step: int) -> profiling.P
 
 @contextlib.contextmanager
 def owned(workdir: epath.Path) -> Iterator[ownership.Ownership | None]:
-    """Keeps other runs out of the workdir; process 0 does, the others yield None."""
+    """Keeps other runs out of the workdir; process 0 does, the others yield None.
+
+    Raises:
+      directories.NotOursError: if it holds files of others that the run would write.
+    """
     if jax.process_index() != 0:
         yield None
         return
+    advice = f"give another --workdir; --config.init_from={workdir} starts from weights there"
+    names = (*WRITTEN, *ownership.others_file(workdir))
+    directories.claim(workdir, "run", names, advice=advice)
     with ownership.Ownership(workdir) as owner:
         yield owner

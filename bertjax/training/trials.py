@@ -20,7 +20,7 @@ from absl import logging
 from etils import epath
 
 from bertjax import jobs
-from bertjax.data import atomic
+from bertjax.data import atomic, directories
 from bertjax.jobs import finetuning
 from bertjax.training import program as program_lib
 from bertjax.training import writers
@@ -97,6 +97,7 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
 
     Raises:
       ValueError: if the job has nothing to evaluate on.
+      directories.NotOursError: if the results would replace files of others.
     """
     if not program.job.evaluation.sets:
         raise ValueError(
@@ -104,6 +105,9 @@ def run(program: program_lib.Program, workdir: epath.PathLike, execute: Execute)
             "--config.finetuning.eval_file=FILE"
         )
     workdir = epath.Path(workdir)
+    if jax.process_index() == 0:
+        names = (reader.RESULTS_FILE, CURVES_FILE)
+        directories.claim(workdir, "run", names, advice="give another --workdir")
     trials, curves = list_trials(program.config), {}
     for number, trial in enumerate(trials, start=1):
         logging.info("Training %d of %d: %s", number, len(trials), trial.name)

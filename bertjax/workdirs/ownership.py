@@ -20,7 +20,7 @@ from typing import IO
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, mounts
+from bertjax.data import atomic, directories, mounts
 
 FILE = "owner.json"  # in the workdir
 HEARTBEAT_SECONDS = 20.0
@@ -38,6 +38,7 @@ class Ownership:
 
     Raises:
       WorkdirInUseError: on entering, if another process owns the workdir.
+      directories.NotOursError: if owner.json was written by another program.
       OSError: if the file cannot be written.
     """
 
@@ -78,15 +79,17 @@ class Ownership:
 
     def _lock(self) -> bool:
         """Returns whether the system holds a lock for us, False without locks."""
-        file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115  it stays open
+        file = open(self._path, "a+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        file.seek(0)
+        owner = file.read()
         try:
+            self._check_ours(owner)
             is_locked = mounts.lock(file)
-        except OSError as error:
-            file.seek(0)
-            owner = file.read()
+        except BlockingIOError as error:
             file.close()
-            if isinstance(error, BlockingIOError):
-                raise self._refusal(owner) from error
+            raise self._refusal(owner) from error
+        except OSError:
+            file.close()
             raise
         if not is_locked:
             file.close()
@@ -99,6 +102,7 @@ class Ownership:
 
     def _begin_heartbeat(self) -> None:
         owner = self._read()
+        self._check_ours(owner)
         if owner:
             logging.info(
                 "%s has an owner (%s): waiting %g s for its heartbeat",
@@ -134,18 +138,45 @@ class Ownership:
 
     def _read(self) -> str:
         try:
-            return self._path.read_text()
+            return _text(self._path)
         except FileNotFoundError:
             return ""
 
     def _is_mine(self) -> bool:
         return f'"{self._token}"' in self._read()
 
+    def _check_ours(self, content: str) -> None:
+        if content.strip() and not _is_heartbeat(content):
+            raise directories.NotOursError(
+                f"{self._path} was not written by bertjax, which keeps there who writes into "
+                f"{self._workdir}. Nothing was changed; give another {self._option}"
+            )
+
     def _refusal(self, owner: str) -> WorkdirInUseError:
         return WorkdirInUseError(
             f"{self._workdir} is in use by {_who(owner)}: wait until that run ends, stop it, or "
             f"give another {self._option}"
         )
+
+
+def others_file(workdir: epath.PathLike) -> tuple[str, ...]:
+    """Returns the name of owner.json if it is there and was written by another program."""
+    path = epath.Path(workdir) / FILE
+    content = _text(path) if path.exists() else ""
+    return (FILE,) if content.strip() and not _is_heartbeat(content) else ()
+
+
+def _text(path: epath.Path) -> str:
+    return path.read_bytes().decode("utf-8", "replace")
+
+
+def _is_heartbeat(content: str) -> bool:
+    """Returns whether the content of an owner.json was written here."""
+    try:
+        return {"host", "pid", "time", "token"} <= set(json.loads(content))
+    except (ValueError, TypeError, RecursionError):
+        # The last heartbeat of a process that was killed may be cut off.
+        return content.startswith('{"host": ') and not content.endswith("}\n")
 
 
 def _who(owner: str) -> str:

@@ -7,6 +7,7 @@ from etils import epath
 
 from bertjax.convert import formats, huggingface_read
 from bertjax.convert.families import bert
+from bertjax.data import directories
 from bertjax.workdirs import checkpoint_storage as storage
 from tests.convert import weights
 
@@ -77,9 +78,16 @@ def test_weights_are_replaced_only_when_asked_and_other_things_never(tmp_path):
     weights.assert_equal(formats.read(out), other)
     assert (tmp_path / "link").is_symlink()
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ValueError, match="holds no weights"):
+    with pytest.raises(ValueError, match="holds link, out, thesis.tex, and no weights"):
         formats.write(other, tmp_path, format="bertjax", overwrite=True)
     assert (tmp_path / "thesis.tex").exists()
+    # A download, and a workdir with the states of its optimizer.
+    (out / directories.MARKER).unlink()
+    directories.mark(tmp_path / "run", "run")
+    for target in (out, tmp_path / "run"):
+        with pytest.raises(ValueError, match="and no weights"):
+            formats.write(other, target, format="bertjax", overwrite=True)
+    weights.assert_equal(formats.read(out), other)
 
 
 @pytest.mark.parametrize("action", ["rename", "rmtree"])
@@ -92,11 +100,12 @@ def test_stopped_anywhere_the_old_or_the_new_weights_are_there(
     kind = type(epath.Path(tmp_path))
     real, calls = getattr(kind, action), []
 
-    def stopped(path, *arguments):
-        calls.append(path)
-        if "bertjax" in path.name + str(arguments) and len(calls) > count:
-            raise KeyboardInterrupt
-        return real(path, *arguments)
+    def stopped(path, *arguments, **options):
+        if "bertjax_old" in f"{path}{arguments}" or path.name == "content":
+            calls.append(path)
+            if len(calls) > count:
+                raise KeyboardInterrupt
+        return real(path, *arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(kind, action, stopped)

@@ -1,8 +1,6 @@
-import contextlib
 import os
 
 import pytest
-from etils import epath
 
 from bertjax.data import atomic, records
 
@@ -68,36 +66,22 @@ def test_drafts_of_killed_writers_can_be_removed(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     writer = atomic.writing(tmp_path / "other")
     writer.__enter__()  # and never its end
-    assert len(names(tmp_path)) == 2
+    (tmp_path / "chapter.draft").write_text("years of work")
+    assert len(names(tmp_path)) == 3
     atomic.remove_drafts(tmp_path)
-    assert names(tmp_path) == ["file"]
+    assert names(tmp_path) == ["chapter.draft", "file"]
 
 
-@pytest.mark.parametrize("stopped_at", range(4))
-def test_a_replaced_directory_is_the_old_or_the_new_one_wherever_it_stops(
-    tmp_path, monkeypatch, stopped_at
-):
-    """It takes two renames and one removal; the last case is not stopped."""
-    for name in ("draft", "target"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text(name)
-    actions, path_class = [], type(epath.Path(tmp_path))
-
-    def stopping(original):
-        def action(*arguments):
-            if len(actions) == stopped_at:
-                raise KeyboardInterrupt
-            actions.append(original.__name__)
-            return original(*arguments)
-
-        return action
-
-    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        for name in ("rename", "rmtree"):
-            patch.setattr(path_class, name, stopping(getattr(path_class, name)))
-        atomic.replace_directory(tmp_path / "draft", tmp_path / "target")
-    assert actions == ["rename", "rename", "rmtree"][:stopped_at]
-    atomic.finish_replacing(tmp_path / "target")
-    found = (tmp_path / "target" / "file").read_text()
-    assert found == ("target" if stopped_at < 2 else "draft")
-    assert names(tmp_path) == (["draft", "target"] if stopped_at < 2 else ["target"])
+@pytest.mark.parametrize(
+    ("raised", "number"),
+    [(OSError(28, "No space left on device"), 28), (OSError("arrow could not write"), None)],
+)
+def test_an_error_without_a_name_gets_that_of_the_file(tmp_path, monkeypatch, raised, number):
+    path = tmp_path / "file"
+    with pytest.raises(OSError, match=str(path)) as caught, atomic.writing(path) as file:
+        file.write(b"half")
+        raise raised
+    assert caught.value.errno == number and not names(tmp_path)
+    monkeypatch.setattr(os, "fsync", lambda number: (_ for _ in ()).throw(OSError(5, "I/O")))
+    with pytest.raises(OSError, match=str(path)):
+        atomic.write(path, "content")

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from bertjax.data import records
+from bertjax.data import directories, records
 from data_pipelines import partial_output
 
 TOKENS, EXAMPLES = {"input": "text", "vocabulary": "a"}, {"input": "text", "seed": 1}
@@ -26,7 +26,8 @@ def fill(made, *, shards=True):
 
 
 def found(made):
-    names = {path.name for path in made.scratch.iterdir()} - {"tokens.json", "examples.json"}
+    ours = {"tokens.json", "examples.json", directories.MARKER, directories.LOCK_FILE}
+    names = {path.name for path in made.scratch.iterdir()} - ours
     kinds = {name.split("-")[0].split(".")[0] for name in names}
     return kinds | {path.name.split("-")[0] for path in made.records.iterdir()}
 
@@ -39,7 +40,7 @@ def test_the_same_build_finds_everything_as_it_was_and_publishes_the_records_alo
     made.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     shard = "bert-train.tfrecord-00000-of-00004"
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [shard]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {shard, directories.MARKER}
     with pytest.raises(ValueError, match="--scratch"):
         partial_output.PartialOutput("gs://no-such-bucket/out")
 
@@ -79,13 +80,13 @@ def test_finished_shards_are_only_thrown_away_if_somebody_says_so(tmp_path):
 
 def test_an_output_is_replaced_if_asked_for_and_only_when_the_new_one_is_there(tmp_path):
     output = tmp_path / "out"
-    output.mkdir()
-    (output / records.MANIFEST_FILE).write_text("the old one")
+    for name in (".out.0123456789abcdef0123456789abcdef.bertjax_old", "out"):
+        # The first was left behind by a build that was killed in its last moment.
+        (tmp_path / name).mkdir()
+        (tmp_path / name / records.MANIFEST_FILE).write_text("the old one")
+        directories.mark(tmp_path / name, "records", [records.MANIFEST_FILE])
     with pytest.raises(FileExistsError, match="--overwrite"):
         begun(output)
-    # Left behind by a build that was killed in its last moment.
-    (tmp_path / ".out.bertjax_old").mkdir()
-    (tmp_path / ".out.bertjax_old" / "old").write_text("an older one")
     made = begun(output, overwrite=True)
     (made.records / records.MANIFEST_FILE).write_text("the new one")
     assert (output / records.MANIFEST_FILE).read_text() == "the old one"
@@ -97,7 +98,7 @@ def test_an_output_is_replaced_if_asked_for_and_only_when_the_new_one_is_there(t
 def test_overwriting_never_deletes_what_is_not_records(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for output in (tmp_path, tmp_path / "thesis.tex"):
-        with pytest.raises(FileExistsError, match="not a record directory"):
+        with pytest.raises(FileExistsError, match="and no records|is a file; give a directory"):
             begun(output, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     (tmp_path / "empty").mkdir()
@@ -135,7 +136,7 @@ def test_a_full_disk_at_the_start_does_not_lose_the_work(tmp_path, monkeypatch):
 
 def test_drafts_of_killed_writers_are_never_published(tmp_path):
     made = begun(tmp_path / "out")
-    drafts = [made.records / "shard.1.draft", made.scratch / "counts.1.draft"]
+    drafts = [made.records / f"shard.{32 * 'a'}.draft", made.scratch / f"key.{32 * 'b'}.draft"]
     for draft in drafts:
         draft.write_text("half")
     made = begun(tmp_path / "out")
@@ -143,7 +144,7 @@ def test_drafts_of_killed_writers_are_never_published(tmp_path):
     # Drafts of a worker of Beam whose work another one has finished.
     drafts[0].write_text("half")
     made.publish()
-    assert not list((tmp_path / "out").iterdir())
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [directories.MARKER]
 
 
 def test_two_builds_of_one_output_exclude_each_other(tmp_path):
@@ -161,3 +162,57 @@ def test_two_builds_of_one_output_exclude_each_other(tmp_path):
         second.begin({}, {})
         second.publish()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_outputs_with_the_same_last_part_share_no_scratch_and_one_output_has_one(tmp_path):
+    scratch = str(tmp_path / "scratch")
+    builds = []
+    for parent in ("a", "b"):
+        (tmp_path / parent).mkdir()
+        builds.append(partial_output.PartialOutput(tmp_path / parent / "out", scratch=scratch))
+    with builds[0] as first, builds[1] as second:
+        for number, made in enumerate((first, second)):
+            made.begin(TOKENS, EXAMPLES)
+            (made.scratch / "tokens.bin").write_text(str(number))
+        assert [(made.scratch / "tokens.bin").read_text() for made in builds] == ["0", "1"]
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    for same in (tmp_path / "link" / "out", tmp_path / "b" / ".." / "a" / "out"):
+        assert partial_output.PartialOutput(same, scratch=scratch).scratch == builds[0].scratch
+
+
+def test_the_work_never_takes_the_place_of_what_others_wrote(tmp_path):
+    partial = tmp_path / "out.partial"
+    partial.mkdir()
+    (partial / "thesis.tex").write_text("years of work")
+    with pytest.raises(directories.NotOursError, match=r"out\.partial holds thesis\.tex"):
+        partial_output.PartialOutput(tmp_path / "out")
+    made = begun(tmp_path / "other")
+    (tmp_path / "other.partial" / "notes").write_text("mine")
+    with pytest.raises(directories.NotOursError, match=r"other\.partial .*: notes"):
+        partial_output.PartialOutput(tmp_path / "other")
+    made.publish()
+    assert (tmp_path / "other.partial" / "notes").read_text() == "mine"
+
+
+def test_a_damaged_key_of_unfinished_work_is_named_and_the_work_begun_anew(tmp_path, caplog):
+    for name in ("tokens.json", "examples.json"):
+        made = begun(tmp_path / "out")
+        fill(made, shards=False)
+        (made.scratch / name).write_text('{"input": ')
+        caplog.clear()
+        assert "pairs" not in found(begun(tmp_path / "out"))
+        assert str(made.scratch / name) in caplog.text
+
+
+def test_a_link_as_output_stands_for_what_it_points_to(tmp_path):
+    (tmp_path / "disk").mkdir()
+    for there in (False, True):
+        if not there:
+            (tmp_path / "out").symlink_to(tmp_path / "disk" / "records")
+        made = begun(tmp_path / "out", overwrite=there)
+        (made.records / records.MANIFEST_FILE).write_text(f"{there}")
+        made.publish()
+        assert (tmp_path / "out").is_symlink()
+        assert (tmp_path / "disk" / "records" / records.MANIFEST_FILE).read_text() == f"{there}"
+    assert {path.name for path in tmp_path.iterdir()} == {"disk", "out"}
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["records"]

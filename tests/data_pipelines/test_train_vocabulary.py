@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-from bertjax.data import tokenizer
+from bertjax.data import directories, tokenizer
 from data_pipelines import train_vocabulary
 from tests.data import test_normalization
 
@@ -100,10 +100,14 @@ def test_an_existing_vocabulary_is_replaced_whole_and_only_if_asked_for(text_fil
         train_vocabulary.train_vocabulary(options(text_file, tmp_path))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     train_vocabulary.train_vocabulary(options(text_file, tmp_path, overwrite=True))
-    assert {path.name for path in tmp_path.iterdir()} == {"vocab.txt", "tokenizer_config.json"}
+    names = {"vocab.txt", "tokenizer_config.json", directories.MARKER}
+    assert {path.name for path in tmp_path.iterdir()} == names
     replaced = options(text_file, tmp_path, overwrite=True, kind="sentencepiece")
     train_vocabulary.train_vocabulary(replaced)
     assert tokenizer.load(tmp_path).kind == "sentencepiece"
+    (tmp_path / directories.MARKER).unlink()  # now it might be a download
+    with pytest.raises(FileExistsError, match=r"holds spiece\.model, and no"):
+        train_vocabulary.train_vocabulary(options(text_file, tmp_path, overwrite=True))
 
 
 def test_byte_bpe_merges_the_most_frequent_pair_first():
@@ -140,7 +144,7 @@ def test_equal_runs_in_other_processes_write_equal_bytes(text_file, tmp_path):
         capture_output=True,
     )
     made = sorted(path for path in (tmp_path / "a").rglob("*") if path.is_file())
-    assert len(made) == 10
+    assert len(made) == 14
     for path in made:
         other = tmp_path / "b" / path.relative_to(tmp_path / "a")
         assert path.read_bytes() == other.read_bytes()

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from bertjax.data import directories
 from bertjax.workdirs import ownership
 
 HOLDING = """
@@ -71,3 +72,19 @@ def test_on_a_store_who_was_taken_for_gone_writes_nothing_more(tmp_path, on_a_st
         with pytest.raises(ownership.WorkdirInUseError, match="taken over by process 7 on else"):
             owner.check()
     assert (tmp_path / ownership.FILE).read_text() == other
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_an_owner_file_of_another_program_is_refused_and_left_as_it_is(
+    tmp_path, monkeypatch, locks
+):
+    if not locks:
+        monkeypatch.setattr(ownership.Ownership, "_lock", lambda self: False)
+    theirs = '{"owner": "the museum"}\n'
+    (tmp_path / ownership.FILE).write_text(theirs)
+    with (
+        pytest.raises(directories.NotOursError, match=r"owner\.json was not written by bertjax"),
+        ownership.Ownership(tmp_path),
+    ):
+        pass
+    assert (tmp_path / ownership.FILE).read_text() == theirs
