@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
-from bertjax.data import atomic, records
+from bertjax.data import atomic, json_text, records
 from data_pipelines import (
     blocks,
     builders,
@@ -85,9 +86,9 @@ def _tokenized(
     scratch = pathlib.Path(output.scratch)
     corpus = store.Store(scratch, token_dtype=vocabulary.token_dtype)
     notes = scratch / READING_NOTES
-    reading: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {"blocks": -1}
+    reading = _reading_notes(notes)
     # Inputs that are not files have no mtime, so they are read again.
-    if reading["blocks"] == len(corpus.blocks) and all(unit.bytes for unit in units):
+    if reading.get("blocks") == len(corpus.blocks) and all(unit.bytes for unit in units):
         log = sources.Log(**reading["log"])
     else:
         # Not read to the end so far, or a crash of the machine took the last blocks.
@@ -101,6 +102,17 @@ def _tokenized(
     log.merge(later_log)
     builders.check_text(tally, options)
     return corpus, tally, log
+
+
+def _reading_notes(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what `_tokenized` noted of a text that was read to its end, {} if it must be read."""
+    if not path.exists():
+        return {}
+    try:
+        return json_text.read_object(path)
+    except ValueError as error:
+        logging.warning("the text is read again: %s", error)
+        return {}
 
 
 def _read(

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, masking, records, tokenizer
+from bertjax.data import atomic, hashed_files, json_text, masking, records, tokenizer
 from data_pipelines import blocks, examples, pairing, row_packing, store, used_tokens
 from data_pipelines.objectives import base
 from data_pipelines.reports import statistics
@@ -129,8 +130,8 @@ def pair_block(index: int, job: Job) -> PairCounts:
     """Writes the shuffled examples of a block, unless they are there, and returns their counts."""
     path = _pairs_path(job, index)
     counts_path = path.with_suffix(".json")
-    if counts_path.exists():
-        return PairCounts(**json.loads(counts_path.read_text()))
+    if (notes := _notes(counts_path, path)) is not None:
+        return PairCounts(**notes["counts"])
     corpus = _corpus(job)
     first, last = job.block_documents[index : index + 2]
     text, first_token = store.block_of(corpus, first, last)
@@ -140,7 +141,7 @@ def pair_block(index: int, job: Job) -> PairCounts:
     with atomic.writing(path) as file:
         np.save(file, spans)
     counts = PairCounts.of(drafts, spans, len(corpus.tokens))
-    atomic.write(counts_path, json.dumps(dataclasses.asdict(counts)))
+    _save_notes(counts_path, path, {"counts": dataclasses.asdict(counts)})
     return counts
 
 
@@ -282,15 +283,11 @@ def write(index: int, job: Job, num_shards: int, counts: np.ndarray) -> WrittenS
     path = epath.Path(job.directory) / records.shard_name(index, num_shards)
     notes = pathlib.Path(job.scratch) / f"{path.name}.json"
     tally = job.new_tally()
-    if notes.exists() and path.exists():
-        written_before = json.loads(notes.read_text())
-        shard = records.Shard(**written_before["shard"])
-        if path.stat().length == shard.bytes:
-            tally.add_json(written_before["tally"])
-            return WrittenShard(shard, tally)
+    if (before := _notes(notes, path)) is not None:
+        tally.add_json(before["tally"])
+        return WrittenShard(records.Shard(**before["shard"]), tally)
     shard = write_batches(path, feature_batches(job, index, num_shards, counts), tally)
-    written = {"shard": dataclasses.asdict(shard), "tally": tally.to_json()}
-    atomic.write(notes, json.dumps(written))
+    _save_notes(notes, path, {"shard": dataclasses.asdict(shard), "tally": tally.to_json()})
     return WrittenShard(shard, tally)
 
 
@@ -305,6 +302,31 @@ def write_batches(
             yield from records.encode_batch(batch)
 
     return records.write_shard(path, serialized())
+
+
+def _save_notes(notes: epath.PathLike, path: epath.PathLike, fields: Mapping[str, Any]) -> None:
+    """Writes what was counted in a finished file, with its size and hash."""
+    file = dataclasses.asdict(hashed_files.HashedFile.of(path))
+    atomic.write(notes, json.dumps({**fields, "file": file}))
+
+
+def _notes(notes: epath.PathLike, path: epath.PathLike) -> dict[str, Any] | None:
+    """Returns what `_save_notes` wrote of a file, None if the file must be made (again)."""
+    notes = epath.Path(notes)
+    if not notes.exists():
+        return None
+    try:
+        fields = json_text.read_object(notes)
+        file = hashed_files.HashedFile.from_json(fields.pop("file", None))
+        faults = list(hashed_files.faults(epath.Path(path).parent, [file]))
+        if file.name != epath.Path(path).name:
+            faults = [f"{notes} is of {file.name}"]
+    except ValueError as error:
+        faults = [f"{notes}: {error}"]
+    if faults:
+        logging.warning("a part of the unfinished build is made again: %s", faults[0])
+        return None
+    return fields
 
 
 def _shard_spans(job: Job, shard: int, num_shards: int, counts: np.ndarray) -> examples.Spans:

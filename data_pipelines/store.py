@@ -7,26 +7,31 @@ the last whole journal line is cut off when the store is opened again.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from absl import logging
 
+from bertjax.data import json_text
 from data_pipelines import blocks, examples, sources
 from data_pipelines.reports import statistics
 
 JOURNAL_FILE = "blocks.jsonl"
 TOKENS, SENTENCES, DOCUMENTS = "tokens.bin", "sentence_starts.bin", "document_starts.bin"
 POSITION = np.dtype("<i8")
+PIECE_BYTES = 1 << 20  # read at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """The text of a block as a hash, and where the block ends in each file of the store."""
+    """The text of a block and its arrays as hashes, and where it ends in each file of the store."""
 
     digest: str
+    sha256: str
     tokens: int
     sentences: int
     documents: int
@@ -44,19 +49,26 @@ class Store:
         self._token_dtype = token_dtype
         directory.mkdir(parents=True, exist_ok=True)
         self.blocks: list[Block] = []
-        for line in self._journal_lines():
-            self.blocks.append(_block(json.loads(line), self.end.journal_bytes + len(line)))
-        # After a power failure the journal may have outlived the data.
-        while self.blocks and any(
-            not path.exists() or path.stat().st_size < size for path, size in self._sizes().items()
-        ):
-            self.blocks.pop()
+        for number, line in enumerate(self._journal_lines(), start=1):
+            try:
+                block = _block(json_text.loads(line), self.end.journal_bytes + len(line))
+                is_whole = self._is_whole(block)
+            except (ValueError, KeyError, TypeError):
+                is_whole = False
+            # After a power failure the journal may have outlived the data.
+            if not is_whole:
+                journal = directory / JOURNAL_FILE
+                logging.warning(
+                    "%s:%d: that block and those after it are made again", journal, number
+                )
+                break
+            self.blocks.append(block)
         self.truncate(len(self.blocks))
 
     def truncate(self, num_blocks: int) -> None:
         """Forgets all but the first blocks, and anything half written."""
         self.blocks = self.blocks[:num_blocks]
-        for path, size in self._sizes().items():
+        for path, size in self._sizes(self.end).items():
             path.touch()
             # Growing an empty file fills it with zero, the first start.
             with path.open("r+b") as file:
@@ -64,14 +76,18 @@ class Store:
 
     def append(self, digest: str, block: blocks.TokenizedBlock) -> None:
         """Writes a block's arrays, and then its journal line."""
-        corpus, end = block.corpus, self.end
-        self._write(TOKENS, corpus.tokens.astype(self._token_dtype, casting="safe").tobytes())
-        self._write(SENTENCES, (corpus.sentence_starts[1:] + end.tokens).astype(POSITION).tobytes())
-        self._write(
-            DOCUMENTS, (corpus.document_starts[1:] + end.sentences).astype(POSITION).tobytes()
-        )
+        corpus, end, sha256 = block.corpus, self.end, hashlib.sha256()
+        for name, array in (
+            (TOKENS, corpus.tokens.astype(self._token_dtype, casting="safe")),
+            (SENTENCES, (corpus.sentence_starts[1:] + end.tokens).astype(POSITION)),
+            (DOCUMENTS, (corpus.document_starts[1:] + end.sentences).astype(POSITION)),
+        ):
+            content = array.tobytes()
+            sha256.update(content)
+            self._write(name, content)
         line = {
             "digest": digest,
+            "sha256": sha256.hexdigest(),
             "tokens": end.tokens + len(corpus.tokens),
             "sentences": end.sentences + corpus.num_sentences,
             "documents": end.documents + corpus.num_documents,
@@ -85,7 +101,7 @@ class Store:
     @property
     def end(self) -> Block:
         """Returns the last block, which ends where the next one begins."""
-        return self.blocks[-1] if self.blocks else Block("", 0, 0, 0)
+        return self.blocks[-1] if self.blocks else Block("", "", 0, 0, 0)
 
     def block_documents(self) -> tuple[int, ...]:
         """Returns the numbers of the blocks' first documents and, last, of all documents."""
@@ -108,9 +124,22 @@ class Store:
             # A line without its end was being written when the process died.
             yield from (line for line in journal if line.endswith(b"\n"))
 
-    def _sizes(self) -> dict[pathlib.Path, int]:
-        """Returns the bytes that the blocks take in each file."""
-        end = self.end
+    def _is_whole(self, block: Block) -> bool:
+        """Returns whether the files hold what was written of the block that comes next."""
+        sha256, before = hashlib.sha256(), self._sizes(self.end)
+        for path, size in self._sizes(block).items():
+            if path.name == JOURNAL_FILE:
+                continue
+            if not path.exists() or path.stat().st_size < size:
+                return False
+            with path.open("rb") as file:
+                file.seek(before[path])
+                while piece := file.read(min(size - file.tell(), PIECE_BYTES)):
+                    sha256.update(piece)
+        return sha256.hexdigest() == block.sha256
+
+    def _sizes(self, end: Block) -> dict[pathlib.Path, int]:
+        """Returns the bytes that the blocks up to `end` take in each file."""
         sizes = {
             JOURNAL_FILE: end.journal_bytes,
             TOKENS: end.tokens * self._token_dtype.itemsize,
@@ -159,5 +188,5 @@ def block_of(corpus: examples.Corpus, first: int, last: int) -> tuple[examples.C
 
 
 def _block(journal_line: Mapping[str, Any], journal_bytes: int) -> Block:
-    names = ("digest", "tokens", "sentences", "documents")
+    names = ("digest", "sha256", "tokens", "sentences", "documents")
     return Block(**{name: journal_line[name] for name in names}, journal_bytes=journal_bytes)

@@ -25,21 +25,49 @@ import tqdm
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, json_text, text_lines
+from bertjax.data import atomic, directories, hashed_files, json_text, text_lines
 from bertjax.inference import encoding, saved_model, unknown_tokens
 from bertjax.workdirs import ownership
 
 MANIFEST_FILE = "manifest.json"
-VERSION = 3
+VERSION = 4
+DTYPE = "float32"  # of all vectors
+FAULTS_SHOWN = 10
 ROWS_IN_GROUP = 8192  # of a Parquet file
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A finished shard: the name of its files without their suffixes, and its number of vectors."""
+    """A finished shard: the name of its files without their suffixes, its vectors, its files.
+
+    `rows` is the number of its vectors, `size` that of the numbers of each, of the type `dtype`.
+    """
 
     name: str
     rows: int
+    size: int
+    dtype: str
+    files: tuple[hashed_files.HashedFile, ...]
+
+    @classmethod
+    def from_json(cls, fields: Any) -> Shard:
+        """Returns the shard that a manifest lists.
+
+        Raises:
+          ValueError: if it is none of ours, or a name leaves the directory.
+        """
+        types = {"name": str, "rows": int, "size": int, "dtype": str, "files": list}
+        is_shard = isinstance(fields, Mapping) and fields.keys() == types.keys()
+        if not is_shard or any(type(fields[name]) is not kind for name, kind in types.items()):
+            raise ValueError(f"a shard is {fields!r:.100}")
+        files = tuple(map(hashed_files.HashedFile.from_json, fields["files"]))
+        if fields["dtype"] != DTYPE or min(fields["rows"], fields["size"]) < 1 or not files:
+            raise ValueError(f"a shard is {fields!r:.100}; its dtype must be {DTYPE}")
+        return cls(**{**fields, "files": files})
+
+
+class VersionError(ValueError):
+    """A manifest is of another version of bertjax."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,15 +111,40 @@ class Manifest:
         fields = json_text.read_object(path)
         try:
             if fields.pop("version") != VERSION:
-                raise ValueError(f"{path} is of another version of bertjax; encode the texts again")
+                raise VersionError(
+                    f"{path} is of another version of bertjax; encode the texts again"
+                )
             fields.pop(unknown_tokens.KEY)
-            fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
-            return cls(**fields)
-        except (KeyError, TypeError) as error:
+            fields["shards"] = tuple(map(Shard.from_json, fields["shards"]))
+            manifest = cls(**fields)
+            manifest._check_types()
+            return manifest
+        except VersionError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path} is not a manifest of vectors ({error}); give another directory, or remove "
                 "it and encode the texts again"
             ) from error
+
+    def _check_types(self) -> None:
+        for name, kind in (
+            *(("identity", Mapping), ("model", Mapping), ("is_complete", bool)),
+            *(("texts_sha256", str), ("num_cut", int), ("num_tokens", int), ("num_unknown", int)),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} is {getattr(self, name)!r:.100}")
+
+    def check_files(self, directory: epath.PathLike) -> None:
+        """Raises a ValueError unless all files of the shards are those that were written."""
+        files = (file for shard in self.shards for file in shard.files)
+        faults = list(itertools.islice(hashed_files.faults(directory, files), FAULTS_SHOWN))
+        if faults:
+            raise ValueError(
+                f"{directory} does not hold the vectors that its {MANIFEST_FILE} lists:\n  "
+                + "\n  ".join(faults)
+                + "\nCopy these files again, or remove the directory and encode the texts again"
+            )
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes manifest.json as a whole or not at all."""
@@ -121,8 +174,9 @@ def write(
 
     Raises:
       ownership.WorkdirInUseError: if another run writes into the directory.
-      ValueError: if the directory holds something else, such as vectors of another model, with
-        other options or of other texts; or as `encoding.encode_blocks`.
+      directories.NotOursError: if the directory holds files of others.
+      ValueError: if the directory holds vectors of another model, with other options or of other
+        texts, or other files than its manifest lists; or as `encoding.encode_blocks`.
     """
     if format not in FORMATS:
         raise ValueError(f"format is {format!r}; known are {', '.join(FORMATS)}")
@@ -138,10 +192,11 @@ def write(
         "shard_size": shard_size,
         "store_texts": store_texts,
     }
-    directory, lines = epath.Path(directory), iter(lines)
-    _check_directory(directory)
+    directory, lines = directories.real_path(directory), iter(lines)
+    _claim(directory)
     with ownership.Ownership(directory, option="--output"):
         manifest = _begin(directory, json.loads(json.dumps(identity)))
+        manifest.check_files(directory)
         digest = _skip(directory, manifest, lines)
         if manifest.is_complete:
             logging.info("%s holds all %d vectors already", directory, manifest.num_rows)
@@ -173,11 +228,13 @@ def _write_shards(
     for lines, vectors, counts in shards:
         name = f"vectors-{len(manifest.shards):05d}"
         columns = _columns(lines, manifest.identity["store_texts"])
-        write_files(directory / name, vectors, columns)
+        paths = write_files(directory / name, vectors, columns)
+        files = tuple(map(hashed_files.HashedFile.of, paths))
+        shard = Shard(name, len(lines), vectors.shape[1], str(vectors.dtype), files)
         _add(digest, lines)
         manifest = dataclasses.replace(
             manifest,
-            shards=(*manifest.shards, Shard(name, len(lines))),
+            shards=(*manifest.shards, shard),
             texts_sha256=digest.hexdigest(),
             **{name: getattr(manifest, name) + count for name, count in counts.items()},
         )
@@ -188,23 +245,19 @@ def _write_shards(
     return manifest
 
 
-def _check_directory(directory: epath.Path) -> None:
-    """Raises a ValueError before anything is written into a directory of something else."""
-    if directory.exists() and not directory.is_dir():
-        raise ValueError(f"--output={directory} is a file; give a directory")
-    if (directory / MANIFEST_FILE).exists() or not directory.exists():
-        return
-    for name in (path.name for path in directory.iterdir()):
-        if name != ownership.FILE and not name.endswith(atomic.DRAFT_SUFFIX):
-            fault = f"--output={directory} holds {name}, and no vectors; give a new directory"
-            raise ValueError(fault)
+def _claim(directory: epath.Path) -> None:
+    """Raises a NotOursError before anything is written into a directory of something else."""
+    paths = directory.iterdir() if directory.is_dir() else ()
+    names = {path.name for path in paths if not atomic.is_draft(path.name)} - {ownership.FILE}
+    names |= {*ownership.others_file(directory)}
+    directories.claim(directory, "vectors", names, advice="give a new directory as --output")
 
 
 def _begin(directory: epath.Path, identity: Mapping[str, Any]) -> Manifest:
     """Returns the manifest to resume from, or a new one if there is no shard yet."""
     has_manifest = (directory / MANIFEST_FILE).exists()
     manifest = Manifest.load(directory) if has_manifest else Manifest(identity)
-    atomic.remove_drafts(directory)
+    atomic.remove_drafts(directory)  # of a run that was killed
     if not manifest.shards:  # a run whose input was refused leaves a manifest without shards
         manifest = Manifest(identity)
         manifest.save(directory)
@@ -304,17 +357,25 @@ def _columns(lines: Sequence[text_lines.Line], store_texts: bool) -> dict[str, p
     }
 
 
-def _write_npy(stem: epath.Path, vectors: np.ndarray, columns: Mapping[str, Any]) -> None:
-    """Writes NAME.npy, and the lines as NAME.lines.parquet."""
-    _write_table(stem.with_name(f"{stem.name}.lines.parquet"), columns)
-    with atomic.writing(stem.with_name(f"{stem.name}.npy")) as file:
+def _write_npy(
+    stem: epath.Path, vectors: np.ndarray, columns: Mapping[str, Any]
+) -> tuple[epath.Path, ...]:
+    """Writes NAME.npy, and the lines as NAME.lines.parquet; returns their paths."""
+    paths = tuple(stem.with_name(f"{stem.name}{end}") for end in (".npy", ".lines.parquet"))
+    _write_table(paths[1], columns)
+    with atomic.writing(paths[0]) as file:
         np.save(file, vectors)
+    return paths
 
 
-def _write_parquet(stem: epath.Path, vectors: np.ndarray, columns: Mapping[str, Any]) -> None:
-    """Writes NAME.parquet: the columns of the lines, and `vector`, a list of a fixed size."""
+def _write_parquet(
+    stem: epath.Path, vectors: np.ndarray, columns: Mapping[str, Any]
+) -> tuple[epath.Path, ...]:
+    """Writes NAME.parquet, with `vector`, a list of a fixed size, besides; returns its path."""
     lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    _write_table(stem.with_name(f"{stem.name}.parquet"), {**columns, "vector": lists})
+    path = stem.with_name(f"{stem.name}.parquet")
+    _write_table(path, {**columns, "vector": lists})
+    return (path,)
 
 
 def _write_table(path: epath.Path, columns: Mapping[str, Any]) -> None:
@@ -323,8 +384,10 @@ def _write_table(path: epath.Path, columns: Mapping[str, Any]) -> None:
         pq.write_table(pa.table(dict(columns)), file, row_group_size=ROWS_IN_GROUP)
 
 
-# Name -> the function that writes the files of a shard.
-FORMATS: dict[str, Callable[[epath.Path, np.ndarray, Mapping[str, Any]], None]] = {
+# Name -> the function that writes the files of a shard and returns their paths.
+FORMATS: dict[
+    str, Callable[[epath.Path, np.ndarray, Mapping[str, Any]], tuple[epath.Path, ...]]
+] = {
     "npy": _write_npy,
     "parquet": _write_parquet,
 }

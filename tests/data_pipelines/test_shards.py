@@ -231,6 +231,17 @@ def test_what_is_finished_is_not_made_again(new_job, monkeypatch):
     # Each is made again, the same, if its file or its notes are missing.
     path.unlink()
     assert shards.write(0, job, 2, counts).shard == once[0].shard and path.read_bytes() == content
+    # Or if what they hold is not what was written: by a byte, or as JSON.
+    notes = pathlib.Path(job.scratch) / f"{path.name}.json"
+    for changed, of in ((path, content[:-1] + b"?"), (notes, b'{"shard": '), (notes, b"{}")):
+        changed.write_bytes(of)
+        assert shards.write(0, job, 2, counts).shard == once[0].shard
+        assert path.read_bytes() == content
+    pairs = pathlib.Path(job.scratch) / "pairs-000000.npy"
+    drawn = pairs.read_bytes()
+    pairs.write_bytes(drawn[:-1] + b"?")
+    np.testing.assert_array_equal(paired(job), counts)
+    assert pairs.read_bytes() == drawn
     path.write_bytes(b"half a shard")
     (pathlib.Path(job.scratch) / f"{path.name}.json").unlink()
     assert shards.write(0, job, 2, counts).shard == once[0].shard and path.read_bytes() == content

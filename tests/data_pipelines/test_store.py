@@ -132,3 +132,27 @@ def test_a_journal_that_outlived_its_data_is_not_believed(tmp_path, filled, part
         assert reopened.blocks == filled.blocks
         lines = (tmp_path / store.JOURNAL_FILE).read_text().splitlines()
         assert [json.loads(line)["digest"] for line in lines] == [f"digest {n}" for n in range(4)]
+
+
+@pytest.mark.parametrize("name", [*FILES, store.JOURNAL_FILE])
+def test_from_a_changed_byte_on_blocks_are_made_again_and_the_place_is_named(
+    tmp_path, filled, parts, caplog, name
+):
+    path, first = tmp_path / name, filled.blocks[0]
+    data = bytearray(path.read_bytes())
+    # The first byte that belongs to the second block.
+    itemsize = {store.TOKENS: 2}.get(name, 8)
+    place = {
+        store.TOKENS: first.tokens * itemsize,
+        store.SENTENCES: (first.sentences + 1) * itemsize,
+        store.DOCUMENTS: (first.documents + 1) * itemsize,
+        store.JOURNAL_FILE: first.journal_bytes,
+    }[name]
+    data[place] ^= 1
+    path.write_bytes(data)
+    again = store.Store(tmp_path, token_dtype=np.dtype(np.uint16))
+    assert again.blocks == [first]
+    assert f"{tmp_path / store.JOURNAL_FILE}:2" in caplog.text
+    for number, part in enumerate(parts[1:], start=1):
+        again.append(f"digest {number}", tokenized(part))
+    assert again.blocks == filled.blocks

@@ -184,6 +184,12 @@ def test_what_cannot_be_written_is_refused(model, texts, tmp_path):
     with pytest.raises(ValueError, match=r"holds letters.txt, and no vectors"):
         write(model, texts, tmp_path / "v")
     assert contents(tmp_path / "v") == {"letters.txt": b"mine"}
+    for name in ("manifest.json", "chapter.draft", "owner.json"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text('{"of": "others"}')
+        with pytest.raises(ValueError, match=f"holds {name}, and no vectors"):
+            write(model, texts, tmp_path / name)
+        assert contents(tmp_path / name) == {name: b'{"of": "others"}'}
     with pytest.raises(ValueError, match="is a file; give a directory"):
         write(model, texts, tmp_path / "v" / "letters.txt")
     with pytest.raises(ValueError, match="there are no texts"):
@@ -199,6 +205,34 @@ def test_what_cannot_be_written_is_refused(model, texts, tmp_path):
         manifest.write_text(json.dumps(wrong))
         with pytest.raises(ValueError, match="manifest.json is"):
             write(model, texts, tmp_path / "damaged")
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_what_a_manifest_lists_is_compared_before_it_is_believed(
+    model, texts, tmp_path, is_complete
+):
+    manifest = write(model, texts, tmp_path / "v")
+    vector_files.Manifest(**{**vars(manifest), "is_complete": is_complete}).save(tmp_path / "v")
+    before = contents(tmp_path / "v")
+    name = "vectors-00002.npy"
+    for changed in (before[name][:-1], before[name][:-1] + b"?", None):
+        (tmp_path / "v" / name).unlink()
+        if changed is not None:
+            (tmp_path / "v" / name).write_bytes(changed)
+        with pytest.raises(ValueError, match=rf"{name} (has|is).*\n.*encode the texts again"):
+            write(model, texts, tmp_path / "v")
+        (tmp_path / "v" / name).write_bytes(before[name])
+    fields = json.loads(before["manifest.json"])
+    shard, file = fields["shards"][0], fields["shards"][0]["files"][0]
+    for wrong in (
+        {"shards": [{**shard, "files": [{**file, "name": "../a.npy"}]}]},
+        {"shards": [{**shard, "dtype": "float16"}]},
+        {"shards": [{**shard, "rows": "7"}]},
+        *({"shards": 3}, {"is_complete": "yes"}, {"identity": []}, {"num_cut": None}),
+    ):
+        (tmp_path / "v" / "manifest.json").write_text(json.dumps({**fields, **wrong}))
+        with pytest.raises(ValueError, match="is not a manifest of vectors"):
+            write(model, texts, tmp_path / "v")
 
 
 @pytest.mark.slow
