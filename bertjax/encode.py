@@ -18,7 +18,7 @@ from etils import epath
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import text_lines
+from bertjax.data import path_lists, text_lines
 from bertjax.inference import encoding, unknown_tokens, vector_files
 
 OUTPUT_FLAGS = ("input", "format", "shard_size", "store_texts", "text_column", "id_column")
@@ -111,14 +111,18 @@ def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -
     lines, inputs, total = _lines_of_stdin(), {"files": []}, None
     if options.input:
         columns = text_lines.Columns(options.text_column, options.id_column)
-        lines = text_lines.read_lines(options.input, columns)
-        paths = [epath.Path(path) for path in options.input]
+        names = path_lists.rejoined(options.input, lambda name: epath.Path(name).exists())
+        lines = text_lines.read_lines(names, columns)
+        paths = [epath.Path(name) for name in names]
+        sizes = [path.stat().length if path.exists() else 0 for path in paths]
         inputs = {
-            "files": [{"path": str(path), "size": path.stat().length} for path in paths],
+            "files": [
+                {"path": str(path), "size": size} for path, size in zip(paths, sizes, strict=True)
+            ],
             "text_column": options.text_column,
             "id_column": options.id_column,
         }
-        total = text_lines.count(options.input)
+        total = text_lines.count(names)
     manifest = vector_files.write(
         model,
         lines,

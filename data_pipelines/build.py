@@ -10,12 +10,12 @@ same command continues it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
-from etils import epath
 
 from bertjax.data import records, tokenizer
 from data_pipelines import (
@@ -72,23 +72,24 @@ def build(options: Options, make: builders.Builder | None = None) -> records.Man
         try:
             return _build(options, output, make)
         except OSError as error:
-            if error.filename is None and error.errno is not None:
-                # A full disk does not say where it is.
-                hint = f"{error.strerror}, with what is finished kept for the same command"
-                raise OSError(error.errno, hint, str(output.scratch)) from error
-            raise
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            # A full disk does not always say where it is.
+            hint = f"{error.strerror}, with what is finished kept for the same command"
+            raise OSError(error.errno, hint, error.filename or str(output.scratch)) from error
 
 
 def _build(
     options: Options, output: PartialOutput, make: builders.Builder | None
 ) -> records.Manifest:
     vocabulary = blocks.Vocabulary.of(options.vocabulary, options.do_lower_case)
-    units = sources.units(options.input)
+    units = sources.stored(sources.units(options.input), output.input)
     sources.check_units(units, options.reading)
+    stamps = sources.stamps(units)
     _check_integers(units, options.reading, vocabulary)
     if fault := deduplication.fault(options.deduplicate, units):
         raise ValueError(fault)
-    output.begin(*_keys(options, vocabulary, units))
+    output.begin(*_keys(options, vocabulary, stamps))
 
     # The number of files that could be a document each.
     forms = [sources.FORMATS[unit.format] for unit in units]
@@ -97,7 +98,10 @@ def _build(
     make = make or BUILDERS[options.algorithm]
     content = make(options, vocabulary, units, output, judge)
     judge(content.statistics)
+    sources.check_unchanged(units, stamps)
     figures = {**content.statistics, "text_files": text_files}
+    if pipes := [unit for unit in units if unit.sha256]:
+        figures["pipes"] = {"count": len(pipes), "bytes": sum(unit.bytes for unit in pipes)}
     manifest = records.Manifest(
         tokenizer=loaded.describe(),
         max_seq_length=options.max_seq_length,
@@ -170,15 +174,13 @@ def _check_integers(
 
 
 def _keys(
-    options: Options, vocabulary: blocks.Vocabulary, units: Sequence[sources.Unit]
+    options: Options, vocabulary: blocks.Vocabulary, stamps: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns what the tokens, and what the examples, of an unfinished build must have been for."""
     content = options.content()
     listing = hashlib.blake2b(digest_size=8)
-    for unit in units:
-        file = epath.Path(unit.location)
-        changed = file.stat().mtime if unit.bytes and file.exists() else 0
-        listing.update(f"{unit.location} {unit.bytes} {changed}\n".encode())
+    for location, stamp in stamps.items():
+        listing.update(f"{location} {stamp}\n".encode("utf-8", "surrogateescape"))
     tokens = {name: content[name] for name in TOKEN_OPTIONS} | {
         "vocabulary": vocabulary.sha256,
         "input files": listing.hexdigest(),

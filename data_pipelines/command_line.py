@@ -44,6 +44,7 @@ def run(options_class: type, main: Callable[[Any], None], *, positional: str = "
     The errors by which programs report bad input end the process with their message alone.
     Flags are defined here rather than at import, so that importing a program defines none.
     """
+    program_flags.open_missing_streams()
     define_flags(options_class, flags.FLAGS, positional)
 
     def checked_main(arguments: Sequence[str]) -> None:

@@ -12,11 +12,13 @@ import dataclasses
 import fnmatch
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import logging
+from etils import epath
 
-from bertjax.data import tables
+from bertjax.data import directories, path_lists, tables
 from data_pipelines.formats import (
     base,
     documentation,
@@ -122,12 +124,14 @@ class Document:
 class Unit:
     """A part of a source that is read by itself: a file, or a dataset.
 
-    Reading it adds `bytes` to `Log.bytes_read`; 0 if the size is unknown.
+    Reading it adds `bytes` to `Log.bytes_read`; 0 if the size is unknown. `sha256` is that of the
+    copy of a pipe, "" for others.
     """
 
     format: str
     location: str
     bytes: int = 0
+    sha256: str = ""
 
 
 def help_text() -> str:
@@ -135,7 +139,10 @@ def help_text() -> str:
     files = ", ".join(one.help for one in FORMATS.values() if not one.keyword)
     others = ", or ".join(one.help for one in FORMATS.values() if one.keyword)
     packed = " ".join(tables.DECOMPRESSORS)
-    return f"files and globs ({files}; {packed}), {others}; several with commas between them"
+    return (
+        f"files, pipes and globs ({files}; {packed}), - for standard input, {others}; several with "
+        "commas between them"
+    )
 
 
 def formats_that_heed(name: str) -> str:
@@ -153,10 +160,62 @@ def documents(
       ValueError: if a file or dataset cannot be read as what it seems to be; while iterating too,
         if it turns out to be damaged further on.
     """
-    parts = units(source)
-    check_units(parts, reading)
-    record = Log() if log is None else log
-    return (document for unit in parts for document in read_unit(unit, reading, record))
+    parts, record = units(source), Log() if log is None else log
+    if not any(map(_is_pipe, parts)):
+        check_units(parts, reading)
+        return (document for unit in parts for document in read_unit(unit, reading, record))
+    return _documents_of_pipes(parts, reading, record)
+
+
+def _documents_of_pipes(parts: Sequence[Unit], reading: Reading, log: Log) -> Iterator[Document]:
+    with tempfile.TemporaryDirectory(prefix="bertjax_input_") as scratch:
+        copies = stored(parts, epath.Path(scratch))
+        check_units(copies, reading)
+        for unit in copies:
+            yield from read_unit(unit, reading, log)
+
+
+def stored(units: Sequence[Unit], directory: epath.Path) -> list[Unit]:
+    """Returns the units with a copy in `directory` in the place of each pipe, read to its end.
+
+    A pipe gives its text once, and a program looks into its input before it reads it.
+    """
+    copies = []
+    for number, unit in enumerate(units):
+        if _is_pipe(unit):
+            # The name says how the text is written, as .jsonl.
+            target = directory / f"{number}-{os.path.basename(unit.location)}"
+            logging.info("%s is a pipe: its text is copied to %s", unit.location, target)
+            size, sha256 = input_files.store(unit.location, target)
+            unit = Unit(unit.format, str(target), size, sha256)
+        copies.append(unit)
+    return copies
+
+
+def stamps(units: Sequence[Unit]) -> dict[str, str]:
+    """Returns by location what tells whether a file is as it was: its size and its time."""
+    stamps = {}
+    for unit in units:
+        file = epath.Path(unit.location)
+        is_file = bool(unit.bytes) and file.exists()
+        status = file.stat() if is_file else None
+        time = unit.sha256 or (status.mtime if status else 0)
+        stamps[unit.location] = f"{status.length if status else unit.bytes} {time}"
+    return stamps
+
+
+def check_unchanged(units: Sequence[Unit], before: Mapping[str, str]) -> None:
+    """Raises a ValueError that names the files that are not as they were at `stamps`."""
+    now = stamps(units)
+    if changed := [location for location in before if now.get(location) != before[location]]:
+        raise ValueError(
+            f"the input changed while it was read: {directories.described(changed)}. Run the "
+            "command again once nothing writes there"
+        )
+
+
+def _is_pipe(unit: Unit) -> bool:
+    return not FORMATS[unit.format].keyword and tables.is_pipe(unit.location)
 
 
 def units(source: str) -> list[Unit]:
@@ -168,7 +227,7 @@ def units(source: str) -> list[Unit]:
       FileNotFoundError: if a path or glob matches no file.
       ValueError: if a path is a directory, or a file compressed that cannot be read so.
     """
-    units = (unit for part in source.split(",") for unit in _units(part))
+    units = (unit for part in split(source) for unit in _units(part))
     first: dict[str, Unit] = {}
     again: list[str] = []
     for unit in units:
@@ -183,6 +242,15 @@ def units(source: str) -> list[Unit]:
         more = f" and {len(again) - NAMES_SHOWN} more" if len(again) > NAMES_SHOWN else ""
         logging.warning("the input names %s%s more than once; each is read once", names, more)
     return list(first.values())
+
+
+def split(source: str) -> list[str]:
+    """Returns the parts of a source; a comma belongs to a name if only that is there."""
+
+    def is_there(part: str) -> bool:
+        return _keyword_format(part) is not None or input_files.is_there(part)
+
+    return path_lists.rejoined(source.split(","), is_there)
 
 
 def are_files(part: str) -> bool:

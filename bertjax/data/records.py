@@ -24,7 +24,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int
 
-from bertjax.data import atomic, encoding, json_text
+from bertjax.data import atomic, encoding, hashed_files, json_text
 from bertjax.data import contents as contents_lib
 
 if TYPE_CHECKING:
@@ -292,6 +292,11 @@ class RecordSet:
         return contents_lib.load(self.directory)
 
 
+def directory_of(template: str, max_seq_length: int) -> str:
+    """Returns the directory of a length; of all that braces may say, {max_seq_length} alone."""
+    return template.replace("{max_seq_length}", str(max_seq_length))
+
+
 def open(
     directory: epath.PathLike, misfits: Callable[[Manifest], Iterable[str]] = lambda _: ()
 ) -> RecordSet:
@@ -368,8 +373,7 @@ def _feature_faults(name: str, feature: Any) -> Iterator[str]:
 
 def _shard_entry_faults(shard: Mapping[str, Any]) -> Iterator[str]:
     name, examples, size = shard["file"], shard["examples"], shard["bytes"]
-    is_bare = isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
-    if not is_bare:
+    if not (isinstance(name, str) and hashed_files.is_bare(name)):
         yield f"a shard is {name!r}; it must be the name of a file in the directory"
     faults = [
         *_number_faults(f"examples of shard {name!r}", examples, 0, None),
@@ -424,9 +428,8 @@ def write_shard(path: epath.PathLike, serialized: Iterable[bytes]) -> Shard:
                 file.write(block)
                 count, size = count + examples, size + len(block)
     except OSError as error:
-        if error.filename is not None:
+        if error.filename != str(path):
             raise
-        # The error of a full disk does not name the file.
         message = f"{error.strerror}: the shard was not written and its draft is removed"
         raise OSError(error.errno, message, str(path)) from error
     return Shard(file=path.name, examples=count, bytes=size)

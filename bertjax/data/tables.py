@@ -17,7 +17,9 @@ import gzip
 import io
 import itertools
 import lzma
+import os
 import pathlib
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -182,13 +184,22 @@ def opened(path: epath.PathLike) -> Iterator[File]:
 
     Raises:
       FileNotFoundError: if there is no such file.
+      FaultyFile: if it is a pipe that was opened before, or changes while it is read.
     """
     path = epath.Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
+    if is_pipe(path):
+        if (pipe := os.stat(path).st_ino) in _OPENED_PIPES:
+            raise FaultyFile(
+                f"{path} is a pipe, which can be read once, and this program reads its files "
+                "several times: write the text into a file and give that"
+            )
+        _OPENED_PIPES.add(pipe)
     compression = suffixes(path)[1]
     with contextlib.ExitStack() as stack:
         file: Any = stack.enter_context(path.open("rb"))
+        stack.enter_context(unchanged(file, path))
         if compression:
             file = stack.enter_context(DECOMPRESSORS[compression](file))
         yield file
@@ -199,6 +210,34 @@ def _as_utf8(path: epath.PathLike, suffix: str, rules: Rules) -> Iterator[File]:
     with opened(path) as file:
         is_text = suffix != ".parquet"
         yield text_encodings.as_utf8(file, rules.encoding, path) if is_text else file
+
+
+_OPENED_PIPES: set[int] = set()  # by their inodes
+
+
+def is_pipe(path: epath.PathLike) -> bool:
+    """Returns whether a path is a pipe or a device, which can be read once."""
+    local = os.fspath(path)
+    return "://" not in local and os.path.exists(local) and not os.path.isfile(local)
+
+
+@contextlib.contextmanager
+def unchanged(file: File, path: epath.PathLike) -> Iterator[None]:
+    """Raises a FaultyFile in the end if an open file of a disk has changed meanwhile."""
+    before = _stamp(file)
+    yield
+    if _stamp(file) != before:
+        raise FaultyFile(
+            f"{path} changed while it was read; run the command again once nothing writes it"
+        )
+
+
+def _stamp(file: File) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(file.fileno())
+    except (AttributeError, OSError, ValueError):
+        return None  # no file of a disk
+    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
 def lines(file: File, path: epath.PathLike, longest: int = -1) -> Iterator[tuple[int, bytes]]:

@@ -37,7 +37,7 @@ def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Li
       FaultyFile: while iterating, with file and line, if a line is not UTF-8, is not a JSON object
         or has no text.
     """
-    files = [epath.Path(path) for path in paths]
+    files = [epath.Path("/dev/stdin" if path == "-" else path) for path in paths]
     if missing := [str(path) for path in files if not path.exists()]:
         raise FileNotFoundError(f"{', '.join(missing)}: no such file; --input names files of texts")
     return (line for number, path in enumerate(files) for line in _of_file(path, number, columns))
@@ -48,13 +48,17 @@ def numbered(texts: Iterable[str]) -> Iterator[Line]:
     return (_line(0, number, "", text) for number, text in enumerate(texts, start=1))
 
 
-def count(paths: Sequence[epath.PathLike]) -> int:
+def count(paths: Sequence[epath.PathLike]) -> int | None:
     """Returns the number of lines of files, reading and decompressing them once for that.
+
+    None if one of them is a pipe, which can be read once.
 
     Raises:
       FaultyFile: with file and line, where a file cannot be decompressed.
     """
     total = 0
+    if any(path == "-" or tables.is_pipe(path) for path in paths):
+        return None
     for path in paths:
         with tables.opened(path) as file:
             total += sum(1 for _ in tables.lines(file, path))

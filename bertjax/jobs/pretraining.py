@@ -192,7 +192,7 @@ def known_manifests(config: ml_collections.ConfigDict) -> dict[str, records.Mani
     manifests = {}
     if config.data.source == "records" and config.data.train_dir:
         for phase in lengths.phases(config):
-            directory = config.data.train_dir.format(max_seq_length=phase.max_seq_length)
+            directory = records.directory_of(config.data.train_dir, phase.max_seq_length)
             if (epath.Path(directory) / records.MANIFEST_FILE).exists():
                 manifests[phase.name] = records.Manifest.load(directory)
     return manifests
@@ -243,7 +243,7 @@ def _open(
     first: records.RecordSet | None,
 ) -> records.RecordSet:
     """Returns the records of config.data.`option` for a phase, with the vocabulary of `first`."""
-    directory = config.data[option].format(max_seq_length=phase.max_seq_length)
+    directory = records.directory_of(config.data[option], phase.max_seq_length)
     if "," in directory and not epath.Path(directory).exists():
         raise ValueError(
             f"config.data.{option} is {directory!r}, but a run reads one record directory: build "

@@ -105,7 +105,7 @@ def training_records(trained: Description) -> dict[str, records.RecordSet]:
     record_sets = {}
     for phase, digest in trained.meta["identity"]["manifests"].items():
         length = trained.config.phases[phase].max_seq_length
-        directory = epath.Path(trained.config.data.train_dir.format(max_seq_length=length))
+        directory = epath.Path(records.directory_of(trained.config.data.train_dir, length))
         try:
             manifest = records.Manifest.load(directory)
         except (FileNotFoundError, ValueError):

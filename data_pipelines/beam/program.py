@@ -387,7 +387,7 @@ def _check(options: BeamOptions, beam_arguments: Sequence[str]) -> None:
 
 def _places_on_this_machine(options: BeamOptions) -> list[str]:
     """Returns what workers on other machines could not reach."""
-    files = [part for part in options.input.split(",") if sources.are_files(part)]
+    files = [part for part in sources.split(options.input) if sources.are_files(part)]
     places = [("output", options.output), *(("input", part) for part in files)]
     if options.scratch:
         places.append(("scratch", options.scratch))

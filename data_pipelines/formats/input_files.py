@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import glob
+import hashlib
 import io
 import lzma
 import os
@@ -21,6 +22,8 @@ from etils import epath
 from bertjax.data import tables, text_encodings
 
 PLACES_KEPT = 5
+# The name of standard input in a list of files, and its file.
+STANDARD_INPUT, STANDARD_INPUT_FILE = "-", "/dev/stdin"
 BUFFER_BYTES = 1 << 20
 
 # First bytes by which a file is recognized whatever its name.
@@ -88,9 +91,7 @@ def find(pattern: str, *, accepted: str = "paths and globs of files") -> list[st
     """
     if is_remote(pattern):
         return _find_remote(pattern, accepted)
-    # Folders that a glob matches are skipped: `**` always matches them.
-    paths = [path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)]
-    if paths:
+    if paths := _matches(pattern):
         return sorted(paths)
     if pattern and os.path.isdir(pattern):
         raise ValueError(
@@ -98,6 +99,44 @@ def find(pattern: str, *, accepted: str = "paths and globs of files") -> list[st
             f"{os.path.join(pattern, '**', '*.txt')!r}"
         )
     raise _matches_nothing(pattern, accepted)
+
+
+def is_there(pattern: str) -> bool:
+    """Returns whether a path or glob on this machine stands for a file or a directory."""
+    return is_remote(pattern) or os.path.exists(pattern) or bool(_matches(pattern))
+
+
+def _matches(pattern: str) -> list[str]:
+    """Returns the files that a path or glob on this machine stands for."""
+    if pattern == STANDARD_INPUT:
+        return [STANDARD_INPUT_FILE]
+    # A name may hold the characters of globs.
+    if os.path.lexists(pattern) and not os.path.isdir(pattern):
+        return [pattern]
+    for glob_pattern in (pattern, pattern.replace("[", "[[]")):
+        # Folders that a glob matches are skipped: `**` always matches them.
+        found = glob.glob(glob_pattern, recursive=True)
+        if paths := [path for path in found if not os.path.isdir(path)]:
+            return paths
+    return []
+
+
+def store(path: str, target: epath.Path) -> tuple[int, str]:
+    """Copies a pipe to its end, and returns the number of bytes and their sha256.
+
+    Raises:
+      OSError: naming the file, if it cannot be read or written.
+    """
+    digest, size = hashlib.sha256(), 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "rb", buffering=0) as source, target.open("wb") as file:
+        try:
+            while piece := source.read(BUFFER_BYTES):
+                digest.update(piece)
+                size += file.write(piece)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}, copying {path}", str(target)) from error
+    return size, digest.hexdigest()
 
 
 def is_remote(path: str) -> bool:
@@ -142,9 +181,18 @@ def opened(
         ) from error
 
 
-def unbuffered(path: str) -> Any:
-    """Opens the bytes of a file as they are stored."""
-    return epath.Path(path).open("rb") if is_remote(path) else open(path, "rb", buffering=0)
+@contextlib.contextmanager
+def unbuffered(path: str) -> Iterator[Any]:
+    """Opens the bytes of a file as they are stored.
+
+    Raises:
+      FaultyFile: in the end, if the file has changed meanwhile.
+    """
+    with (
+        epath.Path(path).open("rb") if is_remote(path) else open(path, "rb", buffering=0) as raw,
+        tables.unchanged(raw, path),
+    ):
+        yield raw
 
 
 def head(path: str, size: int) -> bytes:

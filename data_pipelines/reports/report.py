@@ -85,7 +85,7 @@ def _record_rows(manifest: records.Manifest) -> list[tuple[str, str]]:
         ("masks", masks if manifest.has_static_masks else "drawn while training"),
         ("pairs", f"{manifest.pair_objective} ({' or '.join(labels)})" if labels else "none"),
         ("vocabulary", f"{described['vocab_size']:,} entries, {described['kind']}{casing}"),
-        *_split_rows(manifest.arguments),
+        *_split_rows(manifest.arguments, manifest.statistics.get("pipes", {})),
     ]
 
 
@@ -102,10 +102,14 @@ def _row_count(manifest: records.Manifest) -> Iterator[tuple[str, str]]:
     yield from rows.found
 
 
-def _split_rows(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _split_rows(
+    arguments: Mapping[str, Any], pipes: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
     if "split" not in arguments:  # Records that were adopted.
         return
     yield "input", arguments["input"]
+    if pipes:
+        yield "pipes", f"{pipes['count']:,}, {pipes['bytes']:,} bytes, read once and whole"
     if arguments["split"] == "all":
         yield "documents taken", "all: none is held out"
         return

@@ -294,3 +294,12 @@ def test_tensorflow_is_kept_away_from_accelerators(monkeypatch):
     records.import_tensorflow.cache_clear()
     assert records.import_tensorflow() is tf
     assert calls == [([], "GPU"), ([], "TPU")]
+
+
+def test_braces_in_a_name_are_a_part_of_it_but_for_the_length():
+    for template, name in (
+        ("train_{max_seq_length}", "train_128"),
+        ("{a}/{max_seq_length}/{0.__class__}{", "{a}/128/{0.__class__}{"),
+        ("{max_seq_length:>9}", "{max_seq_length:>9}"),
+    ):
+        assert records.directory_of(template, 128) == name

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import pathlib
+import tempfile
 
 import numpy as np
 import pytest
@@ -280,6 +281,16 @@ def test_masks_are_not_drawn_over_stored_ones(tmp_path):
         read(masked, 1, draw_masks=draw_masks)
     with pytest.raises(ValueError, match="already hold masked tokens"):
         streams.evaluation_batches(masked, batch_size=4, draw_masks=draw_masks)
+
+
+def test_tensorflow_writes_no_python_files(record_set, tmp_path, monkeypatch):
+    """It converts functions by a temporary module for each."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = []
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda *a, **k: made.append((a, k)))
+    next(streams.train_batches(record_set, streams.Order(BATCH_SIZE, seed=0)))
+    next(streams.evaluation_batches(record_set, batch_size=BATCH_SIZE))
+    assert not made and not list(tmp_path.iterdir())
 
 
 def test_evaluation_sees_each_example_once_in_file_order(record_set):

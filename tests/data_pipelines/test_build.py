@@ -2,6 +2,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -159,3 +160,57 @@ def test_records_of_a_byte_level_bpe_hold_its_tokens_and_hash(text_file, tmp_pat
     assert tokenizer.load(tmp_path / "made").describe() == known.describe()
     assert (batch["input_ids"][:, 0] == known.cls_id).all()
     assert (batch["input_ids"][batch["input_mask"] == 0] == known.pad_id).all()
+
+
+def test_text_from_a_pipe_is_read_whole_and_gives_the_records_of_the_file(
+    built, text_file, vocabulary_directory, tmp_path
+):
+    chosen, manifest, _ = built
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", f"exec cat '{text_file}' > '{pipe}'"]):
+        of_pipe = build.build(options(str(pipe), vocabulary_directory, tmp_path / "out"))
+    size = pathlib.Path(text_file).stat().st_size
+    assert of_pipe.statistics["pipes"] == {"count": 1, "bytes": size}
+    assert of_pipe.shards == manifest.shards
+    for shard in of_pipe.shards:
+        content = pathlib.Path(chosen.output, shard.file).read_bytes()
+        assert (tmp_path / "out" / shard.file).read_bytes() == content
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "out"}
+
+
+def test_input_that_changes_during_the_build_is_an_error_that_names_it(
+    text_file, vocabulary_directory, tmp_path
+):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_bytes(pathlib.Path(text_file).read_bytes())
+
+    def changing(*arguments):
+        content = build.BUILDERS["fast"](*arguments)
+        with (tmp_path / "b.txt").open("a") as file:
+            file.write("More.")
+        return content
+
+    text = f"{tmp_path}/a.txt,{tmp_path}/b.txt"
+    with pytest.raises(ValueError, match=rf"changed while it was read: {tmp_path}/b\.txt\."):
+        build.build(options(text, vocabulary_directory, tmp_path / "out"), changing)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_with_files_of_others_is_neither_deleted_nor_replaced(
+    built, text_file, vocabulary_directory, tmp_path
+):
+    encoding, records_of_ours = tmp_path / "encoding", tmp_path / "records"
+    encoding.mkdir()
+    (encoding / "manifest.json").write_text("{}")
+    shutil.copytree(built[0].output, records_of_ours)
+    (records_of_ours / "notes.txt").write_text("mine")
+    for output, name in ((encoding, "manifest.json"), (records_of_ours, "notes.txt")):
+        before = files(output)
+        chosen = options(text_file, vocabulary_directory, output, overwrite=True)
+        with pytest.raises(FileExistsError, match=name):
+            build.build(chosen)
+        assert files(output) == before
+    (records_of_ours / "notes.txt").unlink()
+    build.build(options(text_file, vocabulary_directory, records_of_ours, overwrite=True))
+    assert files(records_of_ours).keys() == files(built[0].output).keys()

@@ -154,3 +154,34 @@ def test_remote_files_are_found_and_read_like_local_ones(tmp_path, monkeypatch):
             contents.append(file.read())
     assert contents == [b"two", b"one"]
     assert log.bytes_read == sum(map(input_files.size, everything))
+
+
+def test_names_with_the_characters_of_globs_are_found(tmp_path):
+    for name in ("a[1].txt", "a1.txt", "b*.txt", "{x}.txt", "-"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "d[2]").mkdir()
+    (tmp_path / "d[2]" / "c.txt").touch()
+    for pattern, names in (
+        *(("a[1].txt", ["a[1].txt"]), ("b*.txt", ["b*.txt"]), ("{x}.txt", ["{x}.txt"])),
+        *(("d[2]/*.txt", ["d[2]/c.txt"]), ("a[12].txt", ["a1.txt"])),
+    ):
+        assert input_files.find(str(tmp_path / pattern)) == [str(tmp_path / n) for n in names]
+    assert input_files.find("-") == ["/dev/stdin"]
+
+
+@pytest.mark.parametrize("change", ["append", "cut", "write over"])
+def test_a_file_that_changes_while_it_is_read_is_an_error_in_the_end(tmp_path, change):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n")
+    os.utime(path, (1, 1))
+    with (
+        pytest.raises(ValueError, match=r"a\.txt changed while it was read"),
+        input_files.opened(str(path)) as file,
+    ):
+        assert file.readline() == b"one\n"
+        if change == "append":
+            with path.open("a") as more:
+                more.write("three\n")
+        else:
+            path.write_text("" if change == "cut" else "one\nTWO\n")
+        file.read()

@@ -1,0 +1,25 @@
+"""Lists of paths with commas between them, where a name may hold a comma, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+MOST_COMMAS = 8  # in one name
+
+
+def rejoined(parts: Sequence[str], is_there: Callable[[str], bool]) -> list[str]:
+    """Returns what was split at commas, with the names put together again that hold commas.
+
+    A comma separates unless nothing is there by the name before it, and something is by a name
+    that goes on behind it; the shortest such name counts.
+    """
+    paths, start = [], 0
+    while start < len(parts):
+        longest = min(len(parts), start + MOST_COMMAS + 1)
+        joins = ((end, ",".join(parts[start:end])) for end in range(start + 1, longest + 1))
+        end, path = next(
+            ((end, path) for end, path in joins if is_there(path)), (start + 1, parts[start])
+        )
+        paths.append(path)
+        start = end
+    return paths
