@@ -1,5 +1,6 @@
 """Claims about what every program does when it ends."""
 
+import logging
 import os
 import re
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import pytest
 from absl import flags
 
-from bertjax.cli import program_flags
+from bertjax.cli import command_line, program_flags
 from tests import programs
 
 PROGRAM = """
@@ -146,3 +147,31 @@ def test_help_lists_the_flags_of_a_program_and_the_options_of_a_recipe_with_thei
     ]
     assert "--config.phases.phase1.num_steps=1000000" in shown("train", "--help=phase1")
     assert "no recipe smok" in programs.run("bertjax.train", "--help=x", "--config=smok").error
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_with_closed_streams_ends_as_with_open_ones_and_writes_into_no_file(
+    tmp_path, closed
+):
+    (tmp_path / "c.txt").write_text("A word or two.\n\nOne more word, two more words.\n" * 20)
+    command = f"{sys.executable} -m data_pipelines.train_vocabulary --input={tmp_path}/c.txt"
+    done = subprocess.run(
+        f"{command} --output={tmp_path}/v --size=60 {closed}", shell=True, stderr=subprocess.PIPE
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "v" / "vocab.txt").read_text().startswith("[PAD]\n[UNK]\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "level", "is_shown"),
+    [
+        ("absl", "/lib/orbax/checkpoint/future.py", logging.ERROR, False),
+        ("asyncio", "/lib/asyncio/base_events.py", logging.ERROR, False),
+        ("absl", "/lib/orbax/checkpoint/future.py", logging.WARNING, True),
+        ("absl", "/home/bertjax/train.py", logging.ERROR, True),
+        ("jax", "/lib/jax/xla_bridge.py", logging.INFO, False),
+    ],
+)
+def test_errors_that_are_raised_as_well_are_not_logged_by_each_thread(name, path, level, is_shown):
+    record = logging.LogRecord(name, level, path, 1, "a message", (), None)
+    assert command_line._is_ours(record) == is_shown

@@ -64,6 +64,7 @@ def run(main: types.FunctionType, *, choices: Mapping[str, Collection[str]] | No
             logging.debug("Where it happened:", exc_info=True)
             program_flags.fail(_of_devices(error))
 
+    program_flags.open_missing_streams()
     purpose = main.__globals__.get("__doc__") or ""  # of the program's module
     parser = functools.partial(_parse_flags, purpose=purpose, choices=choices or {})
     app.run(guarded, flags_parser=parser)
@@ -143,5 +144,9 @@ def _help(about: str, argv: list[str], choices: Mapping[str, Collection[str]]) -
 
 
 def _is_ours(record: std_logging.LogRecord) -> bool:
-    # JAX logs the back-ends that it lacks. Failures reach the user as exceptions.
+    # JAX logs the back-ends that it lacks. Failures reach the user as exceptions: where a disk is
+    # full, orbax logs a traceback for each of its threads, and asyncio one for each array.
+    if record.levelno >= std_logging.ERROR:
+        is_repeated = "/orbax/" in record.pathname or record.name == "asyncio"
+        return not is_repeated or logging.level_debug()
     return record.levelno >= std_logging.WARNING or "/jax/" not in record.pathname

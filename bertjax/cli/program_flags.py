@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from typing import Any, NoReturn
@@ -38,6 +39,21 @@ def DEFINE_integer(
     """Defines a flag as `flags.DEFINE_integer` does."""
     parser, serializer = Parser(lower_bound), flags.ArgumentSerializer()
     flags.DEFINE(parser, name, default, help_text, flag_values, serializer, **arguments)
+
+
+def open_missing_streams() -> None:
+    """Opens /dev/null as each standard stream that is closed; call it first.
+
+    Else the next file that is opened would have its number, and what is printed would go there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115  they stay open
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def fail(reason: object) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -64,8 +65,9 @@ class Progress:
                 left = f" [{left} left]"
         self._shown_count, self._shown_time = count, now
         if not self._bar.disable:
-            self._bar.set_postfix_str(describe(), refresh=False)
-            self._bar.update(count - self._bar.n)
+            with _lost_terminal():
+                self._bar.set_postfix_str(describe(), refresh=False)
+                self._bar.update(count - self._bar.n)
             return
         total = f"/{self._written(self._total)}" if self._total else ""
         counts = f"{self._written(count)}{total}{self._unit}"
@@ -74,10 +76,17 @@ class Progress:
     def note(self, text: str) -> None:
         """Shows what is done where there is no count yet; "" takes it off the bar."""
         if not self._bar.disable:
-            self._bar.set_postfix_str(text, refresh=True)
+            with _lost_terminal():
+                self._bar.set_postfix_str(text, refresh=True)
         elif text:
             logging.info("%s", text)
 
     def close(self) -> None:
         """Finishes the bar."""
-        self._bar.close()
+        with _lost_terminal():
+            self._bar.close()
+
+
+def _lost_terminal() -> contextlib.AbstractContextManager[None]:
+    """Lets the work go on where the terminal is gone, as after a lost connection."""
+    return contextlib.suppress(OSError)

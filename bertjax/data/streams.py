@@ -295,15 +295,18 @@ def _stream_dataset(
         tf.TensorSpec([], tf.int64),
     )
 
+    @_as_written
     def read_shard(path, shard, order, skip):
         serialized = tf.data.TFRecordDataset(path)
         serialized = serialized.apply(tf.data.experimental.assert_cardinality(counts[shard]))
         return _in_order(serialized, shard, order, skip, window)
 
+    @_as_written
     def read_stream(stream):
         dataset = tf.data.Dataset.from_generator(visits, args=(stream,), output_signature=signature)
         return dataset.flat_map(read_shard).rebatch(block, drop_remainder=True)
 
+    @_as_written
     def parse(serialized, positions):
         batch = records.parse_batch(tf.reshape(serialized, [-1]), record_set.manifest)
         batch["record_positions"] = tf.reshape(positions, [-1, 2])
@@ -318,6 +321,14 @@ def _stream_dataset(
     return _read_ahead(dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE))
 
 
+def _as_written(function: Callable[..., Any]) -> Any:
+    """Returns a function that tf.data traces as it is.
+
+    TensorFlow converts the others into new Python files in /tmp, which a killed process leaves.
+    """
+    return records.import_tensorflow().autograph.experimental.do_not_convert(function)
+
+
 def _in_order(serialized: Any, shard: Any, order: Any, skip: Any, window: int) -> Any:
     """Returns windows of (records, positions) of one shard in `order`, the first `skip` left out.
 
@@ -327,6 +338,7 @@ def _in_order(serialized: Any, shard: Any, order: Any, skip: Any, window: int) -
     first = skip // window * window
     orders = tf.data.Dataset.from_tensor_slices(order)
 
+    @_as_written
     def shuffle(number, serialized, order):
         order = order[tf.where(number == 0, skip - first, 0) :]
         chosen = tf.gather(serialized, order - first - number * window)
@@ -346,11 +358,15 @@ def _evaluation_dataset(record_set: records.RecordSet, batch_size: int, rows: ra
     manifest = record_set.manifest
     counts = tf.constant(_counts(record_set), tf.int64)
 
+    @_as_written
     def read_shard(shard, path):
         serialized = tf.data.TFRecordDataset(path)
         serialized = serialized.apply(tf.data.experimental.assert_cardinality(counts[shard]))
-        return serialized.enumerate().map(lambda place, record: (record, tf.stack([shard, place])))
+        return serialized.enumerate().map(
+            _as_written(lambda place, record: (record, tf.stack([shard, place])))
+        )
 
+    @_as_written
     def parse(serialized, positions):
         serialized = serialized[rows.start : rows.stop]
         batch = records.parse_batch(serialized, manifest)
@@ -364,7 +380,7 @@ def _evaluation_dataset(record_set: records.RecordSet, batch_size: int, rows: ra
     examples = tf.data.Dataset.from_tensor_slices(record_set.shard_paths).enumerate()
     examples = examples.flat_map(read_shard)
     nowhere = tf.constant([-1, -1], tf.int64)
-    padding = examples.take(1).map(lambda record, _: (record, nowhere))
+    padding = examples.take(1).map(_as_written(lambda record, _: (record, nowhere)))
     padding = padding.repeat(-manifest.num_examples % batch_size)
     dataset = examples.concatenate(padding).batch(batch_size, drop_remainder=True)
     return _read_ahead(dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE))

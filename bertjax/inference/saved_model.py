@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from jax.sharding import Mesh
 from bertjax import jobs
 from bertjax.convert import formats
 from bertjax.convert import workdir as convert_workdir
-from bertjax.data import tokenizer
+from bertjax.data import json_text, tokenizer
 from bertjax.devices import sharding
 from bertjax.finetuning import base as kinds
 from bertjax.jobs import finetuning as finetuning_job
@@ -188,7 +187,7 @@ def _trainings(workdir: epath.Path) -> list[str]:
 def _best_of(workdir: epath.PathLike, trainings: Sequence[str]) -> str:
     """Returns the training with the best score, or the first one before there are results."""
     path = epath.Path(workdir) / reader.RESULTS_FILE
-    best = json.loads(path.read_text())["best"]["name"] if path.exists() else trainings[0]
+    best = json_text.read_object(path)["best"]["name"] if path.exists() else trainings[0]
     return best if best in trainings else trainings[0]
 
 

@@ -1,5 +1,6 @@
 """Claims about the table of writers: what each is told, by whom it is told once, what is wrong."""
 
+import io
 import json
 import math
 import pathlib
@@ -10,6 +11,7 @@ import pytest
 
 from bertjax import config as config_lib
 from bertjax.training import config_faults, preemption, run_writers, writers
+from bertjax.training.run_writers import mlflow_runs
 
 pytestmark = pytest.mark.usefixtures("quick_runs")  # which draw no curves
 ROOT = pathlib.Path(__file__).parents[2]
@@ -122,6 +124,48 @@ def test_metrics_are_written_whatever_the_writers_are(tmp_path):
     assert not (tmp_path / "0" / "tensorboard").exists()
     assert len([*(tmp_path / "2" / "tensorboard").iterdir()]) == 1
     assert not [*tmp_path.glob("*/writers.json")]
+
+
+def test_a_disk_that_takes_a_line_in_parts_loses_none_and_a_full_one_leaves_whole_lines(
+    tmp_path, monkeypatch
+):
+    path, room = tmp_path / "metrics.jsonl", [10_000]
+
+    class Short(io.FileIO):
+        def write(self, content):
+            if not room[0]:
+                raise OSError(28, "No space left on device")
+            written = super().write(content[: min(room[0], 7)])
+            room[0] -= written
+            return written
+
+    monkeypatch.setattr(
+        run_writers.files, "open", lambda name, mode, buffering: Short(name, "a"), raising=False
+    )
+    run = run_writers.base.Run("r", "", tmp_path, {}, 0, False)
+    writer = run_writers.files.JsonLines(run)
+    writer.scalars(1, {"train/loss": 1.5})
+    room[0] = 20
+    with pytest.raises(OSError, match=r"not recorded.*metrics\.jsonl"):
+        writer.scalars(2, {"train/loss": 1.25})
+    room[0] = 10_000
+    writer.scalars(2, {"train/loss": 1.25})
+    steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    assert steps == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://user:pa@ss:1@host:5000/x", "https://***@host:5000/x"),
+        ("no server at postgresql+psycopg2://u:p@h/db, see", "no server at postgresql+psycopg2"),
+        ("http://token@host, http://host/a@b", "http://***@host, http://host/a@b"),
+        ("mlruns and me@example.org", "mlruns and me@example.org"),
+    ],
+)
+def test_passwords_of_addresses_are_not_printed(address, shown):
+    printed = mlflow_runs.without_password(address)
+    assert shown in printed and not re.search("pa@ss|u:p|token@", printed)
 
 
 def test_a_damaged_file_of_identities_is_named(tmp_path, opened):

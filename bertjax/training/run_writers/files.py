@@ -33,10 +33,18 @@ class JsonLines:
           OSError: naming the file, where the line could not be written.
         """
         # Unbuffered: the line is one write, so a killed process leaves whole lines, save the last.
+        line = memoryview(scalars.line_of(step, values).encode("utf-8"))
         try:
             with open(self._path, "ab", buffering=0) as file:
-                file.write(scalars.line_of(step, values).encode("utf-8"))
-                os.fsync(file.fileno())
+                begin = os.fstat(file.fileno()).st_size
+                try:
+                    # A disk that is nearly full, or a mount, may take a part of it.
+                    while line:
+                        line = line[file.write(line) :]
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(begin)  # half a line would spoil the next one
+                    raise
         except OSError as error:
             reason = f"{error.strerror}; the scalars of this step are not recorded, free some space"
             raise OSError(error.errno, reason, str(self._path)) from error

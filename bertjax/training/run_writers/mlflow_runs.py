@@ -32,11 +32,23 @@ LONGEST_NAME = 250
 _OTHER_CHARACTERS = re.compile(r"[^/\w.\- ]")
 HTTP_BAD_REQUEST = 400
 
+# User and password in scheme://user:password@host; a password may hold an @.
+_USER = re.compile(r"(\w[\w+.-]*://)[^\s/?#'\"]*@")
+
 _STATUSES: dict[base.Outcome, str] = {
     "finished": "FINISHED",
     "stopped": "KILLED",
     "failed": "FAILED",
 }
+
+
+def without_password(text: str) -> str:
+    """Returns a text with *** in the place of user and password in each address."""
+    return _USER.sub(r"\1***@", text)
+
+
+def _first_line(error: Exception) -> str:
+    return without_password((str(error).splitlines() or [""])[0])
 
 
 def _package() -> Any:
@@ -65,9 +77,10 @@ class MLflow:
             self._send_config(run)
         except mlflow.exceptions.MlflowException as error:
             raise ValueError(
-                f"MLflow cannot be written to at {mlflow.get_tracking_uri()} ({error}). Set "
+                f"MLflow cannot be written to at {without_password(mlflow.get_tracking_uri())} "
+                f"({without_password(str(error))}). Set "
                 "MLFLOW_TRACKING_URI, or leave 'mlflow' out of config.writers"
-            ) from error
+            ) from None  # whose words hold the address
 
     def _experiment(self) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
@@ -127,7 +140,7 @@ class MLflow:
                     continue
                 logging.warning(
                     "MLflow did not take %d numbers, which are sent again later: %s",
-                    len(self._unsent), str(error).splitlines()[0],
+                    len(self._unsent), _first_line(error),
                 )  # fmt: skip
                 return
             del self._unsent[:MOST_METRICS]
@@ -140,18 +153,20 @@ class MLflow:
             except self._mlflow.exceptions.MlflowException as error:
                 logging.warning(
                     "MLflow refuses %s = %s at step %d, which metrics.jsonl has: %s",
-                    metric.key, metric.value, metric.step, str(error).splitlines()[0],
+                    metric.key, metric.value, metric.step, _first_line(error),
                 )  # fmt: skip
 
     def picture(self, path: Path) -> None:
         try:
             self._client.log_artifact(self._run_id, str(path))
         except self._mlflow.exceptions.MlflowException as error:
-            logging.warning("MLflow did not take %s: %s", path.name, str(error).splitlines()[0])
+            logging.warning("MLflow did not take %s: %s", path.name, _first_line(error))
 
     def close(self, outcome: base.Outcome) -> None:
         self._send()
         try:
             self._client.set_terminated(self._run_id, status=_STATUSES[outcome])
         except self._mlflow.exceptions.MlflowException as error:
-            logging.warning("MLflow does not know that the run is %s: %s", outcome, error)
+            logging.warning(
+                "MLflow does not know that the run is %s: %s", outcome, _first_line(error)
+            )
