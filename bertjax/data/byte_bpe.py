@@ -106,12 +106,12 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         self.vocab_size = len(self.vocabulary)
         self.special_ids = _special_ids(self.vocabulary)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
-        self._surfaces = [_bytes(entry) for entry in self.vocabulary]
+        self._surfaces = [as_bytes(entry) for entry in self.vocabulary]
         for token_id in self.special_ids:
             self._surfaces[token_id] = self.vocabulary[token_id].encode()
         self.continues_word: Bool[np.ndarray, " vocabulary"] = np.array(
             [
-                token_id not in self.special_ids and _continues_word(surface)
+                token_id not in self.special_ids and continues_word(surface)
                 for token_id, surface in enumerate(self._surfaces)
             ]
         )
@@ -143,7 +143,7 @@ class ByteBpeTokenizer(token_ids.Tokenizer):
         bytes of one character have all of its place.
         """
         encoding = self._encoding(text)
-        spans = np.array([_trimmed(text, *span) for span in encoding.offsets], np.int32)
+        spans = np.array([token_ids.trimmed(text, *span) for span in encoding.offsets], np.int32)
         starts, ends = spans.reshape(-1, 2).T
         return np.array(encoding.ids, np.int32), starts, ends
 
@@ -242,19 +242,17 @@ def read_tokenizer(
     normalization: str = normalization_lib.RELEASED,
     language: str = "",
 ) -> ByteBpeTokenizer:
-    """Returns the tokenizer of a tokenizer.json, or of a vocab.json and its merges.txt.
+    """Returns the tokenizer of a vocab.json and its merges.txt.
 
-    For vocab.json, `add_prefix_space` stands in tokenizer_config.json; false without one.
+    `add_prefix_space` stands in tokenizer_config.json; false without one.
 
     Raises:
-      ValueError: if the files are damaged, do something else, or are to fold case.
+      ValueError: if the files are damaged, or are to fold case.
     """
     del strip_accents, language  # None of its files has an option for accents.
     path = epath.Path(path)
     if lowercase:
         raise ValueError("byte-level BPE keeps the case of texts; lower-case the texts themselves")
-    if path.name == TOKENIZER_FILE:
-        return of_fields(json_text.read_object(path))
     merges = path.parent / MERGES_FILE
     if not merges.exists():
         raise ValueError(f"there is no {MERGES_FILE} beside it, which says what is merged")
@@ -262,7 +260,7 @@ def read_tokenizer(
     fields = json_text.read_object(config) if config.exists() else {}
     return ByteBpeTokenizer(
         entries(json_text.read_object(path)),
-        merges_of(merges.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")),
+        merges_of(lines(merges.read_bytes())),
         add_prefix_space=bool(fields.get("add_prefix_space", False)),
         normalization=normalization,
         keeps_marks=bool(fields.get(KEEPS_MARKS_FIELD, False)),
@@ -333,6 +331,11 @@ def entries(ids: Mapping[str, Any]) -> list[str]:
     return ordered
 
 
+def lines(data: bytes) -> list[str]:
+    """Returns the lines of a merges.txt."""
+    return data.decode("utf-8").replace("\r\n", "\n").split("\n")
+
+
 def merges_of(lines: Sequence[Any]) -> list[Merge]:
     """Returns the merges of the lines of merges.txt, or of a tokenizer.json's list, old or new.
 
@@ -350,7 +353,7 @@ def merges_of(lines: Sequence[Any]) -> list[Merge]:
     return merges
 
 
-def _bytes(entry: str) -> bytes:
+def as_bytes(entry: str) -> bytes:
     """Returns the text of an entry; an entry that does not consist of bytes is its own text."""
     if all(character in BYTES for character in entry):
         return bytes(BYTES[character] for character in entry)
@@ -374,7 +377,7 @@ def _special_ids(vocabulary: Sequence[str]) -> tuple[int, ...]:
     return tuple(token_id for token_id in special_ids.values() if token_id is not None)
 
 
-def _continues_word(surface: bytes) -> bool:
+def continues_word(surface: bytes) -> bool:
     """Returns whether a token belongs to the word of the token before it.
 
     It does unless it begins with white space, or with what BERT's own rules set apart: punctuation
@@ -384,13 +387,6 @@ def _continues_word(surface: bytes) -> bool:
     if not first or not surface.startswith(first.encode()):
         return True
     return not first.isspace() and not wordpiece.is_set_apart(first)
-
-
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Returns [start, end) without the white space at both ends."""
-    part = text[start:end]
-    start = end - len(part.lstrip())
-    return start, start + len(text[start:end].rstrip())
 
 
 # Name that transformers has for a special token -> its place among `special_ids`.

@@ -38,6 +38,8 @@ _UNIGRAM = 1  # the default
 _PIECE, _NAME, _UNKNOWN, _CONTROL = 1, 1, 2, 3
 UNKNOWN_NAME = "<unk>"
 
+ALBERT_QUOTES = ("``", "''")
+
 # Under which names models have the special tokens: as BERT and ALBERT do, and as RoBERTa does.
 SPECIAL_NAMES = {
     "pad": (wordpiece.PAD, "<pad>"),
@@ -125,6 +127,9 @@ class SentencePieceTokenizer(token_ids.Tokenizer):
             placed = normalization_lib.placed(self.normalization, text)
             return [(start, end) for _, start, end in placed]
         folded = offsets.placed(text)
+        for quote in ALBERT_QUOTES if self.lowercase or self.strip_accents else ():
+            folded = offsets.joined(folded, quote)
+        folded = [('"' if it in ALBERT_QUOTES else it, start, end) for it, start, end in folded]
         if self.strip_accents and not text.isascii():
             folded = offsets.without_accents(
                 folded, "NFKD", lambda character: unicodedata.combining(character) > 0
@@ -244,11 +249,14 @@ def fold(
 ) -> str:
     """Returns `text` by the rules of a tokenizer.
 
-    Source: google-research/albert, tokenization.py, preprocess_text, which also turns the quotes
-    `` and '' of old corpora into ", and text of any other kind than ALBERT's does not need that.
+    Where letter case or accents go, it is ALBERT's text, in which the quotes `` and '' of old
+    corpora become ".
+    Source: google-research/albert, tokenization.py, preprocess_text.
     """
     if normalization != normalization_lib.RELEASED:
         return normalization_lib.applied(normalization, text).replace(WORD_START, " ")
+    for quote in ALBERT_QUOTES if lowercase or strip_accents else ():
+        text = text.replace(quote, '"')
     if language:  # before the dot of İ goes with the accents
         text = normalization_lib.lowered(text, language)
     if strip_accents and not text.isascii():

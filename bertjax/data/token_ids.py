@@ -51,6 +51,13 @@ def by_text(ids: Int[np.ndarray, " tokens"], lengths: Int[np.ndarray, " texts"])
     return [part.tolist() for part in np.split(ids, ends[:-1])] if len(lengths) else []
 
 
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """Returns [start, end) without the white space at both ends."""
+    part = text[start:end]
+    start = end - len(part.lstrip())
+    return start, start + len(text[start:end].rstrip())
+
+
 class Tokenizer:
     """A tokenizer for building, masking and inference; the base of every kind.
 

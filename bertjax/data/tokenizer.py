@@ -1,12 +1,14 @@
 """The kinds of tokenizers, and how one is found on disk.
 
 Each kind has a module (`wordpiece`, the released BERT's, `sentence_piece`, `byte_bpe`, RoBERTa's,
-and `integers`, for data that are ids already) and a row of TOKENIZERS.
+`library_tokenizer`, those of others, and `integers`, for data that are ids already) and a row of
+TOKENIZERS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -16,9 +18,10 @@ from bertjax.data import (
     added_tokens,
     byte_bpe,
     integers,
-    json_text,
+    library_tokenizer,
     sentence_piece,
     token_ids,
+    tokenizer_files,
     wordpiece,
 )
 
@@ -26,6 +29,7 @@ Tokenizer = token_ids.Tokenizer
 WordPieceTokenizer = wordpiece.WordPieceTokenizer
 SentencePieceTokenizer = sentence_piece.SentencePieceTokenizer
 ByteBpeTokenizer = byte_bpe.ByteBpeTokenizer
+LibraryTokenizer = library_tokenizer.LibraryTokenizer
 IntegerTokenizer = integers.IntegerTokenizer
 
 
@@ -35,7 +39,7 @@ class TokenizerKind(NamedTuple):
     `read` makes the tokenizer from the file and the casing; messages call the file `title`.
     `export_fault` returns why a tokenizer cannot be written for transformers, "" if it can.
     `takes_added_tokens` if other files of the directory may add tokens. `companions` are files
-    written with it; a tokenizer.json of `model_type` replaces all of them, "" if none does.
+    written with it.
     """
 
     file: str
@@ -44,12 +48,15 @@ class TokenizerKind(NamedTuple):
     title: str
     export_fault: Callable[..., str] = lambda known: ""
     companions: tuple[str, ...] = ()
-    model_type: str = ""
     takes_added_tokens: bool = True
 
 
 def _from_bytes(make: Callable[..., Tokenizer]) -> Callable[..., Tokenizer]:
     return lambda path, **casing: make(path.read_bytes(), **casing)
+
+
+def _of_library(path: epath.Path, **settings: Any) -> Tokenizer:
+    return LibraryTokenizer(path.read_bytes(), settings)
 
 
 # Name, as manifests have it -> kind of tokenizer.
@@ -73,7 +80,13 @@ TOKENIZERS: dict[str, TokenizerKind] = {
         byte_bpe.read_tokenizer,
         "vocabulary of a byte-level BPE",
         companions=(byte_bpe.MERGES_FILE, byte_bpe.TOKENIZER_FILE),
-        model_type="BPE",
+    ),
+    LibraryTokenizer.kind: TokenizerKind(
+        library_tokenizer.TOKENIZER_FILE,
+        library_tokenizer.TOKENIZER_FILE,  # by its whole name alone
+        _of_library,
+        "tokenizer of the library `tokenizers`",
+        takes_added_tokens=False,  # it has them already
     ),
     IntegerTokenizer.kind: TokenizerKind(
         integers.FILE,
@@ -107,10 +120,9 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
         the config asks for a tokenization that is not the released BERT's.
     """
     path = epath.Path(path)
-    config: dict[str, Any] = {}
     directory = path if path.is_dir() else None
+    config = tokenizer_files.settings(directory) if directory is not None else {}
     if directory is not None:
-        config = _read_config(directory / wordpiece.CONFIG_FILE)
         path = _vocabulary_file(directory)
     if not path.exists():
         files = ", a ".join(kind.file for kind in TOKENIZERS.values())
@@ -118,8 +130,43 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
             f"{path} does not exist; give a {files} or a directory that holds "
             "one, or make one with `python -m data_pipelines.train_vocabulary`"
         )
-    rules = _rules(config, lowercase)
+    whole = path if directory is None else directory / library_tokenizer.TOKENIZER_FILE
+    is_whole = whole.name == library_tokenizer.TOKENIZER_FILE and whole.exists()
+    if is_whole and path.name != integers.FILE:
+        with _naming(whole, "tokenizer of the library `tokenizers`"):
+            entries_file = path if path != whole else None
+            loaded = tokenizer_files.of_tokenizer_json(
+                whole, config, entries_file=entries_file, lowercase=lowercase
+            )
+        if loaded is not None:
+            return loaded
     kind = _kind_of(path)
+    with _naming(path, kind.title):
+        others = tokenizer_files.of_entries(path, config, lowercase=lowercase)
+        if others is not None:
+            return others
+        loaded = kind.read(path, **_rules_of(path, kind, config, lowercase))
+    is_alone = directory is None or not kind.takes_added_tokens
+    return loaded if is_alone else with_added_tokens(loaded, directory)
+
+
+@contextlib.contextmanager
+def _naming(path: epath.Path, title: str) -> Iterator[None]:
+    """Makes a ValueError that names the file of every fault in it."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a {title}: {error!r}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not a {title}: {error}") from error
+
+
+def _rules_of(
+    path: epath.Path, kind: TokenizerKind, config: dict[str, Any], lowercase: bool | None
+) -> dict[str, Any]:
+    """Returns the arguments of a kind's class, as `_rules`; the log says where one is taken."""
+    _check_config(config, path.parent / wordpiece.CONFIG_FILE)
+    rules = _rules(config, lowercase)
     is_wordpiece = kind is TOKENIZERS[WordPieceTokenizer.kind]
     if is_wordpiece and "lowercase" not in rules and "normalization" not in rules:
         logging.info(
@@ -128,14 +175,7 @@ def load(path: epath.PathLike, *, lowercase: bool | None = None) -> Tokenizer:
             '{"do_lower_case": false} there',
             path, wordpiece.CONFIG_FILE,
         )  # fmt: skip
-    try:
-        loaded = kind.read(path, **rules)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a {kind.title}: {error!r}") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not a {kind.title}: {error}") from error
-    is_whole = directory is None or not kind.takes_added_tokens
-    return loaded if is_whole else with_added_tokens(loaded, directory)
+    return rules
 
 
 def _rules(config: dict[str, Any], lowercase: bool | None) -> dict[str, Any]:
@@ -203,22 +243,18 @@ def _kind_of(path: epath.Path) -> TokenizerKind:
 
 
 def _vocabulary_file(directory: epath.Path) -> epath.Path:
-    names = [kind.file for kind in TOKENIZERS.values()]
+    whole = TOKENIZERS[LibraryTokenizer.kind].file
+    names = [kind.file for kind in TOKENIZERS.values() if kind.file != whole]
     files = [directory / name for name in names if (directory / name).exists()]
     if len(files) > 1:
         several = " and ".join(path.name for path in files)
         raise ValueError(f"{directory} holds both {several}; give the one that is meant")
-    if not files and (whole := directory / byte_bpe.TOKENIZER_FILE).exists():
-        model = json_text.read_object(whole).get("model")
-        model_type = model.get("type") if isinstance(model, dict) else None
-        files = [whole] if model_type in {kind.model_type for kind in TOKENIZERS.values()} else []
+    if not files and (directory / whole).exists():
+        return directory / whole
     return files[0] if files else directory / wordpiece.VOCABULARY_FILE
 
 
-def _read_config(path: epath.Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    config = json_text.read_object(path)
+def _check_config(config: dict[str, Any], path: epath.Path) -> None:
     if not config.get("tokenize_chinese_chars", True):
         raise ValueError(
             f"{path} has tokenize_chinese_chars false; only the released BERT tokenization (true) "
@@ -234,4 +270,3 @@ def _read_config(path: epath.Path) -> dict[str, Any]:
             f"{path} has never_split {config['never_split']!r}, which is not supported: make these "
             "added tokens (tokenizer.add_tokens of transformers), or remove the field"
         )
-    return config

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 from etils import epath
 from jaxtyping import Bool, Int
 
@@ -34,6 +35,7 @@ VOCABULARY_FILE = "vocab.txt"
 CONFIG_FILE = "tokenizer_config.json"
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", token_ids.MASK
+SPECIALS = (PAD, UNK, CLS, SEP, MASK)
 CONTINUATION = "##"
 
 # Source: google-research/bert, tokenization.py, WordpieceTokenizer.
@@ -69,8 +71,8 @@ class WordPieceTokenizer(token_ids.Tokenizer):
     released: accents go where case goes.
 
     Raises:
-      ValueError: if the vocabulary is empty, repeats entries or lacks special tokens, or the rules
-        do not go together.
+      ValueError: if the vocabulary is empty or lacks special tokens, or the rules do not go
+        together.
     """
 
     kind = "wordpiece"
@@ -89,7 +91,7 @@ class WordPieceTokenizer(token_ids.Tokenizer):
         self._is_released = normalization == normalization_lib.RELEASED
         self.vocabulary = tuple(vocabulary)
         self.vocab_size = len(self.vocabulary)
-        self.special_ids = tuple(self._ids[name] for name in (PAD, UNK, CLS, SEP, MASK))
+        self.special_ids = tuple(self._ids[name] for name in SPECIALS)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.continues_word: Bool[np.ndarray, " vocabulary"] = np.array(
             [entry.startswith(CONTINUATION) for entry in self.vocabulary]
@@ -101,22 +103,8 @@ class WordPieceTokenizer(token_ids.Tokenizer):
 
     @classmethod
     def from_bytes(cls, data: bytes, **casing: Any) -> WordPieceTokenizer:
-        """Returns the tokenizer of a vocab.txt: an entry a line, in UTF-8; the last may be empty.
-
-        Raises:
-          ValueError: if a line before an entry is empty, or as the class does.
-        """
-        # Only "\n" ends an entry: str.splitlines would also break on U+2028 and its kind.
-        text = data.decode("utf-8").replace("\r\n", "\n").rstrip("\n")
-        entries = text.split("\n") if text.strip() else []
-        if "" in entries:
-            line = entries.index("") + 1
-            raise ValueError(
-                f"line {line} is empty, and nobody can tell whether the {len(entries) - line} "
-                "entries after it keep their ids or move up by one: take the line out if the table "
-                "of the model has no row for it, or else give the row a name, such as [unused0]"
-            )
-        return cls(entries, **casing)
+        """Returns the tokenizer of a vocab.txt, as the class; see `lines`."""
+        return cls(lines(data), **casing)
 
     def __reduce__(self):
         """Pickles the arguments alone; each process fills its own caches."""
@@ -254,6 +242,16 @@ class WordPieceTokenizer(token_ids.Tokenizer):
             pieces = map(self._words.__getitem__, split_words(chunk, **rules))
             self._chunks.append(list(itertools.chain.from_iterable(pieces)))
         return self._chunks.gather(places, num_chunks)
+
+
+def lines(data: bytes) -> list[str]:
+    """Returns the entries of a vocab.txt: one a line, in UTF-8; the last lines may be empty.
+
+    Any other empty line has an id, too, which no text gets.
+    """
+    # Only "\n" ends an entry: str.splitlines would also break on U+2028 and its kind.
+    text = data.decode("utf-8").replace("\r\n", "\n").rstrip("\n")
+    return text.split("\n") if text.strip() else []
 
 
 class _Chunks:
@@ -428,15 +426,17 @@ def _windows(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 def _vocabulary_ids(vocabulary: Sequence[str]) -> dict[str, int]:
     if not vocabulary:
         raise ValueError("it is empty; it must hold one entry per line")
-    ids: dict[str, int] = {}
-    for token_id, entry in enumerate(vocabulary):
-        if entry in ids:
-            raise ValueError(
-                f"entry {entry!r} stands at id {ids[entry]} and again at {token_id}; entries must "
-                "be unique: use the vocabulary file as it was released"
-            )
-        ids[entry] = token_id
-    missing = [name for name in (PAD, UNK, CLS, SEP, MASK) if name not in ids]
+    # Source: google-research/bert, tokenization.py, load_vocab: of equal entries the last counts.
+    ids = {entry: token_id for token_id, entry in enumerate(vocabulary)}
+    if len(ids) < len(vocabulary) or "" in ids:
+        counts = collections.Counter(vocabulary)
+        repeated = [entry for entry, count in counts.items() if entry and count > 1]
+        logging.warning(
+            "The vocabulary has %d empty lines and %d entries more than once, such as %s; the last "
+            "id of each counts, as in the released code",
+            counts[""], len(repeated), ", ".join(map(repr, repeated[:3])) or "none",
+        )  # fmt: skip
+    missing = [name for name in SPECIALS if name not in ids]
     if missing:
         raise ValueError(
             f"it lacks {', '.join(missing)}; BERT needs {PAD} {UNK} {CLS} {SEP} {MASK}: rename "

@@ -4,11 +4,12 @@ import json
 import random
 
 import pytest
+import sentencepiece
 import tokenizers
 
 from bertjax.convert import huggingface_tokenizer
 from bertjax.convert.families import albert, bert
-from bertjax.data import sentence_piece, tokenizer
+from bertjax.data import sentence_piece, spelled_rules, tokenizer
 from tests import small_byte_bpe
 from tests.data import test_normalization, test_sentence_piece
 
@@ -34,12 +35,12 @@ def vocabulary(**casing):
 
 
 def tokenizer_json(**normalizer):
-    return {
-        "added_tokens": [{"id": n, "content": token} for n, token in enumerate(VOCABULARY[:5])],
-        "normalizer": {"type": "BertNormalizer", "clean_text": True} | normalizer,
-        "model": {"type": "WordPiece", "continuing_subword_prefix": "##",
-                  "vocab": {token: n for n, token in enumerate(VOCABULARY)}},
-    }  # fmt: skip
+    ids = {token: number for number, token in enumerate(VOCABULARY)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    made.normalizer = tokenizers.normalizers.BertNormalizer(**normalizer)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.add_special_tokens(VOCABULARY[:5])
+    return json.loads(made.to_str())
 
 
 def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path):
@@ -49,17 +50,18 @@ def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path):
         wanted = tokenizer.WordPieceTokenizer(VOCABULARY, lowercase=lowercase).describe()
         (directory / "tokenizer.json").write_text(json.dumps(tokenizer_json(lowercase=lowercase)))
         read = huggingface_tokenizer.read_tokenizer(directory, bert.TOKENIZER)
-        assert read is not None and read.describe() == wanted
+        assert read is not None and read.kind == "tokenizers" and read.lowercase is lowercase
+        assert read.encode("A aB C") == ([5, 5, 6, 1] if lowercase else [1, 1, 7])
         (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
         config = json.dumps({"do_lower_case": lowercase})
         (directory / "tokenizer_config.json").write_text(config)
         read = huggingface_tokenizer.read_tokenizer(directory, bert.TOKENIZER)
         assert read.describe() == wanted
     for fields, message in (
-        ({"normalizer": {"type": "NFC"}}, r"normalizer\.type is 'NFC'"),
-        ({"model": {"type": "Unigram", "vocab": {}}}, r"model\.type is 'Unigram'"),
-        ({"model": {"vocab": {"[PAD]": 1}}, "added_tokens": []}, "the ids"),
-        ({"model": 3}, "is not a tokenizer of `tokenizers`"),
+        ({"normalizer": {"type": "Unheard"}}, "`tokenizers` does not read it"),
+        ({"model": {"type": "Unigram", "vocab": {}}}, "`tokenizers` does not read it"),
+        ({"model": tokenizer_json()["model"] | {"vocab": {"a": 1}}}, "unk_token .* not among"),
+        ({"model": 3}, "it has no model"),
     ):
         (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json() | fields))
         with pytest.raises(ValueError, match=message):
@@ -78,8 +80,8 @@ def test_vocabulary_and_casing_come_from_vocab_txt_or_tokenizer_json(tmp_path):
 def test_tokenizer_json_gives_our_ids_and_has_the_rules(rules):
     ours = vocabulary(**rules)
     written = huggingface_tokenizer.fast_tokenizer(ours, bert.TOKENIZER).to_str()
-    assert huggingface_tokenizer.rules_of(json.loads(written)["normalizer"]) == rules
-    assert huggingface_tokenizer.rules_of({"type": "BertNormalizer"}) is None
+    assert spelled_rules.rules_of(json.loads(written)["normalizer"]) == rules
+    assert spelled_rules.rules_of({"type": "BertNormalizer"}) is None
     theirs = tokenizers.Tokenizer.from_str(written)
     rng = random.Random(0)
     pools = [range(32, 127), range(0x500), range(0x2000, 0x3000), [0x3A3, 0x391, 0x27, 0x61, 0x41]]
@@ -123,7 +125,7 @@ def test_a_unigram_model_gives_the_same_ids_to_characters_of_all_kinds(casing):
     theirs = huggingface_tokenizer.unigram_tokenizer(ours, albert.TOKENIZER)
     rng = random.Random(3)
     pool = [*"  \t\n\u3000\u00a0\u200bélanTheRunning,.!?：～①½ﬁ博推각ΑΣσİßǅ\x00\ufffd"]
-    pool += ["the ", "runner"]
+    pool += ["the ", "runner", "`", "``", "'", "''"]
     assert sum(piece in ours.vocabulary for piece in "élan") > 2
     for _ in range(500):
         text = "".join(rng.choices(pool, k=rng.randrange(25)))
@@ -136,3 +138,13 @@ def test_a_unigram_model_gives_the_same_ids_to_characters_of_all_kinds(casing):
     masked = theirs.encode("the [MASK] ran[MASK]", add_special_tokens=False)
     assert masked.ids == ours.encode_with_masks("the [MASK] ran[MASK]")
     assert theirs.decode(ours.encode("the runner")) == "the runner"
+
+
+def test_xlm_robertas_pieces_are_read_with_weights_of_bert(tmp_path):
+    model = test_sentence_piece.model()
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
+    ours = huggingface_tokenizer.read_tokenizer(tmp_path, bert.TOKENIZER)
+    plain = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert ours.special_ids == (1, 3, 0, 2, ours.vocab_size - 1)
+    assert ours.encode("the runner ran") == [piece + 1 for piece in plain.encode("the runner ran")]

@@ -58,7 +58,7 @@ def test_texts_become_the_ids_of_the_model(bert_model, cased):
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_offsets_stand_beside_the_same_ids_and_cover_the_text(kind):
     trained, rng = model(**BERT, model_type=kind), random.Random(kind)
-    pool = [*" \n\u3000theruninglÉéA博推ﬁ½İΣ\u0301\u0323각①!,", "the ", "runner", " she said"]
+    pool = [*" \n\u3000theruninglÉéA博推ﬁ½İΣ\u0301\u0323각①!,`'", "the ", "runner", "``", "''"]
     for lowercase, strip_accents in ((False, None), (True, None), (False, True), (True, False)):
         casing = {"lowercase": lowercase, "strip_accents": strip_accents}
         known = sentence_piece.SentencePieceTokenizer(trained, **casing)
@@ -128,15 +128,16 @@ def test_a_model_unfit_for_masking_is_refused(tmp_path):
 
 def test_case_and_accents_are_folded_before_the_model(bert_model, cased):
     for lowercase, strip_accents, expected in (
-        (False, None, "Élan ﬁ"),
-        (True, None, "elan fi"),
-        (True, False, "élan ﬁ"),
-        (False, True, "Elan fi"),
+        (False, None, "Élan ﬁ ``so''"),
+        (True, None, 'elan fi "so"'),  # ALBERT's quotes
+        (True, False, 'élan ﬁ "so"'),
+        (False, True, 'Elan fi "so"'),
     ):
         casing = {"lowercase": lowercase, "strip_accents": strip_accents}
         known = sentence_piece.SentencePieceTokenizer(bert_model, **casing)
-        assert known.encode("Élan ﬁ") == cased.encode(expected)
-        assert sentence_piece.fold("Élan ﬁ", known.lowercase, known.strip_accents) == expected
+        text = "Élan ﬁ ``so''"
+        assert known.encode(text) == cased.encode(expected)
+        assert sentence_piece.fold(text, known.lowercase, known.strip_accents) == expected
 
 
 def test_pieces_without_the_mark_of_a_word_continue_it_unless_bert_sets_them_apart(cased):

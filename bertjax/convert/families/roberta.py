@@ -117,12 +117,10 @@ def _kin(model_type: str, title: str, classes: str, pieces: base.Pieces) -> base
 MODEL_FILE = "sentencepiece.bpe.model"
 
 # Source: tokenization_xlm_roberta.py, fairseq_tokens_to_ids: <unk>, <s>, </s> of the model go.
-XLM_FAMILY = _kin(
-    "xlm-roberta",
-    "XLM-RoBERTa",
-    "XLMRoberta",
-    base.Pieces(MODEL_FILE, before=("<s>", "<pad>", "</s>", "<unk>"), first=3, after=("<mask>",)),
+XLM_PIECES = base.Pieces(
+    MODEL_FILE, before=("<s>", "<pad>", "</s>", "<unk>"), first=3, after=("<mask>",)
 )
+XLM_FAMILY = _kin("xlm-roberta", "XLM-RoBERTa", "XLMRoberta", XLM_PIECES)
 
 # Source: tokenization_camembert.py: what fairseq put before them is not used; only <unk> goes.
 CAMEMBERT_FAMILY = _kin(
