@@ -215,7 +215,7 @@ def _manifest_like_first(
     from google.protobuf import message
 
     try:
-        serialized = next(iter(tf.data.TFRecordDataset(str(path)).take(1)), None)
+        serialized = next(iter(records.serialized(path).take(1)), None)
         example = tf.train.Example.FromString(serialized.numpy() if serialized is not None else b"")
     except (tf.errors.DataLossError, ValueError, message.DecodeError) as error:
         raise ValueError(f"{path} is not a TFRecord file of examples: {error}") from error

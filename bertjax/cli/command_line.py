@@ -58,6 +58,8 @@ def run(main: types.FunctionType, *, choices: Mapping[str, Collection[str]] | No
         except USER_ERRORS as error:
             logging.debug("Where it happened:", exc_info=True)
             program_flags.fail(error)
+        except MemoryError as error:
+            program_flags.fail(f"there is not enough memory: {error or 'none is left'}")
         except (RuntimeError, AssertionError) as error:
             if not _is_of_devices(error):
                 raise

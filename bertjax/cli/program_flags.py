@@ -12,6 +12,8 @@ from absl import flags
 
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)e\+?\d+", re.IGNORECASE)
 
+MOST_CHARACTERS = 2_000  # of a line of an error
+
 flags.disclaim_key_flags()  # a flag is of the program that defines it
 
 
@@ -58,7 +60,16 @@ def open_missing_streams() -> None:
 
 def fail(reason: object) -> NoReturn:
     """Ends the program with a line on standard error, and code 1."""
-    sys.exit(f"bertjax: {reason}")
+    lines = str(reason).split("\n")
+    sys.exit("bertjax: " + "\n".join(map(_shortened, lines)))
+
+
+def _shortened(line: str) -> str:
+    """Returns a line that fits a screen, without the middle of what a damaged file put into it."""
+    if len(line) <= MOST_CHARACTERS:
+        return line
+    half = MOST_CHARACTERS // 2
+    return f"{line[:half]} ... ({len(line) - 2 * half:,} characters) ... {line[-half:]}"
 
 
 def refuse(error: Exception) -> NoReturn:

@@ -24,7 +24,7 @@ from bertjax.convert import (
     sentence_transformers,
 )
 from bertjax.convert.families import base
-from bertjax.data import json_text
+from bertjax.data import foreign_files, json_text
 
 SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -259,16 +259,19 @@ def _read_safetensors(path: epath.Path) -> Weights:
 
 def _read_shards(index: epath.Path) -> Weights:
     try:
-        places = json_text.loads(index.read_text())["weight_map"]
+        places = json_text.loads(foreign_files.read(index))["weight_map"]
         shards = sorted(set(places.values()))
         is_plain = all("/" not in shard and "\\" not in shard for shard in shards)
+        is_plain &= not any(shard.endswith(".index.json") for shard in shards)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{index} is not an index of shards ({error!r}): it must map names of parameters to "
             "files under weight_map"
         ) from error
     if not is_plain:
-        raise ValueError(f"{index} names files outside its directory: {', '.join(shards)}")
+        raise ValueError(
+            f"{index} names an index, or files outside its directory: {', '.join(shards)}"
+        )
     if missing := [shard for shard in shards if not (index.parent / shard).exists()]:
         raise FileNotFoundError(
             f"{index} names {', '.join(missing)}, which {index.parent} does not hold; fetch all of "

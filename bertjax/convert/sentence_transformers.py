@@ -19,7 +19,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data import json_text
+from bertjax.data import foreign_files, json_text
 from bertjax.models import sentence_vectors
 
 MODULES_FILE = "modules.json"
@@ -153,7 +153,7 @@ def write(
 def _modules(path: epath.Path) -> dict[str, str]:
     """Returns the kinds of modules in their order, and the directory of each."""
     try:
-        listed = json_text.loads(path.read_bytes())
+        listed = json_text.loads(foreign_files.read(path))
         listed = sorted(listed, key=lambda module: module["idx"])
         modules = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
         is_plain = all(".." not in it and not it.startswith("/") for it in modules.values())

@@ -21,7 +21,7 @@ from etils import epath
 
 from bertjax.convert import families, names, pretrained
 from bertjax.convert.families import base
-from bertjax.data import json_text, records, sentence_piece, tokenizer, wordpiece
+from bertjax.data import foreign_files, json_text, records, sentence_piece, tokenizer, wordpiece
 from bertjax.models import embedding_sharing, encoder, parameters
 
 Shapes = Mapping[str, Sequence[int]]
@@ -255,7 +255,7 @@ def _read_fields(path: epath.Path) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"{path.name} is missing: copy the model's into {path.parent}")
     try:
-        fields = json_text.loads(path.read_bytes())
+        fields = json_text.loads(foreign_files.read(path))
     except ValueError as error:
         raise ValueError(f"{path.name} is not JSON: {error}") from error
     if not isinstance(fields, dict):
@@ -277,11 +277,15 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
         fields = json_text.read_object(config) if config.exists() else {}
         if fields.get("do_lower_case") is not None:
             return tokenizer.load(directory)
-        entries = path.read_bytes().decode("utf-8", errors="replace").splitlines()
+        entries = (
+            foreign_files.read(path, foreign_files.TOKENIZER_BYTES)
+            .decode("utf-8", "replace")
+            .splitlines()
+        )
     elif (directory / sentence_piece.MODEL_FILE).exists():
         return tokenizer.load(directory)
     elif released.model and (directory / released.model).exists():
-        model = (directory / released.model).read_bytes()
+        model = foreign_files.read(directory / released.model, foreign_files.TOKENIZER_BYTES)
         entries = sentence_piece.SentencePieceTokenizer(model).vocabulary
     else:
         return None

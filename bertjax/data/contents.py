@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import zipfile
 
 import numpy as np
 from etils import epath
 from jaxtyping import Int, UInt64
 
-from bertjax.data import atomic
+from bertjax.data import atomic, foreign_files
 
 FILE = "contents.npz"
 
@@ -103,10 +102,9 @@ def load(directory: epath.PathLike) -> RecordSummary | None:
     if not path.exists():
         return None
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is damaged ({error}): {_REMEDY}") from error
+        arrays = foreign_files.read_arrays(path)
+    except ValueError as error:
+        raise ValueError(f"{error}: {_REMEDY}") from error
     counts, hashes = arrays.get("token_counts"), arrays.get("document_hashes")
     halvings = int(arrays.get("halvings", 0))
     is_whole = counts is not None and _is_row_of(counts, np.int64) and (counts >= 0).all()

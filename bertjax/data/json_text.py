@@ -7,6 +7,8 @@ from typing import Any
 
 from etils import epath
 
+from bertjax.data import foreign_files
+
 
 def loads(text: str | bytes) -> Any:
     """Returns the value of a JSON text.
@@ -25,11 +27,12 @@ def read_object(path: epath.PathLike) -> dict[str, Any]:
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: naming the file, if it holds something else.
+      ValueError: naming the file, if it holds something else, or is no file of such a size.
     """
     path = epath.Path(path)
+    content = foreign_files.read(path)
     try:
-        fields = loads(path.read_bytes())
+        fields = loads(content)
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); fetch it again") from error
     if not isinstance(fields, dict):

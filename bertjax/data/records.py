@@ -12,11 +12,14 @@ them, and importing this module (for the manifest, say), needs none.
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import functools
 import hashlib
 import json
+import mmap
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,7 @@ import numpy as np
 from etils import epath
 from jaxtyping import Int
 
-from bertjax.data import atomic, encoding, hashed_files, json_text
+from bertjax.data import atomic, encoding, foreign_files, hashed_files, json_text
 from bertjax.data import contents as contents_lib
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ DATASET_NAME = "bert"
 # No model reads more tokens in a row, and no vocabulary has more entries.
 _MOST_TOKENS, _MOST_ENTRIES = 1 << 20, 1 << 30
 FRAME_BYTES = 16  # around each record in a TFRecord file
+_LENGTH = struct.Struct("<Q")  # of a record, at the beginning of its frame
 
 WRITE_BLOCK_BYTES = 4 << 20
 
@@ -233,7 +237,7 @@ class Manifest:
                 "`python -m data_pipelines.inspect_records DIR --adopt --vocabulary=vocab.txt`"
             )
         try:
-            fields = json_text.loads(path.read_bytes())
+            fields = json_text.loads(foreign_files.read(path))
             version = fields["format_version"]
             if version == FORMAT_VERSION:
                 faults = list(_manifest_faults(fields))
@@ -499,6 +503,41 @@ def sequence_ids(batch: Mapping[str, np.ndarray]) -> np.ndarray:
 def row_lengths(batch: Mapping[str, np.ndarray]) -> Int[np.ndarray, " rows"]:
     """Returns the number of tokens of each row."""
     return batch["input_mask"].sum(axis=1)
+
+
+def check_frames(path: epath.PathLike) -> None:
+    """Raises a ValueError if a record of a shard says that it is longer than the file.
+
+    TensorFlow would ask for that memory at once, and the system would end the process. A file of a
+    store is not read twice for it.
+    """
+    if atomic.is_remote(path) or not os.path.exists(path):  # TensorFlow names a missing one
+        return
+    size, place = os.stat(path).st_size, 0
+    if not size:
+        return
+    with (
+        builtins.open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        while place + FRAME_BYTES <= size:
+            (length,) = _LENGTH.unpack_from(content, place)
+            if length > size:
+                raise ValueError(
+                    f"shard {path} cannot be read (its record at byte {place:,} says that it has "
+                    f"{length:,} bytes, and the file has {size:,})"
+                )
+            place += FRAME_BYTES + length
+
+
+def serialized(path: epath.PathLike) -> tf.data.Dataset:
+    """Returns the tf.data.Dataset of the encoded records of a shard.
+
+    Raises:
+      ValueError: as `check_frames`.
+    """
+    check_frames(path)
+    return import_tensorflow().data.TFRecordDataset(os.fspath(path))
 
 
 def parse_batch(serialized: tf.Tensor, manifest: Manifest) -> dict[str, tf.Tensor]:

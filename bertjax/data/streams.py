@@ -271,8 +271,12 @@ def _shard_visits(
     """Yields path, shard, record order and records to skip of each visit, and notes the shard."""
     counts = _counts(record_set)
     paths = record_set.shard_paths
+    whole: set[int] = set()  # shards whose frames were checked
     for visit in stream_visits(counts, stream=int(stream), streams=streams, seed=seed, start=start):
         visited.append(visit.shard)
+        if visit.shard not in whole:
+            records.check_frames(paths[visit.shard])
+            whole.add(visit.shard)
         count = int(counts[visit.shard])
         order = record_order(count, window=window, seed=seed, epoch=visit.epoch, shard=visit.shard)
         yield paths[visit.shard], visit.shard, order, visit.skip
@@ -377,6 +381,8 @@ def _evaluation_dataset(record_set: records.RecordSet, batch_size: int, rows: ra
             batch[name] *= weights[:, None]
         return batch
 
+    for path in record_set.shard_paths:
+        records.check_frames(path)
     examples = tf.data.Dataset.from_tensor_slices(record_set.shard_paths).enumerate()
     examples = examples.flat_map(read_shard)
     nowhere = tf.constant([-1, -1], tf.int64)
@@ -471,9 +477,11 @@ def _first_fault(record_set: records.RecordSet, visited: Sequence[int]) -> str |
         path, count = record_set.shard_paths[shard], 0
         expected = record_set.manifest.shards[shard].examples
         try:
-            for serialized in tf.data.TFRecordDataset(path).batch(256):
+            for serialized in records.serialized(path).batch(256):
                 records.parse_batch(serialized, record_set.manifest)
                 count += len(serialized)
+        except ValueError as error:
+            return str(error)
         except tf.errors.OpError as error:
             # TensorFlow writes the place in its graph around the reason.
             reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*?\]", "", error.message.splitlines()[0])

@@ -6,6 +6,7 @@ Each function returns a Figure of matplotlib. A notebook shows it (after `%matpl
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -89,9 +90,9 @@ def record_lengths(directory: epath.PathLike, *, examples: int = 10_000) -> figu
 def _first(record_set: records.RecordSet, examples: int) -> dict[str, np.ndarray]:
     """Returns the first records, as a batch."""
     tf = records.import_tensorflow()
-    serialized = tf.data.TFRecordDataset(record_set.shard_paths).batch(examples).take(1)
-    (batch,) = serialized.as_numpy_iterator()
-    parsed = records.parse_batch(batch, record_set.manifest)
+    shards = map(records.serialized, record_set.shard_paths)
+    first = itertools.islice(itertools.chain.from_iterable(shards), examples)
+    parsed = records.parse_batch(tf.stack([*first]), record_set.manifest)
     return {name: value.numpy() for name, value in parsed.items()}
 
 

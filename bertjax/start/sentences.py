@@ -28,8 +28,7 @@ def masked(directory: epath.PathLike, number: int) -> list[str]:
 
 def _rows(record_set: records.RecordSet, vocabulary: token_ids.Tokenizer) -> Iterator[list[int]]:
     """Yields how the first text of each row of the first shard begins, without special tokens."""
-    tf = records.import_tensorflow()
-    for serialized in tf.data.TFRecordDataset(record_set.shard_paths[0]).batch(1):
+    for serialized in records.serialized(record_set.shard_paths[0]).batch(1):
         parsed = records.parse_batch(serialized, record_set.manifest)
         row = {name: values.numpy()[0] for name, values in parsed.items()}
         first = records.sequence_ids(row) == 1

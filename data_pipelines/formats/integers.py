@@ -6,13 +6,12 @@ integers reads back.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from etils import epath
 
+from bertjax.data import foreign_files
 from data_pipelines.formats import base, input_files, text_files
 
 
@@ -66,13 +65,10 @@ def _documents(array: np.ndarray) -> Iterator[np.ndarray]:
 
 def _opened(path: str) -> np.ndarray:
     try:
-        if "://" in path:
-            array = np.load(io.BytesIO(epath.Path(path).read_bytes()), allow_pickle=False)
-        else:
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        array = foreign_files.open_array(path)
+    except ValueError as error:
         raise ValueError(
-            f"{path} cannot be read as an array of integers ({error}); one of objects would run "
+            f"{error}: an array of integers is wanted; one of objects would run "
             "code: write rows of several lengths as a Parquet column of lists, or one behind the "
             "other with -1 after each"
         ) from error

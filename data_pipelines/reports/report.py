@@ -361,7 +361,7 @@ def read_batches(
     """
     tf = records.import_tensorflow()
     try:
-        for serialized in tf.data.TFRecordDataset(str(path)).batch(batch_size):
+        for serialized in records.serialized(path).batch(batch_size):
             parsed = records.parse_batch(serialized, manifest)
             yield {name: values.numpy() for name, values in parsed.items()}
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
