@@ -125,7 +125,7 @@ def test_the_quick_start_and_the_doctor_pass_from_another_folder(
     shutil.copy(ROOT / "launch" / "quickstart.sh", elsewhere)
     environment = environments.variables() | {
         "PATH": f"{programs}:{os.environ['PATH']}",
-        # Of a small text; .ci/run reads the whole documentation.
+        # A small text; .ci/run reads the whole documentation.
         "QUICKSTART_OPTIONS": f"--input={ROOT / 'docs'}/*.md --vocabulary_size=800 "
         "--config.phases.phase1.num_steps=20",
     }

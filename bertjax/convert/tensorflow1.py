@@ -277,15 +277,12 @@ def read_vocabulary(directory: epath.Path, released: base.Released) -> tokenizer
         fields = json_text.read_object(config) if config.exists() else {}
         if fields.get("do_lower_case") is not None:
             return tokenizer.load(directory)
-        entries = (
-            foreign_files.read(path, foreign_files.TOKENIZER_BYTES)
-            .decode("utf-8", "replace")
-            .splitlines()
-        )
+        content = foreign_files.read_tokenizer(path)
+        entries = content.decode("utf-8", errors="replace").splitlines()
     elif (directory / sentence_piece.MODEL_FILE).exists():
         return tokenizer.load(directory)
     elif released.model and (directory / released.model).exists():
-        model = foreign_files.read(directory / released.model, foreign_files.TOKENIZER_BYTES)
+        model = foreign_files.read_tokenizer(directory / released.model)
         entries = sentence_piece.SentencePieceTokenizer(model).vocabulary
     else:
         return None

@@ -23,7 +23,7 @@ from etils import epath
 from jaxtyping import Bool
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bertjax.data import json_text, offsets, sentence_piece, token_ids, wordpiece
+from bertjax.data import foreign_files, json_text, offsets, sentence_piece, token_ids, wordpiece
 from bertjax.data import normalization as normalization_lib
 
 ENTRIES_FILE, MERGES_FILE = "vocab.json", "merges.txt"
@@ -260,7 +260,7 @@ def read_tokenizer(
     fields = json_text.read_object(config) if config.exists() else {}
     return ByteBpeTokenizer(
         entries(json_text.read_object(path)),
-        merges_of(lines(merges.read_bytes())),
+        merges_of(lines(foreign_files.read_tokenizer(merges))),
         add_prefix_space=bool(fields.get("add_prefix_space", False)),
         normalization=normalization,
         keeps_marks=bool(fields.get(KEEPS_MARKS_FIELD, False)),

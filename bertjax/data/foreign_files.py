@@ -53,6 +53,15 @@ def read(path: epath.PathLike, most_bytes: int = SETTINGS_BYTES) -> bytes:
     return path.read_bytes()
 
 
+def read_tokenizer(path: epath.PathLike) -> bytes:
+    """Returns the content of a vocabulary, a model or a tokenizer.json.
+
+    Raises:
+      FileNotFoundError, ValueError: as `read`.
+    """
+    return read(path, TOKENIZER_BYTES)
+
+
 def read_arrays(path: epath.PathLike) -> dict[str, np.ndarray]:
     """Returns the arrays of an .npz by their names; none may hold Python objects.
 

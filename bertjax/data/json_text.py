@@ -27,7 +27,7 @@ def read_object(path: epath.PathLike) -> dict[str, Any]:
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: naming the file, if it holds something else, or is no file of such a size.
+      ValueError: naming the file, if it holds something else, or is another kind of file.
     """
     path = epath.Path(path)
     content = foreign_files.read(path)

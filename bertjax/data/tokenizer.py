@@ -17,6 +17,7 @@ from etils import epath
 from bertjax.data import (
     added_tokens,
     byte_bpe,
+    foreign_files,
     integers,
     library_tokenizer,
     sentence_piece,
@@ -52,11 +53,11 @@ class TokenizerKind(NamedTuple):
 
 
 def _from_bytes(make: Callable[..., Tokenizer]) -> Callable[..., Tokenizer]:
-    return lambda path, **casing: make(path.read_bytes(), **casing)
+    return lambda path, **casing: make(foreign_files.read_tokenizer(path), **casing)
 
 
 def _of_library(path: epath.Path, **settings: Any) -> Tokenizer:
-    return LibraryTokenizer(path.read_bytes(), settings)
+    return LibraryTokenizer(foreign_files.read_tokenizer(path), settings)
 
 
 # Name, as manifests have it -> kind of tokenizer.
