@@ -30,6 +30,7 @@ FORMATS = {
     "vocabulary": "vocabularies of data_pipelines.train_vocabulary",
     "vectors": "vectors of bertjax.encode",
     "weights": "weights of bertjax.convert",
+    "start": "what bertjax.start makes",
     "run": "runs of bertjax.train and bertjax.glue",
 }
 

@@ -36,7 +36,7 @@ def start(
     `config` is the recipe of the options; `more` are further options of the training.
 
     Raises:
-      FileExistsError, ValueError: as `commands.begin`.
+      NotOursError, ValueError: as `commands.begin`.
       SystemExit: with the code of a command that fails or is stopped.
     """
     commands.begin(output, options)

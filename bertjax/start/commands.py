@@ -16,11 +16,10 @@ from typing import Any
 import ml_collections
 
 from bertjax import config as config_lib
-from bertjax.data import atomic, wordpiece
+from bertjax.data import atomic, directories, json_text, wordpiece
 from bertjax.workdirs import checkpoint
 
 OPTIONS_FILE = "start.json"
-FORMAT = "bertjax.start"
 DEFAULT_LENGTH = 128  # of records, where the recipe takes it from them
 # Records for a recipe that takes everything from them: single segments, several in a row, whose
 # masks are drawn while training, so that one pass is enough.
@@ -73,28 +72,24 @@ def begin(output: pathlib.Path, options: Options) -> None:
     """Makes the directory with the options in it, or compares them with those that are there.
 
     Raises:
-      FileExistsError: if the directory holds something else than an earlier call's work.
+      NotOursError: if files of someone else stand in the way.
       ValueError: if an earlier call had other options.
     """
-    path, asked = output / OPTIONS_FILE, {"format": FORMAT, **dataclasses.asdict(options)}
-    if path.exists():
-        before = json.loads(path.read_text("utf-8"))
-        changed = [
-            f"--{'config' if name == 'recipe' else name} was {before.get(name)!r}, is {value!r}"
-            for name, value in asked.items()
-            if before.get(name) != value
-        ]
-        if changed:
-            raise ValueError(
-                f"{output} was begun with other options: {'; '.join(changed)}. Give those to "
-                "continue it, or another --output"
-            )
-        return
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise FileExistsError(
-            f"{output} exists, and `bertjax start` did not make it: give another --output"
+    names = {"vocabulary", "run", "exported", "index.html", OPTIONS_FILE}
+    names |= {path.name for pattern in ("train*", "heldout*") for path in output.glob(pattern)}
+    directories.claim(output, "start", names, advice="give another --output")
+    path, asked = output / OPTIONS_FILE, dataclasses.asdict(options)
+    before = json_text.read_object(path) if path.exists() else asked
+    changed = [
+        f"--{'config' if name == 'recipe' else name} was {before.get(name)!r}, is {value!r}"
+        for name, value in asked.items()
+        if before.get(name) != value
+    ]
+    if changed:
+        raise ValueError(
+            f"{output} was begun with other options: {'; '.join(changed)}. Give those to "
+            "continue it, or another --output"
         )
-    output.mkdir(parents=True, exist_ok=True)
     atomic.write(path, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from bertjax import recipes
+from bertjax.data import directories
 from bertjax.start import commands
 
 OUT = pathlib.Path("out")
@@ -81,10 +82,11 @@ def test_a_second_call_goes_on_with_the_same_options_alone(tmp_path):
         assert changed in str(error.value)
 
 
-def test_a_directory_of_somebody_else_is_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(FileExistsError, match="did not make it: give another --output"):
+def test_files_of_somebody_else_are_left_alone(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("mine")
+    with pytest.raises(directories.NotOursError, match="run.*give another --output"):
         commands.begin(tmp_path, options())
-    with pytest.raises(FileExistsError, match="did not make it"):
-        commands.begin(tmp_path / "thesis.tex", options())
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    with pytest.raises(directories.NotOursError, match="thesis.tex is a file"):
+        commands.begin(tmp_path / "run" / "thesis.tex", options())
