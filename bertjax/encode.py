@@ -171,7 +171,7 @@ def _define_flags() -> None:
         lower_bound=0,
     )  # fmt: skip
     flags.DEFINE_bool("truncate", None, "Cut texts that are too long; by default with --output.")
-    program_flags.DEFINE_integer("batch_size", 32, "Texts at a time.", lower_bound=1)
+    program_flags.DEFINE_batch_size(32, "Texts at a time.")
     flags.DEFINE_string("output", None, "Directory of vectors to write, or to resume.")
     flags.DEFINE_list(
         "input", [], "Files of texts, one a line; JSON objects in .jsonl, and packed ones."

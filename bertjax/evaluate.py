@@ -184,9 +184,7 @@ def _define_flags() -> None:
         "masking", None, list(sentence_rows.MASKINGS),
         "What is masked in pairs: one token at a time (default), or with it the rest of its word.",
     )  # fmt: skip
-    program_flags.DEFINE_integer(
-        "batch_size", 64, "Sequences at a time, over all devices.", lower_bound=1
-    )
+    program_flags.DEFINE_batch_size(64, "Sequences at a time, over all devices.")
     flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
 
 

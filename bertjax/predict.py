@@ -182,9 +182,7 @@ def text(answer: kinds.Prediction) -> str:
 
 def _define_flags() -> None:
     inference.define_flags("Workdir of a finetuning run, or of a converted model with a head.")
-    program_flags.DEFINE_integer(
-        "batch_size", 32, "Rows at a time, over all devices.", lower_bound=1
-    )
+    program_flags.DEFINE_batch_size(32, "Rows at a time, over all devices.")
     flags.DEFINE_float(
         "null_threshold", None, "SQuAD v2.0: no answer above it; without it the tuned one."
     )

@@ -28,9 +28,7 @@ def _define_flags() -> None:
         "masking", "token", list(sentence_rows.MASKINGS),
         "What is masked: one token at a time, or with it the rest of its word.",
     )  # fmt: skip
-    program_flags.DEFINE_integer(
-        "batch_size", 64, "Rows at a time, one for each token, over all devices.", lower_bound=1
-    )
+    program_flags.DEFINE_batch_size(64, "Rows at a time, one for each token, over all devices.")
 
 
 def main(argv: list[str]) -> None:

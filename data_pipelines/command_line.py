@@ -52,6 +52,8 @@ def run(options_class: type, main: Callable[[Any], None], *, positional: str = "
             main(parsed(options_class, flags.FLAGS, positional, arguments[1:]))
         except (ValueError, OSError, workers.WorkerDied) as error:
             program_flags.fail(error)
+        except MemoryError as error:
+            program_flags.fail(f"there is not enough memory: {error or 'none is left'}")
 
     app.run(checked_main, flags_parser=parse)
 

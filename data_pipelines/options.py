@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from bertjax.data import delimiters, masking, text_encodings
+from bertjax.data import delimiters, masking, records, text_encodings
 from data_pipelines import (
     blocks,
     command_line,
@@ -224,7 +224,11 @@ def _faults(options: Options) -> list[str]:
     return [
         f"{name} is {getattr(options, name)!r}; it must be {requirement}"
         for name, holds, requirement in (
-            ("max_seq_length", options.max_seq_length >= 8, "at least 8"),
+            (
+                "max_seq_length",
+                8 <= options.max_seq_length <= records.MOST_TOKENS,
+                f"between 8 and {records.MOST_TOKENS:,}",
+            ),
             ("max_predictions_per_seq", options.max_predictions_per_seq >= 0, "at least 0"),
             ("masked_lm_prob", 0 < options.masked_lm_prob < 1, "between 0 and 1"),
             ("short_seq_prob", 0 <= options.short_seq_prob <= 1, "between 0 and 1"),

@@ -58,6 +58,7 @@ MAX_UNIT_CHARACTERS = 1000
 AUTO = "auto"
 # The characters of a text from which on it has an automatic size; a word of English has six.
 SIZES = {0: 4_096, 5_000_000: 8_192, 50_000_000: 16_384, 500_000_000: 32_768}
+MOST_ENTRIES = 10_000_000  # the trainers take memory for all of them before they begin
 SAMPLE_CHARACTERS = 1_000_000  # of the first documents, which decide the automatic kind
 
 MODEL_TYPES = ("unigram", "bpe")
@@ -370,7 +371,7 @@ def train_vocabulary(
     _check_normalization(options)
     kinds = tokenizer.TOKENIZERS.values()
     names = [name for kind in kinds for name in (kind.file, *kind.companions)]
-    existing = [name for name in names if (output / name).exists()]
+    existing = [name for name in dict.fromkeys(names) if (output / name).exists()]
     if existing and not options.overwrite:
         raise FileExistsError(
             f"{output / existing[0]} exists; choose another output or replace it with --overwrite"
@@ -445,6 +446,8 @@ def _with_kind(options: Options) -> Options:
 
 def _with_size(options: Options, unit_counts: Mapping[str, int]) -> Options:
     """Returns the options with a size, which the length of the text decides where it is 0."""
+    if options.size > MOST_ENTRIES:
+        raise ValueError(f"--size is {options.size:,}; it must be at most {MOST_ENTRIES:,}")
     if options.size:
         return options
     characters = sum(len(unit) * count for unit, count in unit_counts.items())

@@ -104,6 +104,7 @@ FAULTS = {
     "checkpoint.keep_last": 0,
     "evaluation.every_steps": 0,
     "evaluation.global_batch_size": 0,
+    "global_batch_size": 10**12,
     "log_every_steps": 0,
     "max_skipped_steps": 0,
     "phases.phase1.num_steps": -1,

@@ -12,6 +12,7 @@ from absl import flags
 
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)e\+?\d+", re.IGNORECASE)
 
+MOST_ROWS = 1 << 24  # of a batch
 MOST_CHARACTERS = 2_000  # of a line of an error
 
 flags.disclaim_key_flags()  # a flag is of the program that defines it
@@ -35,11 +36,12 @@ def DEFINE_integer(
     help_text: str,
     *,
     lower_bound: int | None = None,
+    upper_bound: int | None = None,
     flag_values: flags.FlagValues = flags.FLAGS,
     **arguments: Any,
 ) -> None:
     """Defines a flag as `flags.DEFINE_integer` does."""
-    parser, serializer = Parser(lower_bound), flags.ArgumentSerializer()
+    parser, serializer = Parser(lower_bound, upper_bound), flags.ArgumentSerializer()
     flags.DEFINE(parser, name, default, help_text, flag_values, serializer, **arguments)
 
 
@@ -56,6 +58,11 @@ def open_missing_streams() -> None:
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115  they stay open
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def DEFINE_batch_size(default: int, help_text: str) -> None:
+    """Defines --batch_size; libraries end the process for lack of memory beyond its bound."""
+    DEFINE_integer("batch_size", default, help_text, lower_bound=1, upper_bound=MOST_ROWS)
 
 
 def fail(reason: object) -> NoReturn:

@@ -52,7 +52,7 @@ DTYPES = ("int32", "float32")
 DATASET_NAME = "bert"
 
 # No model reads more tokens in a row, and no vocabulary has more entries.
-_MOST_TOKENS, _MOST_ENTRIES = 1 << 20, 1 << 30
+MOST_TOKENS, MOST_ENTRIES = 1 << 20, 1 << 30
 FRAME_BYTES = 16  # around each record in a TFRecord file
 _LENGTH = struct.Struct("<Q")  # of a record, at the beginning of its frame
 
@@ -339,9 +339,9 @@ def _shard_faults(directory: epath.Path, manifest: Manifest) -> Iterable[str]:
 def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
     """Yields values that no builder writes, before anything is read or allocated by them."""
     for name, least, most in (
-        ("max_seq_length", 1, _MOST_TOKENS),
-        ("max_predictions_per_seq", 0, _MOST_TOKENS),
-        ("max_sequences_per_row", 0, _MOST_TOKENS),
+        ("max_seq_length", 1, MOST_TOKENS),
+        ("max_predictions_per_seq", 0, MOST_TOKENS),
+        ("max_sequences_per_row", 0, MOST_TOKENS),
         ("seed", 0, None),
     ):
         yield from _number_faults(name, fields[name], least, most)
@@ -351,7 +351,7 @@ def _manifest_faults(fields: Mapping[str, Any]) -> Iterator[str]:
             return
     if described := fields["tokenizer"]:
         yield from _number_faults(
-            "the vocab_size of the tokenizer", described["vocab_size"], 1, _MOST_ENTRIES
+            "the vocab_size of the tokenizer", described["vocab_size"], 1, MOST_ENTRIES
         )
     for name, feature in fields["features"].items():
         yield from _feature_faults(name, feature)
@@ -367,7 +367,7 @@ def _feature_faults(name: str, feature: Any) -> Iterator[str]:
     match feature:
         case [list(shape), dtype] if dtype in DTYPES:
             for size in shape[1:] if shape[:1] == [LENGTH] else shape:
-                yield from _number_faults(f"a size of feature {name!r}", size, 1, _MOST_TOKENS)
+                yield from _number_faults(f"a size of feature {name!r}", size, 1, MOST_TOKENS)
         case _:
             yield (
                 f"feature {name!r} is {feature!r}; it must be a list of sizes, the first of them "

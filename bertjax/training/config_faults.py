@@ -76,6 +76,8 @@ RANGES: tuple[tuple[str, Callable[[float], bool], tuple[str, ...]], ...] = (
         *("data.shuffle_buffer_size", "model.intermediate_size"),
     )),
     ("at least 5", lambda value: value >= 5, ("finetuning.max_seq_length",)),
+    ("at most 16,777,216", lambda value: value <= 1 << 24, (
+        "global_batch_size", "evaluation.global_batch_size")),
     ("between 0 and 1", lambda value: 0 < value < 1, ("pretraining.masked_lm_prob",)),
     ("in (0, 1]", lambda value: 0 < value <= 1, ("optimizer.layer_decay",)),
     ("in [0, 1)", lambda value: 0 <= value < 1, (
