@@ -4,10 +4,13 @@ import io
 import json
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib import font_manager, ft2font
 
 from bertjax import pictures
+from bertjax.interactive import fonts
 from tests import small_records
 
 
@@ -98,3 +101,35 @@ def test_the_curves_of_a_run_are_those_of_its_metrics(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (drawn,) = pictures.curves(tmp_path).axes[0].lines
     np.testing.assert_array_equal(drawn.get_ydata(), [4, 3, 2])
+
+
+def characters_of(name):
+    return set(ft2font.FT2Font(font_manager.findfont(name)).get_charmap())
+
+
+def test_tokens_of_any_script_get_a_font_that_is_there_or_a_line_that_says_which(
+    caplog, monkeypatch
+):
+    usual = fonts.families(["plain", "ünï"])
+    assert usual == matplotlib.rcParams["font.family"] and not caplog.records
+    others = characters_of("STIXGeneral") - characters_of("DejaVu Sans")
+    rare = chr(min(code for code in others if chr(code).isprintable()))
+    weights = np.full((1, 2, 2), 0.5)
+    for picture in (
+        pictures.attention_heads([rare, "b"], weights),
+        pictures.embeddings(np.eye(3), labels=["a", "b", rare], texts=[rare, "b", "c"]),
+    ):
+        picture.savefig(io.BytesIO(), format="png")  # a missing glyph would be a warning
+    assert not caplog.records
+    monkeypatch.setattr(fonts, "_characters", lambda path: frozenset(range(128)))
+    for text, package in (
+        ("漢", "cjk"),
+        ("か", "cjk"),
+        ("한", "cjk"),
+        ("क", "core"),
+        ("ก", "core"),
+    ):
+        caplog.clear()
+        fonts.families([f"a{text}"])
+        assert f"such as {text} (U+{ord(text):04X})" in caplog.text
+        assert f"apt install fonts-noto-{package}" in caplog.text

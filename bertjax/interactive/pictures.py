@@ -16,6 +16,7 @@ from jaxtyping import Float
 from matplotlib import figure
 
 from bertjax.data import records
+from bertjax.interactive import fonts
 from bertjax.training import writers
 from bertjax.workdirs import scalars
 
@@ -54,14 +55,15 @@ def attention_heads(
     rows = math.ceil(len(weights) / columns)
     picture = figure.Figure(figsize=(INCHES * columns, INCHES * rows), layout="constrained")
     grid = [*picture.subplots(rows, columns, squeeze=False).flat]
+    style = {"fontsize": "x-small", "fontfamily": fonts.families(tokens)}
     for number, axes in enumerate(grid):
         if number >= len(weights):
             axes.remove()
             continue
         axes.imshow(weights[number], vmin=0, vmax=1, cmap="magma")
         axes.set(title=f"head {number}", xticks=range(len(tokens)), yticks=range(len(tokens)))
-        axes.set_xticklabels(tokens, rotation=90, fontsize="x-small")
-        axes.set_yticklabels(tokens, fontsize="x-small")
+        axes.set_xticklabels(tokens, rotation=90, **style)
+        axes.set_yticklabels(tokens, **style)
     return picture
 
 
@@ -120,11 +122,12 @@ def embeddings(
     for name in names:
         has_name = [labels is None or label == name for label in labels or [None] * len(points)]
         axes.scatter(*points[np.array(has_name)].T, s=18, label=name)
+    families = fonts.families([*(labels or ()), *(texts or ())])
     for point, text in zip(points, texts or [], strict=False):
-        axes.annotate(text, point, fontsize="x-small", alpha=0.8)
+        axes.annotate(text, point, fontsize="x-small", fontfamily=families, alpha=0.8)
     axes.set(xlabel=f"{shares[0]:.0%} of the variance", ylabel=f"{shares[1]:.0%}")
     if labels is not None:
-        axes.legend(fontsize="small")
+        axes.legend(prop={"size": "small", "family": families})
     return picture
 
 
