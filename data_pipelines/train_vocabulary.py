@@ -9,11 +9,14 @@ input and options give the same bytes, on any number of cores.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import io
 import itertools
 import json
+import threading
+import time
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +38,7 @@ from bertjax.data import (
     tokenizer,
     wordpiece,
 )
-from data_pipelines import command_line, scripts, sources
+from data_pipelines import command_line, progress, scripts, sources
 from data_pipelines.reports import health, losses
 
 SPECIALS = (wordpiece.PAD, wordpiece.UNK, wordpiece.CLS, wordpiece.SEP, wordpiece.MASK)
@@ -60,6 +63,8 @@ AUTO = "auto"
 SIZES = {0: 4_096, 5_000_000: 8_192, 50_000_000: 16_384, 500_000_000: 32_768}
 MOST_ENTRIES = 10_000_000  # the trainers take memory for all of them before they begin
 SAMPLE_CHARACTERS = 1_000_000  # of the first documents, which decide the automatic kind
+
+SECONDS_SHOWN = 1.0  # between two looks at the clock
 
 MODEL_TYPES = ("unigram", "bpe")
 # The sums that sentencepiece makes depend on the number of threads that share them, so this is
@@ -386,7 +391,8 @@ def train_vocabulary(
     is_lossless = options.normalization in losses.KEEPS_ALL
     seen, unseen = _counted(options, None if is_lossless else lost)
     options = _with_size(options, seen)
-    trained = TRAINERS[options.kind].train(seen, options)
+    with _timed(f"training a vocabulary of the kind {options.kind}"):
+        trained = TRAINERS[options.kind].train(seen, options)
     for name in existing:
         (output / name).unlink()
     trained.save(output)
@@ -474,14 +480,18 @@ def _counted(
     unseen = Counts(lambda chunk: [chunk], lost, rule)
     last, log = "", sources.Log()
     num_documents = num_lines = 0
-    for document in sources.documents(options.input, _reading(options), log):
-        text = sources.prose(document, log)
-        num_documents, num_lines = num_documents + 1, num_lines + 1 + text.count("\n")
-        if document.held_out:
-            unseen.add(text)
-        else:
-            seen.add(text)
-            last = text if text.strip() else last
+    units, reading = sources.units(options.input), _reading(options)
+    sources.check_units(units, reading)
+    with progress.Progress("reading", sum(unit.bytes for unit in units), "B") as shown:
+        for document in (it for unit in units for it in sources.read_unit(unit, reading, log)):
+            text = sources.prose(document, log)
+            num_documents, num_lines = num_documents + 1, num_lines + 1 + text.count("\n")
+            if document.held_out:
+                unseen.add(text)
+            else:
+                seen.add(text)
+                last = text if text.strip() else last
+            shown.at(log.bytes_read)
     for warning in health.reading(log.statistics(), num_documents, num_lines):
         logging.warning("%s", warning.text)
     if not last:
@@ -490,6 +500,25 @@ def _counted(
         unseen = Counts(lambda chunk: [chunk], rule=rule)  # Its losses are counted already.
         unseen.add(last)
     return seen.units(), unseen.units()
+
+
+@contextlib.contextmanager
+def _timed(label: str) -> Iterator[None]:
+    """Shows the seconds that something takes which shows nothing itself."""
+    start, done = time.monotonic(), threading.Event()
+
+    def show() -> None:
+        while not done.wait(SECONDS_SHOWN):
+            shown.at(round(time.monotonic() - start))
+
+    with progress.Progress(label, 0, " s") as shown:
+        thread = threading.Thread(target=show, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
 
 def _check_normalization(options: Options) -> None:

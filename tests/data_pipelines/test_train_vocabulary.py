@@ -1,15 +1,17 @@
+import dataclasses
 import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import threading
 import unicodedata
 
 import pytest
 
 from bertjax.data import directories, tokenizer
-from data_pipelines import train_vocabulary
+from data_pipelines import progress, train_vocabulary
 from tests.data import test_normalization
 
 
@@ -302,6 +304,31 @@ def test_marks_that_a_released_rule_loses_are_counted_and_reported(tmp_path, cap
     )
     _, _, lost = train_vocabulary.train_vocabulary(options(str(path), tmp_path / "whole"))
     assert not lost.changed
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_reading_and_training_show_that_they_go_on(text_file, tmp_path, monkeypatch, caplog, kind):
+    trained = threading.Event()
+    real, at = train_vocabulary.TRAINERS[kind], progress.Progress.at
+
+    def shown(self, count, **figures):
+        at(self, count, **figures)
+        if self._label.startswith("training"):
+            trained.set()
+
+    def train(counts, options):
+        assert trained.wait(60)  # until the seconds are shown
+        return real.train(counts, options)
+
+    monkeypatch.setattr(train_vocabulary, "SECONDS_SHOWN", 0.01)
+    monkeypatch.setattr(progress.Progress, "at", shown)
+    changed = dataclasses.replace(real, train=train)
+    monkeypatch.setitem(train_vocabulary.TRAINERS, kind, changed)
+    with caplog.at_level("INFO", logger="absl"):
+        chosen = {"input": text_file, "output": str(tmp_path / "v"), "size": 300, "kind": kind}
+        train_vocabulary.train_vocabulary(train_vocabulary.Options(**chosen))
+    assert "reading " in caplog.text
+    assert f"training a vocabulary of the kind {kind}" in caplog.text
 
 
 def test_the_letter_i_is_lower_cased_by_language():
