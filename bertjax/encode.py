@@ -18,7 +18,7 @@ from etils import epath
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import path_lists, text_lines
+from bertjax.data import path_lists, tables, text_lines
 from bertjax.inference import encoding, unknown_tokens, vector_files
 
 OUTPUT_FLAGS = ("input", "format", "shard_size", "store_texts", "text_column", "id_column")
@@ -150,8 +150,8 @@ def _vector_options(options: flags.FlagValues, *, truncate: bool) -> dict[str, A
 
 
 def _lines_of_stdin() -> Iterator[text_lines.Line]:
-    # An empty line keeps its row: [CLS] [SEP]. str.splitlines would also break a line at U+2028.
-    return text_lines.numbered(line.removesuffix("\n") for line in sys.stdin)
+    # An empty line keeps its row: [CLS] [SEP].
+    return text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
 
 
 def _define_flags() -> None:
@@ -167,8 +167,8 @@ def _define_flags() -> None:
     flags.DEFINE_bool("normalize", None, "Vectors have length 1; by default as the model's do.")
     flags.DEFINE_string("prompt", None, "Stands before each text; by default the model's own.")
     program_flags.DEFINE_integer(
-        "dims", 0, "Number of first numbers of a vector to keep (Matryoshka); 0: all.",
-        lower_bound=0,
+        "dims", None, "Number of first numbers of a vector to keep (Matryoshka); 0: all. By "
+        "default as the model says.", lower_bound=0,
     )  # fmt: skip
     flags.DEFINE_bool("truncate", None, "Cut texts that are too long; by default with --output.")
     program_flags.DEFINE_batch_size(32, "Texts at a time.")

@@ -18,7 +18,7 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import sentence_rows
+from bertjax.data import sentence_rows, tables
 from bertjax.inference import likelihood, unknown_tokens
 
 
@@ -37,8 +37,7 @@ def main(argv: list[str]) -> None:
         raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
     options = flags.FLAGS
     model = inference.load(options.checkpoint, step=options.step)
-    # str.splitlines would also break a line at U+2028.
-    lines = (line.removesuffix("\n") for line in sys.stdin)
+    lines = tables.text_lines_of(sys.stdin.buffer, "standard input")
     scores = likelihood.scores(model, lines, masking=options.masking, batch_size=options.batch_size)
     count = errors = 0
     for count, score in enumerate(scores, start=1):

@@ -27,6 +27,8 @@ NAMES = (
     *("convert", "plan", "glue", "doctor", "start"),
 )
 
+Output = io.BytesIO  # what takes the bytes of standard output
+
 absl.app.define_help_flags()  # once for all programs, as the flags that absl defines when imported
 
 
@@ -48,7 +50,7 @@ def run(
 ) -> Done:
     """Runs a module with arguments; `lines`, or `raw` bytes, are its standard input."""
     given = "".join(line + "\n" for line in lines).encode() if raw is None else raw
-    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    output = io.TextIOWrapper(Output(), encoding="utf-8", write_through=True)
     error: object = None
     with (
         mock.patch.object(sys, "argv", [module, *map(str, arguments)]),

@@ -470,3 +470,23 @@ def test_text_that_the_vocabulary_lacks_is_warned_of_and_its_share_given(workdir
     caplog.clear()
     done = programs.succeed("bertjax.fill_mask", f"--checkpoint={workdir}", "--json", "w1 [MASK]")
     assert done.lines[0]["unknown_rate"] == 0 and "[UNK]" not in caplog.text
+
+
+def test_lines_in_another_encoding_are_named_with_their_place(workdir):
+    given = "w1\nВсе люди рождаются свободными и равными\n".encode("cp1251")
+    for program in ("score", "encode"):
+        done = programs.run(f"bertjax.{program}", f"--checkpoint={workdir}", raw=given)
+        assert "standard input:2: it is not UTF-8" in done.error
+        assert "it looks like cp1251 (Russian)" in done.error
+
+
+class Terminal(io.BytesIO):
+    def isatty(self):
+        return True
+
+
+def test_vectors_are_not_written_onto_a_terminal(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "Output", Terminal)
+    done = programs.run("bertjax.encode", f"--checkpoint={tmp_path}", lines=("w1",))
+    assert "standard output is a terminal" in done.error and "--output=" in done.error
+    assert not done.output

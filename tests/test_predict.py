@@ -277,6 +277,14 @@ def test_the_program_reads_tables_with_a_header_too(tmp_path):
     assert "--delimiter is ';;'; it must be auto, tab or one character" in done.error
     done = programs.run(*program, "--delimiter=auto", raw=b"text,id\ncaf\xe9,1\n")
     assert "standard input:2: it is not UTF-8" in done.error
+    assert "give --encoding=cp1252, or" in done.error
+    raw = "text,id\ncafé w1,1\n"
+    for flags in (("--delimiter=auto", "--encoding=utf-16"), ("--encoding=cp1252",)):
+        given = raw if len(flags) > 1 else '{"text": "café w1", "id": "1"}\n'
+        done = programs.run(*program, *flags, raw=given.encode(flags[-1].partition("=")[2]))
+        assert [answer["unknown_rate"] for answer in done.lines] == [0.5] and not done.error
+    done = programs.run(*program, "--encoding=cp12", raw=b"")
+    assert "--encoding is 'cp12'; it must be an encoding of text" in done.error
 
 
 def test_a_line_of_which_no_rows_can_be_made_is_found_among_others(model, monkeypatch):

@@ -15,12 +15,15 @@ from absl import logging
 from etils import epath
 
 from bertjax import models
-from bertjax.convert import families
+from bertjax.convert import families, sentence_transformers
 from bertjax.convert.families import base
 from bertjax.data import json_text
 
 CONFIG_FILE = "config.json"
 MOST_LABELS = 1_000_000  # that are believed: a file could ask for any number of names
+
+# The field of a CrossEncoder's config.json before version 4 of sentence-transformers.
+OLDER_ACTIVATION = "sbert_ce_default_activation_function"
 
 # The problem_type of a single number; without it their pipelines take it for a class's logit.
 REGRESSION = "regression"
@@ -72,7 +75,10 @@ def read_config(path: epath.PathLike) -> Description:
         raise FileNotFoundError(
             f"{path} does not exist; it tells the model's sizes and must lie beside the weights"
         )
-    return parse_config(json_text.read_object(path), source=str(path))
+    fields = json_text.read_object(path)
+    if activation := sentence_transformers.activation(path.parent):
+        fields.setdefault(OLDER_ACTIVATION, activation)
+    return parse_config(fields, source=str(path))
 
 
 def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
@@ -116,8 +122,10 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     if faults:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
     _warn(fields, family, encoder, source)
-    is_regression = fields.get("problem_type") == REGRESSION and len(labels) == 1
-    is_multi_label = fields.get("problem_type") == MULTI_LABEL
+    has_sigmoid = len(labels) == 1 and _activation(fields, source) == "Sigmoid"
+    is_multi_label = fields.get("problem_type") == MULTI_LABEL or has_sigmoid
+    # A single number, as rerankers give; it is the only one, so it is the logit of no class.
+    is_regression = len(labels) == 1 and not is_multi_label
     return Description(
         family, encoder, tuple(architectures), labels, is_regression, is_multi_label, pooling
     )
@@ -207,6 +215,22 @@ def _labels(fields: Mapping[str, Any], faults: list[str]) -> dict[int, str]:
         else:
             faults.append(f"id2label is {names!r}; {rule}")
     return dict(sorted(labels.items()))
+
+
+def _activation(fields: Mapping[str, Any], source: str) -> str:
+    """Returns the class of torch through which a CrossEncoder's number goes, "" if none is named.
+
+    Source: sentence-transformers, CrossEncoder.get_default_activation_fn.
+    """
+    of_library = fields.get("sentence_transformers")
+    is_newer = isinstance(of_library, Mapping) and "activation_fn" in of_library
+    path = of_library["activation_fn"] if is_newer else fields.get(OLDER_ACTIVATION)
+    name = str(path or "").rpartition(".")[2]
+    if name not in ("", "Identity", "Sigmoid"):
+        raise ValueError(
+            f"{source} has activation_fn {path!r}; supported are torch's Identity and Sigmoid"
+        )
+    return name
 
 
 def _warn(

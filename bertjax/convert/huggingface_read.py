@@ -62,7 +62,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     weights = _unwrapped(read_weights(weights_file))
     try:
         weights = names.unfuse(untie(weights, family), family.fused, spelling=family.spelling)
-        is_of_sentences = sentence_transformers.is_there(directory)
+        is_of_sentences = sentence_transformers.is_there(directory, description.architectures)
         if head is None and is_of_sentences:
             head = "none"  # whatever else its weights hold
         head = head or _head(description, weights)

@@ -14,9 +14,10 @@ and vLLM read as well; both are read. Version 6 keeps the longest input in token
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from absl import logging
 from etils import epath
 
 from bertjax.data import foreign_files, json_text
@@ -24,6 +25,10 @@ from bertjax.models import sentence_vectors
 
 MODULES_FILE = "modules.json"
 CONFIG_FILE = "config_sentence_transformers.json"
+CONFIG_FIELDS = {
+    *("model_type", "__version__", "prompts", "default_prompt_name", "similarity_fn_name"),
+    "truncate_dim",
+}
 LENGTH_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -53,9 +58,24 @@ USUAL_LENGTH_FIELDS = {
 }
 
 
-def is_there(directory: epath.PathLike) -> bool:
-    """Returns whether the directory is of sentence-transformers."""
-    return (epath.Path(directory) / MODULES_FILE).exists()
+def is_there(directory: epath.PathLike, architectures: Sequence[str] = ()) -> bool:
+    """Returns whether the directory is a model for vectors of sentence-transformers.
+
+    A Transformer alone with a class for sequences among `architectures` is a CrossEncoder.
+    """
+    path = epath.Path(directory) / MODULES_FILE
+    if not path.exists():
+        return False
+    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+        return True
+    listed = json_text.loads(path.read_bytes())
+    kinds = [str(it.get("type", "")) for it in listed if isinstance(it, Mapping)]
+    return [kind.rpartition(".")[2] for kind in kinds] != ["Transformer"]
+
+
+def activation(directory: epath.PathLike) -> str | None:
+    """Returns the activation_fn that a CrossEncoder's directory names, None if it names none."""
+    return _optional(epath.Path(directory) / CONFIG_FILE).get("activation_fn")
 
 
 def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.SentenceVectors:
@@ -80,6 +100,14 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
                 if (config.get(name) or usual) != usual:
                     raise ValueError(f"{path} has {name} {config[name]!r}; supported is {usual!r}")
     config = _optional(directory / CONFIG_FILE)
+    if unknown := ", ".join(sorted(set(config) - CONFIG_FIELDS)):
+        logging.warning(
+            "%s has fields that are not known here: %s", directory / CONFIG_FILE, unknown
+        )
+    truncate_dim = config.get("truncate_dim") or 0
+    if not isinstance(truncate_dim, int) or truncate_dim < 0:
+        fault = f"truncate_dim is {truncate_dim!r}; it must be a whole number"
+        raise ValueError(f"{directory / CONFIG_FILE}: {fault}")
     prompts = config.get("prompts") or {}
     for name, prompt in prompts.items():
         if not isinstance(prompt, str):
@@ -92,6 +120,7 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
             default_prompt=config.get("default_prompt_name") or "",
             max_seq_length=_max_seq_length(directory, is_lowercase=is_lowercase),
             similarity=config.get("similarity_fn_name") or "cosine",
+            truncate_dim=truncate_dim,
         )
     except ValueError as error:
         raise ValueError(f"{directory / CONFIG_FILE}: {error}") from error
@@ -125,10 +154,18 @@ def write(
         "model_type": "SentenceTransformer",
         # The oldest that has all of these fields; a newer one than the reader's is warned of.
         "__version__": {"sentence_transformers": "3.0.0"},
-        "prompts": dict(vectors.prompts),
+        # Version 6 has an empty prompt for each role that is not there, whatever other names are.
+        "prompts": {
+            **vectors.prompts,
+            **{role: vectors.prompt(role) for role in sentence_vectors.PROMPT_NAMES},
+        }
+        if vectors.prompts
+        else {},
         "default_prompt_name": vectors.default_prompt or None,
         "similarity_fn_name": vectors.similarity,
     }
+    if vectors.truncate_dim:
+        config["truncate_dim"] = vectors.truncate_dim
     of_transformer: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
     if lacks_pooler:
         of_transformer["model_args"] = {"add_pooling_layer": False}

@@ -273,8 +273,13 @@ def text_lines(path: epath.PathLike) -> Iterator[str]:
       FaultyFile: if it cannot be decompressed or is not UTF-8.
     """
     with opened(path) as file:
-        for number, line in lines(file, path):
-            yield _text(line, number, path, EXACT)
+        yield from text_lines_of(file, path)
+
+
+def text_lines_of(file: File, path: epath.PathLike) -> Iterator[str]:
+    """Yields the lines of an open file, as `text_lines`; `path` is for messages."""
+    for number, line in lines(file, path):
+        yield _text(line, number, path, EXACT)
 
 
 def _format(path: epath.PathLike) -> str:

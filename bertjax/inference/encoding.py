@@ -53,7 +53,8 @@ class Options:
 
     pooling: one of POOLINGS; with "none" there is a vector for each token in place of each text
     prompt: stands before each text
-    dims: number of first numbers of a vector that are kept; 0 keeps all
+    dims: number of first numbers of a vector that are kept, before it is normalized; 0 keeps all
+    truncate_dim: the same afterwards
     max_length: most tokens of a text with [CLS] and [SEP]
     truncate: longer texts are cut; without it they are an error
     """
@@ -65,6 +66,7 @@ class Options:
     dims: int
     max_length: int
     truncate: bool
+    truncate_dim: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +99,7 @@ def options_for(
     pooling: str | None = None,
     normalize: bool | None = None,
     prompt: str | None = None,
-    dims: int = 0,
+    dims: int | None = None,
     truncate: bool = False,
 ) -> Options:
     """Returns the options; None stands for what a model for sentence embeddings was trained with.
@@ -116,13 +118,19 @@ def options_for(
         )
     if pooling == "none" and dims:
         raise ValueError(f"dims is {dims} and shortens vectors of texts; pooling none has none")
+    has_vectors = pooling != "none"
+    # As in sentence-transformers: its module normalizes before this cut, its option after it.
+    truncate_dim = trained.truncate_dim if dims is None and has_vectors else 0
+    if normalize is not None:
+        dims, truncate_dim = dims or truncate_dim, 0
     normalize = trained.normalize if normalize is None else normalize
     return Options(
         layers=layers,
         pooling=pooling,
-        normalize=normalize and pooling != "none",
+        normalize=normalize and has_vectors,
         prompt=trained.prompt("document") if prompt is None else prompt,
-        dims=dims,
+        dims=dims or 0,
+        truncate_dim=truncate_dim,
         max_length=min(trained.max_seq_length or model.max_length, model.max_length),
         truncate=truncate,
     )
@@ -250,7 +258,7 @@ def token_features(
 
 def _run(model: saved_model.TrainedModel, batch: dict[str, np.ndarray], options: Options) -> Array:
     """Returns the features of a batch while devices still compute them."""
-    names = ("layers", "pooling", "dims", "normalize")
+    names = ("layers", "pooling", "dims", "normalize", "truncate_dim")
     chosen = {name: getattr(options, name) for name in names}
     on_devices = sharding.to_devices(batch, model.mesh, len(batch["input_ids"]))
     return _features(model.params, on_devices, graphdef=model.graphdef, **chosen)
@@ -293,9 +301,20 @@ def _batch(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "layers", "pooling", "dims", "normalize"))
+@functools.partial(
+    jax.jit,
+    static_argnames=("graphdef", "layers", "pooling", "dims", "normalize", "truncate_dim"),
+)
 def _features(
-    params: Any, batch: Any, *, graphdef: Any, layers: str, pooling: str, dims: int, normalize: bool
+    params: Any,
+    batch: Any,
+    *,
+    graphdef: Any,
+    layers: str,
+    pooling: str,
+    dims: int,
+    normalize: bool,
+    truncate_dim: int,
 ) -> Array:
     """Returns the vectors of a batch, [batch, size], or of its tokens, [batch, length, size]."""
     encoder = parameters.merge(graphdef, params).encoder
@@ -313,4 +332,5 @@ def _features(
             f"--dims={dims} is more than the {hidden.shape[-1]} numbers of the vectors; give fewer"
         )
     pooled = poolings.pool(hidden, batch["input_mask"], pooling)
-    return sentence_vectors.shortened(pooled, dims=dims, normalize=normalize)
+    vectors = sentence_vectors.shortened(pooled, dims=dims, normalize=normalize)
+    return vectors[:, : truncate_dim or None]

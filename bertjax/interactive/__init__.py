@@ -74,7 +74,7 @@ class Model:
         pooling: str | None = None,
         normalize: bool | None = None,
         prompt: str | None = None,
-        dims: int = 0,
+        dims: int | None = None,
         truncate: bool = False,
         batch_size: int = 32,
     ) -> dict[str, np.ndarray]:

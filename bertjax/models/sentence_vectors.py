@@ -24,7 +24,8 @@ class SentenceVectors:
     `pooling` is a key of `pooling.POOLINGS`; `normalize` says that vectors have length 1. `prompts`
     are put before texts, by name, and `default_prompt` is the name of one for texts of no kind.
     Longer texts are cut to `max_seq_length` tokens, [CLS] and [SEP] among them; 0: as many as the
-    model reads. `matryoshka_dims` are the lengths to which vectors may be cut.
+    model reads. `matryoshka_dims` are the lengths to which vectors may be cut. `truncate_dim` is
+    the one to which they are cut by default, after they are normalized; 0: they are not.
 
     Raises:
       ValueError: if a name is unknown.
@@ -37,6 +38,7 @@ class SentenceVectors:
     max_seq_length: int = 0
     similarity: str = "cosine"
     matryoshka_dims: Sequence[int] = ()
+    truncate_dim: int = 0
 
     def __post_init__(self):
         if self.pooling not in pooling.POOLINGS:

@@ -1,13 +1,15 @@
 """Claims about the files of sentence-transformers: what is read of them, and what is refused."""
 
+import dataclasses
 import json
 import shutil
 
+import numpy as np
 import pytest
 
-from bertjax import inference
+from bertjax import encode, inference, predict
 from bertjax.convert import __main__ as convert
-from bertjax.convert import formats
+from bertjax.convert import formats, pretrained
 from bertjax.models import sentence_vectors
 from tests import programs, small_sentences
 from tests.convert import weights
@@ -100,6 +102,70 @@ def test_without_a_stated_length_it_is_the_tokenizers(directory):
     assert sentence(directory).max_seq_length == 13
     change(directory, "tokenizer_config.json", model_max_length=10**30)
     assert sentence(directory).max_seq_length == 0
+
+
+def test_vectors_are_cut_as_the_file_says_and_unknown_fields_are_listed(directory, caplog):
+    whole = encode.encode(inference.load(directory), ["w1 w2"])["features"]
+    change(directory, CONFIG, truncate_dim=5, new_field=1, other=None)
+    model = inference.load(directory)
+    assert "has fields that are not known here: new_field" in caplog.text
+    cut = encode.encode(model, ["w1 w2"])["features"]
+    np.testing.assert_array_equal(cut, whole[:, :5])  # as theirs, not normalized again
+    unit = encode.encode(model, ["w1 w2"], normalize=True)["features"]
+    np.testing.assert_allclose(unit, cut / np.linalg.norm(cut), atol=1e-6)
+    np.testing.assert_array_equal(encode.encode(model, ["w1 w2"], dims=0)["features"], whole)
+    assert encode.encode(model, ["w1 w2"], pooling="none")["features"].shape[1] == whole.shape[1]
+    formats.write(formats.read(directory), directory.with_name("again"), format="huggingface")
+    assert sentence(directory.with_name("again")).truncate_dim == 5
+    change(directory, CONFIG, truncate_dim="5")
+    with pytest.raises(ValueError, match="truncate_dim is '5'; it must be a whole number"):
+        formats.read(directory)
+
+
+def test_exports_name_the_prompts_of_both_roles(directory):
+    """Version 6 takes an empty `document` where it finds `passage` alone."""
+    for given, written in (
+        ({"query": "q ", "passage": "p "}, {"query": "q ", "passage": "p ", "document": "p "}),
+        ({"any": "a "}, {"any": "a ", "query": "", "document": ""}),
+        ({}, {}),
+    ):
+        change(directory, CONFIG, prompts=given)
+        place = directory.with_name("again")
+        formats.write(formats.read(directory), place, format="huggingface")
+        assert json.loads((place / CONFIG).read_text())["prompts"] == written
+        shutil.rmtree(place)
+
+
+def test_a_cross_encoder_gives_its_number_or_the_sigmoid_of_it(tmp_path):
+    one = pretrained.select(weights.make("multiple_choice"), "sequence_classification")
+    directory, answers = tmp_path / "model", {}
+    formats.write(dataclasses.replace(one, labels={0: "LABEL_0"}), directory, format="huggingface")
+    change(directory, "config.json", problem_type=None)
+    line = {"text": "w1 w2", "text_pair": "w3"}
+    sigmoid, identity = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+    for name, fields, has_modules in (
+        ("plain", {}, False),
+        ("identity", {"sentence_transformers": {"activation_fn": identity}}, True),
+        ("sigmoid", {"sentence_transformers": {"activation_fn": sigmoid}}, True),
+        ("older", {"sbert_ce_default_activation_function": sigmoid}, False),
+        ("newest", {CONFIG: {"model_type": "CrossEncoder", "activation_fn": sigmoid}}, True),
+    ):
+        place = tmp_path / name
+        shutil.copytree(directory, place)
+        for field, value in fields.items():
+            name_of_file = field if field == CONFIG else "config.json"
+            change(place, name_of_file, **(value if field == CONFIG else {field: value}))
+        if has_modules:
+            modules(place, "Transformer")
+        (answers[name],) = predict.predict(inference.load_finetuned(place), [line])
+    number = answers["plain"]["prediction"]
+    assert answers["identity"]["prediction"] == number != 0
+    for name in ("sigmoid", "older", "newest"):
+        probability = answers[name]["probabilities"]["LABEL_0"]
+        assert probability == pytest.approx(1 / (1 + np.exp(-number)), abs=1e-6)
+    change(directory, "config.json", sentence_transformers={"activation_fn": "torch.nn.Tanh"})
+    with pytest.raises(ValueError, match="activation_fn 'torch.nn.Tanh'; supported are torch's"):
+        formats.read(directory)
 
 
 def test_other_modules_are_refused(directory):

@@ -97,6 +97,16 @@ def test_an_export_gives_our_vectors_without_a_word(
     np.testing.assert_allclose(short, wanted, atol=3e-6)
 
 
+def test_vectors_that_are_cut_are_theirs_and_so_are_prompts_of_one_name(tmp_path, heard, capfd):
+    prompts = {"query": "w9 w8 ", "passage": "w4 "}
+    sentence = dataclasses.replace(VECTORS, prompts=prompts, truncate_dim=7)
+    formats.write(made("bert", sentence), tmp_path / "st", format="huggingface")
+    theirs, ours = loaded(tmp_path / "st", heard, capfd), inference.load(tmp_path / "st")
+    found = encode.encode(ours, TEXTS, truncate=True)["features"]
+    assert found.shape[1] == 7
+    np.testing.assert_allclose(found, theirs.encode_document(TEXTS), atol=3e-6)
+
+
 def test_what_is_written_comes_back(tmp_path):
     weights_made = made("bert", dataclasses.replace(VECTORS, default_prompt="query"))
     formats.write(weights_made, tmp_path / "first", format="bertjax")

@@ -32,6 +32,7 @@ BOOKKEEPING = frozenset(
     gradient_checkpointing id2label label2id language mask_token_id model_type name num_labels
     output_attentions output_hidden_states output_past pad_token_id prefix problem_type return_dict
     sep_token_id task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript
+    sbert_ce_default_activation_function sentence_transformers
     transformers_version use_bfloat16 use_cache use_return_dict
     bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id
     diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
