@@ -218,13 +218,13 @@ def _labels(fields: Mapping[str, Any], faults: list[str]) -> dict[int, str]:
 
 
 def _activation(fields: Mapping[str, Any], source: str) -> str:
-    """Returns the class of torch through which a CrossEncoder's number goes, "" if none is named.
+    """Returns the class of torch through which a CrossEncoder's number goes, "" without one.
 
     Source: sentence-transformers, CrossEncoder.get_default_activation_fn.
     """
-    of_library = fields.get("sentence_transformers")
-    is_newer = isinstance(of_library, Mapping) and "activation_fn" in of_library
-    path = of_library["activation_fn"] if is_newer else fields.get(OLDER_ACTIVATION)
+    path, of_library = fields.get(OLDER_ACTIVATION), fields.get("sentence_transformers")
+    if isinstance(of_library, Mapping):
+        path = of_library.get("activation_fn", path)
     name = str(path or "").rpartition(".")[2]
     if name not in ("", "Identity", "Sigmoid"):
         raise ValueError(

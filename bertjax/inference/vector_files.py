@@ -310,8 +310,8 @@ def _shards(
     *,
     first: int,
     total: int | None,
-) -> Iterator[tuple[list[text_lines.Line], np.ndarray, int]]:
-    """Yields the lines of each shard, their vectors, and the number of texts that were cut."""
+) -> Iterator[tuple[list[text_lines.Line], np.ndarray, Mapping[str, int]]]:
+    """Yields the lines of each shard, their vectors, and counts of its texts and tokens."""
     under_way: list[text_lines.Line] = []
     whole, rest = divmod(shard_size, encoding.BLOCK_SIZE)
     sizes = [encoding.BLOCK_SIZE] * whole + [rest] * bool(rest)  # no block is of two shards
