@@ -212,3 +212,14 @@ def test_each_label_may_have_a_column_of_0_and_1(tmp_path, caplog):
     rows = [(1, True, 0.0, "w")]  # of JSON: numbers and truths
     path = write(tmp_path, "jsonl", rows, ("toxic", "threat", "insult", "comment_text"))
     assert labels_of(table_files.read_table(path, TOXIC)) == [(0, 1)]
+
+
+def test_text_in_cp1252_that_was_read_as_latin1_is_warned_of_once(tmp_path, caplog):
+    good = [("“a”", "x"), ("b – c", "y"), ("d…", "x")]
+    mistaken = [(text.encode("cp1252").decode("latin1"), label) for text, label in good]
+    read = table_files.read_table(write(tmp_path, "csv", mistaken), COLUMNS)
+    assert [example.texts[0] for example in read.examples] == [text for text, _ in mistaken]
+    assert caplog.text.count("the text holds C1 controls") == 1 and "csv:2: " in caplog.text
+    caplog.clear()
+    table_files.read_table(write(tmp_path, "csv", good), COLUMNS)
+    assert not caplog.records
