@@ -8,6 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from bertjax.finetuning import embedding_files
+from bertjax.scores import retrieval
 
 SCORED = {"sentence1": "a", "sentence2": "b", "score": 2.5}
 
@@ -186,7 +187,7 @@ def test_titles_stand_before_texts_and_queries_without_relevances_are_left_out(t
     assert "1 without are left out" in caplog.text
 
 
-def test_a_query_that_is_a_document_does_not_find_itself(tmp_path, caplog):
+def test_a_query_that_is_a_document_does_not_find_itself(tmp_path, caplog, monkeypatch):
     """As BEIR scores ArguAna."""
     texts = [{"_id": name, "text": f"text {name}"} for name in ("d1", "d2", "d3", "d4")]
     directory = write_collection(
@@ -198,6 +199,8 @@ def test_a_query_that_is_a_document_does_not_find_itself(tmp_path, caplog):
     angles = np.radians([0, 50, 0, 5, 50, 55])  # of the queries, then of the documents
     scores = found.scores(np.stack([np.cos(angles), np.sin(angles)], axis=1))
     assert scores["ndcg_at_10"] == scores["mrr_at_10"] == scores["recall_at_1"] == 1
+    monkeypatch.setattr(retrieval, "DEEPEST", 1)  # what a query itself must not take up
+    assert found.scores(np.stack([np.cos(angles), np.sin(angles)], axis=1))["recall_at_1"] == 1
 
 
 COLLECTION_FAULTS = [

@@ -86,11 +86,11 @@ def test_globs_are_sorted_recursive_and_skip_folders(tmp_path):
 def test_a_place_is_named_once():
     log, later = input_files.Log(), input_files.Log()
     for record in (log, later):
-        for _ in range(3):
+        for _ in range(input_files.PLACES_KEPT):
             record.problem("long_lines", "a:1")
     later.problem("long_lines", "b:1")
     log.merge(later)
-    assert log.counts == {"long_lines": 7}
+    assert log.counts == {"long_lines": 2 * input_files.PLACES_KEPT + 1}
     assert log.first_places == {"long_lines": ["a:1", "b:1"]}
 
 
