@@ -14,6 +14,7 @@ from bertjax.convert import (
     huggingface_write,
     model_card,
     pretrained,
+    sentence_transformers,
     tensorflow1,
     workdir,
 )
@@ -48,7 +49,10 @@ FORMATS: dict[str, Format] = {
         write=lambda weights, directory, card: workdir.write(weights, directory),
     ),
     "huggingface": Format(
-        marks=lambda names: any(name in names for name in huggingface_read.WEIGHTS_FILES),
+        marks=lambda names: any(
+            name in names
+            for name in (*huggingface_read.WEIGHTS_FILES, sentence_transformers.MODULES_FILE)
+        ),
         # Only the weights tell whether what config.json calls no part of the model is there.
         read=lambda path, head: huggingface_read.read(path, head=head),
         describe=huggingface_read.describe,

@@ -44,7 +44,7 @@ MULTI_LABEL = "multi_label_classification"  # that of labels of which there may 
 class Description:
     """The contents of a config.json: family, sizes, its architectures, the names of the labels.
 
-    `is_regression` says that a classifier of one label gives a number, not a class, and
+    `is_regression` says that a classifier gives numbers, not classes, as that of one label, and
     `is_multi_label` that any number of its labels may be right; `pooling` is what it reads.
     """
 
@@ -125,7 +125,8 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     has_sigmoid = len(labels) == 1 and _activation(fields, source) == "Sigmoid"
     is_multi_label = fields.get("problem_type") == MULTI_LABEL or has_sigmoid
     # A single number, as rerankers give; it is the only one, so it is the logit of no class.
-    is_regression = len(labels) == 1 and not is_multi_label
+    is_number = len(labels) == 1 or fields.get("problem_type") == REGRESSION
+    is_regression = is_number and not is_multi_label
     return Description(
         family, encoder, tuple(architectures), labels, is_regression, is_multi_label, pooling
     )
@@ -238,6 +239,12 @@ def _warn(
 ) -> None:
     names = {*family.fields, *family.fixed, *family.without_effect, *family.tokenizer.ids}
     names.add(family.pooling)
+    if fields.get("auto_map"):
+        logging.warning(
+            "%s names code of its own (auto_map), which is never run: the weights are read as "
+            "those of %s, and the outputs differ if that code computes something else",
+            source, family.title,
+        )  # fmt: skip
     for name in sorted(set(fields) - names):
         value = fields[name]
         if name in DROPOUTS:

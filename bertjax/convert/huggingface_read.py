@@ -36,6 +36,9 @@ WEIGHTS_FILES = (SAFETENSORS_FILE, SAFETENSORS_INDEX, PICKLE_FILE, PICKLE_INDEX)
 # DistributedDataParallel, and torch.compile.
 WRAPPERS = ("module.", "_orig_mod.")
 
+# Types of safetensors that NumPy has. Those of 8 and 4 bits hold quantized weights.
+DTYPES = ("BF16", "F32", "F16", "F64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+
 BIAS = "classifier.bias"  # our path of the parameter whose size is the number of labels
 
 Weights = dict[str, np.ndarray]
@@ -55,6 +58,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     if head is not None:
         pretrained.check_head(head)
     path = epath.Path(path)
+    whole = path if path.is_dir() else path.parent  # with the files of sentence-transformers
+    path = sentence_transformers.of_transformer(path) if path.is_dir() else path
     directory = path if path.is_dir() else path.parent
     description = huggingface_config.read_config(directory)
     family, sizes = description.family, description.encoder
@@ -62,7 +67,7 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     weights = _unwrapped(read_weights(weights_file))
     try:
         weights = names.unfuse(untie(weights, family), family.fused, spelling=family.spelling)
-        is_of_sentences = sentence_transformers.is_there(directory, description.architectures)
+        is_of_sentences = sentence_transformers.is_there(whole, description.architectures)
         if head is None and is_of_sentences:
             head = "none"  # whatever else its weights hold
         head = head or _head(description, weights)
@@ -72,20 +77,26 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
         params = {path: array for path, array in params.items() if path in of_class}
     except ValueError as error:
         raise ValueError(f"{weights_file}: {error}") from error
+    is_regression = description.is_regression and head == "sequence_classification"
+    if is_regression and len(labels := _labels(description, weights, head)) > 1:
+        raise ValueError(
+            f"{directory / huggingface_config.CONFIG_FILE} has the problem_type regression and "
+            f"{len(labels)} labels; one number is supported. --head=none reads the encoder alone"
+        )
     vocabulary = huggingface_tokenizer.read_tokenizer(directory, family.tokenizer)
     sentence = None
     if head == "none" and is_of_sentences:
         is_lowercase = vocabulary is not None and vocabulary.describe()["lowercase"]
-        sentence = sentence_transformers.read(directory, is_lowercase=is_lowercase)
+        sentence = sentence_transformers.read(whole, is_lowercase=is_lowercase)
     return pretrained.Pretrained(
         config=sizes,
         params=params,
         vocabulary=vocabulary,
         head=head,
         labels=_labels(description, weights, head),
-        source=str(path),
+        source=str(whole if whole != directory else path),
         unused=unused,
-        is_regression=description.is_regression and head == "sequence_classification",
+        is_regression=is_regression,
         is_multi_label=description.is_multi_label and head == "sequence_classification",
         model_type=family.model_type,
         pooling=description.pooling if head == "sequence_classification" else "cls",
@@ -100,6 +111,7 @@ def describe(path: epath.PathLike) -> pretrained.Description:
       FileNotFoundError, ValueError: as `read`, of these files.
     """
     path = epath.Path(path)
+    path = sentence_transformers.of_transformer(path) if path.is_dir() else path
     directory = path if path.is_dir() else path.parent
     description = huggingface_config.read_config(directory)
     _weights_file(path)
@@ -248,8 +260,16 @@ def _float32(array: np.ndarray) -> np.ndarray:
 def _read_safetensors(path: epath.Path) -> Weights:
     try:
         with safetensors.safe_open(path, framework="np") as file:
-            # It has keys(), but cannot be iterated over.
-            return {name: _float32(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            names = list(file.keys())  # it cannot be iterated over
+            dtypes = {name: file.get_slice(name).get_dtype() for name in names}
+            if unread := [
+                f"{name} of {dtype}" for name, dtype in dtypes.items() if dtype not in DTYPES
+            ]:
+                raise ValueError(
+                    f"{path} holds {len(unread)} parameters of types that are not read, such as "
+                    f"{unread[0]}; save them as {DTYPES[0]} or {DTYPES[1]}"
+                )
+            return {name: _float32(file.get_tensor(name)) for name in names}
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"{path} is not a whole safetensors file ({error}): it was cut short or altered; fetch "

@@ -1,6 +1,7 @@
 """The files by which sentence-transformers knows how a model of transformers makes vectors.
 
     modules.json                        which modules follow each other, and where their files are
+    0_Transformer/                      older ones: the files of transformers, else in the directory
     1_Pooling/config.json               how the tokens' states become one vector
     2_Normalize/                        vectors have length 1
     config_sentence_transformers.json   prompts, and how vectors are compared
@@ -78,6 +79,19 @@ def activation(directory: epath.PathLike) -> str | None:
     return _optional(epath.Path(directory) / CONFIG_FILE).get("activation_fn")
 
 
+def of_transformer(directory: epath.PathLike) -> epath.Path:
+    """Returns where a directory has its weights: in older ones a directory of its own.
+
+    Raises:
+      ValueError: if modules.json is not a list of modules.
+    """
+    directory = epath.Path(directory)
+    if not is_there(directory):
+        return directory
+    places = dict(_listed(directory / MODULES_FILE))
+    return directory / places["Transformer"] if places.get("Transformer") else directory
+
+
 def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.SentenceVectors:
     """Returns how the model of a directory makes its vectors.
 
@@ -118,7 +132,7 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
             normalize="Normalize" in modules,
             prompts=prompts,
             default_prompt=config.get("default_prompt_name") or "",
-            max_seq_length=_max_seq_length(directory, is_lowercase=is_lowercase),
+            max_seq_length=_max_seq_length(of_transformer(directory), is_lowercase=is_lowercase),
             similarity=config.get("similarity_fn_name") or "cosine",
             truncate_dim=truncate_dim,
         )
@@ -187,29 +201,33 @@ def write(
         path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _modules(path: epath.Path) -> dict[str, str]:
-    """Returns the kinds of modules in their order, and the directory of each."""
+def _listed(path: epath.Path) -> list[tuple[str, str]]:
+    """Returns the kind and the directory of each module, in their order."""
     try:
         listed = json_text.loads(foreign_files.read(path))
         listed = sorted(listed, key=lambda module: module["idx"])
-        modules = {module["type"].rpartition(".")[2]: module["path"] for module in listed}
-        is_plain = all(".." not in it and not it.startswith("/") for it in modules.values())
+        modules = [(module["type"].rpartition(".")[2], module["path"]) for module in listed]
+        is_plain = all(".." not in it and not it.startswith("/") for _, it in modules)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is not a list of modules ({error!r}); fetch it again, or remove it to read "
             "the weights alone"
         ) from error
+    if not is_plain:
+        raise ValueError(f"{path} names directories outside of its own; fetch it again")
+    return modules
+
+
+def _modules(path: epath.Path) -> dict[str, str]:
+    """Returns the kinds of modules in their order, and the directory of each."""
+    listed = _listed(path)
+    modules = dict(listed)
     supported = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
-    if [*modules] not in supported or len(modules) != len(listed) or not is_plain:
-        kinds = ", ".join(module["type"].rpartition(".")[2] for module in listed)
+    if [*modules] not in supported or len(modules) != len(listed):
+        kinds = ", ".join(kind for kind, _ in listed)
         raise ValueError(
             f"{path} has the modules {kinds}; supported is a Transformer with a Pooling and "
             "perhaps a Normalize: vectors of other modules, such as Dense, would not be the model's"
-        )
-    if modules["Transformer"]:
-        raise ValueError(
-            f"{path} has its Transformer in {modules['Transformer']!r}; give that directory as the "
-            "weights, and pooling and normalization as options"
         )
     return modules
 

@@ -118,12 +118,27 @@ def test_what_a_classifier_is_for_goes_through_every_format(tmp_path, option):
     assert answers[0] == answers[1] and ("labels" in answers[0][0]) == (option == "is_multi_label")
 
 
-def test_a_regression_has_one_label(tmp_path):
-    fields = huggingface_config.to_json(
-        weights.CONFIG, bert.FAMILY, head="sequence_classification", labels={0: "a", 1: "b"}
-    )
-    two = huggingface_config.parse_config(fields | {"problem_type": "regression"}, source="a test")
-    assert not two.is_regression
+def test_one_label_is_a_number_and_several_numbers_are_refused(tmp_path):
+    """As in transformers, whose classifiers of one label are regressions without a type."""
+    for names, problem, is_regression in (
+        ({0: "score"}, None, True),
+        ({0: "score"}, "regression", True),
+        ({0: "score"}, "multi_label_classification", False),
+        ({0: "a", 1: "b"}, None, False),
+    ):
+        fields = huggingface_config.to_json(
+            weights.CONFIG, bert.FAMILY, head="sequence_classification", labels=names
+        )
+        read = huggingface_config.parse_config(fields | {"problem_type": problem}, source="a test")
+        assert read.is_regression == is_regression
+    made = weights.make("sequence_classification")
+    assert len(made.labels) > 1
+    formats.write(made, tmp_path / "hf", format="huggingface")
+    path = tmp_path / "hf" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"problem_type": "regression"}))
+    with pytest.raises(ValueError, match="problem_type regression and .* labels; one number"):
+        formats.read(tmp_path / "hf")
+    assert formats.read(tmp_path / "hf", head="none").head == "none"
 
 
 def test_a_checkpoint_that_does_not_name_its_head_is_refused(tmp_path, monkeypatch):

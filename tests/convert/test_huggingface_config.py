@@ -87,6 +87,19 @@ def test_unsupported_values_are_named_all_at_once():
 MODERN = {"model_type": "modernbert", "hidden_size": 24, "num_attention_heads": 3}
 
 
+def test_a_modernbert_that_computes_something_else_is_refused():
+    for fields, message in (
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+            "rope_parameters has rope",
+        ),
+        ({"local_attention": 0}, "local_attention is 0: .* sees itself alone"),
+        ({"local_attention": 1}, "local_attention is 1: .* sees itself alone"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            huggingface_config.parse_config(MODERN | fields, source="config.json")
+
+
 def test_unknown_fields_and_other_dropouts_are_warned_of(warnings):
     for fields, told in (
         (FIELDS | {"rotary_base": 10000}, ["the field rotary_base = 10000, which is"]),
@@ -101,6 +114,10 @@ def test_unknown_fields_and_other_dropouts_are_warned_of(warnings):
         assert len(warnings.messages) == len(told)
         for message, text in zip(warnings.messages, told, strict=True):
             assert message.startswith(f"config.json has {text}")
+    warnings.clear()
+    auto_map = {"AutoModel": "x.Model"}
+    huggingface_config.parse_config(FIELDS | {"auto_map": auto_map}, source="config.json")
+    assert "names code of its own (auto_map), which is never run" in warnings.messages[0]
 
 
 def test_labels_are_in_the_order_of_their_numbers():

@@ -168,6 +168,23 @@ def test_a_cross_encoder_gives_its_number_or_the_sigmoid_of_it(tmp_path):
         formats.read(directory)
 
 
+def test_weights_in_a_directory_of_their_own_are_those_of_the_model(exported, directory):
+    """The layout 0_Transformer/, by which older models are saved."""
+    inner = directory / "0_Transformer"
+    inner.mkdir()
+    for path in directory.iterdir():
+        if path.is_file() and path.name not in ("modules.json", CONFIG):
+            path.rename(inner / path.name)
+    listed = json.loads((directory / "modules.json").read_text())
+    listed[0]["path"] = "0_Transformer"
+    (directory / "modules.json").write_text(json.dumps(listed))
+    ours, theirs = formats.read(directory), formats.read(exported)
+    assert ours.sentence == theirs.sentence and ours.params.keys() == theirs.params.keys()
+    assert formats.describe(directory).vocabulary.describe() == ours.vocabulary.describe()
+    found = [encode.encode(inference.load(path), ["w1 w2"]) for path in (directory, exported)]
+    np.testing.assert_array_equal(found[0]["features"], found[1]["features"])
+
+
 def test_other_modules_are_refused(directory):
     for kinds, message in (
         (("Transformer", "Pooling", "Dense", "Normalize"), "modules Transformer, Pooling, Dense"),

@@ -24,7 +24,7 @@ HOW = (
 )
 
 # Fields of every config.json of transformers that do not change what an encoder computes:
-# bookkeeping, the reader's own, and generation.
+# bookkeeping, the reader's own, and generation. `auto_map` has a warning of its own.
 BOOKKEEPING = frozenset(
     """
     _attn_implementation_autoset _commit_hash _name_or_path architectures attn_implementation

@@ -122,6 +122,16 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(fields)
     if (kinds := fields.get("layer_types")) is not None:
         result["global_attn_every_n_layers"] = _every(kinds)
+    if flat := sorted((fields.get("rope_parameters") or {}).keys() - {GLOBAL, LOCAL}):
+        raise ValueError(
+            f"rope_parameters has {', '.join(flat)}; it must have {GLOBAL!r} and {LOCAL!r} alone"
+        )
+    width = fields.get("local_attention")
+    if result.get("global_attn_every_n_layers", 3) != 1 and width in (0, 1):
+        raise ValueError(
+            f"local_attention is {width!r}: in layers with that window a token sees itself alone, "
+            "which is not supported"
+        )
     for name, kind in (("global_rope_theta", GLOBAL), ("local_rope_theta", LOCAL)):
         rotary = (fields.get("rope_parameters") or {}).get(kind) or {}
         if rotary.get("rope_type", "default") != "default":
