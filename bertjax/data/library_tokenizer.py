@@ -19,12 +19,21 @@ from etils import epath
 from jaxtyping import Bool
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from bertjax.data import added_tokens, byte_bpe, json_text, sentence_piece, token_ids, wordpiece
+from bertjax.data import (
+    added_tokens,
+    byte_bpe,
+    japanese,
+    json_text,
+    sentence_piece,
+    token_ids,
+    wordpiece,
+)
 
 TOKENIZER_FILE = byte_bpe.TOKENIZER_FILE
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 # transformers' other names for what stands around a text.
 _AROUND = {"cls": "bos", "sep": "eos"}
+_BERT_AROUND = {"cls": wordpiece.CLS, "sep": wordpiece.SEP}
 CLASS_FIELD = "tokenizer_class"
 
 # Classes that take a tokenizer.json as it is.
@@ -40,7 +49,7 @@ OTHER_CLASSES = (
     *("RobertaTokenizer", "LongformerTokenizer", "BartTokenizer", "GPT2Tokenizer"),
     *("XLMRobertaTokenizer", "CamembertTokenizer", "AlbertTokenizer", HERBERT_CLASS),
 )
-READ_CLASSES = (*LIBRARY_CLASSES, *BERT_CLASSES, *OTHER_CLASSES)
+READ_CLASSES = (*LIBRARY_CLASSES, *BERT_CLASSES, *OTHER_CLASSES, japanese.CLASS)
 BERT_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
 WORD_END = "</w>"  # at the end of HerBERT's entries that end a word
 
@@ -82,9 +91,13 @@ class LibraryTokenizer(token_ids.Tokenizer):
         hidden = {named(config, role) for role in (*ROLES, *_AROUND.values())} & {*ids}
         hidden |= {self.vocabulary[token_id] for token_id in self.special_ids}
         self._library = _with_added(_library(_hiding(fields, hidden)), config, hidden)
-        flags = {name: config.get(name) for name in BERT_FLAGS}
+        if class_of(config) == japanese.CLASS:  # what cuts stands in no file
+            japanese.check(config)
+            self._library.pre_tokenizer = japanese.cutter(config)
+        is_remade = class_of(config) in (*BERT_CLASSES, japanese.CLASS)
+        counted = (*BERT_FLAGS, *japanese.FIELDS) if is_remade else ()
         self._counted = [
-            flags if class_of(config) in BERT_CLASSES else {},
+            {name: config[name] for name in counted if name in config},
             [self.special_ids, self._separators, self.vocab_size],
             config.get(added_tokens.DECODER) or {},
         ]
@@ -167,6 +180,10 @@ class LibraryTokenizer(token_ids.Tokenizer):
         text = json.dumps(self._config, indent=2, ensure_ascii=False)
         (directory / wordpiece.CONFIG_FILE).write_bytes(f"{text}\n".encode())
 
+        if class_of(self._config) == japanese.CLASS:  # transformers reads this file alone
+            entries = "".join(f"{entry}\n" for entry in self.vocabulary)
+            (directory / wordpiece.VOCABULARY_FILE).write_bytes(entries.encode())
+
     def special_names(self) -> dict[str, str]:
         """Returns the names of the special tokens, as special_tokens_map.json has them."""
         ids = {role: getattr(self, f"{role}_id") for role in ROLES}
@@ -212,6 +229,30 @@ def of_vocabulary(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryT
     unknown = named(config, "unk") or wordpiece.UNK
     library = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
     return _made(library, config, "BertTokenizer", bert_parts(config))
+
+
+def of_japanese(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryTokenizer:
+    """Returns BertJapaneseTokenizer with the entries of a vocab.txt.
+
+    Raises:
+      ValueError: listing the choices of the config that are not read, or what is not installed.
+    """
+    japanese.check(config)
+    ids = {entry: token_id for token_id, entry in enumerate(entries)}
+    unknown = named(config, "unk") or wordpiece.UNK
+    library: Any = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=unknown))
+    if (normalizer := japanese.normalizer(config)) is not None:
+        library.normalizer = normalizer
+    library.decoder = decoders.WordPiece()
+    cls, sep = (named(config, role) or name for role, name in _BERT_AROUND.items())
+    if not {cls, sep} <= ids.keys():
+        raise ValueError(f"it lacks {cls} or {sep}, the tokens around a text")
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
+    )
+    return _made(library, config, japanese.CLASS, {})
 
 
 def of_word_ends(

@@ -15,6 +15,7 @@ from etils import epath
 from bertjax.data import (
     added_tokens,
     byte_bpe,
+    japanese,
     json_text,
     library_tokenizer,
     sentence_piece,
@@ -97,6 +98,8 @@ def of_entries(
       ValueError: if it is damaged or lacks special tokens.
     """
     if path.name == wordpiece.VOCABULARY_FILE:
+        if library_tokenizer.class_of(config) == japanese.CLASS:
+            return library_tokenizer.of_japanese(wordpiece.lines(path.read_bytes()), config)
         is_ours = _has_berts_names(config) and config.get("tokenize_chinese_chars", True)
         if is_ours or library_tokenizer.class_of(config) in library_tokenizer.OTHER_CLASSES:
             return None
@@ -132,6 +135,8 @@ def _is_same_wordpiece(
 ) -> bool:
     """Returns whether a vocab.txt and its settings make the tokenizer of a tokenizer.json."""
     ids = {**fields["model"]["vocab"], **_ids_of_added(fields)}
+    if library_tokenizer.class_of(config) == japanese.CLASS:
+        return False
     if not _has_berts_names(config) or not _are_entries(
         wordpiece.lines(entries_file.read_bytes()), ids
     ):

@@ -193,7 +193,7 @@ def test_ids_that_fit_no_vocabulary_and_other_tokenizations_are_refused(tmp_path
     for fields, message in (
         ({"do_basic_tokenize": False}, "has do_basic_tokenize false"),
         ({"never_split": ["<url>"]}, r"has never_split .'<url>'., which is not supported: make"),
-        ({"tokenizer_class": "BertJapaneseTokenizer"}, "of the class BertJapaneseTokenizer, whose"),
+        ({"tokenizer_class": "BertweetTokenizer"}, "of the class BertweetTokenizer, whose rules"),
     ):
         with pytest.raises(ValueError, match=message):
             tokenizer.load(write(tmp_path, tokenizer_config=fields))

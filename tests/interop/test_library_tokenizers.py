@@ -125,11 +125,48 @@ def test_vocabularies_of_other_rules_are_read_as_transformers_reads_them(tmp_pat
     assert formats.read(tmp_path / "went").vocabulary.describe() == ours.describe()
 
 
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("subwords", ["wordpiece", "character"])
+@pytest.mark.parametrize("words", ["basic", "mecab"])
+def test_japanese_is_cut_as_in_transformers(tmp_path, words, subwords, lowercase):
+    if words == "mecab":
+        pytest.importorskip("fugashi")
+        pytest.importorskip("unidic_lite")
+    letters = dict.fromkeys("".join(small_tokenizers.PIECES + list(small_tokenizers.LINES)).lower())
+    pieces = ["東京", "大学", "##大学", "研究", "する", "クラフト", "the", *letters]
+    entries = [*small_tokenizers.BERT, *pieces, *(f"##{it}" for it in letters if not it.isspace())]
+    entries = [entry for entry in dict.fromkeys(entries) if entry.strip()]
+    (tmp_path / "vocab.txt").write_text("\n".join(entries))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    config = {"tokenizer_class": "BertJapaneseTokenizer", "do_lower_case": lowercase}
+    config |= {"word_tokenizer_type": words, "subword_tokenizer_type": subwords}
+    config |= {"mecab_kwargs": {"mecab_dic": "unidic_lite"}} if words == "mecab" else {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    ours = tokenizer.load(tmp_path)
+    texts = ("w1 w2 東京大学で", "東京大学で研究する。The クラフトを作る", "ﾊﾝｶｸ　全角 ABC１２", "")
+    texts += small_tokenizers.LINES
+    config, _ = exports.small(families.named("bert"), max_position_embeddings=16)
+    made = weights.make("masked_lm", config=config, vocabulary=ours)
+    formats.write(made, tmp_path / "went", format="huggingface")
+    for directory in (tmp_path, tmp_path / "went"):
+        theirs = transformers.AutoTokenizer.from_pretrained(directory)
+        for text in texts:
+            wanted = theirs.convert_tokens_to_ids(theirs.tokenize(text))
+            assert ours.encode(text) == wanted, text
+    again = formats.read(tmp_path / "went").vocabulary
+    assert again.describe() == pickle.loads(pickle.dumps(ours)).describe() == ours.describe()
+    ids, starts, ends = again.encode_with_offsets("東京大学で")
+    assert ids.tolist() == ours.encode("東京大学で") and starts[0] == 0 and ends[-1] == 5
+
+
 def test_what_has_no_reader_is_refused_by_name_and_a_missing_special_token_is_an_error(tmp_path):
     small_tokenizers.write(tmp_path, "BERT")
     path = tmp_path / "tokenizer_config.json"
     for config, message in (
-        ({"tokenizer_class": "BertJapaneseTokenizer"}, "of the class BertJapaneseTokenizer, whose"),
+        (
+            {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "sudachi"},
+            "word_tokenizer_type is 'sudachi'; of BertJapaneseTokenizer only 'basic' and 'mecab'",
+        ),
         ({"tokenizer_class": "BertweetTokenizer"}, "of the class BertweetTokenizer, whose rules"),
         (
             {"mask_token": "<mask>", "pad_token": "<p>"},
