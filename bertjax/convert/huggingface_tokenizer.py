@@ -18,6 +18,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertjax.convert.families import base, roberta
 from bertjax.data import (
     added_tokens,
+    foreign_files,
     library_tokenizer,
     normalization,
     sentence_piece,
@@ -54,7 +55,10 @@ def read_tokenizer(
 def _of_pieces(path: epath.Path, pieces: base.Pieces) -> tokenizer.Tokenizer:
     try:
         model = sentence_piece.renumbered(
-            path.read_bytes(), before=pieces.before, first=pieces.first, after=pieces.after
+            foreign_files.read_tokenizer(path),
+            before=pieces.before,
+            first=pieces.first,
+            after=pieces.after,
         )
         vocabulary = tokenizer.SentencePieceTokenizer(model)
     except ValueError as error:

@@ -397,7 +397,7 @@ def _with_added(
     for token_id, name in shown.items():
         if library.token_to_id(name) != token_id:
             raise ValueError(
-                f"the added token {tokens[token_id]['content']!r} has the id {token_id} in "
+                f"the added token {tokens[token_id]['content']!r:.80} has the id {token_id} in "
                 f"{wordpiece.CONFIG_FILE}; by {TOKENIZER_FILE} it is {library.token_to_id(name)}"
             )
     more = [config.get(field) or () for field in added_tokens.SPECIAL_NAMES]
@@ -488,7 +488,7 @@ def _around(whole: tokenizers.Tokenizer, roles: Mapping[str, int]) -> tuple[int,
         return roles["cls"], roles["sep"], 0
     inner = whole.encode(text, add_special_tokens=False).ids
     if outside != 2 or one.ids[1:-1] != inner:
-        shown = " ".join(one.tokens)
+        shown = " ".join(one.tokens)[:200]
         raise ValueError(
             f"it makes {shown} of the text {text!r}; only one token before and one after a text "
             "are supported"

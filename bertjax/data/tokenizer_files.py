@@ -15,6 +15,7 @@ from etils import epath
 from bertjax.data import (
     added_tokens,
     byte_bpe,
+    foreign_files,
     japanese,
     json_text,
     library_tokenizer,
@@ -70,7 +71,7 @@ def of_tokenizer_json(
     Raises:
       ValueError: if it is damaged, lacks special tokens, or is not to be lower-cased.
     """
-    content = path.read_bytes()
+    content = foreign_files.read_tokenizer(path)
     fields = json_text.loads(content)
     if not isinstance(fields, dict) or not isinstance(fields.get("model"), dict):
         if entries_file is not None:
@@ -98,18 +99,18 @@ def of_entries(
       ValueError: if it is damaged or lacks special tokens.
     """
     if path.name == wordpiece.VOCABULARY_FILE:
+        entries = wordpiece.lines(foreign_files.read_tokenizer(path))
         if library_tokenizer.class_of(config) == japanese.CLASS:
-            return library_tokenizer.of_japanese(wordpiece.lines(path.read_bytes()), config)
+            return library_tokenizer.of_japanese(entries, config)
         is_ours = _has_berts_names(config) and config.get("tokenize_chinese_chars", True)
         if is_ours or library_tokenizer.class_of(config) in library_tokenizer.OTHER_CLASSES:
             return None
         casing = {} if lowercase is None else {"do_lower_case": lowercase}
-        entries = wordpiece.lines(path.read_bytes())
         return library_tokenizer.of_vocabulary(entries, {**config, **casing})
     merges_file = path.parent / byte_bpe.MERGES_FILE
     if path.name != byte_bpe.ENTRIES_FILE or not merges_file.exists():
         return None
-    merges = byte_bpe.merges_of(byte_bpe.lines(merges_file.read_bytes()))
+    merges = byte_bpe.merges_of(byte_bpe.lines(foreign_files.read_tokenizer(merges_file)))
     ends = any(second.endswith(library_tokenizer.WORD_END) for _, second in merges)
     if not ends and library_tokenizer.class_of(config) != library_tokenizer.HERBERT_CLASS:
         return None
@@ -138,7 +139,7 @@ def _is_same_wordpiece(
     if library_tokenizer.class_of(config) == japanese.CLASS:
         return False
     if not _has_berts_names(config) or not _are_entries(
-        wordpiece.lines(entries_file.read_bytes()), ids
+        wordpiece.lines(foreign_files.read_tokenizer(entries_file)), ids
     ):
         return False
     if library_tokenizer.class_of(config) in library_tokenizer.BERT_CLASSES:
