@@ -31,7 +31,7 @@ class Words:
     def __init__(self, config: Mapping[str, Any]):
         self._lowercase = bool(config.get("do_lower_case"))
         self._is_of_characters = config.get("subword_tokenizer_type") == "character"
-        self._tagger = None
+        self._tagger: Any = None
         if config.get("word_tokenizer_type") == "mecab":
             self._tagger = _tagger(config.get("mecab_kwargs") or {})
 

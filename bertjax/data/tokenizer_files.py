@@ -234,7 +234,7 @@ def _resolved(
             "its normalizer is not BERT's, so that its letter case stands in it: leave out "
             "--do_lower_case"
         )
-    if lowercase is not None and lowercase != of_file[0]:
+    if lowercase is not None and of_file is not None and lowercase != of_file[0]:
         given["do_lower_case"] = lowercase
         name = name if name in library_tokenizer.BERT_CLASSES else ""
     if not name:
