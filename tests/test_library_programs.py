@@ -1,7 +1,5 @@
 """Models whose tokenizer.json only the library reads, in the programs: from download to export."""
 
-import json
-
 import pytest
 
 from bertjax import models, train
@@ -64,7 +62,7 @@ def test_every_program_reads_text_and_the_export_has_the_same_file(tmp_path, sha
     predicted = programs.run(
         "bertjax.predict", f"--checkpoint={tmp_path / 'run'}", lines=('{"text": "w1 東京"}',)
     )
-    assert not predicted.error and "prediction" in json.dumps(predicted.lines)
+    assert not predicted.error and predicted.lines[0]["label"].startswith("class")
     done = programs.run(
         "bertjax.convert", f"--from={tmp_path / 'run'}", f"--to={tmp_path / 'out'}", "--license=mit"
     )
