@@ -119,6 +119,7 @@ def test_options_that_cannot_work_are_named():
     for changes, complaint in (
         ({"runner": "Dataflow"}, "known are DirectRunner"),
         ({"algorithm": "exact"}, "data_pipelines.build"),
+        ({"deduplicate": "lines"}, "deduplicate is .lines., .*data_pipelines.build"),
         ({"runner": "DaskRunner"}, "give --dask_client_address"),
         ({"runner": "DataflowRunner"}, "output is 'somewhere', on this machine"),
     ):
