@@ -244,6 +244,12 @@ def _resolved(
         is_as_is = not of_config or other_parts(fields, config) or flags == of_file
         name = token_ids.LIBRARY_CLASS if is_as_is else library_tokenizer.BERT_CLASSES[0]
         given[library_tokenizer.CLASS_FIELD] = name
+        if _model_type(fields["model"]) == "WordPiece" and (parts := other_parts(fields, config)):
+            logging.warning(
+                "%s is read as it stands, with %s. No file names a tokenizer_class: of weights of "
+                "BERT transformers 5 makes BERT's own rules then; name %s in %s to be sure",
+                path, "; ".join(parts), token_ids.LIBRARY_CLASS, wordpiece.CONFIG_FILE,
+            )  # fmt: skip
     if name in library_tokenizer.BERT_CLASSES:
         _warn_of_other_parts(path, fields, given)
     legacy = _object(path.parent / added_tokens.LEGACY_FILE)

@@ -86,6 +86,16 @@ def test_the_class_and_flags_of_the_config_count_as_in_transformers(tmp_path, sh
         assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
 
 
+def test_without_a_class_the_file_counts_and_the_log_says_so(tmp_path, caplog):
+    small_tokenizers.write(tmp_path, "WhitespaceSplit")
+    (tmp_path / "tokenizer_config.json").unlink()
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ours = tokenizer.load(tmp_path)
+    for text in small_tokenizers.texts():
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids, ascii(text)
+    assert "is read as it stands, with pre_tokenizer {'type': 'WhitespaceSplit'}" in caplog.text
+
+
 def herbert(directory):
     """Writes HerBERT's files: vocab.json and merges.txt, whose entries show where words end."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
