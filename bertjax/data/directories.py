@@ -155,8 +155,9 @@ def drafting(target: epath.PathLike) -> Iterator[epath.Path]:
     for other in _asides(target, _DRAFT):
         # A store has no locks that could say whether it is in use.
         if not atomic.is_remote(other) and (other / LOCK_FILE).exists():
-            with contextlib.suppress(BlockingIOError), lock(other):
-                other.rmtree()
+            with contextlib.suppress(BlockingIOError), lock(other) as is_locked:
+                if is_locked:
+                    other.rmtree()
     draft = target.parent / f".{target.name}.{uuid.uuid4().hex}{_DRAFT}"
     draft.mkdir()
     try:

@@ -13,6 +13,8 @@ def rejoined(parts: Sequence[str], is_there: Callable[[str], bool]) -> list[str]
     A comma separates unless nothing is there by the name before it, and something is by a name
     that goes on behind it; the shortest such name counts.
     """
+    if len(parts) == 1:
+        return list(parts)
     paths, start = [], 0
     while start < len(parts):
         longest = min(len(parts), start + MOST_COMMAS + 1)

@@ -18,6 +18,7 @@ import ml_collections
 from absl import flags
 
 from bertjax.cli import command_line, interruptions, program_flags, recipe_flag
+from bertjax.data import tables
 from bertjax.start import commands, sentences
 from bertjax.start import page as page_lib
 from bertjax.training import config_faults
@@ -96,8 +97,10 @@ def main(argv: list[str]) -> None:
     """Runs the steps as the flags say."""
     del argv
     values = flags.FLAGS
-    if "-" in values.input.split(","):
-        raise ValueError("--input is '-', but the text is read several times: write it to a file")
+    if pipes := [it for it in values.input.split(",") if it == "-" or tables.is_pipe(it)]:
+        raise ValueError(
+            f"--input names {pipes[0]}, but the text is read several times: write it to a file"
+        )
     names = [it.partition("=")[2] for it in sys.argv if it.partition("=")[0].strip("-") == "config"]
     options = commands.Options(
         values.input,

@@ -180,3 +180,13 @@ def test_a_lock_excludes_others_and_outlives_the_removal_of_its_file(tmp_path):
             directories.lock(tmp_path),
         ):
             pass
+
+
+def test_where_the_disk_has_no_locks_no_draft_is_removed(tmp_path, monkeypatch):
+    other = tmp_path / f".out.{32 * 'a'}.bertjax_draft"
+    made(other)
+    (other / directories.LOCK_FILE).touch()
+    monkeypatch.setattr(directories.mounts, "lock", lambda file: False)
+    with directories.drafting(tmp_path / "out"):
+        assert (other / "a").exists()
+    assert [path.name for path in tmp_path.iterdir()] == [other.name]

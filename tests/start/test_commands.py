@@ -9,6 +9,7 @@ import pytest
 from bertjax import recipes
 from bertjax.data import directories
 from bertjax.start import commands
+from tests import programs
 
 OUT = pathlib.Path("out")
 
@@ -90,3 +91,11 @@ def test_files_of_somebody_else_are_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     with pytest.raises(directories.NotOursError, match="thesis.tex is a file"):
         commands.begin(tmp_path / "run" / "thesis.tex", options())
+
+
+def test_a_pipe_that_would_be_read_several_times_is_refused_before_anything_is_made(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for text in ("-", f"a.txt,{tmp_path / 'pipe'}"):
+        done = programs.run("bertjax.start", f"--input={text}", f"--output={tmp_path / 'out'}")
+        assert "the text is read several times" in done.error
+    assert not (tmp_path / "out").exists()
