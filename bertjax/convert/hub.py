@@ -15,7 +15,7 @@ from typing import Any
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, directories
+from bertjax.data import atomic
 
 MAIN = "main"  # the branch that every repository has
 STEP = "{step}"  # in a revision: the step of the checkpoint
@@ -87,7 +87,7 @@ def push(directory: epath.PathLike, destination: Destination, *, revision: str, 
     additions = [
         client.CommitOperationAdd(path.relative_to(root).as_posix(), str(path))
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name != directories.MARKER
+        if path.is_file()
     ]
     repository, branch_is_new = destination.repository, False
     try:

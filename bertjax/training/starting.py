@@ -241,12 +241,16 @@ def owned(workdir: epath.Path) -> Iterator[ownership.Ownership | None]:
 
     Raises:
       directories.NotOursError: if it holds files of others that the run would write.
+      checkpoint.CheckpointError: if it holds weights without the state of an optimizer.
     """
     if jax.process_index() != 0:
         yield None
         return
     advice = f"give another --workdir; --config.init_from={workdir} starts from weights there"
-    names = (*WRITTEN, *ownership.others_file(workdir))
+    # The checkpoints of a run say with which version of bertjax they were made.
+    is_ours = checkpoint.resumable_meta(workdir) is not None
+    names = () if is_ours else WRITTEN
+    names = (*names, *ownership.others_file(workdir))
     directories.claim(workdir, "run", names, advice=advice)
     with ownership.Ownership(workdir) as owner:
         yield owner

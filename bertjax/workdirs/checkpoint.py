@@ -228,15 +228,7 @@ class Checkpointer:
         Raises:
           CheckpointError: if the checkpoint holds parameters alone, which no run can resume from.
         """
-        newest = read_meta(self._root)
-        meta = None if newest is None else newest[0]
-        if meta is not None and "opt_state" not in meta["fingerprints"]:
-            raise CheckpointError(
-                f"{self._root} holds weights without the state of an optimizer, so a run cannot "
-                f"resume there; to start from them, give --config.init_from={self._root} and "
-                "another --workdir"
-            )
-        return meta
+        return resumable_meta(self._root)
 
     def _restore_step(self, step: int, abstract_state: Any) -> storage.Restored:
         """Returns a checkpoint; if one process cannot read it, all raise an UnreadableError."""
@@ -342,6 +334,23 @@ def _item_of_model(meta: Mapping[str, Any], ema: bool | None, name: str) -> str:
             "0; leave --ema out"
         )
     return storage.EMA if ema else storage.PARAMS
+
+
+def resumable_meta(workdir: epath.PathLike) -> Mapping[str, Any] | None:
+    """Returns the newest readable meta item of a run, None without one.
+
+    Raises:
+      CheckpointError: if the checkpoint holds parameters alone, which no run can resume from.
+    """
+    root = _absolute(workdir)
+    newest = read_meta(root)
+    meta = None if newest is None else newest[0]
+    if meta is not None and "opt_state" not in meta["fingerprints"]:
+        raise CheckpointError(
+            f"{root} holds weights without the state of an optimizer, so a run cannot resume "
+            f"there; to start from them, give --config.init_from={root} and another --workdir"
+        )
+    return meta
 
 
 def read_meta(workdir: epath.PathLike) -> tuple[Mapping[str, Any], int] | None:
