@@ -480,10 +480,9 @@ def _counted(
     unseen = Counts(lambda chunk: [chunk], lost, rule)
     last, log = "", sources.Log()
     num_documents = num_lines = 0
-    units, reading = sources.units(options.input), _reading(options)
-    sources.check_units(units, reading)
-    with progress.Progress("reading", sum(unit.bytes for unit in units), "B") as shown:
-        for document in (it for unit in units for it in sources.read_unit(unit, reading, log)):
+    documents = sources.documents(options.input, _reading(options), log)
+    with progress.Progress("reading", 0, "B") as shown:
+        for document in documents:
             text = sources.prose(document, log)
             num_documents, num_lines = num_documents + 1, num_lines + 1 + text.count("\n")
             if document.held_out:

@@ -331,6 +331,17 @@ def test_reading_and_training_show_that_they_go_on(text_file, tmp_path, monkeypa
     assert f"training a vocabulary of the kind {kind}" in caplog.text
 
 
+def test_text_of_a_pipe_in_another_encoding_is_read_whole(tmp_path):
+    fifo, text = tmp_path / "pipe", "Все люди рождаются свободными и равными.\n\n" * 20
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_bytes, args=(text.encode("cp1251"),))
+    writer.start()
+    chosen = options(str(fifo), tmp_path / "v", encoding="cp1251")
+    trained, _, _ = train_vocabulary.train_vocabulary(chosen)
+    writer.join()
+    assert trained.decode(trained.encode("люди равными")) == "люди равными"
+
+
 def test_the_letter_i_is_lower_cased_by_language():
     made = trained(["ışık IŞIK İZMİR izmir"] * 20, normalization="bert_uncased", language="tr")
     assert made.encode("IŞIK") == made.encode("ışık") != made.encode("isik")
