@@ -215,7 +215,7 @@ def check_unchanged(units: Sequence[Unit], before: Mapping[str, str]) -> None:
 
 
 def _is_pipe(unit: Unit) -> bool:
-    # What /dev/stdin and /dev/fd/63 are differs from process to process, even if they are files.
+    # Each process has its own /dev/stdin and /dev/fd/63, even if they are files.
     is_of_process = unit.location.startswith(("/dev/", "/proc/self/"))
     is_file = not FORMATS[unit.format].keyword
     return is_file and (is_of_process or tables.is_pipe(unit.location))
