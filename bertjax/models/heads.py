@@ -39,7 +39,8 @@ class Pooler(nnx.Module):
 class MlmHead(nnx.Module):
     """Dense, activation, LayerNorm, then the tied word embeddings and a bias of its own.
 
-    With factorized embeddings the dense layer projects down to the embeddings' width.
+    With factorized embeddings the dense layer projects down to the embeddings' width. Where a
+    normed pooler stands before other heads, the activation is its.
     The embedding table is an argument, not a member: the tie is visible where it is made.
     Source: google-research/bert run_pretraining.py, get_masked_lm_output.
     """
@@ -50,7 +51,7 @@ class MlmHead(nnx.Module):
         )
         self.norm = parts.norm(config, config.embedding_width)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size))
-        self.hidden_act = config.hidden_act
+        self.hidden_act = config.pooler_act if config.pooler == "normed" else config.hidden_act
         self.gradient_dtype = jnp.dtype(config.gradient_dtype)
 
     def __call__(

@@ -447,12 +447,11 @@ def test_both_dialects_of_modernberts_config_are_written(tmp_path):
     assert wanted | {"bos_token_id", "eos_token_id", "sep_token_id"} <= fields.keys()
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_classifier_pools_as_theirs(tmp_path, pooling):
-    theirs, read = of_torch(
-        "modernbert", "sequence_classification", tmp_path / "hf", classifier_pooling=pooling
-    )
-    assert read.pooling == pooling
+@pytest.mark.parametrize(("pooling", "activation"), [("cls", "gelu"), ("mean", "silu")])
+def test_a_classifier_pools_as_theirs(tmp_path, pooling, activation):
+    changes = {"classifier_pooling": pooling, "classifier_activation": activation}
+    theirs, read = of_torch("modernbert", "sequence_classification", tmp_path / "hf", **changes)
+    assert read.pooling == pooling and read.config.pooler_act == activation
     rows = make_rows()
     with torch.no_grad():
         expected = theirs(**their_inputs(rows, read)).logits.numpy()
@@ -461,7 +460,24 @@ def test_a_classifier_pools_as_theirs(tmp_path, pooling):
     formats.write(read, tmp_path / "again", format="huggingface")
     again = type(theirs).from_pretrained(tmp_path / "again")
     assert again.config.classifier_pooling == pooling
+    assert again.config.classifier_activation == activation
     assert_state(theirs, again)
+
+
+def test_the_head_over_masked_tokens_has_the_activation_of_every_head(tmp_path):
+    """The official conversion of FlexBERT writes silu."""
+    theirs, read = of_torch(
+        "modernbert", "masked_lm", tmp_path / "hf", classifier_activation="silu"
+    )
+    rows = make_rows()
+    with torch.no_grad():
+        expected = theirs(**their_inputs(rows, read)).logits.numpy()
+    model = parameters.merge(*module_of(read))
+    batch = jax.tree.map(jnp.asarray, rows)
+    positions = jnp.broadcast_to(jnp.arange(expected.shape[1]), expected.shape[:2])
+    logits = model.mlm_logits(model.encoder(batch), positions)
+    is_real = rows["input_mask"] != 0
+    np.testing.assert_allclose(np.asarray(logits)[is_real], expected[is_real], atol=2e-4)
 
 
 def test_an_encoder_without_windows_is_one_whose_every_layer_is_global(tmp_path):

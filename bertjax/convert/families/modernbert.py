@@ -20,7 +20,7 @@ from bertjax.data import byte_bpe, sentence_piece, wordpiece
 
 ARCHITECTURES = bert.classes("ModernBert")
 
-# One field tells the activation of the layers, another that of every head. They are the same here.
+# Of the layers. That of every head, the one over masked tokens among them, may be another.
 ACTIVATIONS = {name: ours for name, ours in bert.ACTIVATIONS.items() if ours == "gelu"}
 
 # A file without one of them has the value of ModernBertConfig.
@@ -32,6 +32,9 @@ FIELDS: dict[str, base.Field] = {
     "intermediate_size": base.Field("intermediate_size", int, default=1152),
     "max_position_embeddings": base.Field("max_position_embeddings", int, default=8192),
     "hidden_activation": base.Field("hidden_act", str, values=ACTIVATIONS),
+    "classifier_activation": base.Field(
+        "pooler_act", str, values=bert.ACTIVATIONS | {"silu": "silu"}, default="gelu"
+    ),
     "initializer_range": base.Field("initializer_range", float),
     "norm_eps": base.Field("layer_norm_eps", float, default=1e-5),
     "attention_dropout": base.Field("attention_probs_dropout_prob", float, default=0.0),
@@ -46,7 +49,6 @@ FIELDS: dict[str, base.Field] = {
 FIXED: dict[str, Any] = {
     **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
     "decoder_bias": True,
-    "classifier_activation": "gelu",
     "tie_word_embeddings": True,
     "quantization_config": None,
 }
