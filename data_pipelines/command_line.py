@@ -65,7 +65,7 @@ def parse(argv: Sequence[str], *, known_only: bool = False) -> list[str]:
       SystemExit: with 0 after --help, and with a line where flags cannot be used.
     """
     try:
-        return flags.FLAGS(argv, known_only=known_only)
+        return flags.FLAGS(program_flags.with_home(argv), known_only=known_only)
     except SystemExit:  # absl's help ends with 1
         sys.exit(0)
     except flags.Error as error:

@@ -19,7 +19,7 @@ import threading
 import time
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -376,6 +376,7 @@ def train_vocabulary(
     _check_normalization(options)
     kinds = tokenizer.TOKENIZERS.values()
     names = [name for kind in kinds for name in (kind.file, *kind.companions)]
+    names.append(wordpiece.CONFIG_FILE)
     existing = [name for name in dict.fromkeys(names) if (output / name).exists()]
     if existing and not options.overwrite:
         raise FileExistsError(
@@ -393,12 +394,32 @@ def train_vocabulary(
     options = _with_size(options, seen)
     with _timed(f"training a vocabulary of the kind {options.kind}"):
         trained = TRAINERS[options.kind].train(seen, options)
-    for name in existing:
-        (output / name).unlink()
-    trained.save(output)
+    _save(trained, output, existing)
     if is_new:
         directories.mark(output, "vocabulary")
     return trained, coverage(trained, unseen), lost
+
+
+def _save(trained: tokenizer.Tokenizer, output: epath.Path, existing: Sequence[str]) -> None:
+    """Saves a vocabulary in place of the files `existing`, which stay until all new ones are there.
+
+    Raises:
+      OSError: naming the directory, if the disk is full.
+    """
+    try:
+        with directories.drafting(output) as draft:
+            trained.save(draft)
+            output.mkdir(parents=True, exist_ok=True)
+            written = {path.name: path for path in draft.iterdir()}
+            for name, path in written.items():
+                path.replace(output / name)
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            hint = f"{error.strerror}; nothing was saved or replaced"
+            raise OSError(error.errno, hint, str(output)) from error
+        raise
+    for name in {*existing} - written.keys():
+        (output / name).unlink()
 
 
 def main(options: Options) -> None:

@@ -175,3 +175,19 @@ def test_a_program_with_closed_streams_ends_as_with_open_ones_and_writes_into_no
 def test_errors_that_are_raised_as_well_are_not_logged_by_each_thread(name, path, level, is_shown):
     record = logging.LogRecord(name, level, path, 1, "a message", (), None)
     assert command_line._is_ours(record) == is_shown
+
+
+def test_a_path_of_a_flag_may_begin_with_the_home_directory(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    argv = [
+        "x",
+        "--output=~/a",
+        "--input=b,~/c/*.txt",
+        "~/ is home",
+        "--text=a~/b",
+        "--dir=~other/d",
+    ]
+    assert program_flags.with_home(argv) == [
+        *("x", "--output=/home/me/a", "--input=b,/home/me/c/*.txt", "~/ is home", "--text=a~/b"),
+        "--dir=~other/d",
+    ]

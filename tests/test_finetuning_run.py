@@ -122,7 +122,7 @@ def test_predictions_are_there_for_all_test_sets_or_for_none(tmp_path, source, m
             train.train(config, tmp_path / "run")
     directory = tmp_path / "run" / evaluation.PREDICTIONS_DIRECTORY
     assert not directory.exists()
-    (tmp_path / "run" / "predictions_draft" / "of_an_older_set.tsv").touch()
+    (tmp_path / "run" / ".predictions.bertjax_draft" / "of_an_older_set.tsv").touch()
     train.train(config, tmp_path / "run")
     assert sorted(path.name for path in directory.iterdir()) == ["dev.tsv", "test.tsv"]
 

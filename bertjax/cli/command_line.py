@@ -110,7 +110,7 @@ def _parse_flags(
             _end_quietly()
         sys.exit(0)
     try:
-        return flags.FLAGS(argv)
+        return flags.FLAGS(program_flags.with_home(argv))
     except (flags.Error, AttributeError, TypeError, ValueError, FileNotFoundError) as error:
         program_flags.refuse(error)
 

@@ -6,10 +6,13 @@ import difflib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from absl import flags
 
+_FLAG = re.compile(r"--?[\w.]+=")
+_HOME = re.compile(r"(?:(?<==)|(?<=,))~(?=/)")
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)e\+?\d+", re.IGNORECASE)
 
 MOST_ROWS = 1 << 24  # of a batch
@@ -28,6 +31,18 @@ class Parser(flags.IntegerParser):
             if not _EXPONENT.fullmatch(str(argument)) or not float(argument).is_integer():
                 raise ValueError(f"{argument!r} is not a whole number") from None
             return int(float(argument))
+
+
+def with_home(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments, with the home directory for "~/" at the beginning of a flag's path.
+
+    A shell leaves --output=~/x as it is, and the path would begin with a directory called "~".
+    """
+    home = os.path.expanduser("~")
+    return [
+        _HOME.sub(lambda _: home, argument) if _FLAG.match(argument) else argument
+        for argument in argv
+    ]
 
 
 def DEFINE_integer(

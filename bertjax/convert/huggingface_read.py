@@ -196,6 +196,7 @@ def read_weights(path: epath.PathLike) -> Weights:
         return _read_shards(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist")
+    foreign_files.check_regular(path)
     with path.open("rb") as file:
         if file.read(40).startswith(b"version https://git-lfs"):
             raise ValueError(

@@ -154,6 +154,8 @@ def read_variables(prefix: epath.Path) -> tuple[dict[str, np.ndarray], tuple[str
             f"{prefix.name}.index is there, but not its data, {', '.join(missing)}: copy all files "
             f"of {prefix.name} into {prefix.parent}"
         )
+    for path in prefix.parent.glob(f"{prefix.name}.*"):
+        foreign_files.check_regular(path)
     tf = records.import_tensorflow()
     # A file that ends too early is a LookupError (an IndexError), all else an OpError.
     damage = (tf.errors.OpError, LookupError)

@@ -10,6 +10,7 @@ import os
 import stat
 import tokenize
 import zipfile
+import zlib
 
 import numpy as np
 from etils import epath
@@ -21,11 +22,26 @@ TOKENIZER_BYTES = 512 * 2**20  # of a vocabulary, a model of sentencepiece or a 
 # Damaged headers of .npy and .npz raise all of these.
 _ARRAY_FAULTS = (
     *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OSError, MemoryError),
-    *(tokenize.TokenError, zipfile.BadZipFile, NotImplementedError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, RuntimeError),
 )
 # The most that an array of .npz grows by when it is unpacked: zeros shrink to a thousandth, and
 # counts of tokens or hashes to a third.
 MOST_GROWTH = 50
+
+
+def check_regular(path: epath.PathLike) -> None:
+    """Raises a ValueError if a path is a pipe, a device or a directory, whose reader might wait.
+
+    Raises:
+      FileNotFoundError: if there is nothing.
+    """
+    if atomic.is_remote(path):
+        return
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device or a socket")
+        raise ValueError(f"{path} is {kind}; it must be a file")
 
 
 def read(path: epath.PathLike, most_bytes: int = SETTINGS_BYTES) -> bytes:
@@ -36,16 +52,8 @@ def read(path: epath.PathLike, most_bytes: int = SETTINGS_BYTES) -> bytes:
       ValueError: if it is a pipe, a device or a directory, or larger.
     """
     path = epath.Path(path)
-    if atomic.is_remote(path):
-        size = path.stat().length
-    else:
-        facts = os.stat(path)
-        if not stat.S_ISREG(facts.st_mode):
-            kind = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe"}.get(
-                stat.S_IFMT(facts.st_mode), "a device or a socket"
-            )
-            raise ValueError(f"{path} is {kind}; it must be a file")
-        size = facts.st_size
+    check_regular(path)
+    size = path.stat().length
     if size > most_bytes:
         raise ValueError(
             f"{path} has {size:,} bytes, and such a file at most {most_bytes:,}: it is another one"

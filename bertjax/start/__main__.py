@@ -46,6 +46,7 @@ def start(
     for command in first:
         if not command.is_done:
             run(command)
+        commands.store(output, options)  # now: another call may correct those that made nothing
     heldout = pathlib.Path(first[-2].made or "")
     last = commands.after_training(output, config, sentences.masked(heldout, NUM_SENTENCES))
     printed = [run(command) for command in last if not command.is_done]
@@ -89,7 +90,13 @@ def define_flags() -> None:
     program_flags.DEFINE_integer(
         "vocabulary_size", 0, "Entries; 0: by the length of the text.", lower_bound=0
     )
-    flags.DEFINE_string("build_options", "", "More options of data_pipelines.build.")
+    flags.DEFINE_string("encoding", "", "Of the text, as train_vocabulary has it; empty: UTF-8.")
+    flags.DEFINE_string("text_field", "", "Of tables and JSON lines; empty: text.")
+    flags.DEFINE_string(
+        "build_options",
+        "",
+        "More options of data_pipelines.build, one behind the other.",
+    )
     flags.mark_flags_as_required(["input", "output"])
 
 
@@ -108,6 +115,8 @@ def main(argv: list[str]) -> None:
         values.hours,
         values.normalization,
         values.vocabulary_size,
+        values.encoding,
+        values.text_field,
         values.build_options,
     )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -32,6 +32,7 @@ OWN_SPLIT = ("--heldout_fraction=0.05",)
 class Options:
     """The options of vocabulary, records and recipe: those of a second call are the same.
 
+    Empty `encoding` and `text_field` are the defaults of the programs that read the text.
     `build_options` are further options of data_pipelines.build, as one types them.
     """
 
@@ -40,7 +41,15 @@ class Options:
     hours: float = 0.0
     normalization: str = "nfc"
     vocabulary_size: int = 0
+    encoding: str = ""
+    text_field: str = ""
     build_options: str = ""
+
+    @property
+    def reading(self) -> list[str]:
+        """The options of all programs that read the text."""
+        given = {"encoding": self.encoding, "text_field": self.text_field}
+        return [f"--input={self.input}", *(f"--{name}={it}" for name, it in given.items() if it)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +78,7 @@ class Command:
 
 
 def begin(output: pathlib.Path, options: Options) -> None:
-    """Makes the directory with the options in it, or compares them with those that are there.
+    """Makes the directory, or compares the options with those that an earlier call stored.
 
     Raises:
       NotOursError: if files of someone else stand in the way.
@@ -90,7 +99,12 @@ def begin(output: pathlib.Path, options: Options) -> None:
             f"{output} was begun with other options: {'; '.join(changed)}. Give those to "
             "continue it, or another --output"
         )
-    atomic.write(path, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
+
+
+def store(output: pathlib.Path, options: Options) -> None:
+    """Stores the options, once something was made with them."""
+    text = json.dumps(dataclasses.asdict(options), indent=2, ensure_ascii=False)
+    atomic.write(output / OPTIONS_FILE, text + "\n")
 
 
 def before_training(
@@ -100,7 +114,7 @@ def before_training(
     vocabulary = output / "vocabulary"
     split_options = OWN_SPLIT if _is_open(config) else ()
     arguments = (
-        f"--input={options.input}",
+        *options.reading,
         f"--output={vocabulary}",
         "--kind=auto",
         f"--size={options.vocabulary_size}",
@@ -113,7 +127,7 @@ def before_training(
     for split, length in [("train", each) for each in lengths] + [("heldout", lengths[-1])]:
         made = output / directory(split, length, lengths)
         arguments = (
-            f"--input={options.input}",
+            *options.reading,
             f"--vocabulary={vocabulary}",
             f"--split={split}",
             f"--output={made}",

@@ -24,6 +24,7 @@ from bertjax.tasks import base, metrics, prediction
 from bertjax.training import program, writers
 
 PREDICTIONS_DIRECTORY = "predictions"
+PREDICTIONS_DRAFT = ".predictions.bertjax_draft"  # in the workdir, until all are written
 
 # Jitted: the means and the answers of a batch, the answers with the places of their examples.
 EvaluateStep = Callable[[parameters.Params, base.Batch], tuple[base.Means, Mapping[str, Any]]]
@@ -207,7 +208,7 @@ def write_predictions(
     Raises:
       Stopped: as `evaluate_set`; no predictions are written then.
     """
-    directory, draft = (workdir / f"{PREDICTIONS_DIRECTORY}{end}" for end in ("", "_draft"))
+    directory, draft = workdir / PREDICTIONS_DIRECTORY, workdir / PREDICTIONS_DRAFT
     sets, scorer = run.job.evaluation.test_sets, run.job.evaluation.scorer
     if not sets or scorer is None:
         return

@@ -37,6 +37,7 @@ from bertjax.workdirs import checkpoint, ownership, reader, scalars
 WRITTEN = (
     *(reader.CONFIG_FILE, reader.VOCABULARY_DIRECTORY, reader.TRAINING_DATA_DIRECTORY),
     *(scalars.FILE, sent_scalars.FILE, writers.CURVES_FILE, evaluation.PREDICTIONS_DIRECTORY),
+    evaluation.PREDICTIONS_DRAFT,
     *(checkpoint.DIRECTORY, checkpoint.UNREADABLE_DIRECTORY),
 )
 

@@ -28,7 +28,7 @@ from absl import logging
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
-from bertjax.data import atomic, mounts
+from bertjax.data import atomic, foreign_files, json_text, mounts
 from bertjax.models import parameters
 
 PARAMS, OPT_STATE, EMA, META = "params", "opt_state", "ema", "meta"
@@ -135,7 +135,7 @@ def read_json(path: epath.Path) -> Any:
     Raises:
       UnreadableError: if it is missing, cannot be read, or is not JSON; names the file.
     """
-    return again(lambda: json.loads(path.read_text()), str(path))
+    return again(lambda: json_text.loads(foreign_files.read(path)), str(path))
 
 
 def read_evaluation(directory: epath.Path) -> Evaluation | None:

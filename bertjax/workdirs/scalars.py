@@ -14,7 +14,7 @@ from typing import Any, SupportsFloat
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic
+from bertjax.data import atomic, json_text
 
 FILE = "metrics.jsonl"  # in the workdir
 
@@ -81,7 +81,7 @@ def _parse(line: str) -> dict[str, Any] | None:
     if not line.endswith("\n"):
         return None
     try:
-        entry = json.loads(line)
-    except json.JSONDecodeError:
+        entry = json_text.loads(line)
+    except ValueError:
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None

@@ -85,3 +85,17 @@ def test_a_record_that_claims_to_be_longer_than_its_file_is_not_asked_for(tmp_pa
     ):
         with pytest.raises(ValueError, match=message):
             list(itertools.islice(read(), 100))
+
+
+def test_every_flipped_bit_of_an_archive_is_damage_or_nothing(tmp_path):
+    path = tmp_path / "contents.npz"
+    np.savez_compressed(path, counts=np.arange(40), hashes=np.arange(9, dtype=np.uint64))
+    content = path.read_bytes()
+    for place in range(0, len(content), 3):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        try:
+            foreign_files.read_arrays(path)
+        except ValueError as error:
+            assert "contents.npz is damaged" in str(error)

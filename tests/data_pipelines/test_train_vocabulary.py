@@ -108,7 +108,9 @@ def test_an_existing_vocabulary_is_replaced_whole_and_only_if_asked_for(text_fil
     train_vocabulary.train_vocabulary(replaced)
     assert tokenizer.load(tmp_path).kind == "sentencepiece"
     (tmp_path / directories.MARKER).unlink()  # now it might be a download
-    with pytest.raises(FileExistsError, match=r"holds spiece\.model, and no"):
+    with pytest.raises(
+        FileExistsError, match=r"holds spiece\.model, tokenizer_config\.json, and no"
+    ):
         train_vocabulary.train_vocabulary(options(text_file, tmp_path, overwrite=True))
 
 

@@ -31,6 +31,12 @@ def test_a_recipe_that_takes_all_from_records_gets_records_whose_masks_are_drawn
     assert "--heldout_fraction=0.05" in vocabulary & train & heldout
 
 
+def test_the_programs_that_read_the_text_read_it_alike():
+    given = {"encoding": "cp1253", "text_field": "Inhalt"}
+    made = commands.before_training(OUT, options(**given), recipes.load("own"))
+    assert all({"--encoding=cp1253", "--text_field=Inhalt"} <= {*it.arguments} for it in made)
+
+
 def test_records_are_as_a_recipe_reads_them():
     for recipe, lengths, masks in (
         ("quickstart", ["32"], False),
@@ -73,8 +79,10 @@ def test_a_model_is_exported_again_once_the_run_has_gone_on(tmp_path):
 
 def test_a_second_call_goes_on_with_the_same_options_alone(tmp_path):
     output = tmp_path / "out"
+    commands.begin(output, options(hours=1.0))  # which made nothing, and can be corrected
     for _ in range(2):
         commands.begin(output, options(hours=2.0))
+        commands.store(output, options(hours=2.0))
     stored = json.loads((output / commands.OPTIONS_FILE).read_text("utf-8"))
     assert stored["input"] == "corpus/*.txt" and stored["hours"] == 2.0
     with pytest.raises(ValueError) as error:
