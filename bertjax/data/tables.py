@@ -394,7 +394,9 @@ def _csv_fields(
                     )
                 yield first, Fault("csv", f"the row is not CSV ({error}); {remedy}")
                 continue
-            if fields or rules.blank_lines:
+            # Excel's rows beneath the table hold delimiters alone.
+            is_blank = not any(fields) and len(fields) != 1
+            if not is_blank or rules.blank_lines:
                 yield first, fields
     finally:
         csv.field_size_limit(limit)

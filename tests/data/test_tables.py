@@ -74,6 +74,13 @@ def test_a_blank_line_is_skipped_or_a_fault(tmp_path):
             assert [bool(row.fault) for row in rows] == [False, False, *faults]
 
 
+def test_rows_of_delimiters_alone_are_blank_as_excel_leaves_them_beneath_a_table(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("text;label\na;1\n;\nb;\n;\n")
+    rows = [row.values for row in tables.rows(path, tables.EXACT)]
+    assert rows == [{"text": "a", "label": "1"}, {"text": "b", "label": ""}]
+
+
 def test_a_line_of_json_may_be_faulty_and_the_next_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "_SKIPPED_BYTES", 7)
     path = tmp_path / "t.jsonl"

@@ -20,7 +20,7 @@ from bertjax.data import byte_bpe, sentence_piece, wordpiece
 
 ARCHITECTURES = bert.classes("ModernBert")
 
-# Of the layers. That of every head, the one over masked tokens among them, may be another.
+# The layers have one of these; the heads, the one over masked tokens among them, another field.
 ACTIVATIONS = {name: ours for name, ours in bert.ACTIVATIONS.items() if ours == "gelu"}
 
 # A file without one of them has the value of ModernBertConfig.
