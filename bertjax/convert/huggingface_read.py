@@ -63,11 +63,11 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     directory = path if path.is_dir() else path.parent
     description = huggingface_config.read_config(directory)
     family, sizes = description.family, description.encoder
+    is_of_sentences = sentence_transformers.is_there(whole, description.architectures)
     weights_file = _weights_file(path)
     weights = _unwrapped(read_weights(weights_file))
     try:
         weights = names.unfuse(untie(weights, family), family.fused, spelling=family.spelling)
-        is_of_sentences = sentence_transformers.is_there(whole, description.architectures)
         if head is None and is_of_sentences:
             head = "none"  # whatever else its weights hold
         head = head or _head(description, weights)

@@ -15,6 +15,7 @@ and vLLM read as well; both are read. Version 6 keeps the longest input in token
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,15 +64,16 @@ def is_there(directory: epath.PathLike, architectures: Sequence[str] = ()) -> bo
     """Returns whether the directory is a model for vectors of sentence-transformers.
 
     A Transformer alone with a class for sequences among `architectures` is a CrossEncoder.
+
+    Raises:
+      ValueError: if modules.json is not a list of modules, where that decides it.
     """
     path = epath.Path(directory) / MODULES_FILE
     if not path.exists():
         return False
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         return True
-    listed = json_text.loads(path.read_bytes())
-    kinds = [str(it.get("type", "")) for it in listed if isinstance(it, Mapping)]
-    return [kind.rpartition(".")[2] for kind in kinds] != ["Transformer"]
+    return [kind for kind, _ in _listed(path)] != ["Transformer"]
 
 
 def activation(directory: epath.PathLike) -> str | None:
@@ -113,31 +115,43 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
             for name in ("module_input_name", "module_output_name"):
                 if (config.get(name) or usual) != usual:
                     raise ValueError(f"{path} has {name} {config[name]!r}; supported is {usual!r}")
+    max_seq_length = _max_seq_length(of_transformer(directory), is_lowercase=is_lowercase)
     config = _optional(directory / CONFIG_FILE)
     if unknown := ", ".join(sorted(set(config) - CONFIG_FIELDS)):
         logging.warning(
             "%s has fields that are not known here: %s", directory / CONFIG_FILE, unknown
         )
-    truncate_dim = config.get("truncate_dim") or 0
-    if not isinstance(truncate_dim, int) or truncate_dim < 0:
-        fault = f"truncate_dim is {truncate_dim!r}; it must be a whole number"
-        raise ValueError(f"{directory / CONFIG_FILE}: {fault}")
-    prompts = config.get("prompts") or {}
-    for name, prompt in prompts.items():
-        if not isinstance(prompt, str):
-            raise ValueError(f"{directory / CONFIG_FILE}: the prompt {name!r} is not a string")
     try:
+        prompts, default_prompt, truncate_dim = _choices(config)
         return sentence_vectors.SentenceVectors(
             pooling=pooling,
             normalize="Normalize" in modules,
             prompts=prompts,
-            default_prompt=config.get("default_prompt_name") or "",
-            max_seq_length=_max_seq_length(of_transformer(directory), is_lowercase=is_lowercase),
+            default_prompt=default_prompt,
+            max_seq_length=max_seq_length,
             similarity=config.get("similarity_fn_name") or "cosine",
             truncate_dim=truncate_dim,
         )
     except ValueError as error:
         raise ValueError(f"{directory / CONFIG_FILE}: {error}") from error
+
+
+def _choices(config: Mapping[str, Any]) -> tuple[Mapping[str, str], str, int]:
+    """Returns the prompts of a config, the name of the default one, and `truncate_dim`."""
+    truncate_dim, prompts, default_prompt = (
+        usual if (value := config.get(name)) is None else value
+        for name, usual in (("truncate_dim", 0), ("prompts", {}), ("default_prompt_name", ""))
+    )
+    if type(truncate_dim) is not int or truncate_dim < 0:  # true is an int for isinstance
+        raise ValueError(f"truncate_dim is {truncate_dim!r:.60}; it must be a whole number")
+    if not isinstance(prompts, Mapping):
+        raise ValueError(f"prompts is {prompts!r:.60}; it must map names to texts")
+    for name, prompt in prompts.items():
+        if not isinstance(prompt, str):
+            raise ValueError(f"the prompt {name!r} is not a string")
+    if not isinstance(default_prompt, str):
+        raise ValueError(f"default_prompt_name is {default_prompt!r:.60}; it must be a string")
+    return prompts, default_prompt, truncate_dim
 
 
 def write(
@@ -241,8 +255,8 @@ def _pooling(path: epath.Path) -> str:
     if modes_read is None:
         modes = [key for key in config if key.startswith("pooling_mode_") and config[key] is True]
         modes_read = [by_key.get(key, key) for key in modes] or ["mean"]
-    modes_read = [modes_read] if isinstance(modes_read, str) else list(modes_read)
-    if len(modes_read) != 1 or modes_read[0] not in by_theirs:
+    modes_read = modes_read if isinstance(modes_read, list) else [modes_read]
+    if len(modes_read) != 1 or modes_read[0] not in [*by_theirs]:  # perhaps not hashable
         raise ValueError(
             f"{path} has the pooling {' with '.join(map(str, modes_read))}; supported is one of "
             f"{', '.join(by_theirs)}"
@@ -270,10 +284,19 @@ def _max_seq_length(directory: epath.Path, *, is_lowercase: bool) -> int:
         for field, usual in USUAL_LENGTH_FIELDS.items():
             if config.get(field, usual) != usual:
                 raise ValueError(f"{path} has {field} {config[field]!r}; supported is {usual!r}")
-        if config.get("max_seq_length"):
-            return int(config["max_seq_length"])
-    length = _optional(directory / TOKENIZER_CONFIG_FILE).get("model_max_length") or 0
-    return int(length) if length < NO_LENGTH else 0
+        if length := _length(config, "max_seq_length", path):
+            return length
+    path = directory / TOKENIZER_CONFIG_FILE
+    length = _length(_optional(path), "model_max_length", path)
+    return length if length < NO_LENGTH else 0
+
+
+def _length(config: Mapping[str, Any], name: str, path: epath.Path) -> int:
+    value = config.get(name) or 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise ValueError(f"{path}: {name} is {value!r:.60}; it must be a number of tokens")
+    return int(value)
 
 
 def _optional(path: epath.Path) -> Mapping[str, Any]:

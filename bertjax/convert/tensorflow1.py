@@ -22,7 +22,7 @@ from etils import epath
 from bertjax.convert import families, names, pretrained
 from bertjax.convert.families import base
 from bertjax.data import foreign_files, json_text, records, sentence_piece, tokenizer, wordpiece
-from bertjax.models import embedding_sharing, encoder, parameters
+from bertjax.models import embedding_sharing, encoder, encoder_config, parameters
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -230,8 +230,11 @@ def read_configs(
     }
     sizes["vocab_size"] = sizes["vocab_size"] or 1
     sizes |= {**family.traits, **code.computed_with}
-    sizes["hidden_act"] = code.means.get(sizes["hidden_act"], sizes["hidden_act"])
+    if isinstance(activation := sizes["hidden_act"], str):
+        sizes["hidden_act"] = code.means.get(activation, activation)
     try:
+        if wrong := list(encoder_config.type_faults(sizes)):
+            raise encoder_config.FaultyConfigError(wrong)
         config = encoder.EncoderConfig(**sizes)
         generator = _generator(config, shapes, code)
     except (ValueError, TypeError) as error:

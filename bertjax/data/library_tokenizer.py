@@ -7,6 +7,7 @@ Source: transformers 5.24, tokenization_utils_tokenizers.py and models/auto/toke
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -55,7 +56,24 @@ WORD_END = "</w>"  # at the end of HerBERT's entries that end a word
 
 # The words of a file's special tokens in texts are text: they get a name that no text has.
 _HIDDEN = "\uffff"
+# So many ids more than twice its entries a vocabulary may have: a damaged or hostile file must not
+# exhaust memory.
+MOST_GAPS = 1_000_000
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+@contextlib.contextmanager
+def _faults_of_library() -> Iterator[None]:
+    """Makes a ValueError of what the library raises: Exception alone, and panics, which are none.
+
+    A panic is what Rust has instead of an exception, for a fault that its code did not expect.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"the library `tokenizers` does not read it: {error}") from error
 
 
 class LibraryTokenizer(token_ids.Tokenizer):
@@ -70,6 +88,7 @@ class LibraryTokenizer(token_ids.Tokenizer):
 
     kind = "tokenizers"
 
+    @_faults_of_library()
     def __init__(self, content: bytes, config: Mapping[str, Any]):
         self._content, self._config = bytes(content), dict(config)
         fields = _effective(json_text.loads(content), config)
@@ -223,6 +242,7 @@ class LibraryTokenizer(token_ids.Tokenizer):
         return np.array([continues(*each) for each in enumerate(self.vocabulary)], bool)
 
 
+@_faults_of_library()
 def of_vocabulary(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryTokenizer:
     """Returns the tokenizer that transformers makes of a vocab.txt with these settings."""
     ids = {entry: token_id for token_id, entry in enumerate(entries)}
@@ -231,6 +251,7 @@ def of_vocabulary(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryT
     return _made(library, config, "BertTokenizer", bert_parts(config))
 
 
+@_faults_of_library()
 def of_japanese(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryTokenizer:
     """Returns BertJapaneseTokenizer with the entries of a vocab.txt.
 
@@ -255,6 +276,7 @@ def of_japanese(entries: Sequence[str], config: Mapping[str, Any]) -> LibraryTok
     return _made(library, config, japanese.CLASS, {})
 
 
+@_faults_of_library()
 def of_word_ends(
     ids: Mapping[str, int], merges: Sequence[byte_bpe.Merge], config: Mapping[str, Any]
 ) -> LibraryTokenizer:
@@ -359,12 +381,7 @@ def _bos_and_eos(fields: Mapping[str, Any], config: Mapping[str, Any]) -> dict[s
 
 
 def _library(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_str(json.dumps(fields, ensure_ascii=False))
-    except BaseException as error:  # It has no other than Exception, and panics are none.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise ValueError(f"the library `tokenizers` does not read it: {error}") from error
+    return tokenizers.Tokenizer.from_str(json.dumps(fields, ensure_ascii=False))
 
 
 def _with_added(
@@ -431,7 +448,12 @@ def _entries(ids: Mapping[str, int]) -> tuple[str, ...]:
     entries = {token_id: entry for entry, token_id in ids.items()}
     if not entries:
         raise ValueError("it has no entries")
-    return tuple(entries.get(i, f"<no entry {i}>") for i in range(max(entries) + 1))
+    if (largest := max(entries)) > (most := 2 * len(entries) + MOST_GAPS):
+        raise ValueError(
+            f"the entry {entries[largest]!r:.80} has the id {largest:,}; with {len(entries):,} "
+            f"entries it may be at most {most:,}: fetch the file again"
+        )
+    return tuple(entries.get(i, f"<no entry {i}>") for i in range(largest + 1))
 
 
 def _roles(

@@ -156,7 +156,7 @@ def _naming(path: epath.Path, title: str) -> Iterator[None]:
     """Makes a ValueError that names the file of every fault in it."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path} is not a {title}: {error!r}") from error
     except ValueError as error:
         raise ValueError(f"{path} is not a {title}: {error}") from error

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -305,7 +306,7 @@ def _json(path: epath.Path) -> Any:
         raise ValueError(
             f"{path}:{error.lineno}: it is not JSON: {error.msg}; give a file in SQuAD's format"
         ) from error
-    except (ValueError, gzip.BadGzipFile, EOFError) as error:
+    except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: it cannot be read: {error}") from error
 
 

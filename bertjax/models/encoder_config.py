@@ -7,7 +7,8 @@ default: Devlin et al. 2019, section 3.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -133,6 +134,7 @@ class EncoderConfig:
 
     def _faults(self) -> Iterator[str]:
         at_least_1 = ["hidden_size", "num_hidden_layers", "num_attention_heads"]
+        at_least_1 += ["intermediate_size", "max_position_embeddings"]
         at_least_1 += ["vocab_size"] if self.embeddings == "learnt" else []
         for name in at_least_1:
             if getattr(self, name) < 1:
@@ -297,3 +299,22 @@ class EncoderConfig:
         if self.projects_embeddings:
             products += self.embedding_width * self.hidden_size
         return 2.0 * length * products
+
+
+# The type of a field's default -> what a value must be, and its name.
+_KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a string"),
+}
+
+
+def type_faults(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yields those of the values, by the name of a field of EncoderConfig, of another type."""
+    for field in dataclasses.fields(EncoderConfig):
+        if field.name not in values:
+            continue
+        value, (kind, title) = values[field.name], _KINDS[type(field.default)]
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            yield f"{field.name} is {value!r:.60}; it must be {title}"

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from bertjax import config as config_lib
 from bertjax.data import atomic, records, tokenizer
-from bertjax.models import embedding_sharing, lora, parameters
+from bertjax.models import embedding_sharing, encoder_config, lora, parameters
 from bertjax.workdirs import checkpoint
 
 VOCABULARY_DIRECTORY = "vocabulary"  # in the workdir
@@ -139,7 +139,15 @@ def write_config(config: Mapping[str, Any], workdir: epath.PathLike) -> None:
 
 
 def _description(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) -> Description:
-    directory, config = epath.Path(workdir), config_of(meta, step)
+    directory = epath.Path(workdir)
+    place = f"the meta item of step {step} in {directory / checkpoint.DIRECTORY}"
+    try:
+        config = config_of(meta, step)
+        faults = "; ".join(encoder_config.type_faults(config.model.to_dict()))
+    except (LookupError, TypeError, AttributeError) as error:
+        raise checkpoint.CheckpointError(f"{place} holds no config of a run: {error!r}") from error
+    if faults:
+        raise checkpoint.CheckpointError(f"{place} holds no config of a run: {faults}")
     path = directory / VOCABULARY_DIRECTORY
     vocabulary = tokenizer.load(path) if path.exists() else None
     tokenizer.check_table(vocabulary, config.model.vocab_size, str(directory))

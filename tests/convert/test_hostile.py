@@ -1,5 +1,6 @@
 """Files that are made to hang the reader, or to fill its memory: one clear error, at once."""
 
+import functools
 import json
 import shutil
 
@@ -8,8 +9,10 @@ import pytest
 
 from bertjax import inference, models
 from bertjax.convert import formats, huggingface_config
+from bertjax.data import tokenizer
 from bertjax.finetuning import squad_files, table_files
 from bertjax.workdirs import checkpoint
+from tests import small_tokenizers
 from tests.convert import weights
 
 DEEP = "[" * 200_000
@@ -94,6 +97,32 @@ def test_examples_that_are_nested_too_deeply_are_named(tmp_path):
         table_files.read_table(table, table_files.Columns(("text",), "label"))
     with pytest.raises(ValueError, match="train.json.*nested too deeply"):
         squad_files.read_questions(squad, version_2=False)
+
+
+# Where in a tokenizer.json, what stands there, and what is said of it.
+TOKENIZER_FAULTS = [
+    (
+        ("model", "vocab", "&"),
+        10**7,
+        "'&' has the id 10,000,000; with .* entries it may be at most",
+    ),
+    (("post_processor", "pair", 2, "SpecialToken", "id"), "zzz", "`tokenizers` does not read it"),
+    (("added_tokens", 1, "id"), float("inf"), "OverflowError"),
+]
+
+
+def test_a_tokenizer_that_its_library_does_not_take_is_named(tmp_path):
+    for number, (place, value, message) in enumerate(TOKENIZER_FAULTS):
+        path = tmp_path / str(number) / "tokenizer.json"
+        small_tokenizers.write(path.parent, "ModernBERT")
+        fields = json.loads(path.read_text())
+        part = functools.reduce(lambda part, key: part[key], place[:-1], fields)
+        part[place[-1]] = value
+        path.write_text(json.dumps(fields))
+        with pytest.raises(
+            ValueError, match=f"{path} is not a tokenizer of the library.*{message}"
+        ):
+            tokenizer.load(path.parent)
 
 
 def test_an_npz_of_objects_is_no_file_of_weights(tmp_path):

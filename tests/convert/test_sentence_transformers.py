@@ -196,10 +196,12 @@ def test_other_modules_are_refused(directory):
         modules(directory, *kinds)
         with pytest.raises(ValueError, match=rf"modules.json .*{message}"):
             formats.read(directory)
-    for content in ("{", "[1]", '[{"idx": 0, "type": "a.Transformer"}]'):
+    change(directory, "config.json", architectures=["BertForSequenceClassification"])
+    for content in ("{", "5", "null", "[1]", '[{"idx": 0, "type": "a.Transformer"}]'):
         (directory / "modules.json").write_text(content)
-        with pytest.raises(ValueError, match="modules.json is not a list of modules"):
-            formats.read(directory)
+        for path in (directory, directory / "model.safetensors"):
+            with pytest.raises(ValueError, match="^[^:]*modules.json is not a list of modules"):
+                formats.read(path)
 
 
 POOLING, CONFIG = "1_Pooling/config.json", "config_sentence_transformers.json"
@@ -217,6 +219,14 @@ CHOICES = [
     (CONFIG, {"similarity_fn_name": "manhattan"}, "manhattan"),
     (CONFIG, {"prompts": {"query": 3}}, "'query' is not a string"),
     (CONFIG, {"default_prompt_name": "sts"}, "'sts'; known are"),
+    (CONFIG, {"default_prompt_name": ["sts"]}, "default_prompt_name is .*must be a string"),
+    (CONFIG, {"prompts": ["query"]}, "prompts is .*must map names to texts"),
+    (CONFIG, {"prompts": "query"}, "prompts is 'query'; it must map"),
+    (CONFIG, {"truncate_dim": True}, "truncate_dim is True"),
+    ("sentence_bert_config.json", {"max_seq_length": [7]}, "max_seq_length is .7.; it must be"),
+    ("sentence_bert_config.json", {"max_seq_length": float("inf")}, "max_seq_length is inf"),
+    (POOLING, {"pooling_mode": [["mean"]]}, "has the pooling .'mean'."),
+    (POOLING, {"pooling_mode": 5}, "has the pooling 5"),
     ("sentence_bert_config.json", {"module_output_name": "x"}, "module_output_name 'x'"),
 ]
 

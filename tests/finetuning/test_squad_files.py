@@ -141,9 +141,11 @@ def test_a_fault_is_named_with_file_and_place(tmp_path):
         path.write_bytes(encoded)
         with pytest.raises(ValueError, match=f"train.json.*{message}"):
             squad_files.read_questions(path, version_2=True)
-    (tmp_path / "train.json.gz").write_bytes(b"{}")
-    with pytest.raises(ValueError, match="train.json.gz: it cannot be read"):
-        squad_files.read_questions(tmp_path / "train.json.gz")
+    packed = gzip.compress(path.read_bytes())
+    for content in (b"{}", packed[:-9], packed[:10] + b"\xff" * 20):
+        (tmp_path / "train.json.gz").write_bytes(content)
+        with pytest.raises(ValueError, match="train.json.gz: it cannot be read"):
+            squad_files.read_questions(tmp_path / "train.json.gz")
     with pytest.raises(FileNotFoundError, match="missing.json does not exist"):
         squad_files.read_questions(tmp_path / "missing.json")
     # Ten faults are shown at once.

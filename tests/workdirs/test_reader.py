@@ -64,6 +64,17 @@ def test_a_description_reads_no_parameters_and_says_what_misses(tmp_path):
     assert reader.describe(tmp_path / "nothing") is None
 
 
+def test_a_meta_item_of_other_types_is_named(tmp_path, monkeypatch):
+    config = config_lib.default_config().to_dict()
+    for said, fault in (
+        (True, "'bool' object"),
+        ({**config, "model": {**config["model"], "vocab_size": 3.7}}, "vocab_size is 3.7; it must"),
+    ):
+        monkeypatch.setattr(checkpoint, "read_meta", lambda _, said=said: ({"config": said}, 6))
+        with pytest.raises(checkpoint.CheckpointError, match=rf"step 6 in {tmp_path}.*{fault}"):
+            reader.describe(tmp_path)
+
+
 def test_what_the_run_left_to_its_trial_is_read_as_plain_jax():
     for run, read in {"auto": "xla", "pallas": "pallas", "xla": "xla"}.items():
         config = config_lib.default_config().to_dict()

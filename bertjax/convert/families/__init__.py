@@ -27,13 +27,13 @@ FAMILIES: dict[str, base.Family] = {
 WITHOUT_MODEL_TYPE = bert.FAMILY.model_type
 
 
-def named(model_type: str) -> base.Family:
+def named(model_type: object) -> base.Family:
     """Returns the family of this model_type.
 
     Raises:
       ValueError: if there is none, with those that are known.
     """
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(f"model_type is {model_type!r}; known are {', '.join(FAMILIES)}")
     return FAMILIES[model_type]
 
