@@ -132,7 +132,7 @@ def test_a_file_that_is_not_a_config_or_is_missing_is_an_error(tmp_path):
     for text, message in (
         ("{", "is not JSON"),
         ("[]", "holds a list"),
-        ('{"model_type": ["bert"]}', r"config.json .*model_type is \['bert'\]; known are bert"),
+        ('{"model_type": ["bert"]}', r"config.json .*model_type is \['bert'\]; known are .*bert"),
         ('{"intermediate_size": -1}', "config.json .*intermediate_size is -1; it must be at least"),
     ):
         (tmp_path / "config.json").write_text(text)
