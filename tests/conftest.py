@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,6 +28,14 @@ import pytest  # noqa: E402
 from bertjax.data import records, synthetic  # noqa: E402
 from bertjax.models import EncoderConfig  # noqa: E402
 from tests import small_datasets  # noqa: E402
+
+# A shell has its background processes ignore Ctrl-C, and nohup a hangup; tests send both.
+for _number, _handler in {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: signal.SIG_DFL,
+}.items():
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 TINY = EncoderConfig(
     vocab_size=96,

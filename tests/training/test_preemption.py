@@ -9,15 +9,7 @@ from bertjax.cli import interruptions
 from bertjax.training import preemption
 
 
-@pytest.fixture(params=interruptions.EXIT_CODES)
-def number(request):
-    """A signal to stop, at its default: a test that runs in the background may ignore some."""
-    default = signal.default_int_handler if request.param == signal.SIGINT else signal.SIG_DFL
-    before = signal.signal(request.param, default)
-    yield request.param
-    signal.signal(request.param, before)
-
-
+@pytest.mark.parametrize("number", interruptions.EXIT_CODES)
 def test_each_signal_to_stop_is_noticed_and_afterwards_as_before(number):
     before = signal.getsignal(number)
     with preemption.Notice() as notice:
