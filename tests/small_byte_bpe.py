@@ -3,7 +3,7 @@
 import functools
 
 from bertjax.data import byte_bpe
-from data_pipelines import train_vocabulary
+from data_pipelines import train_vocabulary, unit_counts
 
 LINES = (
     "the unwanted runner was running, and the other runner ran home.",
@@ -27,7 +27,7 @@ def vocabulary(
         add_prefix_space=add_prefix_space,
         keep_marks=keeps_marks,
     )
-    counts = train_vocabulary.Counts(kind.splitter(options))
+    counts = unit_counts.Counts(kind.splitter(options))
     for line in LINES * 5:
         counts.add(line)
     made = kind.train(counts.units(), options)

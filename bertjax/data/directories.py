@@ -126,7 +126,7 @@ def replace(draft: epath.PathLike, target: epath.PathLike, format: str) -> None:
     """
     draft, target = epath.Path(draft), epath.Path(target)
     mark(draft, format, [*_names(draft)])
-    with _locked(target.parent):
+    with brief_lock(target.parent):
         _finish(target)
         if target.exists() and not any(target.iterdir()):
             target.rmdir()
@@ -140,7 +140,7 @@ def finish_replacing(target: epath.PathLike) -> None:
     """Ends a replacement of the directory `target` that was stopped."""
     target = epath.Path(target)
     if target.parent.exists() and any(_asides(target, _OLD)):
-        with _locked(target.parent):
+        with brief_lock(target.parent):
             _finish(target)
 
 
@@ -187,6 +187,20 @@ def lock(directory: epath.PathLike) -> Iterator[bool]:
             if path.exists() and os.path.samestat(os.stat(path), os.fstat(file.fileno())):
                 yield is_locked
                 return
+
+
+@contextlib.contextmanager
+def brief_lock(directory: epath.Path) -> Iterator[None]:
+    """Waits for the lock of a directory, for the time of a few renames."""
+    if atomic.is_remote(directory):
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        mounts.wait_for_lock(descriptor, os.fspath(directory))
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def described(names: Sequence[str]) -> str:
@@ -255,17 +269,3 @@ def _finish(target: epath.Path) -> None:
         else:
             others = sorted(there - {*files, MARKER})
             logging.warning("%s is left: it holds %s", old, described(others))
-
-
-@contextlib.contextmanager
-def _locked(directory: epath.Path) -> Iterator[None]:
-    """Waits for the lock of a directory, for the time of a few renames."""
-    if atomic.is_remote(directory):
-        yield
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        mounts.wait_for_lock(descriptor, os.fspath(directory))
-        yield
-    finally:
-        os.close(descriptor)

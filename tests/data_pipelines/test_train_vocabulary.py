@@ -11,7 +11,7 @@ import unicodedata
 import pytest
 
 from bertjax.data import directories, tokenizer
-from data_pipelines import progress, train_vocabulary
+from data_pipelines import coverage, progress, train_vocabulary, unit_counts
 from tests.data import test_normalization
 
 
@@ -25,7 +25,7 @@ def trained(texts, **changes):
     chosen = train_vocabulary.Options(input="", output="", **changes)
     kind = train_vocabulary.TRAINERS[chosen.kind]
     rule = chosen.rules.get("normalization", "released")
-    counts = train_vocabulary.Counts(kind.splitter(chosen), rule=rule)
+    counts = unit_counts.Counts(kind.splitter(chosen), rule=rule)
     for text in texts:
         counts.add(text)
     return kind.train(counts.units(), chosen)
@@ -39,15 +39,15 @@ def test_vocabularies_begin_with_specials_have_no_duplicates_and_fit(text_file, 
     ):
         output = tmp_path / kind / model_type
         chosen = options(text_file, output, kind=kind, model_type=model_type)
-        made, coverage, _ = train_vocabulary.train_vocabulary(chosen)
+        made, measured, _ = train_vocabulary.train_vocabulary(chosen)
         assert made.special_ids == (0, 1, 2, 3, 4)
         entries = [made.token(token_id) for token_id in range(made.vocab_size)]
         assert entries[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         assert len(set(entries)) == len(entries)
         assert made.vocab_size == 150 if kind == "wordpiece" else 100 < made.vocab_size <= 150
         assert tokenizer.load(output).describe() == made.describe()
-        assert coverage.words > 50 and 1.0 <= coverage.fertility < 5.0
-        assert coverage.unknown_rate == 0.0
+        assert measured.words > 50 and 1.0 <= measured.fertility < 5.0
+        assert measured.unknown_rate == 0.0
 
 
 def test_a_kind_that_cannot_be_exported_is_reported_before_it_is_trained(
@@ -70,12 +70,12 @@ def test_a_kind_that_cannot_be_exported_is_reported_before_it_is_trained(
 
 def test_byte_bpe_begins_with_specials_and_bytes_and_knows_every_text(text_file, tmp_path):
     chosen = options(text_file, tmp_path, kind="byte_bpe", size=300)
-    made, coverage, _ = train_vocabulary.train_vocabulary(chosen)
+    made, measured, _ = train_vocabulary.train_vocabulary(chosen)
     assert made.vocabulary[:6] == ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "!")
     assert made.vocab_size == 300 and len(made.merges) == 300 - 5 - 256
     assert tokenizer.load(tmp_path).describe() == made.describe()
     assert not made.describe()["lowercase"]
-    assert 1.0 <= coverage.fertility < 5.0 and coverage.unknown_rate == 0.0
+    assert 1.0 <= measured.fertility < 5.0 and measured.unknown_rate == 0.0
     # Words of a text have their blanks: the most frequent syllables are merged with them.
     assert any(entry.startswith("Ġ") and len(entry) > 2 for entry in made.vocabulary)
 
@@ -157,14 +157,14 @@ def test_equal_runs_in_other_processes_write_equal_bytes(text_file, tmp_path):
 def test_when_text_is_folded_into_counts_changes_no_vocabulary(text_file, monkeypatch):
     texts = pathlib.Path(text_file).read_text(encoding="utf-8").split("\n\n")
     at_once = trained(iter(texts), size=150)
-    monkeypatch.setattr(train_vocabulary, "FOLD_CHARACTERS", 500)
+    monkeypatch.setattr(unit_counts, "FOLD_CHARACTERS", 500)
     assert trained(iter(texts), size=150).vocabulary == at_once.vocabulary
 
 
 def test_counts_forget_rare_units_rather_than_grow(monkeypatch):
-    monkeypatch.setattr(train_vocabulary, "FOLD_CHARACTERS", 500)
-    monkeypatch.setattr(train_vocabulary, "MAX_DISTINCT_CHARACTERS", 2000)
-    counts = train_vocabulary.Counts(lambda chunk: [chunk])
+    monkeypatch.setattr(unit_counts, "FOLD_CHARACTERS", 500)
+    monkeypatch.setattr(unit_counts, "MAX_DISTINCT_CHARACTERS", 2000)
+    counts = unit_counts.Counts(lambda chunk: [chunk])
     for number in range(3000):
         counts.add(f"frequent rare{number:06d} common")
     kept = counts.units()
@@ -182,19 +182,19 @@ def test_words_are_split_as_the_tokenizer_will(tmp_path):
     assert {"word", "博", "推", "\ue000\ue000", "\u03c3\u03c2", ","} <= set(made.vocabulary)
     # Punctuation and CJK characters never continue a word.
     assert not {"##,", "##博", "##推"} & set(made.vocabulary)
-    assert train_vocabulary.coverage(made, {"word,": 3, "x": 1}) == train_vocabulary.Coverage(
+    assert coverage.measured(made, {"word,": 3, "x": 1}) == coverage.Coverage(
         words=4, fertility=7 / 4, unknown_rate=1 / 7
     )
 
 
 def test_coverage_of_a_script_without_spaces_is_in_characters():
     made = trained(["漢字 仮名"], size=60)
-    measured = train_vocabulary.coverage(made, {"漢字仮名": 3})
+    measured = coverage.measured(made, {"漢字仮名": 3})
     assert (measured.characters_per_token, measured.granularity) == (
         1.0,
         "1.00 characters per token",
     )
-    assert train_vocabulary.coverage(made, {"abc": 1}).granularity == "1.000 tokens per word"
+    assert coverage.measured(made, {"abc": 1}).granularity == "1.000 tokens per word"
 
 
 def test_alphabet_grows_with_the_characters_that_the_text_needs():
@@ -212,12 +212,12 @@ def test_heldout_documents_are_not_trained_on_and_a_field_of_json_lines_is(tmp_p
     lines = [json.dumps({"body": text, "text": "other"}) for text in texts]
     (tmp_path / "text.jsonl").write_text("\n".join(lines), encoding="utf-8")
     changes = {"size": 400, "text_field": "body"}
-    made, coverage, _ = train_vocabulary.train_vocabulary(
+    made, measured, _ = train_vocabulary.train_vocabulary(
         options(str(tmp_path / "text.jsonl"), tmp_path / "out", **changes)
     )
     known = sum(chr(0x400 + number) in made.vocabulary for number in range(80))
     assert 40 < known < 80 and "other" not in made.vocabulary
-    assert coverage.unknown_rate == 1.0
+    assert measured.unknown_rate == 1.0
 
 
 def test_text_that_gives_no_vocabulary_is_one_clear_error(tmp_path):
@@ -352,3 +352,22 @@ def test_the_letter_i_is_lower_cased_by_language():
     assert (starts[0], ends[-1]) == (0, 12)
     other = trained(["ışık IŞIK"] * 20, normalization="bert_uncased")
     assert other.encode("IŞIK") == other.encode("isik")
+
+
+def test_a_vocabulary_that_another_process_saved_meanwhile_is_kept(
+    text_file, tmp_path, monkeypatch
+):
+    kind = train_vocabulary.TRAINERS["wordpiece"]
+    (chosen, other), saved = (options(text_file, tmp_path / "v", size=n) for n in (150, 140)), []
+
+    def train(counts, given):
+        if given.size == chosen.size:
+            train_vocabulary.train_vocabulary(other)
+            saved.extend(path.read_bytes() for path in sorted((tmp_path / "v").iterdir()))
+        return kind.train(counts, given)
+
+    changed = dataclasses.replace(kind, train=train)
+    monkeypatch.setitem(train_vocabulary.TRAINERS, "wordpiece", changed)
+    with pytest.raises(FileExistsError, match="exists; choose another output"):
+        train_vocabulary.train_vocabulary(chosen)
+    assert saved == [path.read_bytes() for path in sorted((tmp_path / "v").iterdir())]
