@@ -270,6 +270,8 @@ def test_the_program_reads_tables_with_a_header_too(tmp_path):
         first, torn, last = done.lines
         assert_same([first, last], wanted)
         assert torn["error"].startswith("line 2: the row has 1 columns")
+    done = programs.run(*program, raw="\r".join(lines).encode())
+    assert_same(done.lines, wanted)
     done = programs.run(*program, raw=b"id;text\n")
     assert "line 1: it is not JSON" in done.lines[0]["error"]
     assert "--delimiter=auto" in done.lines[0]["error"]

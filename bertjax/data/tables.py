@@ -3,7 +3,8 @@ r"""Rows of tables: CSV, TSV, JSON lines and Parquet files, compressed or not, i
 CSV and TSV name their columns in the first line, JSON lines as keys, Parquet in its schema. Fields
 of CSV may be quoted and then hold commas and line ends (RFC 4180); in TSV, as in the files of GLUE,
 a quote is a character like others. `delimiters` says what stands between them. A line ends at
-"\n" or "\r\n" alone: str.splitlines would also break texts at U+2028.
+"\n" or "\r\n" alone, or at "\r" in files that have no other end; str.splitlines would also break
+texts at U+2028.
 """
 
 from __future__ import annotations
@@ -266,7 +267,7 @@ def lines(file: File, path: epath.PathLike, longest: int = -1) -> Iterator[tuple
 
 
 def text_lines(path: epath.PathLike) -> Iterator[str]:
-    r"""Yields the lines of a text, without their ends ("\n" or "\r\n") and a byte-order mark.
+    """Yields the lines of a text, without their ends and a byte-order mark.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -278,7 +279,7 @@ def text_lines(path: epath.PathLike) -> Iterator[str]:
 
 def text_lines_of(file: File, path: epath.PathLike) -> Iterator[str]:
     """Yields the lines of an open file, as `text_lines`; `path` is for messages."""
-    for number, line in lines(file, path):
+    for number, line in lines(text_encodings.with_line_feeds(file), path):
         yield _text(line, number, path, EXACT)
 
 
@@ -387,12 +388,16 @@ def _csv_fields(
                 remedy = (
                     "a field that holds quotes must be in quotes, with each quote inside doubled"
                 )
-                if str(error) == "unexpected end of data":
+                reason = str(error)
+                if reason == "unexpected end of data":
                     remedy = (
                         "a quote that opens a field here is not closed up to the file's end: close "
                         "it, or fetch the file again if it was cut off"
                     )
-                yield first, Fault("csv", f"the row is not CSV ({error}); {remedy}")
+                elif reason.startswith("new-line character"):
+                    reason = "a carriage return stands in a field without quotes"
+                    remedy = "put the field in quotes, or end all lines of the file in one way"
+                yield first, Fault("csv", f"the row is not CSV ({reason}); {remedy}")
                 continue
             # Excel's rows beneath the table hold delimiters alone.
             is_blank = not any(fields) and len(fields) != 1

@@ -1,14 +1,16 @@
-"""Encodings of text files: a file in another one than UTF-8 is read, or its encoding is guessed.
+"""Encodings and line ends of text files: readers of lines get UTF-8 and line feeds in any case.
 
-The guess is charset_normalizer's, from the beginning of a file, for messages alone: a file is read
-in the encoding that an option names. Readers of lines get UTF-8 in any case.
+The encoding is the one that an option names; a guess, charset_normalizer's from the beginning of a
+file, is for messages alone. Files of old Macs end their lines with carriage returns.
 """
 
 from __future__ import annotations
 
 import codecs
 import io
+import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import charset_normalizer
@@ -82,14 +84,24 @@ def is_utf8(encoding: str) -> bool:
 def as_utf8(file: Any, encoding: str, path: Any) -> Any:
     """Returns a file of UTF-8 that holds the text of an open one in `encoding`.
 
-    Bytes that the encoding lacks become one that is not UTF-8. `path` is for messages.
+    Bytes that the encoding lacks become one that is not UTF-8. Line ends are as in
+    `with_line_feeds`. `path` is for messages.
 
     Raises:
       ValueError: while reading, if the file is UTF-8 itself, and another text in `encoding`.
     """
     if is_utf8(encoding):
-        return file
-    return io.BufferedReader(_Utf8(file, encoding, path), _CHUNK_BYTES)
+        return with_line_feeds(file)
+    return with_line_feeds(_opened(_decoded(file, encoding, path)))
+
+
+def with_line_feeds(file: Any) -> Any:
+    r"""Returns a file of the same bytes, in which "\n" ends each line if "\r" alone does so.
+
+    That is so if there is "\r", and no "\n", in its first `_CHUNK_BYTES`. In all other files a lone
+    "\r" is a character like others.
+    """
+    return _opened(_lines_fed(file))
 
 
 def advice(head: bytes, option: str = "") -> str:
@@ -193,34 +205,55 @@ def _by_letters(text: str) -> str:
     )
 
 
-class _Utf8(io.RawIOBase):
-    """The text of an open file as UTF-8, decoded as it is read."""
+def _decoded(file: Any, encoding: str, path: Any) -> Iterator[bytes]:
+    """Yields the text of an open file as UTF-8."""
+    decoder = codecs.getincrementaldecoder(encoding)(_INVALID_HANDLER)
+    is_checked, content = False, b"not at the end"
+    while content:
+        content = file.read(_CHUNK_BYTES)
+        if not is_checked and _is_mistaken(content[:HEAD_BYTES], encoding):
+            raise ValueError(
+                f"{path} is UTF-8, and another text if it is read as {encoding}: leave the "
+                "encoding out, and read files of different encodings by themselves"
+            )
+        is_checked = True
+        text = decoder.decode(content, final=not content)
+        yield text.encode("utf-8", "surrogateescape")
 
-    def __init__(self, file: Any, encoding: str, path: Any):
-        self._file, self._encoding, self._path = file, encoding, path
-        self._is_checked = False
-        self._decoder = codecs.getincrementaldecoder(encoding)(_INVALID_HANDLER)
-        self._rest = b""
+
+def _lines_fed(file: Any) -> Iterator[bytes]:
+    # Bytes that a pipe holds now are enough: a whole chunk may take long.
+    read = getattr(file, "read1", file.read)
+    head = b""
+    while b"\n" not in head and len(head) < _CHUNK_BYTES and (piece := read(_CHUNK_BYTES)):
+        head += piece
+    pieces = itertools.chain([head], iter(lambda: read(_CHUNK_BYTES), b""))
+    if b"\n" in head or b"\r" not in head:
+        yield from pieces
+        return
+    ended = b""
+    for piece in pieces:
+        # "\r\n", further on, is one end, even if it lies in two pieces.
+        rest = piece.removeprefix(b"\n") if ended == b"\r" else piece
+        ended = piece[-1:]
+        yield rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _opened(pieces: Iterator[bytes]) -> io.BufferedReader:
+    return io.BufferedReader(_Pieces(pieces), _CHUNK_BYTES)
+
+
+class _Pieces(io.RawIOBase):
+    """A file that is made in pieces, as it is read."""
+
+    def __init__(self, pieces: Iterator[bytes]):
+        self._pieces, self._rest = filter(None, pieces), b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            content = self._file.read(_CHUNK_BYTES)
-            self._check(content)
-            text = self._decoder.decode(content, final=not content)
-            self._rest = text.encode("utf-8", "surrogateescape")
-            if not content:
-                break
+        self._rest = self._rest or next(self._pieces, b"")
         count = min(len(buffer), len(self._rest))
         buffer[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
-
-    def _check(self, content: bytes) -> None:
-        is_first, self._is_checked = not self._is_checked, True
-        if is_first and _is_mistaken(content[:HEAD_BYTES], self._encoding):
-            raise ValueError(
-                f"{self._path} is UTF-8, and another text if it is read as {self._encoding}: leave "
-                "the encoding out, and read files of different encodings by themselves"
-            )

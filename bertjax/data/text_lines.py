@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data import tables, token_ids
+from bertjax.data import tables, text_encodings, token_ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +61,7 @@ def count(paths: Sequence[epath.PathLike]) -> int | None:
         return None
     for path in paths:
         with tables.opened(path) as file:
+            file = text_encodings.with_line_feeds(file)
             total += sum(1 for _ in tables.lines(file, path))
     return total
 

@@ -63,7 +63,8 @@ def lines(
 ) -> Iterator[tuple[int, str]]:
     r"""Yields (number from 1, clean stripped text) of the lines, pieces of long ones separately.
 
-    Only b"\n" ends a line. Lines that are not in the encoding are counted and left out.
+    Only "\n" ends a line, or "\r" in files that have no other end. Lines that are not in the
+    encoding are counted and left out.
     """
     with input_files.opened(path, log, encoding) as file:
         for number, piece in _pieces(file, path, log):
@@ -75,7 +76,9 @@ def lines(
             # The bytes tell faster than the text that nothing is to be done, as nearly always.
             if len(piece.translate(None, _C0_CONTROLS)) != len(piece) or _C1_LEAD in piece:
                 text = clean(text, f"{path}:{number}", log)
-            yield number, text.strip()
+            if "\r" in (text := text.strip()):
+                log.problem("carriage_returns", f"{path}:{number}")
+            yield number, text
 
 
 def clean(text: str, place: str, log: input_files.Log) -> str:

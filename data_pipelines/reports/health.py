@@ -70,6 +70,8 @@ READING_PROBLEMS = {
     "c1_controls": "lines held C1 controls (U+0080 to U+009F), which were removed, as if cp1252 "
     "had been read as latin1: convert them again from the file that they come from, or give that "
     "file with --encoding=cp1252",
+    "carriage_returns": "lines hold carriage returns, which end no line in a file that has line "
+    "feeds; if they should, convert the file with `tr '\\r' '\\n'`",
     "control_characters": "lines held NUL or control characters, which were removed; look whether "
     "the files are text",
     "long_lines": "lines of a megabyte and more were cut into pieces or, as JSON, left out; look "

@@ -18,8 +18,8 @@ ROWS = [{"a": "x\u2028\x0c", "b": "ü"}, {"a": "", "b": '"'}]
 LENIENT = tables.Rules(lenient=True)
 
 
-def write(path, rows):
-    """Writes rows as the suffix of the path says."""
+def write(path, rows, end="\r\n"):
+    """Writes rows as the suffix of the path says, with `end` between lines."""
     suffix, compression = tables.suffixes(path)
     if suffix == ".parquet":
         parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=1)
@@ -31,15 +31,16 @@ def write(path, rows):
         lines = ["a\tb", *("\t".join(row.values()) for row in rows)]
     else:
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    path.write_bytes(PACKED[compression]("\r\n".join(["\ufeff" + lines[0], *lines[1:]]).encode()))
+    path.write_bytes(PACKED[compression](end.join(["\ufeff" + lines[0], *lines[1:]]).encode()))
     return path
 
 
 @pytest.mark.parametrize("rules", [tables.EXACT, LENIENT])
 def test_every_kind_of_file_gives_the_same_rows(tmp_path, rules):
     names = ["t.csv", "T.TSV", "t.jsonl", "t.json", "t.ndjson", "t.parquet", "t.csv.gz"]
-    for name in [*names, "t.tsv.bz2", "t.jsonl.xz"]:
-        path = write(tmp_path / name, ROWS)
+    names = [*names, "t.tsv.bz2", "t.jsonl.xz"]
+    for name, end in [(name, end) for name in names for end in ("\r\n", "\n", "\r")]:
+        path = write(tmp_path / name, ROWS, end)
         rows = list(tables.rows(path, rules))
         assert [row.values for row in rows] == ROWS
         first = 2 if tables.suffixes(path)[0] in tables.FIELDS else 1

@@ -75,3 +75,18 @@ def test_a_file_of_utf8_is_not_read_in_another_encoding():
                 print(language, file.read())
     ascii_alone = text_encodings.as_utf8(io.BytesIO(b"plain"), "cp1251", "a.txt")
     assert ascii_alone.read() == b"plain"
+
+
+def test_a_carriage_return_ends_lines_where_nothing_else_does_and_other_files_stay(monkeypatch):
+    for encoding in ("utf-8", "cp1251", *WIDE):
+        text = "это\r\rтри\rстроки\r"
+        file = text_encodings.as_utf8(io.BytesIO(text.encode(encoding)), encoding, "a")
+        assert file.read().decode("utf-8-sig") == text.replace("\r", "\n")
+    for data in (b"a\rb\nc", b"a\r\nb\rc\r\n", b"a", b"", b"\n\r\r", bytes(range(256))):
+        file = text_encodings.with_line_feeds(io.BytesIO(data))
+        assert list(file) == list(io.BytesIO(data))
+    # The first line feed comes behind the part that decides.
+    for size in (3, 4, 5, 6, 7):
+        monkeypatch.setattr(text_encodings, "_CHUNK_BYTES", size)
+        file = text_encodings.with_line_feeds(io.BytesIO(b"ab\r\rc\r\r\n\rd\r\ne"))
+        assert file.read() == b"ab\n\nc\n\n\nd\ne"

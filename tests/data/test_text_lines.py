@@ -16,9 +16,13 @@ def texts(path, columns=COLUMNS):
 
 
 def test_lines_are_the_same_in_plain_and_in_packed_files(tmp_path):
-    for suffix, packed in (("", bytes), (".gz", gzip.compress)):
+    for suffix, packed, end in (
+        ("", bytes, "\r\n"),
+        ("", bytes, "\r"),
+        (".gz", gzip.compress, "\r"),
+    ):
         plain, objects = tmp_path / f"a.txt{suffix}", tmp_path / f"b.jsonl{suffix}"
-        plain.write_bytes(packed("".join(f"{text}\r\n" for text in WEIRD).encode()))
+        plain.write_bytes(packed("".join(f"{text}{end}" for text in WEIRD).encode()))
         fields = [{"_id": n, "body": text} for n, text in enumerate(WEIRD)]
         objects.write_bytes(packed("\n".join(map(json.dumps, fields)).encode()))
         assert texts(plain) == [("", text) for text in WEIRD]

@@ -19,14 +19,15 @@ def read(folder, content: bytes, **options):
 
 
 def test_documents_end_at_blank_lines_and_are_named_by_their_first(tmp_path):
-    text = "a\u2028b\u2029c\rd"  # only line feeds end lines
+    text = "a\u2028b\u2029c\rd"  # only line feeds end lines, if there are any
     for content, texts, counts in (
         (
             b"\n\none\r\n two \n\t\n\x0c\nthree\n\nfour",
             [(":3", "one\ntwo"), (":7", "three"), (":9", "four")],
             {"control_characters": 1},
         ),
-        (f"\ufeff{text}\nnext".encode(), [(":1", f"{text}\nnext")], {}),
+        (f"\ufeff{text}\nnext".encode(), [(":1", f"{text}\nnext")], {"carriage_returns": 1}),
+        (b"one\rtwo\r\rthree\r", [(":1", "one\ntwo"), (":4", "three")], {}),
         (b"", [], {"empty_files": 1}),
         (b"\n \n\n", [], {"empty_files": 1}),
         (b"\xef\xbb\xbf", [], {"empty_files": 1}),
