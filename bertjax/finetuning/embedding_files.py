@@ -406,7 +406,8 @@ def _named_texts(path: epath.Path, *, may_be_empty: bool) -> dict[str, str]:
         elif not isinstance(text, str) or not isinstance(title, str):
             faults.add(source, f"'text' is {text!r:.60}; it and 'title' must be texts")
         elif not may_be_empty and not text.strip():
-            faults.add(source, "'text' is empty; it must be a text")
+            remedy = example_files.EMPTY_REMEDY
+            faults.add(source, f"'text' is empty; it must be a text: {remedy}")
         else:
             texts[name] = f"{title} {text}".strip()
     faults.check()

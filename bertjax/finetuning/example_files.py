@@ -14,14 +14,18 @@ from etils import epath
 from bertjax.data import delimiters, tables, token_ids
 
 MAX_FAULTS = 10
+# The numbers of lines that are listed for the faults after those.
+MAX_LINES = 100
+EMPTY_REMEDY = "fill it in, or leave the row out"
 FaultyFile = tables.FaultyFile
 
 
 class Faults:
-    """The faults of a file, reported at once: the first ten, and their number."""
+    """The faults of a file, reported at once: the first ten, and the lines of the others."""
 
     def __init__(self):
         self._first: list[str] = []
+        self._lines: list[str] = []
         self._count = 0
 
     def add(self, source: str, fault: str) -> None:
@@ -29,16 +33,22 @@ class Faults:
         self._count += 1
         if len(self._first) < MAX_FAULTS:
             self._first.append(f"{source}: {fault}")
+        elif len(self._lines) < MAX_LINES:
+            self._lines.append(source.rpartition(":")[2].removeprefix("line "))
 
     def __len__(self) -> int:
         return self._count
 
     def summary(self) -> str:
-        """Returns the one fault, or their number and the first of them."""
+        """Returns the one fault, or their number, the first of them and the lines of others."""
         if self._count == 1:
             return self._first[0]
-        shown = "" if self._count <= MAX_FAULTS else f", the first {MAX_FAULTS}"
-        return "\n".join([f"{self._count} faults{shown}:", *self._first])
+        if not self._lines:
+            return "\n".join([f"{self._count} faults:", *self._first])
+        more = self._count - MAX_FAULTS - MAX_LINES
+        others = f"others are in the lines {', '.join(dict.fromkeys(self._lines))}"
+        others += f" and {more} more" if more > 0 else ""
+        return "\n".join([f"{self._count} faults, the first {MAX_FAULTS}:", *self._first, others])
 
     def check(self) -> None:
         """Raises FaultyFile if there was a fault."""
@@ -47,7 +57,7 @@ class Faults:
 
 
 def lines(path: epath.PathLike) -> list[str]:
-    r"""Returns the lines of a UTF-8 file, without their ends ("\n" or "\r\n") or a byte-order mark.
+    """Returns the lines of a UTF-8 file, without their ends or a byte-order mark.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -96,9 +106,10 @@ def missing_columns(names: Sequence[str], required: Sequence[str]) -> str | None
 def text(value: Any, name: str) -> str:
     """Returns the text of a field; ValueError if it is empty or no text."""
     if not isinstance(value, str):
-        raise ValueError(f"{name!r} is {value!r:.60}; it must be a text")
+        remedy = f": {EMPTY_REMEDY}" if value is None else ""
+        raise ValueError(f"{name!r} is {value!r:.60}; it must be a text{remedy}")
     if not value.strip():
-        raise ValueError(f"{name!r} is empty; it must be a text")
+        raise ValueError(f"{name!r} is empty; it must be a text: {EMPTY_REMEDY}")
     return value
 
 
@@ -113,7 +124,7 @@ def class_name(value: Any, name: str) -> str:
     if not isinstance(value, str):
         value = "" if value is None else json.dumps(value)
     if not value.strip():
-        raise ValueError(f"{name!r} is empty; it must be a class")
+        raise ValueError(f"{name!r} is empty; it must be a class: {EMPTY_REMEDY}")
     return normalized(value.strip())
 
 
@@ -136,7 +147,9 @@ def number(value: Any, decimal_mark: str = ".") -> float:
 
 
 def number_hint(value: Any) -> str:
-    """Returns what to do about a number that is spelt in another way, "" where nothing helps."""
+    """Returns what to do about a missing or oddly spelt number, "" where nothing helps."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return f": {EMPTY_REMEDY}"
     has_comma = isinstance(value, str) and re.search("[0-9],[0-9]", value)
     return "; write it with a decimal point and without other marks, as 4.5" if has_comma else ""
 

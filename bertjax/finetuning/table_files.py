@@ -217,7 +217,8 @@ def _several(row: Mapping[str, Any], columns: Columns) -> tuple[str, ...]:
 def _flag(value: Any, column: str) -> bool:
     word = value.strip() if isinstance(value, str) else str(value)
     if word.lower() not in _FLAGS:
-        raise ValueError(f"{column!r} is {word!r}; it must be 0 or 1")
+        remedy = "" if word else f": {example_files.EMPTY_REMEDY}"
+        raise ValueError(f"{column!r} is {word!r}; it must be 0 or 1{remedy}")
     return _FLAGS[word.lower()]
 
 
