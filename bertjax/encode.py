@@ -140,7 +140,8 @@ def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -
     unknown_tokens.UnknownTokens(
         model.vocabulary.unk_id, manifest.num_unknown, manifest.num_tokens
     ).warn()
-    print(f"{options.output}: {manifest.num_rows} vectors in {len(manifest.shards)} shards")
+    vectors, shards = manifest.num_rows, len(manifest.shards)
+    program_flags.print_report(f"{options.output}: {vectors} vectors in {shards} shards")
 
 
 def _vector_options(options: flags.FlagValues, *, truncate: bool) -> dict[str, Any]:

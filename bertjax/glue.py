@@ -20,7 +20,7 @@ from absl import flags, logging
 from etils import epath
 
 from bertjax import train
-from bertjax.cli import command_line, recipe_flag
+from bertjax.cli import command_line, program_flags, recipe_flag
 from bertjax.data import directories
 from bertjax.finetuning import glue_files, glue_submission
 from bertjax.training import config_faults, evaluation, preemption, trials
@@ -233,7 +233,7 @@ def main(argv: list[str]) -> None:
     except preemption.Preempted as notice:
         logging.warning("%s", notice)
         sys.exit(preemption.EXIT_CODE)
-    print(write(finetuned, options.workdir), end="")
+    program_flags.print_report(write(finetuned, options.workdir).removesuffix("\n"))
 
 
 if __name__ == "__main__":

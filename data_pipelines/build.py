@@ -126,7 +126,7 @@ def _build(
 
 def main(options: Options) -> None:
     """Builds and prints the health report."""
-    print("\n".join(report.lines(build(options))))
+    command_line.print_report(*report.lines(build(options)))
 
 
 class _Judge:

@@ -58,6 +58,9 @@ def run(options_class: type, main: Callable[[Any], None], *, positional: str = "
     app.run(checked_main, flags_parser=parse)
 
 
+print_report = program_flags.print_report
+
+
 def parse(argv: Sequence[str], *, known_only: bool = False) -> list[str]:
     """Returns what is left of the arguments when the flags are parsed.
 

@@ -170,9 +170,9 @@ def main(options: Options) -> None:
         manifest, warnings = recounted(record_set, vocabulary)
     warnings += health.of_manifest(manifest)
     shown = list(report.decoded(options.directory, manifest, vocabulary, options.examples))
-    print("\n".join(report.lines(manifest, warnings)))
+    command_line.print_report(*report.lines(manifest, warnings))
     if shown:
-        print("\n".join(["", f"Examples: {report.LEGEND}", *map(str, shown)]))
+        command_line.print_report("", f"Examples: {report.LEGEND}", *map(str, shown))
     if options.html:
         epath.Path(options.html).write_text(report_html.page(manifest, shown, warnings))
     if options.strict:

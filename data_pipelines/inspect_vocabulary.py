@@ -65,7 +65,7 @@ def _losses(
 def main(options: Options) -> None:
     """Prints what the vocabulary makes of the text."""
     vocabulary = tokenizer.load(options.vocabulary, lowercase=options.do_lower_case)
-    print("\n".join(lines(vocabulary, options.text)))
+    command_line.print_report(*lines(vocabulary, options.text))
 
 
 if __name__ == "__main__":

@@ -200,8 +200,8 @@ def main(options: Options) -> None:
     if why := TRAINERS[options.kind].export_fault(options):
         logging.warning("transformers cannot have this vocabulary: %s", why)
     trained, measured, lost = train_vocabulary(options)
-    print(f"vocabulary of {trained.vocab_size:,} entries in {options.output}")
-    print(
+    command_line.print_report(f"vocabulary of {trained.vocab_size:,} entries in {options.output}")
+    command_line.print_report(
         f"on {measured.words:,} held-out words: {measured.granularity}, "
         f"{measured.unknown_rate:.4%} of the tokens unknown"
     )
@@ -223,7 +223,9 @@ def main(options: Options) -> None:
             losses.described(share, losses.commonest(lost.changes)),
         )
     if trained.vocab_size < options.size:
-        print(f"fewer than the {options.size:,} asked for: the text has no more pieces")
+        command_line.print_report(
+            f"fewer than the {options.size:,} asked for: the text has no more pieces"
+        )
 
 
 def _with_kind(options: Options) -> Options:

@@ -90,8 +90,8 @@ def _of_devices(error: Exception) -> str:
 
 
 def _end_quietly() -> NoReturn:
-    """Ends a program whose reader, as "| head", has read enough."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Ends a program that prints its predictions and whose reader, as "| head", has enough."""
+    program_flags.discard_output()
     sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Flags of all programs: whole numbers as 1e6, and errors in one line."""
+"""Flags of all programs: whole numbers as 1e6, reports, and errors in one line."""
 
 from __future__ import annotations
 
@@ -73,6 +73,22 @@ def open_missing_streams() -> None:
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115  they stay open
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def print_report(*lines: str) -> None:
+    """Prints lines about work that is done, or goes on.
+
+    A reader that has gone, as "| head" does, makes no job fail: what comes later is not printed.
+    """
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """Makes standard output, whose reader has gone, take everything and keep nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def DEFINE_batch_size(default: int, help_text: str) -> None:

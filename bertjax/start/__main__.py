@@ -59,7 +59,7 @@ def run(command: commands.Command) -> str:
     Raises:
       SystemExit: with its code, if that is not 0.
     """
-    print(f"\n$ {command.shown}", flush=True)
+    program_flags.print_report(f"\n$ {command.shown}")
     lines = []
     with subprocess.Popen(command.argv, stdout=subprocess.PIPE, encoding="utf-8") as process:
         before = {
@@ -70,7 +70,7 @@ def run(command: commands.Command) -> str:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         assert process.stdout is not None
         for line in process.stdout:
-            print(line, end="", flush=True)
+            program_flags.print_report(line.removesuffix("\n"))
             lines.append(line)
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -122,7 +122,7 @@ def main(argv: list[str]) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     more = tuple(it for it in sys.argv[1:] if it.lstrip("-").startswith(("config.", "noconfig.")))
     page = start(pathlib.Path(values.output), options, values.config, more)
-    print(f"\n{page} shows what was made")
+    program_flags.print_report(f"\n{page} shows what was made")
 
 
 if __name__ == "__main__":

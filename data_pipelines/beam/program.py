@@ -285,7 +285,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         options = command_line.parsed(BeamOptions, flags.FLAGS)
         _check_unknown(arguments[1:])
-        print("\n".join(report.lines(build(options, arguments[1:]))))
+        command_line.print_report(*report.lines(build(options, arguments[1:])))
     except (ValueError, OSError, workers.WorkerDied) as error:
         sys.exit(f"bertjax: {error}")
 

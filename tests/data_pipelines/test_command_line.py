@@ -1,9 +1,12 @@
 import dataclasses
+import os
+import sys
 
 import pytest
 from absl import flags
 
 from data_pipelines import (
+    build,
     command_line,
     inspect_records,
     inspect_vocabulary,
@@ -64,6 +67,27 @@ def test_a_program_ends_with_one_line_where_flags_or_files_cannot_be_used(tmp_pa
         assert programs.run("data_pipelines.build", *arguments).error == line
     missing = [f"--{name}={tmp_path}/{name}" for name in ("input", "vocabulary", "output")]
     assert programs.run("data_pipelines.build", *missing).error.startswith("bertjax: ")
+
+
+def test_a_reader_that_has_gone_makes_no_finished_job_fail(
+    tmp_path, text_file, vocabulary_directory, monkeypatch
+):
+    made = tmp_path / "records"
+    given = {"input": text_file, "vocabulary": vocabulary_directory, "output": str(made)}
+    build_options = options.Options(**given, max_seq_length=32, num_workers=1)
+    vocabulary_options = inspect_vocabulary.Options(vocabulary_directory, "a text")
+    for main, given in (
+        (build.main, build_options),
+        (inspect_records.main, inspect_records.Options(str(made))),
+        (inspect_vocabulary.main, vocabulary_options),
+    ):
+        reading_end, writing_end = os.pipe()
+        os.close(reading_end)
+        with open(writing_end, "w") as closed, monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", closed)
+            main(given)
+            print("what comes later")
+    assert (made / "manifest.json").exists()
 
 
 def test_help_lists_the_flags_and_ends_well():
