@@ -265,10 +265,18 @@ def check_units(units: Sequence[Unit], reading: Reading) -> None:
     """Opens every unit and reads its beginning, so that what cannot work is an error at once.
 
     Raises:
-      ValueError: if one cannot be read as what it seems to be.
+      ValueError: if one cannot be read as what it seems to be; where files are in another encoding,
+        naming all of them.
     """
     for unit in units:
-        FORMATS[unit.format].check(unit.location, reading)
+        try:
+            FORMATS[unit.format].check(unit.location, reading)
+        except text_files.WrongEncoding as error:
+            texts = [it.location for it in units if "encoding" in FORMATS[it.format].heeds]
+            if len(texts) == 1:
+                raise
+            faults = text_files.encoding_faults(texts, reading.encoding)
+            raise text_files.WrongEncoding(faults) from error
 
 
 def read_unit(unit: Unit, reading: Reading, log: Log) -> Iterator[Document]:

@@ -7,6 +7,7 @@ file, is for messages alone. Files of old Macs end their lines with carriage ret
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import io
 import itertools
 import re
@@ -24,6 +25,10 @@ HEAD_BYTES = 1 << 16
 _MAXIMUM_CONTROL_SHARE, _WIDE_CONTROL_SHARE = 0.04, 0.2
 _CONTROLS = bytes(code for code in [*range(32), 127] if code not in b"\t\n\r\f\x1b")
 _SHOWN_CHARACTERS = 40
+# Bytes of a text, three lines or so, below which charset_normalizer's order says little. Then its
+# candidates count whose share of odd characters ("chaos") is near the best, and whose letters are
+# at least half as frequent in a language ("coherence").
+ENOUGH_BYTES, _CHAOS_BETWEEN, _COHERENCE_SHARE, _MOST_CANDIDATES = 300, 0.03, 0.5, 4
 _CHUNK_BYTES = 1 << 20
 
 _UTF_16 = ("utf-16", "utf-16-le", "utf-16-be")
@@ -38,6 +43,8 @@ _GUESSED = (
     *("cp850", "cp852", "cp866", "cp874", "cp932", "cp949", "big5", "gb18030", "euc_jp"),
     *("iso2022_jp", "iso8859_2", "iso8859_5", "koi8_r", "koi8_u", "mac_roman", "mac_cyrillic"),
 )
+# Encodings among them that few files have today.
+_RARE = ("cp1258", "cp850", "cp852", "mac_roman", "mac_cyrillic")
 # Languages that cp1252 is for, and the encodings that have most of their letters, too.
 _LATIN = ("cp1250", "cp1254", "cp1257", "cp1258", "mac_roman")
 _WESTERN = (
@@ -104,28 +111,67 @@ def with_line_feeds(file: Any) -> Any:
     return _opened(_lines_fed(file))
 
 
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """The encoding of bytes that are not UTF-8: `encodings` are those that it may be.
+
+    There are several where the text is too short to tell, and none where nothing fits; then
+    `remedy` says what to do, unless that is for the owner of the file to know.
+    """
+
+    described: str
+    encodings: tuple[str, ...] = ()
+    remedy: str = ""
+
+
+def guess(head: bytes) -> Guess:
+    """Returns the encoding that the beginning of a file seems to have."""
+    head = head.removeprefix(codecs.BOM_UTF8)
+    if _is_mostly_utf8(head):
+        return Guess("other lines of the file are UTF-8", remedy="mend this one")
+    candidates = _candidates(head)
+    if not candidates:
+        return Guess("its encoding is not recognized")
+    if "binary" in candidates:
+        described = "it holds random bytes or other binary data, not text"
+        return Guess(described, remedy="give another file")
+    texts = [
+        " ".join(head.decode(encoding, "replace").lstrip("\ufeff").split())
+        for encoding in candidates
+    ]
+    # Where they differ is shown, or else the first letter beyond ASCII.
+    columns = enumerate(itertools.zip_longest(*texts))
+    telling = (
+        place
+        for place, (first, *others) in columns
+        if (set(others) - {first} if others else not first.isascii())
+    )
+    start = max(0, next(telling, 0) - _SHOWN_CHARACTERS // 2)
+    named = ", or ".join(
+        f"{encoding}{f' ({language})' if language and len(texts) == 1 else ''}, which reads "
+        f"{text[start:][:_SHOWN_CHARACTERS]!r}"
+        for (encoding, language), text in zip(candidates.items(), texts, strict=True)
+    )
+    few = "there is too little text to tell; perhaps it is" if len(texts) > 1 else "it looks like"
+    return Guess(f"{few} {named}", tuple(candidates))
+
+
 def advice(head: bytes, option: str = "") -> str:
     """Returns what bytes that are not UTF-8 look like, and what to do: "it looks like ...".
 
     `option` names the encoding for the reader of the file, if it has such an option.
     """
-    head = head.removeprefix(codecs.BOM_UTF8)
-    if _is_mostly_utf8(head):
-        return "other lines of the file are UTF-8: mend this one"
-    encoding, language = _guess(head)
-    if encoding == "binary":
-        return "it holds random bytes or other binary data, not text: give another file"
-    if not encoding:
+    guessed = guess(head)
+    if guessed.remedy:
+        return f"{guessed.described}: {guessed.remedy}"
+    if not guessed.encodings:
         named = f"and name it with {option}" if option else "and convert the file to UTF-8"
-        return f"its encoding is not recognized: ask where the file comes from, {named}"
-    text = " ".join(head.decode(encoding, "replace").lstrip("\ufeff").split())
-    start = next((place for place, one in enumerate(text) if not one.isascii()), 0)
-    shown = text[max(0, start - _SHOWN_CHARACTERS // 2) :][:_SHOWN_CHARACTERS]
+        return f"{guessed.described}: ask where the file comes from, {named}"
+    encoding = guessed.encodings[0] if len(guessed.encodings) == 1 else "ENCODING"
     convert = f"convert it with `iconv -f {encoding} -t utf-8`"
-    return (
-        f"it looks like {encoding}{f' ({language})' if language else ''}, which reads {shown!r}: "
-        + (f"give {option}={encoding}, or {convert}" if option else convert)
-    )
+    remedy = f"give {option}={encoding}, or {convert}" if option else convert
+    which = "" if len(guessed.encodings) == 1 else ", with the one that reads right"
+    return f"{guessed.described}: {remedy}{which}"
 
 
 def is_wide_or_binary(head: bytes) -> bool:
@@ -135,23 +181,41 @@ def is_wide_or_binary(head: bytes) -> bool:
     return _controls(head) > _WIDE_CONTROL_SHARE * len(head)
 
 
-def _guess(head: bytes) -> tuple[str, str]:
-    """Returns encoding and language of bytes, each maybe empty; the encoding may be "binary"."""
+def _candidates(head: bytes) -> dict[str, str]:
+    """Returns encoding -> language, maybe empty, of bytes; "binary" stands for other data.
+
+    Only a short text has several, which read it in different ways.
+    """
     if wide := _wide(head):
-        return wide, ""
+        return {wide: ""}
     if _controls(head) > _MAXIMUM_CONTROL_SHARE * len(head):
-        return "binary", ""
+        return {"binary": ""}
     whole = head[: head.rfind(b"\n") + 1] or head
-    match = charset_normalizer.from_bytes(
+    matches = charset_normalizer.from_bytes(
         whole, cp_isolation=list(_GUESSED), preemptive_behaviour=False
-    ).best()
-    if match is None:
-        return "", ""
-    encoding, language = match.encoding, match.language
+    )
+    best = matches.best()
+    if best is None:
+        return {}
+    encoding, language = best.encoding, best.language
     if encoding in _LATIN and language in _WESTERN and _decodes(whole, "cp1252"):
         encoding = "cp1252"
-    language = _by_letters(str(match)) or language
-    return encoding.replace("_", "-"), "" if language == "Unknown" else language
+    language = _by_letters(str(best)) or language
+    found = {encoding.replace("_", "-"): "" if language == "Unknown" else language}
+    if len(whole) >= ENOUGH_BYTES:
+        return found
+    texts = {whole.decode(encoding, "replace")}
+    near = [
+        it
+        for it in matches
+        if it.chaos <= best.chaos + _CHAOS_BETWEEN
+        and it.coherence >= _COHERENCE_SHARE * best.coherence
+    ]
+    for match in sorted(near, key=lambda it: it.encoding in _RARE):
+        if str(match) not in texts and len(texts) < _MOST_CANDIDATES:
+            texts.add(str(match))
+            found[match.encoding.replace("_", "-")] = ""
+    return found
 
 
 def _wide(head: bytes) -> str:
@@ -214,7 +278,8 @@ def _decoded(file: Any, encoding: str, path: Any) -> Iterator[bytes]:
         if not is_checked and _is_mistaken(content[:HEAD_BYTES], encoding):
             raise ValueError(
                 f"{path} is UTF-8, and another text if it is read as {encoding}: leave the "
-                "encoding out, and read files of different encodings by themselves"
+                f"encoding out, and convert files that are in {encoding} with "
+                f"`iconv -f {encoding} -t utf-8`"
             )
         is_checked = True
         text = decoder.decode(content, final=not content)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from bertjax.data import text_encodings
@@ -19,6 +19,8 @@ LONGEST_LINE_BYTES = 1 << 20
 LONGEST_DOCUMENT = 16_000_000  # characters
 # With fewer invalid lines, a head counts as damaged and not as text in another encoding.
 ENOUGH_LINES = 8
+# An error names this number of files in other encodings.
+FILES_SHOWN = 10
 
 _WHITE_CONTROLS = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
 # JSON can spell surrogates, which are not characters, and no encoder takes them.
@@ -108,12 +110,48 @@ def tidied(name: str, text: str, log: input_files.Log) -> Iterator[tuple[str, st
         )
 
 
+class WrongEncoding(ValueError):
+    """The beginning of a file is not text in the encoding that was given."""
+
+
 def check(path: str, reading: base.Reading) -> None:
-    """Raises ValueError unless the beginning of a file is text in the encoding of `reading`."""
-    encoding = reading.encoding
+    """Raises WrongEncoding unless the beginning of a file is text in the encoding of `reading`."""
     first = input_files.head(path, text_encodings.HEAD_BYTES)
+    if fault := _encoding_fault(path, first, reading.encoding):
+        advice = text_encodings.advice(first, "--encoding")
+        raise WrongEncoding(f"{path} is not {fault}; {advice}")
+
+
+def encoding_faults(paths: Sequence[str], encoding: str) -> str:
+    """Returns the files that are not in the encoding, with a guess for each, and a remedy."""
+    wrong, others_decide = [], False
+    for path in paths:
+        first = input_files.head(path, text_encodings.HEAD_BYTES)
+        if _encoding_fault(path, first, encoding):
+            wrong.append(path)
+        else:
+            others_decide |= not first.isascii()
+    guesses = {
+        path: text_encodings.guess(input_files.head(path, text_encodings.HEAD_BYTES))
+        for path in wrong[:FILES_SHOWN]
+    }
+    shown = [f"{path}: {guess.described}" for path, guess in guesses.items()]
+    if len(wrong) > FILES_SHOWN:
+        shown.append(f"and {len(wrong) - FILES_SHOWN} more")
+    alike = {guess.encodings for guess in guesses.values()}
+    convert = "convert each of them with `iconv -f ENCODING -t utf-8 FILE > NEW_FILE`"
+    if len(alike) == 1 and len(alternatives := alike.pop()) == 1:
+        convert = convert.replace("ENCODING", alternatives[0])
+        if text_encodings.is_utf8(encoding) and not others_decide:
+            convert = f"give --encoding={alternatives[0]}, or {convert}"
+    name = "UTF-8" if text_encodings.is_utf8(encoding) else encoding
+    return "\n  ".join([f"{len(wrong)} of {len(paths)} files are not {name}; {convert}:", *shown])
+
+
+def _encoding_fault(path: str, first: bytes, encoding: str) -> str:
+    """Returns why the beginning of a file is not in an encoding: "UTF-8 text", "" if it is."""
     if text_encodings.is_utf8(encoding) and text_encodings.is_wide_or_binary(first):
-        raise ValueError(f"{path} is not UTF-8 text; {_advice(first)}")
+        return "UTF-8 text"
     whole = text_encodings.as_utf8(io.BytesIO(first), encoding, path).read()
     if len(first) == text_encodings.HEAD_BYTES:
         whole = whole[: whole.rfind(b"\n") + 1]
@@ -123,14 +161,11 @@ def check(path: str, reading: base.Reading) -> None:
     invalid = sum(line.decode(errors="ignore").encode() != line for line in beyond_ascii)
     if 2 * invalid > len(written) or (invalid >= ENOUGH_LINES and 2 * invalid > len(beyond_ascii)):
         name = "UTF-8" if text_encodings.is_utf8(encoding) else encoding
-        raise ValueError(
-            f"{path} is not {name} text: {invalid} of the {len(beyond_ascii)} lines with "
-            f"characters beyond ASCII at its beginning are not; {_advice(first)}"
+        return (
+            f"{name} text: {invalid} of the {len(beyond_ascii)} lines with characters beyond ASCII "
+            "at its beginning are not"
         )
-
-
-def _advice(first: bytes) -> str:
-    return text_encodings.advice(first, "--encoding")
+    return ""
 
 
 def _pieces(file: BinaryIO, path: str, log: input_files.Log) -> Iterator[tuple[int, bytes]]:

@@ -37,13 +37,35 @@ WIDE = ("utf-16", "utf-16-le", "utf-16-be", "utf-32")
 
 def test_the_encoding_and_the_language_of_a_text_are_named():
     for language, encodings in ENCODINGS.items():
-        text = f"{TEXTS[language]}\n" * 2
+        text = f"{TEXTS[language]}\n" * 4
         for encoding in encodings:
             advice = text_encodings.advice(text.encode(encoding), "--encoding")
             assert f"it looks like {encoding} ({language})" in advice
             assert f"give --encoding={encoding}, or" in advice
         for encoding in WIDE:
             assert f"it looks like {encoding}, " in text_encodings.advice(text.encode(encoding))
+
+
+# Three lines each.
+SHORT = {
+    "cp1250": "Dziś jest ładnie.\nOna czyta książkę.\nZażółć.\n",
+    "cp1254": "Bugün hava çok güzel.\nYarın sinemaya gidiyoruz.\nO okuyor, şimdi değil.\n",
+    "cp1257": "Šiandien gražus oras.\nRytoj eisime į kiną.\nJi skaito knygą.\n",
+    "euc-jp": "こんにちは。\n今日は天気がいい。\n彼女は本を読んでいる。\n",
+}
+
+
+def test_of_too_little_text_the_likeliest_encodings_are_named_with_how_each_reads_it():
+    for encoding, text in SHORT.items():
+        guessed = text_encodings.guess(text.encode(encoding))
+        assert encoding in guessed.encodings and len(guessed.encodings) <= 4
+    several = text_encodings.advice(SHORT["cp1257"].encode("cp1257"), "--encoding")
+    assert several.startswith("there is too little text to tell; perhaps it is ")
+    assert "or cp1257, which reads 'Šiandien" in several
+    assert several.endswith(
+        ": give --encoding=ENCODING, or convert it with `iconv -f ENCODING -t utf-8`, with the one "
+        "that reads right"
+    )
 
 
 def test_a_damaged_line_of_utf8_is_not_taken_for_another_encoding():

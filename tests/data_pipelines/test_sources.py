@@ -3,6 +3,7 @@ import gzip
 import json
 import pathlib
 import pickle
+import re
 
 import pyarrow
 import pytest
@@ -143,6 +144,30 @@ def test_a_reading_that_cannot_be_is_an_error():
     assert sources.prose(sources.Document("name", "'''one'''")) == "'''one'''"
     with pytest.raises(ValueError, match="markup of document 'name' is 'html'"):
         sources.prose(sources.Document("name", "", "html"))
+
+
+RUSSIAN, GREEK = "Все люди рождаются свободными\n" * 20, "Όλοι οι άνθρωποι γεννιούνται\n" * 20
+# The content of files, the number of those that are wrong, what is advised and what is not.
+ENCODINGS = [
+    ((RUSSIAN.encode("cp1251"),) * 2 + (b"plain\n",), 2, "give --encoding=cp1251, or convert each"),
+    ((RUSSIAN.encode("cp1251"), RUSSIAN.encode()), 1, "convert each .* -f cp1251 -t utf-8"),
+    ((RUSSIAN.encode("cp1251"), GREEK.encode("cp1253")), 2, "convert each .* -f ENCODING -t utf-8"),
+]
+
+
+def test_all_files_in_other_encodings_are_named_with_a_remedy_that_fits_them_together(tmp_path):
+    for contents, wrong, remedy in ENCODINGS:
+        for number, content in enumerate(contents):
+            (tmp_path / f"{number}.txt").write_bytes(content)
+        source = ",".join(str(tmp_path / f"{number}.txt") for number in range(len(contents)))
+        with pytest.raises(ValueError) as caught:
+            sources.documents(source)
+        first, *files = str(caught.value).split("\n")
+        assert re.match(f"{wrong} of {len(contents)} files are not UTF-8; {remedy}", first)
+        assert [f"{number}.txt: it looks like cp125" in it for number, it in enumerate(files)] == (
+            [True] * wrong
+        )
+        assert ("--encoding" in first) == remedy.startswith("give")
 
 
 def test_bad_input_is_named_before_anything_is_read(tmp_path):

@@ -128,7 +128,7 @@ def test_tidied_text_obeys_the_rules_of_files(monkeypatch):
 def test_another_encoding_is_an_error_before_anything_is_read_and_damaged_lines_are_none(tmp_path):
     path = tmp_path / "a.txt"
     for content, message in (
-        ("café\n".encode("latin-1"), "looks like cp1252.*'café'.*--encoding=cp1252"),
+        ("café\n".encode("latin-1"), "too little text to tell; perhaps .* cp1252, which .*'café'"),
         ("\n".join(["plain text"] * 100 + ["été"] * 20).encode("latin-1"), "looks like cp1252"),
         ("text\n".encode("utf-16"), "looks like utf-16,.*--encoding=utf-16,"),
         ("text\n".encode("utf-16-le"), "looks like utf-16-le"),
