@@ -24,6 +24,10 @@ from bertjax.start import page as page_lib
 from bertjax.training import config_faults
 
 NUM_SENTENCES = 3
+_OF_ADVICE = (
+    "The reports above advise options of data_pipelines.build. bertjax start takes them in one "
+    "option, --build_options='--NAME=VALUE --NAME=VALUE', with another --output."
+)
 
 
 def start(
@@ -43,9 +47,12 @@ def start(
     commands.begin(output, options)
     first = commands.before_training(output, options, config)
     first.append(commands.training(output, options, config, more))
+    reports = []
     for command in first:
+        if command == first[-1] and any(map(_advises, reports)):
+            program_flags.print_report("", _OF_ADVICE)
         if not command.is_done:
-            run(command)
+            reports.append(run(command))
         commands.store(output, options)  # now: another call may correct those that made nothing
     heldout = pathlib.Path(first[-2].made or "")
     last = commands.after_training(output, config, sentences.masked(heldout, NUM_SENTENCES))
@@ -78,6 +85,11 @@ def run(command: commands.Command) -> str:
         sys.stderr.write("bertjax: the same command continues there\n")
         sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
     return "".join(lines)
+
+
+def _advises(report: str) -> bool:
+    """Returns whether the warnings of a build's report name an option."""
+    return "--" in report.partition("\nWarnings: ")[2]
 
 
 def define_flags() -> None:

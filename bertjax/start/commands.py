@@ -20,6 +20,9 @@ from bertjax.data import atomic, directories, json_text, wordpiece
 from bertjax.workdirs import checkpoint
 
 OPTIONS_FILE = "start.json"
+RUN = "run"
+# Options that the training alone reads: others may be given while there is no run.
+OF_TRAINING = ("hours",)
 DEFAULT_LENGTH = 128  # of records, where the recipe takes it from them
 # Records for a recipe that takes everything from them: single segments, several in a row, whose
 # masks are drawn while training, so that one pass is enough.
@@ -84,21 +87,29 @@ def begin(output: pathlib.Path, options: Options) -> None:
       NotOursError: if files of someone else stand in the way.
       ValueError: if an earlier call had other options.
     """
-    names = {"vocabulary", "run", "exported", "index.html", OPTIONS_FILE}
+    names = {"vocabulary", RUN, "exported", "index.html", OPTIONS_FILE}
     names |= {path.name for pattern in ("train*", "heldout*") for path in output.glob(pattern)}
     directories.claim(output, "start", names, advice="give another --output")
     path, asked = output / OPTIONS_FILE, dataclasses.asdict(options)
     before = json_text.read_object(path) if path.exists() else asked
-    changed = [
-        f"--{'config' if name == 'recipe' else name} was {before.get(name)!r}, is {value!r}"
+    has_run = (output / RUN).exists()
+    changed = {
+        name: f"--{'config' if name == 'recipe' else name} was {before.get(name)!r}, is {value!r}"
         for name, value in asked.items()
-        if before.get(name) != value
-    ]
-    if changed:
-        raise ValueError(
-            f"{output} was begun with other options: {'; '.join(changed)}. Give those to "
-            "continue it, or another --output"
+        if before.get(name) != value and (has_run or name not in OF_TRAINING)
+    }
+    if not changed:
+        return
+    remedy = "Give those to continue it, or another --output"
+    if set(changed) <= {*OF_TRAINING}:
+        remedy = (
+            "The schedule of the learning rate depends on the length of a run, so that this run "
+            "cannot go on with another one. Give the former value to continue it, or another "
+            f"--output; or remove {output / RUN} to train again on the same records"
         )
+    raise ValueError(
+        f"{output} was begun with other options: {'; '.join(changed.values())}. {remedy}"
+    )
 
 
 def store(output: pathlib.Path, options: Options) -> None:
@@ -151,7 +162,7 @@ def training(
     train = directory("train", "{max_seq_length}", lengths)
     arguments = [
         f"--config={options.recipe}",
-        f"--workdir={output / 'run'}",
+        f"--workdir={output / RUN}",
         f"--config.data.train_dir={output / train}",
         f"--config.data.eval_dir={output / directory('heldout', lengths[-1], lengths)}",
         *([f"--config.hours={options.hours:g}"] if options.hours else []),
@@ -163,7 +174,7 @@ def after_training(
     output: pathlib.Path, config: ml_collections.ConfigDict, sentences: Sequence[str]
 ) -> list[Command]:
     """Returns the commands that evaluate, fill the masks of sentences, and export."""
-    lengths, run, exported = _lengths(config), output / "run", output / "exported"
+    lengths, run, exported = _lengths(config), output / RUN, output / "exported"
     heldout = output / directory("heldout", lengths[-1], lengths)
     conversion = [f"--from={run}", f"--to={exported}"]
     is_old = exported.exists() and exported.stat().st_mtime < _last_save(run)

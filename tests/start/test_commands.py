@@ -8,6 +8,7 @@ import pytest
 
 from bertjax import recipes
 from bertjax.data import directories
+from bertjax.start import __main__ as program
 from bertjax.start import commands
 from tests import programs
 
@@ -85,10 +86,25 @@ def test_a_second_call_goes_on_with_the_same_options_alone(tmp_path):
         commands.store(output, options(hours=2.0))
     stored = json.loads((output / commands.OPTIONS_FILE).read_text("utf-8"))
     assert stored["input"] == "corpus/*.txt" and stored["hours"] == 2.0
+    commands.begin(output, options(hours=1.0))  # no run has this length
+    (output / "run").mkdir()
+    with pytest.raises(ValueError, match="hours was 2.0, is 1.0. The schedule .*remove .*run to"):
+        commands.begin(output, options(hours=1.0))
     with pytest.raises(ValueError) as error:
         commands.begin(output, options(recipe="bert_mini", hours=1.0))
     for changed in ("--config was 'own', is 'bert_mini'", "--hours was 2.0, is 1.0"):
         assert changed in str(error.value)
+
+
+def test_the_form_in_which_start_takes_what_reports_advise_is_said_once(
+    tmp_path, monkeypatch, capsys
+):
+    report = "Records\nWarnings: 1\n  ! few examples: use\n    --dupe_factor=10\n"
+    for printed, times in ((report, 1), ("Records\nWarnings: none\n", 0)):
+        monkeypatch.setattr(program, "run", lambda command, printed=printed: printed)
+        with pytest.raises(FileNotFoundError, match="heldout"):  # which nothing has made
+            program.start(tmp_path / "out", options(), recipes.load("own"))
+        assert capsys.readouterr().out.count("--build_options='--NAME=VALUE") == times
 
 
 def test_files_of_somebody_else_are_left_alone(tmp_path):
