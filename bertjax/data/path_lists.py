@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 
 MOST_COMMAS = 8  # in one name
@@ -12,6 +13,9 @@ def rejoined(parts: Sequence[str], is_there: Callable[[str], bool]) -> list[str]
 
     A comma separates unless nothing is there by the name before it, and something is by a name
     that goes on behind it; the shortest such name counts.
+
+    Raises:
+      ValueError: if a name is there that begins with another one that is there, too.
     """
     if len(parts) == 1:
         return list(parts)
@@ -22,6 +26,12 @@ def rejoined(parts: Sequence[str], is_there: Callable[[str], bool]) -> list[str]
         end, path = next(
             ((end, path) for end, path in joins if is_there(path)), (start + 1, parts[start])
         )
+        longer = (",".join(parts[start:it]) for it in range(end + 1, longest + 1))
+        if ambiguous := [it for it in longer if os.path.isfile(it)]:
+            raise ValueError(
+                f"{ambiguous[0]!r} may mean the file of that name or, as one of several, {path!r}, "
+                "and both are there: rename one of them"
+            )
         paths.append(path)
         start = end
     return paths
