@@ -18,9 +18,10 @@ from etils import epath
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import path_lists, tables, text_lines
-from bertjax.inference import encoding, unknown_tokens, vector_files
+from bertjax.data import path_lists, tables, text_lines, unknown_tokens
+from bertjax.inference import encoding, vector_files
 
+OF_EMPTY = "each keeps its row, which is that of [CLS] [SEP]"
 OUTPUT_FLAGS = ("input", "format", "shard_size", "store_texts", "text_column", "id_column")
 
 
@@ -125,7 +126,7 @@ def _write_directory(model: inference.TrainedModel, options: flags.FlagValues) -
         total = text_lines.count(names)
     manifest = vector_files.write(
         model,
-        lines,
+        text_lines.with_remark(lines, OF_EMPTY),
         options.output,
         chosen,
         inputs=inputs,
@@ -151,7 +152,6 @@ def _vector_options(options: flags.FlagValues, *, truncate: bool) -> dict[str, A
 
 
 def _lines_of_stdin() -> Iterator[text_lines.Line]:
-    # An empty line keeps its row: [CLS] [SEP].
     return text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
 
 
@@ -201,7 +201,7 @@ def main(argv: list[str]) -> None:
     if options.output:
         _write_directory(model, options)
         return
-    texts = (line.text for line in _lines_of_stdin())
+    texts = (line.text for line in text_lines.with_remark(_lines_of_stdin(), OF_EMPTY))
     chosen = _vector_options(options, truncate=False)
     write(model, texts, sys.stdout.buffer, batch_size=options.batch_size, **chosen)
 

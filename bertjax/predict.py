@@ -24,10 +24,16 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import delimiters, json_text, padding, tables, text_encodings
+from bertjax.data import (
+    delimiters,
+    json_text,
+    padding,
+    tables,
+    text_encodings,
+    unknown_tokens,
+)
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, example_files, feature_sets
-from bertjax.inference import unknown_tokens
 from bertjax.tasks import prediction
 
 # The number of batches that are read ahead and sorted by length, so that few tokens are padding.
@@ -149,10 +155,18 @@ def _check(chunk: Sequence[tuple[int, Any]], examples: Sequence[Any]) -> None:
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[Any]:
-    """Yields the JSON value of each line, a BadLine for one that is none."""
+    """Yields the JSON value of each line, a BadLine for one that is none.
+
+    The first line that is not UTF-8 has a guess of its encoding, which takes a while.
+    """
+    is_guessed = False
     for line in lines:
         try:
             yield json_text.loads(line)
+        except UnicodeDecodeError as error:
+            advice = "" if is_guessed else f"; {text_encodings.advice(line, '--encoding')}"
+            is_guessed = True
+            yield BadLine(f"it is not UTF-8 ({error.reason} at byte {error.start}){advice}")
         except ValueError as error:
             yield BadLine(
                 f"it is not JSON ({error}); each line must be an object, or give --delimiter=auto "

@@ -18,8 +18,8 @@ from absl import flags
 
 from bertjax import inference
 from bertjax.cli import command_line, program_flags
-from bertjax.data import sentence_rows, tables
-from bertjax.inference import likelihood, unknown_tokens
+from bertjax.data import sentence_rows, tables, text_lines, unknown_tokens
+from bertjax.inference import likelihood
 
 
 def _define_flags() -> None:
@@ -37,8 +37,10 @@ def main(argv: list[str]) -> None:
         raise ValueError(f"{argv[1]!r} is not a flag; give the lines on standard input: < FILE")
     options = flags.FLAGS
     model = inference.load(options.checkpoint, step=options.step)
-    lines = tables.text_lines_of(sys.stdin.buffer, "standard input")
-    scores = likelihood.scores(model, lines, masking=options.masking, batch_size=options.batch_size)
+    lines = text_lines.numbered(tables.text_lines_of(sys.stdin.buffer, "standard input"))
+    outcome = "each has the score 0, of 0 tokens"
+    texts = (line.text for line in text_lines.with_remark(lines, outcome))
+    scores = likelihood.scores(model, texts, masking=options.masking, batch_size=options.batch_size)
     count = errors = 0
     for count, score in enumerate(scores, start=1):
         if isinstance(score, likelihood.NoScore):

@@ -480,6 +480,21 @@ def test_lines_in_another_encoding_are_named_with_their_place(workdir):
         assert "it looks like cp1251 (Russian)" in done.error
 
 
+def test_empty_lines_are_counted_and_what_they_get_is_said_once(workdir, tmp_path, caplog):
+    for program, flags, outcome in (
+        ("score", (), "each has the score 0, of 0 tokens"),
+        ("encode", (), "each keeps its row"),
+        ("encode", (f"--output={tmp_path / 'vectors'}",), "each keeps its row"),
+    ):
+        caplog.clear()
+        lines = ("w1", "", " ", "w2")
+        programs.succeed(f"bertjax.{program}", f"--checkpoint={workdir}", *flags, lines=lines)
+        assert caplog.text.count(f"Empty lines: 2; {outcome}") == 1
+    caplog.clear()
+    programs.succeed("bertjax.score", f"--checkpoint={workdir}", lines=("w1",))
+    assert "Empty lines" not in caplog.text
+
+
 class Terminal(io.BytesIO):
     def isatty(self):
         return True

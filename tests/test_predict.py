@@ -247,7 +247,7 @@ def test_a_bad_line_is_answered_with_its_error_and_the_others_with_theirs(tmp_pa
     assert [answer.get("id") for answer in answers] == ids
     said = [
         *("line 2: it is not JSON", "line 3: 'text' is 4; it must be a text"),
-        *("line 4: it is not JSON .*utf-8", "line 5: it is not JSON .*nested too deeply"),
+        *("line 4: it is not UTF-8 .*--enc", "line 5: it is not JSON .*nested too deeply"),
         *("line 7: the key 'text' is missing", "line 8: it is 7; it must be an object"),
     ]
     for message, answer in zip(said, (answers[it] for it in (1, 2, 3, 4, 6, 7)), strict=True):
@@ -279,7 +279,11 @@ def test_the_program_reads_tables_with_a_header_too(tmp_path):
     assert "--delimiter is ';;'; it must be auto, tab or one character" in done.error
     done = programs.run(*program, "--delimiter=auto", raw=b"text,id\ncaf\xe9,1\n")
     assert "standard input:2: it is not UTF-8" in done.error
-    assert "give --encoding=cp1252, or" in done.error
+    assert "perhaps it is cp1252, which reads 'text,id café,1'" in done.error
+    done = programs.run(*program, raw='{"text": "Все люди рождаются"}\n'.encode("koi8-r") * 2)
+    first, second = (answer["error"] for answer in done.lines)
+    assert re.match("line 1: it is not UTF-8 .*koi8-r.* give --enc", first)
+    assert re.match("line 2: it is not UTF-8 .*[)]$", second)
     raw = "text,id\ncafé w1,1\n"
     for flags in (("--delimiter=auto", "--encoding=utf-16"), ("--encoding=cp1252",)):
         given = raw if len(flags) > 1 else '{"text": "café w1", "id": "1"}\n'

@@ -231,11 +231,15 @@ class Manifest:
         """
         path = epath.Path(directory) / MANIFEST_FILE
         if not path.exists():
-            raise FileNotFoundError(
-                f"{path} does not exist; make records with `python -m data_pipelines.build`, or "
-                "give TFRecord files of the original BERT script a manifest with "
+            remedy = (
+                "`python -m data_pipelines.build`, or give TFRecord files of the original BERT "
+                "script a manifest with "
                 "`python -m data_pipelines.inspect_records DIR --adopt --vocabulary=vocab.txt`"
             )
+            if epath.Path(directory).is_file():
+                fault = f"{directory} is a file, and records are a directory"
+                raise FileNotFoundError(f"{fault}; make them with {remedy}")
+            raise FileNotFoundError(f"{path} does not exist; make records with {remedy}")
         try:
             fields = json_text.loads(foreign_files.read(path))
             version = fields["format_version"]

@@ -190,6 +190,8 @@ def opened(path: epath.PathLike) -> Iterator[File]:
     path = epath.Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the path of a file of examples")
+    if path.is_dir():
+        raise FaultyFile(f"{path} is a directory; give the path of a file in it")
     if is_pipe(path):
         if (pipe := os.stat(path).st_ino) in _OPENED_PIPES:
             raise FaultyFile(
@@ -219,7 +221,8 @@ _OPENED_PIPES: set[int] = set()  # by their inodes
 def is_pipe(path: epath.PathLike) -> bool:
     """Returns whether a path is a pipe or a device, which can be read once."""
     local = os.fspath(path)
-    return "://" not in local and os.path.exists(local) and not os.path.isfile(local)
+    is_other = os.path.exists(local) and not (os.path.isfile(local) or os.path.isdir(local))
+    return "://" not in local and is_other
 
 
 @contextlib.contextmanager
@@ -285,7 +288,7 @@ def text_lines_of(file: File, path: epath.PathLike) -> Iterator[str]:
 
 def _format(path: epath.PathLike) -> str:
     suffix = suffixes(path)[0]
-    if suffix not in FORMATS:
+    if suffix not in FORMATS and not epath.Path(path).is_dir():
         raise FaultyFile(f"{path} ends in {suffix!r}; known files end in {', '.join(FORMATS)}")
     return suffix
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from absl import logging
 from etils import epath
 
 from bertjax.data import tables, text_encodings, token_ids
@@ -41,6 +42,19 @@ def read_lines(paths: Sequence[epath.PathLike], columns: Columns) -> Iterator[Li
     if missing := [str(path) for path in files if not path.exists()]:
         raise FileNotFoundError(f"{', '.join(missing)}: no such file; --input names files of texts")
     return (line for number, path in enumerate(files) for line in _of_file(path, number, columns))
+
+
+def with_remark(lines: Iterable[Line], outcome: str) -> Iterator[Line]:
+    """Yields lines, and at their end warns once of those that are empty.
+
+    `outcome` says what becomes of them.
+    """
+    empty = 0
+    for line in lines:
+        empty += not line.text.strip()
+        yield line
+    if empty:
+        logging.warning("Empty lines: %d; %s", empty, outcome)
 
 
 def numbered(texts: Iterable[str]) -> Iterator[Line]:

@@ -57,6 +57,9 @@ class Reader(abc.ABC):
             raise ValueError(f"{type(self).__name__} was made without a tokenizer; rows need one")
         return self._tokenizer
 
+    # Whether a data set may be a directory, in a layout that the field knows.
+    reads_directories: ClassVar[bool] = False
+
     @classmethod
     def paths(cls, value: str) -> list[str]:
         """Returns the paths that train_file, eval_file or test_file names."""

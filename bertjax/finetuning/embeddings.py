@@ -313,6 +313,8 @@ class EmbeddingReader(base.Reader):
     In JSON there is a "text", a "document", or a "text" with another.
     """
 
+    reads_directories: ClassVar[bool] = True
+
     @classmethod
     def paths(cls, value: str) -> list[str]:
         return [file.path for file in embedding_files.files(value)]

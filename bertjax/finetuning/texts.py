@@ -191,6 +191,8 @@ class TextReader(base.Reader):
 class GlueReader(TextReader):
     """Reads a task of GLUE; MNLI has two dev and two test sets, and its model predicts "ax"."""
 
+    reads_directories: ClassVar[bool] = True
+
     DIAGNOSTIC = "ax"
 
     def missing(self) -> Iterator[str]:

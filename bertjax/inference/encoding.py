@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.data import padding
+from bertjax.data import padding, unknown_tokens
 from bertjax.devices import sharding
-from bertjax.inference import rows, saved_model, unknown_tokens
+from bertjax.inference import rows, saved_model
 from bertjax.models import parameters, sentence_vectors
 from bertjax.models import pooling as poolings
 from bertjax.tasks import prediction

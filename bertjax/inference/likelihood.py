@@ -23,9 +23,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from bertjax.data import padding, sentence_rows
+from bertjax.data import padding, sentence_rows, unknown_tokens
 from bertjax.devices import sharding
-from bertjax.inference import rows, saved_model, unknown_tokens
+from bertjax.inference import rows, saved_model
 from bertjax.models import parameters
 from bertjax.tasks import base as tasks
 from bertjax.tasks import prediction

@@ -25,8 +25,15 @@ import tqdm
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, directories, hashed_files, json_text, text_lines
-from bertjax.inference import encoding, saved_model, unknown_tokens
+from bertjax.data import (
+    atomic,
+    directories,
+    hashed_files,
+    json_text,
+    text_lines,
+    unknown_tokens,
+)
+from bertjax.inference import encoding, saved_model
 from bertjax.workdirs import ownership
 
 MANIFEST_FILE = "manifest.json"

@@ -21,7 +21,7 @@ from etils import epath
 from bertjax import config as config_lib
 from bertjax import finetuning
 from bertjax.convert import formats
-from bertjax.data import padding
+from bertjax.data import directories, padding, unknown_tokens
 from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, feature_sets, imported, wrapped_tasks
@@ -190,8 +190,10 @@ def open_job(
         raise ValueError("; ".join(missing))
     training = data.features(kinds.TRAIN)
     _check_order(config)
+    unknown_tokens.of_rows(training.tokens["input_ids"], vocabulary).warn("Training set")
     for name in data.evaluation_sets:
-        data.features(name)
+        rows = data.features(name).tokens["input_ids"]
+        unknown_tokens.of_rows(rows, vocabulary).warn(f"Evaluation set {name}")
         logging.info("Evaluation set %s: %d examples", name, len(data.examples(name)))
     for name in data.test_sets:
         data.examples(name)
@@ -249,6 +251,8 @@ def evaluating(trained: reader.Workdir, data: str) -> base.Job:
             f"{trained.directory} holds a model that was not finetuned: finetune it with "
             f"--config.init_from={trained.directory}"
         )
+    if fault := _directory_fault(kind.reader, data):
+        raise ValueError(f"--data: {fault}")
     config.finetuning.update(data_dir=data, train_file=data, eval_file=data, test_file="")
     return _job(config, vocabulary, kind.open(config.finetuning, vocabulary))
 
@@ -322,16 +326,34 @@ def _found(
     data = finetuning.KINDS[config.finetuning.dataset].reader
     for option in ("train_file", "eval_file", "test_file"):
         value = config.finetuning[option]
-        if missing := [path for path in data.paths(value) if not epath.Path(path).exists()]:
+        paths = data.paths(value)
+        if missing := [path for path in paths if not epath.Path(path).exists()]:
             which = " and ".join(missing) if [value] != missing else "which"
             fault = f"config.finetuning.{option} is {value}, {which} does not exist"
             faults.append(FileNotFoundError(fault))
+        directories_given = [fault for path in paths if (fault := _directory_fault(data, path))]
+        faults += [ValueError(f"config.finetuning.{option}: {it}") for it in directories_given]
     if len(faults) > 1:
         raise type(faults[0])("several things are wrong:\n  " + "\n  ".join(map(str, faults)))
     if faults:
         raise faults[0]
     assert origin is not None
     return origin
+
+
+def _directory_fault(data: type[kinds.Reader], path: str) -> str:
+    """Returns what is wrong with a directory in place of a file of examples, "" if nothing is."""
+    if not epath.Path(path).is_dir():
+        return ""
+    holds = directories.FORMATS.get(directories.format_of(path))
+    if data.reads_directories and not holds:
+        return ""
+    content = f" with {holds}" if holds else ""
+    expected = "a file of examples or their directory" if data.reads_directories else "a file"
+    return (
+        f"{path} is a directory{content}, and finetuning reads texts with their labels: give "
+        f"{expected}, as docs/finetuning.md has them"
+    )
 
 
 def _begun(

@@ -50,6 +50,8 @@ def test_what_is_wrong_is_named_with_file_and_line(tmp_path):
         (tmp_path / "a.jsonl").write_bytes(content)
         with pytest.raises(ValueError, match=message):
             texts(tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match="is a directory; give the path of a file"):
+        texts(tmp_path)
     paths = [tmp_path / name for name in ("a.jsonl", "b.txt", "c.txt")]
     with pytest.raises(FileNotFoundError, match=r"b\.txt, .*c\.txt: no such file"):
         text_lines.read_lines(paths, COLUMNS)

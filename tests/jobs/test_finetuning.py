@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import jax
@@ -11,6 +12,7 @@ from etils import epath
 
 from bertjax import jobs
 from bertjax.convert import huggingface_write, workdir
+from bertjax.data import directories
 from bertjax.devices import sharding
 from bertjax.finetuning import choices, conll_files, spans, tag_schemes, tags, texts
 from bertjax.jobs import finetuning
@@ -276,6 +278,38 @@ def test_weights_and_files_that_are_not_there_are_told_at_once(tmp_path, source)
         "  config.finetuning.eval_file is no_dev.csv, which does not exist",
         "  config.finetuning.test_file is no_test.csv, which does not exist",
     ]
+
+
+def test_a_directory_in_place_of_a_file_is_named_with_what_it_holds(open_job, tmp_path):
+    plain, records, model = tmp_path / "plain", tmp_path / "records", tmp_path / "model"
+    plain.mkdir()
+    directories.mark(records, "records")
+    finetuned_workdir.write(model, "table")
+    content = "records is a directory with records of data_pipelines.build, and finetuning reads"
+    for kind, given, message in (
+        ("table", records, f"train_file: .*{content} .*: give a file, as"),
+        ("conll", plain, "train_file: .*plain is a directory, and finetuning reads"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_job(kind, **{"finetuning.train_file": str(given)})
+    with pytest.raises(ValueError, match=f"--data: .*{content}"):
+        finetuning.evaluating(reader.read(model), str(records))
+
+
+def test_sets_whose_words_the_vocabulary_lacks_are_warned_of_at_the_start(tmp_path, source, caplog):
+    for kind in ("table", "conll", "squad_v1"):
+        config = small_datasets.make_config(tmp_path / kind, kind, source)
+        finetuning.open_job(config)
+        assert "[UNK]" not in caplog.text
+        for option in ("train_file", "eval_file"):
+            path = epath.Path(config.finetuning[option])
+            path.write_text(re.sub(r"\bw(?=\d)", "щ", path.read_text()))
+        finetuning.open_job(config)
+        for name in ("Training set", "Evaluation set dev"):
+            assert re.search(
+                rf"{name}: \d+ of \d+ tokens are \[UNK\]; of \d+ texts at", caplog.text
+            )
+        caplog.clear()
 
 
 BILSTM = {"finetuning.bilstm_size": 6}

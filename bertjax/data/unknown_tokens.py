@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
+from bertjax.data import token_ids
+
 # The name of the share in JSON, as in the manifest of records.
 KEY = "unknown_rate"
 # The share above which the vocabulary is hardly that of the texts, and from which one is not read.
@@ -40,14 +42,30 @@ class UnknownTokens:
             self.first_unread = self.first_unread or place
         return share
 
-    def warn(self) -> None:
-        """Warns if many of all tokens are [UNK], or most of the tokens of one text."""
+    def warn(self, source: str = "") -> None:
+        """Warns if many of all tokens are [UNK], or most of the tokens of one text.
+
+        `source`, if it is given, names where the texts are from.
+        """
         if not self.unread and self.unknown <= MUCH * self.tokens:
             return
         where = ""
         if self.texts > 1 and self.unread:
             where = f"; of {self.unread:,} texts at least half (first: {self.first_unread})"
         logging.warning(
-            "%d of %d tokens are [UNK]%s: the model's vocabulary lacks them, and the model cannot "
-            "read them; use a model of the language", self.unknown, self.tokens, where
+            "%s%d of %d tokens are [UNK]%s: the model's vocabulary lacks them, and the model "
+            "cannot read them; use a model of the language",
+            f"{source}: " if source else "", self.unknown, self.tokens, where,
         )  # fmt: skip
+
+
+def of_rows(rows: Sequence[np.ndarray], tokenizer: token_ids.Tokenizer) -> UnknownTokens:
+    """Returns the count over rows of token ids, each a text or two with special tokens."""
+    flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows[:-1])])
+    is_special = np.isin(flat, [tokenizer.cls_id, tokenizer.sep_id])
+    tokens = np.add.reduceat((~is_special).astype(np.int64), starts)
+    unknown = np.add.reduceat((flat == tokenizer.unk_id).astype(np.int64), starts)
+    unread = np.flatnonzero((unknown > 0) & (unknown >= MOST * tokens))
+    first = f"row {unread[0] + 1}" if len(unread) else ""
+    counts = (int(unknown.sum()), int(tokens.sum()), len(rows), len(unread))
+    return UnknownTokens(tokenizer.unk_id, *counts, first)
