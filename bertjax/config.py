@@ -211,6 +211,8 @@ def _finetuning() -> ml_collections.ConfigDict:
     finetuning.repair_answers = False  # squad: move misplaced answers nearby, or leave them out
     finetuning.loss = "ranking"  # embeddings: ranking | simcse | cosine | softmax | distillation
     finetuning.normalize = True  # embeddings: vectors have length 1
+    # embeddings: dense layers behind the pooling, ((512, "tanh", True),); (): those of init_from
+    finetuning.projections = ()
     finetuning.query_prompt = ""  # embeddings: stands before queries, and texts without a role
     finetuning.document_prompt = ""  # embeddings: before positives, negatives and documents
     finetuning.matryoshka_dims = ()  # embeddings: the loss of each such prefix; (): whole vectors
@@ -430,7 +432,7 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_tupled, value)) if isinstance(value, list | tuple) else value
 
 
 def defaults_of(config: Mapping[str, Any]) -> dict[str, Any]:

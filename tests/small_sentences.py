@@ -40,7 +40,7 @@ def write(
     )
     made = weights.make("none", config=config, vocabulary=vocabulary)
     params = {path: array * np.float32(scale) for path, array in made.params.items()}
-    made = dataclasses.replace(made, params=params, sentence=sentence)
+    made = weights.for_sentences(dataclasses.replace(made, params=params), sentence)
     formats.write(made, directory, format=format)
 
 

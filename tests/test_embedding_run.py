@@ -1,16 +1,19 @@
 """Embeddings through the programs: trained, scored, asked, continued."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
-from bertjax import evaluate, inference, predict, train
+from bertjax import encode, evaluate, inference, predict, train
 from bertjax.convert import __main__ as convert
+from bertjax.convert import formats
 from bertjax.finetuning import embeddings
+from bertjax.models import parameters, sentence_vectors
 from bertjax.workdirs import reader
-from tests import small_datasets, small_embeddings
+from tests import small_datasets, small_embeddings, small_sentences
 
 pytestmark = pytest.mark.usefixtures("one_device", "quick_runs")
 
@@ -98,6 +101,49 @@ def test_what_the_data_told_is_kept_and_the_encoder_exported_without_a_head(trai
     options = found.config.finetuning
     assert options.num_texts == 2 and options.labels == () and options.normalize
     assert set(found.params) == {"encoder"}
+
+
+def test_dense_layers_of_the_weights_are_trained_resumed_and_exported(tmp_path):
+    projections = (sentence_vectors.Projection(8),)
+    vectors = sentence_vectors.SentenceVectors(pooling="cls", projections=projections)
+    small_sentences.write(tmp_path / "source", vectors)
+    before = formats.read(tmp_path / "source").params
+    changes = {"finetuning.pooling": "cls", "finetuning.matryoshka_dims": (8, 4)}
+    changes |= {"checkpoint.save_every_steps": 4, "checkpoint.keep_last": 9}
+    config = small_embeddings.make_config(tmp_path / "data", tmp_path / "source", **changes)
+    config.finetuning.eval_file = str(tmp_path / "data" / "sts.jsonl")
+    train.train(config, tmp_path / "run")
+    after = reader.read(tmp_path / "run")
+    assert after.config.finetuning.projections == ((8, "tanh", True),)
+    after = parameters.flat(after.params)
+    for name in ("projections.0.kernel", "projections.0.bias"):
+        assert np.abs(after[name] - before[name]).max() > 1e-4
+    shutil.rmtree(tmp_path / "source")  # its checkpoints are enough
+    shutil.copytree(tmp_path / "run/checkpoints/4", tmp_path / "again/checkpoints/4")
+    shutil.copytree(tmp_path / "run/vocabulary", tmp_path / "again/vocabulary")
+    train.train(config, tmp_path / "again")
+    again = parameters.flat(reader.read(tmp_path / "again").params)
+    assert {name: array.tobytes() for name, array in again.items()} == {
+        name: array.tobytes() for name, array in after.items()
+    }
+    convert.convert(tmp_path / "run", tmp_path / "exported")
+    texts = ["w1 w50", "w4 w52 w3"]
+    tokens = encode.encode(inference.load(tmp_path / "run"), texts, pooling="none")
+    pooled = tokens["features"][tokens["offsets"]].astype(np.float64)
+    sums = pooled @ after["projections.0.kernel"] + after["projections.0.bias"]
+    expected = np.tanh(sums) / np.linalg.norm(np.tanh(sums), axis=1, keepdims=True)
+    for path in ("run", "exported"):
+        found = encode.encode(inference.load(tmp_path / path), texts)["features"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    told = predict.predict(
+        inference.load_finetuned(tmp_path / "run"), [{"text": it} for it in texts]
+    )
+    np.testing.assert_allclose([it["embedding"] for it in told], expected, atol=1e-5)
+    found = evaluate.evaluate_checkpoint(
+        str(tmp_path / "run"), config.finetuning.eval_file, batch_size=8
+    )
+    (spearman,) = [it["eval/dev/spearman"] for it in lines_of(tmp_path / "run")[-1:]]
+    assert found["spearman"] == pytest.approx(spearman, abs=1e-5)
 
 
 @pytest.mark.slow

@@ -136,8 +136,13 @@ FINETUNING = {
             "optimizer.frozen": (r"encoder\.embeddings\.word\..*",),
         },
     ),
-    "embeddings, weighted files, micro-batches": Case(
-        "embeddings", {"gradient_accumulation_steps": 2, **EPOCHS}, (3,)
+    "embeddings, weighted files, micro-batches, a dense layer": Case(
+        "embeddings",
+        {
+            **{"gradient_accumulation_steps": 2, **EPOCHS},
+            "finetuning.projections": ((8, "tanh", True),),
+        },
+        (3,),
     ),
 }
 QUICK = ("two lengths, pairs", "classes")

@@ -19,6 +19,7 @@ from bertjax.convert import (
     workdir,
 )
 from bertjax.data import directories
+from bertjax.models import sentence_vectors
 from bertjax.workdirs import checkpoint
 
 
@@ -27,13 +28,15 @@ class Format:
     """The functions of one format; `marks` tells from the names of files whether they are of it.
 
     `read` returns the weights at a path, with another head if one is given; `describe` returns
-    their sizes and vocabulary, if possible without reading the weights. `write` fills a directory,
-    with the text of a README.md if the format has one; None: the format is only read.
+    their sizes and vocabulary, if possible without reading the weights. `vectors` returns how they
+    make vectors of texts, None where they do not say. `write` fills a directory, with the text of a
+    README.md if the format has one; None: the format is only read.
     """
 
     marks: Callable[[Collection[str]], bool]
     read: Callable[[epath.PathLike, str | None], pretrained.Pretrained]
     describe: Callable[[epath.PathLike], pretrained.Description]
+    vectors: Callable[[epath.PathLike], sentence_vectors.SentenceVectors | None]
     write: Callable[[pretrained.Pretrained, epath.Path, str | None], None] | None = None
 
 
@@ -46,6 +49,7 @@ FORMATS: dict[str, Format] = {
         marks=lambda names: checkpoint.DIRECTORY in names,
         read=lambda path, head: _selected(workdir.read(path), head),
         describe=workdir.describe,
+        vectors=workdir.read_sentence_vectors,
         write=lambda weights, directory, card: workdir.write(weights, directory),
     ),
     "huggingface": Format(
@@ -56,6 +60,7 @@ FORMATS: dict[str, Format] = {
         # Only the weights tell whether what config.json calls no part of the model is there.
         read=lambda path, head: huggingface_read.read(path, head=head),
         describe=huggingface_read.describe,
+        vectors=huggingface_read.read_sentence_vectors,
         write=lambda weights, directory, card: huggingface_write.write(
             weights, directory, card=model_card.text(weights) if card is None else card
         ),
@@ -64,6 +69,7 @@ FORMATS: dict[str, Format] = {
         marks=lambda names: any(name.endswith(".index") for name in names),
         read=lambda path, head: _selected(tensorflow1.read(path), head),
         describe=tensorflow1.describe,
+        vectors=lambda path: None,
     ),
 }
 
@@ -116,6 +122,15 @@ def describe(path: epath.PathLike) -> pretrained.Description:
       FileNotFoundError, ValueError: as `recognize` and the format's own.
     """
     return FORMATS[recognize(path)].describe(path)
+
+
+def vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
+    """Returns how the weights at `path` make vectors of texts, None where they do not say.
+
+    Raises:
+      FileNotFoundError, ValueError: as `recognize` and the format's own.
+    """
+    return FORMATS[recognize(path)].vectors(path)
 
 
 def write(

@@ -15,6 +15,7 @@ import safetensors
 from absl import logging
 from etils import epath
 
+from bertjax import models
 from bertjax.convert import (
     huggingface_config,
     huggingface_tokenizer,
@@ -24,7 +25,8 @@ from bertjax.convert import (
     sentence_transformers,
 )
 from bertjax.convert.families import base
-from bertjax.data import foreign_files, json_text
+from bertjax.data import foreign_files, json_text, tokenizer
+from bertjax.models import sentence_vectors
 
 SAFETENSORS_FILE = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -86,8 +88,8 @@ def read(path: epath.PathLike, *, head: str | None = None) -> pretrained.Pretrai
     vocabulary = huggingface_tokenizer.read_tokenizer(directory, family.tokenizer)
     sentence = None
     if head == "none" and is_of_sentences:
-        is_lowercase = vocabulary is not None and vocabulary.describe()["lowercase"]
-        sentence = sentence_transformers.read(whole, is_lowercase=is_lowercase)
+        sentence = _sentence_vectors(whole, sizes, vocabulary)
+        params |= _projections(whole, sentence.projections, sizes.hidden_size)
     return pretrained.Pretrained(
         config=sizes,
         params=params,
@@ -117,6 +119,50 @@ def describe(path: epath.PathLike) -> pretrained.Description:
     _weights_file(path)
     vocabulary = huggingface_tokenizer.read_tokenizer(directory, description.family.tokenizer)
     return pretrained.Description(description.encoder, vocabulary, str(path))
+
+
+def read_sentence_vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
+    """Returns how the model at `path` makes vectors of texts, None if its files do not say.
+
+    Raises:
+      FileNotFoundError, ValueError: as `describe`, and of the files of sentence-transformers.
+    """
+    path = epath.Path(path)
+    whole = path if path.is_dir() else path.parent
+    directory = sentence_transformers.of_transformer(whole) if path.is_dir() else whole
+    architectures = huggingface_config.read_config(directory).architectures
+    if not sentence_transformers.is_there(whole, architectures):
+        return None
+    description = describe(path)
+    return _sentence_vectors(whole, description.config, description.vocabulary)
+
+
+def _sentence_vectors(
+    directory: epath.Path, sizes: models.EncoderConfig, vocabulary: tokenizer.Tokenizer | None
+) -> sentence_vectors.SentenceVectors:
+    is_lowercase = vocabulary is not None and vocabulary.describe()["lowercase"]
+    size = sizes.hidden_size
+    return sentence_transformers.read(directory, hidden_size=size, is_lowercase=is_lowercase)
+
+
+def _projections(
+    directory: epath.Path, projections: Sequence[sentence_vectors.Projection], size: int
+) -> Weights:
+    """Returns the parameters of the dense layers, by our paths; the first reads `size` numbers."""
+    params: Weights = {}
+    places = sentence_transformers.dense_directories(directory)
+    for number, (place, projection) in enumerate(zip(places, projections, strict=True)):
+        ours, file = f"projections.{number}", _weights_file(place)
+        shapes: dict[str, tuple[int, ...]] = {f"{ours}.kernel": (size, projection.size)}
+        if projection.use_bias:
+            shapes[f"{ours}.bias"] = (projection.size,)
+        weights, size = _unwrapped(read_weights(file)), projection.size
+        table = names.torch_dense("linear", ours)
+        try:
+            params |= names.to_ours(weights, table, shapes=shapes, required=[*shapes])
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from error
+    return params
 
 
 def untie(weights: Mapping[str, np.ndarray], family: base.Family) -> Weights:

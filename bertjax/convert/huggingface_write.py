@@ -74,6 +74,11 @@ def write(weights: pretrained.Pretrained, directory: epath.PathLike, *, card: st
             longest=sizes.max_position_embeddings,
             lacks_pooler=POOLER not in params and names.knows(table, POOLER),
         )
+        for number, place in enumerate(sentence_transformers.dense_directories(directory)):
+            ours = f"projections.{number}"
+            params = {path: x for path, x in weights.params.items() if path.startswith(f"{ours}.")}
+            tensors = names.to_theirs(params, names.torch_dense("linear", ours))
+            write_safetensors(tensors, place / WEIGHTS_FILE)
 
 
 def write_safetensors(tensors: Mapping[str, np.ndarray], path: epath.Path) -> None:

@@ -35,7 +35,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 # Saver restores all saved variables.
 OPTIONAL_PARTS: dict[str, tuple[str, ...]] = {
     "replaced_tokens": (embedding_sharing.GENERATOR,),
-    "none": ("pooler",),
+    "none": ("pooler", "projections"),
     "token_classification": ("pooler",),
     "question_answering": ("pooler",),
 }

@@ -3,7 +3,8 @@
     modules.json                        which modules follow each other, and where their files are
     0_Transformer/                      older ones: the files of transformers, else in the directory
     1_Pooling/config.json               how the tokens' states become one vector
-    2_Normalize/                        vectors have length 1
+    2_Dense/                            a dense layer: config.json and weights; there may be several
+    3_Normalize/                        vectors have length 1
     config_sentence_transformers.json   prompts, and how vectors are compared
     sentence_bert_config.json           the longest input
 
@@ -36,7 +37,7 @@ LENGTH_FILES = tuple(
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-POOLING_DIRECTORY, NORMALIZE_DIRECTORY = "1_Pooling", "2_Normalize"
+POOLING_DIRECTORY = "1_Pooling"
 
 # Where transformers knows no longest input, it writes a number like 1e30.
 NO_LENGTH = 10**9
@@ -49,6 +50,27 @@ MODES = {
     "weighted": ("pooling_mode_weightedmean_tokens", "weightedmean"),
     "last": ("pooling_mode_lasttoken", "lasttoken"),
 }
+# Ours -> the class of torch, which is made without arguments.
+ACTIVATIONS = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "silu": "torch.nn.modules.activation.SiLU",
+}
+VECTOR = "sentence_embedding"  # the only input and output of a module that is supported
+# Field of a dense layer's config -> what it is where it is not there.
+DENSE_FIELDS = {
+    "in_features": None,
+    "out_features": None,
+    "bias": True,
+    "activation_function": ACTIVATIONS["tanh"],
+    "module_input_name": VECTOR,
+    "module_output_name": VECTOR,
+    "use_residual": False,
+}
+
 # Theirs without a counterpart here; the file has a key for it all the same.
 ROOT_OF_LENGTH = "pooling_mode_mean_sqrt_len_tokens"
 
@@ -94,10 +116,13 @@ def of_transformer(directory: epath.PathLike) -> epath.Path:
     return directory / places["Transformer"] if places.get("Transformer") else directory
 
 
-def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.SentenceVectors:
+def read(
+    directory: epath.PathLike, *, hidden_size: int, is_lowercase: bool
+) -> sentence_vectors.SentenceVectors:
     """Returns how the model of a directory makes its vectors.
 
-    `is_lowercase` says whether its tokenizer makes all letters small.
+    `hidden_size` is that of its encoder, `is_lowercase` says whether its tokenizer makes all
+    letters small.
 
     Raises:
       FileNotFoundError: if the file of a module is missing.
@@ -105,16 +130,16 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
     """
     directory = epath.Path(directory)
     modules = _modules(directory / MODULES_FILE)
-    pooling = "cls"
-    for kind, place in modules.items():
+    pooling, size, projections = "cls", hidden_size, []
+    for kind, place in modules:
+        path = directory / place / "config.json"
         if kind == "Pooling":
-            pooling = _pooling(directory / place / "config.json")
-        if kind == "Normalize":  # the vector of the sentence, which alone is supported
-            path, usual = directory / place / "config.json", "sentence_embedding"
-            config = _optional(path)
-            for name in ("module_input_name", "module_output_name"):
-                if (config.get(name) or usual) != usual:
-                    raise ValueError(f"{path} has {name} {config[name]!r}; supported is {usual!r}")
+            pooling = _pooling(path)
+        elif kind == "Dense":
+            projections.append(_projection(path, size))
+            size = projections[-1].size
+        elif kind == "Normalize" and (faults := _name_faults(_optional(path))):
+            raise ValueError(f"{path} is not supported: {'. '.join(faults)}")
     max_seq_length = _max_seq_length(of_transformer(directory), is_lowercase=is_lowercase)
     config = _optional(directory / CONFIG_FILE)
     if unknown := ", ".join(sorted(set(config) - CONFIG_FIELDS)):
@@ -125,15 +150,27 @@ def read(directory: epath.PathLike, *, is_lowercase: bool) -> sentence_vectors.S
         prompts, default_prompt, truncate_dim = _choices(config)
         return sentence_vectors.SentenceVectors(
             pooling=pooling,
-            normalize="Normalize" in modules,
+            normalize=modules[-1][0] == "Normalize",
             prompts=prompts,
             default_prompt=default_prompt,
             max_seq_length=max_seq_length,
             similarity=config.get("similarity_fn_name") or "cosine",
             truncate_dim=truncate_dim,
+            projections=tuple(projections),
         )
     except ValueError as error:
         raise ValueError(f"{directory / CONFIG_FILE}: {error}") from error
+
+
+def dense_directories(directory: epath.PathLike) -> list[epath.Path]:
+    """Returns where the weights of the dense layers are, in their order.
+
+    Raises:
+      ValueError: if modules.json is not a list of supported modules.
+    """
+    directory = epath.Path(directory)
+    modules = _modules(directory / MODULES_FILE)
+    return [directory / place for kind, place in modules if kind == "Dense"]
 
 
 def _choices(config: Mapping[str, Any]) -> tuple[Mapping[str, str], str, int]:
@@ -164,17 +201,18 @@ def write(
 ) -> None:
     """Writes the files in addition to those of transformers.
 
-    `size` is that of the vectors, `longest` what the model reads at most. `lacks_pooler` says that
-    the class would make a pooler, which nothing here reads, and warn that it has no weights.
+    `size` is that of the encoder's states, `longest` what the model reads at most. `lacks_pooler`
+    says that the class would make a pooler, which nothing here reads, and warn that it has no
+    weights. The weights of dense layers belong into `dense_directories`.
     """
     directory = epath.Path(directory)
     length = min(vectors.max_seq_length or longest, longest)
-    places = {"Transformer": "", "Pooling": POOLING_DIRECTORY}
-    if vectors.normalize:
-        places["Normalize"] = NORMALIZE_DIRECTORY
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(vectors.projections)]
+    kinds += ["Normalize"] * vectors.normalize
+    places = ["", *(f"{n}_{kind}" for n, kind in enumerate(kinds) if n)]
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (kind, path) in enumerate(places.items())
+        for n, (kind, path) in enumerate(zip(kinds, places, strict=True))
     ]
     pooling = {"word_embedding_dimension": size, "include_prompt": True, ROOT_OF_LENGTH: False}
     pooling |= {key: name == vectors.pooling for name, (key, _) in MODES.items()}
@@ -203,8 +241,11 @@ def write(
         CONFIG_FILE: config,
         LENGTH_FILES[0]: of_transformer,
     }
+    for place, projection in zip(places[2:], vectors.projections, strict=False):
+        files[f"{place}/config.json"] = _dense_config(projection, size)
+        size = projection.size
     if vectors.normalize:
-        files[f"{NORMALIZE_DIRECTORY}/config.json"] = {}
+        files[f"{places[-1]}/config.json"] = {}
     tokenizer_config = directory / TOKENIZER_CONFIG_FILE
     if tokenizer_config.exists():
         fields = json_text.read_object(tokenizer_config)
@@ -232,18 +273,65 @@ def _listed(path: epath.Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _modules(path: epath.Path) -> dict[str, str]:
-    """Returns the kinds of modules in their order, and the directory of each."""
-    listed = _listed(path)
-    modules = dict(listed)
-    supported = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
-    if [*modules] not in supported or len(modules) != len(listed):
-        kinds = ", ".join(kind for kind, _ in listed)
+def _modules(path: epath.Path) -> list[tuple[str, str]]:
+    """Returns the kinds of modules and their directories, in their order."""
+    modules = _listed(path)
+    kinds = [kind for kind, _ in modules]
+    order = ["Transformer", "Pooling", *["Dense"] * kinds.count("Dense")]
+    if kinds not in (order, [*order, "Normalize"]):
         raise ValueError(
-            f"{path} has the modules {kinds}; supported is a Transformer with a Pooling and "
-            "perhaps a Normalize: vectors of other modules, such as Dense, would not be the model's"
+            f"{path} has the modules {', '.join(kinds)}; supported are a Transformer, a Pooling, "
+            "any Dense and perhaps a Normalize, in this order: vectors without the others would "
+            "not be the model's"
         )
     return modules
+
+
+def _projection(path: epath.Path, in_size: int) -> sentence_vectors.Projection:
+    """Returns the dense layer that a config describes, which reads `in_size` numbers."""
+    config = {**DENSE_FIELDS, **json_text.read_object(path)}
+    if unknown := ", ".join(sorted(set(config) - set(DENSE_FIELDS))):
+        logging.warning("%s has fields that are not known here: %s", path, unknown)
+    size, most = config["out_features"], sentence_vectors.LARGEST_SIZE
+    # torch.nn.Tanh is torch.nn.modules.activation.Tanh.
+    by_name = {name.rpartition(".")[2]: ours for ours, name in ACTIVATIONS.items()}
+    package, _, name = str(config["activation_function"]).rpartition(".")
+    is_known = f"{package}.".startswith("torch.nn.") and name in by_name
+    rules = {
+        "in_features": (config["in_features"] == in_size, f"{in_size}, the size of what it reads"),
+        "out_features": (type(size) is int and 1 <= size <= most, f"from 1 to {most:,}"),
+        "bias": (type(config["bias"]) is bool, "true or false"),
+        "use_residual": (config["use_residual"] is False, "false"),
+        "activation_function": (is_known, f"torch.nn.{', torch.nn.'.join(by_name)}"),
+    }
+    faults = [
+        f"{field} is {config[field]!r:.100}; it must be {rule}"
+        for field, (is_kept, rule) in rules.items()
+        if not is_kept
+    ]
+    if faults := [*faults, *_name_faults(config)]:
+        raise ValueError(f"{path} is not supported: {'. '.join(faults)}")
+    return sentence_vectors.Projection(size, by_name[name], config["bias"])
+
+
+def _dense_config(projection: sentence_vectors.Projection, in_size: int) -> Mapping[str, Any]:
+    """Returns a config without the fields of version 5, which earlier ones do not take."""
+    return {
+        "in_features": in_size,
+        "out_features": projection.size,
+        "bias": projection.use_bias,
+        "activation_function": ACTIVATIONS[projection.activation],
+    }
+
+
+def _name_faults(config: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each name by which a module reads or makes other than vectors."""
+    names = ("module_input_name", "module_output_name")
+    return [
+        f"{name} is {config[name]!r:.60}; it must be {VECTOR!r}"
+        for name in names
+        if (config.get(name) or VECTOR) != VECTOR
+    ]
 
 
 def _pooling(path: epath.Path) -> str:
@@ -304,10 +392,14 @@ def _optional(path: epath.Path) -> Mapping[str, Any]:
 
 
 def described(vectors: sentence_vectors.SentenceVectors, size: int) -> list[tuple[str, str]]:
-    """Returns what a model card tells of the vectors: name and value."""
+    """Returns what a model card tells of the vectors: name and value.
+
+    `size` is that of the encoder's states.
+    """
     rows = [
-        ("size of a vector", str(size)),
+        ("size of a vector", str(sentence_vectors.size_of(vectors.projections, size))),
         ("pooling", vectors.pooling),
+        *(("dense layer", f"{it.size} numbers, {it.activation}") for it in vectors.projections),
         ("normalized", "yes" if vectors.normalize else "no"),
         ("compared by", vectors.similarity),
     ]

@@ -48,6 +48,12 @@ def describe(path: epath.PathLike) -> pretrained.Description:
     return pretrained.Description(sizes, description.vocabulary, _source(description))
 
 
+def read_sentence_vectors(path: epath.PathLike) -> sentence_vectors.SentenceVectors | None:
+    """Returns how a workdir's model makes vectors of texts, None if it was not trained for that."""
+    description = reader.describe(path)
+    return None if description is None else sentence_vectors_of(description)
+
+
 def weights_of(workdir: reader.Workdir) -> pretrained.Pretrained:
     """Returns what was read of a workdir as the writers of all formats take it.
 
@@ -101,12 +107,14 @@ def sentence_vectors_of(description: reader.Description) -> sentence_vectors.Sen
             prompts={"query": options.query_prompt, "document": options.document_prompt},
             max_seq_length=options.max_seq_length,
             matryoshka_dims=tuple(options.matryoshka_dims),
+            projections=sentence_vectors.projections_of(options.projections),
         )
     stored = description.meta.get("converted", {}).get("sentence_vectors")
     if not stored:
         return None
-    dims = tuple(stored["matryoshka_dims"])
-    return sentence_vectors.SentenceVectors(**{**stored, "matryoshka_dims": dims})
+    projections = (sentence_vectors.Projection(**it) for it in stored.get("projections", ()))
+    lists = {"matryoshka_dims": tuple(stored["matryoshka_dims"]), "projections": tuple(projections)}
+    return sentence_vectors.SentenceVectors(**{**stored, **lists})
 
 
 def write(weights: pretrained.Pretrained, directory: epath.PathLike) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from bertjax.finetuning import base, embedding_files, example_files, feature_sets, glue_submission
 from bertjax.models import encoder as encoders
-from bertjax.models import sentence_encoder
+from bertjax.models import sentence_encoder, sentence_vectors
 from bertjax.tasks import base as tasks
 from bertjax.tasks import distillation
 
@@ -174,14 +175,20 @@ class SentenceEmbedding(base.FinetuningTask):
     num_texts: int = 2
     scale: float = 20.0
     matryoshka_dims: tuple[int, ...] = ()
+    projections: tuple[sentence_vectors.Projection, ...] = ()
 
     def __post_init__(self):
         for dim in self.matryoshka_dims:
-            if dim > self.encoder.hidden_size:
+            if dim > self.size:
                 raise ValueError(
                     f"config.finetuning.matryoshka_dims has {dim}; the vectors of these weights "
-                    f"have {self.encoder.hidden_size} numbers"
+                    f"have {self.size} numbers"
                 )
+
+    @property
+    def size(self) -> int:
+        """The size of a vector."""
+        return sentence_vectors.size_of(self.projections, self.encoder.hidden_size)
 
     @property
     def trained_by(self) -> Loss:
@@ -210,11 +217,11 @@ class SentenceEmbedding(base.FinetuningTask):
           ValueError: if those are not as wide as the student's.
         """
         assert isinstance(teacher, SentenceEmbedding)
-        if teacher.encoder.hidden_size != self.encoder.hidden_size:
+        if teacher.size != self.size:
             raise ValueError(
-                f"the vectors of config.distillation.teacher have {teacher.encoder.hidden_size} "
-                f"numbers, those of config.init_from {self.encoder.hidden_size}: they must have as "
-                "many"
+                f"the vectors of config.distillation.teacher have {teacher.size} numbers, those of "
+                f"config.init_from {self.size}: they must have as many. A projection makes them so:"
+                f" --config.finetuning.projections=\"(({teacher.size}, 'identity', True),)\""
             )
         return TaughtEmbedding(**vars(self), teacher=teacher)
 
@@ -224,6 +231,7 @@ class SentenceEmbedding(base.FinetuningTask):
             pooling=self.pooling,
             normalize=self.normalize,
             num_labels=self.num_labels,
+            projections=self.projections,
             rngs=rngs,
         )
 
@@ -269,12 +277,14 @@ class SentenceEmbedding(base.FinetuningTask):
         """Three forward passes of each text and view; cached vectors cost one more, not counted."""
         del predictions
         rows = batch_size * self.num_texts * self.trained_by.views
-        return 3.0 * rows * self.encoder.forward_flops(length)
+        sizes = [self.encoder.hidden_size, *(projection.size for projection in self.projections)]
+        projections = 2.0 * sum(one * other for one, other in itertools.pairwise(sizes))
+        return 3.0 * rows * (self.encoder.forward_flops(length) + projections)
 
     def _head(self, model: Any) -> LossHead:
         def classify(features: Float[Array, "batch 3 width"]) -> Float[Array, "batch classes"]:
             # A prefix is as wide as the whole vector with zeros behind it.
-            missing = self.encoder.hidden_size - features.shape[-1]
+            missing = self.size - features.shape[-1]
             whole = jnp.pad(features, ((0, 0), (0, 0), (0, missing)))
             return model.classifier(whole.reshape(len(whole), -1))
 
@@ -501,6 +511,7 @@ def embedding_task(encoder: encoders.EncoderConfig, options: base.Options) -> Se
         num_texts=options.num_texts or (1 if rows == "texts" else 2),
         scale=options.similarity_scale,
         matryoshka_dims=tuple(options.matryoshka_dims),
+        projections=sentence_vectors.projections_of(options.projections),
     )
 
 
@@ -543,6 +554,10 @@ def _value_faults(options: base.Options) -> Iterator[str]:
             f"config.finetuning.matryoshka_dims is {dims}; it must be different whole numbers "
             "above 0, such as (384, 128, 64)"
         )
+    try:
+        sentence_vectors.projections_of(options.projections)
+    except ValueError as error:
+        yield f"config.finetuning.projections is {options.projections!r:.100}; {error}"
     score_range = tuple(options.score_range)
     if len(score_range) != 2 or not score_range[0] < score_range[1]:
         yield (
@@ -572,6 +587,7 @@ EMBEDDINGS = base.FinetuningKind(
         "pooling": "cls",
         "loss": "ranking",
         "normalize": True,
+        "projections": (),
         "query_prompt": "",
         "document_prompt": "",
         "matryoshka_dims": (),

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.data import padding, unknown_tokens
 from bertjax.devices import sharding
 from bertjax.inference import rows, saved_model
-from bertjax.models import parameters, sentence_vectors
+from bertjax.models import parameters, sentence_encoder, sentence_vectors
 from bertjax.models import pooling as poolings
 from bertjax.tasks import prediction
 
@@ -104,7 +104,8 @@ def options_for(
 ) -> Options:
     """Returns the options; None stands for what a model for sentence embeddings was trained with.
 
-    Other models get the mean of the tokens, not normalized, without a prompt.
+    Other models get the mean of the tokens, not normalized, without a prompt. Dense layers behind
+    the pooling read the last layer; vectors of other layers are without them.
 
     Raises:
       ValueError: for an unknown name, or `dims` without a vector of a text.
@@ -317,8 +318,8 @@ def _features(
     truncate_dim: int,
 ) -> Array:
     """Returns the vectors of a batch, [batch, size], or of its tokens, [batch, length, size]."""
-    encoder = parameters.merge(graphdef, params).encoder
-    states = encoder.hidden_states(batch)
+    model = parameters.merge(graphdef, params)
+    states = model.encoder.hidden_states(batch)
     if len(states) - 1 < LAYERS_NEEDED[layers]:
         raise ValueError(
             f"--layers={layers} needs {LAYERS_NEEDED[layers]} layers; the model has "
@@ -327,10 +328,12 @@ def _features(
     hidden = LAYERS[layers](states).astype(jnp.float32)
     if pooling == "none":
         return hidden
-    if dims > hidden.shape[-1]:
-        raise ValueError(
-            f"--dims={dims} is more than the {hidden.shape[-1]} numbers of the vectors; give fewer"
-        )
     pooled = poolings.pool(hidden, batch["input_mask"], pooling)
+    if layers == "last":
+        pooled = sentence_encoder.projected(pooled, getattr(model, "projections", None))
+    if dims > pooled.shape[-1]:
+        raise ValueError(
+            f"--dims={dims} is more than the {pooled.shape[-1]} numbers of the vectors; give fewer"
+        )
     vectors = sentence_vectors.shortened(pooled, dims=dims, normalize=normalize)
     return vectors[:, : truncate_dim or None]

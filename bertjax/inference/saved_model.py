@@ -20,7 +20,13 @@ from bertjax.data import json_text, tokenizer
 from bertjax.devices import sharding
 from bertjax.finetuning import base as kinds
 from bertjax.jobs import finetuning as finetuning_job
-from bertjax.models import embedding_sharing, encoder, parameters, sentence_vectors
+from bertjax.models import (
+    embedding_sharing,
+    encoder,
+    parameters,
+    sentence_encoder,
+    sentence_vectors,
+)
 from bertjax.tasks import base as tasks_base
 from bertjax.tasks import pretraining, replaced_tokens
 from bertjax.workdirs import checkpoint, reader, trained_positions
@@ -33,7 +39,7 @@ class TrainedModel:
     """A pretrained model, or the encoder of any other one.
 
     Its module has an `encoder`, and `mlm_logits` if it `fills_masks`, or `replaced_logits` if it is
-    ELECTRA's discriminator.
+    ELECTRA's discriminator, or `projections` if those of sentences have any.
 
     params: whole on every device of `mesh`
     task: the pretraining task; None for an encoder alone
@@ -62,8 +68,9 @@ class TrainedModel:
         return parameters.merge(self.graphdef, self.params)
 
     def sha256(self) -> str:
-        """Returns the hash of the encoder's parameters, whose vectors are the same by it."""
-        return parameters.sha256(parameters.flat({"encoder": self.params["encoder"]}))
+        """Returns the hash of the parameters by which vectors are made."""
+        parts = (part for part in ("encoder", "projections") if part in self.params)
+        return parameters.sha256(parameters.flat({part: self.params[part] for part in parts}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +109,7 @@ def load(
     """
     saved = _read(workdir, step)
     params, sizes = saved.params, encoder.EncoderConfig(**saved.config.model)
-    task = None
+    task, sentence = None, convert_workdir.sentence_vectors_of(saved)
     if generator and embedding_sharing.GENERATOR in params:
         sizes = replaced_tokens.generator_config(sizes, saved.config.pretraining.generator)
         params = params[embedding_sharing.GENERATOR]
@@ -115,6 +122,9 @@ def load(
         task = jobs.JOBS[saved.config.task].task(saved.config)
         graphdef = replaced_tokens.discriminator_graph(sizes)
         params = {part: params[part] for part in ("encoder", "rtd_head")}
+    elif sentence is not None and sentence.projections:
+        graphdef = _projecting_graph(sizes, sentence)
+        params = {part: params[part] for part in ("encoder", "projections")}
     else:
         bare = nnx.eval_shape(lambda: encoder.make_bare(sizes, rngs=nnx.Rngs(0)))
         graphdef, _ = parameters.split(bare)
@@ -127,10 +137,27 @@ def load(
         mesh=all_devices(),
         task=task,
         trained_length=trained_positions.number(saved),
-        sentence=convert_workdir.sentence_vectors_of(saved),
+        sentence=sentence,
         source=str(saved.directory),
         step=saved.step,
     )
+
+
+def _projecting_graph(
+    sizes: encoder.EncoderConfig, sentence: sentence_vectors.SentenceVectors
+) -> nnx.GraphDef:
+    """Returns the static part of a model whose vectors go through dense layers."""
+
+    def make() -> nnx.Module:
+        return sentence_encoder.SentenceEncoder(
+            sizes,
+            pooling=sentence.pooling,
+            normalize=sentence.normalize,
+            projections=sentence.projections,
+            rngs=nnx.Rngs(0),
+        )
+
+    return parameters.split(nnx.eval_shape(make))[0]
 
 
 def load_finetuned(workdir: epath.PathLike, *, step: str | int = "newest") -> FinetunedModel:

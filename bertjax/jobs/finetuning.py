@@ -26,6 +26,7 @@ from bertjax.data import tokenizer as tokenizers
 from bertjax.finetuning import base as kinds
 from bertjax.finetuning import batches, feature_sets, imported, wrapped_tasks
 from bertjax.jobs import base, lengths, teachers
+from bertjax.models import sentence_vectors
 from bertjax.tasks import distillation
 from bertjax.workdirs import reader
 
@@ -47,7 +48,7 @@ def _taught_task(
 
 
 # Head options that our checkpoints hold; models of other projects have the released code's.
-_HEAD_OPTIONS = ("pooling", "bilstm_size", "feature_based", "normalize")
+_HEAD_OPTIONS = ("pooling", "bilstm_size", "feature_based", "normalize", "projections")
 
 
 def _teacher_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
@@ -55,13 +56,27 @@ def _teacher_task(config: ml_collections.ConfigDict) -> kinds.FinetuningTask:
     path, head = config.distillation.teacher, config_lib.default_config().finetuning
     kind = finetuning.KINDS[config.finetuning.dataset]
     options, sizes = config.finetuning.copy_and_resolve_references(), teachers.sizes_of(config)
-    if kind.task(sizes, options).head == "none":  # vectors as the student makes them
-        head = config.finetuning
+    if "projections" in kind.options:
+        head = _head_of_vectors(config)
     trained = reader.describe(epath.Path(path)) if formats.recognize(path) == "bertjax" else None
     if trained is not None and trained.config.task == "finetuning":
         head = trained.config.finetuning
     options.update({name: head[name] for name in _HEAD_OPTIONS})
     return kind.task(sizes, options)
+
+
+def _head_of_vectors(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """Returns the options of a teacher of vectors: as its files say, else as the student's."""
+    options = config.finetuning.copy_and_resolve_references()
+    vectors = formats.vectors(config.distillation.teacher)
+    options.projections = _rows_of(vectors.projections) if vectors else ()
+    options.pooling = vectors.pooling if vectors else options.pooling
+    return options
+
+
+def _rows_of(projections: Sequence[sentence_vectors.Projection]) -> tuple[tuple[Any, ...], ...]:
+    """Returns projections as config.finetuning.projections has them."""
+    return tuple(map(dataclasses.astuple, projections))
 
 
 def _read_teacher(
@@ -183,6 +198,7 @@ def open_job(
     config.model.update(
         {name: sizes[name] for name in config.model if name not in base.OWN_MODEL_OPTIONS}
     )
+    _take_projections(config, workdirs)
     _check_length(config)
     scorer = finetuning.KINDS[config.finetuning.dataset].open(config.finetuning, vocabulary)
     data = scorer.reader
@@ -384,6 +400,26 @@ def _origin(path: str) -> tuple[Mapping[str, Any], tokenizers.Tokenizer]:
             "that of the weights: put its vocab.txt or spiece.model into their directory"
         )
     return dataclasses.asdict(source.config), source.vocabulary
+
+
+def _take_projections(
+    config: ml_collections.ConfigDict, workdirs: Sequence[epath.PathLike]
+) -> None:
+    """Gives the config the dense layers behind the pooling of the weights that are started from."""
+    options = config.finetuning
+    if "projections" not in finetuning.KINDS[options.dataset].options:
+        return
+    begun = (reader.describe(workdir) for workdir in map(epath.Path, workdirs))
+    source = next((str(it.directory) for it in begun if it is not None), config.init_from)
+    vectors = formats.vectors(source)
+    theirs = _rows_of(vectors.projections) if vectors else ()
+    given = _rows_of(sentence_vectors.projections_of(options.projections))
+    if theirs and given not in ((), theirs):
+        raise ValueError(
+            f"config.finetuning.projections is {options.projections!r}; {source} has {theirs!r}: "
+            "leave it out"
+        )
+    options.projections = theirs or given
 
 
 def outline(config: ml_collections.ConfigDict) -> base.Job:

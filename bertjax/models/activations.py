@@ -69,3 +69,13 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 # The pooler's activation: BERT has tanh, DistilBERT relu, ELECTRA's classifiers gelu.
 POOLER_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"tanh": jnp.tanh, **ACTIVATIONS}
+
+# Those of the dense layers behind a pooling: each is a class of torch that takes no arguments.
+PROJECTION_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "identity": lambda x: x,
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "gelu": gelu,
+    "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu,
+}

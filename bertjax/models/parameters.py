@@ -124,8 +124,13 @@ def layer_uses(graphdef: nnx.GraphDef, params: Params) -> dict[str, Uses]:
 
 
 def bodies(module: nnx.Module | Mapping[Any, Any]) -> tuple[str, ...]:
-    """Returns the paths of encoders and of their poolers, on which heads stand."""
-    return tuple(body for path in encoder_paths(module) for body in (path, beside(path, "pooler")))
+    """Returns the paths of encoders and of what belongs to them, on which heads stand."""
+    names = ("pooler", "projections")
+    return tuple(
+        body
+        for path in encoder_paths(module)
+        for body in (path, *(beside(path, name) for name in names))
+    )
 
 
 def is_within(name: str, paths: Iterable[str]) -> bool:

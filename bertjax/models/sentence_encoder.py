@@ -1,13 +1,16 @@
-"""A vector for each text: the encoder and a pooling of its states, with nothing learnt between."""
+"""A vector for each text: the encoder, a pooling of its states, and dense layers behind that."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from bertjax.models import layers, parts
+from bertjax.models import activations, containers, layers, parts, sentence_vectors
 from bertjax.models import pooling as pooling_lib
 from bertjax.models.encoder import EncoderConfig, make_encoder
 
@@ -17,7 +20,8 @@ _SMALLEST_LENGTH = 1e-12  # of a vector that is divided by its length, as in tor
 class SentenceEncoder(nnx.Module):
     """The pooled states of a sequence, with length 1 if `normalize`; there is no pooler.
 
-    With `num_labels` it has a `classifier` for pairs of vectors, which calling it does not use.
+    Between the two stand the dense layers `projections`, None without any. With `num_labels`
+    it has a `classifier` for pairs of vectors, which calling it does not use.
     Source: Reimers and Gurevych 2019, section 3.
 
     Raises:
@@ -31,6 +35,7 @@ class SentenceEncoder(nnx.Module):
         pooling: str = "mean",
         normalize: bool = True,
         num_labels: int = 0,
+        projections: Sequence[sentence_vectors.Projection] = (),
         rngs: nnx.Rngs,
     ):
         if pooling not in pooling_lib.POOLINGS:
@@ -38,25 +43,72 @@ class SentenceEncoder(nnx.Module):
         self.encoder = make_encoder(config, rngs=rngs)
         self.pooling = pooling
         self.normalize = normalize
-        width = 3 * config.hidden_size  # u, v, |u - v|
+        self.projections = _make_projections(config, projections, rngs=rngs)
+        width = 3 * sentence_vectors.size_of(projections, config.hidden_size)  # u, v, |u - v|
         self.classifier = (
             parts.classifier(config, width, num_labels, rngs=rngs) if num_labels else None
         )
 
     def __call__(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
-    ) -> Float[Array, "batch hidden"]:
+    ) -> Float[Array, "batch size"]:
         """Returns float32 vectors, as the model answers them."""
         vectors = self.pooled(inputs, key=key)
         return unit(vectors) if self.normalize else vectors
 
     def pooled(
         self, inputs: layers.Inputs, *, key: PRNGKeyArray | None = None
-    ) -> Float[Array, "batch hidden"]:
+    ) -> Float[Array, "batch size"]:
         """Returns float32 vectors of any length, as losses read them."""
         hidden = self.encoder(inputs, key=key)
         with jax.named_scope("pooling"):
-            return pooling_lib.pool(hidden, inputs["input_mask"], self.pooling)
+            vectors = pooling_lib.pool(hidden, inputs["input_mask"], self.pooling)
+        return projected(vectors, self.projections)
+
+
+class Projection(layers.Dense):
+    """A dense layer in float32 with an activation."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        in_size: int,
+        options: sentence_vectors.Projection,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(
+            *(in_size, options.size),
+            kernel_init=layers.INITIALIZERS[config.initializer](config.initializer_range),
+            dtype=jnp.dtype("float32"),
+            use_bias=options.use_bias,
+            rngs=rngs,
+        )
+        self.activation = options.activation
+
+    def __call__(self, x: Float[Array, "*rows in"]) -> Float[Array, "*rows out"]:
+        return activations.PROJECTION_ACTIVATIONS[self.activation](super().__call__(x))
+
+
+def _make_projections(
+    config: EncoderConfig, projections: Sequence[sentence_vectors.Projection], *, rngs: nnx.Rngs
+) -> Any:
+    """Returns the list of modules, freshly initialized; None for no projections."""
+    modules, size = [], config.hidden_size
+    for options in projections:
+        modules.append(Projection(config, size, options, rngs=rngs))
+        size = options.size
+    return containers.List(modules) if modules else None
+
+
+def projected(
+    vectors: Float[Array, "batch hidden"], projections: Iterable[Projection] | None
+) -> Float[Array, "batch size"]:
+    """Returns pooled vectors behind the projections, if there are any."""
+    with jax.named_scope("projections"):
+        for projection in projections or ():
+            vectors = projection(vectors)
+    return vectors
 
 
 def unit(vectors: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.models import pooling
+from bertjax.models import activations, encoder_config, pooling
 
 SIMILARITIES = ("cosine", "dot")
 
@@ -17,12 +18,65 @@ SIMILARITIES = ("cosine", "dot")
 PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
+LARGEST_SIZE = encoder_config.MOST["hidden_size"]  # of a vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """A dense layer between the pooling and the normalization, which makes vectors of `size`.
+
+    `activation` is a key of `activations.PROJECTION_ACTIVATIONS`.
+    Source: sentence-transformers, Dense.
+
+    Raises:
+      ValueError: listing every field that does not fit.
+    """
+
+    size: int
+    activation: str = "tanh"
+    use_bias: bool = True
+
+    def __post_init__(self):
+        faults, known = [], activations.PROJECTION_ACTIVATIONS
+        if type(self.size) is not int or not 1 <= self.size <= LARGEST_SIZE:
+            faults.append(f"the size is {self.size!r:.60}; it must be from 1 to {LARGEST_SIZE:,}")
+        if not isinstance(self.activation, str) or self.activation not in known:
+            faults.append(
+                f"the activation is {self.activation!r:.60}; known are {', '.join(known)}"
+            )
+        if type(self.use_bias) is not bool:
+            faults.append(f"the bias is {self.use_bias!r:.60}; it must be True or False")
+        if faults:
+            raise ValueError("; ".join(faults))
+
+
+def projections_of(rows: Sequence[Any]) -> tuple[Projection, ...]:
+    """Returns the projections of rows of their fields, as config.finetuning.projections has them.
+
+    Raises:
+      ValueError: if a row is none, or as `Projection`.
+    """
+    try:
+        return tuple(Projection(*row) for row in rows)
+    except TypeError:
+        raise ValueError(
+            "it must hold rows of size, activation and whether there is a bias, such as "
+            "((512, 'tanh', True),)"
+        ) from None
+
+
+def size_of(projections: Sequence[Projection], hidden_size: int) -> int:
+    """Returns the size of the vectors of an encoder with these projections."""
+    return projections[-1].size if projections else hidden_size
+
+
 @dataclasses.dataclass(frozen=True)
 class SentenceVectors:
     """The choices that a model for sentence embeddings was trained with.
 
-    `pooling` is a key of `pooling.POOLINGS`; `normalize` says that vectors have length 1. `prompts`
-    are put before texts, by name, and `default_prompt` is the name of one for texts of no kind.
+    `pooling` is a key of `pooling.POOLINGS`; `normalize` says that vectors have length 1.
+    `projections` stand between the two, in their order. `prompts` are put before texts, by name,
+    and `default_prompt` is the name of one for texts of no kind.
     Longer texts are cut to `max_seq_length` tokens, [CLS] and [SEP] among them; 0: as many as the
     model reads. `matryoshka_dims` are the lengths to which vectors may be cut. `truncate_dim` is
     the one to which they are cut by default, after they are normalized; 0: they are not.
@@ -39,6 +93,7 @@ class SentenceVectors:
     similarity: str = "cosine"
     matryoshka_dims: Sequence[int] = ()
     truncate_dim: int = 0
+    projections: Sequence[Projection] = ()
 
     def __post_init__(self):
         if self.pooling not in pooling.POOLINGS:

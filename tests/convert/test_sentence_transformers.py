@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import math
 import shutil
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from bertjax import encode, inference, predict
 from bertjax.convert import __main__ as convert
@@ -187,9 +189,10 @@ def test_weights_in_a_directory_of_their_own_are_those_of_the_model(exported, di
 
 def test_other_modules_are_refused(directory):
     for kinds, message in (
-        (("Transformer", "Pooling", "Dense", "Normalize"), "modules Transformer, Pooling, Dense"),
+        (("Transformer", "Dense", "Pooling"), "modules Transformer, Dense, Pooling"),
+        (("Transformer", "Pooling", "Normalize", "Dense"), "Pooling, Normalize, Dense"),
         (("Transformer", "Normalize", "Pooling"), "modules Transformer, Normalize, Pooling"),
-        (("Transformer",), "supported is a Transformer with a Pooling"),
+        (("Transformer",), "supported are a Transformer, a Pooling, any Dense and"),
         (("CLIPModel",), "has the modules CLIPModel"),
         (("Transformer", "Pooling", "Pooling"), "modules Transformer, Pooling, Pooling"),
     ):
@@ -202,6 +205,149 @@ def test_other_modules_are_refused(directory):
         for path in (directory, directory / "model.safetensors"):
             with pytest.raises(ValueError, match="^[^:]*modules.json is not a list of modules"):
                 formats.read(path)
+
+
+DENSE = {
+    "in_features": small_sentences.HIDDEN,
+    "out_features": 8,
+    "bias": True,
+    "activation_function": "torch.nn.modules.activation.Tanh",
+}
+WEIGHT, BIAS = "linear.weight", "linear.bias"  # [out, in]
+
+
+def write_dense(directory, place, tensors, **fields):
+    """A dense layer as version 2 to 4 of sentence-transformers writes it."""
+    (directory / place).mkdir(exist_ok=True)
+    (directory / place / "config.json").write_text(json.dumps({**DENSE, **fields}))
+    safetensors.numpy.save_file(tensors, directory / place / "model.safetensors")
+
+
+def random_dense(in_size, out_size, *, has_bias=True):
+    rng = np.random.default_rng(out_size)
+    tensors = {WEIGHT: rng.normal(0, in_size**-0.5, (out_size, in_size)).astype(np.float32)}
+    return tensors | ({BIAS: rng.normal(0, 0.3, out_size).astype(np.float32)} if has_bias else {})
+
+
+# Reference of each activation, in float64.
+REFERENCES = {
+    "torch.nn.modules.activation.Tanh": np.tanh,
+    "torch.nn.modules.linear.Identity": lambda x: x,
+    "torch.nn.modules.activation.ReLU": lambda x: np.maximum(x, 0),
+    "torch.nn.modules.activation.GELU": lambda x: (
+        x * 0.5 * (1 + np.vectorize(math.erf)(x / 2**0.5))
+    ),
+    "torch.nn.modules.activation.Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "torch.nn.modules.activation.SiLU": lambda x: x / (1 + np.exp(-x)),
+}
+# The layout of a model; size, activation and whether there is a bias of each dense layer.
+LAYOUTS = [
+    ("Normalize", [(16, "torch.nn.modules.activation.Tanh", True)]),  # LaBSE
+    ("", [(8, "torch.nn.modules.activation.Tanh", True)]),  # distiluse
+    ("Normalize", [(16, "torch.nn.modules.linear.Identity", False)]),  # GTR
+    ("", [(20, name, True) for name in REFERENCES]),
+]
+
+
+def test_dense_layers_behind_the_pooling_are_read_used_and_written(directory, tmp_path):
+    texts = small_sentences.texts(9)
+    model = inference.load(directory)
+    pooled = encode.encode(model, texts, normalize=False)["features"].astype(np.float64)
+    for number, (last, layers) in enumerate(LAYOUTS):
+        place, expected = tmp_path / f"source{number}", pooled
+        shutil.copytree(directory, place)
+        modules(place, "Transformer", "Pooling", *["Dense"] * len(layers), *[last][: bool(last)])
+        for n, (size, activation, has_bias) in enumerate(layers, start=2):
+            in_size = expected.shape[1]
+            tensors = random_dense(in_size, size, has_bias=has_bias)
+            fields = {"in_features": in_size, "out_features": size, "bias": has_bias}
+            write_dense(place, f"{n}_Dense", tensors, **fields, activation_function=activation)
+            sums = expected @ tensors[WEIGHT].T.astype(np.float64) + tensors.get(BIAS, 0.0)
+            expected = REFERENCES[activation](sums)
+        if last:
+            expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        again = [tmp_path / f"{name}{number}" for name in ("workdir", "export", "second")]
+        for source, target in zip([place, *again], again, strict=False):
+            format = "bertjax" if target is again[0] else "huggingface"
+            convert.convert(source, target, format=format)
+        for path in (place, again[1]):
+            found = encode.encode(inference.load(path), texts)["features"]
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+            assert formats.vectors(path) == sentence(again[0]) == sentence(again[2])
+        listed = json.loads((again[1] / "modules.json").read_text())
+        assert [module["path"] for module in listed] == [
+            *("", "1_Pooling", *(f"{n}_Dense" for n in range(2, 2 + len(layers)))),
+            *[f"{2 + len(layers)}_Normalize"] * bool(last),
+        ]
+        for n in range(2, 2 + len(layers)):
+            config = json.loads((place / f"{n}_Dense/config.json").read_text())
+            assert json.loads((again[1] / f"{n}_Dense/config.json").read_text()) == config
+            for name in ("config.json", "model.safetensors"):
+                files = [(path / f"{n}_Dense" / name).read_bytes() for path in again[1:]]
+                assert files[0] == files[1]
+        assert f"| size of a vector | {expected.shape[1]} |" in (again[1] / "README.md").read_text()
+
+
+def test_vectors_of_dense_layers_are_cut_and_features_are_without_them(directory, tmp_path):
+    modules(directory, "Transformer", "Pooling", "Dense", "Normalize")
+    write_dense(directory, "2_Dense", random_dense(small_sentences.HIDDEN, 8))
+    model, text = inference.load(directory), ["w1 w2"]
+    whole = encode.encode(model, text, normalize=False)["features"]
+    short = encode.encode(model, text, dims=3)["features"]
+    np.testing.assert_allclose(short, whole[:, :3] / np.linalg.norm(whole[:, :3]), atol=1e-6)
+    with pytest.raises(ValueError, match="--dims=9 is more than the 8 numbers of the vectors"):
+        encode.encode(model, text, dims=9)
+    for options in ({"pooling": "none"}, {"layers": "second_to_last"}):
+        features = encode.encode(model, text, **options)["features"]
+        assert features.shape[1] == small_sentences.HIDDEN
+    hashes = {model.sha256()}
+    write_dense(directory, "2_Dense", random_dense(small_sentences.HIDDEN, 8) | {BIAS: np.ones(8)})
+    assert inference.load(directory).sha256() not in hashes
+    change(directory, CONFIG, truncate_dim=5)
+    assert encode.encode(inference.load(directory), text)["features"].shape[1] == 5
+
+
+def test_dense_layers_that_would_give_other_vectors_are_refused(directory, caplog):
+    modules(directory, "Transformer", "Pooling", "Dense")
+    tensors, config = random_dense(small_sentences.HIDDEN, 8), "2_Dense/config.json"
+    for fields, message in (
+        ({"in_features": 17}, "in_features is 17; it must be 16, the size of"),
+        ({"out_features": 0}, "out_features is 0; it must be from 1 to 100,000"),
+        ({"out_features": 10**12}, "out_features is 1000000000000; it must be from 1"),
+        ({"out_features": True}, "out_features is True; it must be from 1"),
+        ({"out_features": "8"}, "out_features is '8'; it must be from 1"),
+        ({"bias": 1}, "bias is 1; it must be true or false"),
+        ({"use_residual": True}, "use_residual is True; it must be false"),
+        ({"activation_function": "torch.nn.modules.activation.ELU"}, "ELU'; it must be torch.nn.I"),
+        ({"activation_function": "own.Tanh"}, "activation_function is 'own.Tanh'; it must be"),
+        ({"activation_function": ["x"]}, "activation_function is .'x'.; it must be"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
+        ({"in_features": None, "bias": None}, "in_features is None; .* bias is None"),
+    ):
+        write_dense(directory, "2_Dense", tensors, **fields)
+        for read in (formats.read, formats.vectors):
+            with pytest.raises(ValueError, match=rf"{config} is not supported: .*{message}"):
+                read(directory)
+    file = "2_Dense/model.safetensors"
+    for changed, message in (
+        ({WEIGHT: tensors[WEIGHT]}, r"linear.bias \(projections.0.bias\) is missing"),
+        ({BIAS: tensors[BIAS]}, r"linear.weight \(projections.0.kernel\) is missing"),
+        ({**tensors, WEIGHT: tensors[WEIGHT].T.copy()}, r"has the shape .16, 8.; .* .8, 16."),
+        ({**tensors, "other": tensors[BIAS]}, "other .8. is not a parameter that is known"),
+    ):
+        write_dense(directory, "2_Dense", changed)
+        with pytest.raises(ValueError, match=rf"(?s){file}: .*{message}"):
+            formats.read(directory)
+    write_dense(directory, "2_Dense", tensors, bias=False)
+    with pytest.raises(ValueError, match="linear.bias is of a layer that the config does not have"):
+        formats.read(directory)
+    write_dense(directory, "2_Dense", tensors, new_field=1)
+    assert sentence(directory).projections == (sentence_vectors.Projection(8),)
+    assert f"{config} has fields that are not known here: new_field" in caplog.text
+    for name in ("model.safetensors", "config.json"):
+        (directory / "2_Dense" / name).unlink()
+        with pytest.raises(FileNotFoundError, match="2_Dense"):
+            formats.read(directory)
 
 
 POOLING, CONFIG = "1_Pooling/config.json", "config_sentence_transformers.json"

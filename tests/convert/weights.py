@@ -58,6 +58,18 @@ def make(
     )
 
 
+def for_sentences(weights, sentence, *, seed=0):
+    """The model with choices for vectors, and random dense layers where the choices have any."""
+    rng, size, params = np.random.default_rng(seed), weights.config.hidden_size, {}
+    for number, projection in enumerate(sentence.projections if sentence else ()):
+        kernel = rng.normal(0.0, size**-0.5, (size, projection.size))
+        params[f"projections.{number}.kernel"] = kernel.astype(np.float32)
+        size = projection.size
+        if projection.use_bias:
+            params[f"projections.{number}.bias"] = rng.normal(0.0, 0.2, size).astype(np.float32)
+    return dataclasses.replace(weights, params={**weights.params, **params}, sentence=sentence)
+
+
 def write(weights, directory, format):
     """Writes a format that is only read, too: "tf1", as its released code wrote it."""
     if format == "tf1":

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax import finetuning, recipes
 from bertjax.finetuning import embeddings
-from bertjax.models import parameters
+from bertjax.models import parameters, sentence_vectors
 from bertjax.tasks import base as tasks
 from bertjax.training import config_faults
 from tests import conftest, small_embeddings, small_records
@@ -46,6 +46,11 @@ FAULTS = [
     ("distillation", {}, "'distillation', but there is no teacher: give"),
     ("ranking", {"distillation.teacher": "there"}, "which the loss 'ranking' does not read"),
     ("ranking", {"finetuning.matryoshka_dims": (8, 8)}, r"matryoshka_dims is \(8, 8\); it must"),
+    ("ranking", {"finetuning.projections": (8, "tanh", True)}, "projections is .* must hold rows"),
+    (
+        *("ranking", {"finetuning.projections": ((8, "tanh", True), (0, "elu", True))}),
+        "the size is 0; .* the activation is 'elu'; known are identity, tanh",
+    ),
     ("cosine", {"finetuning.score_range": (1.0, 1.0)}, r"score_range is \(1.0, 1.0\)"),
     ("cosine", {"finetuning.labels": ("a", "b")}, "only the loss 'softmax' learns classes"),
     ("ranking", {"finetuning.eval_file": "a=2"}, "eval_file is 'a=2'; weights are for files"),
@@ -82,6 +87,11 @@ def test_a_teacher_is_as_wide_as_its_student_and_a_prefix_no_longer_than_a_vecto
     assert embeddings.embedding_task(ONE_LAYER, options).taught_by(teacher).teacher == teacher
     with pytest.raises(ValueError, match="matryoshka_dims has 33; the vectors .* have 32 numbers"):
         embeddings.SentenceEmbedding(ONE_LAYER, matryoshka_dims=(33,))
+    options.projections = ((32, "identity", False),)
+    assert embeddings.embedding_task(wider, options).taught_by(teacher).size == 32
+    with pytest.raises(ValueError, match="matryoshka_dims has 9; the vectors .* have 8 numbers"):
+        projections = (sentence_vectors.Projection(8),)
+        embeddings.SentenceEmbedding(ONE_LAYER, matryoshka_dims=(9,), projections=projections)
 
 
 def test_prompts_stand_before_texts_by_their_roles(open_scorer):
@@ -249,6 +259,36 @@ def test_each_text_has_the_vector_that_it_has_alone():
     vectors, answered = np.asarray(pooled(alone)), answer(alone)["embeddings"]
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     np.testing.assert_allclose(answered, vectors / lengths, atol=1e-6)
+
+
+def test_dense_layers_stand_behind_the_pooling_and_are_trained_by_every_loss():
+    projections = sentence_vectors.projections_of([(12, "tanh", True), (8, "identity", False)])
+    for loss in embeddings.LOSSES:
+        task = embeddings.SentenceEmbedding(
+            *(ONE_LAYER, loss),
+            num_labels=3 * (loss == "softmax"),
+            projections=projections,
+            matryoshka_dims=(4, 8),
+        )
+        model, batch = make_model(task), make_batch() | {"labels": jnp.arange(8) % 3}
+        batch |= {"scores": jnp.ones(8), embeddings.TEACHER_VECTORS: jnp.ones((8, 2, 8))}
+        graphdef, params = parameters.split(model)
+
+        def total(params, graphdef=graphdef, task=task, batch=batch):
+            return task.loss(parameters.merge(graphdef, params), batch, key=None)["loss"].total
+
+        slopes = jax.jit(jax.grad(total))(params)["projections"]
+        assert [set(slopes[place]) for place in "01"] == [{"kernel", "bias"}, {"kernel"}]
+        assert all(np.abs(slope).max() > 0 for slope in jax.tree.leaves(slopes))
+    plain = embeddings.SentenceEmbedding(ONE_LAYER)
+    batch, of_encoder = make_batch((4, 6)), {"encoder": params["encoder"]}
+    pooled = parameters.merge(tasks.abstract_model(plain)[0], of_encoder).pooled(batch)
+    of_dense = jax.tree.map(np.asarray, params["projections"])
+    sums = np.asarray(pooled) @ of_dense["0"]["kernel"] + of_dense["0"]["bias"]
+    expected = np.tanh(sums) @ of_dense["1"]["kernel"]
+    np.testing.assert_allclose(model.pooled(batch), expected, atol=1e-5)
+    flops = task.train_flops(8, 6, 0) - plain.train_flops(8, 6, 0)
+    assert flops == 3 * 2 * 8 * 2 * (32 * 12 + 12 * 8)
 
 
 def test_the_two_views_of_a_text_differ_by_dropout_alone():

@@ -35,7 +35,8 @@ def made(family_name, sentence, *, with_pooler=False):
         if with_pooler or not path.startswith("pooler")
     }
     model_type = family.model_type
-    return dataclasses.replace(found, params=params, model_type=model_type, sentence=sentence)
+    found = dataclasses.replace(found, params=params, model_type=model_type)
+    return weights.for_sentences(found, sentence)
 
 
 def loaded(directory, heard, capfd):
@@ -66,24 +67,30 @@ VECTORS = sentence_vectors.SentenceVectors(
 
 
 @pytest.mark.parametrize(
-    ("family", "pooling", "normalize", "with_pooler"),
+    ("family", "pooling", "normalize", "with_pooler", "projections"),
     [
-        ("bert", "mean", True, False),
-        ("bert", "max", False, True),
-        ("modernbert", "cls", True, False),
-        ("roberta", "weighted", True, False),
-        ("distilbert", "last", False, False),
+        ("bert", "mean", True, False, ()),
+        ("bert", "max", False, True, ()),
+        ("bert", "cls", True, True, ((32, "tanh"),)),  # LaBSE
+        ("modernbert", "cls", True, False, ()),
+        ("roberta", "weighted", True, False, ((24, "identity", False), (16, "gelu"))),
+        ("distilbert", "last", False, False, ()),
+        ("distilbert", "mean", False, False, ((16, "tanh"),)),  # distiluse
     ],
 )
 def test_an_export_gives_our_vectors_without_a_word(
-    tmp_path, heard, capfd, family, pooling, normalize, with_pooler
+    tmp_path, heard, capfd, family, pooling, normalize, with_pooler, projections
 ):
-    sentence = dataclasses.replace(VECTORS, pooling=pooling, normalize=normalize)
+    projections = sentence_vectors.projections_of(projections)
+    sentence = dataclasses.replace(
+        VECTORS, pooling=pooling, normalize=normalize, projections=projections
+    )
     weights_made = made(family, sentence, with_pooler=with_pooler)
     formats.write(weights_made, tmp_path / "st", format="huggingface")
     theirs = loaded(tmp_path / "st", heard, capfd)
     assert theirs.max_seq_length == MAX_LENGTH
     assert theirs.similarity_fn_name == "cosine"
+    assert theirs.get_embedding_dimension() == (projections[-1].size if projections else 12)
     formats.write(weights_made, tmp_path / "workdir", format="bertjax")
     for place in ("st", "workdir"):
         ours = inference.load(tmp_path / place)
@@ -108,7 +115,9 @@ def test_vectors_that_are_cut_are_theirs_and_so_are_prompts_of_one_name(tmp_path
 
 
 def test_what_is_written_comes_back(tmp_path):
-    weights_made = made("bert", dataclasses.replace(VECTORS, default_prompt="query"))
+    projections = sentence_vectors.projections_of([(24, "gelu", False), (16, "tanh")])
+    sentence = dataclasses.replace(VECTORS, default_prompt="query", projections=projections)
+    weights_made = made("bert", sentence)
     formats.write(weights_made, tmp_path / "first", format="bertjax")
     formats.write(formats.read(tmp_path / "first"), tmp_path / "second", format="huggingface")
     formats.write(formats.read(tmp_path / "second"), tmp_path / "third", format="huggingface")
@@ -119,21 +128,29 @@ def test_what_is_written_comes_back(tmp_path):
         path: array.tobytes() for path, array in weights_made.params.items()
     }
     files = sorted(path for path in (tmp_path / "second").rglob("*") if path.is_file())
-    assert len(files) >= 10
+    assert len(files) >= 14
     for path in files:
         other = tmp_path / "third" / path.relative_to(tmp_path / "second")
         assert path.read_bytes() == other.read_bytes(), path
 
 
-@pytest.mark.parametrize("pooling", ["weighted", "last"])
-def test_what_they_save_in_their_newest_dialect_is_read(tmp_path, heard, capfd, pooling):
-    sentence = dataclasses.replace(VECTORS, pooling=pooling)
+@pytest.mark.parametrize(
+    ("pooling", "projections"),
+    [("weighted", ()), ("last", ((5, "sigmoid"), (9, "relu"), (7, "silu"), (8, "identity")))],
+)
+def test_what_they_save_in_their_newest_dialect_is_read(
+    tmp_path, heard, capfd, pooling, projections
+):
+    projections = sentence_vectors.projections_of(projections)
+    sentence = dataclasses.replace(VECTORS, pooling=pooling, projections=projections)
     formats.write(made("bert", sentence), tmp_path / "ours", format="huggingface")
     theirs = loaded(tmp_path / "ours", heard, capfd)
     theirs.save(str(tmp_path / "theirs"))
     modules = json.loads((tmp_path / "theirs" / "modules.json").read_text())
     assert modules != json.loads((tmp_path / "ours" / "modules.json").read_text())
     assert formats.read(tmp_path / "theirs").sentence == sentence
+    found = encode.encode(inference.load(tmp_path / "theirs"), TEXTS[:4])["features"]
+    np.testing.assert_allclose(found, theirs.encode_document(TEXTS[:4]), atol=3e-6)
 
 
 def test_any_encoder_is_exported_with_a_pooling(tmp_path, heard, capfd):

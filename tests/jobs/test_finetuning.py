@@ -16,11 +16,17 @@ from bertjax.data import directories
 from bertjax.devices import sharding
 from bertjax.finetuning import choices, conll_files, spans, tag_schemes, tags, texts
 from bertjax.jobs import finetuning
-from bertjax.models import lora, parameters
+from bertjax.models import lora, parameters, sentence_vectors
 from bertjax.tasks import base as tasks_base
 from bertjax.training import optim, warm_start
 from bertjax.workdirs import reader
-from tests import finetuned_workdir, small_datasets, small_records
+from tests import (
+    finetuned_workdir,
+    small_datasets,
+    small_embeddings,
+    small_records,
+    small_sentences,
+)
 from tests.convert import weights
 
 TASK = {
@@ -366,3 +372,38 @@ def test_a_teacher_has_the_head_that_it_was_finetuned_with(open_job, tmp_path, t
     told = {"bilstm_size": 0, "pooling": "cls"} | theirs
     assert {name: getattr(teacher, name) for name in told} == told
     assert ("lstm" in job.teacher.params) == ("bilstm_size" in theirs)
+
+
+def test_a_teacher_makes_the_vectors_that_its_files_say(tmp_path, source):
+    projections = (sentence_vectors.Projection(32),)
+    theirs = dataclasses.replace(small_sentences.VECTORS, pooling="max", projections=projections)
+    small_sentences.write(tmp_path / "teacher", theirs)
+    config = small_embeddings.make_config(tmp_path / "data", source, loss="distillation")
+    config.distillation.teacher = str(tmp_path / "teacher")
+    job = finetuning.open_job(config)
+    assert (job.task.teacher.pooling, job.task.teacher.projections) == ("max", projections)
+    assert job.task.pooling == "mean" and not job.task.projections
+    assert job.teacher.params["projections"]["0"]["kernel"].shape == (16, 32)
+
+
+def test_dense_layers_of_the_weights_are_those_of_the_job_unless_it_has_others(tmp_path):
+    projections = (sentence_vectors.Projection(8, "gelu", False),)
+    vectors = dataclasses.replace(small_sentences.VECTORS, projections=projections)
+    for format in ("huggingface", "bertjax"):
+        small_sentences.write(tmp_path / format, vectors, format=format)
+        config = small_embeddings.make_config(tmp_path / f"data_{format}", tmp_path / format)
+        job = finetuning.open_job(config)
+        assert job.task.projections == projections
+        params = tasks_base.abstract_model(job.task)[1]
+        assert not warm_start.of_job(job, params).fresh
+        rates = optim.rate_multipliers(optim.OptimizerOptions(head_multiplier=3.0), params)
+        assert set(jax.tree.leaves(rates["projections"])) == {1.0}
+        config.finetuning.projections = ((9, "tanh", True),)
+        with pytest.raises(
+            ValueError, match=r"projections is .*; .* has \(\(8, 'gelu', False\),\)"
+        ):
+            finetuning.open_job(config)
+    config = small_datasets.make_config(tmp_path / "table", "table", tmp_path / "huggingface")
+    job = finetuning.open_job(config)
+    found = warm_start.of_job(job, tasks_base.abstract_model(job.task)[1])
+    assert "projections.0.kernel" in found.unused
