@@ -8,10 +8,11 @@ they are too.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from absl import logging
@@ -20,6 +21,20 @@ from etils import epath
 from bertjax.data import atomic, directories, json_text
 
 TOKENS_KEY, EXAMPLES_KEY = "tokens.json", "examples.json"
+# Directory of the work -> patterns of the names in it. What has another name is someone else's.
+NAMES = {
+    "scratch": (
+        *(TOKENS_KEY, EXAMPLES_KEY, "reading.json", "blocks.jsonl", "pairs-*.npy", "pairs-*.json"),
+        *("tokens.bin", "sentence_starts.bin", "document_starts.bin", "*.tfrecord-*.json", "beam"),
+    ),
+    "records": (
+        *("*.tfrecord-*-of-*", "manifest.json", "contents.npz", "features.json", "report.html"),
+        *("dataset_info.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model"),
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        "added_tokens.json",
+    ),
+    "input": ("[0-9]*-*",),  # copies of pipes
+}
 ADVICE = "give another --output, or remove it by hand"
 
 
@@ -45,7 +60,7 @@ class PartialOutput:
         self._overwrite = overwrite
         self._partial = self._output.parent / f"{self._output.name}.partial"
         self.records = self._partial / "records"
-        self.input = self._partial / "input"  # copies of pipes
+        self.input = self._partial / "input"
         # On another machine only for Beam, whose workers see no local one.
         # A directory of its own even where one was given: it is thrown away in the end.
         directory = scratch and directories.real_path(scratch) / _scratch_name(self._output)
@@ -147,11 +162,15 @@ class PartialOutput:
 
     def _strangers(self, directory: epath.Path) -> list[str]:
         """Returns the names in a directory of the work that are not of a build."""
-        names = {path.name for path in directory.iterdir() if not atomic.is_draft(path.name)}
-        names -= {directories.LOCK_FILE, directories.MARKER}
-        if directory == self._partial:
-            return sorted(names - {self.records.name, self.input.name, "scratch"})
-        return []  # what a scratch directory holds is the work itself
+        if directory == self.scratch:
+            return _strangers(directory, NAMES["scratch"])
+        inside = [
+            f"{name}/{stranger}"
+            for name, patterns in NAMES.items()
+            if (directory / name).is_dir()
+            for stranger in _strangers(directory / name, patterns)
+        ]
+        return sorted(inside + _strangers(directory, NAMES))
 
     def _compare(self, name: str, key: Mapping[str, Any]) -> bool:
         """Returns whether unfinished work is of the same key; says what differs if it is not."""
@@ -195,10 +214,24 @@ def _scratch_name(output: epath.Path) -> str:
     return f"{output.name}.{digest[:12]}.scratch"
 
 
+def _strangers(directory: epath.Path, patterns: Iterable[str]) -> list[str]:
+    """Returns the names in a directory that no pattern fits and that are no draft, lock or mark."""
+    ours = (*patterns, directories.LOCK_FILE, directories.MARKER)
+    return [
+        path.name
+        for path in directory.iterdir()
+        if not atomic.is_draft(path.name)
+        and not any(fnmatch.fnmatchcase(path.name, pattern) for pattern in ours)
+    ]
+
+
 def _clear(directory: epath.Path) -> None:
-    """Removes what is in a directory of the work, but for its lock and its mark."""
+    """Removes the work in a scratch directory, but for its lock and its mark."""
+    kept = {directories.LOCK_FILE, directories.MARKER}
+    if directory.exists():
+        kept |= {*_strangers(directory, NAMES["scratch"])}
     for path in directory.iterdir() if directory.exists() else ():
-        if path.name in (directories.LOCK_FILE, directories.MARKER):
+        if path.name in kept:
             continue
         if path.is_dir() and not os.path.islink(path):
             path.rmtree()

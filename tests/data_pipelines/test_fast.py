@@ -133,7 +133,7 @@ def test_stored_blocks_are_kept_as_long_as_the_text_is_theirs(
         )
     ):
         text.write_text("\n\n".join(before))
-        notes = (fast, "READING_NOTES", "notes of a process that died before")
+        notes = (fast, "READING_NOTES", "pairs-notes.json")
         stopped(f"{number}", text=str(text), patches=[notes])
         text.write_text("\n\n".join(after))
         tokenize = mock.Mock(wraps=blocks.tokenize)

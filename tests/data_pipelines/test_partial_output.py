@@ -194,6 +194,35 @@ def test_the_work_never_takes_the_place_of_what_others_wrote(tmp_path):
     assert (tmp_path / "other.partial" / "notes").read_text() == "mine"
 
 
+@pytest.mark.parametrize("place", ["scratch", "records", "input", "elsewhere"])
+def test_files_of_others_inside_of_the_work_are_named_and_never_deleted(tmp_path, place):
+    scratch = str(tmp_path / "disk") if place == "elsewhere" else ""
+    made = begun(tmp_path / "out", scratch=scratch)
+    fill(made)
+    directory = made.scratch if scratch else tmp_path / "out.partial" / place
+    directory.mkdir(exist_ok=True)
+    for name in ("thesis.tex", "thesis/chapter.json"):
+        stranger = directory / name
+        stranger.parent.mkdir(exist_ok=True)
+        stranger.write_text("years of work")
+        for overwrite in (False, True):
+            with pytest.raises(directories.NotOursError, match=f"{name.split('/')[0]}.*move them"):
+                begun(tmp_path / "out", OTHER_TOKENS, scratch=scratch, overwrite=overwrite)
+        assert stranger.read_text() == "years of work"
+        (stranger if stranger.parent == directory else stranger.parent).rename(tmp_path / "moved")
+        made = begun(tmp_path / "out", scratch=scratch)
+        assert found(made) == {"tokens", "pairs", "bert"}
+        (tmp_path / "moved").rename(tmp_path / f"kept_{len(name)}")
+
+
+def test_a_file_that_comes_while_a_build_runs_outlives_its_end(tmp_path, caplog):
+    made = begun(tmp_path / "out", scratch=str(tmp_path / "disk"))
+    (made.scratch / "thesis.tex").write_text("years of work")
+    made.publish()
+    assert (made.scratch / "thesis.tex").read_text() == "years of work"
+    assert "is left: it holds thesis.tex" in caplog.text
+
+
 def test_a_damaged_key_of_unfinished_work_is_named_and_the_work_begun_anew(tmp_path, caplog):
     for name in ("tokens.json", "examples.json"):
         made = begun(tmp_path / "out")
