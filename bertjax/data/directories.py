@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, json_text, mounts
+from bertjax.data import atomic, foreign_files, json_text, mounts
 
 MARKER = "bertjax.json"
 VERSION = 1
@@ -173,6 +173,7 @@ def lock(directory: epath.PathLike) -> Iterator[bool]:
 
     Raises:
       BlockingIOError: if another process has it; names the file.
+      ValueError: if the file is a pipe or a device.
     """
     directory = epath.Path(directory)
     if atomic.is_remote(directory):
@@ -181,6 +182,8 @@ def lock(directory: epath.PathLike) -> Iterator[bool]:
     path = directory / LOCK_FILE
     while True:
         directory.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            foreign_files.check_regular(path)  # a pipe would be waited for
         with path.open("a") as file:
             is_locked = mounts.lock(file)
             # Its owner before may have removed the file, and a third process locked a new one.

@@ -55,7 +55,7 @@ def lines(workdir: epath.Path, program: program_lib.Program) -> Iterator[str]:
     if not path.exists():
         return
     try:
-        plan = json.loads(path.read_text())
+        plan = json_text.read_object(path)
         planned = {phase["name"]: phase for phase in plan["phases"]}
         target, kind = plan["target"]["name"], plan["target"]["device_kind"]
     except (ValueError, KeyError, TypeError) as error:

@@ -20,7 +20,7 @@ from typing import IO
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, directories, mounts
+from bertjax.data import atomic, directories, foreign_files, mounts
 
 FILE = "owner.json"  # in the workdir
 HEARTBEAT_SECONDS = 20.0
@@ -39,6 +39,7 @@ class Ownership:
     Raises:
       WorkdirInUseError: on entering, if another process owns the workdir.
       directories.NotOursError: if owner.json was written by another program.
+      ValueError: if it is a pipe or a device.
       OSError: if the file cannot be written.
     """
 
@@ -79,6 +80,8 @@ class Ownership:
 
     def _lock(self) -> bool:
         """Returns whether the system holds a lock for us, False without locks."""
+        if self._path.exists():
+            foreign_files.check_regular(self._path)  # a pipe would be waited for
         file = open(self._path, "a+", encoding="utf-8", errors="replace")  # noqa: SIM115
         file.seek(0)
         owner = file.read()
@@ -167,7 +170,7 @@ def others_file(workdir: epath.PathLike) -> tuple[str, ...]:
 
 
 def _text(path: epath.Path) -> str:
-    return path.read_bytes().decode("utf-8", "replace")
+    return foreign_files.read(path).decode("utf-8", "replace")
 
 
 def _is_heartbeat(content: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, SupportsFloat
 from absl import logging
 from etils import epath
 
-from bertjax.data import atomic, json_text
+from bertjax.data import atomic, foreign_files, json_text
 
 FILE = "metrics.jsonl"  # in the workdir
 
@@ -65,6 +65,7 @@ def _complete_lines(path: Path | epath.Path) -> Iterator[tuple[dict[str, Any], s
     """Yields each entry with its line."""
     # Decoded here: a remote path's read_text takes no `errors`.
     try:
+        foreign_files.check_regular(path)
         text = path.read_bytes().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return

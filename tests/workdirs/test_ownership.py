@@ -9,11 +9,13 @@ import sys
 import pytest
 
 from bertjax.data import directories
-from bertjax.workdirs import ownership
+from bertjax.training.run_writers import sent_scalars
+from bertjax.workdirs import ownership, scalars
 
 HOLDING = """
 import sys
-from bertjax.workdirs import ownership
+from bertjax.training.run_writers import sent_scalars
+from bertjax.workdirs import ownership, scalars
 with ownership.Ownership(sys.argv[1]):
     print("has it", flush=True)
     sys.stdin.read()
@@ -88,3 +90,27 @@ def test_an_owner_file_of_another_program_is_refused_and_left_as_it_is(
     ):
         pass
     assert (tmp_path / ownership.FILE).read_text() == theirs
+
+
+def test_a_pipe_in_the_place_of_a_file_of_ours_is_refused_and_not_waited_for(tmp_path):
+    def own():
+        with ownership.Ownership(tmp_path):
+            pass
+
+    def lock():
+        with directories.lock(tmp_path):
+            pass
+
+    for name, read in (
+        (ownership.FILE, own),
+        (ownership.FILE, lambda: ownership.others_file(tmp_path)),
+        (directories.LOCK_FILE, lock),
+        (scalars.FILE, lambda: scalars.read(tmp_path / scalars.FILE)),
+        (sent_scalars.FILE, lambda: sent_scalars.update(tmp_path, [], [])),
+    ):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(ValueError, match=f"{name} is a named pipe; it must be a file"):
+            read()
+        (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / directories.MARKER)
+    assert directories.format_of(tmp_path) == ""

@@ -15,7 +15,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data import atomic
+from bertjax.data import atomic, foreign_files
 from bertjax.training.run_writers import base
 
 FILE = "writers.json"  # in the workdir
@@ -61,7 +61,7 @@ def update(
 
 def _read(path: epath.Path) -> SentScalars:
     try:
-        text = path.read_text()
+        text = foreign_files.read(path).decode("utf-8", "replace")
     except FileNotFoundError:
         return SentScalars(uuid.uuid4().hex, {})
     try:
