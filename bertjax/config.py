@@ -431,6 +431,40 @@ def completed(saved: Mapping[str, Any]) -> dict[str, Any]:
     return whole | {"phases": phases}
 
 
+def type_faults(saved: Any) -> Iterator[str]:
+    """Yields the options of a saved config that are of another type than their defaults."""
+    defaults = {**default_config().to_dict(), "phases": {"*": phase_config().to_dict()}}
+    return wrong_types(saved, defaults, "config")
+
+
+# Type of a sample -> the types of values, and what they are called.
+_KINDS: Mapping[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a text"),
+    tuple: ((list, tuple), "a list"),
+}
+
+
+def wrong_types(value: Any, sample: Any, name: str) -> Iterator[str]:
+    """Yields what is of another type than in a sample, by dotted names.
+
+    A name that the sample lacks has the type of its "*", or any; a missing group may be None.
+    """
+    if isinstance(sample, Mapping):
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                if (expected := sample.get(key, sample.get("*"))) is not None:
+                    yield from wrong_types(inner, expected, f"{name}.{key}")
+        elif value is not None:
+            yield f"{name} is {value!r:.60}; it must be an object"
+        return
+    kinds, title = _KINDS[type(sample)]
+    if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(sample, bool):
+        yield f"{name} is {value!r:.60}; it must be {title}"
+
+
 def _tupled(value: Any) -> Any:
     return tuple(map(_tupled, value)) if isinstance(value, list | tuple) else value
 

@@ -81,7 +81,7 @@ def check(
 def check_evaluated(trained: reader.Description, evaluated: records.RecordSet) -> None:
     """Warns of records that a saved model was trained on, by what its workdir tells of them."""
     overlap = None
-    if evaluated.manifest.digest in trained.meta["identity"]["manifests"].values():
+    if evaluated.manifest.digest in trained.identity("manifests").values():
         fault = f"{evaluated.directory} holds the very records that it was trained on"
         overlap = overlaps.Overlap(fault, 1.0)
     else:

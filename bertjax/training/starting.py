@@ -40,6 +40,8 @@ WRITTEN = (
     evaluation.PREDICTIONS_DRAFT,
     *(checkpoint.DIRECTORY, checkpoint.UNREADABLE_DIRECTORY),
 )
+# What a run goes on from, of the meta item.
+RESUMED = frozenset({"identity", "skipped", "sums", "tuned", "versions"})
 
 
 def start(
@@ -57,6 +59,11 @@ def start(
     """
     saved_meta = checkpointer.read_meta()
     if saved_meta is not None:
+        if lacking := sorted(RESUMED - saved_meta.keys()):
+            raise checkpoint.CheckpointError(
+                f"the newest meta item in {workdir / checkpoint.DIRECTORY} lacks "
+                f"{', '.join(lacking)}: the run cannot be continued; give another --workdir"
+            )
         saved_config = config_lib.completed(saved_meta["config"])
         _keep_origin(run, workdir, saved_config)
         _check_resumable(run, workdir, saved_meta, saved_config, checkpointer.latest_step() or 0)

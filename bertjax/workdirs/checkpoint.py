@@ -419,6 +419,8 @@ def _best_step(directory: epath.Path, steps: Sequence[int]) -> int:
             f"{NEWEST} or to one of {', '.join(map(str, steps))}"
         )
     meta, _ = newest
+    if "is_higher_better" not in meta:
+        raise CheckpointError(f"the newest meta item in {directory} lacks 'is_higher_better'")
     sign = -1 if meta["is_higher_better"] else 1
     return min(scores, key=lambda step: (sign * scores[step], step))
 

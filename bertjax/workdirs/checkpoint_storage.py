@@ -28,6 +28,7 @@ from absl import logging
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
+from bertjax import config as config_lib
 from bertjax.data import atomic, foreign_files, json_text, mounts
 from bertjax.models import parameters
 
@@ -60,6 +61,24 @@ def _is_not_chatter(record: std_logging.LogRecord) -> bool:
 
 
 logging.get_absl_logger().addFilter(_is_not_chatter)
+
+
+# Values of the types that a meta item has, where it has them.
+_SAMPLE: Mapping[str, Any] = {
+    "fingerprints": {"*": ()},
+    "identity": {"manifests": {"*": ""}},
+    "skipped": {"*": 0},
+    "sums": {"*": ()},
+    "tuned": {"*": 0.0},
+    "versions": {},
+    "finetuned": {"head": ""},
+    "converted": {
+        **{"head": "", "model_type": "", "pooling": "", "source": "", "labels": {"*": ""}},
+        **{"is_regression": False, "is_multi_label": False, "sentence_vectors": {}},
+    },
+    "teacher_sha256": "",
+    "is_higher_better": False,
+}
 
 
 class UnreadableError(OSError):
@@ -172,6 +191,10 @@ def read_meta(directory: epath.Path) -> Mapping[str, Any]:
     meta = read_json(path)
     if not isinstance(meta, dict) or not {"config", "fingerprints"} <= meta.keys():
         raise UnreadableError(f"{path} is not a meta item of bertjax")
+    faults = [*config_lib.wrong_types({**meta, "config": None}, _SAMPLE, "meta")]
+    faults += config_lib.type_faults(meta["config"])
+    if faults:
+        raise UnreadableError(f"{path} is not a meta item of bertjax: {'; '.join(faults)}")
     evaluation = read_evaluation(directory)
     if evaluation is not None and evaluation.tuned:
         meta["tuned"] = {**meta.get("tuned", {}), **evaluation.tuned}

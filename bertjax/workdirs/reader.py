@@ -42,6 +42,20 @@ class Description:
     vocabulary: tokenizer.Tokenizer | None
     directory: epath.Path
 
+    def identity(self, name: str) -> Any:
+        """Returns the `manifests` or the `tokenizer_sha256` of the data of the run.
+
+        Raises:
+          checkpoint.CheckpointError: if it says nothing of it.
+        """
+        try:
+            return self.meta["identity"][name]
+        except KeyError as error:
+            raise checkpoint.CheckpointError(
+                f"the meta item of step {self.step} in {self.directory / checkpoint.DIRECTORY} "
+                f"lacks {error}, which says what the run was trained on: it is damaged"
+            ) from error
+
     def needed_vocabulary(self) -> tokenizer.Tokenizer:
         """Returns the vocabulary, or raises a FileNotFoundError that says why it is missing."""
         if self.vocabulary is None:
@@ -103,7 +117,7 @@ def describe(workdir: epath.PathLike) -> Description | None:
 def training_records(trained: Description) -> dict[str, records.RecordSet]:
     """Returns the records of each phase of a run, {} unless all are where they were, unchanged."""
     record_sets = {}
-    for phase, digest in trained.meta["identity"]["manifests"].items():
+    for phase, digest in trained.identity("manifests").items():
         length = trained.config.phases[phase].max_seq_length
         directory = epath.Path(records.directory_of(trained.config.data.train_dir, length))
         try:
@@ -144,7 +158,7 @@ def _description(workdir: epath.PathLike, meta: Mapping[str, Any], step: int) ->
     try:
         config = config_of(meta, step)
         faults = "; ".join(encoder_config.type_faults(config.model.to_dict()))
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise checkpoint.CheckpointError(f"{place} holds no config of a run: {error!r}") from error
     if faults:
         raise checkpoint.CheckpointError(f"{place} holds no config of a run: {faults}")

@@ -1,5 +1,8 @@
 """Claims about reading a workdir: which checkpoint, where its parameters lie, what it tells."""
 
+import functools
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -73,6 +76,59 @@ def test_a_meta_item_of_other_types_is_named(tmp_path, monkeypatch):
         monkeypatch.setattr(checkpoint, "read_meta", lambda _, said=said: ({"config": said}, 6))
         with pytest.raises(checkpoint.CheckpointError, match=rf"step 6 in {tmp_path}.*{fault}"):
             reader.describe(tmp_path)
+
+
+META_FAULTS = [
+    ("config", [], "config is .*; it must be an object"),
+    ("config.model", 3, "config.model is 3; it must be an object"),
+    (
+        "config.model.vocab_size",
+        [7],
+        r"config.model.vocab_size is \[7\]; it must be a whole number",
+    ),
+    (
+        "config.phases.phase1.num_steps",
+        "9",
+        "config.phases.phase1.num_steps is '9'; it must be a wh",
+    ),
+    ("config.finetuning.labels", "abc", "config.finetuning.labels is 'abc'; it must be a list"),
+    ("config.finetuning.is_regression", 1, "is_regression is 1; it must be true or false"),
+    ("config.init_from", {}, "config.init_from is {}; it must be a text"),
+    ("fingerprints", "x", "meta.fingerprints is 'x'; it must be an object"),
+    ("fingerprints.params", 5, "meta.fingerprints.params is 5; it must be a list"),
+    ("identity", ["a"], r"meta.identity is \['a'\]; it must be an object"),
+    ("identity.manifests", [1], r"meta.identity.manifests is \[1\]; it must be an object"),
+    ("skipped.total", "1", "meta.skipped.total is '1'; it must be a whole number"),
+    ("sums.loss", 2.5, "meta.sums.loss is 2.5; it must be a list"),
+    ("tuned.threshold", None, "meta.tuned.threshold is None; it must be a number"),
+    ("finetuned.head", ["x"], r"meta.finetuned.head is \['x'\]; it must be a text"),
+    ("converted.labels", ["x"], r"meta.converted.labels is \['x'\]; it must be an object"),
+    ("teacher_sha256", 1, "meta.teacher_sha256 is 1; it must be a text"),
+    ("is_higher_better", "no", "meta.is_higher_better is 'no'; it must be true or false"),
+]
+
+
+def test_a_value_of_another_type_in_a_meta_item_is_named_with_file_and_key(tmp_path):
+    write(tmp_path, {2: 0.5})
+    path = tmp_path / checkpoint.DIRECTORY / "2" / "meta" / "metadata"
+    whole = json.loads(path.read_text())
+    for name, value, fault in META_FAULTS:
+        *groups, last = name.split(".")
+        meta = json.loads(json.dumps(whole))
+        part = functools.reduce(lambda part, group: part.setdefault(group, {}), groups, meta)
+        part[last] = value
+        path.write_text(json.dumps(meta))
+        with pytest.raises(checkpoint.CheckpointError, match=f"{path} is not a meta .*{fault}"):
+            reader.read(tmp_path)
+    for name in ("config", "fingerprints"):
+        path.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
+        with pytest.raises(checkpoint.CheckpointError, match=f"{path} is not a meta item"):
+            reader.read(tmp_path)
+    path.write_text(json.dumps(whole))
+    with pytest.raises(
+        checkpoint.CheckpointError, match=f"step 2 in {tmp_path}.* lacks 'identity'"
+    ):
+        reader.read(tmp_path).identity("manifests")
 
 
 def test_what_the_run_left_to_its_trial_is_read_as_plain_jax():
