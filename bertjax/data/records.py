@@ -231,6 +231,11 @@ class Manifest:
         """
         path = epath.Path(directory) / MANIFEST_FILE
         if not path.exists():
+            if "," in os.fspath(directory):
+                raise FileNotFoundError(
+                    f"{directory} does not exist. If you mean several, a run reads one record "
+                    "directory: build one from all inputs, --input='a/*.txt,b/*.txt'"
+                )
             remedy = (
                 "`python -m data_pipelines.build`, or give TFRecord files of the original BERT "
                 "script a manifest with "

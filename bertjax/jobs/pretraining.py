@@ -130,9 +130,28 @@ def open_job(
     _resolve_vocab_size(config, first)
     chance = held_out.chance(held_out.united(train_sets.values()), evaluation_set)
     pairs = _open_pairs(config, first)
-    vocabulary = tokenizer.load(first.directory) if first.manifest.tokenizer else None
+    vocabulary = _vocabulary(first)
     teacher = _read_teacher(config, vocabulary)
     return _job(config, all_phases, train_sets, evaluation_set, chance, pairs, teacher)
+
+
+def _vocabulary(record_set: records.RecordSet) -> tokenizer.Tokenizer | None:
+    """Returns the vocabulary beside records, None if they have none.
+
+    Raises:
+      ValueError: if it is not the one that they were built with.
+    """
+    if not record_set.manifest.tokenizer:
+        return None
+    vocabulary = tokenizer.load(record_set.directory)
+    built_with = record_set.manifest.tokenizer_sha256
+    if built_with and built_with != vocabulary.describe()["sha256"]:
+        raise ValueError(
+            f"the vocabulary in {record_set.directory} was changed after the records were built: "
+            "its ids stand for other tokens now. Copy the vocabulary there that the records were "
+            "built with, or build them again"
+        )
+    return vocabulary
 
 
 def _open_pairs(
@@ -231,7 +250,7 @@ def evaluating(trained: reader.Description, data: str) -> base.Job:
 
 
 def _evaluation_misfits(trained: reader.Description, manifest: records.Manifest) -> Iterator[str]:
-    if trained.meta["identity"]["tokenizer_sha256"] not in (None, manifest.tokenizer_sha256):
+    if trained.identity("tokenizer_sha256") not in (None, manifest.tokenizer_sha256):
         yield f"{_vocabulary_misfit(manifest)} the one of {trained.directory}: build them with it"
     yield from _pair_misfit(manifest, trained.config.pretraining.pair_loss)
 
@@ -244,11 +263,6 @@ def _open(
 ) -> records.RecordSet:
     """Returns the records of config.data.`option` for a phase, with the vocabulary of `first`."""
     directory = records.directory_of(config.data[option], phase.max_seq_length)
-    if "," in directory and not epath.Path(directory).exists():
-        raise ValueError(
-            f"config.data.{option} is {directory!r}, but a run reads one record directory: build "
-            "one from all inputs, --input='a/*.txt,b/*.txt'"
-        )
     return records.open(directory, lambda manifest: _misfits(config, phase, manifest, first))
 
 

@@ -214,6 +214,8 @@ def test_all_faults_are_reported_at_once(tmp_path):
 def test_a_missing_manifest_and_records_without_examples_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="data_pipelines.build"):
         records.open(tmp_path)
+    with pytest.raises(FileNotFoundError, match="a run reads one record directory: build one"):
+        records.open("a,b")
     write(tmp_path, counts=(0,))
     with pytest.raises(ValueError, match="no examples"):
         records.open(tmp_path)

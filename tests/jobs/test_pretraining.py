@@ -172,7 +172,6 @@ MISFITS = [
      r"is 16, and config.phases.phase1.max_seq_length is 32: .*--max_seq_length=32"),
     ({}, {"data.eval_dir": "{}/other_words"},
      r"other_words cannot be used(.|\n)*vocabulary .* is not the one of .*: build both"),
-    ({}, {"data.train_dir": "a,b"}, "a run reads one record directory: build one from all inputs"),
     ({"pair_objective": "none"}, {}, "is 'none', and config.pretraining.pair_loss is 'nsp'"),
     ({"pair_objective": "sop"}, {}, "pair_objective is 'sop', .* is 'nsp'.*'none' or 'sop'"),
     ({}, {"pretraining.pair_loss": "sop"},
@@ -194,6 +193,14 @@ def test_records_that_do_not_fit_the_run_are_refused(directories, tmp_path):
             changes = {"data.eval_dir": changes["data.eval_dir"].format(directories)}
         with pytest.raises(ValueError, match=message):
             pretraining.open_job(make_config(directories, str(held), **changes))
+
+
+def test_a_vocabulary_that_was_changed_after_the_build_is_named(directories, tmp_path):
+    directory = change_manifest(directories / "records_16", tmp_path / "records")
+    path = directory / "vocab.txt"
+    path.write_text(path.read_text().replace("w7\n", "changed\n"))
+    with pytest.raises(ValueError, match=f"the vocabulary in {directory} was changed after the re"):
+        pretraining.open_job(make_config(directories, str(directory)))
 
 
 def test_a_run_learns_the_pairs_that_its_records_hold_or_none(directories, tmp_path):
