@@ -163,6 +163,7 @@ def write(
     check_target(target, overwrite=overwrite)
     with directories.drafting(target) as draft:
         WRITERS[format](weights, draft, card)
+        check_target(target, overwrite=overwrite)  # again: another process may have been faster
         directories.replace(draft, target, "weights")
     logging.info("Wrote %s (%s), %d parameters", target, format, weights.num_parameters)
 

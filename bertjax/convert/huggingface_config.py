@@ -36,6 +36,8 @@ DROPOUTS = {
     ),
     "mlp_dropout": ("within a feed-forward nothing is dropped here", ""),
 }
+# What transformers knows a classifier to be.
+PROBLEM_TYPES = (REGRESSION, "single_label_classification", "multi_label_classification")
 POOLINGS = ("cls", "mean")  # of classifiers that tell what they read
 MULTI_LABEL = "multi_label_classification"  # that of labels of which there may be several
 
@@ -119,6 +121,8 @@ def parse_config(fields: Mapping[str, Any], *, source: str) -> Description:
     is_list = isinstance(architectures, list | tuple)
     if not is_list or not all(isinstance(name, str) for name in architectures):
         faults.append(f"architectures is {architectures!r}; it must be a list of class names")
+    if (problem := fields.get("problem_type")) not in (None, *PROBLEM_TYPES):
+        faults.append(f"problem_type is {problem!r:.60}; known are {', '.join(PROBLEM_TYPES)}")
     if faults:
         raise ValueError(f"{source} describes no model that is known here: " + "; ".join(faults))
     _warn(fields, family, encoder, source)

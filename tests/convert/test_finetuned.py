@@ -131,6 +131,9 @@ def test_one_label_is_a_number_and_several_numbers_are_refused(tmp_path):
         )
         read = huggingface_config.parse_config(fields | {"problem_type": problem}, source="a test")
         assert read.is_regression == is_regression
+    for problem in ("classification", ["regression"], 1):
+        with pytest.raises(ValueError, match="problem_type is .*; known are regression, single_l"):
+            huggingface_config.parse_config({"problem_type": problem}, source="a test")
     made = weights.make("sequence_classification")
     assert len(made.labels) > 1
     formats.write(made, tmp_path / "hf", format="huggingface")

@@ -90,6 +90,20 @@ def test_weights_are_replaced_only_when_asked_and_other_things_never(tmp_path):
     weights.assert_equal(formats.read(out), other)
 
 
+def test_of_two_writers_at_once_the_second_is_refused(tmp_path, monkeypatch):
+    first, write = weights.make(), formats.WRITERS["huggingface"]
+
+    def write_later(made, draft, card):
+        write(made, draft, card)
+        formats.write(first, tmp_path / "out", format="bertjax")
+
+    monkeypatch.setitem(formats.WRITERS, "huggingface", write_later)
+    with pytest.raises(ValueError, match="out exists already; give another --to"):
+        formats.write(weights.make(seed=1), tmp_path / "out", format="huggingface")
+    weights.assert_equal(formats.read(tmp_path / "out"), first)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 @pytest.mark.parametrize("action", ["rename", "rmtree"])
 @pytest.mark.parametrize("count", [0, 1])
 def test_stopped_anywhere_the_old_or_the_new_weights_are_there(
