@@ -22,6 +22,7 @@ from bertjax.data import tables
 from bertjax.start import commands, sentences
 from bertjax.start import page as page_lib
 from bertjax.training import config_faults
+from bertjax.workdirs import ownership
 
 NUM_SENTENCES = 3
 _OF_ADVICE = (
@@ -42,9 +43,20 @@ def start(
 
     Raises:
       NotOursError, ValueError: as `commands.begin`.
+      WorkdirInUseError: if another process makes the same output.
       SystemExit: with the code of a command that fails or is stopped.
     """
     commands.begin(output, options)
+    with ownership.Ownership(output, option="--output"):
+        return _run_all(output, options, config, more)
+
+
+def _run_all(
+    output: pathlib.Path,
+    options: commands.Options,
+    config: ml_collections.ConfigDict,
+    more: tuple[str, ...],
+) -> pathlib.Path:
     first = commands.before_training(output, options, config)
     first.append(commands.training(output, options, config, more))
     reports = []

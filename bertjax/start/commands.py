@@ -85,13 +85,19 @@ def begin(output: pathlib.Path, options: Options) -> None:
 
     Raises:
       NotOursError: if files of someone else stand in the way.
-      ValueError: if an earlier call had other options.
+      ValueError: if an earlier call had other options, or they cannot be read.
     """
     names = {"vocabulary", RUN, "exported", "index.html", OPTIONS_FILE}
     names |= {path.name for pattern in ("train*", "heldout*") for path in output.glob(pattern)}
     directories.claim(output, "start", names, advice="give another --output")
     path, asked = output / OPTIONS_FILE, dataclasses.asdict(options)
-    before = json_text.read_object(path) if path.exists() else asked
+    try:
+        before = json_text.read_object(path) if path.exists() else asked
+    except ValueError as error:
+        raise ValueError(
+            f"{path}, the options of the first call, cannot be read: remove it to continue with "
+            f"those of this one ({error})"
+        ) from error
     has_run = (output / RUN).exists()
     changed = {
         name: f"--{'config' if name == 'recipe' else name} was {before.get(name)!r}, is {value!r}"

@@ -10,6 +10,7 @@ from bertjax import recipes
 from bertjax.data import directories
 from bertjax.start import __main__ as program
 from bertjax.start import commands
+from bertjax.workdirs import ownership
 from tests import programs
 
 OUT = pathlib.Path("out")
@@ -105,6 +106,21 @@ def test_the_form_in_which_start_takes_what_reports_advise_is_said_once(
         with pytest.raises(FileNotFoundError, match="heldout"):  # which nothing has made
             program.start(tmp_path / "out", options(), recipes.load("own"))
         assert capsys.readouterr().out.count("--build_options='--NAME=VALUE") == times
+
+
+def test_stored_options_that_are_damaged_are_named_with_what_to_do(tmp_path):
+    commands.begin(tmp_path, options())
+    for content in ('{"input": ', "[]", "\0"):
+        (tmp_path / commands.OPTIONS_FILE).write_text(content)
+        with pytest.raises(ValueError, match=r"start\.json, the options .*: remove it to"):
+            commands.begin(tmp_path, options())
+
+
+def test_one_process_at_a_time_makes_an_output(tmp_path):
+    with ownership.Ownership(tmp_path / "out"):
+        done = programs.run("bertjax.start", "--input=a.txt", f"--output={tmp_path / 'out'}")
+    assert f"is in use by process {os.getpid()} on" in done.error
+    assert "give another --output" in done.error and not done.output
 
 
 def test_files_of_somebody_else_are_left_alone(tmp_path):
