@@ -21,7 +21,7 @@ from etils import epath
 from bertjax.data import atomic, directories, json_text
 
 TOKENS_KEY, EXAMPLES_KEY = "tokens.json", "examples.json"
-# Directory of the work -> patterns of the names in it. What has another name is someone else's.
+# Directory of the work -> patterns of the names in it. Other names are someone else's.
 NAMES = {
     "scratch": (
         *(TOKENS_KEY, EXAMPLES_KEY, "reading.json", "blocks.jsonl", "pairs-*.npy", "pairs-*.json"),
@@ -215,7 +215,7 @@ def _scratch_name(output: epath.Path) -> str:
 
 
 def _strangers(directory: epath.Path, patterns: Iterable[str]) -> list[str]:
-    """Returns the names in a directory that no pattern fits and that are no draft, lock or mark."""
+    """Returns the names in a directory that fit no pattern, except those of drafts, lock and mark."""
     ours = (*patterns, directories.LOCK_FILE, directories.MARKER)
     return [
         path.name

@@ -36,7 +36,7 @@ DROPOUTS = {
     ),
     "mlp_dropout": ("within a feed-forward nothing is dropped here", ""),
 }
-# What transformers knows a classifier to be.
+# The kinds of classifiers in transformers.
 PROBLEM_TYPES = (REGRESSION, "single_label_classification", "multi_label_classification")
 POOLINGS = ("cls", "mean")  # of classifiers that tell what they read
 MULTI_LABEL = "multi_label_classification"  # that of labels of which there may be several

@@ -136,7 +136,7 @@ def open_job(
 
 
 def _vocabulary(record_set: records.RecordSet) -> tokenizer.Tokenizer | None:
-    """Returns the vocabulary beside records, None if they have none.
+    """Returns the vocabulary of records, None if they have none.
 
     Raises:
       ValueError: if it is not the one that they were built with.

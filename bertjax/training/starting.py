@@ -40,7 +40,7 @@ WRITTEN = (
     evaluation.PREDICTIONS_DRAFT,
     *(checkpoint.DIRECTORY, checkpoint.UNREADABLE_DIRECTORY),
 )
-# What a run goes on from, of the meta item.
+# The keys of the meta item that a resume needs.
 RESUMED = frozenset({"identity", "skipped", "sums", "tuned", "versions"})
 
 
