@@ -20,6 +20,8 @@ HELP = (
 # Suffix -> what its header may be cut at; the first one where nothing decides.
 CANDIDATES = {".csv": (",", ";", "\t", "|"), ".tsv": ("\t",)}
 
+# A mark between two names, as ":" or a semicolon of full width.
+_BETWEEN_WORDS = re.compile(r"(?<=\w)[^\w\s.-](?=\w)")
 _NAMED = {"tab": "\t", "\\t": "\t"}
 # The first line by which Excel is given the delimiter.
 _STATED = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^"\r\n])"?\r?\n?')
@@ -72,6 +74,7 @@ def looks_separated(names: Sequence[str], suffix: str, delimiter: str) -> str:
     if suffix == ".tsv" and are_quoted(names):
         return f"; in .tsv a quote is a character like others, {_RENAME}"
     others = [one for one in CANDIDATES[".csv"] if len(names) == 1 and one in names[0]]
+    others = others or (_BETWEEN_WORDS.findall(names[0]) if len(names) == 1 else [])
     if not others:
         return ""
     remedy = f"; {_RENAME}" if suffix == ".tsv" else ""

@@ -180,7 +180,9 @@ def test_a_given_delimiter_is_taken_and_a_wrong_one_is_named_in_the_error(tmp_pa
         ("t.csv", "text;label", ",", "read as separated by ',' and looks separated by ';'$"),
         ("t.tsv", "text,label", "auto", "by 'tab' and looks separated by ','; rename .* in .csv"),
         ("t.tsv", '"text"\t"label"', "auto", "a quote is a character like others, rename it"),
-        ("t.csv", "text#label", "auto", "text#label$"),
+        ("t.csv", "text#label", "auto", "separated by ',' and looks separated by '#'$"),
+        ("t.csv", "text；label", "auto", "separated by ',' and looks separated by '；'$"),
+        ("t.csv", "text-label", "auto", "text-label$"),
     ):
         rules = tables.Rules(names_fault=names_fault, delimiter=delimiter)
         (tmp_path / name).write_text(f"{header}\na\n")
