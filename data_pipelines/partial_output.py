@@ -215,7 +215,7 @@ def _scratch_name(output: epath.Path) -> str:
 
 
 def _strangers(directory: epath.Path, patterns: Iterable[str]) -> list[str]:
-    """Returns the names in a directory that fit no pattern, except those of drafts, lock and mark."""
+    """Returns the names in a directory that fit no pattern, without drafts, lock and mark."""
     ours = (*patterns, directories.LOCK_FILE, directories.MARKER)
     return [
         path.name
