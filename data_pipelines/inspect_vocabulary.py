@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from bertjax.data import tokenizer
+from bertjax.data import token_ids, tokenizer
 from data_pipelines import command_line
 from data_pipelines.reports import losses
 
@@ -65,7 +65,7 @@ def _losses(
 def main(options: Options) -> None:
     """Prints what the vocabulary makes of the text."""
     vocabulary = tokenizer.load(options.vocabulary, lowercase=options.do_lower_case)
-    command_line.print_report(*lines(vocabulary, options.text))
+    command_line.print_report(*lines(vocabulary, token_ids.without_surrogates(options.text)))
 
 
 if __name__ == "__main__":

@@ -26,3 +26,6 @@ def test_the_program_reads_a_directory_and_two_arguments(tmp_path, capsys):
     tokenizer.WordPieceTokenizer(ENTRIES, normalization="nfc").save(tmp_path)
     inspect_vocabulary.main(inspect_vocabulary.Options(str(tmp_path), "グラフ"))
     assert "comes back  グラフ\n" in capsys.readouterr().out
+    # A byte of an argument that is not UTF-8, and half a surrogate pair.
+    inspect_vocabulary.main(inspect_vocabulary.Options(str(tmp_path), "\udcff \ud83d"))
+    assert "characters without a token: U+FFFD\n" in capsys.readouterr().out
