@@ -99,8 +99,9 @@ def check_documents(num_documents: int, options: base.PairOptions) -> None:
     """Raises ValueError if there is only one document to draw random segments from."""
     if num_documents < 2 and _objective(options.pair_objective).needs_other_documents:
         raise ValueError(
-            f"the corpus has {num_documents} documents; pair_objective {options.pair_objective} "
-            "needs at least 2 to draw random segments from: separate documents by blank lines, or "
+            f"the corpus, or this split of it, has {num_documents} documents; pair_objective "
+            f"{options.pair_objective} needs at least 2 to draw random segments from: separate "
+            "documents by blank lines, raise --heldout_fraction if it is the held-out split, or "
             "use --pair_objective=none"
         )
 

@@ -108,7 +108,7 @@ def test_one_document_is_an_error_and_leaves_no_output(tmp_path, vocabulary_dire
         vocabulary=vocabulary_directory,
         output=str(tmp_path / "records"),
     )
-    with pytest.raises(ValueError, match="the corpus has 1 documents") as caught:
+    with pytest.raises(ValueError, match="of it, has 1 documents") as caught:
         program.build(options)
     # Said by the program itself, not by a worker with the names of its step and trace.
     assert "while running" not in str(caught.value)
