@@ -30,6 +30,7 @@ _SHOWN_CHARACTERS = 40
 # at least half as frequent in a language ("coherence").
 ENOUGH_BYTES, _CHAOS_BETWEEN, _COHERENCE_SHARE, _MOST_CANDIDATES = 300, 0.03, 0.5, 4
 _CHUNK_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16  # that are read of a file at a time
 
 _UTF_16 = ("utf-16", "utf-16-le", "utf-16-be")
 _BYTE_ORDER_MARKS = {
@@ -290,9 +291,9 @@ def _lines_fed(file: Any) -> Iterator[bytes]:
     # Bytes that a pipe holds now are enough: a whole chunk may take long.
     read = getattr(file, "read1", file.read)
     head = b""
-    while b"\n" not in head and len(head) < _CHUNK_BYTES and (piece := read(_CHUNK_BYTES)):
+    while b"\n" not in head and len(head) < _CHUNK_BYTES and (piece := read(_PIECE_BYTES)):
         head += piece
-    pieces = itertools.chain([head], iter(lambda: read(_CHUNK_BYTES), b""))
+    pieces = itertools.chain([head], iter(lambda: read(_PIECE_BYTES), b""))
     if b"\n" in head or b"\r" not in head:
         yield from pieces
         return
@@ -305,7 +306,7 @@ def _lines_fed(file: Any) -> Iterator[bytes]:
 
 
 def _opened(pieces: Iterator[bytes]) -> io.BufferedReader:
-    return io.BufferedReader(_Pieces(pieces), _CHUNK_BYTES)
+    return io.BufferedReader(_Pieces(pieces), _PIECE_BYTES)
 
 
 class _Pieces(io.RawIOBase):

@@ -110,5 +110,6 @@ def test_a_carriage_return_ends_lines_where_nothing_else_does_and_other_files_st
     # The first line feed comes behind the part that decides.
     for size in (3, 4, 5, 6, 7):
         monkeypatch.setattr(text_encodings, "_CHUNK_BYTES", size)
+        monkeypatch.setattr(text_encodings, "_PIECE_BYTES", size)
         file = text_encodings.with_line_feeds(io.BytesIO(b"ab\r\rc\r\r\n\rd\r\ne"))
         assert file.read() == b"ab\n\nc\n\n\nd\ne"
