@@ -129,7 +129,7 @@ def _model() -> ml_collections.ConfigDict:
     model.feed_forward = "plain"  # kind of feed-forward in it: plain | gated (GeGLU, SwiGLU)
     model.norm = "layer_norm"  # layer_norm | scale_only (LayerNorm without bias) | rms_norm
     model.use_bias = True  # False: dense layers of encoder and heads have none, but the last ones
-    model.window = 0  # tokens that attention reaches on each side; 0: all
+    model.window = 0  # tokens that attention reaches on each side; 0: all; -1: the token alone
     # With a window: every n-th layer, from the first on, has none; 0: all layers have it.
     model.global_every = 1
     # dense (BERT) | normed: ends in a norm and stands before every finetuned head (ModernBERT)

@@ -116,7 +116,7 @@ class EncoderConfig:
     remat: str = "none"
     # "xla", or kernels with the same result where they fit: "pallas" (TPU), "cudnn" (GPU), "auto".
     attention: str = "xla"
-    window: int = 0  # positions to each side that a token sees; 0: all
+    window: int = 0  # positions to each side that a token sees; 0: all; -1: none, but itself
     global_every: int = 1  # layers 0, n, 2n, ... have no window; 0: all layers have it
     left_to_right: bool = False  # a token sees itself and what lies on its left
     pooler: str = "dense"  # "normed": with a norm, and before every head, as in ModernBERT
@@ -171,10 +171,10 @@ class EncoderConfig:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 yield f"{name} is {getattr(self, name)}; it must be in [0, 1)"
-        if min(self.global_every, self.window) < 0:
+        if self.window < -1 or self.global_every < 0:
             yield (
-                f"window is {self.window} and global_every is {self.global_every}; both must be at "
-                "least 0"
+                f"window is {self.window} and global_every is {self.global_every}; they must be at "
+                "least -1 and 0"
             )
         if self.window and self.global_every == 1:
             yield (
@@ -266,7 +266,7 @@ class EncoderConfig:
 
     def window_of(self, layer: int) -> int | None:
         """Returns the window of this layer's attention, None without one."""
-        return None if self.is_global(layer) else self.window
+        return None if self.is_global(layer) else max(self.window, 0)
 
     def rotary_base_of(self, layer: int) -> float | None:
         """Returns the base of this layer's rotary positions, None without them."""

@@ -220,7 +220,7 @@ FAULTS = [
     ({**ROTARY, "hidden_size": 33, "num_attention_heads": 0}, "num_attention_heads is 0"),
     ({**ROTARY, "rotary_base": 0.0}, "must be above 0"),
     ({"window": 2, "global_every": 1}, "no layer has that window"),
-    ({"window": -1}, "at least 0"),
+    ({"window": -2}, "at least -1"),
     ({"norm": "batch"}, "known are layer_norm, scale_only, rms_norm"),
     ({"pooler_act": "no"}, "pooler_act is 'no'; known are tanh, gelu, gelu_tanh, "),
     ({"hidden_size": 192, "num_attention_heads": 2, "attention": "pallas"},

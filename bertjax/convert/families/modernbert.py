@@ -128,12 +128,8 @@ def in_numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"rope_parameters has {', '.join(flat)}; it must have {GLOBAL!r} and {LOCAL!r} alone"
         )
-    width = fields.get("local_attention")
-    if result.get("global_attn_every_n_layers", 3) != 1 and width in (0, 1):
-        raise ValueError(
-            f"local_attention is {width!r}: in layers with that window a token sees itself alone, "
-            "which is not supported"
-        )
+    if fields.get("local_attention") in (0, 1):  # a token sees itself alone, not all
+        result["local_attention"] = -2
     for name, kind in (("global_rope_theta", GLOBAL), ("local_rope_theta", LOCAL)):
         rotary = (fields.get("rope_parameters") or {}).get(kind) or {}
         if rotary.get("rope_type", "default") != "default":
@@ -167,7 +163,7 @@ def in_both(config: models.EncoderConfig) -> dict[str, Any]:
     local = config.local_rotary_base or config.rotary_base
     layers, bases = range(config.num_hidden_layers), {GLOBAL: config.rotary_base, LOCAL: local}
     return {
-        "local_attention": 2 * (config.window or DEFAULT_WINDOW),
+        "local_attention": 2 * max(config.window or DEFAULT_WINDOW, 0),
         "local_rope_theta": local,
         "layer_types": [GLOBAL if config.is_global(layer) else LOCAL for layer in layers],
         "rope_parameters": {
