@@ -143,8 +143,8 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
 
     document_of = np.repeat(np.arange(len(split)), [len(document) for document in split])
     num_uncut = len(lengths)
-    # Ids have no sentences.
-    if how.longest_sentence and vocabulary.kind != tokenizer.IntegerTokenizer.kind:
+    is_text = vocabulary.kind != tokenizer.IntegerTokenizer.kind
+    if how.longest_sentence and is_text:  # Ids have no sentences.
         lengths, document_of = cuts.cut(
             flat, lengths, document_of, vocabulary, how.longest_sentence
         )
@@ -164,6 +164,7 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         unk_id=vocabulary.unk_id,
         lost=lost,
         sentence_cuts=num_cuts,
+        is_text=is_text,
     )
     counts = counts[counts > 0]
     if how.separate_documents:

@@ -105,6 +105,18 @@ def test_every_example_counts_once_in_any_batch_size_on_any_number_of_devices(
     assert scores == pytest.approx(expected_scores, rel=1e-5)
 
 
+def test_records_that_count_bytes_have_bits_per_byte(workdir, held_out, tmp_path, monkeypatch):
+    use_devices(monkeypatch, 1)
+    data = tmp_path / "data"
+    shutil.copytree(held_out, data)
+    manifest = records.Manifest.load(data)
+    figures = {**manifest.statistics, "tokens": 300, "bytes": 1600}
+    dataclasses.replace(manifest, statistics=figures).save(data)
+    scores = evaluate.evaluate_checkpoint(str(workdir), str(data), batch_size=64)
+    bits_of_a_token = np.log2(np.exp(np.float64(scores["mlm_loss"])))
+    assert scores["bits_per_byte"] == pytest.approx(bits_of_a_token * 300 / 1600, rel=1e-12)
+
+
 @pytest.fixture(scope="module")
 def with_contents(workdir):
     """The same run, with the contents of its training data."""

@@ -125,9 +125,9 @@ class Evaluation:
     `every_steps` and at its end, and is saved then if `is_saved`. `best_score` of the first set
     decides which checkpoint is best. At most `max_batches` of a set are read, 0: all. `scorer` is
     None if the task has no scores besides its metrics. `chance` has the known chance levels of a
-    set, which are reported with its scores. The sets that `answered` names have no losses: they are
-    read whole, and it scores them. The scores named in `tunes` are thresholds that the later
-    predictions use.
+    set, which are reported with its scores, and `tokens_per_byte` the tokens per byte of its text.
+    The sets that `answered` names have no losses: they are read whole, and it scores them. The
+    scores named in `tunes` are thresholds that the later predictions use.
     """
 
     every_steps: int
@@ -139,6 +139,7 @@ class Evaluation:
     is_saved: bool = False
     scorer: Scorer | None = None
     chance: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    tokens_per_byte: Mapping[str, float] = dataclasses.field(default_factory=dict)
     answered: Mapping[str, AnswerScorer] = dataclasses.field(default_factory=dict)
     tunes: tuple[str, ...] = ()
 

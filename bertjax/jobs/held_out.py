@@ -40,6 +40,13 @@ def unigram_scores(
     return {"unigram_loss": loss, "most_frequent_token_accuracy": accuracy}
 
 
+def tokens_per_byte(evaluated: records.RecordSet | None) -> float | None:
+    """Returns the tokens of a byte of the records' text, None if the bytes were not counted."""
+    statistics = evaluated.manifest.statistics if evaluated else {}
+    num_bytes, tokens = statistics.get("bytes"), statistics.get("tokens")
+    return tokens / num_bytes if num_bytes and tokens else None
+
+
 def check(
     config: ml_collections.ConfigDict,
     trained: Collection[records.RecordSet],

@@ -56,6 +56,7 @@ def _job(
     manifests: Mapping[str, records.Manifest] | None = None,
 ) -> base.Job:
     by_pairs = evaluation_set is None and pairs is not None
+    tokens_per_byte = held_out.tokens_per_byte(evaluation_set)
     evaluation = base.Evaluation(
         every_steps=config.evaluation.every_steps,
         best_score="accuracy" if by_pairs else config.checkpoint.best_metric,
@@ -64,6 +65,7 @@ def _job(
         answered={PAIRS: pairs} if pairs else {},
         max_batches=config.evaluation.max_batches,
         chance={HELD_OUT: chance} if chance else {},
+        tokens_per_byte={HELD_OUT: tokens_per_byte} if tokens_per_byte else {},
     )
     data = PretrainingData(config, phases, train_sets, evaluation_set, pairs, manifests or {})
     of_averages = tasks.OBJECTIVES[config.pretraining.objective].chance

@@ -24,6 +24,7 @@ from bertjax.tasks import base, metrics, prediction
 from bertjax.training import program, writers
 
 PREDICTIONS_DIRECTORY = "predictions"
+TOKEN_LOSSES = ("mlm_loss", "lm_loss")
 PREDICTIONS_DRAFT = ".predictions.bertjax_draft"  # in the workdir, until all are written
 
 # Jitted: the means and the answers of a batch, the answers with the places of their examples.
@@ -105,6 +106,7 @@ def evaluate_set(
         max_batches=job.evaluation.max_batches,
     )
     scorer = job.evaluation.scorer
+    values |= bits_per_byte(values, job.evaluation.tokens_per_byte.get(name))
     values |= job.evaluation.chance.get(name, {})
     if scorer is None:
         return values
@@ -239,7 +241,19 @@ def write_predictions(
 
 def with_perplexity(values: dict[str, float]) -> dict[str, float]:
     """Adds mlm_perplexity and lm_perplexity, exp of the mean loss over tokens, if it is there."""
-    for name in ("mlm", "lm"):
-        if (loss := values.get(f"{name}_loss")) is not None:
-            values[f"{name}_perplexity"] = math.exp(min(loss, 700.0))
+    for name in TOKEN_LOSSES:
+        if (loss := values.get(name)) is not None:
+            values[name.replace("loss", "perplexity")] = math.exp(min(loss, 700.0))
     return values
+
+
+def bits_per_byte(values: Mapping[str, float], tokens_per_byte: float | None) -> dict[str, float]:
+    """Returns `bits_per_byte`, {} without a mean loss over tokens or without bytes of the text.
+
+    It is the mean loss of a predicted token (nats) times the tokens per byte of the text, in bits,
+    and so compares vocabularies and languages: a larger vocabulary has fewer tokens, each harder.
+    """
+    losses = [values[name] for name in TOKEN_LOSSES if name in values]
+    if not (losses and tokens_per_byte):
+        return {}
+    return {"bits_per_byte": losses[0] * tokens_per_byte / math.log(2)}

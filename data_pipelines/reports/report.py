@@ -129,7 +129,8 @@ def _text_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows.add("tokens", "tokens", "{:,}" + rows.lengths("sentence_length", "sentence"))
     rows.add("words", "words", "{:,}" + rows.text("tokens_per_word", ", {:.2f} tokens each"))
     each = rows.text("characters_per_token", ", {:.2f} in a token")
-    rows.add("characters", "characters", "{:,}" + each)
+    size = rows.text("bytes", ", {:,} bytes of UTF-8")
+    rows.add("characters", "characters", "{:,}" + each + size)
     rows.add("unknown tokens", "unknown_rate", "{:.3%}")
     rows.add(
         "words that lose marks", "lost_marks_share", lost.replace("{", "{{").replace("}", "}}")

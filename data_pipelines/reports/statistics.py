@@ -41,7 +41,8 @@ class CorpusTally:
 
     `lines` are paragraphs of the input of at least `MIN_LINE_CHARACTERS`, `short_lines` all others.
     `words` are separated by white space, which the scripts of `unspaced_characters` do without;
-    `changed_words` of `compared_words` lose marks (`losses`). `longest_document` is in tokens. The
+    `changed_words` of `compared_words` lose marks (`losses`). `bytes` are
+    those of the documents in UTF-8, 0 if they are not text. `longest_document` is in tokens. The
     histograms count at index n the documents of n sentences and the sentences of n tokens, at their
     last index all longer ones.
     """
@@ -55,6 +56,7 @@ class CorpusTally:
     tokens: int = 0
     unknown_tokens: int = 0
     characters: int = 0
+    bytes: int = 0
     words: int = 0
     lines: int = 0
     short_lines: int = 0
@@ -87,6 +89,7 @@ class CorpusTally:
         unk_id: int,
         lost: losses.LostMarks | None = None,
         sentence_cuts: int = 0,
+        is_text: bool = True,
     ) -> CorpusTally:
         """Returns the counts of a block: its documents' plain text, sentences and token ids.
 
@@ -112,6 +115,7 @@ class CorpusTally:
             tokens=len(tokens),
             unknown_tokens=int(np.count_nonzero(np.asarray(tokens) == unk_id)),
             characters=sum(map(len, documents)),
+            bytes=sum(map(_utf8_bytes, documents)) if is_text else 0,
             unspaced_characters=sum(map(scripts.unspaced_characters, documents)),
             words=sum(text.count(" ") + text.count("\n") + 1 for text in documents if text),
             lines=len(lines),
@@ -178,6 +182,8 @@ class CorpusTally:
             "characters": self.characters,
             "words": self.words,
         }
+        if self.bytes:
+            figures["bytes"] = self.bytes
         if self.changed_words:
             figures["lost_marks_share"] = self.changed_words / self.compared_words
             figures["lost_marks"] = losses.commonest(self.changes)
@@ -415,6 +421,11 @@ _EXAMPLE_COUNTS = (
 )
 # A merged tally has the larger value of these, not the sum.
 _LARGEST = ("longest_document", "longest_sentence", "most_sentences")
+
+
+def _utf8_bytes(text: str) -> int:
+    # Half a surrogate pair may stand in a \u escape of JSON.
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _plain(value: Any) -> Any:

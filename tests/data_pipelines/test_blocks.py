@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import pathlib
 import pickle
 
@@ -66,6 +67,18 @@ def test_tokens_are_those_of_the_sentences(how, vocabulary):
     statistics = made.tally.statistics()
     assert (statistics["documents"], statistics["sentences"]) == (3, 6)
     assert statistics["tokens"] == sum(lengths)
+
+
+def test_bytes_are_those_of_the_text_in_utf8(how, tmp_path):
+    texts = ["Kalo mi.\nRentus.", "привет \u00a0你", "half a pair \ud800"]
+    made = blocks.tokenize(documents(*texts), how)
+    assert made.tally.statistics()["bytes"] == 16 + (12 + 1 + 2 + 3) + (12 + 3)
+    path = tmp_path / "integers.json"
+    roles = {"pad_id": 25, "cls_id": 26, "sep_id": 27, "mask_id": 28}
+    path.write_text(json.dumps({"vocab_size": 30, **roles}))
+    integers = blocks.Tokenization(blocks.Vocabulary.of(str(path), None))
+    made = blocks.tokenize(documents("5 17 3"), integers)
+    assert made.tally.tokens == 3 and "bytes" not in made.tally.statistics()
 
 
 def test_sentences_and_documents_without_tokens_are_dropped_and_counted(how):

@@ -1,5 +1,6 @@
 """Answers of batches put in order again, and scores on whatever mesh."""
 
+import math
 import types
 
 import jax
@@ -87,10 +88,23 @@ def test_scores_and_predictions_are_those_of_all_examples_on_any_mesh(devices):
     np.testing.assert_array_equal(alone["twice"], 2 * values)
 
 
+def test_bits_per_byte_compare_vocabularies():
+    # 100 bytes in 25 tokens of 4 bits and in 50 of 2: the text has one bit per byte in both.
+    for name, tokens, bits in (("mlm_loss", 25, 4), ("lm_loss", 50, 2)):
+        values = {name: bits * math.log(2), "nsp_loss": 0.6}
+        assert evaluation.bits_per_byte(values, tokens / 100) == {"bits_per_byte": 1.0}
+        assert evaluation.bits_per_byte(values, None) == {}
+    assert evaluation.bits_per_byte({"loss": 0.7}, 0.25) == {}
+
+
 def scored(monkeypatch, outputs, tunes=(), **scorer):
     """A job with a set "dev" of no batches; its scores, as `evaluate_set` returns them."""
     evaluated = types.SimpleNamespace(
-        scorer=types.SimpleNamespace(**scorer), chance={}, max_batches=0, tunes=tunes
+        scorer=types.SimpleNamespace(**scorer),
+        chance={},
+        tokens_per_byte={},
+        max_batches=0,
+        tunes=tunes,
     )
     data = types.SimpleNamespace(evaluation_batches=lambda name, batch_size, rows: iter(()))
     job = types.SimpleNamespace(evaluation=evaluated, data=data)

@@ -95,6 +95,8 @@ def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
         "unknown_rate": 0.08,
         "lost_marks_share": 0.005,
         "lost_marks": ["グラフ -> クラフ", "{é} -> {e}"],
+        "characters": 100_000,
+        "bytes": 130_000,
         "repeated_lines": [["Contents", 7]],
         "reading_problems": {"long_lines": {"count": 4, "first": ["a.txt:3", "b.txt:1"]}},
         "fill": 0.75,
@@ -106,6 +108,7 @@ def test_the_report_says_each_figure_with_its_unit_and_the_warnings_last():
     text = "\n".join(found)
     assert "documents               1,200, 3 of them empty" in text
     assert "24,000, 20.0 per document (median 18, at most 70)" in text
+    assert "characters              100,000, 130,000 bytes of UTF-8" in text
     assert "repeated lines          7 times: Contents" in text
     assert "long lines              4, first: a.txt:3, b.txt:1" in text
     assert "words that lose marks   0.50%, as グラフ -> クラフ, {é} -> {e}" in text
