@@ -51,6 +51,7 @@ setuptools.setup(
         "charset-normalizer>=3.4",
         "etils[epath]>=1.9",
         "flax>=0.11.2",
+        "fonttools>=4.43",
         # orbax-checkpoint asks a bucket about its folders with it, and does not require it.
         "google-cloud-storage>=2.19",
         "google-crc32c>=1.7",

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.data import tokenizer
 from data_pipelines import cuts, examples, sentences, sources
-from data_pipelines.reports import losses, statistics
+from data_pipelines.reports import by_script, losses, statistics
 
 BLOCK_CHARACTERS = 2_000_000
 # The memory of a document besides its text: a million empty ones make a large block.
@@ -140,6 +140,7 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
     if vocabulary.keeps_blanks:
         flat = sentences.with_blanks(flat, [not place for it in split for place in range(len(it))])
     tokens, lengths = vocabulary.encode_flat(flat)
+    scripts_seen = by_script.counted(vocabulary, flat, tokens, lengths)
 
     document_of = np.repeat(np.arange(len(split)), [len(document) for document in split])
     num_uncut = len(lengths)
@@ -165,6 +166,7 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         lost=lost,
         sentence_cuts=num_cuts,
         is_text=is_text,
+        scripts_seen=scripts_seen,
     )
     counts = counts[counts > 0]
     if how.separate_documents:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bertjax.data import tokenizer
 from data_pipelines import scripts
+from data_pipelines.reports import by_script
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +18,8 @@ class Coverage:
     """How a vocabulary does on a text: [UNK] per token, and tokens per white-space word.
 
     `characters_per_token` is 0 unless the script writes no spaces between words: then it is shown.
-    `mark_share` is the share of the characters that combine with the letter before them.
+    `mark_share` is the share of the characters that combine with the letter before them. `scripts`
+    has the figures of `by_script`.
     """
 
     words: int
@@ -24,6 +27,7 @@ class Coverage:
     unknown_rate: float
     characters_per_token: float = 0.0
     mark_share: float = 0.0
+    scripts: Sequence[Mapping[str, Any]] = ()
 
     @property
     def granularity(self) -> str:
@@ -37,7 +41,8 @@ def measured(vocabulary: tokenizer.Tokenizer, chunk_counts: Mapping[str, int]) -
     """Returns the coverage of white-space-separated words with these counts."""
     counts = np.fromiter(chunk_counts.values(), np.int64, len(chunk_counts))
     blank = " " if vocabulary.keeps_blanks else ""
-    ids, lengths = vocabulary.encode_flat([f"{blank}{chunk}" for chunk in chunk_counts])
+    texts = [f"{blank}{chunk}" for chunk in chunk_counts]
+    ids, lengths = vocabulary.encode_flat(texts)
     words, tokens = int(counts.sum()), int(lengths @ counts)
     unknown = int((ids == vocabulary.unk_id) @ np.repeat(counts, lengths))
     characters, unspaced, marks = (
@@ -51,4 +56,5 @@ def measured(vocabulary: tokenizer.Tokenizer, chunk_counts: Mapping[str, int]) -
         unknown_rate=unknown / max(tokens, 1),
         characters_per_token=0.0 if has_spaces else characters / max(tokens, 1),
         mark_share=marks / max(characters, 1),
+        scripts=by_script.counted(vocabulary, texts, ids, lengths, counts).figures(vocabulary),
     )

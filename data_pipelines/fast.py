@@ -51,7 +51,8 @@ def build(
     """
     with workers.Pool(options.num_workers, vocabulary.load) as pool:
         corpus, text, log = _tokenized(options, vocabulary, units, output, pool)
-        figures_so_far = text.statistics() | log.statistics()
+        figures_so_far = text.statistics() | text.script_statistics(vocabulary.load())
+        figures_so_far |= log.statistics()
         judge(figures_so_far)
         job = shards.Job(
             scratch=str(output.scratch),

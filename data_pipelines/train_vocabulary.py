@@ -39,7 +39,7 @@ from data_pipelines import (
     unit_counts,
     vocabulary_entries,
 )
-from data_pipelines.reports import health, losses
+from data_pipelines.reports import by_script, health, losses
 
 # The share of combining marks from which on cutting before them costs much: Vietnamese in NFC has
 # none, Hindi 35%.
@@ -203,7 +203,8 @@ def main(options: Options) -> None:
     command_line.print_report(f"vocabulary of {trained.vocab_size:,} entries in {options.output}")
     command_line.print_report(
         f"on {measured.words:,} held-out words: {measured.granularity}, "
-        f"{measured.unknown_rate:.4%} of the tokens unknown"
+        f"{measured.unknown_rate:.4%} of the tokens unknown",
+        *(f"  {script:14}{figures}" for script, figures in by_script.rows(measured.scripts)),
     )
     if options.kind == "wordpiece" and measured.characters_per_token:
         logging.warning(

@@ -13,7 +13,7 @@ from etils import epath
 
 from bertjax.data import records, tokenizer
 from data_pipelines import pairing
-from data_pipelines.reports import health, losses
+from data_pipelines.reports import by_script, health, losses
 from data_pipelines.reports import statistics as statistics_lib
 
 LABEL_WIDTH, LINE_WIDTH = 24, 100
@@ -59,6 +59,7 @@ def groups(manifest: records.Manifest) -> list[Group]:
     sections = [
         ("Records", _record_rows(manifest)),
         ("Text", _text_rows(statistics)),
+        ("Scripts", by_script.rows(statistics.get("scripts") or ())),
         (
             "Reading problems",
             [

@@ -16,7 +16,7 @@ from jaxtyping import Int
 
 from bertjax.data import contents, masking, records, tokenizer
 from data_pipelines import pairing, scripts
-from data_pipelines.reports import distinct, losses
+from data_pipelines.reports import by_script, distinct, losses
 
 # A shorter line that comes twice ("Yes.", "Chapter II", "* * *") says nothing about a corpus.
 MIN_LINE_CHARACTERS = 20
@@ -44,7 +44,7 @@ class CorpusTally:
     `changed_words` of `compared_words` lose marks (`losses`). `bytes` are
     those of the documents in UTF-8, 0 if they are not text. `longest_document` is in tokens. The
     histograms count at index n the documents of n sentences and the sentences of n tokens, at their
-    last index all longer ones.
+    last index all longer ones. The counts of scripts are those of `by_script.ScriptCounts`.
     """
 
     documents: int = 0
@@ -77,6 +77,9 @@ class CorpusTally:
     compared_words: int = 0
     changed_words: int = 0
     changes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    script_characters: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    script_tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    script_unknown_tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(
@@ -90,10 +93,11 @@ class CorpusTally:
         lost: losses.LostMarks | None = None,
         sentence_cuts: int = 0,
         is_text: bool = True,
+        scripts_seen: by_script.ScriptCounts = by_script.NONE,
     ) -> CorpusTally:
         """Returns the counts of a block: its documents' plain text, sentences and token ids.
 
-        `lost` has counted what the tokenizer's normalization changes.
+        `lost` has counted what the tokenizer's normalization changes, `scripts_seen` by script.
         """
         counts = np.asarray(sentences_per_document, np.int64)
         sizes = np.asarray(sentence_lengths, np.int64)
@@ -132,6 +136,9 @@ class CorpusTally:
             compared_words=lost.words if lost else 0,
             changed_words=lost.changed if lost else 0,
             changes=lost.changes if lost else {},
+            script_characters=scripts_seen.characters,
+            script_tokens=scripts_seen.tokens,
+            script_unknown_tokens=scripts_seen.unknown_tokens,
         )
 
     def _long_sentence_share(self) -> float:
@@ -170,6 +177,14 @@ class CorpusTally:
         """Returns what `to_json` described."""
         empty = cls()
         return cls(**{name: _like(getattr(empty, name), value) for name, value in fields.items()})
+
+    def script_statistics(self, vocabulary: tokenizer.Tokenizer) -> dict[str, Any]:
+        """Returns the figures of the scripts for the manifest, {} for a text without characters."""
+        counts = by_script.ScriptCounts(
+            self.script_characters, self.script_tokens, self.script_unknown_tokens
+        )
+        figures = counts.figures(vocabulary)
+        return {"scripts": figures} if figures else {}
 
     def statistics(self) -> dict[str, Any]:
         """Returns the figures of the text for the manifest; shares lie between 0 and 1."""

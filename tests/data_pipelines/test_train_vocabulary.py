@@ -182,9 +182,8 @@ def test_words_are_split_as_the_tokenizer_will(tmp_path):
     assert {"word", "博", "推", "\ue000\ue000", "\u03c3\u03c2", ","} <= set(made.vocabulary)
     # Punctuation and CJK characters never continue a word.
     assert not {"##,", "##博", "##推"} & set(made.vocabulary)
-    assert coverage.measured(made, {"word,": 3, "x": 1}) == coverage.Coverage(
-        words=4, fertility=7 / 4, unknown_rate=1 / 7
-    )
+    measured = coverage.measured(made, {"word,": 3, "x": 1})
+    assert (measured.words, measured.fertility, measured.unknown_rate) == (4, 7 / 4, 1 / 7)
 
 
 def test_coverage_of_a_script_without_spaces_is_in_characters():
@@ -262,7 +261,7 @@ def test_nothing_is_lost_by_default_in_any_script_and_by_any_kind():
         assert forms.vocabulary == made.vocabulary, kind
 
 
-def test_byte_bpe_can_keep_the_marks_of_a_word_and_says_so(tmp_path, caplog):
+def test_byte_bpe_can_keep_the_marks_of_a_word_and_says_so(tmp_path, caplog, capsys):
     hindi = SCRIPTS["Hindi"][0]
     chosen = {"kind": "byte_bpe", "size": 400}
     whole, cut = trained([hindi] * 20, keep_marks=True, **chosen), trained([hindi] * 20, **chosen)
@@ -282,6 +281,10 @@ def test_byte_bpe_can_keep_the_marks_of_a_word_and_says_so(tmp_path, caplog):
         output = tmp_path / str(keeps)
         train_vocabulary.main(options(str(path), output, keep_marks=keeps, **chosen))
         assert ("--keep_marks keeps words whole" in caplog.text) != keeps
+        assert re.search(
+            r"\n  Devanagari +100.00% of the characters, \d.\d\d per token, 0.000% \[UNK\], \d+ e",
+            capsys.readouterr().out,
+        )
     path.write_text("ไม่มีช่องว่าง\n\n" * 20, encoding="utf-8")
     train_vocabulary.main(options(str(path), tmp_path / "thai"))
     assert "--kind=sentencepiece finds words" in caplog.text
