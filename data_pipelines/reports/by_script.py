@@ -21,8 +21,8 @@ from data_pipelines.reports import distinct
 # [UNK].
 SHOWN_SHARE, UNKNOWN_SHOWN = 1e-3, 1e-4
 WINDOW_TEXTS = 2048
-# Texts of one script, nearly all of most corpora, are counted at once. Of the others, the tokens
-# are looked up in about this number of characters of a block, a sample where there are more.
+# Texts of one script, nearly all of most corpora, are counted at once. Tokens of the others are
+# looked up in about this number of characters of a block, a sample where there are more.
 MOST_LOOKED_UP = 10_000
 
 _NUM_SCRIPTS = len(scripts.NAMES)
