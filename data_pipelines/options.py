@@ -13,6 +13,7 @@ from data_pipelines import (
     deduplication,
     pairing,
     row_packing,
+    segmenters,
     sentences,
     sources,
     workers,
@@ -30,6 +31,7 @@ ALGORITHMS: dict[str, Mapping[str, tuple[Any, ...]]] = {
         "balanced_nsp": (False,),
         "packing": ("doc_sentences",),
         "sentence_splitter": ("lines",),
+        "segmenter": (segmenters.BY_VOCABULARY,),
         "split": ("all",),
         "one_document_per_file": (False,),
         "encoding": (text_encodings.UTF8,),
@@ -110,6 +112,13 @@ class Options:
         "cut text without sentence ends at half of max_seq_length",
         default="",
     )
+    segmenter: str = command_line.option(
+        "which tokens are one word, for masks of whole words, n-grams and spans: those that the "
+        "vocabulary joins; or, where a script writes no spaces, characters, or the words of jieba "
+        "(Chinese), fugashi (Japanese), pythainlp (Thai) or icu (all), each of an extra",
+        choices=lambda: (segmenters.BY_VOCABULARY, *segmenters.SEGMENTERS),
+        default=segmenters.BY_VOCABULARY,
+    )
     one_document_per_file: bool = command_line.option(
         lambda: (
             f"files ({sources.formats_that_heed('one_document_per_file')}) are documents; "
@@ -178,8 +187,17 @@ class Options:
     def tokenization(self, vocabulary: blocks.Vocabulary) -> blocks.Tokenization:
         """How text becomes tokens."""
         return blocks.Tokenization(
-            vocabulary, self.sentence_splitter, self.separates_documents, self.longest_sentence
+            vocabulary,
+            self.sentence_splitter,
+            self.separates_documents,
+            self.longest_sentence,
+            self.segmenter,
         )
+
+    @property
+    def stores_words(self) -> bool:
+        """Whether the records tell which tokens continue a word."""
+        return self.segmenter != segmenters.BY_VOCABULARY
 
     def content(self) -> dict[str, Any]:
         """Returns the options that decide what the records hold, as manifests keep them."""
@@ -258,6 +276,11 @@ def _contradictions(options: Options) -> list[str]:
         sentences.splitter(options.sentence_splitter)
     except ValueError as error:
         faults.append(str(error))
+    if options.segmenter in segmenters.SEGMENTERS:
+        try:
+            segmenters.segmenter(options.segmenter)
+        except ValueError as error:
+            faults.append(str(error))
     faults += _of_other_objectives(options)
     if options.max_sequences_per_row and not options.pairs.is_packed:
         faults.append(

@@ -35,6 +35,12 @@ class Recipe:
     vocabulary: blocks.Vocabulary
     pairs: base.PairOptions
     masking: masking.MaskingOptions | None
+    stores_words: bool = dataclasses.field(default=False, kw_only=True)
+
+    @property
+    def token_dtype(self) -> np.dtype:
+        """The type of the corpus's tokens."""
+        return blocks.token_dtype(self.vocabulary, self.stores_words)
 
     def new_tally(self) -> statistics.ExampleTally:
         """Returns a tally that has counted nothing."""
@@ -214,6 +220,8 @@ def row_batches(
     mask_rng = recipe.pairs.generator("masks", shard)
     unmasked = _packed_batches if recipe.pairs.is_packed else _plain_batches
     for batch in unmasked(recipe, shard, tokens, spans):
+        if recipe.stores_words:
+            batch = examples.with_words(batch)
         yield masked(batch, recipe.masking, vocabulary, mask_rng)
 
 
@@ -274,6 +282,7 @@ def masked(
         mask_id=vocabulary.mask_id,
         special_ids=vocabulary.special_ids,
         continues_word=vocabulary.continues_word,
+        stored_words=batch.get(records.WORDS_FEATURE),
         rng=rng,
     )
 
@@ -344,4 +353,4 @@ def _pairs_path(job: Job, block: int) -> pathlib.Path:
 
 def _corpus(job: Job) -> examples.Corpus:
     # Never kept: a map would outlive the files of a build that is started anew.
-    return store.open_corpus(pathlib.Path(job.scratch), job.vocabulary.token_dtype)
+    return store.open_corpus(pathlib.Path(job.scratch), job.token_dtype)

@@ -33,7 +33,7 @@ class Words:
         self._is_of_characters = config.get("subword_tokenizer_type") == "character"
         self._tagger: Any = None
         if config.get("word_tokenizer_type") == "mecab":
-            self._tagger = _tagger(config.get("mecab_kwargs") or {})
+            self._tagger = tagger(config.get("mecab_kwargs") or {})
 
     def pre_tokenize(self, text: Any) -> None:
         """Cuts the text, which keeps its places."""
@@ -95,7 +95,12 @@ def cutter(config: Mapping[str, Any]) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), words])  # pyright: ignore
 
 
-def _tagger(options: Mapping[str, Any]) -> Any:
+def tagger(options: Mapping[str, Any]) -> Any:
+    """Returns MeCab with the dictionary that `mecab_kwargs` name, unidic-lite by default.
+
+    Raises:
+      ValueError: if fugashi or the dictionary is not installed.
+    """
     dictionary, more = options.get("mecab_dic", DICTIONARIES[0]), options.get("mecab_option") or ""
     if dictionary not in (None, *DICTIONARIES):
         raise ValueError(f"mecab_dic is {dictionary!r}; known are {', '.join(DICTIONARIES)}")
@@ -104,7 +109,7 @@ def _tagger(options: Mapping[str, Any]) -> Any:
         place = importlib.import_module(dictionary).DICDIR if dictionary else ""
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{CLASS} needs {error.name}, which is not installed: pip install fugashi "
+            f"MeCab needs {error.name}, which is not installed: pip install fugashi "
             f"{(dictionary or '').replace('_', '-')} (the extra `japanese` has unidic-lite)"
         ) from error
     where = f'-d "{place}" -r "{os.path.join(place, "mecabrc")}" ' if place else ""

@@ -123,6 +123,7 @@ def mask_tokens(
     special_ids: Sequence[int],
     rng: np.random.Generator,
     continues_word: Bool[np.ndarray, " vocabulary"] | None = None,
+    stored_words: Int[np.ndarray, "batch length"] | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns masked `input_ids` and the original tokens, under the names of the BERT records.
 
@@ -135,7 +136,7 @@ def mask_tokens(
     of predictions counts all real tokens, [CLS] and [SEP] among them, as the released code does;
     the random tokens come from the whole vocabulary, specials included, also as released.
     `continues_word` is True for the entries that continue the word before ("##ing"); maskers of
-    whole words need it.
+    whole words need it, or `stored_words`, which is 1 for such tokens and counts in its place.
 
     Source: google-research/bert, create_pretraining_data.py, create_masked_lm_predictions.
 
@@ -146,8 +147,9 @@ def mask_tokens(
     continues = np.zeros_like(maskable)
     masker = MASKERS[options.strategy]
     if masker.needs_words:
-        entries = _checked(continues_word, options.strategy, vocab_size)
-        continues[:, 1:] = entries[input_ids[:, 1:]] & maskable[:, 1:] & maskable[:, :-1]
+        if stored_words is None:
+            stored_words = _checked(continues_word, options.strategy, vocab_size)[input_ids]
+        continues[:, 1:] = (stored_words[:, 1:] != 0) & maskable[:, 1:] & maskable[:, :-1]
     if sequence_ids.max(initial=0) > 1:
         chosen = _choose_by_sequence(masker, maskable, continues, sequence_ids, options, rng)
     else:

@@ -41,6 +41,8 @@ TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 PACKED_TOKEN_FEATURES = ("input_ids", "segment_ids", "sequence_ids")
 MASK_FEATURES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 PAIR_FEATURE = "next_sentence_labels"
+# 1 where a token continues the word of the token before; for masks that are drawn while training.
+WORDS_FEATURE = "continues_word"
 # The weights of predictions; an evaluation sets them to 0 in the rows that fill its last batch.
 WEIGHT_FEATURES = ("masked_lm_weights",)
 
@@ -101,6 +103,7 @@ def text_features(
     max_predictions_per_seq: int = 0,
     pair_objective: str = "none",
     max_sequences_per_row: int = 0,
+    stores_words: bool = False,
 ) -> dict[str, Feature]:
     """Returns the features of text: those of the released script, or of rows of several sequences.
 
@@ -108,6 +111,8 @@ def text_features(
     """
     names = PACKED_TOKEN_FEATURES if max_sequences_per_row else TOKEN_FEATURES
     features: dict[str, Feature] = dict.fromkeys(names, Feature((LENGTH,)))
+    if stores_words:
+        features[WORDS_FEATURE] = Feature((LENGTH,))
     if max_predictions_per_seq:
         features |= mask_features(max_predictions_per_seq)
     if pair_objective != "none":
@@ -475,6 +480,7 @@ def first_misfit(batch: Mapping[str, np.ndarray], manifest: Manifest) -> tuple[i
         "masked_lm_ids": of_vocabulary,
         "masked_lm_positions": (length, f"it has {length} places"),
         PAIR_FEATURE: (2, "labels are 0 and 1"),
+        WORDS_FEATURE: (2, "a token continues a word or does not: 0 and 1"),
     }
     for name, feature in manifest.features.items():
         if name not in batch or not batch[name].size:

@@ -147,7 +147,7 @@ def train_batches(
     _check_streams(counts, streams)
     batches = _read_batches(record_set, order, streams, start_step, rows_before, rows)
     if draw_masks is None:
-        return batches
+        return map(_without_words, batches)
     own_streams = range(rows.start // block, rows.stop // block)
 
     def masked(batch: Batch, step: int) -> Batch:
@@ -221,7 +221,7 @@ def evaluation_batches(
     every_shard = range(len(record_set.manifest.shards))
     batches = _numpy_batches(record_set, dataset, every_shard)
     if draw_masks is None:
-        return batches
+        return map(_without_words, batches)
     return _one_ahead(_masked_for_evaluation(batch, seed, draw_masks) for batch in batches)
 
 
@@ -501,7 +501,13 @@ def _with_masks(batch: Batch, keys: Sequence[tuple[int, ...]], draw_masks: DrawM
         )
         for place, key in enumerate(keys)
     ]
-    return batch | {name: np.concatenate([part[name] for part in drawn]) for name in drawn[0]}
+    masks = {name: np.concatenate([part[name] for part in drawn]) for name in drawn[0]}
+    return _without_words(batch) | masks
+
+
+def _without_words(batch: Batch) -> Batch:
+    """Returns the batch without what only the choice of masks needs."""
+    return {name: values for name, values in batch.items() if name != records.WORDS_FEATURE}
 
 
 def _masked_for_evaluation(batch: Batch, seed: int, draw_masks: DrawMasks) -> Batch:

@@ -150,6 +150,7 @@ class PretrainingData:
         """
         options, manifest = self.config.pretraining, self._manifest(phase)
         features = dict(manifest.features if manifest else records.text_features())
+        features.pop(records.WORDS_FEATURE, None)  # read for the masks alone
         if options.masking != "none":
             features |= records.mask_features(self._predictions(phase))
         if options.pair_loss == "none":
@@ -227,8 +228,8 @@ def draw_masks(
         chosen = largest
         if masked_lm_prob is not None:
             chosen = dataclasses.replace(largest, masked_lm_prob=masked_lm_prob)
-        sequences = records.sequence_ids(batch)
-        return batch | masks(batch["input_ids"], sequences, rng=rng, options=chosen)
+        sequences, words = records.sequence_ids(batch), batch.get(records.WORDS_FEATURE)
+        return masks(batch["input_ids"], sequences, rng=rng, options=chosen, stored_words=words)
 
     return draw
 

@@ -302,6 +302,7 @@ def _job(options: Options, vocabulary: blocks.Vocabulary, output: PartialOutput)
         vocabulary=shared,
         pairs=options.pairs,
         masking=options.masking,
+        stores_words=options.stores_words,
         reading=options.reading,
         tokenization=options.tokenization(shared),
         scratch=str(scratch),

@@ -402,7 +402,7 @@ def write_shard(
     """Writes one shard and returns its manifest entry, or the size of sampled records; counts."""
     shard, pieces = keyed
     tally = job.new_tally()
-    tokens, places, spans = _gathered(pieces, job.vocabulary.token_dtype)
+    tokens, places, spans = _gathered(pieces, job.token_dtype)
     size = shard_size(int(job.layout.examples[-1]), shard, dealing.num_shards)
     order = shards.order(job.pairs, shard, size)[: len(places)]
     batches = shards.row_batches(job, shard, tokens, spans[np.searchsorted(places, order)])

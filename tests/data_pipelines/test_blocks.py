@@ -124,7 +124,7 @@ def test_a_vocabulary_that_changes_while_it_is_used_is_an_error(tmp_path, vocabu
     assert pickle.loads(pickle.dumps(made)).load() is made.load()
     # Tokens take two bytes where the vocabulary allows it.
     for size, dtype in ((30522, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)):
-        assert dataclasses.replace(made, vocab_size=size).token_dtype == dtype
+        assert blocks.token_dtype(dataclasses.replace(made, vocab_size=size), False) == dtype
 
 
 def test_groups_are_runs_of_units_of_enough_bytes(monkeypatch):

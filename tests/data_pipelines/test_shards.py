@@ -48,7 +48,7 @@ def new_job(text_file, vocabulary_directory, tmp_path_factory):
         if fields["packing"] == base.BEST_FIT:
             fields["max_sequences_per_row"] = MOST
         scratch = tmp_path_factory.mktemp("scratch")
-        kept = store.Store(scratch, token_dtype=vocabulary.token_dtype)
+        kept = store.Store(scratch, token_dtype=np.dtype(np.uint16))
         separate = fields.get("packing") == "full_sentences"
         for part in parts:
             how = blocks.Tokenization(vocabulary, "rules", separate)
